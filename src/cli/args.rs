@@ -15,7 +15,7 @@ use crate::cli::ls::args::LsArgs;
 use crate::cli::prune::args::PruneArgs;
 use crate::cli::report::args::ReportArgs;
 use crate::cli::rm::args::RmArgs;
-use crate::cli::shared::talk::{Readers, TalkArgs};
+use crate::cli::shared::talk::{LogReader, TalkArgs};
 use crate::cli::verify::args::VerifyArgs;
 use crate::cli::version::args::{CompletionsArgs, ManArgs, VersionArgs};
 use crate::cli::ztoc::args::ZtocCommand;
@@ -107,13 +107,13 @@ pub(super) enum Failures {
 }
 
 impl Command {
-    pub(super) fn log_readers(&self) -> Readers {
+    pub(super) fn log_readers(&self) -> LogReader {
         match self {
             #[cfg(feature = "lambda")]
-            Command::Service(ServiceCommand::Hook(super::hook::HookCommand::Lambda(_))) => Readers::Lambda,
+            Command::Service(ServiceCommand::Hook(super::hook::HookCommand::Lambda(_))) => LogReader::Lambda,
             #[cfg(feature = "hook")]
-            Command::Service(ServiceCommand::Hook(_)) => Readers::Programs,
-            _ => Readers::People,
+            Command::Service(ServiceCommand::Hook(_)) => LogReader::Programs,
+            _ => LogReader::People,
         }
     }
 

@@ -15,7 +15,7 @@ use super::allow::AllowList;
 use super::job::{Done, Job, Unit};
 use super::log::{self, TARGET, now};
 use super::metrics::{Counter, Metrics};
-use super::work::{Context, run};
+use super::work::{JobContext, run};
 use crate::lock::Hold;
 use crate::ops::discover::causes;
 use crate::ops::versions::Versions;
@@ -42,7 +42,7 @@ pub struct Runner {
     /// The counters so far.
     pub metrics: Metrics,
     allow: AllowList,
-    context: Context,
+    context: JobContext,
     config: ClientConfig,
     uses: Mutex<(Client, u32)>,
     dead_letters: Option<Mutex<File>>,
@@ -58,7 +58,7 @@ impl Runner {
     /// If no client can be created from `config`.
     pub fn new(
         mut config: ClientConfig,
-        context: impl FnOnce(Client) -> Context,
+        context: impl FnOnce(Client) -> JobContext,
         allow: AllowList,
         dead_letters: Option<File>,
         retry_wait: Duration,
@@ -92,7 +92,7 @@ impl Runner {
         Unit::of(self.versions())
     }
 
-    fn context(&self) -> Context {
+    fn context(&self) -> JobContext {
         let mut uses = self.uses.hold();
         uses.1 += 1;
         if uses.1 > JOBS_OF_A_CLIENT {
@@ -102,7 +102,7 @@ impl Runner {
                 Err(error) => warn!(name: "client", target: TARGET, error = causes(&error)),
             }
         }
-        Context { client: uses.0.clone(), ..self.context.clone() }
+        JobContext { client: uses.0.clone(), ..self.context.clone() }
     }
 
     /// Makes try number `tries` of a job. Logs and counts the result, except for dead jobs, which

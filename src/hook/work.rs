@@ -24,7 +24,7 @@ use crate::ops::index::{
     Elsewhere, Existing, IndexOptions, IndexedManifest, LayerOutcome, LayerReport, ManifestResult,
 };
 use crate::ops::resolve::{ResolveError, ResolvedImage, parse, resolve_document};
-use crate::ops::versions::{EnabledResult, Made, Subject, Versions, is_enabled, make};
+use crate::ops::versions::{EnabledResult, MakeRequest, Versions, VersionsResult, is_enabled, make};
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::{Document, Target};
 use crate::store::cache::ZtocCache;
@@ -36,7 +36,7 @@ const MOVES: usize = 3;
 
 /// The settings that all jobs share.
 #[derive(Clone)]
-pub struct Context {
+pub struct JobContext {
     /// The client for registries.
     pub client: Client,
     /// The cache of ztocs between jobs, if any.
@@ -54,7 +54,7 @@ pub struct Context {
     pub progress: Arc<dyn Progress>,
 }
 
-impl Context {
+impl JobContext {
     /// The options for the image of a job.
     fn options(&self, image: &Reference) -> IndexOptions {
         let mut options = self.options.clone();
@@ -81,7 +81,7 @@ impl Context {
 /// # Errors
 /// If the image cannot be read, is broken, or cannot get its index. [`JobError::is_transient`]
 /// tells whether a retry may help.
-pub async fn run(job: &Job, context: &Context) -> Result<Done, JobError> {
+pub async fn run(job: &Job, context: &JobContext) -> Result<Done, JobError> {
     if let Some(skipped) = job.skipped_by_name(&context.versions) {
         return Ok(Done::Skipped(skipped));
     }
@@ -115,7 +115,7 @@ async fn run_document(
     document: &Document,
     source: &Source,
     repository: Repository,
-    context: &Context,
+    context: &JobContext,
 ) -> Result<Done, JobError> {
     let image = match resolved(document, source, context).await? {
         Judged::Image(image) => image,
@@ -140,7 +140,7 @@ pub(super) async fn enabled_outlook(
     digest: Digest,
     source: &Source,
     repository: Repository,
-    context: &Context,
+    context: &JobContext,
 ) -> Result<Option<EnabledOutlook>, JobError> {
     let tag = match context.versions.tag(image.tag.as_deref(), &digest) {
         Ok(Some(tag)) => tag,
@@ -169,11 +169,11 @@ struct Place<'a> {
     source: &'a Source,
     destination: Destination,
     options: IndexOptions,
-    context: &'a Context,
+    context: &'a JobContext,
 }
 
 impl<'a> Place<'a> {
-    fn of(image: &'a Reference, source: &'a Source, repository: Repository, context: &'a Context) -> Place<'a> {
+    fn of(image: &'a Reference, source: &'a Source, repository: Repository, context: &'a JobContext) -> Place<'a> {
         let destination = Destination::Registry(repository);
         Place { image, source, destination, options: context.options(image), context }
     }
@@ -195,7 +195,7 @@ impl<'a> Place<'a> {
 
     /// Creates what `versions` requests for an image, except what already exists.
     async fn make(&self, image: ResolvedImage, versions: &Versions) -> Result<Products, JobError> {
-        let Context { cache, progress, .. } = self.context;
+        let JobContext { cache, progress, .. } = self.context;
         let mut products =
             Products { digest: image.digest, index: None, enabled: None, bytes_read: 0, bytes_written: 0 };
         products.enabled = match versions.tag(self.image.tag.as_deref(), &image.digest) {
@@ -208,14 +208,14 @@ impl<'a> Place<'a> {
             (Some(_), Versions::V2(_)) => return Ok(products),
             (Some(_), _) => &Versions::V1,
         };
-        let subject = Subject {
+        let subject = MakeRequest {
             from: self.from(image.digest),
             tag: self.image.tag.clone(),
             resolved: Some(image),
             is_unattended: true,
         };
         let made = make(subject, Some(&self.destination), versions, cache.as_ref(), &self.options, progress).await?;
-        let Made { index, enabled, failed } = made;
+        let VersionsResult { index, enabled, failed } = made;
         if let Some(index) = &index {
             products.bytes_read += index.bytes_read;
             products.bytes_written += index.bytes_written;
@@ -243,7 +243,7 @@ impl<'a> Place<'a> {
     /// The SOCI-enabled image, if it already exists or must not be written. Other faults are found
     /// again when it is made.
     async fn known(&self, digest: Digest, tag: String) -> Option<EnabledImage> {
-        let Context { cache, progress, .. } = self.context;
+        let JobContext { cache, progress, .. } = self.context;
         if self.options.existing == Existing::Replace {
             return None;
         }
@@ -339,8 +339,8 @@ pub(super) enum Judged {
 }
 
 /// The image in a document, or why there is nothing to do for it.
-pub(super) async fn resolved(document: &Document, source: &Source, context: &Context) -> Result<Judged, JobError> {
-    let Context { options, max_image_size, progress, .. } = context;
+pub(super) async fn resolved(document: &Document, source: &Source, context: &JobContext) -> Result<Judged, JobError> {
+    let JobContext { options, max_image_size, progress, .. } = context;
     let manifest = match parse(document) {
         Ok(manifest) => manifest,
         Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {

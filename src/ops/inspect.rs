@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::consumers::{BrokenZtoc, Effect, Pieces, verdicts};
 use super::discover::{DiscoverError, Discovered, causes, discover_all, fetch_ztoc};
 use super::prefetch;
-use super::resolve::Wanted;
+use super::resolve::PlatformChoice;
 use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::image::consumer::Verdicts;
@@ -93,7 +93,7 @@ pub enum ZtocFailure {
 pub async fn inspect(
     source: &Source,
     root: &Target,
-    wanted: Wanted<'_>,
+    wanted: PlatformChoice<'_>,
     asked: Option<&Digest>,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<Inspected>, DiscoverError> {
@@ -134,7 +134,7 @@ pub async fn inspect(
 pub async fn find_ztoc(
     source: &Source,
     root: &Target,
-    platforms: Wanted<'_>,
+    platforms: PlatformChoice<'_>,
     wanted: &str,
     progress: &Arc<dyn Progress>,
 ) -> Result<Option<(Bytes, Ztoc)>, ZtocFailure> {

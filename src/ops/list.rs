@@ -11,7 +11,7 @@ use futures_util::stream::{self, Stream, StreamExt};
 use tokio::sync::OnceCell;
 
 use super::discover::{DiscoverError, Discovered, FineSummary, Via, causes, discover_all};
-use super::resolve::{ResolveError, Wanted};
+use super::resolve::{PlatformChoice, ResolveError};
 use crate::digest::Digest;
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::coverage::Coverage;
@@ -174,7 +174,7 @@ async fn manifests(
     digest: Digest,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<ListedManifest>, ListError> {
-    let found = discover_all(source, &Target::Digest(digest), Wanted::All, None, progress).await;
+    let found = discover_all(source, &Target::Digest(digest), PlatformChoice::All, None, progress).await;
     let mut listed = Vec::new();
     for image in found.map_err(ListError::Discover)? {
         let config = source.blob_bytes(&image.config, MAX_CONFIG as u64).await.ok();

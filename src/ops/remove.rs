@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::discover::{IndexKind, Referring, Unusable, to_read};
 use super::maker::is_ours;
-use super::resolve::{ResolveError, Wanted, resolve};
+use super::resolve::{PlatformChoice, ResolveError, resolve};
 use crate::digest::Digest;
 use crate::image::enabled::INDEX_DIGEST;
 use crate::image::soci::{self, Version};
@@ -124,7 +124,8 @@ pub async fn remove(
         let api = list(store, &subject).await.is_ok_and(|listed| listed.api);
         return Ok(vec![take(store, named, chosen, api, options.dry_run).await?]);
     }
-    let wanted = if options.platforms.is_empty() { Wanted::All } else { Wanted::Each(&options.platforms) };
+    let wanted =
+        if options.platforms.is_empty() { PlatformChoice::All } else { PlatformChoice::Each(&options.platforms) };
     let mut cleared = Vec::new();
     for image in resolve(&source, root, wanted, progress).await?.manifests {
         let version_2 = image.annotations.get(INDEX_DIGEST).cloned();

@@ -53,7 +53,7 @@ impl ResolveError {
 
 /// Which of an image's platforms to use.
 #[derive(Debug, Clone, Copy)]
-pub enum Wanted<'a> {
+pub enum PlatformChoice<'a> {
     /// All platforms of the image.
     All,
     /// These platforms, which must all exist.
@@ -95,7 +95,7 @@ pub struct PlatformManifest {
 pub async fn resolve(
     source: &Source,
     root: &Target,
-    wanted: Wanted<'_>,
+    wanted: PlatformChoice<'_>,
     progress: &Arc<dyn Progress>,
 ) -> Result<ResolvedImage, ResolveError> {
     let document = source.manifest(root).await.map_err(ResolveError::Find)?;
@@ -111,7 +111,7 @@ pub async fn resolve_document(
     source: &Source,
     document: &Document,
     manifest: Manifest,
-    wanted: Wanted<'_>,
+    wanted: PlatformChoice<'_>,
     progress: &Arc<dyn Progress>,
 ) -> Result<ResolvedImage, ResolveError> {
     let digest = document.digest;
@@ -137,7 +137,7 @@ async fn alone(
     source: &Source,
     document: &Document,
     image: ImageManifest,
-    wanted: Wanted<'_>,
+    wanted: PlatformChoice<'_>,
 ) -> Result<PlatformManifest, ResolveError> {
     let platform = checked(platform(source, &image).await, wanted)?;
     Ok(PlatformManifest { platform, ..PlatformManifest::alone(document, image) })
@@ -146,11 +146,11 @@ async fn alone(
 /// The platform of an image without an image index. It must be the wanted one, if any.
 pub(super) fn checked(
     platform: Result<Platform, ResolveError>,
-    wanted: Wanted<'_>,
+    wanted: PlatformChoice<'_>,
 ) -> Result<Option<Platform>, ResolveError> {
     let wanted = match wanted {
-        Wanted::Each(wanted) => wanted,
-        Wanted::All | Wanted::Host => &[],
+        PlatformChoice::Each(wanted) => wanted,
+        PlatformChoice::All | PlatformChoice::Host => &[],
     };
     let platform = match platform {
         Ok(platform) => platform,
@@ -208,12 +208,12 @@ async fn of_index(
     source: &Source,
     root: Digest,
     index: ImageIndex,
-    wanted: Wanted<'_>,
+    wanted: PlatformChoice<'_>,
     progress: &Arc<dyn Progress>,
 ) -> Result<(Vec<PlatformManifest>, Vec<Descriptor>), ResolveError> {
     let mut selector = Selector::new(match wanted {
-        Wanted::Each(wanted) => wanted,
-        Wanted::All | Wanted::Host => &[],
+        PlatformChoice::Each(wanted) => wanted,
+        PlatformChoice::All | PlatformChoice::Host => &[],
     });
     walk(source, root, index, &mut selector).await?;
     let selection = selector.finish();
@@ -224,7 +224,7 @@ async fn of_index(
         return Err(no_platform(&selection.missing, &found));
     }
     let chosen = match wanted {
-        Wanted::Host if selection.chosen.len() > 1 => vec![for_host(selection.chosen)?],
+        PlatformChoice::Host if selection.chosen.len() > 1 => vec![for_host(selection.chosen)?],
         _ => selection.chosen,
     };
     let used = |platform: &Platform| chosen.iter().any(|c| c.platform.normalized() == platform.normalized());

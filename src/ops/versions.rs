@@ -26,7 +26,7 @@ pub enum Versions {
 }
 
 /// The image to make them for.
-pub struct Subject {
+pub struct MakeRequest {
     /// The image itself.
     pub from: SourceImage,
     /// Its tag, if it is named by one.
@@ -40,7 +40,7 @@ pub struct Subject {
 
 /// The results.
 #[derive(Debug)]
-pub struct Made {
+pub struct VersionsResult {
     /// The index of version 1, if requested.
     pub index: Option<IndexedImage>,
     /// The SOCI-enabled image, if requested.
@@ -140,14 +140,14 @@ pub fn is_enabled(manifest: &Manifest) -> bool {
 /// If there is no tag for the SOCI-enabled image, or the image cannot be indexed. Then there is no
 /// SOCI-enabled image either.
 pub async fn make(
-    subject: Subject,
+    subject: MakeRequest,
     destination: Option<&Destination>,
     versions: &Versions,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
-) -> Result<Made, MakeError> {
-    let Subject { mut from, tag: own, resolved, is_unattended } = subject;
+) -> Result<VersionsResult, MakeError> {
+    let MakeRequest { mut from, tag: own, resolved, is_unattended } = subject;
     let mut tag = None;
     if versions.template().is_some() {
         // The tag may move from now on, so both are made from the same digest.
@@ -172,7 +172,7 @@ pub async fn make(
         let (done, layers) = index_keeping(&from.source, resolved, destination, cache, options, progress).await?;
         (index, built) = (Some(done), Some(layers));
     }
-    let Some(tag) = tag else { return Ok(Made { index, enabled: None, failed: None }) };
+    let Some(tag) = tag else { return Ok(VersionsResult { index, enabled: None, failed: None }) };
     let left = index.as_ref().map_or(0, |index| index.left.len());
     let result = if left > 0 {
         EnabledResult::OutOfTime { left }
@@ -183,8 +183,8 @@ pub async fn make(
             Ok(converted) => EnabledResult::Converted(Box::new(converted)),
             Err(ConvertError::NothingToIndex { layers }) => EnabledResult::NothingToIndex { layers },
             Err(ConvertError::OutOfTime { left }) => EnabledResult::OutOfTime { left },
-            Err(error) => return Ok(Made { index, enabled: None, failed: Some(error) }),
+            Err(error) => return Ok(VersionsResult { index, enabled: None, failed: Some(error) }),
         }
     };
-    Ok(Made { index, enabled: Some(EnabledReport { tag, result }), failed: None })
+    Ok(VersionsResult { index, enabled: Some(EnabledReport { tag, result }), failed: None })
 }

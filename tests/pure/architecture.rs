@@ -1,6 +1,7 @@
 //! The order of the modules in each crate, and what the compiler cannot say of the pure one. That
 //! it uses nothing of `store` and above is the border between the crates.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The folders of the crates' sources, with their modules in the order of lib.rs: a module uses only modules above it.
@@ -37,6 +38,8 @@ const OUTSIDE: [&str; 16] = [
 const LIBRARIES: [&str; 10] =
     ["async_nats", "axum", "fuser", "hyper", "hyper_util", "reqwest", "rustls", "rustls_pki_types", "url", "webpki"];
 const INSIDE: &str = "std::net::Ipv6Addr";
+/// Replaces `store::registry` in builds without it, so it has the same names.
+const TWIN: &str = "src/store/no_registry.rs";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -149,4 +152,42 @@ fn errors_are_not_exhaustive_and_hold_no_types_of_other_libraries() {
         }
     }
     assert!(count > 60, "only {count} were found");
+}
+
+/// A reader who searches for a name finds one thing. Private types may share names: their file
+/// tells which is meant. So may the shapes of the JSON documents, whose names docs/schema publishes
+/// by document.
+#[test]
+fn no_two_types_that_others_use_share_a_name() {
+    let mut files = Vec::new();
+    CRATES.iter().for_each(|(folder, _)| sources(&root().join(folder), &mut files));
+    files.retain(|file| *file != root().join(TWIN));
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in files {
+        let text = code(&file);
+        let mut attributes = String::new();
+        for line in text.lines() {
+            if line.starts_with('#') {
+                attributes.push_str(line);
+                continue;
+            }
+            let is_shape = std::mem::take(&mut attributes).contains("JsonSchema");
+            if let Some(name) = public_type(line).filter(|_| !is_shape) {
+                let place = file.strip_prefix(root()).expect("lies in the folder").display().to_string();
+                places.entry(name.to_owned()).or_default().push(place);
+            }
+        }
+    }
+    assert!(places.len() > 500, "only {} were found", places.len());
+    places.retain(|_, places| places.len() > 1);
+    assert_eq!(places, BTreeMap::new());
+}
+
+/// The name of the type that a line defines for others than its own file.
+fn public_type(line: &str) -> Option<&str> {
+    let item = line.strip_prefix("pub")?;
+    let item = item.strip_prefix('(').map_or(Some(item), |scope| scope.split_once(')').map(|(_, item)| item))?;
+    let (kind, rest) = item.trim_start().split_once(' ')?;
+    let is_type = matches!(kind, "struct" | "enum" | "trait" | "type");
+    is_type.then(|| rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default())
 }

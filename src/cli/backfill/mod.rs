@@ -6,17 +6,17 @@ use std::time::Instant;
 
 use self::json::Line;
 use crate::cli::hook::error::{HookError, backfill_hint};
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::build::unattended;
 use crate::cli::shared::caches;
 use crate::cli::shared::json::line;
-use crate::cli::shared::progress::Warnings;
+use crate::cli::shared::progress::OnlyWarnings;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, safe};
-use crate::hook::backfill::{ImageOutcome, ImageReport, Options, State, WalkRoot, Watch, run as walk};
+use crate::hook::backfill::{BackfillState, ImageOutcome, ImageReport, Options, WalkRoot, Watch, run as walk};
 use crate::hook::enabled::EnabledImage;
 #[cfg(feature = "nats")]
 use crate::hook::job::Unit;
@@ -25,7 +25,7 @@ use crate::hook::job::{Done, Products};
 use crate::hook::queue::ConnectionChange;
 #[cfg(feature = "nats")]
 use crate::hook::queue::Queue;
-use crate::hook::work::Context;
+use crate::hook::work::JobContext;
 use crate::layer::parallel::cores;
 use crate::lock::Hold;
 use crate::ops::index::IndexOptions;
@@ -45,7 +45,7 @@ mod tally;
 pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliError> {
     let started = Instant::now();
     // Progress inside images that are processed at the same time is not shown.
-    let progress: Arc<dyn Progress> = Arc::new(Warnings);
+    let progress: Arc<dyn Progress> = Arc::new(OnlyWarnings);
     let cores = cores();
     let jobs = args.jobs.map_or(cores, usize::from);
     let places = args.places.iter().map(WalkRoot::registry);
@@ -63,8 +63,12 @@ pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliErr
         kinds,
     );
     let index = IndexOptions { existing: args.existing.into(), ..index };
-    let state =
-        args.state.as_deref().map(|path| State::open(path, &index, &versions)).transpose().map_err(HookError::from)?;
+    let state = args
+        .state
+        .as_deref()
+        .map(|path| BackfillState::open(path, &index, &versions))
+        .transpose()
+        .map_err(HookError::from)?;
     #[cfg(feature = "nats")]
     let unit = Unit::of(&versions);
     let cache = caches::ztocs(&args.cache, &progress).await;
@@ -74,7 +78,7 @@ pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliErr
         move |change: ConnectionChange| progress.report(ProgressEvent::Warning(change.to_string()))
     };
     let options = Options {
-        context: Context {
+        context: JobContext {
             client,
             cache,
             options: index,
@@ -129,7 +133,7 @@ impl Watch for Watcher {
 
 /// The summary to print at the end.
 struct Summary {
-    format: Format,
+    format: OutputFormat,
     stdout: Stdout,
     /// The first error of writing to standard output.
     lost: Option<std::io::Error>,
@@ -143,7 +147,7 @@ struct Summary {
 }
 
 impl Summary {
-    fn new(format: Format) -> Summary {
+    fn new(format: OutputFormat) -> Summary {
         let stdout = Stdout::new();
         Summary { format, stdout, lost: None, counts: BTreeMap::new(), lists: 0, hint: None, bytes_read: 0 }
     }
@@ -158,8 +162,8 @@ impl Summary {
         let products = report.result.as_ref().ok().and_then(products);
         self.bytes_read += products.map_or(0, |products| products.bytes_read);
         let line = match self.format {
-            Format::Text => text(code, report, products),
-            Format::Json => match line(Line::of(code, report, products)) {
+            OutputFormat::Text => text(code, report, products),
+            OutputFormat::Json => match line(Line::of(code, report, products)) {
                 Ok(line) => line,
                 Err(error) => {
                     self.lost = self.lost.take().or(Some(error));
@@ -179,7 +183,7 @@ impl Summary {
     fn end(mut self, seconds: f64) -> Result<(), CliError> {
         let all: usize = self.counts.values().sum();
         let failed = self.counts.get("failed").copied().unwrap_or_default();
-        if self.format == Format::Text {
+        if self.format == OutputFormat::Text {
             let counts: Vec<String> = self.counts.iter().map(|(code, count)| format!("{count} {code}")).collect();
             let images = counted(all as u64, "image", "images");
             let read = human(self.bytes_read);

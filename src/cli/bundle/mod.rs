@@ -5,7 +5,7 @@ use tokio::task::spawn_blocking;
 
 use crate::cli::lazy::detach::{self, Log};
 use crate::cli::lazy::error::LazyError;
-use crate::cli::lazy::made::{Made, blocking, make};
+use crate::cli::lazy::made::{LiveBundle, blocking, make};
 use crate::cli::lazy::{self, End};
 use crate::cli::run::until;
 use crate::cli::shared::report::CliError;
@@ -45,7 +45,7 @@ pub(super) async fn run(
         Ok((opened, made))
     })
     .await?;
-    let Made { bundle, mut live } = made;
+    let LiveBundle { bundle, mut live } = made;
     let dir = bundle.dir().display();
     let or_interrupt = if serve.detached { "" } else { "Ctrl-C or " };
     opened.tell_ready(&format!(
@@ -61,7 +61,7 @@ pub(super) async fn run(
     let end = lazy::serve(&mut live, interrupted).await;
     let mounted = live.since();
     let ended = match end {
-        Ok(End::Asked) => Made { bundle, live }.take_down(&opened).await,
+        Ok(End::Asked) => LiveBundle { bundle, live }.take_down(&opened).await,
         // The process that unmounted it also removes the bundle.
         Ok(End::Unmounted) => {
             bundle.leave();

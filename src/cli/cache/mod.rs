@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::caches;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::report::CliError;
@@ -36,8 +36,8 @@ fn ls(args: &CacheLsArgs) -> Result<(), CliError> {
         sizes.push((which, Usage::of(&path).map_err(failed(&path))?));
     }
     let text = match args.format.get() {
-        Format::Json => text_of(json::Caches::of(&dir, &sizes, false)).map_err(CliError::Stdout)?,
-        Format::Text => {
+        OutputFormat::Json => text_of(json::Caches::of(&dir, &sizes, false)).map_err(CliError::Stdout)?,
+        OutputFormat::Text => {
             let line = |(which, usage): &(WhichCache, Usage)| {
                 format!("  {}  {:>10}  {}\n", which.name(), human(usage.bytes), entries(usage.entries))
             };
@@ -56,8 +56,8 @@ fn clear(args: &CacheClearArgs) -> Result<(), CliError> {
         }
     }
     let text = match args.format.get() {
-        Format::Json => text_of(json::Caches::of(&dir, &freed, true)).map_err(CliError::Stdout)?,
-        Format::Text => {
+        OutputFormat::Json => text_of(json::Caches::of(&dir, &freed, true)).map_err(CliError::Stdout)?,
+        OutputFormat::Text => {
             let bytes = freed.iter().map(|(_, usage)| usage.bytes).sum();
             let parts: Vec<String> =
                 freed.iter().map(|(which, usage)| format!("{} of {}", entries(usage.entries), which.name())).collect();

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::cli::shared::json::{Coverage, DigestText, IndexRef, Manifest, milliseconds};
+use crate::cli::shared::json::{CoverageJson, DigestText, IndexRef, Manifest, milliseconds};
 use crate::cli::shared::layers::json::Layer;
 use crate::cli::shared::layers::prefetched::Prefetched;
 use crate::digest::Digest;
@@ -77,7 +77,7 @@ pub(crate) struct Platform {
     manifest: Manifest,
     /// Null if none of the layers can be indexed.
     index: Option<IndexRef>,
-    pub coverage: Coverage,
+    pub coverage: CoverageJson,
     /// The prefetch list of the SOCI index; null if it has none.
     prefetch: Option<Prefetched>,
     layers: Vec<Layer>,
@@ -136,7 +136,7 @@ impl Platform {
             source_manifest: Manifest::named(image.was),
             manifest: Manifest::named(image.manifest),
             index: image.index.as_ref().map(IndexRef::of),
-            coverage: Coverage::of(&image.coverage),
+            coverage: CoverageJson::of(&image.coverage),
             prefetch: image.prefetch.as_ref().map(Prefetched::of),
             layers: image.layers.iter().map(Layer::of).collect(),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use self::json::Conversion;
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::build::{layer_options, named};
 use crate::cli::shared::caches;
 use crate::cli::shared::json::text as text_of;
@@ -66,12 +66,12 @@ pub(super) async fn run(args: ConvertArgs, talk: TalkArgs) -> Result<(), CliErro
     let mut stdout = Stdout::new();
     let (source, name) = (args.source.to_string(), args.destination.to_string());
     let text = match (args.format.get(), talk.quiet) {
-        (Format::Json, _) => {
+        (OutputFormat::Json, _) => {
             let document = Conversion::of(source, name, &done, seconds);
             text_of(&document).map_err(CliError::Stdout)?
         }
-        (Format::Text, true) => format!("{}\n", done.digest),
-        (Format::Text, false) => text::report(&source, &args.destination, &done, seconds, stdout.style),
+        (OutputFormat::Text, true) => format!("{}\n", done.digest),
+        (OutputFormat::Text, false) => text::report(&source, &args.destination, &done, seconds, stdout.style),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use self::json::Copy;
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::place::ListPlace;
 use crate::cli::shared::progress::Display;
@@ -48,11 +48,11 @@ pub(super) async fn run(args: CopyArgs, talk: TalkArgs) -> Result<(), CliError> 
     display.end();
     let (report, seconds) = (copied?, started.elapsed().as_secs_f64());
     let text = match args.format.get() {
-        Format::Json => {
+        OutputFormat::Json => {
             let document = Copy::of(args.source.to_string(), &name, &report, seconds);
             text_of(document).map_err(CliError::Stdout)?
         }
-        Format::Text => text(&name, &report, seconds),
+        OutputFormat::Text => text(&name, &report, seconds),
     };
     Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use self::json::Comparison;
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::difference::shown;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
@@ -37,10 +37,10 @@ pub(super) async fn run(args: DiffArgs, talk: TalkArgs) -> Result<(), CliError> 
             let (a, b) = tokio::task::spawn_blocking(read).await.map_err(|error| CliError::Start(error.into()))??;
             let changes = ztocs(&a, &b);
             let text = match args.format.get() {
-                Format::Json => {
+                OutputFormat::Json => {
                     text_of(Comparison::of_ztocs([&args.a, &args.b], &changes)).map_err(CliError::Stdout)?
                 }
-                Format::Text => lines(&changes, "", stdout.style) + &verdict(count(&changes)),
+                OutputFormat::Text => lines(&changes, "", stdout.style) + &verdict(count(&changes)),
             };
             (text, changes.is_empty())
         }
@@ -55,10 +55,10 @@ pub(super) async fn run(args: DiffArgs, talk: TalkArgs) -> Result<(), CliError> 
             let (a, b) = (open(&a).await?, open(&b).await?);
             let diff = indexes(&a, &b).await?;
             let text = match args.format.get() {
-                Format::Json => {
+                OutputFormat::Json => {
                     text_of(Comparison::of_indexes([&args.a, &args.b], [&a, &b], &diff)).map_err(CliError::Stdout)?
                 }
-                Format::Text => of_indexes_text(&diff, stdout.style),
+                OutputFormat::Text => of_indexes_text(&diff, stdout.style),
             };
             (text, diff.is_empty())
         }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::next::{next, platform};
-use crate::cli::shared::consumer::Consumer;
+use crate::cli::shared::consumer::ConsumerJson;
 use crate::cli::shared::fine::Fine;
 use crate::cli::shared::json::Manifest as ManifestRef;
 use crate::ops::doctor::{self, Diagnosis};
@@ -25,7 +25,7 @@ struct Manifest {
     /// Such as `linux/arm64`; null if the image does not say.
     platform: Option<String>,
     manifest: ManifestRef,
-    consumers: Vec<Consumer>,
+    consumers: Vec<ConsumerJson>,
     /// The fine indexes that were found: none of the consumers reads them, but `ociseek mount` and `bundle` do.
     fine: Vec<Fine>,
     findings: Vec<Finding>,
@@ -66,7 +66,7 @@ impl Manifest {
         Manifest {
             platform: image.platform.as_ref().map(ToString::to_string),
             manifest: ManifestRef::of(&image.manifest),
-            consumers: Consumer::each(&found.inspected),
+            consumers: ConsumerJson::each(&found.inspected),
             fine: Fine::each(&image.fine_summaries()),
             findings: found.findings.iter().map(finding).collect(),
         }

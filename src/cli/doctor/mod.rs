@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
@@ -28,8 +28,8 @@ pub(super) async fn run(args: DoctorArgs, talk: TalkArgs) -> Result<(), CliError
     let found = diagnose(&source, &root, wanted, &progress).await?;
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
-        Format::Json => text_of(json::Report::of(&image, &found)).map_err(CliError::Stdout)?,
-        Format::Text => found.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
+        OutputFormat::Json => text_of(json::Report::of(&image, &found)).map_err(CliError::Stdout)?,
+        OutputFormat::Text => found.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
     if found.iter().any(|one| one.inspected.verdicts().any_lazy()) { Ok(()) } else { Err(CliError::Unused) }

@@ -29,7 +29,7 @@ use crate::hook::log::TARGET;
 #[cfg(feature = "nats")]
 use crate::hook::queue::{ConnectionChange, Queue, QueueUrl};
 use crate::hook::runner::{Runner, dead_letters};
-use crate::hook::work::Context;
+use crate::hook::work::JobContext;
 use crate::progress::Progress;
 use crate::store::StoreError;
 
@@ -129,7 +129,7 @@ pub(super) async fn runner(args: JobArgs) -> Result<Runner, CliError> {
     let config = client_config(args.registry, registries, &progress).await?;
     let max_image_size = Some(args.max_image_size.0);
     let reuse_from = args.reuse.reuse_from;
-    let context = |client| Context { client, cache, options, versions, max_image_size, reuse_from, progress };
+    let context = |client| JobContext { client, cache, options, versions, max_image_size, reuse_from, progress };
     let allow = AllowList::new(args.allow, args.allow_private);
     let retry_wait = Duration::from_secs(args.retry_wait.into());
     let runner = Runner::new(config, context, allow, dead.transpose()?, retry_wait);

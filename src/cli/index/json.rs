@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::cli::convert::json::Enabled;
 use crate::cli::shared::json::{
-    Coverage, DigestText, Failure, IndexRef, Manifest as ManifestRef, digests, milliseconds,
+    CoverageJson, DigestText, Failure, IndexRef, Manifest as ManifestRef, digests, milliseconds,
 };
 use crate::cli::shared::layers::json::Layer;
 use crate::cli::shared::layers::prefetched::Prefetched;
@@ -16,7 +16,7 @@ use crate::ops::index::{
     IndexedFine, IndexedImage, IndexedManifest, LayerReport, ManifestResult, OtherIndex, Refused, RefusedManifest,
     Shortfall,
 };
-use crate::ops::versions::{EnabledResult, Made};
+use crate::ops::versions::{EnabledResult, VersionsResult};
 use crate::store::blob::Attached;
 
 #[derive(Serialize)]
@@ -84,7 +84,7 @@ pub(crate) struct Manifest {
     /// SOCI indexes of other makers.
     others: Vec<Other>,
     /// What the index covers; if refused, what it would have covered, or what the index that stays covers.
-    pub coverage: Coverage,
+    pub coverage: CoverageJson,
     /// The prefetch list of an index that was built; null if it has none, or if no index was built.
     pub prefetch: Option<Prefetched>,
     /// The fine index; null if none was asked for.
@@ -139,7 +139,7 @@ pub(crate) struct Fine {
     replaced: Vec<DigestText>,
     /// Those of them that could not be deleted.
     not_deleted: Vec<DigestText>,
-    coverage: Coverage,
+    coverage: CoverageJson,
     /// The digest of the list of reads that it was built with, or null.
     profile: Option<DigestText>,
     /// Its documents, in the order of the image's layers.
@@ -195,7 +195,7 @@ impl Image {
     /// What was made of it; `error` says why that is not all.
     pub(crate) fn made(
         image: String,
-        made: &Made,
+        made: &VersionsResult,
         enabled: Option<Enabled>,
         error: Option<Failure>,
         seconds: f64,
@@ -304,7 +304,7 @@ impl Fine {
             tag,
             replaced,
             not_deleted,
-            coverage: Coverage::of(&report.coverage),
+            coverage: CoverageJson::of(&report.coverage),
             profile: report.profile.map(DigestText::from),
             documents: documents.collect(),
         }
@@ -358,7 +358,7 @@ impl Manifest {
             replaced: Vec::new(),
             not_deleted: Vec::new(),
             others: Vec::new(),
-            coverage: Coverage::of(coverage),
+            coverage: CoverageJson::of(coverage),
             prefetch: None,
             fine: None,
             shortfalls: Vec::new(),

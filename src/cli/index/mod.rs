@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cli::convert;
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::build::{layer_options, named};
 use crate::cli::shared::caches;
 use crate::cli::shared::json::{milliseconds, text as text_of};
@@ -16,7 +16,7 @@ use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::image::{ImageName, Reference, Select};
 use crate::ops::index::{Gate, IndexError, IndexOptions, Refused};
-use crate::ops::versions::{EnabledReport, Made, Subject, Versions, make};
+use crate::ops::versions::{EnabledReport, MakeRequest, Versions, VersionsResult, make};
 use crate::progress::Progress;
 use crate::store::cache::ZtocCache;
 use crate::store::layout::{Layout, tag_of};
@@ -34,7 +34,7 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
     check(&args)?;
     let display = Arc::new(Display::new(talk));
     let progress: Arc<dyn Progress> = display.clone();
-    let files = step::Files { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
+    let files = step::StepFiles { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
     let versions = args.versions.clone().versions(args.images.len() > 1)?;
     let mut options = options(&args, &versions, started)?;
     let images = Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress).await?;
@@ -63,7 +63,7 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
             report::tell(Some(&image), error);
         }
         let enabled = made.as_ref().and_then(|made| made.enabled.as_ref()).map(|e| (work.enabled(name, &e.tag), e));
-        if args.format.get() == Format::Text {
+        if args.format.get() == OutputFormat::Text {
             let mut text = String::new();
             match (&made, error.as_ref().and_then(refused)) {
                 (Some(made), _) if talk.quiet => text = text::digests(made),
@@ -100,7 +100,7 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
         seconds: milliseconds(started.elapsed().as_secs_f64()),
     };
     files.write(&document)?;
-    if args.format.get() == Format::Json {
+    if args.format.get() == OutputFormat::Json {
         let text = text_of(&document).map_err(CliError::Stdout)?;
         stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
     }
@@ -177,7 +177,7 @@ struct Work {
 }
 
 impl Work {
-    async fn index(&self, name: &ImageName) -> Result<Made, CliError> {
+    async fn index(&self, name: &ImageName) -> Result<VersionsResult, CliError> {
         let from = self.images.open_root(name).await?;
         let destination = self.destination(&from.source).await?;
         let tag = match name {
@@ -188,7 +188,7 @@ impl Work {
         options.reuse.tag.clone_from(&tag);
         // index.json has the name of an image that is the only one, or that was named by digest.
         let tag = tag.or_else(|| from.descriptor.as_ref().and_then(tag_of).map(str::to_owned));
-        let subject = Subject { from, tag, resolved: None, is_unattended: false };
+        let subject = MakeRequest { from, tag, resolved: None, is_unattended: false };
         let (cache, versions) = (self.cache.as_ref(), &self.versions);
         Ok(make(subject, destination.as_ref(), versions, cache, &options, &self.progress).await?)
     }

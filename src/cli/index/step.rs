@@ -15,12 +15,12 @@ use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::safe;
 
 /// The paths of the files.
-pub(super) struct Files {
+pub(super) struct StepFiles {
     pub outputs: Option<PathBuf>,
     pub summary: Option<PathBuf>,
 }
 
-impl Files {
+impl StepFiles {
     /// # Errors
     /// If appending to a file fails.
     pub(super) fn write(&self, document: &Indexing) -> Result<(), CliError> {

@@ -10,7 +10,7 @@ use crate::image::fine::FineRef;
 use crate::ops::index::{
     IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, OtherIndex, Refused,
 };
-use crate::ops::versions::{EnabledReport, EnabledResult, Made};
+use crate::ops::versions::{EnabledReport, EnabledResult, VersionsResult};
 use crate::store::blob::Attached;
 
 const READERS: &str =
@@ -59,7 +59,7 @@ pub(super) fn refused(image: &str, refused: &Refused, style: Style) -> String {
 }
 
 /// Only the digests of indexes and of the SOCI-enabled image, one per line.
-pub(super) fn digests(made: &Made) -> String {
+pub(super) fn digests(made: &VersionsResult) -> String {
     let mut text = String::new();
     for manifest in made.index.iter().flat_map(|index| &index.manifests) {
         let fine = manifest.fine.as_ref().and_then(|fine| fine.result.index());

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::covered::{covered, ztoc_bytes};
-use crate::cli::shared::consumer::Consumer;
+use crate::cli::shared::consumer::ConsumerJson;
 use crate::cli::shared::fine::Fine;
-use crate::cli::shared::json::{Coded, Coverage, DigestText, Failure, Manifest as ManifestRef};
+use crate::cli::shared::json::{Coded, CoverageJson, DigestText, Failure, Manifest as ManifestRef};
 use crate::cli::shared::layers::prefetched::{Spans, ranges};
 use crate::image::Descriptor;
 use crate::image::prefetch::count;
@@ -39,9 +39,9 @@ struct Manifest {
     /// The layers in the image's order.
     layers: Vec<Layer>,
     /// By the index that a reader takes.
-    coverage: Coverage,
+    coverage: CoverageJson,
     /// What each consumer makes of it, if the image's layers and config are there.
-    consumers: Vec<Consumer>,
+    consumers: Vec<ConsumerJson>,
 }
 
 #[derive(Serialize)]
@@ -163,8 +163,8 @@ impl Manifest {
             indexes: indexes.map(|(place, found)| Index::of(found, image.chosen == Some(place))).collect(),
             fine: Fine::each(&image.fine_summaries()),
             layers: layers.map(|(descriptor, found)| Layer::of(descriptor, found, image)).collect(),
-            coverage: Coverage::with_ztocs(&covered(image), ztoc_bytes(image)),
-            consumers: Consumer::each(inspected),
+            coverage: CoverageJson::with_ztocs(&covered(image), ztoc_bytes(image)),
+            consumers: ConsumerJson::each(inspected),
         }
     }
 }

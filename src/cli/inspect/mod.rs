@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use self::text::text;
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::CliError;
@@ -31,15 +31,17 @@ pub(super) async fn run(args: InspectArgs, talk: TalkArgs) -> Result<(), CliErro
         let found = find_ztoc(&source, &root, wanted, named, &progress).await?;
         let (bytes, ztoc) = found.ok_or_else(|| CliError::NoZtoc(named.clone()))?;
         let written = match args.format.get() {
-            Format::Text => ztoc::text::write(&bytes, &ztoc, &mut stdout),
-            Format::Json => ztoc::json::write(&bytes, &ztoc, &mut stdout),
+            OutputFormat::Text => ztoc::text::write(&bytes, &ztoc, &mut stdout),
+            OutputFormat::Json => ztoc::json::write(&bytes, &ztoc, &mut stdout),
         };
         return written.map_err(CliError::Stdout);
     }
     let inspected = inspect(&source, &root, wanted, args.index.as_ref(), &progress).await?;
     let text = match args.format.get() {
-        Format::Json => text_of(json::Inspection::of(&image, &inspected)).map_err(CliError::Stdout)?,
-        Format::Text => inspected.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
+        OutputFormat::Json => text_of(json::Inspection::of(&image, &inspected)).map_err(CliError::Stdout)?,
+        OutputFormat::Text => {
+            inspected.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n")
+        }
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)
 }

@@ -12,7 +12,7 @@ use crate::ops::mount::{LiveMount, MountOptions, Prefetch, Record, mount};
 use crate::rootfs::fuse::FuseOptions;
 
 /// A bundle that a runtime can start. The overlay is unmounted before the image below it.
-pub(crate) struct Made {
+pub(crate) struct LiveBundle {
     pub bundle: Bundle,
     pub live: LiveMount,
 }
@@ -24,7 +24,7 @@ pub(crate) async fn make(
     run: &RunOptions,
     record: Option<Record>,
     prefetch: Prefetch,
-) -> Result<Made, CliError> {
+) -> Result<LiveBundle, CliError> {
     let image = &opened.image;
     let fuse = FuseOptions {
         source: opened.name.clone(),
@@ -45,12 +45,12 @@ pub(crate) async fn make(
     ACCOUNTS.iter().for_each(|path| live.note(&image.tree, path));
     let tree = Arc::clone(&image.tree);
     let bundle = blocking(move || bundle.complete(&tree, &config).map(|()| bundle)).await?;
-    Ok(Made { bundle, live })
+    Ok(LiveBundle { bundle, live })
 }
 
-impl Made {
+impl LiveBundle {
     pub(crate) async fn take_down(self, opened: &Opened) -> Result<(), CliError> {
-        let Made { bundle, live } = self;
+        let LiveBundle { bundle, live } = self;
         let dir = bundle.dir().display().to_string();
         let user = blocking(move || bundle.remove()).await?;
         drop(live);

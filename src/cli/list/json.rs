@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::shared::fine::Fine;
-use crate::cli::shared::json::{Coverage, DigestText, Failure, Manifest as ManifestRef};
+use crate::cli::shared::json::{CoverageJson, DigestText, Failure, Manifest as ManifestRef};
 use crate::ops::list::{ListedImage, ListedIndex, ListedManifest};
 
 #[derive(Serialize)]
@@ -66,7 +66,7 @@ struct Index {
     /// What its maker calls itself, or null.
     tool: Option<String>,
     /// Null if it cannot be used.
-    coverage: Option<Coverage>,
+    coverage: Option<CoverageJson>,
     /// Why it cannot be used, or null.
     error: Option<Failure>,
 }
@@ -110,7 +110,7 @@ impl Index {
             found_by: listed.via.code(),
             chosen: listed.chosen,
             tool: content.and_then(|content| content.tool.clone()),
-            coverage: content.map(|content| Coverage::with_ztocs(&content.coverage, content.ztoc_bytes)),
+            coverage: content.map(|content| CoverageJson::with_ztocs(&content.coverage, content.ztoc_bytes)),
             error: listed.content.as_ref().err().map(|error| Failure::told(error)),
         }
     }

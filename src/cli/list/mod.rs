@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use futures_util::StreamExt;
 
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::place::ListPlace;
-use crate::cli::shared::progress::Warnings;
+use crate::cli::shared::progress::OnlyWarnings;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::size::human;
 use crate::cli::shared::source::Images;
@@ -26,13 +26,13 @@ pub(super) mod args;
 pub(super) mod json;
 
 pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
-    let progress: Arc<dyn Progress> = Arc::new(Warnings);
+    let progress: Arc<dyn Progress> = Arc::new(OnlyWarnings);
     let images = Images::at(args.registry, args.place.registry().into_iter(), &progress).await?;
     let (source, places) = places(&images, &args.place).await?;
     let table = Table::new(&places);
     let mut stdout = Stdout::new();
     let mut print = |text: String| stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout);
-    if args.format.get() == Format::Text {
+    if args.format.get() == OutputFormat::Text {
         print(table.header())?;
     }
     let (mut failed, all) = (0, places.len());
@@ -42,11 +42,11 @@ pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
         failed += usize::from(image.manifests.as_ref().as_ref().is_err_and(|error| !error.is_not_an_image()));
         match args.format.get() {
             // A row is printed as soon as it is known, which also shows the progress.
-            Format::Text => print(table.rows(&image, args.all))?,
-            Format::Json => listed.push(image),
+            OutputFormat::Text => print(table.rows(&image, args.all))?,
+            OutputFormat::Json => listed.push(image),
         }
     }
-    if args.format.get() == Format::Json {
+    if args.format.get() == OutputFormat::Json {
         print(text_of(json::Listing::of(&args.place.to_string(), &listed)).map_err(CliError::Stdout)?)?;
     }
     match failed {

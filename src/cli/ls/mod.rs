@@ -18,7 +18,7 @@ use crate::rootfs::layers::OpenLayer;
 use crate::ztoc::FileMetadata;
 use args::LsArgs;
 use listing::Listing;
-use text::{Detail, Names};
+use text::{Detail, NameStyle};
 
 pub(super) mod args;
 pub(super) mod json;
@@ -29,7 +29,7 @@ pub(super) async fn run(args: LsArgs, talk: TalkArgs) -> Result<(), CliError> {
     let (display, image) = (Arc::new(Display::new(talk)), args.image.to_string());
     let named = async || Named::new(&args.image, &args.read, display.clone()).await;
     let mut stdout = Stdout::new();
-    let names = if io::stdout().is_terminal() { Names::Quoted } else { Names::Raw };
+    let names = if io::stdout().is_terminal() { NameStyle::Quoted } else { NameStyle::Raw };
     let detail = match (args.long, args.human) {
         (false, _) => Detail::Name,
         (true, false) => Detail::Long,

@@ -12,18 +12,18 @@ use crate::ztoc::{FileKind, FileMetadata};
 
 /// How names are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Names {
+pub(super) enum NameStyle {
     /// Unchanged, byte for byte.
     Raw,
     /// Quoted, so that a terminal can show them.
     Quoted,
 }
 
-impl Names {
+impl NameStyle {
     fn show(self, name: &[u8]) -> Cow<'_, [u8]> {
         match self {
-            Names::Raw => Cow::Borrowed(name),
-            Names::Quoted => Cow::Owned(quoted(name).into_bytes()),
+            NameStyle::Raw => Cow::Borrowed(name),
+            NameStyle::Quoted => Cow::Owned(quoted(name).into_bytes()),
         }
     }
 }
@@ -48,7 +48,7 @@ pub(super) fn tree(
     tree: &Tree,
     listing: &Listing,
     detail: Detail,
-    names: Names,
+    names: NameStyle,
     mut out: impl Write,
 ) -> io::Result<()> {
     match listing {
@@ -71,7 +71,13 @@ pub(super) fn tree(
     out.flush()
 }
 
-fn rows(list: &[(&[u8], NodeId)], tree: &Tree, detail: Detail, names: Names, out: &mut impl Write) -> io::Result<()> {
+fn rows(
+    list: &[(&[u8], NodeId)],
+    tree: &Tree,
+    detail: Detail,
+    names: NameStyle,
+    out: &mut impl Write,
+) -> io::Result<()> {
     if detail == Detail::Name {
         for (name, _) in list {
             out.write_all(&names.show(name))?;
@@ -92,7 +98,12 @@ fn rows(list: &[(&[u8], NodeId)], tree: &Tree, detail: Detail, names: Names, out
 }
 
 /// The entries of a layer, as stored in its tar.
-pub(super) fn layer(entries: &[&FileMetadata], detail: Detail, names: Names, mut out: impl Write) -> io::Result<()> {
+pub(super) fn layer(
+    entries: &[&FileMetadata],
+    detail: Detail,
+    names: NameStyle,
+    mut out: impl Write,
+) -> io::Result<()> {
     let columns: Vec<Columns> = match detail {
         Detail::Name => Vec::new(),
         detail => entries.iter().map(|file| Columns::of_entry(file, detail)).collect(),
@@ -186,7 +197,7 @@ impl Widths {
         name: &[u8],
         target: Option<&[u8]>,
         arrow: &str,
-        names: Names,
+        names: NameStyle,
         out: &mut impl Write,
     ) -> io::Result<()> {
         let Columns { mode, links, uid, gid, size, mtime } = columns;

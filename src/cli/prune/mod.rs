@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use self::json::Pruning;
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::place::ListPlace;
-use crate::cli::shared::progress::Warnings;
+use crate::cli::shared::progress::OnlyWarnings;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::size::counted;
 use crate::cli::shared::source::Images;
@@ -25,7 +25,7 @@ pub(super) async fn run(args: PruneArgs) -> Result<(), CliError> {
     let ListPlace::Repository { registry, repository } = &args.repository else {
         return Err(CliError::Usage("expected a repository in a registry, without a tag"));
     };
-    let progress: Arc<dyn Progress> = Arc::new(Warnings);
+    let progress: Arc<dyn Progress> = Arc::new(OnlyWarnings);
     let images = Images::at(args.registry, std::iter::once(registry.as_str()), &progress).await?;
     let repository = images.repository_at(registry, repository)?;
     let options = PruneOptions { delete: args.delete, all: args.all, jobs: usize::from(args.image_jobs.jobs) };
@@ -33,8 +33,8 @@ pub(super) async fn run(args: PruneArgs) -> Result<(), CliError> {
     let mut stdout = Stdout::new();
     let name = args.repository.to_string();
     let text = match args.format.get() {
-        Format::Json => text_of(Pruning::of(&name, &pruned, args.delete)).map_err(CliError::Stdout)?,
-        Format::Text => text(&name, &pruned, args.delete, stdout.style),
+        OutputFormat::Json => text_of(Pruning::of(&name, &pruned, args.delete)).map_err(CliError::Stdout)?,
+        OutputFormat::Text => text(&name, &pruned, args.delete, stdout.style),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
     let (all, unseen) = (pruned.waste.len() + pruned.unseen.len(), pruned.unseen.len());

@@ -4,7 +4,7 @@ use std::io;
 
 use serde::Serialize;
 
-use crate::cli::shared::json::{self, Coded, Coverage, DigestText, Manifest, utf8};
+use crate::cli::shared::json::{self, Coded, CoverageJson, DigestText, Manifest, utf8};
 use crate::ops::report::{self as facts, Lazy};
 
 #[derive(Serialize)]
@@ -20,7 +20,7 @@ pub(crate) struct Report<'a> {
     /// The fine index, by which `ociseek mount` and `bundle` would read it, or null.
     fine: Option<Fine<'a>>,
     /// By the SOCI index.
-    coverage: Coverage,
+    coverage: CoverageJson,
     totals: Totals,
     /// From the bottom up: the largest hundred.
     layers: Vec<Layer<'a>>,
@@ -55,7 +55,7 @@ struct Fine<'a> {
     size: Option<u64>,
     /// What its maker calls itself, or null.
     made_by: Option<&'a str>,
-    coverage: Coverage,
+    coverage: CoverageJson,
     /// Bytes of its documents.
     bytes: u64,
     /// Of these, what is fetched before a start.
@@ -231,13 +231,13 @@ pub(crate) fn text(image: &str, report: &facts::Report) -> io::Result<String> {
             digest: fine.digest.into(),
             size: fine.size,
             made_by: fine.tool.as_deref(),
-            coverage: Coverage::of(&fine.coverage),
+            coverage: CoverageJson::of(&fine.coverage),
             bytes: fine.bytes,
             start_bytes: fine.start_bytes,
             profile: fine.profile.map(DigestText::from),
             fetch: fine.fetch.as_ref().map(Fetch::of),
         }),
-        coverage: Coverage::of(&report.coverage),
+        coverage: CoverageJson::of(&report.coverage),
         totals: Totals {
             uncompressed_size: report.totals.plain,
             files: report.totals.files,

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::json::text as text_of;
-use crate::cli::shared::progress::Warnings;
+use crate::cli::shared::progress::OnlyWarnings;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::source::{Images, home};
 use crate::cli::shared::terminal::{Stdout, Style, safe};
@@ -19,7 +19,7 @@ pub(super) mod args;
 pub(super) mod json;
 
 pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
-    let progress: Arc<dyn Progress> = Arc::new(Warnings);
+    let progress: Arc<dyn Progress> = Arc::new(OnlyWarnings);
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = images.open(&args.image).await?;
     let store = home(&source).ok_or(CliError::Usage("archives are read-only: cannot remove anything from one"))?;
@@ -28,8 +28,8 @@ pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
     let image = args.image.to_string();
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
-        Format::Json => text_of(json::Removal::of(&image, &cleared, args.dry_run)).map_err(CliError::Stdout)?,
-        Format::Text => cleared.iter().map(|one| text(&image, one, stdout.style)).collect(),
+        OutputFormat::Json => text_of(json::Removal::of(&image, &cleared, args.dry_run)).map_err(CliError::Stdout)?,
+        OutputFormat::Text => cleared.iter().map(|one| text(&image, one, stdout.style)).collect(),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
     let all = cleared.iter().map(|one| one.indexes.len()).sum();

@@ -14,7 +14,7 @@ use crate::budget::DEFAULT_LIMIT;
 use crate::digest::Digest;
 use crate::image::{NotIndexed, Platform};
 use crate::layer::parallel::cores;
-use crate::ops::resolve::Wanted;
+use crate::ops::resolve::PlatformChoice;
 
 /// Which platforms of an image.
 #[derive(Debug, Clone, Args)]
@@ -26,8 +26,8 @@ pub(crate) struct PlatformsArgs {
 
 impl PlatformsArgs {
     /// The manifests that they ask for.
-    pub(crate) fn wanted(&self) -> Wanted<'_> {
-        if self.platform.is_empty() { Wanted::All } else { Wanted::Each(&self.platform) }
+    pub(crate) fn wanted(&self) -> PlatformChoice<'_> {
+        if self.platform.is_empty() { PlatformChoice::All } else { PlatformChoice::Each(&self.platform) }
     }
 }
 
@@ -85,8 +85,8 @@ pub(crate) struct ImageJobsArgs {
 #[command(next_help_heading = "Output")]
 pub(crate) struct FormatArgs {
     /// Output format on standard output: text, or JSON (docs/json.md)
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = OutputFormat::Text)]
+    format: OutputFormat,
 
     /// Same as --format json
     #[arg(long)]
@@ -94,17 +94,17 @@ pub(crate) struct FormatArgs {
 }
 
 impl FormatArgs {
-    pub(crate) fn get(self) -> Format {
-        if self.json { Format::Json } else { self.format }
+    pub(crate) fn get(self) -> OutputFormat {
+        if self.json { OutputFormat::Json } else { self.format }
     }
 
     pub(crate) fn is_json(self) -> bool {
-        self.get() == Format::Json
+        self.get() == OutputFormat::Json
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum OutputFormat {
     Text,
     Json,
 }

@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-use super::json::{Coded, Coverage, IndexRef};
+use super::json::{Coded, CoverageJson, IndexRef};
 use crate::image::consumer::{self, Verdict};
 use crate::ops::discover::FoundIndexRef;
 use crate::ops::inspect::Inspected;
 
 #[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Consumer {
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Consumer"))]
+pub(crate) struct ConsumerJson {
     /// A stable word.
     consumer: &'static str,
     /// For people.
@@ -21,25 +21,25 @@ pub(crate) struct Consumer {
     /// Of that index: 1 or 2.
     version: Option<u8>,
     /// What that index covers.
-    coverage: Option<Coverage>,
+    coverage: Option<CoverageJson>,
     /// Why it mounts no layer lazily, or null.
     reason: Option<Coded>,
     /// Where it is written down what the consumer does.
     source: &'static str,
 }
 
-impl Consumer {
-    pub(crate) fn each(inspected: &Inspected) -> Vec<Consumer> {
+impl ConsumerJson {
+    pub(crate) fn each(inspected: &Inspected) -> Vec<ConsumerJson> {
         let indexes = &inspected.image.indexes;
-        inspected.verdicts().iter().map(|(consumer, verdict)| Consumer::of(consumer, verdict, indexes)).collect()
+        inspected.verdicts().iter().map(|(consumer, verdict)| ConsumerJson::of(consumer, verdict, indexes)).collect()
     }
 
-    fn of(consumer: consumer::Consumer, verdict: Verdict, indexes: &[FoundIndexRef]) -> Consumer {
+    fn of(consumer: consumer::Consumer, verdict: Verdict, indexes: &[FoundIndexRef]) -> ConsumerJson {
         let (index, coverage, reason) = match verdict {
             Verdict::Lazy { index, version, coverage } => (Some((index, version)), Some(coverage), None),
             Verdict::Whole(reason) => (None, None, Some(reason)),
         };
-        Consumer {
+        ConsumerJson {
             consumer: consumer.code(),
             name: consumer.name(),
             lazy: index.is_some(),
@@ -47,7 +47,7 @@ impl Consumer {
                 .and_then(|(digest, _)| indexes.iter().find(|found| found.digest == digest))
                 .map(IndexRef::found),
             version: index.map(|(_, version)| version.number()),
-            coverage: coverage.map(|coverage| Coverage::of(&coverage)),
+            coverage: coverage.map(|coverage| CoverageJson::of(&coverage)),
             reason: reason.map(|reason| Coded { code: reason.code(), text: reason.to_string() }),
             source: consumer.source(),
         }

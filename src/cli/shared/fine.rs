@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::json::{Coverage, DigestText, Failure};
+use super::json::{CoverageJson, DigestText, Failure};
 use crate::ops::discover::FineSummary;
 
 /// A fine index.
@@ -19,7 +19,7 @@ pub(crate) struct Fine {
     /// What its maker calls itself, or null.
     tool: Option<String>,
     /// Null, as the next two, if it cannot be used.
-    coverage: Option<Coverage>,
+    coverage: Option<CoverageJson>,
     /// Bytes of its documents.
     bytes: Option<u64>,
     /// Of these, what is fetched before a start.
@@ -43,7 +43,7 @@ impl Fine {
             found_by: found.via.code(),
             chosen: found.chosen,
             tool: content.and_then(|content| content.tool.clone()),
-            coverage: content.map(|content| Coverage::of(&content.coverage)),
+            coverage: content.map(|content| CoverageJson::of(&content.coverage)),
             bytes: content.map(|content| content.bytes),
             start_bytes: content.map(|content| content.start_bytes),
             profile: content.and_then(|content| content.profile).map(DigestText::from),

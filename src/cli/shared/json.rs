@@ -214,8 +214,8 @@ impl From<IndexKind> for Kind {
 
 /// How much of an image an index covers.
 #[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Coverage {
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Coverage"))]
+pub(crate) struct CoverageJson {
     pub layers: usize,
     pub of_layers: usize,
     /// Of the blobs of these layers, compressed as they are.
@@ -230,9 +230,9 @@ pub(crate) struct Coverage {
     pub shown: String,
 }
 
-impl Coverage {
-    pub(crate) fn of(coverage: &coverage::Coverage) -> Coverage {
-        Coverage {
+impl CoverageJson {
+    pub(crate) fn of(coverage: &coverage::Coverage) -> CoverageJson {
+        CoverageJson {
             layers: coverage.layers,
             of_layers: coverage.of_layers,
             bytes: coverage.bytes,
@@ -243,8 +243,8 @@ impl Coverage {
         }
     }
 
-    pub(crate) fn with_ztocs(coverage: &coverage::Coverage, bytes: u64) -> Coverage {
-        Coverage { ztoc_bytes: Some(bytes), ..Coverage::of(coverage) }
+    pub(crate) fn with_ztocs(coverage: &coverage::Coverage, bytes: u64) -> CoverageJson {
+        CoverageJson { ztoc_bytes: Some(bytes), ..CoverageJson::of(coverage) }
     }
 }
 

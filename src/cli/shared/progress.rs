@@ -30,7 +30,7 @@ const MEASURED: Duration = Duration::from_secs(1);
 /// The display of progress while images are read.
 pub(crate) enum Display {
     Bars(Bars),
-    Plain(Plain),
+    Plain(PlainProgress),
     Quiet,
 }
 
@@ -41,7 +41,7 @@ impl Display {
             _ if talk.quiet => Display::Quiet,
             ProgressStyle::None => Display::Quiet,
             ProgressStyle::Auto if std::io::stderr().is_terminal() => Display::Bars(Bars::new()),
-            ProgressStyle::Auto | ProgressStyle::Plain => Display::Plain(Plain::new()),
+            ProgressStyle::Auto | ProgressStyle::Plain => Display::Plain(PlainProgress::new()),
         }
     }
 
@@ -104,9 +104,9 @@ impl Progress for Display {
 }
 
 /// Shows only warnings.
-pub(crate) struct Warnings;
+pub(crate) struct OnlyWarnings;
 
-impl Progress for Warnings {
+impl Progress for OnlyWarnings {
     fn report(&self, event: ProgressEvent) {
         if let ProgressEvent::Warning(text) = event {
             warn(&text);
@@ -274,7 +274,7 @@ fn bar_style(figures: &str) -> BarStyle {
 }
 
 /// A line every few seconds, but none at the start or end, so that short operations print none.
-pub(crate) struct Plain {
+pub(crate) struct PlainProgress {
     state: Arc<Mutex<PlainState>>,
     _ticker: Ticker,
 }
@@ -332,12 +332,12 @@ impl PlainState {
     }
 }
 
-impl Plain {
-    fn new() -> Plain {
+impl PlainProgress {
+    fn new() -> PlainProgress {
         let state = Arc::new(Mutex::new(PlainState::new()));
         let shared = Arc::clone(&state);
         let _ticker = Ticker::new(move || shared.hold().line());
-        Plain { state, _ticker }
+        PlainProgress { state, _ticker }
     }
 
     fn lock(&self) -> MutexGuard<'_, PlainState> {

@@ -12,7 +12,7 @@ use crate::image::{ImageName, LayerKind, Reference, Select};
 use crate::ops::convert::SourceImage;
 use crate::ops::discover::DiscoverError;
 use crate::ops::list::NamedTarget;
-use crate::ops::resolve::{Wanted, resolve};
+use crate::ops::resolve::{PlatformChoice, resolve};
 use crate::progress::Progress;
 use crate::store::archive::Archive;
 use crate::store::blob::Target;
@@ -139,7 +139,7 @@ pub(crate) async fn refuse_plain_layers(
     if !matches!(name, ImageName::Saved { .. }) {
         return Ok(());
     }
-    let image = resolve(source, root, Wanted::All, progress).await.map_err(DiscoverError::from)?;
+    let image = resolve(source, root, PlatformChoice::All, progress).await.map_err(DiscoverError::from)?;
     let mut layers = image.manifests.iter().flat_map(|manifest| &manifest.layers);
     match layers.any(|layer| LayerKind::of(&layer.media_type) == LayerKind::Uncompressed) {
         true => Err(CliError::PushSaved(name.to_string())),

@@ -57,7 +57,7 @@ pub(crate) enum ProgressStyle {
 
 /// Who reads the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Readers {
+pub(crate) enum LogReader {
     /// People, on standard error.
     People,
     /// Programs: a JSON object a line, on standard error.
@@ -78,13 +78,13 @@ impl TalkArgs {
     ///
     /// # Errors
     /// When the variable does not hold a filter.
-    pub(crate) fn start_log(self, readers: Readers) -> Result<(), CliError> {
+    pub(crate) fn start_log(self, readers: LogReader) -> Result<(), CliError> {
         let variable = std::env::var_os(VARIABLE).map(|value| value.to_string_lossy().into_owned());
         let variable = variable.filter(|value| !value.trim().is_empty()).map(|value| filter(&value)).transpose()?;
         let own = |level: Level| Targets::new().with_target("ociseek", level);
         let filter = match (self.verbose, variable, readers) {
             (0, Some(filter), _) => filter,
-            (0, None, Readers::People) => return Ok(()),
+            (0, None, LogReader::People) => return Ok(()),
             #[cfg(feature = "hook")]
             (0, None, _) => own(if self.quiet { Level::WARN } else { Level::INFO }),
             (1, _, _) => own(Level::DEBUG),
@@ -94,11 +94,11 @@ impl TalkArgs {
         install(
             filter,
             match readers {
-                Readers::People => |line| complain(&text(line)),
+                LogReader::People => |line| complain(&text(line)),
                 #[cfg(feature = "hook")]
-                Readers::Programs => |line| complain(&json_line(line)),
+                LogReader::Programs => |line| complain(&json_line(line)),
                 #[cfg(feature = "lambda")]
-                Readers::Lambda => |line| {
+                LogReader::Lambda => |line| {
                     use std::io::Write as _;
                     // Where nobody listens any more, there is nobody to tell.
                     let _ = writeln!(std::io::stdout().lock(), "{}", json_line(line));

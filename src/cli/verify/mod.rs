@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::difference;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
@@ -50,8 +50,10 @@ pub(super) async fn run(args: VerifyArgs, talk: TalkArgs) -> Result<(), CliError
     }
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
-        Format::Json => text_of(json::Verification::of(&name, &verified, options.depth)).map_err(CliError::Stdout)?,
-        Format::Text => text(&name, &verified, options.depth, stdout.style),
+        OutputFormat::Json => {
+            text_of(json::Verification::of(&name, &verified, options.depth)).map_err(CliError::Stdout)?
+        }
+        OutputFormat::Text => text(&name, &verified, options.depth, stdout.style),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
     if verified.differences().next().is_some() { Err(CliError::Differs) } else { Ok(()) }

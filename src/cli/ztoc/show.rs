@@ -3,7 +3,7 @@
 use super::args::ZtocShowArgs;
 use super::input::read_ztoc;
 use super::{json, text};
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::terminal::Stdout;
 
@@ -11,8 +11,8 @@ use crate::cli::shared::terminal::Stdout;
 pub(crate) fn show(args: &ZtocShowArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let (bytes, ztoc) = read_ztoc(&args.file)?;
     match args.format.get() {
-        Format::Text => text::write(&bytes, &ztoc, stdout),
-        Format::Json => json::write(&bytes, &ztoc, stdout),
+        OutputFormat::Text => text::write(&bytes, &ztoc, stdout),
+        OutputFormat::Json => json::write(&bytes, &ztoc, stdout),
     }
     .map_err(CliError::Stdout)
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::args::ZtocVerifyArgs;
 use super::input::{open, read_ztoc_bytes, unreadable};
-use crate::cli::shared::args::Format;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::difference::{self, DifferenceJson, Status};
 use crate::cli::shared::json::{DigestText, text as text_of};
 use crate::cli::shared::report::CliError;
@@ -32,8 +32,8 @@ pub(crate) fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliE
         .map_err(|source| unreadable(&args.layer, source))?;
     proof.differences.extend(malformed);
     let text = match args.format.get() {
-        Format::Text => text(ztoc.as_deref(), &proof),
-        Format::Json => text_of(Proven::of(&bytes, ztoc.as_deref(), &proof)).map_err(CliError::Stdout)?,
+        OutputFormat::Text => text(ztoc.as_deref(), &proof),
+        OutputFormat::Json => text_of(Proven::of(&bytes, ztoc.as_deref(), &proof)).map_err(CliError::Stdout)?,
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
     if proof.holds() { Ok(()) } else { Err(CliError::Differs) }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use url::Url;
 
-use super::sigv4::{Credentials, Request, Scope, sign};
+use super::sigv4::{Credentials, RequestToSign, SigningScope, sign};
 use crate::image::ecr::EcrRegistry;
 use crate::store::Cause;
 use crate::store::registry::{ClientConfig, RegistryError, Status, http_client};
@@ -195,8 +195,8 @@ impl Ecr {
         };
         let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target)];
         let host = host(url);
-        let request = Request { method: "POST", host: &host, headers: &headers, body: BODY.as_bytes() };
-        let scope = Scope { region: registry.region(), service };
+        let request = RequestToSign { method: "POST", host: &host, headers: &headers, body: BODY.as_bytes() };
+        let scope = SigningScope { region: registry.region(), service };
         let mut sent = http.post(url.clone()).timeout(CALL);
         for (name, value) in sign(&request, scope, &self.credentials, SystemTime::now()) {
             sent = sent.header(name, value);

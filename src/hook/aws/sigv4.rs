@@ -28,14 +28,14 @@ impl fmt::Debug for Credentials {
 
 /// The scope of a signature: this service in this region, on this day.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scope<'a> {
+pub(super) struct SigningScope<'a> {
     pub region: &'a str,
     pub service: &'a str,
 }
 
 /// A request to be signed: a POST to `/` of `host`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Request<'a> {
+pub(super) struct RequestToSign<'a> {
     pub method: &'a str,
     /// With the port, unless it is the scheme's default.
     pub host: &'a str,
@@ -47,8 +47,8 @@ pub(super) struct Request<'a> {
 /// The headers of the signed request: `x-amz-date`, `authorization`, and `x-amz-security-token` if
 /// there is a session token.
 pub(super) fn sign(
-    request: &Request,
-    scope: Scope,
+    request: &RequestToSign,
+    scope: SigningScope,
     credentials: &Credentials,
     now: SystemTime,
 ) -> Vec<(&'static str, String)> {
@@ -81,7 +81,7 @@ pub(super) fn sign(
     added
 }
 
-fn key(credentials: &Credentials, day: &str, scope: Scope) -> [u8; 32] {
+fn key(credentials: &Credentials, day: &str, scope: SigningScope) -> [u8; 32] {
     let secret = format!("AWS4{}", credentials.secret_access_key);
     [day, scope.region, scope.service, "aws4_request"]
         .iter()
@@ -123,15 +123,15 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(1_440_938_160)
     }
 
-    fn authorization(request: &Request, credentials: &Credentials, service: &str) -> String {
-        let headers = sign(request, Scope { region: "us-east-1", service }, credentials, then());
+    fn authorization(request: &RequestToSign, credentials: &Credentials, service: &str) -> String {
+        let headers = sign(request, SigningScope { region: "us-east-1", service }, credentials, then());
         headers.into_iter().find(|(name, _)| *name == "authorization").unwrap().1
     }
 
     /// The relevant cases of AWS's "Signature Version 4 test suite".
     #[test]
     fn aws_test_suite() {
-        let request = |method, headers, body| Request { method, host: "example.amazonaws.com", headers, body };
+        let request = |method, headers, body| RequestToSign { method, host: "example.amazonaws.com", headers, body };
         let form = [("content-type", "application/x-www-form-urlencoded")];
         for (request, names, signature) in [
             (
@@ -166,7 +166,7 @@ mod tests {
         let target = "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken";
         let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target)];
         let host = "api.ecr.us-east-1.amazonaws.com";
-        let request = Request { method: "POST", host, headers: &headers, body: b"{}" };
+        let request = RequestToSign { method: "POST", host, headers: &headers, body: b"{}" };
         let credentials = Credentials { session_token: Some("a/session+token==".into()), ..example() };
         assert_eq!(
             authorization(&request, &credentials, "ecr"),
@@ -180,7 +180,7 @@ mod tests {
     /// key").
     #[test]
     fn the_documented_key() {
-        let key = key(&example(), "20150830", Scope { region: "us-east-1", service: "iam" });
+        let key = key(&example(), "20150830", SigningScope { region: "us-east-1", service: "iam" });
         assert_eq!(hex(&key), "c4afb1cc5771d871763a393e44b703571b55cc28424d1a5e86da6ed3c154a4b9");
     }
 

@@ -4,7 +4,7 @@
 //! Memory does not grow with the registry: only the digests in current repositories are kept, at
 //! most `AHEAD` names are read in advance, and the client forgets old tokens. An interrupted run
 //! can be restarted. Images that have an index then cost a few small requests, or one with a state
-//! file ([`State`]).
+//! file ([`BackfillState`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use crate::hook::allow::Glob;
 use crate::hook::job::{Done, Job, JobError, Skipped, Unit};
 #[cfg(feature = "nats")]
 use crate::hook::queue::{Queue, QueueError};
-use crate::hook::work::{self, Context, EnabledOutlook, Judged};
+use crate::hook::work::{self, EnabledOutlook, JobContext, Judged};
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::{Reference, is_registry};
 use crate::lock::Hold;
@@ -33,8 +33,8 @@ use crate::store::{Destination, Source};
 mod state;
 mod walk;
 
-pub use state::{State, StateError};
-use walk::{Found, walk};
+pub use state::{BackfillState, StateError};
+use walk::{WalkItem, walk};
 
 /// How many images may be listed in advance.
 const AHEAD: usize = 10_000;
@@ -84,7 +84,7 @@ impl std::str::FromStr for WalkRoot {
 /// Options for a walk.
 pub struct Options {
     /// The settings for indexing.
-    pub context: Context,
+    pub context: JobContext,
     /// Patterns for repositories, one of which must match. Empty for all repositories.
     pub filters: Vec<Glob>,
     /// Images created earlier are skipped, in seconds since 1970. Images without a creation time
@@ -188,13 +188,13 @@ pub trait Watch: Sync {
 
 /// Walks `places` and indexes images without an index. Lists are read in advance, so that the total
 /// is known early.
-pub async fn run(places: &[WalkRoot], options: &Options, state: Option<State>, watch: &dyn Watch) {
+pub async fn run(places: &[WalkRoot], options: &Options, state: Option<BackfillState>, watch: &dyn Watch) {
     let state = state.map(Mutex::new);
     let (ahead, found) = channel(AHEAD);
     let listing = async move {
         let mut walk = std::pin::pin!(walk(places, options));
         while let Some(found) = walk.next().await {
-            if matches!(found, Found::Image { .. }) {
+            if matches!(found, WalkItem::Image { .. }) {
                 watch.found();
             }
             // The receiver exists as long as this task.
@@ -205,13 +205,13 @@ pub async fn run(places: &[WalkRoot], options: &Options, state: Option<State>, w
     let found = stream::unfold(found, async |mut found| Some((found.recv().await?, found)));
     let work = found.map(|found| async {
         match found {
-            Found::Image { image, seen } => {
+            WalkItem::Image { image, seen } => {
                 let begun = Instant::now();
                 let name = image.to_string();
                 let (digest, result) = one(Job { image }, options, state.as_ref(), &seen).await;
                 watch.done(ImageReport { name, digest, result, seconds: begun.elapsed().as_secs_f64() });
             }
-            Found::Failed { name, error } => {
+            WalkItem::Failed { name, error } => {
                 watch.done(ImageReport { name, digest: None, result: Err(error), seconds: 0.0 });
             }
         }
@@ -238,7 +238,7 @@ impl Seen {
 async fn one(
     mut job: Job,
     options: &Options,
-    state: Option<&Mutex<State>>,
+    state: Option<&Mutex<BackfillState>>,
     seen: &Seen,
 ) -> (Option<Digest>, Result<ImageOutcome, BackfillError>) {
     let context = &options.context;
@@ -260,7 +260,7 @@ async fn one(
     // The tag may move while the image is being processed.
     job.image.digest = Some(digest);
     let name = job.key(unit);
-    let lock = |state: &'_ Mutex<State>| state.hold().has(&name);
+    let lock = |state: &'_ Mutex<BackfillState>| state.hold().has(&name);
     if state.is_some_and(lock) {
         return (Some(digest), Ok(ImageOutcome::DoneBefore));
     }

@@ -25,7 +25,7 @@ pub enum StateError {
 }
 
 /// The finished images.
-pub struct State {
+pub struct BackfillState {
     path: PathBuf,
     file: File,
     done: Done,
@@ -58,12 +58,12 @@ fn split(key: &str) -> (&str, &str) {
     }
 }
 
-impl State {
+impl BackfillState {
     /// Opens or creates the file.
     ///
     /// # Errors
     /// If it cannot be read and written, or was written for other options.
-    pub fn open(path: &Path, options: &IndexOptions, versions: &Versions) -> Result<State, StateError> {
+    pub fn open(path: &Path, options: &IndexOptions, versions: &Versions) -> Result<BackfillState, StateError> {
         let failed = |source| StateError::Io { path: path.to_owned(), source };
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
         let head = header(options, versions);
@@ -88,7 +88,7 @@ impl State {
         if !ends_well {
             file.write_all(b"\n").map_err(failed)?;
         }
-        Ok(State { path: path.to_owned(), file, done })
+        Ok(BackfillState { path: path.to_owned(), file, done })
     }
 
     /// `key` is the [key](crate::hook::job::Job::key) of a job with a digest.
@@ -175,19 +175,22 @@ mod tests {
         let path = dir.path().join("state");
         let [a, b] = [Digest::sha256(b"a"), Digest::sha256(b"b")];
         let both = Versions::Both("{tag}-soci".parse().unwrap());
-        let mut state = State::open(&path, &options(1), &both).unwrap();
+        let mut state = BackfillState::open(&path, &options(1), &both).unwrap();
         let names = [key("r:5000/x:1", a), key("r:5000/x:2", a), key("r:5000/x:1", b)];
         state.add(&names[0]).unwrap();
         state.add(&names[1]).unwrap();
         assert_eq!(names.each_ref().map(|name| state.has(name)), [true, true, false]);
         state.add(&names[2]).unwrap();
         drop(state);
-        let state = State::open(&path, &options(1), &both).unwrap();
+        let state = BackfillState::open(&path, &options(1), &both).unwrap();
         assert_eq!(names.each_ref().map(|name| state.has(name)), [false, true, true]);
         for others in
             [Versions::V1, Versions::V2("{tag}-soci".parse().unwrap()), Versions::Both("{tag}-2".parse().unwrap())]
         {
-            assert!(matches!(State::open(&path, &options(1), &others), Err(StateError::Other { .. })), "{others:?}");
+            assert!(
+                matches!(BackfillState::open(&path, &options(1), &others), Err(StateError::Other { .. })),
+                "{others:?}"
+            );
         }
     }
 
@@ -196,36 +199,36 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         let [a, b] = [Digest::sha256(b"a"), Digest::sha256(b"b")];
-        let mut state = State::open(&path, &options(1), &Versions::V1).unwrap();
+        let mut state = BackfillState::open(&path, &options(1), &Versions::V1).unwrap();
         state.add(&key("r/x", a)).unwrap();
         state.add(&key("r/x", b)).unwrap();
         drop(state);
 
-        let state = State::open(&path, &options(1), &Versions::V1).unwrap();
+        let state = BackfillState::open(&path, &options(1), &Versions::V1).unwrap();
         assert!(state.has(&key("r/x", a)) && state.has(&key("r/x", b)) && !state.has(&key("r/y", a)));
-        assert!(matches!(State::open(&path, &options(2), &Versions::V1), Err(StateError::Other { .. })));
+        assert!(matches!(BackfillState::open(&path, &options(2), &Versions::V1), Err(StateError::Other { .. })));
         let replacing = IndexOptions { existing: Existing::Replace, ..options(1) };
-        assert!(matches!(State::open(&path, &replacing, &Versions::V1), Err(StateError::Other { .. })));
+        assert!(matches!(BackfillState::open(&path, &replacing, &Versions::V1), Err(StateError::Other { .. })));
         std::fs::write(dir.path().join("other"), "x\n").unwrap();
         assert!(matches!(
-            State::open(&dir.path().join("other"), &options(1), &Versions::V1),
+            BackfillState::open(&dir.path().join("other"), &options(1), &Versions::V1),
             Err(StateError::Other { .. })
         ));
-        assert!(matches!(State::open(dir.path(), &options(1), &Versions::V1), Err(StateError::Io { .. })));
+        assert!(matches!(BackfillState::open(dir.path(), &options(1), &Versions::V1), Err(StateError::Io { .. })));
     }
 
     #[test]
     fn a_first_line_that_was_cut_is_written_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
-        drop(State::open(&path, &options(1), &Versions::V1).unwrap());
+        drop(BackfillState::open(&path, &options(1), &Versions::V1).unwrap());
         let head = std::fs::read(&path).unwrap();
         for length in 0..head.len() {
             std::fs::write(&path, &head[..length]).unwrap();
-            let mut state = State::open(&path, &options(1), &Versions::V1).unwrap();
+            let mut state = BackfillState::open(&path, &options(1), &Versions::V1).unwrap();
             state.add("r/x@sha256:00").unwrap();
             drop(state);
-            assert!(State::open(&path, &options(1), &Versions::V1).unwrap().has("r/x@sha256:00"), "{length}");
+            assert!(BackfillState::open(&path, &options(1), &Versions::V1).unwrap().has("r/x@sha256:00"), "{length}");
         }
     }
 
@@ -234,17 +237,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         let [a, b, c] = [Digest::sha256(b"a"), Digest::sha256(b"b"), Digest::sha256(b"c")];
-        let mut state = State::open(&path, &options(1), &Versions::V1).unwrap();
+        let mut state = BackfillState::open(&path, &options(1), &Versions::V1).unwrap();
         state.add(&key("r/x", a)).unwrap();
         state.add(&key("r/x", b)).unwrap();
         drop(state);
         let text = std::fs::read(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - 1]).unwrap();
-        let mut state = State::open(&path, &options(1), &Versions::V1).unwrap();
+        let mut state = BackfillState::open(&path, &options(1), &Versions::V1).unwrap();
         assert!(state.has(&key("r/x", a)) && !state.has(&key("r/x", b)));
         state.add(&key("r/x", c)).unwrap();
         drop(state);
-        let state = State::open(&path, &options(1), &Versions::V1).unwrap();
+        let state = BackfillState::open(&path, &options(1), &Versions::V1).unwrap();
         assert!(state.has(&key("r/x", a)) && state.has(&key("r/x", c)));
     }
 }

@@ -11,7 +11,7 @@ use crate::image::Reference;
 use crate::ops::versions::Versions;
 use crate::store::registry::{Names, RegistryError};
 
-pub(super) enum Found {
+pub(super) enum WalkItem {
     Image {
         image: Reference,
         seen: Seen,
@@ -33,7 +33,7 @@ struct Walk<'a> {
     repositories: VecDeque<(String, String)>,
     /// The current list of tags, and its repository.
     tags: Option<Tags>,
-    found: VecDeque<Found>,
+    found: VecDeque<WalkItem>,
 }
 
 struct Tags {
@@ -45,18 +45,18 @@ struct Tags {
 
 impl Tags {
     /// The image of a tag. None for tags of lists of referrers.
-    fn image(&self, tag: String, versions: &Versions) -> Option<Found> {
+    fn image(&self, tag: String, versions: &Versions) -> Option<WalkItem> {
         let (registry, repository) = (self.registry.clone(), self.repository.clone());
         let job = Job { image: Reference { registry, repository, tag: Some(tag), digest: None } };
         match job.skipped_by_name(versions) {
             Some(Skipped::ReferrersTag(_)) => None,
-            _ => Some(Found::Image { image: job.image, seen: self.seen.clone() }),
+            _ => Some(WalkItem::Image { image: job.image, seen: self.seen.clone() }),
         }
     }
 }
 
 /// All images of `places`. An image that a registry lists twice is returned twice.
-pub(super) fn walk<'a>(places: &[WalkRoot], options: &'a Options) -> impl Stream<Item = Found> + 'a {
+pub(super) fn walk<'a>(places: &[WalkRoot], options: &'a Options) -> impl Stream<Item = WalkItem> + 'a {
     let walk = Walk {
         options,
         places: places.iter().cloned().collect(),
@@ -142,6 +142,6 @@ impl Walk<'_> {
     }
 
     fn failed(&mut self, name: String, error: BackfillError) {
-        self.found.push_back(Found::Failed { name, error });
+        self.found.push_back(WalkItem::Failed { name, error });
     }
 }

@@ -18,7 +18,7 @@ use crate::hook::aws::{Ecr, EcrError, Token};
 use crate::hook::enabled::Enabling;
 use crate::hook::job::{Done, Job, JobError, Products};
 use crate::hook::log::{self, TARGET};
-use crate::hook::work::{self, Context};
+use crate::hook::work::{self, JobContext};
 use crate::image::Reference;
 use crate::image::ecr::EcrRegistry;
 use crate::ops::index::IndexOptions;
@@ -283,7 +283,7 @@ impl Function {
         let image = push.image(Some(&host)).ok_or(ImageError::NotEcr(named))?;
         let work = async {
             let client = self.client(&registry, &host).await?;
-            let context = Context {
+            let context = JobContext {
                 client,
                 cache: None,
                 options: IndexOptions { deadline: Some(time.stop), ..self.settings.options.clone() },

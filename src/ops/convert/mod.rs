@@ -20,8 +20,8 @@ use crate::image::coverage::Coverage;
 use crate::image::enabled::{EnabledDocuments, Indexed};
 use crate::image::soci::ZtocRef;
 use crate::ops::index::{
-    IndexOptions, LayerOutcome, LayerReport, Layers, LeftOut, Own, Prefetched, Supply, Wanted, Ztoc, assemble,
-    prefetch_artifacts, ztocs,
+    IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOut, Own, Prefetched, Supply,
+    assemble, prefetch_artifacts, ztocs,
 };
 use crate::ops::resolve::PlatformManifest;
 use crate::progress::{Progress, ProgressEvent};
@@ -81,7 +81,7 @@ pub(in crate::ops) async fn convert_built(
     let targets = choose(&loaded, &options.platforms, progress)?;
 
     let planned = plan(&loaded, &targets, from, options).await?;
-    let mut wanted = Wanted::default();
+    let mut wanted = LayersToBuild::default();
     for (layer, _) in planned.iter().flatten().filter(|(_, left_out)| left_out.is_none()) {
         wanted.add(layer);
     }
@@ -161,7 +161,7 @@ pub(in crate::ops) async fn convert_built(
         return Ok(converted);
     }
     to.admit(now.as_ref(), &from.source, &loaded.root).await?;
-    let blobs = BTreeSet::from_iter(all_ztocs.iter().map(Ztoc::digest)).len();
+    let blobs = BTreeSet::from_iter(all_ztocs.iter().map(IndexedZtoc::digest)).len();
     progress.report(ProgressEvent::Attaching { index: enabled.digest, blobs });
     let written = publish::publish(
         &loaded,

@@ -5,7 +5,7 @@ use super::plan::{found, soci_indexes};
 use crate::image::enabled::IndexTarget;
 use crate::image::soci::{self, FoundIndex, ZtocRef};
 use crate::image::{Descriptor, Platform};
-use crate::ops::index::{Offer, OldList, Origin, old_lists};
+use crate::ops::index::{OldList, Origin, ZtocOffer, old_lists};
 use crate::store::Source;
 
 /// A SOCI index (version 2) in an image index.
@@ -29,9 +29,9 @@ impl OldIndex {
         self.platform.as_ref().is_some_and(|platform| platform.matches(&target.platform))
     }
 
-    pub(super) fn offer(self) -> Offer {
+    pub(super) fn offer(self) -> ZtocOffer {
         let OldIndex { store, tool, ztocs, .. } = self;
-        Offer { store, tool, ztocs, origin: Origin::Destination }
+        ZtocOffer { store, tool, ztocs, origin: Origin::Destination }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::image::go::{GoManifest, decode_manifest};
 use crate::image::manifest::{OCI_INDEX, OCI_MANIFEST};
 use crate::image::soci::{CONFIG, INDEX_V2, ZTOC};
 use crate::image::{Descriptor, LayerKind};
-use crate::ops::index::{Artifact, Ztoc};
+use crate::ops::index::{Artifact, IndexedZtoc};
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::copy::Copied;
 use crate::store::feed::reported;
@@ -25,7 +25,7 @@ use crate::store::{Destination, Source, blocking};
 
 /// The number of bytes written to the destination.
 #[derive(Default)]
-pub(super) struct Written {
+pub(super) struct WrittenBytes {
     /// Of blobs copied from the source.
     pub copied: u64,
     /// Of new blobs and manifests.
@@ -36,14 +36,14 @@ pub(super) struct Written {
 pub(super) async fn publish(
     loaded: &Loaded,
     enabled: &EnabledDocuments,
-    (ztocs, prefetch): (&[Ztoc<'_>], &[Artifact]),
+    (ztocs, prefetch): (&[IndexedZtoc<'_>], &[Artifact]),
     source: &Source,
     destination: &Destination,
     to: &Destined,
     jobs: usize,
     progress: &Arc<dyn Progress>,
-) -> Result<Written, ConvertError> {
-    let mut done = Written::default();
+) -> Result<WrittenBytes, ConvertError> {
+    let mut done = WrittenBytes::default();
     let elsewhere = !destination.is(source);
     if elsewhere {
         done.copied = copy(loaded, source, destination, jobs, progress).await?;
@@ -112,7 +112,7 @@ async fn copy(
 
 /// Writes the ztocs and the config of the SOCI indexes.
 async fn blobs(
-    ztocs: &[Ztoc<'_>],
+    ztocs: &[IndexedZtoc<'_>],
     prefetch: &[Artifact],
     destination: &Destination,
     unchecked: bool,

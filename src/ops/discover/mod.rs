@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 
-use super::resolve::{self, PlatformManifest, ResolveError, Wanted};
+use super::resolve::{self, PlatformChoice, PlatformManifest, ResolveError};
 use crate::digest::Digest;
 use crate::image::enabled::INDEX_DIGEST;
 use crate::image::fine::{FineRef, parse as parse_fine_index};
@@ -183,7 +183,7 @@ pub async fn discover(
     config: bool,
     progress: &Arc<dyn Progress>,
 ) -> Result<Discovered, DiscoverError> {
-    let wanted = platform.map_or(Wanted::Host, |platform| Wanted::Each(std::slice::from_ref(platform)));
+    let wanted = platform.map_or(PlatformChoice::Host, |platform| PlatformChoice::Each(std::slice::from_ref(platform)));
     let document = source.manifest(root).await.map_err(ResolveError::Find)?;
     // For an image without an image index, only the config states the platform.
     let (image, artifacts, is_alone) = match resolve::parse(&document)? {
@@ -225,7 +225,7 @@ pub async fn discover(
 pub async fn discover_all(
     source: &Source,
     root: &Target,
-    wanted: Wanted<'_>,
+    wanted: PlatformChoice<'_>,
     asked: Option<&Digest>,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<Discovered>, DiscoverError> {

@@ -8,7 +8,7 @@ use super::consumers::{BrokenDocument, Pieces};
 use super::discover::{DiscoverError, Discovered, causes};
 use super::head::fetch_head;
 use super::inspect::{Inspected, inspect};
-use super::resolve::{ResolveError, Wanted};
+use super::resolve::{PlatformChoice, ResolveError};
 use crate::digest::Digest;
 use crate::image::soci::{INDEX_V1, ZTOC};
 use crate::image::{Coverage, Descriptor};
@@ -77,7 +77,7 @@ pub enum DoctorError {
 pub async fn diagnose(
     source: &Source,
     root: &Target,
-    wanted: Wanted<'_>,
+    wanted: PlatformChoice<'_>,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<Diagnosis>, DoctorError> {
     let document = source.manifest(root).await.map_err(|error| DiscoverError::from(ResolveError::Find(error)))?;

@@ -14,14 +14,14 @@ use crate::image::soci::ZtocRef;
 use crate::layer::{BuiltZtoc, Outcome};
 
 /// A ztoc in the index.
-pub(in crate::ops) struct Ztoc<'a> {
+pub(in crate::ops) struct IndexedZtoc<'a> {
     pub layer: &'a Descriptor,
     built: &'a BuiltZtoc,
     /// The outcome that owns `built`.
     outcome: &'a Arc<Outcome>,
 }
 
-impl Ztoc<'_> {
+impl IndexedZtoc<'_> {
     pub(crate) fn digest(&self) -> Digest {
         self.built.digest
     }
@@ -57,7 +57,7 @@ pub(in crate::ops) fn assemble<'a>(
     planned: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>,
     layers: &'a Layers,
     seen: &mut BTreeSet<Digest>,
-) -> (Vec<LayerReport>, Vec<Ztoc<'a>>) {
+) -> (Vec<LayerReport>, Vec<IndexedZtoc<'a>>) {
     let mut indexed = Vec::new();
     let mut ztocs = Vec::new();
     for (layer, left_out) in planned {
@@ -70,7 +70,7 @@ pub(in crate::ops) fn assemble<'a>(
                 Outcome::Ztoc(ztoc) => match mislabelled(layer, ztoc) {
                     Some(left_out) => LayerOutcome::LeftOut(left_out),
                     None => {
-                        ztocs.push(Ztoc { layer, built: ztoc, outcome: &built.outcome });
+                        ztocs.push(IndexedZtoc { layer, built: ztoc, outcome: &built.outcome });
                         let first = seen.insert(layer.digest);
                         let origin = if first { built.origin.clone() } else { Origin::Repeated };
                         LayerOutcome::Indexed(facts(ztoc, origin))

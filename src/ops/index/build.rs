@@ -13,7 +13,7 @@ use super::guide::{Guides, guides};
 use super::model::{IndexOptions, Origin};
 use super::read::{ReadLayer, read};
 use super::reuse::reuse;
-use super::supply::{Blob, BuiltLayer, Layers, Supply, cached, cached_document, keep, keep_document};
+use super::supply::{BlobKey, BuiltLayer, Layers, Supply, cached, cached_document, keep, keep_document};
 use crate::budget::Budget;
 use crate::fine::{EncodedFine, FineLayer};
 use crate::image::Descriptor;
@@ -30,7 +30,7 @@ use crate::ztoc::Ztoc;
 /// # Errors
 /// If a layer cannot be read, is broken, or does not fit into memory.
 pub(in crate::ops) async fn ztocs(
-    wanted: Wanted,
+    wanted: LayersToBuild,
     built: Option<Layers>,
     supply: &Supply<'_>,
     options: &IndexOptions,
@@ -54,16 +54,16 @@ pub(in crate::ops) async fn ztocs(
 /// Layers to be indexed, without duplicates, in the order in which they were added: either from the
 /// cache or by reading.
 #[derive(Default)]
-pub(in crate::ops) struct Wanted {
+pub(in crate::ops) struct LayersToBuild {
     layers: Vec<Descriptor>,
-    known: BTreeSet<Blob>,
+    known: BTreeSet<BlobKey>,
     /// Those whose ztoc is wanted.
-    ztocs: BTreeSet<Blob>,
+    ztocs: BTreeSet<BlobKey>,
     /// Those whose fine document is wanted.
-    documents: BTreeSet<Blob>,
+    documents: BTreeSet<BlobKey>,
 }
 
-impl Wanted {
+impl LayersToBuild {
     /// Adds a layer whose ztoc is wanted. Returns false if it was already added.
     pub(crate) fn add(&mut self, layer: &Descriptor) -> bool {
         self.ztocs.insert((layer.digest, layer.size));
@@ -87,7 +87,7 @@ impl Wanted {
 
 /// Splits `wanted` into layers that the cache has and layers that must be read, in reading order.
 async fn look_up(
-    wanted: Wanted,
+    wanted: LayersToBuild,
     built: Option<Layers>,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
@@ -140,7 +140,7 @@ struct Reader<'a> {
     supply: &'a Supply<'a>,
     options: &'a IndexOptions,
     /// The layers whose fine document is wanted.
-    documents: &'a BTreeSet<Blob>,
+    documents: &'a BTreeSet<BlobKey>,
     progress: &'a Arc<dyn Progress>,
 }
 

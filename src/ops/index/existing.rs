@@ -38,7 +38,7 @@ pub(super) struct DestinationContent {
 
 /// A layer that an index with the current options would cover, unless its content prevents it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct CandidateLayer {
     pub layer: Digest,
     /// Whether it is known that consumers could not be served from its ztoc.
     pub unservable: bool,
@@ -63,11 +63,11 @@ pub(super) struct Want<'a> {
     pub span_size: u64,
     /// Whether it should have a prefetch list, which is only known after building.
     pub prefetch: bool,
-    pub layers: &'a [Wanted],
+    pub layers: &'a [CandidateLayer],
 }
 
 /// An existing index, reduced to the facts that do not depend on its kind.
-pub(super) struct Seen<'a> {
+pub(super) struct ExistingIndex<'a> {
     pub digest: Digest,
     /// Whether it was read, and is an index of the image.
     pub usable: bool,
@@ -77,7 +77,7 @@ pub(super) struct Seen<'a> {
 }
 
 pub(super) fn decide(found: &[DestinationIndex], want: &Want) -> Decision {
-    let seen = found.iter().map(|f| Seen {
+    let seen = found.iter().map(|f| ExistingIndex {
         digest: f.descriptor.digest,
         usable: f.content.is_ok(),
         tool: f.tool(),
@@ -88,7 +88,7 @@ pub(super) fn decide(found: &[DestinationIndex], want: &Want) -> Decision {
 
 /// Decides what to do about indexes of one kind. `asked` is the tool name that is used for
 /// building.
-pub(super) fn decide_seen(found: &[Seen], rule: Existing, asked: &str) -> Decision {
+pub(super) fn decide_seen(found: &[ExistingIndex], rule: Existing, asked: &str) -> Decision {
     match rule {
         Existing::Keep => match found.iter().position(|f| f.usable) {
             Some(first) => Decision::Keep(first),
@@ -98,7 +98,7 @@ pub(super) fn decide_seen(found: &[Seen], rule: Existing, asked: &str) -> Decisi
             Decision::Build { replaces: found.iter().filter(|f| f.usable).map(|f| f.digest).collect() }
         }
         Existing::Skip => {
-            let ours = |f: &&Seen| f.tool.is_some_and(|tool| is_ours(tool, asked));
+            let ours = |f: &&ExistingIndex| f.tool.is_some_and(|tool| is_ours(tool, asked));
             let done = found.iter().position(|f| f.is_same);
             let newer = found.iter().position(|f| f.tool.is_some_and(is_newer));
             match (done, newer) {
@@ -258,8 +258,8 @@ mod tests {
         found
     }
 
-    fn wanted(layers: &[(u8, bool)]) -> Vec<Wanted> {
-        layers.iter().map(|&(l, unservable)| Wanted { layer: layer(l), unservable }).collect()
+    fn wanted(layers: &[(u8, bool)]) -> Vec<CandidateLayer> {
+        layers.iter().map(|&(l, unservable)| CandidateLayer { layer: layer(l), unservable }).collect()
     }
 
     fn decided(rule: Existing, found: &[DestinationIndex], layers: &[(u8, bool)]) -> Decision {

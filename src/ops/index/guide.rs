@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::model::IndexOptions;
-use super::supply::Offer;
+use super::supply::ZtocOffer;
 use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -41,7 +41,7 @@ impl Guides {
 
 /// Fetches a ztoc for each layer of `unread` that has one and can use more than one core. A ztoc
 /// that cannot be fetched or decoded, or does not fit into memory, is ignored.
-pub(super) async fn guides(offers: &[Offer], unread: &[Descriptor], options: &IndexOptions) -> Guides {
+pub(super) async fn guides(offers: &[ZtocOffer], unread: &[Descriptor], options: &IndexOptions) -> Guides {
     let mut guides = Guides::default();
     if Threads::for_one_of(options.side_by_side(unread.len()), None).cores <= 1 {
         return guides;

@@ -50,12 +50,12 @@ pub use model::{
     Reuse, Shortfall, ZtocFacts,
 };
 
-pub(in crate::ops) use assemble::{Ztoc, assemble};
-pub(in crate::ops) use build::{Wanted, ztocs};
+pub(in crate::ops) use assemble::{IndexedZtoc, assemble};
+pub(in crate::ops) use build::{LayersToBuild, ztocs};
 pub(in crate::ops) use left_out::left_out;
 pub(in crate::ops) use plan::unservable;
 pub(in crate::ops) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
-pub(in crate::ops) use supply::{Layers, Offer, Own, Supply};
+pub(in crate::ops) use supply::{Layers, Own, Supply, ZtocOffer};
 
 use existing::Decision;
 use fine::FinePlan;

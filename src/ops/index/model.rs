@@ -13,7 +13,7 @@ use crate::image::prefetch::SpanRange;
 use crate::image::{Descriptor, NotIndexed, Platform};
 use crate::layer::{LayerOptions, Unservable};
 use crate::ops::prefetch::{Missing, PrefetchList};
-use crate::ops::resolve::Wanted;
+use crate::ops::resolve::PlatformChoice;
 use crate::store::Source;
 use crate::store::blob::{Attached, Target};
 
@@ -148,8 +148,8 @@ impl IndexOptions {
     }
 
     /// The platforms in the form for [`resolve`](crate::ops::resolve::resolve).
-    pub fn wanted(&self) -> Wanted<'_> {
-        if self.platforms.is_empty() { Wanted::All } else { Wanted::Each(&self.platforms) }
+    pub fn wanted(&self) -> PlatformChoice<'_> {
+        if self.platforms.is_empty() { PlatformChoice::All } else { PlatformChoice::Each(&self.platforms) }
     }
 }
 

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use super::build;
 use super::error::IndexError;
-use super::existing::{Decision, DestinationContent, DestinationIndex, Want, Wanted, decide};
+use super::existing::{CandidateLayer, Decision, DestinationContent, DestinationIndex, Want, decide};
 use super::fine::FinePlan;
 use super::left_out::{left_out, mislabelled};
 use super::model::{Existing, IndexOptions, LeftOut, Origin};
 use super::prefetch::{OldList, old_lists};
-use super::supply::{Blob, Offer, Own, Supply, cached};
+use super::supply::{BlobKey, Own, Supply, ZtocOffer, cached};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::{CONFIG, INDEX_V1, PREFETCH, Version};
@@ -25,8 +25,8 @@ pub(super) struct Plans {
     /// The plans for each platform's manifest, in the order of the image index.
     pub each: Vec<Plan>,
     /// For each plan, the layers that it is the first to need.
-    first: Vec<BTreeSet<Blob>>,
-    wanted: build::Wanted,
+    first: Vec<BTreeSet<BlobKey>>,
+    wanted: build::LayersToBuild,
 }
 
 impl Plans {
@@ -36,11 +36,11 @@ impl Plans {
         cache: Option<&ZtocCache>,
         options: &IndexOptions,
     ) -> Result<Plans, IndexError> {
-        let mut plans = Plans { each: Vec::new(), first: Vec::new(), wanted: build::Wanted::default() };
+        let mut plans = Plans { each: Vec::new(), first: Vec::new(), wanted: build::LayersToBuild::default() };
         for manifest in manifests {
             let plan = Plan::make(manifest, destination, cache, options).await?;
             let ztocs = plan.to_build().filter(|layer| plans.wanted.add(layer));
-            let mut first: BTreeSet<Blob> = ztocs.map(|layer| (layer.digest, layer.size)).collect();
+            let mut first: BTreeSet<BlobKey> = ztocs.map(|layer| (layer.digest, layer.size)).collect();
             let documents = plan.fine.iter().flat_map(FinePlan::to_build);
             let documents = documents.filter(|layer| plans.wanted.add_document(layer));
             first.extend(documents.map(|layer| (layer.digest, layer.size)));
@@ -51,7 +51,7 @@ impl Plans {
     }
 
     /// The layers of all platforms, without duplicates.
-    pub(super) fn wanted(&mut self) -> build::Wanted {
+    pub(super) fn wanted(&mut self) -> build::LayersToBuild {
         std::mem::take(&mut self.wanted)
     }
 
@@ -147,9 +147,9 @@ impl Plan {
     }
 
     /// The existing indexes as sources of ztocs.
-    pub(super) fn offers(&self, destination: &Destination) -> impl Iterator<Item = Offer> {
+    pub(super) fn offers(&self, destination: &Destination) -> impl Iterator<Item = ZtocOffer> {
         let store = destination.as_source();
-        self.found.iter().filter_map(|found| found.content.as_ref().ok()).map(move |content| Offer {
+        self.found.iter().filter_map(|found| found.content.as_ref().ok()).map(move |content| ZtocOffer {
             store: store.clone(),
             tool: content.tool.clone(),
             ztocs: content.ztocs.clone(),
@@ -183,8 +183,9 @@ impl Plan {
         cache: Option<&ZtocCache>,
         options: &IndexOptions,
     ) -> Result<Decision, IndexError> {
-        let mut wanted: Vec<Wanted> = self.servable().map(|l| Wanted { layer: l.digest, unservable: false }).collect();
-        let decided = |layers: &[Wanted]| {
+        let mut wanted: Vec<CandidateLayer> =
+            self.servable().map(|l| CandidateLayer { layer: l.digest, unservable: false }).collect();
+        let decided = |layers: &[CandidateLayer]| {
             let tool = &options.layer.build_tool_identifier;
             let (span_size, prefetch) = (options.layer.span_size, options.prefetch.is_some());
             decide(&self.found, &Want { rule: options.existing, tool, span_size, prefetch, layers })

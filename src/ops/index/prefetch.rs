@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::task::spawn_blocking;
 
-use super::assemble::Ztoc;
+use super::assemble::IndexedZtoc;
 use super::error::IndexError;
 use super::model::{Prefetched, PrefetchedLayer};
 use crate::budget::Budget;
@@ -58,7 +58,7 @@ pub(in crate::ops) fn old_lists(store: &Source, ztocs: &[ZtocRef], others: &[Des
 pub(in crate::ops) async fn prefetch_artifacts(
     list: Option<&Arc<PrefetchList>>,
     old: &[OldList],
-    ztocs: &[Ztoc<'_>],
+    ztocs: &[IndexedZtoc<'_>],
     budget: &Budget,
     progress: &Arc<dyn Progress>,
 ) -> Result<(Vec<Artifact>, Option<Prefetched>), IndexError> {
@@ -84,7 +84,11 @@ pub(in crate::ops) async fn prefetch_artifacts(
 }
 
 /// Resolves a list in these layers.
-async fn looked_up(list: &Arc<PrefetchList>, ztocs: &[Ztoc<'_>], budget: &Budget) -> Result<PrefetchSpans, IndexError> {
+async fn looked_up(
+    list: &Arc<PrefetchList>,
+    ztocs: &[IndexedZtoc<'_>],
+    budget: &Budget,
+) -> Result<PrefetchSpans, IndexError> {
     let list = Arc::clone(list);
     let encoded: Vec<(Digest, Digest, Bytes)> =
         ztocs.iter().map(|ztoc| (ztoc.layer.digest, ztoc.digest(), ztoc.content())).collect();
@@ -112,7 +116,7 @@ async fn looked_up(list: &Arc<PrefetchList>, ztocs: &[Ztoc<'_>], budget: &Budget
 /// Carries over the lists of an older index to the spans of the new ztocs.
 async fn carried(
     old: &[OldList],
-    ztocs: &[Ztoc<'_>],
+    ztocs: &[IndexedZtoc<'_>],
     budget: &Budget,
     progress: &Arc<dyn Progress>,
 ) -> Result<PrefetchSpans, IndexError> {

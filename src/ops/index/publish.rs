@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::assemble::{Ztoc, assemble};
+use super::assemble::{IndexedZtoc, assemble};
 use super::error::IndexError;
 use super::existing::{Decision, DestinationIndex, others, outdoes, outdone};
 use super::model::{
@@ -66,7 +66,7 @@ impl Settled {
 
 /// An assembled index that is not attached.
 struct Assembled<'a> {
-    ztocs: &'a [Ztoc<'a>],
+    ztocs: &'a [IndexedZtoc<'a>],
     covered: BTreeSet<Digest>,
     prefetch: Vec<Artifact>,
     /// The summary of `prefetch` for the report.
@@ -116,7 +116,7 @@ impl Publisher<'_> {
         found: &[DestinationIndex],
         (replaces, old): (&[Digest], &[OldList]),
         layers: &[LayerReport],
-        ztocs: &[Ztoc<'_>],
+        ztocs: &[IndexedZtoc<'_>],
     ) -> Result<Settled, IndexError> {
         let covered: BTreeSet<Digest> = ztocs.iter().map(|ztoc| ztoc.layer.digest).collect();
         let is_left = |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
@@ -174,7 +174,7 @@ impl Publisher<'_> {
     async fn assemble<'a>(
         &self,
         subject: &Descriptor,
-        ztocs: &'a [Ztoc<'a>],
+        ztocs: &'a [IndexedZtoc<'a>],
         covered: BTreeSet<Digest>,
         old: &[OldList],
     ) -> Result<Assembled<'a>, IndexError> {

@@ -20,7 +20,7 @@ pub(in crate::ops) struct Supply<'a> {
     pub source: &'a Source,
     pub cache: Option<&'a ZtocCache>,
     /// Indexes of the image itself, whose ztocs are tried first.
-    pub known: Vec<Offer>,
+    pub known: Vec<ZtocOffer>,
     pub own: Own<'a>,
 }
 
@@ -36,7 +36,7 @@ pub(in crate::ops) struct Own<'a> {
 
 /// A SOCI index whose ztocs may be reused.
 #[derive(Clone)]
-pub(in crate::ops) struct Offer {
+pub(in crate::ops) struct ZtocOffer {
     /// The store of the ztocs.
     pub store: Source,
     /// The tool that the index names.
@@ -48,16 +48,16 @@ pub(in crate::ops) struct Offer {
 
 /// A layer's blob. The same digest with another size counts as another blob, one of which does not
 /// exist.
-pub(super) type Blob = (Digest, u64);
+pub(super) type BlobKey = (Digest, u64);
 
 /// The results for each layer after building.
 pub(in crate::ops) struct Layers {
-    by_blob: BTreeMap<Blob, BuiltLayer>,
+    by_blob: BTreeMap<BlobKey, BuiltLayer>,
     pub bytes_read: u64,
     /// How many bytes of layers were compared with reused ztocs.
     pub bytes_compared: u64,
     /// Fine documents without a recorded start.
-    documents: BTreeMap<Blob, Arc<EncodedFine>>,
+    documents: BTreeMap<BlobKey, Arc<EncodedFine>>,
     /// Whether no layer was finished before time ran out.
     pub stuck: bool,
     /// The memory charge for the ztocs.

@@ -17,7 +17,7 @@ pub use fine::{FineDocuments, FineReport};
 pub use groups::{Group, GroupFile};
 pub use layers::{LayerBreakdown, Lazy, Shadowed, SpansRead, Uncovered};
 pub use sizes::Fetch;
-pub use start::{Start, StartError};
+pub use start::{StartError, StartTotals};
 
 use self::start::Reads;
 use super::open::RootFs;
@@ -58,7 +58,7 @@ pub struct Report {
     /// The largest files first.
     pub largest: Vec<LargeFile>,
     /// What a recorded start reads.
-    pub start: Option<Start>,
+    pub start: Option<StartTotals>,
     /// What such a start would fetch: with the actual spans, then with other span sizes.
     pub sizes: Vec<Fetch>,
 }

@@ -17,7 +17,7 @@ const NAMED: usize = 10;
 
 /// A summary of what a start needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Start {
+pub struct StartTotals {
     /// The number of files that it reads.
     pub files: u64,
     /// How many bytes of layers it fetches, with the actual spans and including layers that are
@@ -107,10 +107,10 @@ impl Reads {
     }
 
     /// The summary. `sizes` are the estimates, starting with the actual spans.
-    pub(super) fn start(self, sizes: &[Fetch]) -> Start {
+    pub(super) fn start(self, sizes: &[Fetch]) -> StartTotals {
         let bytes = sizes.first().map_or(0, |fetch| fetch.bytes.saturating_add(fetch.whole));
         let Reads { places, missing, missing_paths, .. } = self;
-        Start { files: places.len() as u64, bytes, missing, missing_paths }
+        StartTotals { files: places.len() as u64, bytes, missing, missing_paths }
     }
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::documents::{self, Damage};
 use super::full::{self, Against};
-use super::model::{Depth, Done, Problem, VerifiedDocument, VerifiedFine, VerifyError};
+use super::model::{Depth, LayerCheck, Problem, VerifiedDocument, VerifiedFine, VerifyError};
 use super::{causes, sample};
 use crate::budget::{Charge, OverBudget};
 use crate::code::Code;
@@ -27,20 +27,20 @@ use crate::rootfs::layers::{FetchedDocument, UnfitDocument, fit_document};
 use crate::store::Source;
 
 /// The plan for a fine index.
-pub(super) struct FinePlan {
+pub(super) struct FineCheck {
     verified: VerifiedFine,
     /// None if it cannot be used.
     content: Option<FineContent>,
 }
 
-impl FinePlan {
+impl FineCheck {
     /// # Errors
     /// If the index could not be examined.
-    pub(super) fn make(found: FoundFineRef) -> Result<FinePlan, VerifyError> {
+    pub(super) fn make(found: FoundFineRef) -> Result<FineCheck, VerifyError> {
         let digest = found.digest;
         let (differences, content) = documents::of_fine(found)?;
         let tool = content.as_ref().and_then(|content| content.index.build_tool.clone());
-        Ok(FinePlan { verified: VerifiedFine { digest, tool, differences, layers: Vec::new() }, content })
+        Ok(FineCheck { verified: VerifiedFine { digest, tool, differences, layers: Vec::new() }, content })
     }
 
     /// Its documents with the matching layers of `layers`.
@@ -52,11 +52,11 @@ impl FinePlan {
         layers.iter().enumerate().filter_map(job).collect()
     }
 
-    pub(super) fn finish(self, layers: &[Descriptor], results: &BTreeMap<FineRef, Done>) -> VerifiedFine {
+    pub(super) fn finish(self, layers: &[Descriptor], results: &BTreeMap<FineRef, LayerCheck>) -> VerifiedFine {
         let mut documents = self.content.map_or_else(BTreeMap::new, |content| content.documents);
         // A layer that occurs twice in the image is reported once.
         let layers = layers.iter().filter_map(|layer| documents.remove(&layer.digest)).filter_map(|document| {
-            let Done { proven, differences, .. } = results.get(&document)?;
+            let LayerCheck { proven, differences, .. } = results.get(&document)?;
             let FineRef { layer, document, .. } = document;
             Some(VerifiedDocument { layer, document, proven: *proven, differences: differences.clone() })
         });
@@ -80,8 +80,8 @@ impl FineJob {
         depth: Depth,
         side_by_side: usize,
         progress: &Arc<dyn Progress>,
-    ) -> Result<Done, VerifyError> {
-        let mut done = Done::default();
+    ) -> Result<LayerCheck, VerifyError> {
+        let mut done = LayerCheck::default();
         // The list of entries is in memory twice, even after `spans` is dropped, because the
         // comparison has its own.
         let (mut memory, mut of_layer) = (source.budget().open(), source.budget().open());
@@ -110,7 +110,7 @@ impl FineJob {
     }
 
     /// The document's bytes, if they have the right digest.
-    async fn fetch(&self, source: &Source, done: &mut Done) -> Result<Option<Bytes>, VerifyError> {
+    async fn fetch(&self, source: &Source, done: &mut LayerCheck) -> Result<Option<Bytes>, VerifyError> {
         let FineRef { document, size, .. } = self.document;
         match source.blob_bytes(&self.document.blob(), size).await {
             Ok(bytes) => {
@@ -131,7 +131,7 @@ impl FineJob {
     fn open(
         &self,
         bytes: &Bytes,
-        done: &mut Done,
+        done: &mut LayerCheck,
         memory: &mut Charge,
     ) -> Result<Option<SpanTable<LayerMap>>, VerifyError> {
         /// The memory for comparing an entry that must be searched, in bytes.
@@ -157,7 +157,12 @@ impl FineJob {
     }
 
     /// The whole document with its pages.
-    fn decode(&self, bytes: &Bytes, done: &mut Done, memory: &mut Charge) -> Result<Option<FineLayer>, VerifyError> {
+    fn decode(
+        &self,
+        bytes: &Bytes,
+        done: &mut LayerCheck,
+        memory: &mut Charge,
+    ) -> Result<Option<FineLayer>, VerifyError> {
         match fine::decode(bytes, memory) {
             Ok(layer) => Ok(Some(layer)),
             Err(FineError::Memory(source)) => Err(self.too_large(source)),
@@ -168,7 +173,7 @@ impl FineJob {
         }
     }
 
-    fn differ(&self, done: &mut Done, code: Code, why: &dyn std::error::Error) {
+    fn differ(&self, done: &mut LayerCheck, code: Code, why: &dyn std::error::Error) {
         let text = format!("fine document {}: {}", self.document.document, causes(why));
         done.differences.push(Problem::new(code, text));
     }

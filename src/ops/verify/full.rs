@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::causes;
 use super::documents::Damage;
-use super::model::{Done, Problem, VerifyError};
+use super::model::{LayerCheck, Problem, VerifyError};
 use crate::code::Code;
 use crate::digest::{Algorithm, Digest};
 use crate::fine::FineLayer;
@@ -31,7 +31,7 @@ pub(super) async fn prove(
     against: Against<'_>,
     side_by_side: usize,
     progress: &Arc<dyn Progress>,
-    done: &mut Done,
+    done: &mut LayerCheck,
 ) -> Result<Option<Proof>, VerifyError> {
     let (layer, diff_id) = (against.layer.digest, against.diff_id);
     let tell = if against.ztoc.is_some() { Difference::to_string } else { Difference::of_document };

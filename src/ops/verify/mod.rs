@@ -18,7 +18,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::discover::{Discovered, IndexContent, Via, causes, discover_all};
-use super::resolve::Wanted;
+use super::resolve::PlatformChoice;
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -47,8 +47,8 @@ pub use model::{
 pub use sample::MAX_SAMPLE;
 pub(super) use sample::probe;
 
-use fine::{FineJob, FinePlan};
-use model::{Done, Job};
+use fine::{FineCheck, FineJob};
+use model::{LayerCheck, LayerClaim};
 use policy::Policy;
 use prefetch::Lists;
 use signature::Signatures;
@@ -63,7 +63,8 @@ pub async fn verify(
     options: &VerifyOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<Verified, VerifyError> {
-    let wanted = if options.platforms.is_empty() { Wanted::All } else { Wanted::Each(&options.platforms) };
+    let wanted =
+        if options.platforms.is_empty() { PlatformChoice::All } else { PlatformChoice::Each(&options.platforms) };
     let images = discover_all(source, root, wanted, options.index.as_ref(), progress).await?;
     // A policy requires an index, so a missing index is an error then.
     if options.policy.is_empty() && matches!(source, Source::Archive(archive) if archive.is_saved()) {
@@ -84,7 +85,7 @@ pub async fn verify(
         plans.push(Plan::make(source, image, options).await?);
     }
 
-    let mut jobs: BTreeMap<(Digest, Digest), Job> = BTreeMap::new();
+    let mut jobs: BTreeMap<(Digest, Digest), LayerClaim> = BTreeMap::new();
     for plan in &plans {
         plan.jobs(&mut jobs);
     }
@@ -101,14 +102,14 @@ pub async fn verify(
             Ok::<_, VerifyError>((key, done))
         })
         .buffer_unordered(side_by_side);
-    let results: BTreeMap<(Digest, Digest), Done> = results.try_collect().await?;
+    let results: BTreeMap<(Digest, Digest), LayerCheck> = results.try_collect().await?;
     let fine_results = stream::iter(fine_jobs)
         .map(|(key, job)| async move {
             let done = job.run(source, options.depth, side_by_side, progress).await?;
             Ok::<_, VerifyError>((key, done))
         })
         .buffer_unordered(side_by_side);
-    let fine_results: BTreeMap<FineRef, Done> = fine_results.try_collect().await?;
+    let fine_results: BTreeMap<FineRef, LayerCheck> = fine_results.try_collect().await?;
     let bytes_read = results.values().chain(fine_results.values()).map(|done| done.bytes_read).sum();
     let mut manifests = Vec::with_capacity(plans.len());
     for plan in plans {
@@ -130,7 +131,7 @@ struct Plan {
     signed: Vec<Vec<Digest>>,
     /// For each index in `verified`.
     lists: Vec<Lists>,
-    fine: Vec<FinePlan>,
+    fine: Vec<FineCheck>,
 }
 
 impl Plan {
@@ -178,7 +179,7 @@ impl Plan {
             indexes.push(VerifiedIndex { digest, version, tool, differences, layers: Vec::new(), rulings: Vec::new() });
             contents.push(content);
         }
-        let fine = image.fine.into_iter().map(FinePlan::make).collect::<Result<_, _>>()?;
+        let fine = image.fine.into_iter().map(FineCheck::make).collect::<Result<_, _>>()?;
         let verified = VerifiedManifest {
             manifest: image.manifest,
             platform: image.platform,
@@ -203,10 +204,10 @@ impl Plan {
             .filter_map(|(at, layer)| Some((layer, content.ztocs.get(&layer.digest)?, self.diff_ids.get(at).copied())))
     }
 
-    fn jobs(&self, jobs: &mut BTreeMap<(Digest, Digest), Job>) {
+    fn jobs(&self, jobs: &mut BTreeMap<(Digest, Digest), LayerClaim>) {
         for content in self.contents.iter().flatten() {
             for (layer, ztoc, diff_id) in self.covered(content) {
-                let job = Job { layer: layer.clone(), ztoc: ztoc.clone(), diff_id };
+                let job = LayerClaim { layer: layer.clone(), ztoc: ztoc.clone(), diff_id };
                 jobs.entry((layer.digest, ztoc.ztoc)).or_insert(job);
             }
         }
@@ -224,8 +225,8 @@ impl Plan {
 
     fn finish(
         mut self,
-        results: &BTreeMap<(Digest, Digest), Done>,
-        fine: &BTreeMap<FineRef, Done>,
+        results: &BTreeMap<(Digest, Digest), LayerCheck>,
+        fine: &BTreeMap<FineRef, LayerCheck>,
         policy: &Policy,
         signatures: &[Option<Signatures>],
     ) -> VerifiedManifest {
@@ -247,7 +248,10 @@ impl Plan {
                 let covered = self.covered(content);
                 let covered = covered.map(|(layer, ztoc, _)| (layer, ztoc, tool(layer.digest, ztoc.ztoc))).collect();
                 let layers = &self.layers;
-                policy::judge(policy, &policy::Subject { layers, content, covered, signatures: signatures.as_ref() })
+                policy::judge(
+                    policy,
+                    &policy::JudgedIndex { layers, content, covered, signatures: signatures.as_ref() },
+                )
             }));
         }
         for ((index, layers), rulings) in self.verified.indexes.iter_mut().zip(all).zip(rulings) {

@@ -186,7 +186,7 @@ pub struct Proven {
 }
 
 /// A layer, and the ztoc that the index lists for it.
-pub(super) struct Job {
+pub(super) struct LayerClaim {
     pub layer: Descriptor,
     pub ztoc: ZtocRef,
     /// The digest of the layer's plain tar according to the image's config.
@@ -195,7 +195,7 @@ pub(super) struct Job {
 
 /// The result of a job.
 #[derive(Default)]
-pub(in crate::ops) struct Done {
+pub(in crate::ops) struct LayerCheck {
     pub proven: Proven,
     pub differences: Vec<Problem>,
     pub bytes_read: u64,

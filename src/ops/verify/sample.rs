@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::causes;
 use super::documents::Damage;
-use super::model::{Done, Problem, VerifyError};
+use super::model::{LayerCheck, Problem, VerifyError};
 use crate::code::Code;
 use crate::codec::WINDOW;
 use crate::fine::decode_page;
@@ -34,7 +34,7 @@ pub(super) async fn sample(
     spans: &SpanTable,
     count: u32,
     seed: u64,
-    done: &mut Done,
+    done: &mut LayerCheck,
 ) -> Result<(), VerifyError> {
     read(source, layer, spans, of_layer(layer, spans.count(), count, seed), check, done).await
 }
@@ -46,7 +46,7 @@ pub(super) async fn sample_fine(
     (spans, document): (&SpanTable<LayerMap>, Bytes),
     count: u32,
     seed: u64,
-    done: &mut Done,
+    done: &mut LayerCheck,
 ) -> Result<(), VerifyError> {
     let check = move |spans: &SpanTable<LayerMap>, span, bytes: &Bytes| check_fine(spans, &document, span, bytes);
     read(source, layer, spans, of_layer(layer, spans.count(), count, seed), check, done).await
@@ -69,8 +69,8 @@ pub(in crate::ops) async fn probe(
     spans: &SpanTable,
     count: u32,
     seed: u64,
-) -> Result<Done, VerifyError> {
-    let mut done = Done::default();
+) -> Result<LayerCheck, VerifyError> {
+    let mut done = LayerCheck::default();
     let Some(last) = spans.count().checked_sub(1) else { return Ok(done) };
     let entries = u32::try_from(spans.ztoc().files.len()).unwrap_or(u32::MAX);
     let headers = chosen(entries, count, seed).map(|SpanId(entry)| with_headers(spans, entry as usize));
@@ -95,7 +95,7 @@ async fn read<T: Spanned + Send + Sync + 'static>(
     spans: &SpanTable<T>,
     numbers: impl Iterator<Item = SpanId>,
     check: impl Fn(&SpanTable<T>, SpanId, &Bytes) -> Vec<Problem> + Clone + Send + 'static,
-    done: &mut Done,
+    done: &mut LayerCheck,
 ) -> Result<(), VerifyError> {
     for span in numbers {
         let range = spans.blob_range(span);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::documents::{self, Damage};
 use super::full::{self, Against};
-use super::model::{Depth, Done, Job, Problem, VerifyError};
+use super::model::{Depth, LayerCheck, LayerClaim, Problem, VerifyError};
 use super::{causes, sample};
 use crate::budget::Charge;
 use crate::code::Code;
@@ -15,7 +15,7 @@ use crate::progress::Progress;
 use crate::store::Source;
 use crate::ztoc::{self, ZtocError};
 
-impl Job {
+impl LayerClaim {
     /// Verifies the ztoc, as one of `side_by_side` at a time.
     pub(super) async fn run(
         self,
@@ -23,8 +23,8 @@ impl Job {
         depth: Depth,
         side_by_side: usize,
         progress: &Arc<dyn Progress>,
-    ) -> Result<Done, VerifyError> {
-        let mut done = Done::default();
+    ) -> Result<LayerCheck, VerifyError> {
+        let mut done = LayerCheck::default();
         let mut memory = source.budget().open();
         let Some(spans) = self.spans(source, depth, &mut done, &mut memory).await? else { return Ok(done) };
         done.proven.of_spans = u64::from(spans.count());
@@ -49,7 +49,7 @@ impl Job {
         &self,
         source: &Source,
         depth: Depth,
-        done: &mut Done,
+        done: &mut LayerCheck,
         memory: &mut Charge,
     ) -> Result<Option<SpanTable>, VerifyError> {
         /// The memory for comparing an entry that must be searched, in bytes.

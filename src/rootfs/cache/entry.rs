@@ -21,15 +21,15 @@ const FIXED: usize = 2 * DIGEST + 8;
 
 /// The positions of the parts in the file of a span.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Layout {
+pub(super) struct EntryLayout {
     size: u64,
     pieces: u32,
 }
 
-impl Layout {
+impl EntryLayout {
     /// None if the span has too many pieces to number them.
-    pub(super) fn new(size: u64) -> Option<Layout> {
-        Some(Layout { size, pieces: u32::try_from(size.div_ceil(PIECE as u64)).ok()? })
+    pub(super) fn new(size: u64) -> Option<EntryLayout> {
+        Some(EntryLayout { size, pieces: u32::try_from(size.div_ceil(PIECE as u64)).ok()? })
     }
 
     pub(super) fn pieces(&self) -> u32 {
@@ -52,7 +52,13 @@ impl Layout {
 }
 
 /// None if the file was not written for this key and layout.
-pub(super) fn read(file: &File, length: u64, key: &SpanKey, layout: &Layout, pieces: Range<u32>) -> Option<Vec<Bytes>> {
+pub(super) fn read(
+    file: &File,
+    length: u64,
+    key: &SpanKey,
+    layout: &EntryLayout,
+    pieces: Range<u32>,
+) -> Option<Vec<Bytes>> {
     if length != layout.file_size() {
         return None;
     }
@@ -75,20 +81,20 @@ pub(super) fn read(file: &File, length: u64, key: &SpanKey, layout: &Layout, pie
 }
 
 /// Writes an entry, piece by piece.
-pub(super) struct Writer {
+pub(super) struct EntryWriter {
     file: NamedTempFile,
-    layout: Layout,
+    layout: EntryLayout,
     /// Everything before the pieces, as far as it is known.
     head: Vec<u8>,
     written: u64,
 }
 
-impl Writer {
-    pub(super) fn new(file: NamedTempFile, key: SpanKey, layout: Layout) -> Writer {
+impl EntryWriter {
+    pub(super) fn new(file: NamedTempFile, key: SpanKey, layout: EntryLayout) -> EntryWriter {
         let mut head = vec![0; DIGEST];
         head.extend_from_slice(key.bytes());
         head.extend_from_slice(&layout.size.to_le_bytes());
-        Writer { file, layout, head, written: 0 }
+        EntryWriter { file, layout, head, written: 0 }
     }
 
     pub(super) fn write(&mut self, piece: &[u8]) -> io::Result<()> {

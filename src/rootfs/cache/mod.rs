@@ -27,7 +27,7 @@ pub use key::SpanKey;
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::cache::TARGET;
 use crate::store::entries::{drop_entry, evict, make_dir, open_entry, temporary};
-use entry::Layout;
+use entry::EntryLayout;
 
 /// The default limit for all entries together, in bytes: 4 GiB, enough for a few large images.
 pub const DEFAULT_MAX: u64 = 4 << 30;
@@ -100,7 +100,7 @@ impl SpanCache {
     /// Whether there is an entry that looks complete. It may still turn out to be damaged when it
     /// is read.
     pub fn has(&self, key: &SpanKey, size: u64) -> bool {
-        let (Some(path), Some(layout)) = (self.path(key), Layout::new(size)) else { return false };
+        let (Some(path), Some(layout)) = (self.path(key), EntryLayout::new(size)) else { return false };
         open_entry(&path, layout.file_size()).is_ok_and(|(_, length)| length == layout.file_size())
     }
 
@@ -108,7 +108,7 @@ impl SpanCache {
     /// last one of a span may be shorter.
     pub fn read(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
         let path = self.path(key)?;
-        let layout = Layout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
+        let layout = EntryLayout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
         match open_entry(&path, layout.file_size()) {
             Ok((file, length)) => {
                 let found = entry::read(&file, length, key, &layout, pieces);
@@ -133,12 +133,12 @@ impl SpanCache {
     }
 
     /// Starts to store a span of `size` bytes. None if it should not be stored.
-    pub fn writer(&self, key: &SpanKey, size: u64) -> Option<Writer> {
+    pub fn writer(&self, key: &SpanKey, size: u64) -> Option<SpanWriter> {
         let (dir, path) = (self.inner.dir.as_ref()?, self.path(key)?);
-        let layout = Layout::new(size).filter(|l| size <= MAX_SPAN && l.file_size() <= self.inner.max / 2)?;
-        let entry = temporary(dir).map(|file| entry::Writer::new(file, *key, layout));
+        let layout = EntryLayout::new(size).filter(|l| size <= MAX_SPAN && l.file_size() <= self.inner.max / 2)?;
+        let entry = temporary(dir).map(|file| entry::EntryWriter::new(file, *key, layout));
         match entry {
-            Ok(entry) => Some(Writer { cache: self.clone(), path, entry }),
+            Ok(entry) => Some(SpanWriter { cache: self.clone(), path, entry }),
             Err(e) => {
                 self.inner.warn(&e);
                 None
@@ -165,13 +165,13 @@ impl SpanCache {
 }
 
 /// A span that is being stored. If it is dropped before it is complete, nothing is left.
-pub struct Writer {
+pub struct SpanWriter {
     cache: SpanCache,
     path: PathBuf,
-    entry: entry::Writer,
+    entry: entry::EntryWriter,
 }
 
-impl Writer {
+impl SpanWriter {
     /// Takes the next piece. Returns false if it could not be written; then the others are not
     /// needed.
     #[must_use]

@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
-use super::flights::Wanted;
+use super::flights::SpanRequest;
 use super::inner::Counted;
 use super::layer::{Layer, OnLayer};
 use super::model::{Counts, Purpose, ReadError};
@@ -27,7 +27,7 @@ const REQUEST: u64 = 16 << 20;
 
 /// The reason for fetching spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum FetchCause {
     /// A read waits for one of them.
     Asked,
     /// They may be read later.
@@ -45,7 +45,7 @@ pub(super) enum Disk {
 
 impl OnLayer {
     /// Fetches spans in the background.
-    pub(super) fn launch(&self, mut spans: Vec<Wanted>, disk: Disk, cause: Cause) {
+    pub(super) fn launch(&self, mut spans: Vec<SpanRequest>, disk: Disk, cause: FetchCause) {
         if spans.is_empty() {
             return;
         }
@@ -63,14 +63,14 @@ impl OnLayer {
             for group in groups(&on.layer, spans) {
                 let on = on.clone();
                 tokio::spawn(async move {
-                    let _asked = (cause == Cause::Asked).then(|| Counted::new(&on.inner.asked));
+                    let _asked = (cause == FetchCause::Asked).then(|| Counted::new(&on.inner.asked));
                     on.fetch(group).await;
                 });
             }
         });
     }
 
-    async fn fetch(&self, mut group: VecDeque<Wanted>) {
+    async fn fetch(&self, mut group: VecDeque<SpanRequest>) {
         let (layer, deadline) = (self.layer.digest(), self.inner.options.deadline);
         let (begun, asked, first) = (Instant::now(), group.len(), group.front().map(|wanted| wanted.flight.span().0));
         let spans: Vec<SpanId> = group.iter().map(|wanted| wanted.flight.span()).collect();
@@ -101,7 +101,7 @@ impl OnLayer {
     }
 
     /// Reads the bytes of the spans in `group`, and removes each complete span from it.
-    async fn receive(&self, group: &mut VecDeque<Wanted>, purpose: Purpose) -> Result<(), Failed> {
+    async fn receive(&self, group: &mut VecDeque<SpanRequest>, purpose: Purpose) -> Result<(), Failed> {
         let OnLayer { inner, layer, .. } = self;
         let (Some(first), Some(last)) = (group.front(), group.back()) else { return Ok(()) };
         let position = layer.blob_range(first.flight.span()).start;
@@ -136,7 +136,13 @@ impl OnLayer {
     }
 
     /// Decodes a span whose bytes have all arrived, and ends its flight.
-    async fn finish(self, wanted: Wanted, blob: Vec<u8>, purpose: Purpose, permit: Arc<Option<OwnedSemaphorePermit>>) {
+    async fn finish(
+        self,
+        wanted: SpanRequest,
+        blob: Vec<u8>,
+        purpose: Purpose,
+        permit: Arc<Option<OwnedSemaphorePermit>>,
+    ) {
         let (span, layer) = (wanted.flight.span(), self.layer.digest());
         let broken = |source| ReadError::Span { layer, source };
         let windows = match self.windows(span, purpose).await {
@@ -196,13 +202,13 @@ impl OnLayer {
     }
 
     /// Ends the flights of the spans that are in the cache after all, and returns the others.
-    pub(super) async fn not_on_disk(&self, spans: Vec<Wanted>) -> Vec<Wanted> {
+    pub(super) async fn not_on_disk(&self, spans: Vec<SpanRequest>) -> Vec<SpanRequest> {
         if !self.keeps_on_disk() {
             return spans;
         }
         let on = self.clone();
         let asked = spawn_blocking(move || {
-            let (there, missing): (Vec<Wanted>, Vec<Wanted>) =
+            let (there, missing): (Vec<SpanRequest>, Vec<SpanRequest>) =
                 spans.into_iter().partition(|wanted| on.is_on_disk(wanted.flight.span()));
             there.into_iter().for_each(|wanted| wanted.flight.land(Ok(Arc::default())));
             missing
@@ -223,11 +229,11 @@ impl From<StoreError> for Failed {
 }
 
 /// Groups neighbours that are fetched together. `spans` must be in order.
-fn groups(layer: &Layer, spans: Vec<Wanted>) -> Vec<VecDeque<Wanted>> {
-    let mut groups: Vec<VecDeque<Wanted>> = Vec::new();
+fn groups(layer: &Layer, spans: Vec<SpanRequest>) -> Vec<VecDeque<SpanRequest>> {
+    let mut groups: Vec<VecDeque<SpanRequest>> = Vec::new();
     for wanted in spans {
         let end = layer.blob_range(wanted.flight.span()).end;
-        let fits = |group: &&mut VecDeque<Wanted>| {
+        let fits = |group: &&mut VecDeque<SpanRequest>| {
             let is_next = group.back().is_some_and(|last| last.flight.span().0 + 1 == wanted.flight.span().0);
             let start = group.front().map_or(end, |first| layer.blob_range(first.flight.span()).start);
             is_next && end - start <= REQUEST

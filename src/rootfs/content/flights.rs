@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::fetch::Cause;
+use super::fetch::FetchCause;
 use super::layer::SpanOf;
 use super::model::ReadError;
 use super::pieces::Run;
@@ -22,7 +22,7 @@ const MISSED: Duration = Duration::from_secs(1);
 pub(super) type Landed = Result<Arc<Run>, ReadError>;
 
 /// A span in flight, and the reason.
-type Flying = (watch::Receiver<Option<Landed>>, Cause);
+type Flying = (watch::Receiver<Option<Landed>>, FetchCause);
 
 #[derive(Clone, Default)]
 pub(super) struct Flights {
@@ -53,7 +53,7 @@ pub(super) struct Flight {
 }
 
 /// A span to be fetched.
-pub(super) struct Wanted {
+pub(super) struct SpanRequest {
     pub flight: Flight,
     /// The pieces that must at least be passed on. None if the span is fetched only for the cache
     /// on disk.
@@ -62,10 +62,10 @@ pub(super) struct Wanted {
 
 impl Flights {
     /// `cause` is the reason if the span must be fetched.
-    pub(super) fn board(&self, of: SpanOf, cause: Cause) -> Boarding {
+    pub(super) fn board(&self, of: SpanOf, cause: FetchCause) -> Boarding {
         let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((landed, other)) = flying.get(&of) {
-            return Boarding::Wait(Waiter { landed: landed.clone(), is_joined_ahead: *other == Cause::Ahead });
+            return Boarding::Wait(Waiter { landed: landed.clone(), is_joined_ahead: *other == FetchCause::Ahead });
         }
         let (sender, landed) = watch::channel(None);
         flying.insert(of, (landed.clone(), cause));

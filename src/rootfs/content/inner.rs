@@ -11,7 +11,7 @@ use super::layer::{Layer, OnLayer};
 use super::model::{ContentOptions, Counts, ReadError};
 use super::pieces::Memory;
 use super::race::Pace;
-use super::start::Start;
+use super::start::StartProgress;
 use super::windows::WindowStore;
 use crate::digest::Digest;
 use crate::layer::parallel::cores;
@@ -52,7 +52,7 @@ pub(super) struct Inner {
     /// The number of requests in progress for which a read waits.
     pub asked: AtomicUsize,
     pub windows: WindowStore,
-    pub start: Start,
+    pub start: StartProgress,
     pub pace: Pace,
     /// The warnings reported so far.
     given: Mutex<BTreeSet<String>>,
@@ -102,7 +102,7 @@ impl Inner {
             waiting: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
             windows,
-            start: Start::default(),
+            start: StartProgress::default(),
             pace: Pace::default(),
             given: Mutex::default(),
         }

@@ -10,7 +10,7 @@ use super::recent::Recent;
 use crate::fine::Windows;
 use crate::layer::span::SpanError;
 use crate::offset::SpanId;
-use crate::rootfs::cache::{PIECE, Writer};
+use crate::rootfs::cache::{PIECE, SpanWriter};
 
 /// The pieces that hold bytes of `range`, relative to the start of the span.
 pub(super) fn covering(range: &Range<u64>) -> Range<u32> {
@@ -46,14 +46,14 @@ impl Run {
 }
 
 /// Cuts a span's bytes into pieces.
-pub(super) struct Cutter {
+pub(super) struct PieceCutter {
     piece: BytesMut,
     number: u32,
 }
 
-impl Cutter {
-    pub(super) fn new() -> Cutter {
-        Cutter { piece: BytesMut::with_capacity(PIECE), number: 0 }
+impl PieceCutter {
+    pub(super) fn new() -> PieceCutter {
+        PieceCutter { piece: BytesMut::with_capacity(PIECE), number: 0 }
     }
 
     /// Passes each complete piece to `out`, with its number.
@@ -110,12 +110,12 @@ fn handed_over(size: u64, wanted: Option<&Range<u32>>) -> Range<u32> {
 pub(super) struct Landing<'a> {
     on: &'a OnLayer,
     span: SpanId,
-    cutter: Cutter,
+    cutter: PieceCutter,
     keep: Keep,
 }
 
 struct Keep {
-    writer: Option<Writer>,
+    writer: Option<SpanWriter>,
     over: Range<u32>,
     run: Run,
     /// Whether further pieces are not needed.
@@ -140,7 +140,7 @@ impl<'a> Landing<'a> {
         let writer = on.keeps_on_disk().then(|| on.inner.cache.writer(&on.layer.key(span), size)).flatten();
         let run = Run { first: over.start, pieces: Vec::new() };
         let is_over = writer.is_none() && over.is_empty();
-        Landing { on, span, cutter: Cutter::new(), keep: Keep { writer, over, run, is_over } }
+        Landing { on, span, cutter: PieceCutter::new(), keep: Keep { writer, over, run, is_over } }
     }
 
     /// Takes the next bytes of the span. Returns whether more are needed.
@@ -162,7 +162,7 @@ impl<'a> Landing<'a> {
         if !keep.is_over {
             self.cutter.finish(&mut |number, piece| keep.take(number, piece));
         }
-        let is_kept = self.keep.writer.is_some_and(Writer::finish);
+        let is_kept = self.keep.writer.is_some_and(SpanWriter::finish);
         for (number, piece) in (self.keep.run.first..).zip(&self.keep.run.pieces) {
             self.on.inner.memory.put(self.on.piece(self.span, number), piece.clone(), piece.len() as u64);
         }
@@ -196,7 +196,7 @@ mod tests {
     fn what_is_cut_is_found_again() {
         let span: Vec<u8> = (0..3 * PIECE + 100).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect();
         let mut run = Run { first: 1, pieces: Vec::new() };
-        let mut cutter = Cutter::new();
+        let mut cutter = PieceCutter::new();
         let mut take = |number, piece| {
             if number >= 1 {
                 run.pieces.push(piece);

@@ -12,8 +12,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::fetch::{Cause, Disk};
-use super::flights::{Boarding, Wanted};
+use super::fetch::{Disk, FetchCause};
+use super::flights::{Boarding, SpanRequest};
 use super::inner::Inner;
 use super::layer::{Layer, OnLayer};
 use crate::image::Descriptor;
@@ -136,16 +136,16 @@ impl OnLayer {
         });
         let (mut wanted, mut waiters) = (Vec::new(), Vec::new());
         for span in missing.await.unwrap_or_default() {
-            match self.inner.flights.board(self.span(span), Cause::Ahead) {
+            match self.inner.flights.board(self.span(span), FetchCause::Ahead) {
                 Boarding::Wait(waiter) => waiters.push(waiter),
                 Boarding::Fetch(flight, waiter) => {
-                    wanted.push(Wanted { flight, pieces: None });
+                    wanted.push(SpanRequest { flight, pieces: None });
                     waiters.push(waiter);
                 }
             }
         }
         debug!(name: "prefetch", target: "ociseek::content", layer = %self.layer.digest(), spans = wanted.len());
-        self.launch(wanted, Disk::Ask, Cause::Ahead);
+        self.launch(wanted, Disk::Ask, FetchCause::Ahead);
         let mut came = true;
         for waiter in waiters {
             if let Some(Err(error)) = waiter.landed().await {

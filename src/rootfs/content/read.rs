@@ -8,8 +8,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::trace;
 
-use super::fetch::{Cause, Disk};
-use super::flights::{Boarding, Waiter, Wanted};
+use super::fetch::{Disk, FetchCause};
+use super::flights::{Boarding, SpanRequest, Waiter};
 use super::inner::Counted;
 use super::layer::OnLayer;
 use super::model::ReadError;
@@ -147,13 +147,13 @@ impl OnLayer {
         let inner = &self.inner;
         let (mut waiters, mut wanted) = (Vec::new(), Vec::new());
         for part in parts.iter_mut().filter(|part| part.found.is_none()) {
-            match inner.flights.board(self.span(part.span), Cause::Asked) {
+            match inner.flights.board(self.span(part.span), FetchCause::Asked) {
                 Boarding::Wait(waiter) => waiters.push(waiter),
                 Boarding::Fetch(flight, waiter) => {
                     // It may have arrived after we looked and before we joined.
                     part.found = self.in_memory(part);
                     if part.found.is_none() {
-                        wanted.push(Wanted { flight, pieces: Some(covering(&part.range)) });
+                        wanted.push(SpanRequest { flight, pieces: Some(covering(&part.range)) });
                         waiters.push(waiter);
                     }
                 }
@@ -167,11 +167,11 @@ impl OnLayer {
             if (size > HANDED_OVER && !is_on_disk) || inner.flights.has(self.span(span)) || self.is_in_memory(span) {
                 continue;
             }
-            if let Boarding::Fetch(flight, _) = inner.flights.board(self.span(span), Cause::Ahead) {
-                wanted.push(Wanted { flight, pieces: Some(covering(&range)) });
+            if let Boarding::Fetch(flight, _) = inner.flights.board(self.span(span), FetchCause::Ahead) {
+                wanted.push(SpanRequest { flight, pieces: Some(covering(&range)) });
             }
         }
-        self.launch(wanted, disk, Cause::Asked);
+        self.launch(wanted, disk, FetchCause::Asked);
         waiters
     }
 }

@@ -16,8 +16,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::fetch::{Cause, Disk};
-use super::flights::{Boarding, Wanted};
+use super::fetch::{Disk, FetchCause};
+use super::flights::{Boarding, SpanRequest};
 use super::inner::{Counted, Inner};
 use super::layer::{OnLayer, SpanOf};
 use super::model::StartStats;
@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// The progress of the recorded start.
 #[derive(Default)]
-pub(super) struct Start {
+pub(super) struct StartProgress {
     /// All its spans.
     planned: Mutex<HashSet<SpanOf>>,
     /// The spans that were fetched in advance and not read, with their compressed size in bytes.
@@ -53,7 +53,7 @@ pub(super) struct Start {
     stopped: AtomicBool,
 }
 
-impl Start {
+impl StartProgress {
     /// Whether all of these spans belong to the recorded start.
     pub(super) fn covers(&self, mut spans: impl Iterator<Item = SpanOf>) -> bool {
         let planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,16 +191,16 @@ impl OnLayer {
             if pieces.is_none() && !self.keeps_on_disk() {
                 continue;
             }
-            if let Boarding::Fetch(flight, waiter) = self.inner.flights.board(self.span(span), Cause::Ahead) {
+            if let Boarding::Fetch(flight, waiter) = self.inner.flights.board(self.span(span), FetchCause::Ahead) {
                 start.in_memory.fetch_add(if pieces.is_some() { size } else { 0 }, Ordering::Relaxed);
                 let blob = self.layer.blob_range(span);
                 start.fetched(self.span(span), blob.end - blob.start);
-                wanted.push(Wanted { flight, pieces });
+                wanted.push(SpanRequest { flight, pieces });
                 waiters.push(waiter);
             }
         }
         debug!(name: "start", target: "ociseek::content", layer = %self.layer.digest(), spans = wanted.len());
-        self.launch(wanted, Disk::Distrust, Cause::Ahead);
+        self.launch(wanted, Disk::Distrust, FetchCause::Ahead);
         for waiter in waiters {
             match waiter.landed().await {
                 // The next read of the span tries again and reports the error.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::fetch::Disk;
-use super::flights::Wanted;
+use super::flights::SpanRequest;
 use super::layer::OnLayer;
 use super::model::ReadError;
 use super::pieces::Landing;
@@ -19,12 +19,12 @@ use crate::store::feed::{Abandoned, Batches, FeedError, feed};
 
 /// The remaining spans in order, shared by the thread that decodes them and the task that reports
 /// why they did not arrive.
-type Queue = Arc<Mutex<VecDeque<Wanted>>>;
+type Queue = Arc<Mutex<VecDeque<SpanRequest>>>;
 
 impl OnLayer {
     /// Ends the flights of spans of a layer that is decoded from its start. `spans` must be in
     /// order. Afterwards it continues for the cache, as long as that accepts spans.
-    pub(super) async fn unpack(&self, spans: Vec<Wanted>, disk: Disk) {
+    pub(super) async fn unpack(&self, spans: Vec<SpanRequest>, disk: Disk) {
         let OnLayer { inner, layer, .. } = self;
         let _alone = layer.unpacking.lock().await;
         // The task before us has left all spans there.

@@ -35,7 +35,7 @@ pub(crate) struct OpenDocument {
 
 /// Why a fine document is not used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unfit {
+pub(crate) enum UnfitDocument {
     #[error("its head has the digest {actual}, not {expected}")]
     Head { expected: Digest, actual: Digest },
     #[error("it begins with {0} bytes, which is less than its head")]
@@ -61,29 +61,29 @@ pub(crate) fn open(
     layer: &Descriptor,
     fetched: &FetchedDocument,
     memory: &mut Charge,
-) -> Result<(SpanTable<LayerMap>, OpenDocument), Unfit> {
+) -> Result<(SpanTable<LayerMap>, OpenDocument), UnfitDocument> {
     let FetchedDocument { reference, bytes } = fetched;
     let head = usize::try_from(reference.head_size).ok().and_then(|size| bytes.get(..size));
-    let head = head.ok_or(Unfit::Short(bytes.len()))?;
+    let head = head.ok_or(UnfitDocument::Short(bytes.len()))?;
     let (expected, actual) = (reference.head_digest, Digest::sha256(head));
     if expected != actual {
-        return Err(Unfit::Head { expected, actual });
+        return Err(UnfitDocument::Head { expected, actual });
     }
     let head = decode_head(head, reference.size, memory)?;
     if head.layer() != layer.digest {
-        return Err(Unfit::Layer(head.layer()));
+        return Err(UnfitDocument::Layer(head.layer()));
     }
     if head.blob_size() != layer.size {
-        return Err(Unfit::Size(head.blob_size(), layer.size));
+        return Err(UnfitDocument::Size(head.blob_size(), layer.size));
     }
     let is_gzip = head.spans().codec() == Codec::Gzip;
     match LayerKind::of(&layer.media_type) {
-        LayerKind::Gzip if !is_gzip => return Err(Unfit::Compression(layer.media_type.clone())),
-        LayerKind::Zstd => return Err(Unfit::Compression(layer.media_type.clone())),
+        LayerKind::Gzip if !is_gzip => return Err(UnfitDocument::Compression(layer.media_type.clone())),
+        LayerKind::Zstd => return Err(UnfitDocument::Compression(layer.media_type.clone())),
         _ => {}
     }
     if head.start_size() != reference.start_size {
-        return Err(Unfit::Start { expected: reference.start_size, actual: head.start_size() });
+        return Err(UnfitDocument::Start { expected: reference.start_size, actual: head.start_size() });
     }
     let mut pages = Vec::new();
     for page in head.pages() {
@@ -95,7 +95,7 @@ pub(crate) fn open(
     for span in spans.each() {
         let blob = spans.blob_range(span);
         if blob.end - blob.start > MAX_COMPRESSED {
-            return Err(Unfit::Span(span, blob.end - blob.start));
+            return Err(UnfitDocument::Span(span, blob.end - blob.start));
         }
     }
     Ok((spans, OpenDocument { blob: reference.blob(), pages }))

@@ -13,7 +13,7 @@ use crate::ztoc::{self, Checkpoints, FileKind, ZtocError};
 
 /// Why a ztoc is not used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unfit {
+pub(super) enum UnfitZtoc {
     #[error(transparent)]
     Ztoc(#[from] ZtocError),
     #[error(transparent)]
@@ -35,18 +35,18 @@ pub(super) enum Unfit {
 /// The map of `layer`, from a ztoc that claims to belong to it.
 ///
 /// Charged to `memory`.
-pub(super) fn spans(layer: &Descriptor, bytes: &[u8], memory: &mut Charge) -> Result<SpanTable<LayerMap>, Unfit> {
+pub(super) fn spans(layer: &Descriptor, bytes: &[u8], memory: &mut Charge) -> Result<SpanTable<LayerMap>, UnfitZtoc> {
     let ztoc = ztoc::decode_within(bytes, memory)?;
     if *ztoc.version != *ztoc::VERSION {
-        return Err(Unfit::Version(String::from_utf8_lossy(&ztoc.version).chars().take(20).collect()));
+        return Err(UnfitZtoc::Version(String::from_utf8_lossy(&ztoc.version).chars().take(20).collect()));
     }
     if ztoc.compressed_size != Compressed(layer.size) {
-        return Err(Unfit::Size(ztoc.compressed_size, layer.size));
+        return Err(UnfitZtoc::Size(ztoc.compressed_size, layer.size));
     }
     let is_gzip = matches!(ztoc.checkpoints, Checkpoints::Gzip { .. });
     match LayerKind::of(&layer.media_type) {
-        LayerKind::Gzip if !is_gzip => return Err(Unfit::Compression(layer.media_type.clone())),
-        LayerKind::Zstd => return Err(Unfit::Compression(layer.media_type.clone())),
+        LayerKind::Gzip if !is_gzip => return Err(UnfitZtoc::Compression(layer.media_type.clone())),
+        LayerKind::Zstd => return Err(UnfitZtoc::Compression(layer.media_type.clone())),
         _ => {}
     }
     let spans = SpanTable::new(Arc::new(LayerMap::from(ztoc)))?;
@@ -57,17 +57,17 @@ pub(super) fn spans(layer: &Descriptor, bytes: &[u8], memory: &mut Charge) -> Re
             continue;
         }
         if file.offset < before {
-            return Err(Unfit::Overlap(number));
+            return Err(UnfitZtoc::Overlap(number));
         }
         before = Uncompressed(file.offset.0.saturating_add(file.size));
         if before > end {
-            return Err(Unfit::Beyond(number));
+            return Err(UnfitZtoc::Beyond(number));
         }
     }
     for span in spans.each() {
         let blob = spans.blob_range(span);
         if blob.end - blob.start > MAX_COMPRESSED {
-            return Err(Unfit::Span(span, blob.end - blob.start));
+            return Err(UnfitZtoc::Span(span, blob.end - blob.start));
         }
     }
     Ok(spans)

@@ -21,9 +21,9 @@ use tokio::task::spawn_blocking;
 
 pub use document::FetchedDocument;
 pub(crate) use document::OpenDocument;
-pub(crate) use document::{Unfit as UnfitDocument, open as fit_document};
+pub(crate) use document::{UnfitDocument, open as fit_document};
 pub use error::OpenError;
-use index_ztoc::Unfit;
+use index_ztoc::UnfitZtoc;
 use shelf::Shelf;
 
 use crate::budget::{Charge, OverBudget};
@@ -183,7 +183,9 @@ pub async fn open_document(
             let opened = opened(layer, spans, How::Fine, 0, memory)?;
             Ok(Some(OpenLayer { document: Some(Arc::new(document)), ..opened }))
         }
-        Ok(Err(document::Unfit::Fine(FineError::Memory(source)))) => Err(OpenError::Memory { layer: digest, source }),
+        Ok(Err(document::UnfitDocument::Fine(FineError::Memory(source)))) => {
+            Err(OpenError::Memory { layer: digest, source })
+        }
         Ok(Err(unfit)) => {
             let what = format!("ignoring the fine document of layer {digest}: {}", causes(&unfit));
             progress.report(ProgressEvent::Warning(what));
@@ -234,7 +236,9 @@ async fn open_one_of(
             spawn_blocking(move || index_ztoc::spans(&wanted, &bytes, &mut memory).map(|spans| (spans, memory)));
         match decoded.await {
             Ok(Ok((spans, memory))) => return opened(layer, spans, How::Index, 0, memory),
-            Ok(Err(Unfit::Ztoc(ZtocError::Memory(source)))) => return Err(OpenError::Memory { layer: digest, source }),
+            Ok(Err(UnfitZtoc::Ztoc(ZtocError::Memory(source)))) => {
+                return Err(OpenError::Memory { layer: digest, source });
+            }
             Ok(Err(unfit)) => {
                 let what = format!("ignoring the index's ztoc for layer {digest}: {}", causes(&unfit));
                 progress.report(ProgressEvent::Warning(what));

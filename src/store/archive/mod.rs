@@ -15,8 +15,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::blob::{Document, Referrers, Target};
-use super::layout::read::{self, Files, MAX_INDEX_JSON};
-use super::layout::{BlobReader, Extent, LayoutError, MAX_MARKER, check_marker, open_without_waiting};
+use super::layout::read::{self, LayoutFiles, MAX_INDEX_JSON};
+use super::layout::{BlobReader, FileRange, LayoutError, MAX_MARKER, check_marker, open_without_waiting};
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::{Descriptor, Select, SelectSaved};
@@ -172,7 +172,7 @@ impl Archive {
     }
 }
 
-impl Files for Archive {
+impl LayoutFiles for Archive {
     fn path(&self) -> &Path {
         &self.path
     }
@@ -193,9 +193,9 @@ impl Files for Archive {
         }
     }
 
-    fn blob(&self, digest: &Digest) -> Result<Option<Extent>, LayoutError> {
+    fn blob(&self, digest: &Digest) -> Result<Option<FileRange>, LayoutError> {
         let place = self.blobs.get(digest);
-        Ok(place.map(|&Place { offset, size }| Extent { file: Arc::clone(&self.file), offset, size }))
+        Ok(place.map(|&Place { offset, size }| FileRange { file: Arc::clone(&self.file), offset, size }))
     }
 }
 
@@ -255,7 +255,7 @@ impl Opened<'_> {
     }
 
     fn reader(&self, Place { offset, size }: Place) -> BlobReader {
-        BlobReader::new(Extent { file: Arc::clone(&self.file), offset, size })
+        BlobReader::new(FileRange { file: Arc::clone(&self.file), offset, size })
     }
 
     /// A whole member, up to one byte past `limit`: its parser refuses longer ones.

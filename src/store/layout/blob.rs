@@ -23,7 +23,7 @@ pub(in crate::store) fn open_without_waiting(path: &Path) -> io::Result<File> {
 
 /// A range of a file.
 #[derive(Debug, Clone)]
-pub(in crate::store) struct Extent {
+pub(in crate::store) struct FileRange {
     pub file: Arc<File>,
     pub offset: u64,
     pub size: u64,
@@ -38,7 +38,7 @@ pub struct BlobReader {
 }
 
 impl BlobReader {
-    pub(in crate::store) fn new(extent: Extent) -> BlobReader {
+    pub(in crate::store) fn new(extent: FileRange) -> BlobReader {
         BlobReader { file: extent.file, at: extent.offset, left: extent.size }
     }
 }
@@ -64,7 +64,7 @@ impl Read for BlobReader {
 }
 
 /// The bytes of `range`, relative to the start of `extent` and within it.
-pub(in crate::store) fn read_range(extent: &Extent, range: std::ops::Range<u64>) -> io::Result<Vec<u8>> {
+pub(in crate::store) fn read_range(extent: &FileRange, range: std::ops::Range<u64>) -> io::Result<Vec<u8>> {
     let length = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
     let mut bytes = vec![0; length];
     extent.file.read_exact_at(&mut bytes, extent.offset + range.start)?;

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 pub use blob::BlobReader;
-pub(super) use blob::{Extent, open_regular, open_without_waiting};
+pub(super) use blob::{FileRange, open_regular, open_without_waiting};
 pub use error::LayoutError;
-use read::Files;
+use read::LayoutFiles;
 pub use read::tag_of;
 
 use super::blob::{Attached, Document, Referrers, Target};
@@ -118,7 +118,7 @@ impl Layout {
 
     /// Whether the blob is in the layout. It is not read.
     pub fn blob_exists(&self, digest: &Digest) -> Result<bool, LayoutError> {
-        Ok(Files::blob(self, digest)?.is_some())
+        Ok(LayoutFiles::blob(self, digest)?.is_some())
     }
 
     /// The referrers of `subject`, in the order of index.json.
@@ -179,7 +179,7 @@ impl Layout {
     }
 }
 
-impl Files for Layout {
+impl LayoutFiles for Layout {
     fn path(&self) -> &Path {
         &self.dir
     }
@@ -189,11 +189,11 @@ impl Files for Layout {
         read_bounded(&path, read::MAX_INDEX_JSON).map_err(|source| LayoutError::Io { action: "read", path, source })
     }
 
-    fn blob(&self, digest: &Digest) -> Result<Option<Extent>, LayoutError> {
+    fn blob(&self, digest: &Digest) -> Result<Option<FileRange>, LayoutError> {
         let path = self.blob_path(digest);
         let opened = open_regular(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
         match opened {
-            Ok((size, file)) => Ok(Some(Extent { file: Arc::new(file), offset: 0, size })),
+            Ok((size, file)) => Ok(Some(FileRange { file: Arc::new(file), offset: 0, size })),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(LayoutError::Io { action: "open", path, source }),
         }
@@ -201,7 +201,7 @@ impl Files for Layout {
 }
 
 /// Checks the content of the file `oci-layout`.
-pub(super) fn check_marker(files: &impl Files, bytes: &[u8]) -> Result<(), LayoutError> {
+pub(super) fn check_marker(files: &impl LayoutFiles, bytes: &[u8]) -> Result<(), LayoutError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Marker {

@@ -7,7 +7,7 @@ use std::path::Path;
 use bytes::Bytes;
 use serde::Deserialize;
 
-use super::blob::{BlobReader, Extent, read_range};
+use super::blob::{BlobReader, FileRange, read_range};
 use super::error::LayoutError;
 use crate::digest::Digest;
 use crate::image::manifest::{self, MAX_DOCUMENT, Manifest, OCI_INDEX, OCI_MANIFEST};
@@ -24,7 +24,7 @@ pub(super) const REF_NAME: &str = "org.opencontainers.image.ref.name";
 pub(super) const IMAGE_NAME: &str = "io.containerd.image.name";
 
 /// The files of a layout, in a directory or a tar.
-pub(in crate::store) trait Files {
+pub(in crate::store) trait LayoutFiles {
     /// The path for messages.
     fn path(&self) -> &Path;
     fn index_json(&self) -> Result<Vec<u8>, LayoutError>;
@@ -32,16 +32,16 @@ pub(in crate::store) trait Files {
     fn manifest(&self, _digest: &Digest) -> Option<Bytes> {
         None
     }
-    fn blob(&self, digest: &Digest) -> Result<Option<Extent>, LayoutError>;
+    fn blob(&self, digest: &Digest) -> Result<Option<FileRange>, LayoutError>;
 }
 
 /// The entries of index.json as Go parses them, since other tools for layouts are written in Go.
-fn entries(files: &impl Files, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
+fn entries(files: &impl LayoutFiles, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
     go::decode_index(index_json).map(|index| index.manifests).or_else(|_| strict_entries(files, index_json))
 }
 
 /// The entries of index.json, parsed strictly: no duplicate keys, and none in another case.
-pub(super) fn strict_entries(files: &impl Files, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
+pub(super) fn strict_entries(files: &impl LayoutFiles, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
     #[derive(Deserialize)]
     struct IndexJson {
         manifests: Option<Vec<Descriptor>>,
@@ -51,12 +51,12 @@ pub(super) fn strict_entries(files: &impl Files, index_json: &[u8]) -> Result<Ve
     Ok(index.manifests.unwrap_or_default())
 }
 
-pub(super) fn document_error(files: &impl Files, name: impl Into<String>, source: JsonError) -> LayoutError {
+pub(super) fn document_error(files: &impl LayoutFiles, name: impl Into<String>, source: JsonError) -> LayoutError {
     LayoutError::Document { path: files.path().to_owned(), name: name.into(), source }
 }
 
 /// The only entry that `select` names.
-pub(in crate::store) fn find(files: &impl Files, select: &Select) -> Result<Descriptor, LayoutError> {
+pub(in crate::store) fn find(files: &impl LayoutFiles, select: &Select) -> Result<Descriptor, LayoutError> {
     let index_json = files.index_json()?;
     let entries = entries(files, &index_json)?;
     let candidates: Vec<&Descriptor> = match select {
@@ -106,7 +106,7 @@ fn is_manifest(entry: &Descriptor) -> bool {
 }
 
 /// The images in index.json, without the lists of referrers that regctl keeps.
-pub(super) fn images(files: &impl Files) -> Result<Vec<(String, Digest)>, LayoutError> {
+pub(super) fn images(files: &impl LayoutFiles) -> Result<Vec<(String, Digest)>, LayoutError> {
     let mut entries = entries(files, &files.index_json()?)?;
     let is_list = |entry: &Descriptor| name_of(entry).is_some_and(is_referrers_tag);
     entries.retain(|entry| is_image(entry) && !is_list(entry) && !is_artifact(files, entry));
@@ -116,7 +116,7 @@ pub(super) fn images(files: &impl Files) -> Result<Vec<(String, Digest)>, Layout
 }
 
 /// An entry of index.json, or any manifest that the layout holds.
-fn by_digest(files: &impl Files, entries: &[Descriptor], digest: &Digest) -> Result<Descriptor, LayoutError> {
+fn by_digest(files: &impl LayoutFiles, entries: &[Descriptor], digest: &Digest) -> Result<Descriptor, LayoutError> {
     if let Some(entry) = entries.iter().find(|entry| entry.digest == *digest) {
         return Ok(entry.clone());
     }
@@ -125,7 +125,7 @@ fn by_digest(files: &impl Files, entries: &[Descriptor], digest: &Digest) -> Res
 }
 
 /// The manifest or index that `target` names, with a verified digest.
-pub(in crate::store) fn manifest(files: &impl Files, target: &Target) -> Result<Document, LayoutError> {
+pub(in crate::store) fn manifest(files: &impl LayoutFiles, target: &Target) -> Result<Document, LayoutError> {
     match target {
         Target::Tag(tag) => {
             let entry = find(files, &Select::Tag(tag.clone()))?;
@@ -143,7 +143,7 @@ pub(in crate::store) fn manifest(files: &impl Files, target: &Target) -> Result<
     }
 }
 
-fn document(files: &impl Files, digest: &Digest, entry: Option<&Descriptor>) -> Result<Document, LayoutError> {
+fn document(files: &impl LayoutFiles, digest: &Digest, entry: Option<&Descriptor>) -> Result<Document, LayoutError> {
     let bytes = match files.manifest(digest) {
         Some(bytes) => bytes,
         None => {
@@ -175,7 +175,7 @@ fn media_type_of(bytes: &[u8]) -> String {
 }
 
 /// A reader for a blob whose size is known from an index or manifest.
-pub(in crate::store) fn blob(files: &impl Files, blob: &Descriptor) -> Result<BlobReader, LayoutError> {
+pub(in crate::store) fn blob(files: &impl LayoutFiles, blob: &Descriptor) -> Result<BlobReader, LayoutError> {
     let extent = extent(files, &blob.digest)?;
     check_size(files, blob, extent.size)?;
     Ok(BlobReader::new(extent))
@@ -183,7 +183,7 @@ pub(in crate::store) fn blob(files: &impl Files, blob: &Descriptor) -> Result<Bl
 
 /// The bytes of a range of such a blob.
 pub(in crate::store) fn blob_range(
-    files: &impl Files,
+    files: &impl LayoutFiles,
     blob: &Descriptor,
     range: Range<u64>,
 ) -> Result<Bytes, LayoutError> {
@@ -195,7 +195,11 @@ pub(in crate::store) fn blob_range(
     Ok(read?.into())
 }
 
-pub(in crate::store) fn blob_bytes(files: &impl Files, blob: &Descriptor, limit: u64) -> Result<Bytes, LayoutError> {
+pub(in crate::store) fn blob_bytes(
+    files: &impl LayoutFiles,
+    blob: &Descriptor,
+    limit: u64,
+) -> Result<Bytes, LayoutError> {
     let extent = extent(files, &blob.digest)?;
     check_size(files, blob, extent.size)?;
     whole(files, &blob.digest, extent, limit)
@@ -204,7 +208,7 @@ pub(in crate::store) fn blob_bytes(files: &impl Files, blob: &Descriptor, limit:
 /// The manifests with this `subject`: entries of index.json, as listed by oras, and those in the
 /// index tagged `sha256-…`, as kept by regctl.
 pub(in crate::store) fn referrers(
-    files: &impl Files,
+    files: &impl LayoutFiles,
     subject: &Digest,
     artifact_type: Option<&str>,
 ) -> Result<Referrers, LayoutError> {
@@ -248,7 +252,7 @@ struct Referring {
 /// `candidate` with artifact type and annotations, if its manifest exists, is valid, and refers to
 /// `subject`.
 fn as_referrer(
-    files: &impl Files,
+    files: &impl LayoutFiles,
     candidate: &Descriptor,
     subject: &Digest,
 ) -> Result<Option<Descriptor>, LayoutError> {
@@ -262,7 +266,7 @@ fn as_referrer(
     Ok(Some(referrer))
 }
 
-fn referring(files: &impl Files, candidate: &Descriptor) -> Result<Option<Referring>, LayoutError> {
+fn referring(files: &impl LayoutFiles, candidate: &Descriptor) -> Result<Option<Referring>, LayoutError> {
     let document = sound(document(files, &candidate.digest, Some(candidate)))?;
     Ok(document.and_then(|document| json::parse(&document.bytes, MAX_DOCUMENT, &[]).ok()))
 }
@@ -277,7 +281,7 @@ fn sound(document: Result<Document, LayoutError>) -> Result<Option<Document>, La
 }
 
 /// Whether a manifest is certainly not an image: it is an artifact, or refers to another manifest.
-fn is_artifact(files: &impl Files, entry: &Descriptor) -> bool {
+fn is_artifact(files: &impl LayoutFiles, entry: &Descriptor) -> bool {
     let Ok(document) = document(files, &entry.digest, Some(entry)) else { return false };
     match manifest::parse(Some(&document.media_type), &document.bytes) {
         Ok(Manifest::Image(image)) => image.subject.is_some(),
@@ -287,25 +291,25 @@ fn is_artifact(files: &impl Files, entry: &Descriptor) -> bool {
 }
 
 /// Whether a manifest certainly has a config that is not an image's.
-fn has_other_config(files: &impl Files, entry: &Descriptor) -> bool {
+fn has_other_config(files: &impl LayoutFiles, entry: &Descriptor) -> bool {
     document(files, &entry.digest, Some(entry)).is_ok_and(|document| {
         let parsed = manifest::parse(Some(&document.media_type), &document.bytes);
         matches!(parsed, Err(manifest::ManifestError::NotAnImage { .. }))
     })
 }
 
-fn extent(files: &impl Files, digest: &Digest) -> Result<Extent, LayoutError> {
+fn extent(files: &impl LayoutFiles, digest: &Digest) -> Result<FileRange, LayoutError> {
     files.blob(digest)?.ok_or_else(|| LayoutError::Missing { path: files.path().to_owned(), digest: *digest })
 }
 
-fn check_size(files: &impl Files, blob: &Descriptor, actual: u64) -> Result<(), LayoutError> {
+fn check_size(files: &impl LayoutFiles, blob: &Descriptor, actual: u64) -> Result<(), LayoutError> {
     if blob.size == actual {
         return Ok(());
     }
     Err(LayoutError::Size { path: files.path().to_owned(), digest: blob.digest, expected: blob.size, actual })
 }
 
-fn whole(files: &impl Files, digest: &Digest, extent: Extent, limit: u64) -> Result<Bytes, LayoutError> {
+fn whole(files: &impl LayoutFiles, digest: &Digest, extent: FileRange, limit: u64) -> Result<Bytes, LayoutError> {
     let path = || files.path().to_owned();
     let size = extent.size;
     if size > limit {

@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 
 use super::Layout;
 use super::error::LayoutError;
-use super::read::{Files, IMAGE_NAME, MAX_INDEX_JSON, REF_NAME, document_error, is_named, name_of};
+use super::read::{IMAGE_NAME, LayoutFiles, MAX_INDEX_JSON, REF_NAME, document_error, is_named, name_of};
 use crate::digest::{Digest, Hasher};
 use crate::image::manifest::OCI_INDEX;
 use crate::image::select::Child;

@@ -7,14 +7,14 @@ use std::time::{Duration, SystemTime};
 /// The retries that a run may use: each costs one, and each success gives one back. So a registry
 /// that only fails is soon left alone, however many requests there are. For a registry that does
 /// not respond at all see [`super::outage`].
-pub(super) struct Budget {
+pub(super) struct RetryBudget {
     left: AtomicU32,
     full: u32,
 }
 
-impl Budget {
-    pub(super) fn new(full: u32) -> Budget {
-        Budget { left: AtomicU32::new(full), full }
+impl RetryBudget {
+    pub(super) fn new(full: u32) -> RetryBudget {
+        RetryBudget { left: AtomicU32::new(full), full }
     }
 
     /// Takes a retry, if one is left.
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_budget_is_given_back_by_successes_and_no_more_than_full() {
-        let budget = Budget::new(2);
+        let budget = RetryBudget::new(2);
         budget.succeeded();
         assert!(budget.spend() && budget.spend() && !budget.spend());
         budget.succeeded();

@@ -11,7 +11,7 @@ use super::error::RegistryError;
 
 /// The content of a registry's folders.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct CertFiles {
     /// The files with certificate authorities in all folders.
     pub authorities: Vec<PathBuf>,
     /// The certificate and key in the first folder that has both.
@@ -41,8 +41,8 @@ fn folders_of(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
 ///
 /// # Errors
 /// If a folder cannot be listed, or a certificate lacks its key.
-pub(super) fn find(folders: &[PathBuf], registry: &str) -> Result<Found, RegistryError> {
-    let mut found = Found::default();
+pub(super) fn find(folders: &[PathBuf], registry: &str) -> Result<CertFiles, RegistryError> {
+    let mut found = CertFiles::default();
     // `..` is accepted as a host name elsewhere, so reject it here.
     if registry.starts_with('.') {
         return Ok(found);
@@ -118,9 +118,9 @@ mod tests {
         put(one.join("outside.crt"));
         let folders = [one.clone(), dir.path().join("none"), two.clone()];
         let found = find(&folders, "r.io:5000").unwrap();
-        assert_eq!(found, Found { authorities: vec![ca, other], client: Some(pair) });
+        assert_eq!(found, CertFiles { authorities: vec![ca, other], client: Some(pair) });
         for registry in ["r.io", "..", ".", "other"] {
-            assert_eq!(find(&folders, registry).unwrap(), Found::default(), "{registry}");
+            assert_eq!(find(&folders, registry).unwrap(), CertFiles::default(), "{registry}");
         }
         put(one.join("alone/client.cert"));
         put(two.join("keyed/client.key"));

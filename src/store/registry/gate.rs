@@ -62,7 +62,7 @@ pub(super) fn refuse_address(reach: &Reach, url: &Url) -> Option<&'static str> {
 /// The name resolved only to refused addresses.
 #[derive(Debug, thiserror::Error)]
 #[error("{name} leads to {kind} address, which is refused")]
-pub(super) struct Refused {
+pub(super) struct RefusedAddress {
     name: String,
     kind: &'static str,
 }
@@ -92,7 +92,7 @@ impl Resolve for Resolver {
             if good.is_empty() && !bad.is_empty() {
                 let link_local = bad.iter().any(|address| is_link_local(address.ip()));
                 let kind = if link_local { "a link-local" } else { "a private" };
-                return Err(Refused { name: name.as_str().to_owned(), kind }.into());
+                return Err(RefusedAddress { name: name.as_str().to_owned(), kind }.into());
             }
             Ok(Box::new(good.into_iter()) as Addrs)
         })

@@ -17,7 +17,7 @@ use url::Url;
 
 use super::TARGET;
 use super::address::{base_url, same_origin};
-use super::backoff::Budget;
+use super::backoff::RetryBudget;
 use super::config::{ClientConfig, Limits};
 use super::error::{Answer, Asked, CredentialOrigin, RegistryError, shown};
 use super::gate::{Reach, Resolver, refuse_address};
@@ -25,7 +25,7 @@ use super::one_line::one_line;
 use super::outage::Outages;
 use super::proxy::Proxies;
 use super::tls::Tls;
-use super::transport::{Context, TransportError};
+use super::transport::{RequestContext, TransportError};
 use crate::progress::{Progress, ProgressEvent, causes};
 use crate::store::Traffic;
 
@@ -91,7 +91,7 @@ pub(super) struct Common {
     limits: Limits,
     /// Whether requests are retried for as long as their callers wait.
     endless: AtomicBool,
-    budget: Budget,
+    budget: RetryBudget,
     outages: Outages,
     /// Limits the connections for reading large blobs.
     slots: Arc<Semaphore>,
@@ -164,7 +164,7 @@ impl Common {
             tls,
             proxies,
             reach: config.reach.clone(),
-            budget: Budget::new(config.limits.failures),
+            budget: RetryBudget::new(config.limits.failures),
             limits: config.limits.clone(),
             endless: AtomicBool::new(false),
             outages: Outages::default(),
@@ -212,7 +212,7 @@ impl Http {
         self.own_authorities
     }
 
-    pub(super) fn budget(&self) -> &Budget {
+    pub(super) fn budget(&self) -> &RetryBudget {
         &self.common.budget
     }
 
@@ -281,7 +281,7 @@ impl Http {
         authorization: Option<Authorization>,
         asked: Asked,
         trail: &mut Trail,
-    ) -> Result<(reqwest::Response, Asked, Context), RegistryError> {
+    ) -> Result<(reqwest::Response, Asked, RequestContext), RegistryError> {
         let Common { reach, proxies, .. } = &*self.common;
         if let Some(reason) = refuse_address(reach, &request.url) {
             return Err(RegistryError::Detour { asked, to: shown(&request.url), reason });
@@ -292,8 +292,10 @@ impl Http {
             Err(_) if reach.is_public_only() => None,
             Err(source) => return Err(RegistryError::Proxy { asked, source }),
         };
-        let context =
-            Context { proxy: proxy.map(|proxy| proxy.to_string().into()), own_authorities: self.own_authorities };
+        let context = RequestContext {
+            proxy: proxy.map(|proxy| proxy.to_string().into()),
+            own_authorities: self.own_authorities,
+        };
         let connections = if same_origin(&self.origin, &request.url) { &self.home } else { &self.away };
         let client = if reach.is_inside(&request.url) { &connections.inside } else { &connections.outside };
         let mut builder = client
@@ -413,7 +415,7 @@ pub(super) struct Response {
     inner: reqwest::Response,
     pace: Pace,
     idle: Duration,
-    context: Context,
+    context: RequestContext,
     trail: Trail,
     /// The number of bytes in all responses.
     all: Arc<AtomicU64>,

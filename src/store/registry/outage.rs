@@ -29,7 +29,7 @@ struct Outage {
 }
 
 /// The state of a registry after a failure.
-pub(super) struct Failure {
+pub(super) struct OutageFailure {
     pub known: bool,
     /// How long the registry has been unreachable.
     pub lasts: Duration,
@@ -44,13 +44,13 @@ impl Outages {
         }
     }
 
-    pub(super) fn failed(&self, registry: &str, now: Instant) -> Failure {
+    pub(super) fn failed(&self, registry: &str, now: Instant) -> OutageFailure {
         self.with(registry, |seen| {
             let outage = seen.outage.take().filter(|outage| now - outage.last < FORGOTTEN);
             let outage = outage.unwrap_or(Outage { since: now, last: now, told: false });
             let lasts = now - outage.since;
             seen.outage = Some(Outage { last: now, ..outage });
-            Failure { known: seen.known, lasts }
+            OutageFailure { known: seen.known, lasts }
         })
     }
 

@@ -20,7 +20,7 @@ const LIFETIME: Duration = Duration::from_secs(300);
 
 /// The most recent places, newest first.
 #[derive(Default)]
-pub(super) struct Places(Mutex<VecDeque<Place>>);
+pub(super) struct RecentPlaces(Mutex<VecDeque<Place>>);
 
 struct Place {
     /// The path of the blob at the registry, including the repository.
@@ -29,7 +29,7 @@ struct Place {
     since: Instant,
 }
 
-impl Places {
+impl RecentPlaces {
     /// The last place of a blob, unless `request` is of another kind or refuses cached responses.
     pub(super) fn of(&self, request: &Request) -> Option<Url> {
         if !is_remembered(request) || request.headers.contains_key(CACHE_CONTROL) {

@@ -16,7 +16,7 @@ use super::auth::{Authorizer, Scope};
 use super::config::ClientConfig;
 use super::error::{Asked, RegistryError, is_transient_status, shown};
 use super::http::{Common, Http, Request, Response};
-use super::places::Places;
+use super::places::RecentPlaces;
 use super::referrers::ReferrersApi;
 use super::retry::Retry;
 use super::transport::TransportKind;
@@ -32,7 +32,7 @@ pub(super) struct Registry {
     /// The registry as the user named it.
     pub name: Arc<str>,
     pub ranges: Ranges,
-    pub places: Places,
+    pub places: RecentPlaces,
     pub referrers: ReferrersApi,
     auth: Authorizer,
     scheme: Scheme,
@@ -85,7 +85,7 @@ impl Registry {
             http,
             name,
             ranges: Ranges::default(),
-            places: Places::default(),
+            places: RecentPlaces::default(),
             referrers: ReferrersApi::default(),
             auth,
             scheme,

@@ -69,7 +69,7 @@ pub enum Untrusted {
 
 /// Further facts about a failed request.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Context {
+pub(super) struct RequestContext {
     pub proxy: Option<Arc<str>>,
     /// Whether the user gave certificate authorities for this registry.
     pub own_authorities: bool,
@@ -77,13 +77,13 @@ pub(super) struct Context {
 
 impl TransportError {
     /// Joins the causes on one line, without outer ones that add nothing, and without URLs.
-    pub(super) fn new(error: reqwest::Error, context: &Context) -> TransportError {
+    pub(super) fn new(error: reqwest::Error, context: &RequestContext) -> TransportError {
         let error = error.without_url();
         let mut kind = if error.is_connect() { TransportKind::Connect } else { TransportKind::Broken };
         let mut causes: Vec<String> = Vec::new();
         let mut next: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(&error);
         while let Some(cause) = next {
-            if cause.is::<super::gate::Refused>() {
+            if cause.is::<super::gate::RefusedAddress>() {
                 kind = TransportKind::Refused;
             }
             if cause.is::<super::gate::Unresolved>() {
@@ -133,7 +133,7 @@ fn rustls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a 
 }
 
 /// Rephrases rustls's errors, which are written for programmers.
-fn of_tls(error: &rustls::Error, context: &Context) -> (TransportKind, String) {
+fn of_tls(error: &rustls::Error, context: &RequestContext) -> (TransportKind, String) {
     use rustls::Error;
     match error {
         Error::InvalidMessage(_) => (TransportKind::NotTls, "the server does not speak TLS".to_owned()),
@@ -172,7 +172,7 @@ fn of_alert(alert: AlertDescription) -> (TransportKind, String) {
     }
 }
 
-fn of_certificate(error: &CertificateError, context: &Context) -> (Untrusted, String) {
+fn of_certificate(error: &CertificateError, context: &RequestContext) -> (Untrusted, String) {
     let date = |seconds: u64| httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.min(1 << 37)));
     match error {
         CertificateError::ExpiredContext { not_after, .. } => {

@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use super::distribution::{Request, Target, push};
+use super::distribution::{PushRequest, PushTarget, push};
 use super::{Headers, Ignored, Item, cut};
 
 const PUSHED: &str = "Microsoft.ContainerRegistry.ImagePushed";
@@ -17,8 +17,8 @@ const LONGEST_CODE: usize = 512;
 struct Webhook {
     id: Option<String>,
     action: String,
-    target: Target,
-    request: Request,
+    target: PushTarget,
+    request: PushRequest,
 }
 
 #[derive(Deserialize)]

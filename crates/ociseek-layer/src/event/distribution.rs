@@ -16,14 +16,14 @@ struct Event {
     id: Option<String>,
     action: String,
     #[serde(default)]
-    target: Target,
+    target: PushTarget,
     #[serde(default)]
-    request: Request,
+    request: PushRequest,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Target {
+pub(super) struct PushTarget {
     media_type: Option<String>,
     digest: Option<String>,
     #[serde(default)]
@@ -32,7 +32,7 @@ pub(super) struct Target {
 }
 
 #[derive(Default, Deserialize)]
-pub(super) struct Request {
+pub(super) struct PushRequest {
     /// The registry's name as the pushing client addressed it.
     host: Option<String>,
 }
@@ -42,7 +42,7 @@ pub(super) fn parse(body: &[u8]) -> serde_json::Result<Vec<Item>> {
     Ok(events.iter().map(|event| push(event.id.as_deref(), &event.action, &event.target, &event.request)).collect())
 }
 
-pub(super) fn push(id: Option<&str>, action: &str, target: &Target, request: &Request) -> Item {
+pub(super) fn push(id: Option<&str>, action: &str, target: &PushTarget, request: &PushRequest) -> Item {
     if action != "push" {
         return Err(Ignored::NotAPush(cut(action)));
     }

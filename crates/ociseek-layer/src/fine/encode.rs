@@ -5,9 +5,9 @@ use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use super::frame::Compressor;
-use super::head::{self, Header, Places, group_of};
+use super::head::{self, FineHeader, PageOrder, group_of};
 use super::layer::members;
-use super::pages::{Stored, Writer};
+use super::pages::{PageWriter, Stored};
 use super::{FineError, FineLayer, FineSpans, MAX_HEAD, PageId, Windows, entries};
 use crate::digest::Digest;
 use crate::offset::SpanId;
@@ -39,14 +39,14 @@ impl FineLayer {
         /// Higher levels take several times as long and save only a twentieth.
         const LEVEL: i32 = 6;
         let start = normal(start, &self.spans);
-        let places = Places::new(&self.spans, &start);
+        let places = PageOrder::new(&self.spans, &start);
         let pages = self.pages(&places)?;
         let (spans, files) = (head::encode_spans(&self.spans, &start), entries::encode(&self.files));
         let mut compressor = Compressor::new(LEVEL);
         let (stored_spans, stored_files) = (compressor.compress(&spans)?, compressor.compress(&files)?);
         let size = |bytes: &[u8]| u32::try_from(bytes.len()).ok().filter(|size| *size as usize <= MAX_HEAD);
         let sizes = |stored: &[u8], plain: &[u8]| Some([size(stored)?, size(plain)?]);
-        let header = Header {
+        let header = FineHeader {
             codec: self.spans.codec(),
             layer: self.spans.layer(),
             blob_size: self.spans.blob_size(),
@@ -77,10 +77,10 @@ impl FineLayer {
         Ok(EncodedFine { digest: Digest::sha256(&bytes), bytes, head_size, head_digest, start_size })
     }
 
-    fn pages(&self, places: &Places) -> Result<Vec<Stored>, FineError> {
+    fn pages(&self, places: &PageOrder) -> Result<Vec<Stored>, FineError> {
         let mut decoded: BTreeMap<usize, Windows> = BTreeMap::new();
         let mut pages = Vec::with_capacity(places.pages().len());
-        let mut writer = Writer::default();
+        let mut writer = PageWriter::default();
         for page in places.pages() {
             let spans = places.spans(page);
             let group = group_of(spans[0]);

@@ -37,7 +37,7 @@ pub struct FineHead {
     spans: FineSpans,
     files: Vec<FileMetadata>,
     start: Vec<Range<SpanId>>,
-    places: Places,
+    places: PageOrder,
     pages: Vec<Page>,
     size: u64,
     start_size: u64,
@@ -53,7 +53,7 @@ struct Page {
 
 /// The fixed part of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct FineHeader {
     pub codec: Codec,
     pub layer: Digest,
     pub blob_size: u64,
@@ -69,7 +69,7 @@ pub(super) struct Header {
     pub entries_size: [u32; 2],
 }
 
-impl Header {
+impl FineHeader {
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&MAGIC);
         out.push(VERSION);
@@ -87,7 +87,7 @@ impl Header {
 
     /// # Errors
     /// If the format or version is not the expected one, or the head would be too large.
-    pub(super) fn parse(bytes: &[u8]) -> Result<Header, FineError> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<FineHeader, FineError> {
         let mut reader = Reader::new(bytes, "header");
         if reader.bytes(MAGIC.len()).ok() != Some(&MAGIC[..]) {
             return Err(FineError::Magic);
@@ -110,7 +110,7 @@ impl Header {
         let mut word = || Ok::<_, FineError>(u32::from_le_bytes(array(reader.bytes(4)?)));
         let (spans, entries, pages, start) = (word()?, word()?, word()?, word()?);
         let (spans_size, entries_size) = ([word()?, word()?], [word()?, word()?]);
-        let header = Header {
+        let header = FineHeader {
             codec,
             layer,
             blob_size,
@@ -156,7 +156,7 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
 /// holds what the start left of a group of [`PAGE_SPANS`] neighbours, so a start changes only the
 /// groups that it takes windows from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Places {
+pub(super) struct PageOrder {
     /// The spans of all pages.
     order: Vec<SpanId>,
     /// Where in `order` each page ends.
@@ -172,12 +172,12 @@ pub(super) fn group_of(span: SpanId) -> usize {
     (span.0 as usize - 1) / PAGE_SPANS
 }
 
-impl Places {
+impl PageOrder {
     /// Memory for each span, in bytes.
     const PER_SPAN: u64 = 32;
 
     /// `start` must not repeat a span, and all its spans must exist.
-    pub(super) fn new(spans: &FineSpans, start: &[Range<SpanId>]) -> Places {
+    pub(super) fn new(spans: &FineSpans, start: &[Range<SpanId>]) -> PageOrder {
         let has_window = |span: &SpanId| spans.has_window(*span);
         let mut order: Vec<_> = start.iter().cloned().flat_map(SpanId::each).filter(has_window).collect();
         let mut ends: Vec<usize> = (0..order.len()).step_by(PAGE_SPANS).skip(1).collect();
@@ -197,7 +197,7 @@ impl Places {
                 None => ends.push(order.len()),
             }
         }
-        let mut places = Places { order, ends, start_pages, page_of: vec![None; spans.count() as usize] };
+        let mut places = PageOrder { order, ends, start_pages, page_of: vec![None; spans.count() as usize] };
         for page in places.pages() {
             for at in places.members(page) {
                 places.page_of[places.order[at].0 as usize] = Some(page);
@@ -255,7 +255,7 @@ pub(super) fn encode_page(stored: &[u8], plain: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(Digest::sha256(stored).as_bytes());
 }
 
-fn decode_starts(header: &Header, reader: &mut Reader<'_>, proofs: &[u8]) -> Result<Vec<FineStart>, FineError> {
+fn decode_starts(header: &FineHeader, reader: &mut Reader<'_>, proofs: &[u8]) -> Result<Vec<FineStart>, FineError> {
     let mut states = vec![ChainState::INITIAL];
     states.extend(proofs.as_chunks().0.iter().map(|bytes| ChainState::from_bytes(*bytes)));
     let at_start = FineStart { input: Compressed(0), output: Uncompressed(0), bits: 0, state: ChainState::INITIAL };
@@ -283,7 +283,7 @@ fn decode_starts(header: &Header, reader: &mut Reader<'_>, proofs: &[u8]) -> Res
     Ok(starts)
 }
 
-fn decode_start(header: &Header, reader: &mut Reader<'_>) -> Result<Vec<Range<SpanId>>, FineError> {
+fn decode_start(header: &FineHeader, reader: &mut Reader<'_>) -> Result<Vec<Range<SpanId>>, FineError> {
     // A range takes at least two bytes.
     if header.start as usize > reader.left() / 2 {
         return Err(FineError::Short(SPANS));
@@ -312,8 +312,8 @@ fn decode_start(header: &Header, reader: &mut Reader<'_>) -> Result<Vec<Range<Sp
 /// fit into memory.
 pub fn decode_head(head: &[u8], document_size: u64, memory: &mut Charge) -> Result<FineHead, FineError> {
     /// A span while it is decoded and afterwards, and its place in a page.
-    const SPAN: u64 = 2 * size_of::<FineStart>() as u64 + 8 + Places::PER_SPAN;
-    let header = Header::parse(head)?;
+    const SPAN: u64 = 2 * size_of::<FineStart>() as u64 + 8 + PageOrder::PER_SPAN;
+    let header = FineHeader::parse(head)?;
     let (expected, actual) = (header.head_size(), head.len() as u64);
     if expected != actual {
         return Err(FineError::HeadSize { expected, actual });
@@ -337,11 +337,11 @@ pub fn decode_head(head: &[u8], document_size: u64, memory: &mut Charge) -> Resu
     let starts = decode_starts(&header, &mut reader, proofs)?;
     let start = decode_start(&header, &mut reader)?;
     reader.end()?;
-    let Header { layer, codec, blob_size, tar_end, span_size, .. } = header;
+    let FineHeader { layer, codec, blob_size, tar_end, span_size, .. } = header;
     let tar_end = Uncompressed(tar_end);
     let spans = FineSpans::new(SpanParts { layer, codec, blob_size, tar_end, span_size, starts })?;
 
-    let places = Places::new(&spans, &start);
+    let places = PageOrder::new(&spans, &start);
     let (pages, size) = decode_pages(&header, &places, stored_pages)?;
     if size != document_size {
         return Err(FineError::DocumentSize { expected: size, actual: document_size });
@@ -356,7 +356,7 @@ pub fn decode_head(head: &[u8], document_size: u64, memory: &mut Charge) -> Resu
 }
 
 /// Decodes the list of pages. Also returns the end of the last one.
-fn decode_pages(header: &Header, places: &Places, stored: &[u8]) -> Result<(Vec<Page>, u64), FineError> {
+fn decode_pages(header: &FineHeader, places: &PageOrder, stored: &[u8]) -> Result<(Vec<Page>, u64), FineError> {
     let expected = places.pages().len() as u64;
     if u64::from(header.pages) != expected {
         return Err(FineError::PageCount { expected, actual: header.pages.into() });

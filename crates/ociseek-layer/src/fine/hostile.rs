@@ -1,6 +1,6 @@
 //! Invalid documents, grouped by rule: each has one fault and is refused within bounded memory.
 
-use super::head::{HEADER, Header};
+use super::head::{FineHeader, HEADER};
 use super::tests::{layer, ranges, spans};
 use super::*;
 use crate::budget::{Budget, Charge};
@@ -19,7 +19,7 @@ fn compressed(plain: &[u8]) -> Vec<u8> {
 /// A document in separate parts, to be changed one at a time.
 #[derive(Clone)]
 struct Document {
-    header: Header,
+    header: FineHeader,
     /// Decoded. `frames` overrides what is stored for it.
     spans: Vec<u8>,
     entries: Vec<u8>,
@@ -51,7 +51,7 @@ impl Document {
     fn new() -> Document {
         let (layer, _) = layer(30, Codec::Gzip);
         let bytes = layer.encode(&ranges(&[(17, 20), (3, 5)])).unwrap().bytes;
-        let header = Header::parse(&bytes).unwrap();
+        let header = FineHeader::parse(&bytes).unwrap();
         let head = decode_head(&bytes[..header.head_size() as usize], bytes.len() as u64, &mut room()).unwrap();
         let stored = |range: std::ops::Range<u64>| &bytes[range.start as usize..range.end as usize];
         let first = HEADER as u64;
@@ -364,7 +364,7 @@ fn many_names_out_of_few_bytes() {
     (file.name, file.size, file.pax) = (vec![b'n'; 1 << 20].into(), 0, Box::default());
     let count = 300;
     let document = Document::new().with_files(|files| *files = vec![file; count]);
-    let document = Document { header: Header { entries: count as u32, ..document.header }, ..document };
+    let document = Document { header: FineHeader { entries: count as u32, ..document.header }, ..document };
     assert!(document.entries.len() < 2 << 20);
     let bytes = document.bytes();
     assert!(matches!(decode(&bytes, &mut Budget::new(64 << 20).open()), Err(FineError::Memory(_))));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 
-use super::head::{Header, decode_head, group_of};
+use super::head::{FineHeader, decode_head, group_of};
 use super::pages::{self, Stored};
 use super::{FineError, FineSpans, PAGE_SPANS, PageId, SpanWindow, Windows, decode_page, entries, frame};
 use crate::budget::Charge;
@@ -108,7 +108,7 @@ pub(super) fn members(spans: &FineSpans, group: usize) -> Vec<SpanId> {
 /// Those of [`decode_head`] and [`decode_page`].
 pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineError> {
     let what = || format!("a fine document of {} bytes", document.len());
-    let size = Header::parse(document)?.head_size();
+    let size = FineHeader::parse(document)?.head_size();
     let (expected, actual) = (size, document.len() as u64);
     let head = usize::try_from(size).ok().and_then(|size| document.get(..size));
     let head = decode_head(head.ok_or(FineError::HeadSize { expected, actual })?, actual, memory)?;
@@ -132,7 +132,7 @@ pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineErr
     let (files, spans) = head.into_parts();
     let last = SpanId(spans.count().saturating_sub(1));
     let count = if spans.has_window(last) { group_of(last) + 1 } else { 0 };
-    let mut writer = pages::Writer::default();
+    let mut writer = pages::PageWriter::default();
     for group in 0..count {
         if let Entry::Vacant(entry) = groups.entry(group) {
             let members = members(&spans, group);
@@ -147,7 +147,7 @@ pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineErr
 pub(crate) struct Groups {
     stored: Vec<Stored>,
     pending: Vec<SpanWindow>,
-    writer: pages::Writer,
+    writer: pages::PageWriter,
 }
 
 impl Groups {

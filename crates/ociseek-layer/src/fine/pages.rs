@@ -73,20 +73,20 @@ pub(super) struct Stored {
 
 /// Encodes windows as pages, one after the other.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct PageWriter {
     compressor: Compressor,
     plain: Vec<u8>,
 }
 
-impl Default for Writer {
-    fn default() -> Writer {
+impl Default for PageWriter {
+    fn default() -> PageWriter {
         /// Higher levels take three times as long and save only a twentieth.
         const LEVEL: i32 = 3;
-        Writer { compressor: Compressor::new(LEVEL), plain: Vec::new() }
+        PageWriter { compressor: Compressor::new(LEVEL), plain: Vec::new() }
     }
 }
 
-impl Writer {
+impl PageWriter {
     /// Encodes the next page.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use crate::tar::{TarError, TarFault, Walker};
 use crate::ztoc::{FileMetadata, MAX_ENCODED};
 
 /// How to treat entries that a ztoc cannot express or that consumers could not serve.
-pub(super) enum Policy {
+pub(super) enum EntryPolicy {
     /// One such entry makes the layer unservable: nothing is published.
     Strict,
     /// They are skipped or adapted, with a note: the layer is only read locally.
@@ -19,7 +19,7 @@ pub(super) enum Policy {
 
 /// Takes the plain bytes of a layer and collects its entries.
 pub(super) struct Contents {
-    policy: Policy,
+    policy: EntryPolicy,
     walker: Walker,
     /// Plain bytes so far, including those after the end of the tar.
     size: u64,
@@ -64,10 +64,10 @@ const LEAST_LIMIT: usize = 64 << 20;
 const PER_BYTE: usize = 64;
 
 impl Contents {
-    pub(super) fn new(policy: Policy, memory: Charge) -> Contents {
+    pub(super) fn new(policy: EntryPolicy, memory: Charge) -> Contents {
         let walker = match policy {
-            Policy::Strict => Walker::new(),
-            Policy::Lenient(_) => Walker::past_sparse_files(),
+            EntryPolicy::Strict => Walker::new(),
+            EntryPolicy::Lenient(_) => Walker::past_sparse_files(),
         };
         Contents {
             policy,
@@ -99,8 +99,8 @@ impl Contents {
                 return;
             }
             let listed = match policy {
-                Policy::Strict => consumer::file(entry).map(|file| Some(Bent { file, is_sparse: false })),
-                Policy::Lenient(notes) => Ok(lenient::file(entry, notes)),
+                EntryPolicy::Strict => consumer::file(entry).map(|file| Some(Bent { file, is_sparse: false })),
+                EntryPolicy::Lenient(notes) => Ok(lenient::file(entry, notes)),
             };
             match listed {
                 Ok(None) => {}
@@ -162,12 +162,12 @@ impl Contents {
     }
 
     pub(super) fn is_strict(&self) -> bool {
-        matches!(self.policy, Policy::Strict)
+        matches!(self.policy, EntryPolicy::Strict)
     }
 
     /// Records a note, if the policy is lenient.
     pub(super) fn note(&mut self, warning: String) {
-        if let Policy::Lenient(notes) = &mut self.policy {
+        if let EntryPolicy::Lenient(notes) = &mut self.policy {
             notes.warn(warning);
         }
     }
@@ -199,8 +199,8 @@ impl Contents {
         };
         let end = walker.finish().map_err(|error| explain(error, &head))?;
         let notes = match policy {
-            Policy::Strict => Notes::default(),
-            Policy::Lenient(notes) => notes,
+            EntryPolicy::Strict => Notes::default(),
+            EntryPolicy::Lenient(notes) => notes,
         };
         Ok(Listed { files, sparse, notes, end, size, memory })
     }

@@ -12,7 +12,7 @@ use crate::offset::{Compressed, Uncompressed};
 
 /// A message from the decoding half to the hashing half.
 #[derive(Debug)]
-pub(super) enum Note {
+pub(super) enum FineMessage {
     /// A span starts here. Its state is not known yet.
     Start(FineStart),
     /// The window of the next span that has one, without its lead.
@@ -30,7 +30,7 @@ pub(super) struct FineGzip {
     window: Box<[u8; WINDOW]>,
     /// Whether the last block became a checkpoint that needs a window.
     is_new: bool,
-    notes: Vec<Note>,
+    notes: Vec<FineMessage>,
 }
 
 impl FineGzip {
@@ -49,7 +49,7 @@ impl FineGzip {
         if is_next {
             self.is_new = self.last.is_some();
             self.last = Some(next);
-            self.notes.push(Note::Start(next));
+            self.notes.push(FineMessage::Start(next));
             self.window.copy_from_slice(at.window);
         }
     }
@@ -60,11 +60,11 @@ impl FineGzip {
     }
 
     pub(super) fn used(&mut self, used: &Used) {
-        self.notes.push(Note::Window(SpanWindow::new(&[], &self.window, used)));
+        self.notes.push(FineMessage::Window(SpanWindow::new(&[], &self.window, used)));
     }
 
     /// The messages since the last call.
-    pub(super) fn notes(&mut self) -> Vec<Note> {
+    pub(super) fn notes(&mut self) -> Vec<FineMessage> {
         std::mem::take(&mut self.notes)
     }
 }
@@ -77,10 +77,10 @@ pub(super) struct FinePlain {
 
 impl FinePlain {
     /// The spans that start before the byte `end` and were not returned by earlier calls.
-    pub(super) fn notes(&mut self, end: Compressed) -> Vec<Note> {
+    pub(super) fn notes(&mut self, end: Compressed) -> Vec<FineMessage> {
         let mut notes = Vec::new();
         while self.next < end.0 {
-            notes.push(Note::Start(start(Compressed(self.next), Uncompressed(self.next), 0)));
+            notes.push(FineMessage::Start(start(Compressed(self.next), Uncompressed(self.next), 0)));
             self.next += SPAN_SIZE;
         }
         notes
@@ -124,15 +124,15 @@ impl FineHashes {
     }
 
     /// Takes the scan's messages about the bytes that come next.
-    pub(super) fn note(&mut self, notes: &[Note]) {
+    pub(super) fn note(&mut self, notes: &[FineMessage]) {
         for note in notes {
             match note {
                 // The first span starts with the initial SHA-256 state, so it needs no proof.
-                Note::Start(start) if self.made.starts.is_empty() && self.pending.is_empty() => {
+                FineMessage::Start(start) if self.made.starts.is_empty() && self.pending.is_empty() => {
                     self.made.starts.push(*start);
                 }
-                Note::Start(start) => self.pending.push_back(*start),
-                Note::Window(window) => self.windows.push_back(window.clone()),
+                FineMessage::Start(start) => self.pending.push_back(*start),
+                FineMessage::Window(window) => self.windows.push_back(window.clone()),
             }
         }
         self.join();

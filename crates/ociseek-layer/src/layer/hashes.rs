@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::Sender;
 
-use super::fine::{FineHashes, FineMade, Note};
+use super::fine::{FineHashes, FineMade, FineMessage};
 use super::spans::{SpanHashes, SpanStart};
 use crate::budget::Charge;
 use crate::digest::{Algorithm, Digest, Hasher};
@@ -10,14 +10,14 @@ use crate::fine::FineError;
 
 /// The spans that [`LayerScan`](super::scan::LayerScan) found in the bytes it was given.
 #[derive(Debug)]
-pub(super) struct Spans {
-    pub(super) found: Found,
+pub(super) struct ScannedSpans {
+    pub(super) found: SpanStarts,
     /// The messages for the fine document. Empty if none is collected.
-    pub(super) fine: Vec<Note>,
+    pub(super) fine: Vec<FineMessage>,
 }
 
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum SpanStarts {
     /// More bytes are needed to tell.
     Undecided,
     /// The layer gets no ztoc.
@@ -65,19 +65,19 @@ impl LayerHashes {
     }
 
     /// Takes the next bytes of the blob, with what the scan found in them.
-    pub(super) fn push(&mut self, chunk: &[u8], spans: &Spans) {
+    pub(super) fn push(&mut self, chunk: &[u8], spans: &ScannedSpans) {
         self.push_all(&[chunk], spans);
     }
 
     /// Takes chunks that the scan took together.
-    pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C], spans: &Spans) {
+    pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C], spans: &ScannedSpans) {
         let mut starts = match &spans.found {
-            Found::Undecided => None,
-            Found::Unwanted => {
+            SpanStarts::Undecided => None,
+            SpanStarts::Unwanted => {
                 (self.spans, self.fine) = (None, None);
                 Some(&[][..])
             }
-            Found::Starts(starts) => Some(&starts[..]),
+            SpanStarts::Starts(starts) => Some(&starts[..]),
         };
         if let Some(fine) = &mut self.fine {
             fine.note(&spans.fine);

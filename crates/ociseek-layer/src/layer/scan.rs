@@ -4,10 +4,10 @@ use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use super::contents::{Contents, Listed, Policy};
+use super::contents::{Contents, EntryPolicy, Listed};
 use super::fine::{FineGzip, FineMade, FinePlain};
 use super::format::format;
-use super::hashes::{Found, Hashed, LayerHashes, Spans};
+use super::hashes::{Hashed, LayerHashes, ScannedSpans, SpanStarts};
 use super::lenient::Notes;
 use super::model::NoZtoc;
 use super::slices::{GzipSlices, KeepSpans, Slices};
@@ -108,7 +108,7 @@ struct Sound {
 
 /// The result of [`LayerScan::push_decoded`].
 pub(super) struct Decoded {
-    pub spans: Spans,
+    pub spans: ScannedSpans,
     /// Whether the bytes decoded in advance were usable.
     pub was_right: bool,
     /// A buffer to decode another stretch into.
@@ -194,7 +194,7 @@ impl LayerScan {
     ///
     /// # Errors
     /// If the layer is broken. Further calls fail the same way.
-    pub(super) fn push(&mut self, chunk: &[u8]) -> Result<Spans, LayerError> {
+    pub(super) fn push(&mut self, chunk: &[u8]) -> Result<ScannedSpans, LayerError> {
         self.push_all(&[chunk])
     }
 
@@ -202,7 +202,7 @@ impl LayerScan {
     ///
     /// # Errors
     /// As [`LayerScan::push`].
-    pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C]) -> Result<Spans, LayerError> {
+    pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C]) -> Result<ScannedSpans, LayerError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -287,7 +287,7 @@ impl LayerScan {
     ///
     /// # Errors
     /// The error of [`LayerScan::push`] if the layer is broken.
-    pub(super) fn end(&mut self) -> Result<Spans, LayerError> {
+    pub(super) fn end(&mut self) -> Result<ScannedSpans, LayerError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -330,11 +330,11 @@ impl Body {
         let compressed = match format {
             Format::Gzip => {
                 let fine = fine.then(FineGzip::new);
-                return Body::gzip(Policy::Strict, span_size, fine, None, memory);
+                return Body::gzip(EntryPolicy::Strict, span_size, fine, None, memory);
             }
             Format::Plain => {
                 let fine = fine.then(FinePlain::default);
-                return Body::plain(Policy::Strict, span_size, fine, None, memory);
+                return Body::plain(EntryPolicy::Strict, span_size, fine, None, memory);
             }
             Format::Zstd => "zstd",
             Format::Foreign(name) => name,
@@ -344,7 +344,7 @@ impl Body {
 
     fn to_read(format: Format, options: ReadOptions, hashed: Receiver<Digest>, memory: Charge) -> Body {
         let ReadOptions { span_size, whole_span_size, keeper, keeps_plain } = options;
-        let policy = Policy::Lenient(Notes::default());
+        let policy = EntryPolicy::Lenient(Notes::default());
         match format {
             Format::Gzip => {
                 let slices = keeper.map(|keeper| GzipSlices::new(Some(keeper), hashed));
@@ -367,7 +367,7 @@ impl Body {
     }
 
     fn gzip(
-        policy: Policy,
+        policy: EntryPolicy,
         span_size: u64,
         fine: Option<FineGzip>,
         slices: Option<GzipSlices>,
@@ -378,7 +378,13 @@ impl Body {
         Body::Gzip(Box::new(GzipBody { reader: GzipReader::new(), sink }))
     }
 
-    fn plain(policy: Policy, span_size: u64, fine: Option<FinePlain>, slices: Option<Slices>, memory: Charge) -> Body {
+    fn plain(
+        policy: EntryPolicy,
+        span_size: u64,
+        fine: Option<FinePlain>,
+        slices: Option<Slices>,
+        memory: Charge,
+    ) -> Body {
         let (contents, spans) = (Contents::new(policy, memory), PlainSpans::new(span_size));
         Body::Plain(Box::new(PlainBody { contents, spans, fine, slices }))
     }
@@ -415,21 +421,21 @@ impl Body {
     }
 
     /// The spans that began since the last call. `end` is the number of bytes of the blob so far.
-    fn spans(&mut self, end: Compressed) -> Spans {
+    fn spans(&mut self, end: Compressed) -> ScannedSpans {
         let found = match self {
-            Body::Unknown(_) => Found::Undecided,
-            Body::Unread(_) | Body::Failed(_) | Body::Zstd(..) => Found::Unwanted,
-            Body::Gzip(body) if body.sink.contents.is_refused() => Found::Unwanted,
-            Body::Gzip(body) => Found::Starts(body.sink.spans.starts()),
-            Body::Plain(body) if body.contents.is_refused() || body.slices.is_some() => Found::Unwanted,
-            Body::Plain(body) => Found::Starts(body.spans.starts(end)),
+            Body::Unknown(_) => SpanStarts::Undecided,
+            Body::Unread(_) | Body::Failed(_) | Body::Zstd(..) => SpanStarts::Unwanted,
+            Body::Gzip(body) if body.sink.contents.is_refused() => SpanStarts::Unwanted,
+            Body::Gzip(body) => SpanStarts::Starts(body.sink.spans.starts()),
+            Body::Plain(body) if body.contents.is_refused() || body.slices.is_some() => SpanStarts::Unwanted,
+            Body::Plain(body) => SpanStarts::Starts(body.spans.starts(end)),
         };
         let fine = match self {
             Body::Gzip(body) => body.sink.fine.as_mut().map(FineGzip::notes),
             Body::Plain(body) => body.fine.as_mut().map(|fine| fine.notes(end)),
             _ => None,
         };
-        Spans { found, fine: fine.unwrap_or_default() }
+        ScannedSpans { found, fine: fine.unwrap_or_default() }
     }
 
     fn finish(

@@ -359,7 +359,7 @@ fn decode_gzip(
     out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
 ) -> Result<(), SpanError> {
     let mut reader = GzipReader::resume(at, before);
-    let mut wanted = Wanted { left: size, out, is_broken_off: false };
+    let mut wanted = SpanFilter { left: size, out, is_broken_off: false };
     for piece in parts.iter().flat_map(|part| part.chunks(STEP)) {
         if wanted.is_over() {
             break;
@@ -373,19 +373,19 @@ fn decode_gzip(
 }
 
 /// Passes on only the bytes of one span.
-struct Wanted<'a> {
+struct SpanFilter<'a> {
     left: u64,
     out: &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     is_broken_off: bool,
 }
 
-impl Wanted<'_> {
+impl SpanFilter<'_> {
     fn is_over(&self) -> bool {
         self.left == 0 || self.is_broken_off
     }
 }
 
-impl Sink for Wanted<'_> {
+impl Sink for SpanFilter<'_> {
     fn output(&mut self, bytes: &[u8]) {
         let taken = usize::try_from(self.left).map_or(bytes.len(), |left| left.min(bytes.len()));
         if taken > 0 && !self.is_broken_off {

@@ -3,10 +3,10 @@
 
 use super::error::{TreeError, TreeFault};
 use super::inode::{Inode, What, bounded, device};
-use super::lookup::{Lookup, Seen, Written};
+use super::lookup::{InodeKind, Lookup, TarPath};
 use super::model::{EntryId, Extent};
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
-use super::warnings::Warnings;
+use super::warnings::TreeWarnings;
 use super::xattrs::{self, XattrRule};
 use crate::layer::map::Entries;
 use crate::offset::LayerId;
@@ -27,7 +27,7 @@ const WORK_PER_ENTRY: u64 = 100;
 pub(super) struct Applier<'a> {
     pub paths: Paths<'a>,
     pub inodes: Vec<Inode<'a>>,
-    pub warnings: Warnings,
+    pub warnings: TreeWarnings,
     /// For a layer on its own: whiteouts are ordinary files, and links to other layers are ignored.
     is_raw: bool,
     implied: u32,
@@ -49,7 +49,7 @@ impl<'a> Applier<'a> {
             is_raw,
             paths: Paths::new(0),
             inodes: vec![Inode::directory(0)],
-            warnings: Warnings::default(),
+            warnings: TreeWarnings::default(),
             implied: 0,
             work: WORK,
         }
@@ -91,7 +91,7 @@ impl<'a> Applier<'a> {
         if entry.file.name.contains(&0) {
             return Err(TreeFault::Nul);
         }
-        let mut name = Written::clean(&entry.file.name);
+        let mut name = TarPath::clean(&entry.file.name);
         let Some(base) = name.pop() else { return Ok(false) };
         let parent = self.parent(name)?;
         if !self.is_raw && base == OPAQUE {
@@ -131,7 +131,7 @@ impl<'a> Applier<'a> {
     }
 
     /// The directory at `path`, found through symbolic links and created if it does not exist.
-    fn parent(&mut self, path: Written<'a>) -> Result<PathId, TreeFault> {
+    fn parent(&mut self, path: TarPath<'a>) -> Result<PathId, TreeFault> {
         let parts = self.lookup().root_path(path)?;
         let found = self.lookup().find(&parts)?.ok_or(TreeFault::LinkLoop)?;
         let mut directory = found.deepest;
@@ -190,7 +190,7 @@ impl<'a> Applier<'a> {
             Some(slash) => (&target[..=slash], &target[slash + 1..]),
             None => (&target[..0], target),
         };
-        let mut path = self.lookup().root_path(Written::new(parents))?;
+        let mut path = self.lookup().root_path(TarPath::new(parents))?;
         match base {
             b"" | b"." => {}
             b".." => {
@@ -242,7 +242,7 @@ impl<'a> Applier<'a> {
     }
 
     fn set_time_again(&mut self, file: &'a FileMetadata) -> Result<(), TreeFault> {
-        let path = self.lookup().root_path(Written::clean(&file.name))?;
+        let path = self.lookup().root_path(TarPath::clean(&file.name))?;
         let found = self.lookup().find(&path)?.filter(|found| found.missing == 0).ok_or(TreeFault::DirectoryGone)?;
         let inode = self.paths.inode(found.deepest).and_then(|inode| self.inodes.get_mut(inode as usize));
         if let Some(inode) = inode {
@@ -318,12 +318,12 @@ impl<'a> Applier<'a> {
         directory.filter(|directory| directory.mode & 0o2000 != 0).map_or(0, |directory| directory.gid)
     }
 
-    fn lookup(&mut self) -> Lookup<'_, 'a, impl Fn(u32) -> Seen<'a>> {
+    fn lookup(&mut self) -> Lookup<'_, 'a, impl Fn(u32) -> InodeKind<'a>> {
         let Applier { paths, inodes, work, .. } = self;
         let seen = |inode: u32| match inodes.get(inode as usize).map(|inode| &inode.what) {
-            Some(What::Directory) => Seen::Directory,
-            Some(What::Symlink(target)) => Seen::Symlink(target),
-            _ => Seen::Other,
+            Some(What::Directory) => InodeKind::Directory,
+            Some(What::Symlink(target)) => InodeKind::Symlink(target),
+            _ => InodeKind::Other,
         };
         Lookup { paths, seen, work }
     }

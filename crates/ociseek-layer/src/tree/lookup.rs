@@ -15,21 +15,21 @@ const MAX_KERNEL_LINKS: u32 = 40;
 
 /// A path as written in the tar.
 #[derive(Clone)]
-pub(super) struct Written<'a> {
+pub(super) struct TarPath<'a> {
     is_absolute: bool,
     /// Without empty parts, but possibly with `.` and `..`.
     parts: Vec<&'a [u8]>,
 }
 
 /// The types of existing inodes, as far as lookups need them.
-pub(super) enum Seen<'a> {
+pub(super) enum InodeKind<'a> {
     Directory,
     Symlink(&'a [u8]),
     Other,
 }
 
 /// Names and the files at them.
-pub(super) struct Lookup<'t, 'a, F: Fn(u32) -> Seen<'a>> {
+pub(super) struct Lookup<'t, 'a, F: Fn(u32) -> InodeKind<'a>> {
     pub paths: &'t Paths<'a>,
     pub seen: F,
     /// The number of steps left.
@@ -37,22 +37,22 @@ pub(super) struct Lookup<'t, 'a, F: Fn(u32) -> Seen<'a>> {
 }
 
 /// How much of a path without symbolic links exists.
-pub(super) struct Found {
+pub(super) struct PathPrefix {
     /// The deepest existing directory or file ...
     pub deepest: PathId,
     /// ... and the number of parts missing after it.
     pub missing: usize,
 }
 
-impl<'a> Written<'a> {
-    pub(super) fn new(path: &'a [u8]) -> Written<'a> {
+impl<'a> TarPath<'a> {
+    pub(super) fn new(path: &'a [u8]) -> TarPath<'a> {
         let parts = path.split(|&b| b == b'/').filter(|part| !part.is_empty()).collect();
-        Written { is_absolute: path.first() == Some(&b'/'), parts }
+        TarPath { is_absolute: path.first() == Some(&b'/'), parts }
     }
 
     /// Go's filepath.Clean, also without leading `..`: like a slash, they lead to the root.
-    pub(super) fn clean(path: &'a [u8]) -> Written<'a> {
-        let mut clean = Written { is_absolute: path.first() == Some(&b'/'), parts: Vec::new() };
+    pub(super) fn clean(path: &'a [u8]) -> TarPath<'a> {
+        let mut clean = TarPath { is_absolute: path.first() == Some(&b'/'), parts: Vec::new() };
         for part in path.split(|&b| b == b'/') {
             match part {
                 b"" | b"." => {}
@@ -74,7 +74,7 @@ impl<'a> Written<'a> {
 }
 
 /// Go's filepath.Join of two paths. The second one is always relative.
-fn join<'a>(base: &Written<'a>, more: &[&'a [u8]]) -> Written<'a> {
+fn join<'a>(base: &TarPath<'a>, more: &[&'a [u8]]) -> TarPath<'a> {
     let mut parts: Vec<&[u8]> = Vec::with_capacity(base.parts.len() + more.len());
     for &part in base.parts.iter().chain(more) {
         match part {
@@ -89,17 +89,17 @@ fn join<'a>(base: &Written<'a>, more: &[&'a [u8]]) -> Written<'a> {
             part => parts.push(part),
         }
     }
-    Written { is_absolute: base.is_absolute, parts }
+    TarPath { is_absolute: base.is_absolute, parts }
 }
 
-impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
+impl<'t, 'a, F: Fn(u32) -> InodeKind<'a>> Lookup<'t, 'a, F> {
     /// Resolves all symbolic links of `path`, including the last part, to a path below the root.
     /// The result need not exist.
     ///
     /// # Errors
     /// Where containerd fails: for loops of links, for paths below a file, and for names that are
     /// too long.
-    pub(super) fn root_path(&mut self, path: Written<'a>) -> Result<Vec<&'a [u8]>, TreeFault> {
+    pub(super) fn root_path(&mut self, path: TarPath<'a>) -> Result<Vec<&'a [u8]>, TreeFault> {
         if !path.has_dots() && self.find(&path.parts)?.is_some() {
             return Ok(path.parts);
         }
@@ -117,7 +117,7 @@ impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
     ///
     /// # Errors
     /// If it leads through a file, or has a part that is too long.
-    pub(super) fn find(&mut self, parts: &[&'a [u8]]) -> Result<Option<Found>, TreeFault> {
+    pub(super) fn find(&mut self, parts: &[&'a [u8]]) -> Result<Option<PathPrefix>, TreeFault> {
         self.spend(parts.len())?;
         let mut deepest = ROOT;
         for (number, part) in parts.iter().enumerate() {
@@ -125,20 +125,20 @@ impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
                 return Err(TreeFault::NameTooLong);
             }
             let Some(path) = self.paths.child(deepest, part) else {
-                return Ok(Some(Found { deepest, missing: parts.len() - number }));
+                return Ok(Some(PathPrefix { deepest, missing: parts.len() - number }));
             };
             match self.paths.inode(path).map(&self.seen) {
-                Some(Seen::Symlink(_)) => return Ok(None),
-                Some(Seen::Other) if number + 1 < parts.len() => return Err(TreeFault::NotDirectory),
+                Some(InodeKind::Symlink(_)) => return Ok(None),
+                Some(InodeKind::Other) if number + 1 < parts.len() => return Err(TreeFault::NotDirectory),
                 _ => deepest = path,
             }
         }
-        Ok(Some(Found { deepest, missing: 0 }))
+        Ok(Some(PathPrefix { deepest, missing: 0 }))
     }
 
     /// One pass over the path: examines each part once and replaces a link by its target.
-    fn walk(&mut self, path: &Written<'a>, links: &mut u32) -> Result<Written<'a>, TreeFault> {
-        let root = Written { is_absolute: true, parts: Vec::new() };
+    fn walk(&mut self, path: &TarPath<'a>, links: &mut u32) -> Result<TarPath<'a>, TreeFault> {
+        let root = TarPath { is_absolute: true, parts: Vec::new() };
         let mut walked = path.is_absolute.then(|| root.clone());
         for part in &path.parts {
             if *links > MAX_LINKS {
@@ -148,11 +148,11 @@ impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
             self.spend(base.parts.len() + 1)?;
             let here = below_root(base.parts.iter().copied().chain([*part]));
             let Some(target) = self.link_at(&here)? else {
-                walked = Some(Written { is_absolute: true, parts: here });
+                walked = Some(TarPath { is_absolute: true, parts: here });
                 continue;
             };
             *links += 1;
-            let target = Written::new(target);
+            let target = TarPath::new(target);
             walked = Some(match walked {
                 Some(base) if !target.is_absolute => join(&base, &target.parts),
                 _ => target,
@@ -190,9 +190,9 @@ impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
             }
             let Some(next) = self.paths.child(here, part) else { return Ok(None) };
             match self.paths.inode(next).map(&self.seen) {
-                Some(Seen::Symlink(target)) if ahead.is_empty() => return Ok(Some(target)),
-                Some(Seen::Symlink(target)) => {
-                    let target = Written::new(target);
+                Some(InodeKind::Symlink(target)) if ahead.is_empty() => return Ok(Some(target)),
+                Some(InodeKind::Symlink(target)) => {
+                    let target = TarPath::new(target);
                     links += 1;
                     if links > MAX_KERNEL_LINKS {
                         return Err(TreeFault::LinkLoop);
@@ -203,7 +203,7 @@ impl<'t, 'a, F: Fn(u32) -> Seen<'a>> Lookup<'t, 'a, F> {
                     self.spend(target.parts.len())?;
                     ahead.extend(target.parts.iter().rev());
                 }
-                Some(Seen::Directory) => behind.push(next),
+                Some(InodeKind::Directory) => behind.push(next),
                 _ if ahead.is_empty() => return Ok(None),
                 _ => return Err(TreeFault::NotDirectory),
             }

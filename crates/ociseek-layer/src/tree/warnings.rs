@@ -8,12 +8,12 @@ use crate::ztoc::FileMetadata;
 const MOST: usize = 20;
 
 #[derive(Default)]
-pub(super) struct Warnings {
+pub(super) struct TreeWarnings {
     list: Vec<String>,
     more: u64,
 }
 
-impl Warnings {
+impl TreeWarnings {
     pub(super) fn owner_wrapped(&mut self, layer: LayerId, file: &FileMetadata) {
         self.add(|| {
             let name = shown(&file.name);

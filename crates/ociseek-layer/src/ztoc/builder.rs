@@ -18,7 +18,7 @@ pub(super) struct Builder {
 }
 
 /// A table under construction.
-pub(super) struct Table {
+pub(super) struct TableBuilder {
     /// For each field, its position as an [`Offset`], or 0 if it was not written.
     fields: [u32; schema::file::COUNT],
     /// The position of the table's end.
@@ -59,30 +59,30 @@ impl Builder {
         self.offset()
     }
 
-    pub(super) fn start_table(&mut self) -> Table {
-        Table { fields: [0; schema::file::COUNT], end: self.offset().0 }
+    pub(super) fn start_table(&mut self) -> TableBuilder {
+        TableBuilder { fields: [0; schema::file::COUNT], end: self.offset().0 }
     }
 
-    pub(super) fn add_offset(&mut self, table: &mut Table, field: usize, value: Offset) {
+    pub(super) fn add_offset(&mut self, table: &mut TableBuilder, field: usize, value: Offset) {
         self.prepend_offset(value);
         table.fields[field] = self.offset().0;
     }
 
-    pub(super) fn add_i64(&mut self, table: &mut Table, field: usize, value: i64) {
+    pub(super) fn add_i64(&mut self, table: &mut TableBuilder, field: usize, value: i64) {
         self.add_scalar(table, field, value != 0, value.to_le_bytes());
     }
 
-    pub(super) fn add_u32(&mut self, table: &mut Table, field: usize, value: u32) {
+    pub(super) fn add_u32(&mut self, table: &mut TableBuilder, field: usize, value: u32) {
         self.add_scalar(table, field, value != 0, value.to_le_bytes());
     }
 
     /// Adds a byte field.
-    pub(super) fn add_u8(&mut self, table: &mut Table, field: usize, value: u8, default: u8) {
+    pub(super) fn add_u8(&mut self, table: &mut TableBuilder, field: usize, value: u8, default: u8) {
         self.add_scalar(table, field, value != default, [value]);
     }
 
     /// Fields with their default value are omitted.
-    fn add_scalar<const N: usize>(&mut self, table: &mut Table, field: usize, differs: bool, bytes: [u8; N]) {
+    fn add_scalar<const N: usize>(&mut self, table: &mut TableBuilder, field: usize, differs: bool, bytes: [u8; N]) {
         if differs {
             self.prepare(N, 0);
             self.place_word(bytes);
@@ -91,7 +91,7 @@ impl Builder {
     }
 
     /// Ends the table with its vtable, or with a pointer to an equal one.
-    pub(super) fn end_table(&mut self, table: Table) -> Offset {
+    pub(super) fn end_table(&mut self, table: TableBuilder) -> Offset {
         self.prepare(4, 0);
         self.skip(4);
         let object = self.offset();

@@ -4,7 +4,7 @@ use super::checkpoints::{CheckpointsError, decode_gzip, decode_tar};
 use super::head::{Head, head};
 use super::model::{FileKind, FileMetadata, Ztoc, text_footprint};
 use super::schema::{file, info, record, root, toc};
-use super::view::{Malformed, Table, View};
+use super::view::{Malformed, TableView, View};
 use crate::budget::{self, Charge, OverBudget};
 use crate::digest::{Digest, DigestError};
 use crate::offset::Uncompressed;
@@ -100,7 +100,7 @@ pub fn decode_within(bytes: &[u8], charge: &mut Charge) -> Result<Ztoc, ZtocErro
     })
 }
 
-fn decode_file(number: usize, table: Table<'_>, budget: &mut Budget<'_>) -> Result<FileMetadata, ZtocError> {
+fn decode_file(number: usize, table: TableView<'_>, budget: &mut Budget<'_>) -> Result<FileMetadata, ZtocError> {
     let (name, linkname) = (budget.text(table, file::NAME)?, budget.text(table, file::LINKNAME)?);
     let (uname, gname) = (budget.text(table, file::UNAME)?, budget.text(table, file::GNAME)?);
     let mut pax = Vec::new();
@@ -168,7 +168,7 @@ impl Budget<'_> {
         Ok(())
     }
 
-    fn text(&mut self, table: Table<'_>, field: usize) -> Result<Box<[u8]>, ZtocError> {
+    fn text(&mut self, table: TableView<'_>, field: usize) -> Result<Box<[u8]>, ZtocError> {
         let bytes = table.bytes(field)?;
         self.take(bytes.len())?;
         self.charge(text_footprint(bytes.len()))?;

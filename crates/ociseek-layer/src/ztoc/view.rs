@@ -25,7 +25,7 @@ pub(super) struct View<'a> {
 
 /// A table in a buffer.
 #[derive(Clone, Copy)]
-pub(super) struct Table<'a> {
+pub(super) struct TableView<'a> {
     view: View<'a>,
     at: usize,
     /// Where the vtable's fields start, and their number.
@@ -46,7 +46,7 @@ impl<'a> View<'a> {
         View { bytes }
     }
 
-    pub(super) fn root(self) -> Result<Table<'a>, Malformed> {
+    pub(super) fn root(self) -> Result<TableView<'a>, Malformed> {
         self.table(self.follow(0)?)
     }
 
@@ -61,14 +61,14 @@ impl<'a> View<'a> {
         to.filter(|&to| to < self.bytes.len() && to > at).ok_or(Malformed::Offset(at))
     }
 
-    fn table(self, at: usize) -> Result<Table<'a>, Malformed> {
+    fn table(self, at: usize) -> Result<TableView<'a>, Malformed> {
         let back = i64::from(i32::from_le_bytes(self.array(at)?));
         let vtable = usize::try_from(at as i64 - back).map_err(|_| Malformed::Vtable(at))?;
         let size = usize::from(u16::from_le_bytes(self.array(vtable)?));
         if size < 4 || !size.is_multiple_of(2) || vtable.checked_add(size).is_none_or(|end| end > self.bytes.len()) {
             return Err(Malformed::Vtable(at));
         }
-        Ok(Table { view: self, at, fields: vtable + 4, count: (size - 4) / 2 })
+        Ok(TableView { view: self, at, fields: vtable + 4, count: (size - 4) / 2 })
     }
 
     /// The bytes of a vector (or string) whose length is stored at `at`.
@@ -87,7 +87,7 @@ impl<'a> View<'a> {
     }
 }
 
-impl<'a> Table<'a> {
+impl<'a> TableView<'a> {
     /// The position of a field, if it is present.
     fn field(self, field: usize) -> Result<Option<usize>, Malformed> {
         if field >= self.count {
@@ -114,7 +114,7 @@ impl<'a> Table<'a> {
         self.field(field)?.map_or(Ok(&[][..]), |at| self.view.byte_vector(self.view.follow(at)?))
     }
 
-    pub(super) fn table(self, field: usize) -> Result<Table<'a>, Malformed> {
+    pub(super) fn table(self, field: usize) -> Result<TableView<'a>, Malformed> {
         let at = self.field(field)?.ok_or(Malformed::Missing(self.at, field))?;
         self.view.table(self.view.follow(at)?)
     }
@@ -132,7 +132,7 @@ impl<'a> Offsets<'a> {
         self.count
     }
 
-    pub(super) fn tables(self) -> impl Iterator<Item = Result<Table<'a>, Malformed>> {
+    pub(super) fn tables(self) -> impl Iterator<Item = Result<TableView<'a>, Malformed>> {
         (0..self.count).map(move |i| self.view.table(self.view.follow(self.first + 4 * i)?))
     }
 

@@ -6,7 +6,7 @@ use super::{Shade, counted_grouped, grouped, lazy_and_whole, parts, share};
 use crate::cli::report::markup::{Text, name};
 use crate::cli::shared::quote::quoted;
 use crate::cli::shared::size::human;
-use crate::ops::report::{Fetch, Report, Start};
+use crate::ops::report::{Fetch, Report, StartTotals};
 
 pub(super) fn section(f: &mut fmt::Formatter<'_>, image: &str, report: &Report) -> fmt::Result {
     writeln!(f, "<section>\n<h2>What a start reads</h2>")?;
@@ -52,7 +52,7 @@ fn overview(f: &mut fmt::Formatter<'_>, bar: &[(Shade, u64, &str)]) -> fmt::Resu
     writeln!(f, "</ul>")
 }
 
-fn missing(f: &mut fmt::Formatter<'_>, start: &Start) -> fmt::Result {
+fn missing(f: &mut fmt::Formatter<'_>, start: &StartTotals) -> fmt::Result {
     if start.missing == 0 {
         return Ok(());
     }

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::error::IndexError;
-use super::existing::{Decision, Seen, decide_seen};
+use super::existing::{Decision, ExistingIndex, decide_seen};
 use super::model::{Existing, IndexOptions};
 use super::plan::{are_there, unservable};
 use crate::digest::{Algorithm, Digest};
@@ -115,7 +115,7 @@ impl FinePlan {
             let seen = self.found.iter().map(|found| {
                 let covered = found.covered();
                 let has_all = covered.is_subset(&all) && needed.is_subset(&covered) && !covered.is_empty();
-                Seen {
+                ExistingIndex {
                     digest: found.descriptor.digest,
                     usable: found.content.is_ok(),
                     tool: found.content.as_ref().ok().and_then(|index| index.build_tool.as_deref()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::start::{Document, with_list, with_old};
+use super::start::{LayerDocument, with_list, with_old};
 use super::{FinePlan, FoundFine, is_whole};
 use crate::digest::Digest;
 use crate::fine::EncodedFine;
@@ -63,7 +63,7 @@ impl Publisher<'_> {
 
     /// The documents of `wanted` that were made. A layer whose content differs from its type has
     /// none.
-    fn documents(&self, wanted: &[Descriptor]) -> Vec<Document> {
+    fn documents(&self, wanted: &[Descriptor]) -> Vec<LayerDocument> {
         let is_mislabelled = |layer: &Descriptor| match self.layers.get(layer).map(|built| &*built.outcome) {
             Some(Outcome::Ztoc(ztoc)) => mislabelled(layer, ztoc).is_some(),
             _ => false,
@@ -77,7 +77,7 @@ impl Publisher<'_> {
         subject: &Descriptor,
         found: &[FoundFine],
         mut replaces: Vec<Digest>,
-        documents: Vec<Document>,
+        documents: Vec<LayerDocument>,
         is_partial: bool,
     ) -> Result<Settled, IndexError> {
         let IndexOptions { prefetch, layer, .. } = self.options;
@@ -150,7 +150,7 @@ impl Publisher<'_> {
         &self,
         destination: &Destination,
         subject: &Descriptor,
-        documents: &[Document],
+        documents: &[LayerDocument],
         index: EncodedIndex,
         replaces: Vec<Digest>,
     ) -> Result<(ManifestResult, u64), IndexError> {
@@ -210,7 +210,7 @@ fn reference(layer: &Descriptor, document: &EncodedFine) -> FineRef {
 /// The blobs to push for an index.
 struct Push<'a> {
     destination: &'a Destination,
-    documents: &'a [Document],
+    documents: &'a [LayerDocument],
 }
 
 impl Push<'_> {

@@ -20,7 +20,7 @@ use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 
 /// A layer with its document.
-pub(super) type Document = (Descriptor, Arc<EncodedFine>);
+pub(super) type LayerDocument = (Descriptor, Arc<EncodedFine>);
 
 /// The documents with the start that `list` specifies, and entries that match no file. `documents`
 /// are those of the image's layers, lowest first.
@@ -29,9 +29,9 @@ pub(super) type Document = (Descriptor, Arc<EncodedFine>);
 /// If the layers cannot be combined, or a document does not fit into memory.
 pub(super) async fn with_list(
     list: &Arc<PrefetchList>,
-    documents: Vec<Document>,
+    documents: Vec<LayerDocument>,
     budget: &Budget,
-) -> Result<(Vec<Document>, Vec<Missing>), IndexError> {
+) -> Result<(Vec<LayerDocument>, Vec<Missing>), IndexError> {
     let (list, budget) = (Arc::clone(list), budget.clone());
     blocking(move || {
         let mut memory = budget.open();
@@ -58,9 +58,9 @@ pub(super) async fn with_list(
 pub(super) async fn with_old(
     old: &FoundFine,
     store: &Source,
-    documents: Vec<Document>,
+    documents: Vec<LayerDocument>,
     progress: &Arc<dyn Progress>,
-) -> Result<Vec<Document>, IndexError> {
+) -> Result<Vec<LayerDocument>, IndexError> {
     let Ok(old) = &old.content else { return Ok(documents) };
     let mut starts = LayerStarts::new();
     for document in &old.layers {

@@ -20,7 +20,7 @@ const RATIO: u64 = 8;
 
 /// Why a ztoc is not used.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unfit {
+pub(super) enum NotReusable {
     /// It may be correct, but it is not the one that would be built.
     Other,
     /// It differs from the claims of its index.
@@ -49,24 +49,27 @@ pub(super) fn decoded(
     layer_size: u64,
     options: &LayerOptions,
     memory: &mut Charge,
-) -> Result<SpanTable, Unfit> {
-    let wrong = |error: &dyn std::error::Error| Unfit::Wrong(causes(error));
+) -> Result<SpanTable, NotReusable> {
+    let wrong = |error: &dyn std::error::Error| NotReusable::Wrong(causes(error));
     let head = ztoc::head(bytes).map_err(|error| wrong(&error))?;
-    let tool = std::str::from_utf8(head.build_tool_identifier).map_err(|_| Unfit::Other)?;
+    let tool = std::str::from_utf8(head.build_tool_identifier).map_err(|_| NotReusable::Other)?;
     if head.version != ztoc::VERSION || !builds_alike(tool, &options.build_tool_identifier) {
-        return Err(Unfit::Other);
+        return Err(NotReusable::Other);
     }
     if head.compressed_size.0 != layer_size {
-        return Err(Unfit::Wrong(format!("it is for a layer of {} bytes, not of {layer_size}", head.compressed_size)));
+        return Err(NotReusable::Wrong(format!(
+            "it is for a layer of {} bytes, not of {layer_size}",
+            head.compressed_size
+        )));
     }
     if head.span_size != options.span_size {
         let (found, expected) = (head.span_size, options.span_size);
-        return Err(Unfit::Wrong(format!("it has spans of {found} bytes, but its index says {expected}")));
+        return Err(NotReusable::Wrong(format!("it has spans of {found} bytes, but its index says {expected}")));
     }
     let mut ztoc = ztoc::decode_within(bytes, memory).map_err(|error| wrong(&error))?;
     servable(&ztoc).map_err(|error| wrong(&error))?;
     if !is_as_built(&ztoc) {
-        return Err(Unfit::Wrong("ociseek would build it differently".to_owned()));
+        return Err(NotReusable::Wrong("ociseek would build it differently".to_owned()));
     }
     ztoc.build_tool_identifier = options.build_tool_identifier.as_bytes().into();
     SpanTable::new(Arc::new(ztoc)).map_err(|error| wrong(&error))
@@ -121,7 +124,7 @@ mod tests {
         assert_eq!(in_proportion(u64::MAX, 1), MAX_ZTOC);
     }
 
-    fn decoded(bytes: &[u8], layer_size: u64, options: &LayerOptions) -> Result<SpanTable, Unfit> {
+    fn decoded(bytes: &[u8], layer_size: u64, options: &LayerOptions) -> Result<SpanTable, NotReusable> {
         super::decoded(bytes, layer_size, options, &mut Budget::default().open())
     }
 
@@ -151,11 +154,12 @@ mod tests {
     fn what_is_not_alike_is_left_alone_and_what_does_not_fit_is_wrong() {
         let ours = options(TOOL_IDENTIFIER);
         for tool in ["AWS SOCI CLI v0.2", "ociseek v999.0.0"] {
-            assert_eq!(decoded(&built(options(tool)).bytes, 1024, &ours).err(), Some(Unfit::Other), "{tool}");
+            assert_eq!(decoded(&built(options(tool)).bytes, 1024, &ours).err(), Some(NotReusable::Other), "{tool}");
         }
         let bytes = built(ours.clone()).bytes;
-        let is_wrong =
-            |bytes: &[u8], size, options: &LayerOptions| matches!(decoded(bytes, size, options), Err(Unfit::Wrong(_)));
+        let is_wrong = |bytes: &[u8], size, options: &LayerOptions| {
+            matches!(decoded(bytes, size, options), Err(NotReusable::Wrong(_)))
+        };
         assert!(is_wrong(&bytes, 1025, &ours));
         assert!(is_wrong(&bytes[..bytes.len() / 2], 1024, &ours));
         assert!(is_wrong(&bytes, 1024, &LayerOptions { span_size: 8192, ..ours.clone() }));

@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 
 use super::existing::builds_alike;
 use super::model::{Existing, IndexOptions, Origin};
-use super::supply::{BuiltLayer, Layers, Offer, Supply};
+use super::supply::{BuiltLayer, Layers, Supply, ZtocOffer};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::{ZTOC, ZtocRef};
@@ -25,8 +25,8 @@ use crate::layer::{BuiltZtoc, Outcome};
 use crate::ops::discover::{MAX_ZTOC, causes};
 use crate::ops::verify::probe;
 use crate::progress::{Progress, ProgressEvent};
-use check::Unfit;
-use places::Places;
+use check::NotReusable;
+use places::ReuseSearch;
 
 mod check;
 mod places;
@@ -55,7 +55,7 @@ pub(super) async fn reuse(
         return unread;
     }
     let work = Work { supply, options, progress, seed: RandomState::new().build_hasher().finish() };
-    let mut places = Places::new(supply, options, progress);
+    let mut places = ReuseSearch::new(supply, options, progress);
     let mut missing = unread;
     // A user who replaces all indexes wants no ztocs from them, but may name other images.
     let anew = options.existing == Existing::Replace;
@@ -97,9 +97,9 @@ struct Tried {
 impl Work<'_> {
     /// Takes ztocs from `offers`, and returns the layers of `missing` without one, in the same
     /// order.
-    async fn take(&self, layers: &mut Layers, missing: Vec<Descriptor>, offers: &[Offer]) -> Vec<Descriptor> {
+    async fn take(&self, layers: &mut Layers, missing: Vec<Descriptor>, offers: &[ZtocOffer]) -> Vec<Descriptor> {
         let ztocs = offers.iter().flat_map(|offer| offer.ztocs.iter().map(move |ztoc| (ztoc, offer)));
-        let mut by_layer: BTreeMap<Digest, Vec<(&ZtocRef, &Offer)>> = BTreeMap::new();
+        let mut by_layer: BTreeMap<Digest, Vec<(&ZtocRef, &ZtocOffer)>> = BTreeMap::new();
         for (ztoc, offer) in ztocs.filter(|(ztoc, offer)| may_fit(offer.tool.as_deref(), ztoc, self.options)) {
             let there = by_layer.entry(ztoc.layer).or_default();
             if there.iter().all(|(known, _)| known.ztoc != ztoc.ztoc) {
@@ -132,13 +132,13 @@ impl Work<'_> {
         unread
     }
 
-    async fn obtain(&self, layer: Descriptor, offered: &[(&ZtocRef, &Offer)]) -> Tried {
+    async fn obtain(&self, layer: Descriptor, offered: &[(&ZtocRef, &ZtocOffer)]) -> Tried {
         let mut read = 0;
         for (ztoc, offer) in offered.iter().take(TRIES) {
             match self.fetch(ztoc, offer, &layer, &mut read).await {
                 Ok(built) => return Tried { layer, found: Some((built, offer.origin.clone())), read },
-                Err(Unfit::Other) => {}
-                Err(Unfit::Wrong(why)) => {
+                Err(NotReusable::Other) => {}
+                Err(NotReusable::Wrong(why)) => {
                     let text = format!("ztoc {} of layer {} is not reused: {why}", ztoc.ztoc, layer.digest);
                     self.progress.report(ProgressEvent::Warning(text));
                 }
@@ -150,31 +150,32 @@ impl Work<'_> {
     async fn fetch(
         &self,
         ztoc: &ZtocRef,
-        offer: &Offer,
+        offer: &ZtocOffer,
         layer: &Descriptor,
         read: &mut u64,
-    ) -> Result<BuiltZtoc, Unfit> {
+    ) -> Result<BuiltZtoc, NotReusable> {
         if ztoc.size > check::in_proportion(layer.size, ztoc.span_size) {
-            return Err(Unfit::Other);
+            return Err(NotReusable::Other);
         }
         let what = || format!("ztoc {} of {} bytes", ztoc.ztoc, ztoc.size);
         let charged = self.supply.source.budget().charge(ztoc.size.saturating_mul(COST), what);
-        let mut memory = charged.map_err(|error| Unfit::Wrong(causes(&error)))?;
+        let mut memory = charged.map_err(|error| NotReusable::Wrong(causes(&error)))?;
         let blob = Descriptor::new(ZTOC, ztoc.ztoc, ztoc.size);
-        let bytes = offer.store.blob_bytes(&blob, MAX_ZTOC).await.map_err(|error| Unfit::Wrong(causes(&error)))?;
+        let bytes =
+            offer.store.blob_bytes(&blob, MAX_ZTOC).await.map_err(|error| NotReusable::Wrong(causes(&error)))?;
         let (layer_size, options) = (layer.size, self.options.layer.clone());
         let decode = move || check::decoded(&bytes, layer_size, &options, &mut memory).map(|spans| (spans, memory));
-        let (spans, _memory) = spawn_blocking(decode).await.map_err(|_| Unfit::Other)??;
+        let (spans, _memory) = spawn_blocking(decode).await.map_err(|_| NotReusable::Other)??;
 
         let count = 1 + (layer.size / PROBE_EVERY).min(MOST_PROBES - 1);
         let probed = probe(self.supply.source, layer, &spans, count as u32, self.seed).await;
-        let probed = probed.map_err(|error| Unfit::Wrong(causes(&error)))?;
+        let probed = probed.map_err(|error| NotReusable::Wrong(causes(&error)))?;
         *read += probed.bytes_read;
         match probed.differences.first() {
-            Some(difference) => Err(Unfit::Wrong(difference.text.clone())),
+            Some(difference) => Err(NotReusable::Wrong(difference.text.clone())),
             // All of the chosen spans are too large to be read at once.
-            None if probed.proven.spans == 0 => Err(Unfit::Other),
-            None => spawn_blocking(move || check::encoded(&spans)).await.map_err(|_| Unfit::Other),
+            None if probed.proven.spans == 0 => Err(NotReusable::Other),
+            None => spawn_blocking(move || check::encoded(&spans)).await.map_err(|_| NotReusable::Other),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 
 use super::super::model::{Elsewhere, IndexOptions, Origin};
-use super::super::supply::{Offer, Own, Supply};
+use super::super::supply::{Own, Supply, ZtocOffer};
 use super::may_fit;
 use super::tags;
 use crate::budget::Budget;
@@ -47,7 +47,7 @@ struct Image {
     name: Arc<str>,
 }
 
-pub(super) struct Places<'a> {
+pub(super) struct ReuseSearch<'a> {
     supply: &'a Supply<'a>,
     options: &'a IndexOptions,
     progress: &'a Arc<dyn Progress>,
@@ -57,21 +57,21 @@ pub(super) struct Places<'a> {
     budget: Budget,
 }
 
-impl<'a> Places<'a> {
+impl<'a> ReuseSearch<'a> {
     pub(super) fn new(
         supply: &'a Supply<'a>,
         options: &'a IndexOptions,
         progress: &'a Arc<dyn Progress>,
-    ) -> Places<'a> {
+    ) -> ReuseSearch<'a> {
         let seen = supply.own.manifests.iter().map(|manifest| manifest.descriptor.digest).collect();
         let budget = supply.source.budget().apart(PART_OF_BUDGET);
-        Places { supply, options, progress, seen, budget }
+        ReuseSearch { supply, options, progress, seen, budget }
     }
 
     /// The indexes of the image itself that the destination does not list: those of version 2,
     /// those that its source lists if that is another store, and those of platforms that are not
     /// being indexed.
-    pub(super) async fn own(&mut self, missing: &[Descriptor]) -> Vec<Offer> {
+    pub(super) async fn own(&mut self, missing: &[Descriptor]) -> Vec<ZtocOffer> {
         let Own { digest, manifests, artifacts, is_listed } = &self.supply.own;
         let mut offers = Vec::new();
         for manifest in manifests.iter().filter(|manifest| in_common(manifest, missing) > 0) {
@@ -93,7 +93,7 @@ impl<'a> Places<'a> {
     }
 
     /// The indexes of the images that the user names.
-    pub(super) async fn named(&self, missing: &[Descriptor]) -> Vec<Offer> {
+    pub(super) async fn named(&self, missing: &[Descriptor]) -> Vec<ZtocOffer> {
         let mut found = Vec::new();
         for place in self.options.reuse.from.iter().filter(|_| !missing.is_empty()) {
             match self.images(place.clone(), PLATFORMS_OF_NAMED).await {
@@ -108,7 +108,7 @@ impl<'a> Places<'a> {
     }
 
     /// The indexes of other tags of the repository. Failures are not reported.
-    pub(super) async fn tags(&mut self, missing: &[Descriptor]) -> Vec<Offer> {
+    pub(super) async fn tags(&mut self, missing: &[Descriptor]) -> Vec<ZtocOffer> {
         let bytes = missing.iter().fold(0u64, |sum, layer| sum.saturating_add(layer.size));
         let (most, own) = (self.options.reuse.tags, self.options.reuse.tag.as_deref());
         let Source::Registry(repository) = self.supply.source else { return Vec::new() };
@@ -139,7 +139,7 @@ impl<'a> Places<'a> {
     }
 
     /// The indexes of `images`, until each of the `missing` layers is listed in one of them.
-    async fn offers_of(&self, mut images: Vec<Image>, missing: &[Descriptor]) -> Vec<Offer> {
+    async fn offers_of(&self, mut images: Vec<Image>, missing: &[Descriptor]) -> Vec<ZtocOffer> {
         let mut missing = missing.to_vec();
         let mut offers = Vec::new();
         for _ in 0..MOST_LISTED {
@@ -161,8 +161,8 @@ impl<'a> Places<'a> {
     }
 }
 
-fn offer(store: &Source, content: discover::IndexContent, name: Arc<str>) -> Offer {
-    Offer {
+fn offer(store: &Source, content: discover::IndexContent, name: Arc<str>) -> ZtocOffer {
+    ZtocOffer {
         store: store.clone(),
         tool: content.index.build_tool_identifier,
         ztocs: content.ztocs.into_values().collect(),

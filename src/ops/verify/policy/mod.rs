@@ -77,7 +77,7 @@ impl fmt::Display for Rule {
 }
 
 /// An index to be judged by a policy.
-pub(super) struct Subject<'a> {
+pub(super) struct JudgedIndex<'a> {
     /// The image's layers.
     pub layers: &'a [Descriptor],
     pub content: &'a IndexContent,
@@ -89,7 +89,7 @@ pub(super) struct Subject<'a> {
 }
 
 /// The result for each rule of the policy.
-pub(super) fn judge(policy: &Policy, subject: &Subject<'_>) -> Vec<Ruling> {
+pub(super) fn judge(policy: &Policy, subject: &JudgedIndex<'_>) -> Vec<Ruling> {
     let mut rulings = Vec::new();
     rulings.extend(policy.least_coverage.map(|least| coverage(subject, least, policy.min_layer_size)));
     rulings.extend(policy.max_ztoc_ratio.map(|most| ratio(subject, most)));
@@ -100,7 +100,7 @@ pub(super) fn judge(policy: &Policy, subject: &Subject<'_>) -> Vec<Ruling> {
     rulings
 }
 
-fn coverage(subject: &Subject<'_>, least: Share, min_layer_size: u64) -> Ruling {
+fn coverage(subject: &JudgedIndex<'_>, least: Share, min_layer_size: u64) -> Ruling {
     let large = subject.layers.iter().filter(|layer| layer.size >= min_layer_size);
     let is = Coverage::of(large, |layer| subject.content.ztocs.contains_key(&layer.digest));
     let found = format!(
@@ -116,7 +116,7 @@ fn coverage(subject: &Subject<'_>, least: Share, min_layer_size: u64) -> Ruling 
     Ruling { rule: Rule::MinCoverage, wanted: format!("at least {least}"), found, violations }
 }
 
-fn ratio(subject: &Subject<'_>, most: Share) -> Ruling {
+fn ratio(subject: &JudgedIndex<'_>, most: Share) -> Ruling {
     // Rounded up, so that a ratio above the limit is never shown as within it.
     let hundredths = |ztoc: u64, layer: u64| (u128::from(ztoc) * 10_000).div_ceil(u128::from(layer.max(1)));
     let ratios = || subject.covered.iter().map(|(layer, ztoc, _)| (hundredths(ztoc.size, layer.size), layer, ztoc));
@@ -138,7 +138,7 @@ fn ratio(subject: &Subject<'_>, most: Share) -> Ruling {
     Ruling { rule: Rule::MaxZtocRatio, wanted: format!("at most {most}"), found, violations }
 }
 
-fn tool(subject: &Subject<'_>, tools: &[ToolPattern]) -> Ruling {
+fn tool(subject: &JudgedIndex<'_>, tools: &[ToolPattern]) -> Ruling {
     let is_allowed = |tool: &str| tools.iter().any(|pattern| pattern.allows(tool));
     let mut violations = Vec::new();
     let of_index = subject.content.index.build_tool_identifier.as_deref();

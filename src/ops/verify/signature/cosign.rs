@@ -53,7 +53,7 @@ pub(super) fn simple<'a>(
 }
 
 /// A sigstore bundle that is not verified yet.
-pub(super) enum Bundle {
+pub(super) enum SignatureBundle {
     /// A signed statement that names the digest.
     Dsse(Envelope),
     /// A signature over the bytes of the manifest.
@@ -62,7 +62,7 @@ pub(super) enum Bundle {
 
 /// # Errors
 /// When the bytes are not a bundle.
-pub(super) fn bundle(bytes: &[u8]) -> Result<Bundle, Rejected> {
+pub(super) fn bundle(bytes: &[u8]) -> Result<SignatureBundle, Rejected> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Raw {
@@ -75,8 +75,8 @@ pub(super) fn bundle(bytes: &[u8]) -> Result<Bundle, Rejected> {
     }
     let raw: Raw = json::parse(bytes, MAX_DOCUMENT, &["dsseEnvelope", "messageSignature"])?;
     match (raw.dsse_envelope, raw.message_signature) {
-        (Some(envelope), None) => Ok(Bundle::Dsse(envelope)),
-        (None, Some(message)) => Ok(Bundle::Message { signature: message.signature }),
+        (Some(envelope), None) => Ok(SignatureBundle::Dsse(envelope)),
+        (None, Some(message)) => Ok(SignatureBundle::Message { signature: message.signature }),
         _ => Err(Rejected::Malformed("the bundle must have either dsseEnvelope or messageSignature".into())),
     }
 }

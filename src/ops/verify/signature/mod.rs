@@ -229,8 +229,8 @@ impl Search<'_> {
             }
         } else {
             match cosign::bundle(&bytes) {
-                Ok(cosign::Bundle::Dsse(envelope)) => envelope.verify(self.subject, keys),
-                Ok(cosign::Bundle::Message { signature }) => {
+                Ok(cosign::SignatureBundle::Dsse(envelope)) => envelope.verify(self.subject, keys),
+                Ok(cosign::SignatureBundle::Message { signature }) => {
                     let signed = self.source.manifest(&Target::Digest(*self.subject)).await?;
                     cosign::message(&signed.bytes, &signature, keys)
                 }

@@ -63,7 +63,7 @@ const DISTANCE_ENTRIES: [u32; DISTANCE_SYMBOLS] = {
 };
 
 /// A table of `N` entries and the mask of its main part.
-pub(super) struct Table<const N: usize> {
+pub(super) struct CodeTable<const N: usize> {
     entries: [u32; N],
     mask: u32,
 }
@@ -74,9 +74,9 @@ pub(super) struct Codes {
     pub distance: DistanceTable,
 }
 
-pub(super) type LitlenTable = Table<LITLEN_TABLE>;
-pub(super) type DistanceTable = Table<DISTANCE_TABLE>;
-pub(super) type CodeLengthTable = Table<CODE_LENGTH_TABLE>;
+pub(super) type LitlenTable = CodeTable<LITLEN_TABLE>;
+pub(super) type DistanceTable = CodeTable<DISTANCE_TABLE>;
+pub(super) type CodeLengthTable = CodeTable<CODE_LENGTH_TABLE>;
 
 /// Why a set of code lengths is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,9 +105,9 @@ pub(super) fn low_bits(stream: u64, count: u32) -> u64 {
     stream & ((1 << (count & 63)) - 1)
 }
 
-impl<const N: usize> Table<N> {
-    pub(super) fn new() -> Table<N> {
-        Table { entries: [0; N], mask: 0 }
+impl<const N: usize> CodeTable<N> {
+    pub(super) fn new() -> CodeTable<N> {
+        CodeTable { entries: [0; N], mask: 0 }
     }
 
     /// The entries, and the mask that makes bits of the stream an index of the main part: always
@@ -258,7 +258,7 @@ fn subtable_bits(counts: &[u32; 16], length: u32, main_bits: u32, remaining: u32
 
 impl Codes {
     pub(super) fn new() -> Codes {
-        Codes { litlen: Table::new(), distance: Table::new() }
+        Codes { litlen: CodeTable::new(), distance: CodeTable::new() }
     }
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::codec::stretch::{Begin, Stretch};
 use crate::layer::LayerError;
-use crate::layer::hashes::Spans;
+use crate::layer::hashes::ScannedSpans;
 use crate::layer::scan::LayerScan;
 use crate::offset::Compressed;
 
@@ -93,7 +93,7 @@ fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize, shared: &Arc<
 
 impl Shared {
     /// Waits for a stretch and passes it to `scan`.
-    pub(super) fn scan(&self, ahead: &Ahead, scan: &mut LayerScan) -> Result<Spans, LayerError> {
+    pub(super) fn scan(&self, ahead: &Ahead, scan: &mut LayerScan) -> Result<ScannedSpans, LayerError> {
         // The stretch is missing if its thread panicked. The scope passes that on when it ends.
         let stretch = ahead.decoded.recv().unwrap_or_default();
         let decoded = scan.push_decoded(&ahead.chunks, stretch)?;

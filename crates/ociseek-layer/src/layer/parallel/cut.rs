@@ -20,7 +20,7 @@ const MOST: usize = 4 << 20;
 const SEARCHED: u64 = 16 << 20;
 
 /// Takes a blob in chunks and returns it in pieces. No byte is copied.
-pub(super) struct Cutter {
+pub(super) struct BlobCutter {
     search: Search,
     position: Compressed,
     last_byte: u8,
@@ -49,16 +49,16 @@ pub(super) enum Piece {
     Stretch { at: Compressed, begin: Begin, chunks: Vec<Bytes> },
 }
 
-impl Cutter {
+impl BlobCutter {
     /// A cutter that returns chunks unchanged.
-    pub(super) fn idle() -> Cutter {
-        Cutter { search: Search::Over, position: Compressed(0), last_byte: 0, open: None }
+    pub(super) fn idle() -> BlobCutter {
+        BlobCutter { search: Search::Over, position: Compressed(0), last_byte: 0, open: None }
     }
 
     /// Cuts at the checkpoints of `guide`, if there is one.
-    pub(super) fn new(guide: Option<Arc<Ztoc>>) -> Cutter {
+    pub(super) fn new(guide: Option<Arc<Ztoc>>) -> BlobCutter {
         let search = guide.map_or(Search::NotBegun, |ztoc| Search::Checkpoints(ztoc, 0));
-        Cutter { search, ..Cutter::idle() }
+        BlobCutter { search, ..BlobCutter::idle() }
     }
 
     /// Takes the next chunk of the blob and passes complete pieces to `out`.
@@ -177,7 +177,7 @@ mod tests {
     /// The pieces of a blob that is pushed in chunks: their offsets, their sizes, and whether they
     /// are stretches.
     fn cut(blob: &Bytes, chunk: usize) -> Vec<(usize, usize, bool)> {
-        let (mut cutter, mut pieces, mut joined) = (Cutter::new(None), Vec::new(), Vec::new());
+        let (mut cutter, mut pieces, mut joined) = (BlobCutter::new(None), Vec::new(), Vec::new());
         let mut out = |piece: Piece| {
             let (chunks, stretch) = match piece {
                 Piece::Chunk(chunk) => (vec![chunk], None),

@@ -10,14 +10,14 @@ use bytes::Bytes;
 mod ahead;
 mod cut;
 
-use super::hashes::{LayerHashes, Spans};
+use super::hashes::{LayerHashes, ScannedSpans};
 use super::scan::{LayerScan, Scanned};
 use super::{IndexedLayer, LayerError, LayerOptions, MappedLayer, ReadOptions};
 use crate::budget::{Budget, Charge};
 use crate::digest::Digest;
 use crate::ztoc::Ztoc;
 use ahead::{Ahead, Team};
-use cut::{Cutter, Piece};
+use cut::{BlobCutter, Piece};
 
 /// How many batches or stretches may be in progress unless more decoders need more: enough to even
 /// out those that decode to much and those that decode to little.
@@ -117,7 +117,7 @@ fn scan_chunks<E>(
         let mut team = Team::new(scope, decoders);
         let shared = team.shared();
         let (read, to_scan) = sync_channel::<Work>(most);
-        let (scanned, to_hash) = sync_channel::<(Work, Spans)>(most);
+        let (scanned, to_hash) = sync_channel::<(Work, ScannedSpans)>(most);
         let scanning = scope.spawn(move || {
             for work in to_scan {
                 let spans = match &work {
@@ -133,7 +133,7 @@ fn scan_chunks<E>(
         });
         let mut hashing = Hashing { hashes, scanned: to_hash, under_way: 0, most };
         let is_shared_out = decoders > 1 && !is_fine;
-        let mut cutter = if is_shared_out { Cutter::new(threads.guide) } else { Cutter::idle() };
+        let mut cutter = if is_shared_out { BlobCutter::new(threads.guide) } else { BlobCutter::idle() };
         let mut pass_on = |work: Work| {
             hashing.under_way += 1;
             read.send(work).map_err(|_| Broken)?;
@@ -192,7 +192,7 @@ struct Broken;
 /// Hashes what was scanned.
 struct Hashing {
     hashes: LayerHashes,
-    scanned: Receiver<(Work, Spans)>,
+    scanned: Receiver<(Work, ScannedSpans)>,
     /// The number of work items that the scan has not returned yet.
     under_way: usize,
     most: usize,
@@ -214,7 +214,7 @@ impl Hashing {
         }
     }
 
-    fn hash(&mut self, work: &Work, spans: &Spans) {
+    fn hash(&mut self, work: &Work, spans: &ScannedSpans) {
         self.under_way -= 1;
         match work {
             Work::Batch(chunks) => self.hashes.push_all(chunks, spans),

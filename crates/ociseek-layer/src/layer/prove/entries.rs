@@ -10,7 +10,7 @@ use crate::tar::{Entry, PaxRecord, Walker};
 use crate::ztoc::{FileMetadata, Ztoc};
 
 /// Walks the tar and compares each entry as it is found.
-pub(super) struct Entries {
+pub(super) struct EntryCheck {
     ztoc: Arc<Ztoc>,
     walker: Walker,
     error: Option<String>,
@@ -29,25 +29,25 @@ struct Compare {
     unservable: bool,
 }
 
-impl Entries {
-    pub(super) fn new(ztoc: Arc<Ztoc>) -> Entries {
+impl EntryCheck {
+    pub(super) fn new(ztoc: Arc<Ztoc>) -> EntryCheck {
         let met = vec![false; ztoc.files.len()];
         let compare = Compare { next: 0, met, furthest: None, by_offset: None, unservable: false };
-        Entries { ztoc, walker: Walker::new(), error: None, compare }
+        EntryCheck { ztoc, walker: Walker::new(), error: None, compare }
     }
 
     pub(super) fn push(&mut self, bytes: &[u8], differences: &mut Differences) {
         if self.error.is_some() || self.walker.is_over() {
             return;
         }
-        let Entries { ztoc, walker, compare, .. } = self;
+        let EntryCheck { ztoc, walker, compare, .. } = self;
         let walked = walker.push(bytes, &mut |entry| compare.entry(entry, &ztoc.files, differences));
         self.error = walked.err().map(|error| error.to_string());
     }
 
     /// Call this at the end of the layer. `is_broken` tells that it ended too early.
     pub(super) fn finish(self, is_broken: bool, differences: &mut Differences) {
-        let Entries { ztoc, walker, error, compare } = self;
+        let EntryCheck { ztoc, walker, error, compare } = self;
         let end = match error {
             Some(error) => Err(error),
             None => walker.finish().map_err(|error| error.to_string()),

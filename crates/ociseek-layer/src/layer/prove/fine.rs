@@ -201,16 +201,16 @@ impl Open {
 }
 
 /// The uncompressed side: takes the layer decoded from start to end.
-pub(super) struct FinePlain {
+pub(super) struct FinePlainCheck {
     layer: Arc<FineLayer>,
     hasher: Hasher,
     position: u64,
     hashes: Vec<Digest>,
 }
 
-impl FinePlain {
-    pub(super) fn new(layer: Arc<FineLayer>) -> FinePlain {
-        FinePlain { layer, hasher: Hasher::new(Algorithm::Sha256), position: 0, hashes: Vec::new() }
+impl FinePlainCheck {
+    pub(super) fn new(layer: Arc<FineLayer>) -> FinePlainCheck {
+        FinePlainCheck { layer, hasher: Hasher::new(Algorithm::Sha256), position: 0, hashes: Vec::new() }
     }
 
     pub(super) fn push(&mut self, mut bytes: &[u8]) {

@@ -17,9 +17,9 @@ use std::thread;
 use bytes::Bytes;
 
 use self::difference::Differences;
-use self::entries::Entries;
-use self::fine::{FineBlob, FinePlain};
-use self::plain::Plain;
+use self::entries::EntryCheck;
+use self::fine::{FineBlob, FinePlainCheck};
+use self::plain::PlainCheck;
 use self::spans::{BlobSpans, PlainSpanCheck};
 use self::straight::Straight;
 use crate::digest::{Algorithm, Digest, Hasher};
@@ -125,12 +125,12 @@ impl LayerProof {
             }
             SpanTable::new(ztoc.clone()).map_err(|error| differences.add(Difference::Spans(error))).ok()
         });
-        let plain = Plain {
+        let plain = PlainCheck {
             diff_id: Hasher::new(diff_id),
             size: 0,
-            entries: listed.map(Entries::new),
+            entries: listed.map(EntryCheck::new),
             spans: table.clone().map(PlainSpanCheck::new),
-            fine: fine.clone().map(FinePlain::new),
+            fine: fine.clone().map(FinePlainCheck::new),
             differences: Differences::default(),
         };
         let blob = Blob {

@@ -1,30 +1,30 @@
 //! The checks on the layer decoded from start to end: its digest, its entries, its spans.
 
 use super::difference::Differences;
-use super::entries::Entries;
-use super::fine::FinePlain;
+use super::entries::EntryCheck;
+use super::fine::FinePlainCheck;
 use super::spans::PlainSpanCheck;
 use crate::digest::{Algorithm, Hasher};
 
 /// The users of the plain bytes.
-pub(super) struct Plain {
+pub(super) struct PlainCheck {
     pub diff_id: Hasher,
     pub size: u64,
-    pub entries: Option<Entries>,
+    pub entries: Option<EntryCheck>,
     pub spans: Option<PlainSpanCheck>,
-    pub fine: Option<FinePlain>,
+    pub fine: Option<FinePlainCheck>,
     pub differences: Differences,
 }
 
-impl Plain {
+impl PlainCheck {
     /// Checks nothing.
-    pub(super) fn nothing() -> Plain {
+    pub(super) fn nothing() -> PlainCheck {
         let diff_id = Hasher::new(Algorithm::Sha256);
-        Plain { diff_id, size: 0, entries: None, spans: None, fine: None, differences: Differences::default() }
+        PlainCheck { diff_id, size: 0, entries: None, spans: None, fine: None, differences: Differences::default() }
     }
 
-    pub(super) fn take(&mut self) -> Plain {
-        std::mem::replace(self, Plain::nothing())
+    pub(super) fn take(&mut self) -> PlainCheck {
+        std::mem::replace(self, PlainCheck::nothing())
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {

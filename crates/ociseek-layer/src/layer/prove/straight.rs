@@ -5,12 +5,12 @@ use std::io::{self, Write};
 use flate2::write::MultiGzDecoder;
 use zstd::stream::write::Decoder as ZstdDecoder;
 
-use super::plain::Plain;
+use super::plain::PlainCheck;
 use crate::codec::sniff::Format;
 use crate::layer::format;
 use crate::tar;
 
-/// Decodes the pushed bytes and passes them to a [`Plain`].
+/// Decodes the pushed bytes and passes them to a [`PlainCheck`].
 pub(super) struct Straight {
     state: State,
 }
@@ -19,17 +19,17 @@ enum State {
     /// Less than a block, too few bytes to know the format.
     Unknown {
         head: Vec<u8>,
-        plain: Plain,
+        plain: PlainCheck,
     },
     Gzip(Box<MultiGzDecoder<Passing>>),
     Zstd(Box<ZstdDecoder<'static, Passing>>),
-    Plain(Plain),
+    Plain(PlainCheck),
     Ended(Ended),
 }
 
 /// The final state.
 pub(super) struct Ended {
-    pub plain: Plain,
+    pub plain: PlainCheck,
     /// `gzip`, `zstd`, `not compressed`, or another compression's name.
     pub compression: &'static str,
     /// Why decoding failed before the end.
@@ -37,7 +37,7 @@ pub(super) struct Ended {
 }
 
 /// A writer that never fails.
-pub(super) struct Passing(Option<Plain>);
+pub(super) struct Passing(Option<PlainCheck>);
 
 impl Write for Passing {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -53,13 +53,13 @@ impl Write for Passing {
 }
 
 impl Passing {
-    fn take(&mut self) -> Option<Plain> {
+    fn take(&mut self) -> Option<PlainCheck> {
         self.0.take()
     }
 }
 
 impl Straight {
-    pub(super) fn new(plain: Plain) -> Straight {
+    pub(super) fn new(plain: PlainCheck) -> Straight {
         Straight { state: State::Unknown { head: Vec::new(), plain } }
     }
 
@@ -130,7 +130,7 @@ impl Straight {
         match self.state {
             State::Ended(ended) => ended,
             // `end` sets one of the states above.
-            _ => Ended { plain: Plain::nothing(), compression: "unknown", broken: Some("it was not read".into()) },
+            _ => Ended { plain: PlainCheck::nothing(), compression: "unknown", broken: Some("it was not read".into()) },
         }
     }
 
@@ -143,7 +143,7 @@ impl Straight {
             State::Unknown { plain, .. } => (Some(plain.take()), "not compressed"),
             State::Ended(_) => return,
         };
-        let plain = plain.unwrap_or_else(Plain::nothing);
+        let plain = plain.unwrap_or_else(PlainCheck::nothing);
         self.state = State::Ended(Ended { plain, compression, broken });
     }
 }
