@@ -21,7 +21,7 @@ use crate::layer::shown;
 use crate::layer::span::{SpanError, SpanTable};
 use crate::offset::{SpanId, Uncompressed};
 use crate::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
-use crate::ztoc::{FileKind, FileMetadata, VERSION, Ztoc};
+use crate::ztoc::{ExtentFault, FileMetadata, VERSION, Ztoc, check_extents};
 
 /// The largest span that is read, in bytes of the blob. Consumers have the same limit.
 const MAX_SPAN: u64 = i32::MAX as u64;
@@ -118,7 +118,7 @@ pub fn extract(
     if actual != ztoc.compressed_size.0 {
         return Err(ExtractError::Size { stated: ztoc.compressed_size.0, actual });
     }
-    check_extents(ztoc)?;
+    check_files(ztoc)?;
     let tree = Tree::of_layer(&ztoc.files[..])?;
     let (mut names, left_out) = regular_files(&tree);
     // The first name of each file is written, in the order of the tar. The others become links to
@@ -172,22 +172,23 @@ fn regular_files(tree: &Tree) -> (Vec<Name>, u64) {
     (names, left_out)
 }
 
-/// Checks that the files are inside the tar and do not overlap.
+/// Checks that the files are inside the tar and do not overlap. Entries may be in any order: files
+/// are read in the order of the tar.
 ///
 /// # Errors
 /// The first file that does not comply.
-fn check_extents(ztoc: &Ztoc) -> Result<(), ExtractError> {
-    let mut files: Vec<&FileMetadata> =
-        ztoc.files.iter().filter(|file| file.kind == FileKind::Regular && file.size > 0).collect();
-    files.sort_by_key(|file| file.offset);
-    if let Some([one, other]) = files.array_windows().find(|[one, other]| one.offset + one.size > other.offset) {
-        return Err(ExtractError::Overlap { one: one.name.clone(), other: other.name.clone() });
-    }
+fn check_files(ztoc: &Ztoc) -> Result<(), ExtractError> {
+    let mut entries: Vec<(usize, &FileMetadata)> = ztoc.files.iter().enumerate().collect();
+    entries.sort_by_key(|(_, file)| file.offset);
     let tar = ztoc.uncompressed_size;
-    match files.last().map(|last| (last, last.offset + last.size)) {
-        Some((last, end)) if end > tar => Err(ExtractError::PastEnd { name: last.name.clone(), end: end.0, tar }),
-        _ => Ok(()),
-    }
+    let name = |entry: usize| ztoc.files.get(entry).map_or_else(Box::default, |file| file.name.clone());
+    check_extents(entries.iter().copied(), tar).map_err(|fault| match fault {
+        ExtentFault::Overlap { one, other } => ExtractError::Overlap { one: name(one), other: name(other) },
+        ExtentFault::PastEnd { entry } => {
+            let end = ztoc.files.get(entry).map_or(0, |file| file.offset.0.saturating_add(file.size));
+            ExtractError::PastEnd { name: name(entry), end, tar }
+        }
+    })
 }
 
 /// The state of writing decoded spans to files.

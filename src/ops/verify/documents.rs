@@ -161,7 +161,8 @@ pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Problem> {
     }
     let mut end = 0;
     for (number, file) in ztoc.files.iter().enumerate() {
-        // The data is preceded by a header of at least 512 bytes.
+        // Stricter than `check_extents`, which checks only what is safe to read: in a tar, a header of
+        // at least 512 bytes precedes the data of every entry.
         let beyond = file.kind == FileKind::Regular && file.offset.0 + file.size > ztoc.uncompressed_size.0;
         if beyond || file.offset.0 < end + 512 {
             let name = crate::layer::shown(&file.name);

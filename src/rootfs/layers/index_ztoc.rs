@@ -8,8 +8,8 @@ use crate::budget::Charge;
 use crate::image::{Descriptor, LayerKind};
 use crate::layer::LayerMap;
 use crate::layer::span::{SpanError, SpanTable};
-use crate::offset::{Compressed, SpanId, Uncompressed};
-use crate::ztoc::{self, Checkpoints, FileKind, ZtocError};
+use crate::offset::{Compressed, SpanId};
+use crate::ztoc::{self, Checkpoints, ExtentFault, ZtocError, check_extents};
 
 /// Why a ztoc is not used.
 #[derive(Debug, thiserror::Error)]
@@ -50,20 +50,10 @@ pub(super) fn spans(layer: &Descriptor, bytes: &[u8], memory: &mut Charge) -> Re
         _ => {}
     }
     let spans = SpanTable::new(Arc::new(LayerMap::from(ztoc)))?;
-    let end = spans.plain_end();
-    let mut before = Uncompressed(0);
-    for (number, file) in spans.map().files.iter().enumerate() {
-        if file.kind != FileKind::Regular || file.size == 0 {
-            continue;
-        }
-        if file.offset < before {
-            return Err(UnfitZtoc::Overlap(number));
-        }
-        before = Uncompressed(file.offset.0.saturating_add(file.size));
-        if before > end {
-            return Err(UnfitZtoc::Beyond(number));
-        }
-    }
+    check_extents(spans.map().files.iter().enumerate(), spans.plain_end()).map_err(|fault| match fault {
+        ExtentFault::Overlap { other, .. } => UnfitZtoc::Overlap(other),
+        ExtentFault::PastEnd { entry } => UnfitZtoc::Beyond(entry),
+    })?;
     for span in spans.each() {
         let blob = spans.blob_range(span);
         if blob.end - blob.start > MAX_COMPRESSED {

@@ -6,7 +6,7 @@ use crate::budget::Charge;
 use crate::offset::Uncompressed;
 use crate::tar::{self, PaxRecord};
 use crate::time::Time;
-use crate::ztoc::{FileKind, FileMetadata, text_footprint};
+use crate::ztoc::{ExtentFault, FileKind, FileMetadata, check_extents, text_footprint};
 
 const SECTION: &str = "entries";
 /// The least bytes of an entry: one for each of the columns that are always present.
@@ -254,23 +254,15 @@ fn records(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Cha
 /// # Errors
 /// For the first entry that is not valid.
 pub(super) fn check(files: &[FileMetadata], end: Uncompressed) -> Result<(), FineError> {
-    let mut before = Uncompressed(0);
-    for (number, file) in files.iter().enumerate() {
-        let after = file.offset.0.checked_add(file.size).filter(|after| *after <= i64::MAX as u64);
-        let after = after.ok_or(FineError::EntryRange(number))?;
-        if file.size == 0 {
-            continue;
-        }
-        if file.kind != FileKind::Regular {
-            return Err(FineError::EntryRange(number));
-        }
-        if file.offset < before {
-            return Err(FineError::EntryOverlap(number));
-        }
-        before = Uncompressed(after);
-        if before > end {
-            return Err(FineError::EntryBeyond(number));
-        }
+    let is_valid = |file: &FileMetadata| {
+        let after = file.offset.0.checked_add(file.size);
+        after.is_some_and(|after| after <= i64::MAX as u64) && (file.size == 0 || file.kind == FileKind::Regular)
+    };
+    if let Some(number) = files.iter().position(|file| !is_valid(file)) {
+        return Err(FineError::EntryRange(number));
     }
-    Ok(())
+    check_extents(files.iter().enumerate(), end).map_err(|fault| match fault {
+        ExtentFault::Overlap { other, .. } => FineError::EntryOverlap(other),
+        ExtentFault::PastEnd { entry } => FineError::EntryBeyond(entry),
+    })
 }
