@@ -14,6 +14,8 @@ use bytes::Bytes;
 use futures_util::stream;
 use ociseek::digest::Digest;
 use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::task::JoinHandle;
 
 use crate::support::sandbox::{GZIP, OCI_CONFIG, gzip};
 
@@ -79,7 +81,19 @@ pub struct Faulty {
     nature: Arc<Nature>,
     content: Arc<Mutex<Content>>,
     lie: Arc<Lie>,
+    door: Arc<Mutex<Option<Door>>>,
 }
+
+/// Whether connections are taken.
+enum Door {
+    Open(JoinHandle<()>),
+    /// They are refused. The socket keeps the port, so that nobody else gets it.
+    Closed(JoinHandle<TcpSocket>),
+}
+
+/// In the extensions of an answer: it never begins.
+#[derive(Clone)]
+struct Silence;
 
 impl Faulty {
     pub async fn honest(nature: Nature) -> Faulty {
@@ -98,16 +112,46 @@ impl Faulty {
         nature: Nature,
         lie: impl Fn(&Seen, &Faulty) -> Option<Response<Body>> + Send + Sync + 'static,
     ) -> Faulty {
-        let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+        let listener = TcpListener::bind(address).await.unwrap();
         let faulty = Faulty {
             address: listener.local_addr().unwrap(),
             nature: Arc::new(nature),
             content: Arc::default(),
             lie: Arc::new(Box::new(lie)),
+            door: Arc::default(),
         };
-        let app = axum::Router::new().fallback(handle).with_state(faulty.clone());
-        tokio::spawn(async move { axum::serve(listener, app).await });
+        faulty.open(listener);
         faulty
+    }
+
+    fn open(&self, listener: TcpListener) {
+        let app = axum::Router::new().fallback(handle).with_state(self.clone());
+        let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        *self.door.lock().unwrap() = Some(Door::Open(serving));
+    }
+
+    /// From now on connections are refused. Those that there are stay.
+    pub fn down(&self) {
+        let mut door = self.door.lock().unwrap();
+        let Some(Door::Open(serving)) = door.take() else { panic!("it is down") };
+        serving.abort();
+        let address = self.address;
+        *door = Some(Door::Closed(tokio::spawn(async move {
+            let _ = serving.await;
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_reuseaddr(true).unwrap();
+            socket.bind(address).unwrap();
+            socket
+        })));
+    }
+
+    /// Takes connections again, if it is down.
+    pub async fn up(&self) {
+        let door = self.door.lock().unwrap().take();
+        match door {
+            Some(Door::Closed(socket)) => self.open(socket.await.unwrap().listen(1024).unwrap()),
+            open => *self.door.lock().unwrap() = open,
+        }
     }
 
     /// Another registry with the same properties and content, and no requests yet.
@@ -204,6 +248,9 @@ async fn handle(State(faulty): State<Faulty>, request: Request<Body>) -> Respons
     let seen = Seen { method: head.method, path, headers: head.headers, body };
     faulty.content.lock().unwrap().seen.push(seen.clone());
     if let Some(lie) = (faulty.lie)(&seen, &faulty) {
+        if lie.extensions().get::<Silence>().is_some() {
+            std::future::pending::<()>().await;
+        }
         return lie;
     }
     faulty.truth(&seen).await
@@ -532,6 +579,11 @@ pub fn stalls(content: &Bytes, kept: usize) -> Response<Body> {
         }
     });
     Response::builder().header(header::CONTENT_LENGTH, content.len()).body(Body::from_stream(body)).unwrap()
+}
+
+/// An answer that never begins.
+pub fn silence() -> Response<Body> {
+    Response::builder().extension(Silence).body(Body::empty()).unwrap()
 }
 
 /// True for the first `n` calls.

@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::args::RegistryArgs;
 use super::parse::PlainHttp;
@@ -237,10 +238,21 @@ pub(crate) async fn client_config(
         client_key: args.client_key,
         insecure_skip_tls_verify: args.insecure_skip_tls_verify,
         max_memory: args.memory.max_memory.0,
-        limits: Limits { patience: Some(args.retry_for), connections: args.connections.into(), ..Limits::default() },
+        limits: limits(args.retry_for, args.stall_timeout, args.connections),
         progress: Arc::clone(progress),
         ..ClientConfig::default()
     })
+}
+
+fn limits(retry_for: Duration, stall_timeout: Duration, connections: u16) -> Limits {
+    let usual = Limits::default();
+    Limits {
+        patience: Some(retry_for),
+        header: usual.header.min(stall_timeout),
+        idle: stall_timeout,
+        connections: connections.into(),
+        ..usual
+    }
 }
 
 async fn credentials(creds: Option<String>, registries: Registries<'_>) -> Result<CredentialSource, CliError> {

@@ -16,7 +16,9 @@ use ociseek::digest::Digest;
 
 /// How long a run may take. What takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
-const SMALL: [&str; 4] = ["--build-tool-identifier=test", "--span-size=16KiB", "--min-layer-size=1KiB", "--jobs=1"];
+pub const SMALL: [&str; 4] = ["--build-tool-identifier=test", "--span-size=16KiB", "--min-layer-size=1KiB", "--jobs=1"];
+/// How long a run waits for a registry that stopped answering, and for one that takes no connections.
+pub const WAITS: [(&str, &str); 2] = [("OCISEEK_STALL_TIMEOUT", "1s"), ("OCISEEK_RETRY_FOR", "1s")];
 /// What the fallback tag's list is called.
 const FALLBACK: &str = "sha256-";
 
@@ -228,7 +230,7 @@ impl Job {
         let small: &[&str] = if self.indexes { &SMALL } else { &[] };
         let args: Vec<String> = self.args.iter().chain(small).map(|arg| arg.replace("HOST", place.host)).collect();
         let mut command = place.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
-        command.env("OCISEEK_RETRY_FOR", "1s").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.envs(WAITS).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
         pid.store(child.id() as i32, Ordering::SeqCst);
         let guard = Guard::new(&child);
@@ -247,7 +249,7 @@ impl Job {
         let args = ["hook", "serve", "--listen=127.0.0.1:0", "--journal=journal", "--retry-wait=1", "--workers=1"];
         let args = [&args[..], &[&allow], &SMALL].concat();
         let mut command = place.command(&args);
-        let mut hook = Hook::spawn(command.env("OCISEEK_HOOK_SECRET", SECRET).env("OCISEEK_RETRY_FOR", "1s"));
+        let mut hook = Hook::spawn(command.env("OCISEEK_HOOK_SECRET", SECRET).envs(WAITS));
         pid.store(hook.child.id() as i32, Ordering::SeqCst);
         let is_over = |hook: &mut Hook| hook.child.try_wait().unwrap().is_some();
         let begun = Instant::now();
