@@ -7,7 +7,7 @@
 
 use crate::lock::Hold;
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -72,7 +72,14 @@ impl Journal {
         let lock = path.with_added_extension("lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(lock);
         let lock = lock.map_err(failed("locked"))?;
-        lock.try_lock().map_err(|error| failed("locked")(error.into()))?;
+        lock.try_lock().map_err(|error| {
+            failed("locked")(match error {
+                TryLockError::WouldBlock => {
+                    io::Error::new(io::ErrorKind::WouldBlock, "another ociseek process uses it")
+                }
+                TryLockError::Error(error) => error,
+            })
+        })?;
         let (open, lines) = match File::open(path) {
             Ok(file) => read(file, unit).map_err(failed("read"))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),

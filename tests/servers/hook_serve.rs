@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::support::hook::{
     Hook, PATIENCE, SECRET, answer, assert_documented, exchange, images, indexes, post, pushed, put_blob, stalling,
 };
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, small_image};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, shown, small_image};
 use crate::support::servers::{Server, free_port, run, skip, tool};
 use hmac::{Hmac, KeyInit, Mac};
 use ociseek::digest::Digest;
@@ -598,6 +598,31 @@ fn nothing_is_lost(signal: &str, drain: &str, all_before_the_end: bool) {
     for (repository, digest) in images.iter().step_by(7) {
         assert_eq!(indexes(&sandbox, &format!("{}/{repository}@{digest}", server.host)), 1);
     }
+}
+
+/// Two services do not write one journal: the second one says so, and the first one's jobs are done.
+#[test]
+fn a_journal_belongs_to_one_service() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let sandbox = Sandbox::new();
+    let images = images(&server, 1, 2);
+    let allow = format!("--allow={}", server.host);
+    let args = [&*allow, "--journal=journal"];
+    let first = Hook::serve(&sandbox, &args);
+    send_all(&first, &burst(&server, &images[..1], 1));
+    let refused = ["hook", "serve", "--listen=127.0.0.1:0", &allow, "--journal=journal"];
+    let mut refused = sandbox.command(&refused);
+    let said = shown(refused.env("OCISEEK_HOOK_SECRET", SECRET));
+    assert_eq!(
+        said,
+        "--- stderr ---\nerror: journal journal: cannot be locked: another ociseek process uses it\n--- status 1 ---"
+    );
+    send_all(&first, &burst(&server, &images[1..], 1));
+    first.until("both are indexed", |hook| hook.indexed() == 2);
+    // A process that was killed holds nothing.
+    first.signal("-KILL");
+    let second = Hook::serve(&sandbox, &args);
+    second.until("it listens", |hook| hook.events("listening").first().is_some_and(|line| line["queued"] == 0));
 }
 
 #[test]
