@@ -20,11 +20,11 @@ use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::json;
 
 /// nats-server with JetStream in a directory of its own; killed when this is dropped.
-struct Nats {
+pub struct Nats {
     child: Child,
     url: String,
     dir: tempfile::TempDir,
-    port: u16,
+    pub port: u16,
 }
 
 impl Drop for Nats {
@@ -35,7 +35,7 @@ impl Drop for Nats {
 }
 
 impl Nats {
-    fn start() -> Option<Nats> {
+    pub fn start() -> Option<Nats> {
         let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
         let child = Nats::spawn(dir.path(), port)?;
         Some(Nats { child, url: format!("nats://127.0.0.1:{port}/test"), dir, port })

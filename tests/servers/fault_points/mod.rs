@@ -8,6 +8,8 @@
 
 mod files;
 mod jobs;
+#[cfg(feature = "nats")]
+mod queue;
 mod requests;
 
 use std::collections::BTreeMap;

@@ -3,6 +3,7 @@
 
 mod aws;
 mod big;
+mod faults;
 mod runtime_api;
 
 use crate::support::hook::assert_documented;

@@ -9,12 +9,24 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use bytes::Bytes;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::{Notify, oneshot};
 
 /// The account that the function belongs to; moto's, too.
 pub const ACCOUNT: &str = "123456789012";
+
+/// How the API fails, once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failing {
+    /// The event that is asked for is refused with status 500, or breaks off.
+    NextRefused,
+    NextCut,
+    /// The same of the taking of the function's answer; when it breaks off, it was taken.
+    AnswerRefused,
+    AnswerCut,
+}
 
 /// What came of an event.
 #[derive(Debug)]
@@ -31,6 +43,7 @@ struct Calls {
     running: HashMap<String, oneshot::Sender<(bool, Value)>>,
     count: usize,
     cannot_start: Vec<Value>,
+    failing: Option<Failing>,
 }
 
 #[derive(Clone, Default)]
@@ -67,6 +80,27 @@ impl RuntimeApi {
         Answer { ok, body, took: begun.elapsed() }
     }
 
+    /// Puts an event there for whoever asks first. Nobody waits for what comes of it.
+    pub fn put(&self, event: Value, limit: Duration) {
+        {
+            let mut calls = self.calls.lock().unwrap();
+            calls.count += 1;
+            let id = format!("8476a536-e9f4-11e8-9739-{:012}", calls.count);
+            calls.waiting.push_back((id, event, limit));
+        }
+        self.new.notify_one();
+    }
+
+    /// The next call of this kind fails.
+    pub fn fail(&self, failing: Failing) {
+        self.calls.lock().unwrap().failing = Some(failing);
+    }
+
+    /// Whether the next call fails so; it is the only one then.
+    fn fails(&self, failing: Failing) -> bool {
+        self.calls.lock().unwrap().failing.take_if(|next| *next == failing).is_some()
+    }
+
     pub fn cannot_start(&self) -> Vec<Value> {
         self.calls.lock().unwrap().cannot_start.clone()
     }
@@ -83,6 +117,14 @@ async fn handle(State(api): State<RuntimeApi>, request: Request<Body>) -> Respon
             }
             api.new.notified().await;
         };
+        if api.fails(Failing::NextRefused) {
+            return Response::builder().status(500).body(Body::from(r#"{"errorMessage":"not now"}"#)).unwrap();
+        }
+        let event = event.to_string();
+        let body = match api.fails(Failing::NextCut) {
+            true => broken(&event),
+            false => Body::from(event),
+        };
         let deadline = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + limit;
         return Response::builder()
             .header("Lambda-Runtime-Aws-Request-Id", id)
@@ -90,8 +132,17 @@ async fn handle(State(api): State<RuntimeApi>, request: Request<Body>) -> Respon
             .header("Lambda-Runtime-Invoked-Function-Arn", format!("arn:aws:lambda:us-west-2:{ACCOUNT}:function:f"))
             .header("Lambda-Runtime-Trace-Id", "Root=1-5bef4de7-ad49b0e87f6ef6c87fc2e700;Sampled=1")
             .header("Content-Type", "application/json")
-            .body(Body::from(event.to_string()))
+            .body(body)
             .unwrap();
+    }
+    if path.starts_with("invocation/") {
+        if api.fails(Failing::AnswerRefused) {
+            return Response::builder().status(500).body(Body::empty()).unwrap();
+        }
+        if api.fails(Failing::AnswerCut) {
+            // The connection ends without a word.
+            std::panic::resume_unwind(Box::new(()));
+        }
     }
     let body: Value = serde_json::from_slice(&body).unwrap();
     let mut calls = api.calls.lock().unwrap();
@@ -100,11 +151,19 @@ async fn handle(State(api): State<RuntimeApi>, request: Request<Body>) -> Respon
         ["invocation", id, what @ ("response" | "error")] => {
             let typed = head.headers.contains_key("lambda-runtime-function-error-type");
             assert_eq!(typed, what == "error");
-            calls.running.remove(id).unwrap().send((what == "response", body)).unwrap();
+            if let Some(waiting) = calls.running.remove(id) {
+                waiting.send((what == "response", body)).unwrap();
+            }
         }
         _ => panic!("{path}"),
     }
     Response::builder().status(202).body(Body::from(r#"{"status":"OK"}"#)).unwrap()
+}
+
+/// Half of it, and then the connection ends.
+fn broken(content: &str) -> Body {
+    let half = Bytes::copy_from_slice(&content.as_bytes()[..content.len() / 2]);
+    Body::from_stream(futures_util::stream::iter([Ok(half), Err(std::io::Error::other("cut"))]))
 }
 
 /// The program as Lambda runs it: by its name, in a folder that it cannot write, with what Lambda

@@ -1,0 +1,250 @@
+//! `hook worker`: the Nth request to the registry fails, or the process is killed at it, or its connection to NATS
+//! breaks there. The job is done once in the end, or it is parked with the reason; it is never lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream;
+use futures_util::{StreamExt, stream};
+use ociseek::digest::Digest;
+use ociseek::hook::job::Job as QueueJob;
+use ociseek::hook::queue::{Published, Queue};
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::jobs::{Ended, JOBS, Job, Registries, SMALL, WAITS, image_digest, natures, whole};
+use super::requests::{Fault, KILLS, Plan, QUICK, STALLS};
+use super::{Score, chosen};
+use crate::hook_nats::Nats;
+use crate::support::hook::{Hook, PATIENCE};
+use crate::support::sandbox::Sandbox;
+
+const AT_ONCE: usize = 8;
+/// Points in CI.
+const SAMPLE: usize = 48;
+/// How long connections to NATS are refused.
+const AWAY: Duration = Duration::from_millis(1500);
+
+/// What happens at a request to the registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    Request(Fault),
+    /// The connection to NATS is closed; the next one works at once, or after a while.
+    Cut {
+        away: bool,
+    },
+}
+
+/// A way to NATS that can be cut.
+struct Relay {
+    port: u16,
+    cuts: watch::Sender<()>,
+    is_away: Arc<AtomicBool>,
+}
+
+impl Relay {
+    async fn new(server: u16) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (cuts, cut) = watch::channel(());
+        let is_away = Arc::new(AtomicBool::new(false));
+        let refuses = Arc::clone(&is_away);
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                if refuses.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let mut cut = cut.clone();
+                cut.mark_unchanged();
+                tokio::spawn(async move {
+                    let mut server = TcpStream::connect(("127.0.0.1", server)).await.unwrap();
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                        _ = cut.changed() => {}
+                    }
+                });
+            }
+        });
+        Relay { port, cuts, is_away }
+    }
+
+    fn cut(&self, away: bool) {
+        self.is_away.store(away, Ordering::SeqCst);
+        self.cuts.send_replace(());
+        let is_away = Arc::clone(&self.is_away);
+        tokio::spawn(async move {
+            tokio::time::sleep(AWAY).await;
+            is_away.store(false, Ordering::SeqCst);
+        });
+    }
+}
+
+/// What all points share.
+struct Ground {
+    nats: Nats,
+    jetstream: jetstream::Context,
+    registries: Registries,
+    image: Digest,
+    /// What a job comes to.
+    job: Job,
+}
+
+impl Ground {
+    async fn messages(&self, stream: &str) -> u64 {
+        let begun = Instant::now();
+        // Under load an answer may come too late.
+        loop {
+            if let Ok(mut stream) = self.jetstream.get_stream(stream).await
+                && let Ok(info) = stream.info().await
+            {
+                return info.state.messages;
+            }
+            assert!(begun.elapsed() < PATIENCE, "no stream {stream}");
+        }
+    }
+
+    /// Why the first job was parked.
+    async fn reason(&self, queue: &str) -> String {
+        let stream = self.jetstream.get_stream(format!("{queue}-parked")).await.unwrap();
+        let record = stream.get_raw_message(1).await.unwrap();
+        let record: Value = serde_json::from_slice(&record.payload).unwrap();
+        record["error"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+fn log(hook: &Hook) -> String {
+    hook.log().iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn worker(sandbox: &Sandbox, port: u16, queue: &str, registry: &str) -> Hook {
+    let (queue, allow) = (format!("--queue=nats://127.0.0.1:{port}/{queue}"), format!("--allow={registry}"));
+    let args = ["hook", "worker", &queue, &allow, "--workers=1", "--retry-wait=1", "--silence=3"];
+    Hook::spawn(sandbox.command(&[&args[..], &SMALL].concat()).envs(WAITS))
+}
+
+/// How many requests a job takes, and what it comes to, unless something fails.
+type Sound = (usize, std::collections::BTreeMap<String, String>);
+
+/// How a point ended, and the number of requests with what was attached; what was wrong there.
+async fn attempt(
+    ground: &Ground,
+    number: usize,
+    trouble: Trouble,
+    at: usize,
+    sound: Option<&Sound>,
+) -> Result<(String, Sound), String> {
+    let (queue, relay) = (format!("p{number}"), Arc::new(Relay::new(ground.nats.port).await));
+    let fault = if let Trouble::Request(fault) = trouble { fault } else { Fault::None };
+    let plan = Arc::new(Plan { fault, at, ..Plan::default() });
+    let (planned, way) = (Arc::clone(&plan), Arc::clone(&relay));
+    let registry = ground.registries.before(&ground.job).copy(move |seen, faulty| {
+        let number = planned.asked.load(Ordering::SeqCst);
+        if let (Trouble::Cut { away }, true) = (trouble, number == at) {
+            way.cut(away);
+        }
+        planned.answer(seen, faulty)
+    });
+    let (registry, sandbox) = (registry.await, Sandbox::new());
+    let host = registry.host();
+    let job = QueueJob { image: format!("{host}/a/b@{}", ground.image).parse().unwrap() };
+    let url = format!("nats://127.0.0.1:{}/{queue}", ground.nats.port);
+    let own = Queue::connect(&url.parse().unwrap(), |_| {}).await.unwrap();
+    assert_eq!(own.publish(&job).await.unwrap(), Published::New);
+
+    let mut hook = worker(&sandbox, relay.port, &queue, &host);
+    plan.pid.store(hook.child.id() as i32, Ordering::SeqCst);
+    let begun = Instant::now();
+    let (mut killed, mut parked) = (false, false);
+    loop {
+        if begun.elapsed() > PATIENCE {
+            return Err(format!("the job is still in the queue: {}", log(&hook)));
+        }
+        if let Some(status) = hook.child.try_wait().unwrap() {
+            if killed || !matches!(trouble, Trouble::Request(Fault::Kill { .. })) {
+                return Err(format!("the worker ended with {status}: {}", log(&hook)));
+            }
+            killed = true;
+            plan.is_over.store(true, Ordering::SeqCst);
+            hook = worker(&sandbox, relay.port, &queue, &host);
+        }
+        // A registry that is away for good would only be waited for.
+        if fault == Fault::Down && !hook.events("retry").is_empty() {
+            plan.is_over.store(true, Ordering::SeqCst);
+            registry.up().await;
+        }
+        if ground.messages(&queue).await == 0 {
+            if parked || ground.messages(&format!("{queue}-parked")).await == 0 {
+                break;
+            }
+            // It is published again, by somebody who has read why.
+            parked = true;
+            if ground.reason(&queue).await.is_empty() {
+                return Err(format!("parked without a reason: {}", log(&hook)));
+            }
+            whole(&registry).map_err(|e| format!("when it was parked: {e}"))?;
+            plan.is_over.store(true, Ordering::SeqCst);
+            registry.up().await;
+            own.publish(&job).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    whole(&registry).map_err(|e| format!("in the end: {e}"))?;
+    let ended = Ended { code: Some(0), stdout: Vec::new(), stderr: String::new(), is_accepted: true };
+    let result = ground.job.result(&registry, &sandbox, &ended);
+    if let Some((_, want)) = sound
+        && result != *want
+    {
+        return Err(format!("{result:#?}\nnot {want:#?}\n{:#?}", hook.log()));
+    }
+    if ground.messages(&format!("{queue}-parked")).await != u64::from(parked) {
+        return Err(format!("parked more than once: {:#?}", hook.log()));
+    }
+    if hook.log().iter().any(|line| line["event"] == "no JSON") {
+        return Err(format!("a line of the log is no JSON: {:#?}", hook.log()));
+    }
+    for name in [queue.clone(), format!("{queue}-parked")] {
+        let _ = ground.jetstream.delete_stream(name).await;
+    }
+    let end = match (killed, parked) {
+        (true, _) => "killed, then done",
+        (_, true) => "parked, then done",
+        _ => "done",
+    };
+    Ok((end.to_owned(), (plan.asked.load(Ordering::SeqCst), result)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_of_the_queue_is_done_once_whatever_fails() {
+    let Some(nats) = Nats::start() else { return };
+    let client = async_nats::connect(format!("nats://127.0.0.1:{}", nats.port)).await.unwrap();
+    let [_, (_, nature)] = natures();
+    let registries = Registries::new(nature).await;
+    let job = JOBS.into_iter().find(|job| job.name == "hook serve").unwrap();
+    let ground = Ground { nats, jetstream: jetstream::new(client), registries, image: image_digest(), job };
+    let none = Trouble::Request(Fault::None);
+    let (end, sound) = attempt(&ground, 0, none, usize::MAX, None).await.unwrap();
+    assert!(end == "done" && !sound.1.is_empty(), "{end}: {sound:?}");
+    let faults = [&QUICK[..], &STALLS, &KILLS].concat().into_iter().map(Trouble::Request);
+    let troubles: Vec<Trouble> = faults.chain([false, true].map(|away| Trouble::Cut { away })).collect();
+    let points: Vec<(usize, Trouble)> =
+        (0..sound.0).flat_map(|at| troubles.iter().map(move |&trouble| (at, trouble))).collect();
+    let total = points.len();
+    let points = chosen(points, SAMPLE);
+    println!("jobs of a queue: {} of {total}", points.len());
+    let (ground, sound) = (&ground, &sound);
+    let outcomes: Vec<_> = stream::iter(points.into_iter().enumerate())
+        .map(|(number, (at, trouble))| async move {
+            let outcome = attempt(ground, number + 1, trouble, at, Some(sound)).await;
+            (at, trouble, outcome.map(|(end, _)| end))
+        })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    let mut score = Score::default();
+    for (at, trouble, outcome) in outcomes {
+        score.count(&format!("{trouble:?} at request {at}"), outcome);
+    }
+    score.conclude("jobs of a queue");
+}
