@@ -70,17 +70,8 @@ pub(crate) struct Manifest {
     /// Such as `linux/arm64`; null if the image does not say.
     pub platform: Option<String>,
     manifest: ManifestRef,
-    pub status: Status,
-    /// Null if there is none.
-    pub index: Option<IndexRef>,
-    /// How the index was attached, if it was.
-    attached: Option<How>,
-    /// The tag of the tag schema, if the index was attached by it.
-    tag: Option<String>,
-    /// The indexes whose place it took (or, in a dry run, would take).
-    replaced: Vec<DigestText>,
-    /// Those of them that could not be deleted.
-    not_deleted: Vec<DigestText>,
+    #[serde(flatten)]
+    pub outcome: IndexOutcome,
     /// SOCI indexes of other makers.
     others: Vec<Other>,
     /// What the index covers; if refused, what it would have covered, or what the index that stays covers.
@@ -124,21 +115,29 @@ enum How {
     Layout,
 }
 
+// What became of an index of either kind. (A doc comment would describe what it is flattened into.)
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct IndexOutcome {
+    pub status: Status,
+    /// Null if there is none.
+    pub index: Option<IndexRef>,
+    /// How the index was attached, if it was.
+    attached: Option<How>,
+    /// The tag of the tag schema, if the index was attached by it.
+    tag: Option<String>,
+    /// The indexes of the same kind whose place it took (or, in a dry run, would take).
+    replaced: Vec<DigestText>,
+    /// Those of them that could not be deleted.
+    not_deleted: Vec<DigestText>,
+}
+
 /// A fine index that was made or found.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "MadeFine"))]
 pub(crate) struct Fine {
-    pub status: Status,
-    /// Null if there is none.
-    pub index: Option<IndexRef>,
-    /// How it was attached, if it was.
-    attached: Option<How>,
-    /// The tag of the tag schema, if it was attached by it.
-    tag: Option<String>,
-    /// The fine indexes whose place it took (or, in a dry run, would take).
-    replaced: Vec<DigestText>,
-    /// Those of them that could not be deleted.
-    not_deleted: Vec<DigestText>,
+    #[serde(flatten)]
+    pub outcome: IndexOutcome,
     coverage: CoverageJson,
     /// The digest of the list of reads that it was built with, or null.
     profile: Option<DigestText>,
@@ -251,18 +250,8 @@ impl Image {
     }
 }
 
-/// What became of an index of either kind.
-struct Outcome {
-    status: Status,
-    index: Option<IndexRef>,
-    attached: Option<How>,
-    tag: Option<String>,
-    replaced: Vec<DigestText>,
-    not_deleted: Vec<DigestText>,
-}
-
-impl Outcome {
-    fn of(result: &ManifestResult) -> Outcome {
+impl IndexOutcome {
+    fn of(result: &ManifestResult) -> IndexOutcome {
         let (status, index) = match result {
             ManifestResult::Attached { index, .. } => (Status::Attached, Some(IndexRef::of(index))),
             ManifestResult::DryRun { index, .. } => (Status::DryRun, Some(IndexRef::of(index))),
@@ -283,13 +272,16 @@ impl Outcome {
             ManifestResult::DryRun { replaces, .. } => (digests(replaces), Vec::new()),
             _ => (Vec::new(), Vec::new()),
         };
-        Outcome { status, index, attached, tag, replaced, not_deleted }
+        IndexOutcome { attached, tag, replaced, not_deleted, ..IndexOutcome::unattached(status, index) }
+    }
+
+    fn unattached(status: Status, index: Option<IndexRef>) -> IndexOutcome {
+        IndexOutcome { status, index, attached: None, tag: None, replaced: Vec::new(), not_deleted: Vec::new() }
     }
 }
 
 impl Fine {
     fn of(report: &IndexedFine) -> Fine {
-        let Outcome { status, index, attached, tag, replaced, not_deleted } = Outcome::of(&report.result);
         let documents = report.documents.iter().map(|document| Document {
             layer: document.layer.into(),
             digest: document.document.into(),
@@ -298,12 +290,7 @@ impl Fine {
             start_size: document.start_size,
         });
         Fine {
-            status,
-            index,
-            attached,
-            tag,
-            replaced,
-            not_deleted,
+            outcome: IndexOutcome::of(&report.result),
             coverage: CoverageJson::of(&report.coverage),
             profile: report.profile.map(DigestText::from),
             documents: documents.collect(),
@@ -313,7 +300,7 @@ impl Fine {
 
 impl Manifest {
     fn of(report: &IndexedManifest) -> Manifest {
-        let Outcome { status, index, attached, tag, replaced, not_deleted } = Outcome::of(&report.result);
+        let outcome = IndexOutcome::of(&report.result);
         let other = |o: &OtherIndex| Other {
             digest: o.digest.into(),
             tool: o.tool.clone(),
@@ -321,28 +308,23 @@ impl Manifest {
             unusable: o.unusable.clone(),
         };
         Manifest {
-            index,
-            attached,
-            tag,
-            replaced,
-            not_deleted,
             others: report.others.iter().map(other).collect(),
             prefetch: report.prefetch.as_ref().map(Prefetched::of),
             fine: report.fine.as_ref().map(Fine::of),
-            ..Manifest::new(status, &report.platform, &report.manifest, &report.coverage, &report.layers)
+            ..Manifest::new(outcome, &report.platform, &report.manifest, &report.coverage, &report.layers)
         }
     }
 
     fn refused(report: &RefusedManifest) -> Manifest {
+        let outcome = IndexOutcome::unattached(Status::Refused, report.stays.as_ref().map(IndexRef::of));
         Manifest {
-            index: report.stays.as_ref().map(IndexRef::of),
             shortfalls: report.shortfalls.iter().map(Short::of).collect(),
-            ..Manifest::new(Status::Refused, &report.platform, &report.manifest, &report.coverage, &report.layers)
+            ..Manifest::new(outcome, &report.platform, &report.manifest, &report.coverage, &report.layers)
         }
     }
 
     fn new(
-        status: Status,
+        outcome: IndexOutcome,
         platform: &Option<String>,
         manifest: &Descriptor,
         coverage: &coverage::Coverage,
@@ -351,12 +333,7 @@ impl Manifest {
         Manifest {
             platform: platform.clone(),
             manifest: ManifestRef::of(manifest),
-            status,
-            index: None,
-            attached: None,
-            tag: None,
-            replaced: Vec::new(),
-            not_deleted: Vec::new(),
+            outcome,
             others: Vec::new(),
             coverage: CoverageJson::of(coverage),
             prefetch: None,

@@ -43,7 +43,8 @@ fn append(file: &Path, text: &str) -> Result<(), CliError> {
 /// lines.
 fn outputs(document: &Indexing) -> String {
     let manifests = || document.images.iter().flat_map(|image| &image.manifests);
-    let indexes: Vec<String> = manifests().filter_map(|m| m.index.as_ref()).map(|i| i.digest.to_string()).collect();
+    let indexes: Vec<String> =
+        manifests().filter_map(|m| m.outcome.index.as_ref()).map(|i| i.digest.to_string()).collect();
     let images = document.images.iter().find_map(|image| image.digest).map(|digest| digest.to_string());
     let enabled = || document.images.iter().filter_map(|image| image.enabled.as_ref());
     let of_enabled = enabled().flat_map(|enabled| &enabled.manifests).map(|image| image.coverage.percent);
@@ -108,8 +109,12 @@ fn summary(document: &Indexing) -> String {
 }
 
 fn row(text: &mut String, image: &Image, manifest: &Manifest) {
-    let index =
-        manifest.index.as_ref().map(|index| format!("{} ", code(&index.digest.to_string()))).unwrap_or_default();
+    let index = manifest
+        .outcome
+        .index
+        .as_ref()
+        .map(|index| format!("{} ", code(&index.digest.to_string())))
+        .unwrap_or_default();
     let coverage = &manifest.coverage;
     let left_out = (coverage.of_layers - coverage.layers) as u64;
     let _ = writeln!(
@@ -117,7 +122,7 @@ fn row(text: &mut String, image: &Image, manifest: &Manifest) {
         "| {} | {} | {index}{} | {} of {}, {} of {} | {} |",
         code(&image.image),
         platform(manifest),
-        word(manifest.status),
+        word(manifest.outcome.status),
         coverage.shown,
         human(coverage.of_bytes),
         coverage.layers,

@@ -6,7 +6,7 @@ use crate::cli::shared::difference::Status;
 use crate::cli::shared::json::{DigestText, Manifest as ManifestRef};
 use crate::ops::verify::policy::Ruling;
 use crate::ops::verify::{
-    Depth, Problem, Verified, VerifiedDocument, VerifiedFine, VerifiedIndex, VerifiedLayer, VerifiedManifest,
+    Depth, Problem, Proven, Verified, VerifiedDocument, VerifiedFine, VerifiedIndex, VerifiedLayer, VerifiedManifest,
 };
 
 #[derive(Serialize)]
@@ -115,9 +115,17 @@ struct Layer {
     ztoc: Ztoc,
     /// What the maker of the ztoc calls itself, or null.
     tool: Option<String>,
+    #[serde(flatten)]
+    compared: Compared,
+}
+
+/// How much of a layer was compared, and what came of it.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Compared {
     /// Spans that were compared.
     spans: u64,
-    /// Spans in all.
+    /// Spans in all; 0 if the ztoc or document cannot be used.
     of_spans: u64,
     /// Spans that were chosen for a quick look and are too large for one.
     spans_too_large: u64,
@@ -151,17 +159,8 @@ struct Fine {
 struct FineLayer {
     digest: DigestText,
     document: Document,
-    /// Spans that were compared.
-    spans: u64,
-    /// Spans in all; 0 if the document cannot be used.
-    of_spans: u64,
-    /// Spans that were chosen for a quick look and are too large for one.
-    spans_too_large: u64,
-    /// Entries of the document.
-    entries: u64,
-    /// Bytes of the tar that were compared.
-    bytes: u64,
-    differences: Vec<Difference>,
+    #[serde(flatten)]
+    compared: Compared,
 }
 
 /// A layer's fine document.
@@ -230,17 +229,24 @@ impl Rule {
 
 impl Layer {
     fn of(verified: &VerifiedLayer) -> Layer {
-        let proven = &verified.proven;
         Layer {
             digest: verified.layer.into(),
             ztoc: Ztoc { digest: verified.ztoc.into() },
             tool: verified.tool.as_deref().map(|tool| String::from_utf8_lossy(tool).into_owned()),
+            compared: Compared::of(&verified.proven, &verified.differences),
+        }
+    }
+}
+
+impl Compared {
+    fn of(proven: &Proven, differences: &[Problem]) -> Compared {
+        Compared {
             spans: proven.spans,
             of_spans: proven.of_spans,
             spans_too_large: proven.too_large,
             entries: proven.entries,
             bytes: proven.bytes,
-            differences: findings(&verified.differences),
+            differences: findings(differences),
         }
     }
 }
@@ -258,16 +264,10 @@ impl Fine {
 
 impl FineLayer {
     fn of(verified: &VerifiedDocument) -> FineLayer {
-        let proven = &verified.proven;
         FineLayer {
             digest: verified.layer.into(),
             document: Document { digest: verified.document.into() },
-            spans: proven.spans,
-            of_spans: proven.of_spans,
-            spans_too_large: proven.too_large,
-            entries: proven.entries,
-            bytes: proven.bytes,
-            differences: findings(&verified.differences),
+            compared: Compared::of(&verified.proven, &verified.differences),
         }
     }
 }

@@ -6,23 +6,17 @@
 
 use std::collections::BTreeSet;
 
+use super::listed::ExistingManifest;
 use super::model::{Existing, LayerOutcome, LayerReport, LeftOut, OtherIndex};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
 use crate::ops::TOOL_IDENTIFIER;
-use crate::ops::discover::{Unusable, causes};
+use crate::ops::discover::causes;
 use crate::ops::maker;
 
 /// A manifest that the destination lists as a SOCI index (version 1) of the image.
-#[derive(Debug)]
-pub(super) struct DestinationIndex {
-    pub descriptor: Descriptor,
-    /// An error if it was not read or is not a SOCI index of the image. Anyone who may push can
-    /// list any manifest of the repository here, so such a manifest is never replaced: replacing
-    /// deletes.
-    pub content: Result<DestinationContent, Unusable>,
-}
+pub(super) type DestinationIndex = ExistingManifest<DestinationContent>;
 
 /// The content of an index.
 #[derive(Debug, Clone)]
@@ -230,6 +224,7 @@ pub(super) fn builds_alike(tool: &str, asked: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::discover::Unusable;
 
     const TOOL: &str = crate::ops::TOOL_IDENTIFIER;
 

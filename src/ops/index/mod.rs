@@ -35,6 +35,7 @@ mod fine;
 mod gate;
 mod guide;
 mod left_out;
+mod listed;
 mod model;
 mod plan;
 mod prefetch;

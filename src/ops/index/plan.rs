@@ -7,6 +7,7 @@ use super::error::IndexError;
 use super::existing::{CandidateLayer, Decision, DestinationContent, DestinationIndex, Want, decide};
 use super::fine::FinePlan;
 use super::left_out::{left_out, mislabelled};
+use super::listed::find;
 use super::model::{Existing, IndexOptions, LeftOut, Origin};
 use super::prefetch::{OldList, old_lists};
 use super::supply::{BlobKey, Own, Supply, ZtocOffer, cached};
@@ -14,7 +15,7 @@ use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::{CONFIG, INDEX_V1, PREFETCH, Version};
 use crate::layer::Outcome;
-use crate::ops::discover::{Unusable, parse_index, to_read};
+use crate::ops::discover::{Unusable, parse_index};
 use crate::ops::resolve::PlatformManifest;
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::cache::ZtocCache;
@@ -111,7 +112,7 @@ impl Plan {
         let mut plan = Plan { manifest, left_out, found: Vec::new(), decision: Decision::NotAsked, fine: None };
         if options.kinds.has_soci() {
             if let Some(destination) = destination {
-                plan.found = find(destination, &plan.manifest.descriptor).await?;
+                plan.found = find(destination, &plan.manifest.descriptor.digest, INDEX_V1, content).await?;
             }
             plan.decision = plan.decide(destination, cache, options).await?;
         }
@@ -131,7 +132,7 @@ impl Plan {
         options: &IndexOptions,
     ) -> Result<(), IndexError> {
         if let (Decision::Build { .. }, Some(there)) = (&self.decision, destination) {
-            self.found = find(there, &self.manifest.descriptor).await?;
+            self.found = find(there, &self.manifest.descriptor.digest, INDEX_V1, content).await?;
             self.decision = self.decide(destination, cache, options).await?;
         }
         if let Some(fine) = &mut self.fine {
@@ -220,27 +221,6 @@ pub(in crate::ops) async fn unservable(
         Outcome::Ztoc(ztoc) => mislabelled(layer, &ztoc),
         Outcome::Unservable(verdict) => Some(LeftOut::Unservable(verdict)),
     }
-}
-
-/// The manifests that are listed as SOCI indexes of `manifest`, with their content.
-async fn find(destination: &Destination, manifest: &Descriptor) -> Result<Vec<DestinationIndex>, IndexError> {
-    let subject = manifest.digest;
-    let unlisted = |source| IndexError::Referrers { subject, source };
-    let listed = destination.referrers(&subject, INDEX_V1).await.map_err(unlisted)?;
-    let mut found: Vec<DestinationIndex> = Vec::with_capacity(listed.descriptors.len());
-    for (descriptor, unread) in to_read(listed.descriptors) {
-        let content = match unread {
-            Some(why) => Err(why),
-            None => match destination.manifest(&descriptor.digest).await {
-                Ok(document) => content(&document.bytes, &subject),
-                Err(StoreError::Registry(error)) if !error.is_not_found() => return Err(unlisted(error.into())),
-                // It is listed but missing or damaged, so nobody can read it.
-                Err(error) => Err(Unusable::Fetch(error)),
-            },
-        };
-        found.push(DestinationIndex { descriptor, content });
-    }
-    Ok(found)
 }
 
 /// The content of an index.

@@ -3,6 +3,7 @@
 use super::causes;
 use super::model::{Problem, VerifyError};
 use crate::code::Code;
+use crate::digest::Digest;
 use crate::image::fine::FineRef;
 use crate::image::soci::ZtocRef;
 use crate::layer::prove::Difference;
@@ -69,15 +70,9 @@ impl Damage {
 /// If it could not be examined.
 pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Problem>, Option<IndexContent>), VerifyError> {
     let digest = found.digest;
-    let content = match found.content {
+    let content = match usable("index", digest, found.content)? {
         Ok(content) => content,
-        Err(Unusable::Fetch(source)) if Damage::of(&source).is_none() => {
-            return Err(VerifyError::Index { digest, source });
-        }
-        Err(why) => {
-            let text = format!("index {digest} cannot be used: {}", causes(&why));
-            return Ok((vec![Problem::new(of_unusable(&why), text)], None));
-        }
+        Err(problem) => return Ok((vec![problem], None)),
     };
     let wrong = content.notes.iter().filter(|note| !note.is_harmless());
     let wrong = wrong.map(|note| Problem::new(note.code(), format!("index {digest}: {note}"))).collect();
@@ -89,16 +84,9 @@ pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Problem>, Option<Ind
 /// # Errors
 /// As [`of_index`].
 pub(super) fn of_fine(found: FoundFineRef) -> Result<(Vec<Problem>, Option<FineContent>), VerifyError> {
-    let digest = found.digest;
-    let content = match found.content {
+    let content = match usable("fine index", found.digest, found.content)? {
         Ok(content) => content,
-        Err(Unusable::Fetch(source)) if Damage::of(&source).is_none() => {
-            return Err(VerifyError::Index { digest, source });
-        }
-        Err(why) => {
-            let text = format!("fine index {digest} cannot be used: {}", causes(&why));
-            return Ok((vec![Problem::new(of_unusable(&why), text)], None));
-        }
+        Err(problem) => return Ok((vec![problem], None)),
     };
     let strange = content.index.layers.iter().filter(|document| !content.documents.contains_key(&document.layer));
     let strange = strange.map(|FineRef { document, layer, .. }| {
@@ -106,6 +94,18 @@ pub(super) fn of_fine(found: FoundFineRef) -> Result<(Vec<Problem>, Option<FineC
         Problem::new(Code::LayerNotInImage, text)
     });
     Ok((strange.collect(), Some(content)))
+}
+
+/// What is in an index of this `kind`, or why it cannot be used.
+fn usable<C>(kind: &str, digest: Digest, content: Result<C, Unusable>) -> Result<Result<C, Problem>, VerifyError> {
+    match content {
+        Ok(content) => Ok(Ok(content)),
+        Err(Unusable::Fetch(source)) if Damage::of(&source).is_none() => Err(VerifyError::Index { digest, source }),
+        Err(why) => {
+            let text = format!("{kind} {digest} cannot be used: {}", causes(&why));
+            Ok(Err(Problem::new(of_unusable(&why), text)))
+        }
+    }
 }
 
 fn of_unusable(why: &Unusable) -> Code {

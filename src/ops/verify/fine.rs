@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::documents::{self, Damage};
 use super::full::{self, Against};
-use super::model::{Depth, LayerCheck, Problem, VerifiedDocument, VerifiedFine, VerifyError};
+use super::model::{Depth, LayerCheck, Problem, Proving, VerifiedDocument, VerifiedFine, VerifyError};
 use super::{causes, sample};
 use crate::budget::{Charge, OverBudget};
 use crate::code::Code;
@@ -22,7 +22,6 @@ use crate::image::fine::FineRef;
 use crate::layer::LayerMap;
 use crate::layer::span::SpanTable;
 use crate::ops::discover::{FineContent, FoundFineRef};
-use crate::progress::Progress;
 use crate::rootfs::layers::{FetchedDocument, UnfitDocument, fit_document};
 use crate::store::Source;
 
@@ -73,14 +72,9 @@ pub(super) struct FineJob {
 }
 
 impl FineJob {
-    /// Verifies the document, as one of `side_by_side` at a time.
-    pub(super) async fn run(
-        self,
-        source: &Source,
-        depth: Depth,
-        side_by_side: usize,
-        progress: &Arc<dyn Progress>,
-    ) -> Result<LayerCheck, VerifyError> {
+    /// Verifies the document.
+    pub(super) async fn run(self, proving: Proving<'_>) -> Result<LayerCheck, VerifyError> {
+        let Proving { source, depth, .. } = proving;
         let mut done = LayerCheck::default();
         // The list of entries is in memory twice, even after `spans` is dropped, because the
         // comparison has its own.
@@ -100,7 +94,7 @@ impl FineJob {
                 let end = layer.spans().tar_end().0;
                 let fine = Some(Arc::new(layer));
                 let against = Against { layer: &self.layer, diff_id: self.diff_id, ztoc: None, fine };
-                if let Some(proof) = full::prove(source, against, side_by_side, progress, &mut done).await? {
+                if let Some(proof) = full::prove(proving, against, &mut done).await? {
                     done.proven.spans = done.proven.of_spans;
                     done.proven.bytes = end.min(proof.plain_size);
                 }

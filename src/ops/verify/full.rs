@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::causes;
 use super::documents::Damage;
-use super::model::{LayerCheck, Problem, VerifyError};
+use super::model::{LayerCheck, Problem, Proving, VerifyError};
 use crate::code::Code;
 use crate::digest::{Algorithm, Digest};
 use crate::fine::FineLayer;
@@ -24,13 +24,11 @@ pub(super) struct Against<'a> {
     pub fine: Option<Arc<FineLayer>>,
 }
 
-/// Reads the whole layer once, as one of `side_by_side`, and adds its differences from its ztoc or
-/// fine document, the manifest and the config to `done`. None if it cannot be read.
+/// Reads the whole layer once, and adds its differences from its ztoc or fine document, the manifest
+/// and the config to `done`. None if it cannot be read.
 pub(super) async fn prove(
-    source: &Source,
+    Proving { source, side_by_side, progress, .. }: Proving<'_>,
     against: Against<'_>,
-    side_by_side: usize,
-    progress: &Arc<dyn Progress>,
     done: &mut LayerCheck,
 ) -> Result<Option<Proof>, VerifyError> {
     let (layer, diff_id) = (against.layer.digest, against.diff_id);

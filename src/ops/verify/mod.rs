@@ -48,7 +48,7 @@ pub use sample::MAX_SAMPLE;
 pub(super) use sample::probe;
 
 use fine::{FineCheck, FineJob};
-use model::{LayerCheck, LayerClaim};
+use model::{LayerCheck, LayerClaim, Proving};
 use policy::Policy;
 use prefetch::Lists;
 use signature::Signatures;
@@ -96,20 +96,9 @@ pub async fn verify(
     let read = jobs.values().map(|job| job.layer.size).chain(fine_jobs.values().map(|job| job.layer.size));
     announce(&plans, &read.collect::<Vec<u64>>(), options, progress);
     let side_by_side = options.jobs.max(1);
-    let results = stream::iter(jobs)
-        .map(|(key, job)| async move {
-            let done = job.run(source, options.depth, side_by_side, progress).await?;
-            Ok::<_, VerifyError>((key, done))
-        })
-        .buffer_unordered(side_by_side);
-    let results: BTreeMap<(Digest, Digest), LayerCheck> = results.try_collect().await?;
-    let fine_results = stream::iter(fine_jobs)
-        .map(|(key, job)| async move {
-            let done = job.run(source, options.depth, side_by_side, progress).await?;
-            Ok::<_, VerifyError>((key, done))
-        })
-        .buffer_unordered(side_by_side);
-    let fine_results: BTreeMap<FineRef, LayerCheck> = fine_results.try_collect().await?;
+    let proving = Proving { source, depth: options.depth, side_by_side, progress };
+    let results = all(jobs, side_by_side, |job: LayerClaim| job.run(proving)).await?;
+    let fine_results = all(fine_jobs, side_by_side, |job: FineJob| job.run(proving)).await?;
     let bytes_read = results.values().chain(fine_results.values()).map(|done| done.bytes_read).sum();
     let mut manifests = Vec::with_capacity(plans.len());
     for plan in plans {
@@ -117,6 +106,19 @@ pub async fn verify(
         manifests.push(plan.finish(&results, &fine_results, &options.policy, &signatures));
     }
     Ok(Verified { manifests, bytes_read })
+}
+
+/// The results of these jobs, `side_by_side` at a time.
+async fn all<K: Ord, J, F: Future<Output = Result<LayerCheck, VerifyError>>>(
+    jobs: BTreeMap<K, J>,
+    side_by_side: usize,
+    run: impl Fn(J) -> F,
+) -> Result<BTreeMap<K, LayerCheck>, VerifyError> {
+    let results = stream::iter(jobs).map(|(key, job)| {
+        let done = run(job);
+        async move { Ok((key, done.await?)) }
+    });
+    results.buffer_unordered(side_by_side).try_collect().await
 }
 
 /// The plan for the image of one platform.

@@ -1,6 +1,7 @@
 //! The inputs and results of verification.
 
 use std::num::NonZero;
+use std::sync::Arc;
 use std::thread;
 
 use super::super::discover::DiscoverError;
@@ -10,7 +11,8 @@ use crate::code::Code;
 use crate::digest::Digest;
 use crate::image::soci::{Version, ZtocRef};
 use crate::image::{Descriptor, Platform};
-use crate::store::StoreError;
+use crate::progress::Progress;
+use crate::store::{Source, StoreError};
 
 /// Options for verifying an image's indexes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,6 +185,16 @@ pub struct Proven {
     pub entries: u64,
     /// The size of the compared tar bytes.
     pub bytes: u64,
+}
+
+/// How layers are read and compared.
+#[derive(Clone, Copy)]
+pub(super) struct Proving<'a> {
+    pub source: &'a Source,
+    pub depth: Depth,
+    /// How many layers are read at a time; at least 1.
+    pub side_by_side: usize,
+    pub progress: &'a Arc<dyn Progress>,
 }
 
 /// A layer, and the ztoc that the index lists for it.

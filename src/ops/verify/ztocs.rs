@@ -4,26 +4,20 @@ use std::sync::Arc;
 
 use super::documents::{self, Damage};
 use super::full::{self, Against};
-use super::model::{Depth, LayerCheck, LayerClaim, Problem, VerifyError};
+use super::model::{Depth, LayerCheck, LayerClaim, Problem, Proving, VerifyError};
 use super::{causes, sample};
 use crate::budget::Charge;
 use crate::code::Code;
 use crate::image::soci::ZtocRef;
 use crate::layer::span::SpanTable;
 use crate::ops::discover::{DiscoverError, fetch_ztoc};
-use crate::progress::Progress;
 use crate::store::Source;
 use crate::ztoc::{self, ZtocError};
 
 impl LayerClaim {
-    /// Verifies the ztoc, as one of `side_by_side` at a time.
-    pub(super) async fn run(
-        self,
-        source: &Source,
-        depth: Depth,
-        side_by_side: usize,
-        progress: &Arc<dyn Progress>,
-    ) -> Result<LayerCheck, VerifyError> {
+    /// Verifies the ztoc.
+    pub(super) async fn run(self, proving: Proving<'_>) -> Result<LayerCheck, VerifyError> {
+        let Proving { source, depth, .. } = proving;
         let mut done = LayerCheck::default();
         let mut memory = source.budget().open();
         let Some(spans) = self.spans(source, depth, &mut done, &mut memory).await? else { return Ok(done) };
@@ -35,7 +29,7 @@ impl LayerClaim {
             Depth::Full => {
                 let ztoc = Some(Arc::clone(spans.ztoc()));
                 let against = Against { layer: &self.layer, diff_id: self.diff_id, ztoc, fine: None };
-                if let Some(proof) = full::prove(source, against, side_by_side, progress, &mut done).await? {
+                if let Some(proof) = full::prove(proving, against, &mut done).await? {
                     done.proven.spans = u64::from(spans.count());
                     done.proven.bytes = proof.compared;
                 }

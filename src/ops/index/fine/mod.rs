@@ -9,15 +9,16 @@ use std::collections::BTreeSet;
 
 use super::error::IndexError;
 use super::existing::{Decision, ExistingIndex, decide_seen};
+use super::listed::{ExistingManifest, find};
 use super::model::{Existing, IndexOptions};
 use super::plan::{are_there, unservable};
 use crate::digest::{Algorithm, Digest};
 use crate::image::Descriptor;
 use crate::image::fine::{FINE_INDEX, FineIndex};
 use crate::image::soci::CONFIG;
-use crate::ops::discover::{Unusable, parse_fine, to_read};
+use crate::ops::discover::parse_fine;
+use crate::store::Destination;
 use crate::store::cache::ZtocCache;
-use crate::store::{Destination, StoreError};
 
 mod publish;
 mod start;
@@ -32,12 +33,7 @@ pub(super) struct FinePlan {
 }
 
 /// A manifest that the destination lists as a fine index of the image.
-pub(super) struct FoundFine {
-    pub descriptor: Descriptor,
-    /// An error if it was not read or is not a fine index of the image. Such a manifest is never
-    /// replaced: replacing deletes.
-    pub content: Result<FineIndex, Unusable>,
-}
+pub(super) type FoundFine = ExistingManifest<FineIndex>;
 
 impl FoundFine {
     /// The layers for which it has a document.
@@ -70,7 +66,7 @@ impl FinePlan {
             servable.filter(|layer| layer.digest.algorithm() == Algorithm::Sha256 && seen.insert(layer.digest));
         let wanted: Vec<Descriptor> = wanted.cloned().collect();
         let found = match destination {
-            Some(destination) => find(destination, subject).await?,
+            Some(destination) => find(destination, &subject.digest, FINE_INDEX, parse_fine).await?,
             None => Vec::new(),
         };
         let mut plan = FinePlan { wanted, found, decision: Decision::Build { replaces: Vec::new() } };
@@ -87,7 +83,7 @@ impl FinePlan {
         options: &IndexOptions,
     ) -> Result<(), IndexError> {
         if let (Decision::Build { .. }, Some(there)) = (&self.decision, destination) {
-            self.found = find(there, subject).await?;
+            self.found = find(there, &subject.digest, FINE_INDEX, parse_fine).await?;
             self.decision = self.decide(destination, cache, options).await?;
         }
         Ok(())
@@ -144,27 +140,6 @@ impl FinePlan {
         }
         Ok(decision)
     }
-}
-
-/// The manifests that are listed as fine indexes of `subject`, with their content.
-async fn find(destination: &Destination, subject: &Descriptor) -> Result<Vec<FoundFine>, IndexError> {
-    let subject = subject.digest;
-    let unlisted = |source| IndexError::Referrers { subject, source };
-    let listed = destination.referrers(&subject, FINE_INDEX).await.map_err(unlisted)?;
-    let mut found = Vec::with_capacity(listed.descriptors.len());
-    for (descriptor, unread) in to_read(listed.descriptors) {
-        let content = match unread {
-            Some(why) => Err(why),
-            None => match destination.manifest(&descriptor.digest).await {
-                Ok(document) => parse_fine(&document.bytes, &subject),
-                Err(StoreError::Registry(error)) if !error.is_not_found() => return Err(unlisted(error.into())),
-                // It is listed but missing or damaged, so nobody can read it.
-                Err(error) => Err(Unusable::Fetch(error)),
-            },
-        };
-        found.push(FoundFine { descriptor, content });
-    }
-    Ok(found)
 }
 
 /// Whether all blobs of an index exist.
