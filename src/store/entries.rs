@@ -12,7 +12,8 @@ use tempfile::NamedTempFile;
 
 /// The prefix of files that are being written.
 const TEMPORARY: &str = ".tmp-";
-/// After this time, a temporary file belongs to no running process.
+/// After this time, a temporary file belongs to no running process. A file that is further in the
+/// future than this is from before the clock was set back.
 const STALE: Duration = Duration::from_secs(60 * 60);
 
 /// Creates a cache's directory and its missing parents.
@@ -92,6 +93,7 @@ impl Usage {
 
 /// The file of an entry.
 struct Entry {
+    /// 1970 if the clock has been set back since: it is not known when, and whatever is read again gets a new time.
     used: SystemTime,
     size: u64,
     path: PathBuf,
@@ -111,9 +113,14 @@ fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
         let Ok(metadata) = file.metadata() else { continue };
         let (name, used) = (file.file_name(), metadata.modified().unwrap_or(now));
         let name = name.to_string_lossy();
-        if name.starts_with(TEMPORARY) && now.duration_since(used).is_ok_and(|age| age > STALE) {
+        let (age, is_future) = match now.duration_since(used) {
+            Ok(age) => (age, false),
+            Err(ahead) => (ahead.duration(), true),
+        };
+        if name.starts_with(TEMPORARY) && age > STALE {
             let _ = fs::remove_file(file.path());
         } else if metadata.is_file() && name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit()) {
+            let used = if is_future && age > STALE { SystemTime::UNIX_EPOCH } else { used };
             entries.push(Entry { used, size: metadata.len(), path: file.path() });
         }
     }
@@ -137,4 +144,34 @@ pub(crate) fn evict(dir: &Path, max: u64) -> io::Result<u64> {
         }
     }
     Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without this, everything that is written after a clock was set back would be evicted at once.
+    #[test]
+    fn entries_of_the_future_are_evicted_first() {
+        const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+        let dir = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let put = |name: &str, time: SystemTime| {
+            let path = dir.path().join(name);
+            fs::write(&path, [0; 100]).unwrap();
+            File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+            path
+        };
+        let entry = |digit: &str, time| put(&digit.repeat(64), time);
+        let (older, newer) = (entry("1", now - Duration::from_secs(10)), entry("2", now));
+        let (future, soon) = (entry("3", now + YEAR), entry("4", now + Duration::from_secs(10)));
+        let (writing, abandoned) = (put(".tmp-1", now), put(".tmp-2", now + YEAR));
+        let there = |paths: &[&PathBuf]| paths.iter().map(|path| path.exists()).collect::<Vec<_>>();
+
+        assert_eq!(evict(dir.path(), 350).unwrap(), 300);
+        assert_eq!(there(&[&older, &newer, &future, &soon]), [true, true, false, true]);
+        assert_eq!(there(&[&writing, &abandoned]), [true, false]);
+        assert_eq!(evict(dir.path(), 250).unwrap(), 200);
+        assert_eq!(there(&[&older, &newer, &soon]), [false, true, true]);
+    }
 }
