@@ -26,5 +26,5 @@ pub mod store;
 
 pub(crate) use ociseek_layer::glob;
 pub use ociseek_layer::{
-    budget, code, codec, digest, event, fine, image, layer, offset, progress, tar, time, tree, ztoc,
+    budget, code, codec, digest, event, fine, header, image, layer, offset, progress, tar, time, tree, ztoc,
 };

@@ -5,9 +5,12 @@
 mod documents;
 mod events;
 mod fine;
+mod headers;
 pub mod inflate;
+pub mod listing;
 mod sha256;
 mod span;
+mod zstd_frames;
 
 use std::io::Read;
 
@@ -22,7 +25,7 @@ use ociseek_layer::ztoc::{self, Checkpoints};
 const MOST: u64 = 64 << 20;
 
 /// The pieces in which the second run takes its input: their sizes come from the input's last bytes.
-fn pieces(data: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn pieces(data: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     let sizes: Vec<usize> = data.iter().rev().take(8).map(|&b| 1 + usize::from(b) * usize::from(b) / 16).collect();
     let mut rest = data;
     let mut turn = 0;
@@ -284,4 +287,19 @@ pub fn documents(data: &[u8]) {
 /// Notifications of registries; see `events`.
 pub fn events(data: &[u8]) {
     events::read(data);
+}
+
+/// Challenges and links; see `headers`.
+pub fn headers(data: &[u8]) {
+    headers::read(data);
+}
+
+/// Layers of zstd frames; see `zstd_frames`.
+pub fn zstd(data: &[u8]) {
+    zstd_frames::frames(data, pieces(data), MOST);
+}
+
+/// Archives, and what Go lists in them; see `listing`. It wants ociseek-oracle (.ci/tools).
+pub fn listing(data: &[u8]) {
+    listing::compare(data);
 }

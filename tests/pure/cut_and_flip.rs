@@ -6,26 +6,21 @@
 //! CI takes a sample that a seed chooses. `OCISEEK_CUT_AND_FLIP=all` takes all inputs, and
 //! `OCISEEK_CUT_AND_FLIP=N` the sample of seed N.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use flate2::bufread::GzDecoder;
 use flate2::{Compression, GzBuilder};
-use ociseek::budget::Budget;
-use ociseek::digest::Digest;
-use ociseek::layer::parallel::{Threads, cores, read_chunks};
+use ociseek::layer::parallel::cores;
 use ociseek::layer::span::SpanTable;
-use ociseek::layer::{LayerIndexer, LayerOptions, MappedLayer, Outcome, ReadOptions};
 use ociseek::tree::Tree;
-use ociseek::ztoc::{FileKind, FileMetadata, decode};
+use ociseek::ztoc::decode;
 
 use crate::bodies;
+use crate::bodies::listing::{Go, accepted, built, check_layer};
 use crate::support::tarball::{Block, end, entry, file, pax};
 use crate::support::{layers, sandbox, soci};
 
@@ -33,8 +28,6 @@ use crate::support::{layers, sandbox, soci};
 const SAMPLE: usize = 20_000;
 /// What is done to each byte: a bit is flipped, or all of them.
 const MASKS: [u8; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 255];
-const SPAN: u64 = 2048;
-const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 
 /// Files and links of every kind.
 fn usual() -> Vec<u8> {
@@ -185,134 +178,6 @@ fn inputs(whole: &[u8]) -> usize {
     whole.len() * (1 + MASKS.len())
 }
 
-/// The ztoc of a layer that we accept; why we do not.
-fn built(layer: &[u8]) -> Result<Vec<u8>, String> {
-    let options = LayerOptions { span_size: SPAN, build_tool_identifier: "test".into(), fine: false };
-    let mut indexer = LayerIndexer::new(options, None);
-    indexer.push(layer).map_err(|e| e.to_string())?;
-    match indexer.finish().map_err(|e| e.to_string())?.outcome {
-        Outcome::Ztoc(built) => Ok(built.bytes),
-        Outcome::Unservable(why) => Err(why.to_string()),
-    }
-}
-
-/// What a layer that we accept has, and which of its entries are sparse. zstd is only read, never published.
-fn accepted(layer: &[u8]) -> Result<(Vec<FileMetadata>, Vec<u32>), String> {
-    if !layer.starts_with(ZSTD) {
-        return built(layer).map(|ztoc| (decode(&ztoc).expect("our own ztoc is sound").files, Vec::new()));
-    }
-    let options = ReadOptions { span_size: SPAN, whole_span_size: SPAN, keeper: None, keeps_plain: false };
-    let expected = (Digest::sha256(layer), layer.len() as u64);
-    let mut batch = Some(vec![Bytes::copy_from_slice(layer)]);
-    let next = || Ok::<_, std::convert::Infallible>(batch.take());
-    let threads = Threads { cores: 1, guide: None };
-    let read = read_chunks(options, expected, threads, Budget::new(u64::MAX).open(), next);
-    let MappedLayer { map, .. } = read.map_err(|e| format!("{e:?}"))?;
-    Ok((map.files, map.sparse))
-}
-
-/// What decoders that are not ours make of it; bytes behind the last gzip member are no part of it.
-fn plain(layer: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut plain = Vec::new();
-    if layer.starts_with(ZSTD) {
-        return zstd::decode_all(layer);
-    }
-    if !layer.starts_with(b"\x1f\x8b") {
-        return Ok(layer.to_vec());
-    }
-    let mut rest = layer;
-    while plain.is_empty() || rest.starts_with(b"\x1f\x8b\x08") {
-        let before = rest.len();
-        GzDecoder::new(&mut rest).read_to_end(&mut plain)?;
-        if rest.len() == before {
-            break;
-        }
-    }
-    Ok(plain)
-}
-
-/// The listing in the form of the oracle's command `list`.
-fn listing(files: &[FileMetadata], sparse: &[u32], plain: &[u8]) -> String {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let line = |(number, file): (u32, &FileMetadata)| {
-        let content = if file.kind == FileKind::Regular && !sparse.contains(&number) {
-            let at = file.offset.0 as usize;
-            let bytes = plain.get(at..at + file.size as usize).expect("a file's bytes are in the tar");
-            format!("{}:{:08x}", file.size, crc32fast::hash(bytes))
-        } else {
-            "-".to_owned()
-        };
-        let mut records: Vec<String> =
-            file.pax.iter().map(|record| format!("{}={}", hex(&record.key), hex(&record.value))).collect();
-        records.sort();
-        let mtime = file.mtime.unwrap_or_default();
-        format!(
-            "{} {} {content} {} {}:{} {}:{} {} {}.{} {},{} {};",
-            file.kind.name(),
-            hex(&file.name),
-            file.mode,
-            file.uid,
-            file.gid,
-            hex(&file.uname),
-            hex(&file.gname),
-            hex(&file.linkname),
-            mtime.seconds,
-            mtime.nanos,
-            file.devmajor,
-            file.devminor,
-            records.join(",")
-        )
-    };
-    (0..).zip(files).map(line).collect()
-}
-
-/// Go's archive/tar, in a process that answers layer after layer.
-struct Go(Child, ChildStdin, BufReader<ChildStdout>);
-
-impl Go {
-    fn start(binary: &PathBuf) -> Go {
-        let mut child = Command::new(binary).arg("list").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Go(child, stdin, BufReader::new(stdout))
-    }
-
-    fn list(&mut self, layer: &[u8]) -> Result<String, String> {
-        self.1.write_all(&(layer.len() as u32).to_le_bytes()).unwrap();
-        self.1.write_all(layer).unwrap();
-        let mut answer = String::new();
-        self.2.read_line(&mut answer).unwrap();
-        match answer.trim_end_matches('\n').split_once('\t').expect("an answer") {
-            ("ok", listing) => Ok(listing.to_owned()),
-            (_, why) => Err(why.to_owned()),
-        }
-    }
-}
-
-impl Drop for Go {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Whether a layer was accepted; what was wrong with that.
-fn check_layer(layer: &[u8], go: Option<&mut Go>) -> Result<bool, String> {
-    let Ok((files, sparse)) = accepted(layer) else { return Ok(false) };
-    let plain = plain(layer).map_err(|e| format!("a foreign decoder refuses it: {e}"))?;
-    let ours = listing(&files, &sparse, &plain);
-    let theirs = go.map(|go| match go.list(layer) {
-        // libzstd, the reference, decodes some damaged blocks that Go's decoder refuses: only a checksum or
-        // the layer's digest tells. What it decodes them to must be a tar all the same.
-        Err(why) if why.starts_with("zstd: ") => go.list(&plain),
-        answer => answer,
-    });
-    match theirs {
-        Some(Err(why)) => Err(format!("Go refuses it: {why}")),
-        Some(Ok(theirs)) if theirs != ours => Err(format!("Go lists something else:\n{theirs}\n{ours}")),
-        _ => Ok(true),
-    }
-}
-
 /// Whether a ztoc was accepted. It is read as far as anybody reads it: its tree, its spans.
 fn check_ztoc(ztoc: &[u8], layer: &[u8]) -> Result<bool, String> {
     bodies::ztoc(ztoc);
@@ -361,7 +226,7 @@ fn what_is_cut_or_flipped_is_refused_or_read_as_others_read_it() {
     let ztocs = small_ztocs();
     for (name, layer) in &layers {
         accepted(layer).unwrap_or_else(|why| panic!("{name}, which is as it should be: {why}"));
-        assert_eq!(check_layer(layer, go.as_ref().map(Go::start).as_mut()), Ok(true), "{name}");
+        assert_eq!(check_layer(layer, go.as_deref().map(Go::start).as_mut()), Ok(true), "{name}");
     }
     type Check<'a> = Box<dyn Fn(&[u8], Option<&mut Go>) -> Result<bool, String> + Sync + 'a>;
     let layers = layers.iter().map(|(name, layer)| (name, layer, Box::new(check_layer) as Check<'_>));
@@ -373,7 +238,7 @@ fn what_is_cut_or_flipped_is_refused_or_read_as_others_read_it() {
     let chosen = chosen(total);
     let next = AtomicUsize::new(0);
     let work = || {
-        let mut go = go.as_ref().map(Go::start);
+        let mut go = go.as_deref().map(Go::start);
         let (mut accepted, mut slowest, mut wrong) = (0_usize, Duration::ZERO, Vec::new());
         while let Some(&number) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
             let mut within = number;

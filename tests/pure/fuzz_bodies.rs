@@ -2,6 +2,7 @@
 //! input that once broke one.
 
 use crate::bodies;
+use crate::support::soci;
 use std::path::{Path, PathBuf};
 
 fn files(dir: &str) -> Vec<(PathBuf, Vec<u8>)> {
@@ -79,6 +80,27 @@ fn span_decoder() {
 #[test]
 fn tar_walker() {
     replay("tar", layers(".tar"), bodies::tar);
+}
+
+#[test]
+fn zstd_frames() {
+    // Frames, and what frames are made of.
+    let mut seeds = layers(".tar");
+    seeds.truncate(24);
+    seeds.iter_mut().step_by(2).for_each(|(_, bytes)| *bytes = zstd::encode_all(&bytes[..], 3).expect("it is written"));
+    replay("zstd", seeds, bodies::zstd);
+}
+
+#[test]
+fn headers_of_registries() {
+    replay("headers", files("fuzz/seeds/headers"), bodies::headers);
+}
+
+#[test]
+fn listings() {
+    if soci::oracle_binary().is_some() {
+        replay("listing", layers(".tar"), bodies::listing);
+    }
 }
 
 #[test]

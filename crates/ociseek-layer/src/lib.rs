@@ -68,6 +68,7 @@
 //! | [`layer`] | builds the ztoc of a layer from its blob, and reads layers |
 //! | [`tree`] | combines the layers of an image to one tree of files |
 //! | [`image`] | references, platforms, manifests, the SOCI index |
+//! | [`header`] | headers of registries' answers: challenges, links |
 //! | [`event`] | the push notifications of registries |
 //! | [`progress`] | progress events |
 //!
@@ -81,6 +82,7 @@ pub mod digest;
 pub mod event;
 pub mod fine;
 pub mod glob;
+pub mod header;
 pub mod image;
 pub mod layer;
 pub mod offset;

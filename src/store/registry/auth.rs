@@ -11,19 +11,19 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use reqwest::Method;
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use tokio::time::Instant;
 use tracing::debug;
 use url::{Url, form_urlencoded};
 
 use super::TARGET;
 use super::address::{base_url, refuse_realm};
-use super::challenge::{Challenge, challenge};
 use super::config::CredentialSource;
 use super::credentials::{self, Credential};
 use super::error::{Asked, CredentialOrigin, RegistryError, shown};
-use super::http::{Authorization, Http, Request, Response};
+use super::http::{Authorization, Http, Request, Response, texts};
 use super::retry::Retry;
+use crate::header::{Challenge, challenge};
 use crate::lock::Hold;
 use crate::progress::ProgressEvent;
 
@@ -183,7 +183,7 @@ impl Authorizer {
         used: Generation,
         answer: &HeaderMap,
     ) -> Result<bool, RegistryError> {
-        let Some(challenge) = challenge(answer) else { return Ok(false) };
+        let Some(challenge) = challenge(texts(answer, &WWW_AUTHENTICATE)) else { return Ok(false) };
         let slot = self.slot(scope);
         let mut slot = slot.lock().await;
         // A scope that was dropped in the meantime has no header yet.

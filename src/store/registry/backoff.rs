@@ -34,14 +34,16 @@ pub(super) fn jitter(wait: Duration) -> Duration {
     wait.mul_f64(0.5 + random)
 }
 
-/// Parses `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date. A past date means now.
-pub(super) fn parse_retry_after(value: &str) -> Option<Duration> {
+/// `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date. A date in the past means now. The
+/// date is compared with the answer's own `date`, because the clock of this machine may be wrong.
+pub(super) fn parse_retry_after(value: &str, date: Option<&str>) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
         return Some(Duration::from_secs(seconds));
     }
-    let date = httpdate::parse_http_date(value).ok()?;
-    Some(date.duration_since(SystemTime::now()).unwrap_or_default())
+    let then = httpdate::parse_http_date(value).ok()?;
+    let now = date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or_else(SystemTime::now);
+    Some(then.duration_since(now).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -50,15 +52,25 @@ mod tests {
 
     #[test]
     fn retry_after_is_seconds_or_a_date() {
-        assert_eq!(parse_retry_after(" 7 "), Some(Duration::from_secs(7)));
-        assert_eq!(parse_retry_after("1000000000"), Some(Duration::from_secs(1_000_000_000)));
-        assert_eq!(parse_retry_after("Fri, 31 Dec 1999 23:59:59 GMT"), Some(Duration::ZERO));
+        let alone = |value: &str| parse_retry_after(value, None);
+        assert_eq!(alone(" 7 "), Some(Duration::from_secs(7)));
+        assert_eq!(alone("1000000000"), Some(Duration::from_secs(1_000_000_000)));
+        assert_eq!(alone("Fri, 31 Dec 1999 23:59:59 GMT"), Some(Duration::ZERO));
         let later = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(90));
-        let wait = parse_retry_after(&later).unwrap();
+        let wait = alone(&later).unwrap();
         assert!((Duration::from_secs(85)..=Duration::from_secs(90)).contains(&wait), "{wait:?}");
         for bad in ["", "-1", "soon", "99999999999999999999999"] {
-            assert_eq!(parse_retry_after(bad), None, "{bad}");
+            assert_eq!(alone(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_date_is_compared_with_the_clock_that_wrote_it() {
+        let wait = |date: &str| parse_retry_after("Fri, 31 Dec 1999 23:59:59 GMT", Some(date));
+        assert_eq!(wait("Fri, 31 Dec 1999 23:59:50 GMT"), Some(Duration::from_secs(9)));
+        assert_eq!(wait("Sat, 01 Jan 2000 00:00:00 GMT"), Some(Duration::ZERO));
+        // Without a valid date, the clock of this machine is used.
+        assert_eq!(wait("yesterday"), Some(Duration::ZERO));
     }
 
     #[test]

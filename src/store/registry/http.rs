@@ -17,7 +17,7 @@ use url::Url;
 
 use super::TARGET;
 use super::address::{base_url, same_origin};
-use super::backoff::RetryBudget;
+use super::backoff::{RetryBudget, parse_retry_after};
 use super::config::{ClientConfig, Limits};
 use super::error::{Answer, Asked, CredentialOrigin, RegistryError, shown};
 use super::gate::{Reach, Resolver, refuse_address};
@@ -346,6 +346,11 @@ impl Http {
     }
 }
 
+/// The values of a header that are text.
+pub(super) fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
+}
+
 /// `body` as a stream. `taken` counts the bytes that the connection has accepted.
 fn pieces(body: &Bytes, taken: &Arc<AtomicU64>) -> reqwest::Body {
     let (body, taken) = (body.clone(), Arc::clone(taken));
@@ -508,7 +513,8 @@ impl Response {
     /// Converts this response to an error, with the codes and message in its body as far as it
     /// arrives.
     pub(super) async fn refusal(mut self) -> RegistryError {
-        let retry_after = self.text(header::RETRY_AFTER).and_then(super::backoff::parse_retry_after);
+        let date = self.text(header::DATE);
+        let retry_after = self.text(header::RETRY_AFTER).and_then(|value| parse_retry_after(value, date));
         let (asked, status) = (self.asked.clone(), self.status());
         let mut body = Vec::new();
         while let Ok(Some(chunk)) = self.chunk().await {

@@ -5,7 +5,7 @@
 //! | `client` | what callers hold: [`Client`], [`Repository`] |
 //! | `manifests`, `blobs`, `parallel`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, by group |
 //! | `session`, `places` | one registry: authorization, redirects and new tries for each request |
-//! | `auth`, `challenge`, `credentials`, `helper` | what a request must carry, and where that comes from |
+//! | `auth`, `credentials`, `helper` | what a request must carry, and where that comes from |
 //! | `retry`, `outage` | when to try again |
 //! | `http`, `proxy`, `address`, `gate` | one request and its answer; by which way; where we may go |
 //! | `tls`, `certs_d`, `verifier` | whom to trust, and as whom to speak |
@@ -25,7 +25,6 @@ mod auth;
 mod backoff;
 mod blobs;
 mod certs_d;
-mod challenge;
 mod client;
 mod config;
 mod credentials;

@@ -4,15 +4,15 @@
 use std::collections::VecDeque;
 
 use reqwest::Method;
-use reqwest::header::{ACCEPT, HeaderValue};
+use reqwest::header::{ACCEPT, HeaderValue, LINK};
 use serde::Deserialize;
 
 use super::auth::{Access, Scope};
 use super::client::{Client, Repository};
 use super::error::RegistryError;
-use super::http::Request;
-use super::referrers::next_link;
+use super::http::{Request, texts};
 use super::session::Registry;
+use crate::header::next_link;
 use crate::image::{is_repository, is_tag};
 
 /// The number of names requested for each page.
@@ -121,9 +121,9 @@ impl Names {
         }
         let response = self.registry.send(&request, &self.scope).await?.expect(&[200]).await?;
         let response = response.no_web_page("a list")?;
-        if let Some(link) = next_link(response.headers()) {
+        if let Some(link) = next_link(texts(response.headers(), &LINK)) {
             let base = self.registry.base().await?;
-            let url = request.url.join(&link).ok().filter(|url| super::address::same_origin(base, url));
+            let url = request.url.join(link).ok().filter(|url| super::address::same_origin(base, url));
             request.url = url.ok_or_else(|| wrong("the next page is not on the registry"))?;
             self.next = Some(request);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::Method;
-use reqwest::header::{ACCEPT, HeaderMap, HeaderValue, LINK};
+use reqwest::header::{ACCEPT, HeaderValue, LINK};
 use serde::Deserialize;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -15,11 +15,12 @@ use tokio::time::timeout;
 use super::auth::Access;
 use super::client::Repository;
 use super::error::{Asked, RegistryError};
-use super::http::Request;
+use super::http::{Request, texts};
 use super::manifests::MANIFEST;
 use super::retry::Retry;
 use crate::budget::{Charge, OverBudget};
 use crate::digest::Digest;
+use crate::header::next_link;
 use crate::image::Descriptor;
 use crate::image::manifest::OCI_INDEX;
 use crate::store::blob::Referrers;
@@ -163,7 +164,7 @@ impl Repository {
             200 | 400 | 404 | 405 | 501 => return Ok(None),
             _ => return Err(response.refusal().await),
         }
-        let next = next_link(response.headers());
+        let next = next_link(texts(response.headers(), &LINK)).map(str::to_owned);
         Ok(Some(Page { bytes: response.bytes(MANIFEST).await?, next }))
     }
 
@@ -201,37 +202,4 @@ pub(super) fn descriptors(index: &[u8], asked: &Asked) -> Result<Vec<Descriptor>
     let index: Index =
         serde_json::from_slice(index).map_err(|source| RegistryError::Json { asked: asked.clone(), source })?;
     Ok(index.manifests.unwrap_or_default())
-}
-
-/// The target of `Link: <…>; rel="next"` (RFC 8288).
-pub(super) fn next_link(headers: &HeaderMap) -> Option<String> {
-    let values = headers.get_all(LINK).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).find_map(|link| {
-        let (target, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;
-        let is_next = parameters.split(';').any(|parameter| {
-            let Some((name, value)) = parameter.split_once('=') else { return false };
-            name.trim().eq_ignore_ascii_case("rel") && value.trim().trim_matches('"').eq_ignore_ascii_case("next")
-        });
-        is_next.then(|| target.to_owned())
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn links() {
-        let next = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.append(LINK, value.parse().unwrap());
-            next_link(&headers)
-        };
-        assert_eq!(next(r#"</v2/a?n=1>; rel="next""#).as_deref(), Some("/v2/a?n=1"));
-        assert_eq!(next("<x>; title=y; REL=next").as_deref(), Some("x"));
-        assert_eq!(next(r#"<p>; rel="prev", <n>; rel="next""#).as_deref(), Some("n"));
-        for none in ["", "<x>", "x; rel=next", "<x; rel=next", r#"<x>; rel="prev""#] {
-            assert_eq!(next(none), None, "{none}");
-        }
-    }
 }

@@ -1,23 +1,28 @@
 //! Parses `WWW-Authenticate` (RFC 9110 section 11.6.1), with which a registry requests
 //! authorization.
 
-use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
+use super::{text, token};
 
 /// The schemes that registries use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Challenge {
+pub enum Challenge {
+    /// A user and a password.
     Basic,
     /// A token from the service at `realm` (distribution spec's "token authentication").
     Bearer {
+        /// The URL of the token service, as it was written.
         realm: String,
+        /// What that service is told of who asks.
         service: Option<String>,
+        /// What the token must allow.
         scope: Option<String>,
     },
 }
 
 impl Challenge {
     /// The same challenge for any scope.
-    pub(super) fn without_scope(self) -> Challenge {
+    #[must_use]
+    pub fn without_scope(self) -> Challenge {
         match self {
             Challenge::Basic => Challenge::Basic,
             Challenge::Bearer { realm, service, .. } => Challenge::Bearer { realm, service, scope: None },
@@ -25,15 +30,10 @@ impl Challenge {
     }
 }
 
-/// The best challenge in a response: Bearer before Basic, in any order. None if there is no known
-/// one.
-pub(super) fn challenge(headers: &HeaderMap) -> Option<Challenge> {
-    let all: Vec<Challenge> = headers
-        .get_all(WWW_AUTHENTICATE)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| parse(value).into_iter().filter_map(known))
-        .collect();
+/// The best challenge in the values of a response's headers: Bearer before Basic, in any order. None if there is no
+/// known one.
+pub fn challenge<'a>(values: impl IntoIterator<Item = &'a str>) -> Option<Challenge> {
+    let all: Vec<Challenge> = values.into_iter().flat_map(|value| parse(value).into_iter().filter_map(known)).collect();
     let bearer = all.iter().find(|challenge| matches!(challenge, Challenge::Bearer { .. }));
     bearer.or(all.first()).cloned()
 }
@@ -72,7 +72,7 @@ fn parse(value: &str) -> Vec<Raw> {
             // `name=value` is a parameter of the preceding scheme. With another `=` it would be a
             // token68, which no scheme here uses.
             (Some(after), Some(challenge)) => {
-                let Some((text, after)) = text(after.trim_start_matches([' ', '\t'])) else { return found };
+                let Some((text, after)) = text(after.trim_start_matches([' ', '\t']), &[]) else { return found };
                 challenge.parameters.push((name.to_ascii_lowercase(), text));
                 rest = after;
             }
@@ -85,39 +85,12 @@ fn parse(value: &str) -> Vec<Raw> {
     }
 }
 
-fn token(text: &str) -> (&str, &str) {
-    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"!#$%&'*+-.^_`|~".contains(c)).unwrap_or(text.len());
-    text.split_at(end)
-}
-
-/// A quoted string or a token. A token extends to the next comma or space.
-fn text(from: &str) -> Option<(String, &str)> {
-    let Some(quoted) = from.strip_prefix('"') else {
-        let end = from.find([',', ' ', '\t']).unwrap_or(from.len());
-        return Some((from[..end].to_owned(), &from[end..]));
-    };
-    let mut text = String::new();
-    let mut characters = quoted.char_indices();
-    while let Some((at, c)) = characters.next() {
-        match c {
-            '"' => return Some((text, &quoted[at + 1..])),
-            '\\' => text.push(characters.next()?.1),
-            c => text.push(c),
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn of(values: &[&str]) -> Option<Challenge> {
-        let mut headers = HeaderMap::new();
-        for value in values {
-            headers.append(WWW_AUTHENTICATE, value.parse().unwrap());
-        }
-        challenge(&headers)
+        challenge(values.iter().copied())
     }
 
     fn bearer(realm: &str, service: Option<&str>, scope: Option<&str>) -> Option<Challenge> {
