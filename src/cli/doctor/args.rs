@@ -12,8 +12,8 @@ pieces, layers without a ztoc), each with the command to fix it.
 
 No layer is read. The ztocs that consumers would use are read, and their sizes compared with the layers; ociseek \
 verify checks them fully. If the image has a fine index, doctor also says what ociseek mount and bundle read by it; \
-no other runtime reads fine indexes. The behaviour of consumers is taken from their sources and documentation, which --format \
-json names. IMAGE is as for ociseek index.";
+no other runtime reads fine indexes. The behaviour of consumers is taken from their sources and documentation, which \
+--format json names. IMAGE is as for ociseek index.";
 
 const AFTER_HELP: &str = "\
 Examples:
