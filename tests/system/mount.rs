@@ -386,6 +386,41 @@ fn a_mount_whose_process_was_killed() {
     assert_eq!(mounts_below(&mnt).len(), 0);
 }
 
+/// Processes that share a cache do not wait for each other, and none takes a wrong byte from it.
+#[test]
+fn two_mounts_with_one_cache() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = sandbox();
+    let _clean = Clean(&sandbox);
+    std::fs::create_dir(sandbox.path("other")).unwrap();
+    let source = seen(&sandbox.path("source"), true);
+    // Of a cache that holds nothing for long, and of one that holds everything.
+    for size in ["--cache-size=1MiB", "--cache-size=1GiB"] {
+        let start = |dir: &str| Serving::start(&sandbox, &["mount", "--cache-dir=cache", size, "oci:img:v1", dir]);
+        let servings = [start("mnt"), start("other")];
+        let look = |dir: &str| {
+            let dir = sandbox.path(dir);
+            let source = &source;
+            move || assert_same(source, &seen(&dir, true))
+        };
+        std::thread::scope(|scope| {
+            for dir in ["mnt", "other"] {
+                scope.spawn(look(dir));
+            }
+        });
+        for mut serving in servings {
+            serving.signal("TERM");
+            assert_eq!(serving.end().code(), Some(0), "{}", serving.stderr());
+            assert!(!serving.stderr().contains("warning: "), "{}", serving.stderr());
+        }
+    }
+    // What both have kept is right.
+    let _serving = Serving::start(&sandbox, &["mount", "--cache-dir=cache", "oci:img:v1", "mnt"]);
+    assert_same(&source, &seen(&sandbox.path("mnt"), true));
+}
+
 /// One document when the files are there, and nothing after it.
 #[test]
 fn json_on_standard_output() {

@@ -10,6 +10,7 @@ mod files;
 mod jobs;
 #[cfg(feature = "nats")]
 mod queue;
+mod reads;
 mod requests;
 
 use std::collections::BTreeMap;

@@ -75,6 +75,8 @@ pub const KILLS: [Fault; 2] = [Fault::Kill { done: false }, Fault::Kill { done: 
 pub struct Plan {
     pub fault: Fault,
     pub at: usize,
+    /// All requests from that one on have the fault.
+    pub lasts: bool,
     pub asked: AtomicUsize,
     /// From now on all is well.
     pub is_over: AtomicBool,
@@ -95,7 +97,8 @@ fn body(answer: Response<Body>) -> (Response<Body>, Bytes) {
 impl Plan {
     pub fn answer(&self, seen: &Seen, faulty: &Faulty) -> Option<Response<Body>> {
         let number = self.asked.fetch_add(1, Ordering::SeqCst);
-        let is_hit = number == self.at || self.fault == Fault::Down && number > self.at;
+        let lasts = self.lasts || self.fault == Fault::Down;
+        let is_hit = number == self.at || lasts && number > self.at;
         if !is_hit || self.is_over.load(Ordering::SeqCst) {
             return None;
         }
@@ -123,7 +126,17 @@ impl Plan {
                 match (self.fault, bytes.len()) {
                     (Fault::Cut, 0) => close(),
                     (Fault::Cut, length) => Some(cut(answer, &bytes, length / 2)),
-                    (_, length) => Some(stalls(&Bytes::from([&bytes[..], b" "].concat()), length / 2)),
+                    (_, length) => {
+                        let mut stalled = stalls(&Bytes::from([&bytes[..], b" "].concat()), length / 2);
+                        // Else a part of a blob would be announced as the whole.
+                        if answer.status() == axum::http::StatusCode::PARTIAL_CONTENT {
+                            *stalled.status_mut() = answer.status();
+                            let range = answer.headers()[header::CONTENT_RANGE].clone();
+                            stalled.headers_mut().insert(header::CONTENT_RANGE, range);
+                            stalled.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+                        }
+                        Some(stalled)
+                    }
                 }
             }
             Fault::TooMany => again(429, "TOOMANYREQUESTS"),

@@ -1,0 +1,266 @@
+//! The Nth request of opening an image and reading all its files fails, once or from then on: each byte that is read is
+//! right, or the read fails in time; without the fault it is right; and nothing wrong is kept in the cache.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use ociseek::digest::Digest;
+use ociseek::image::Descriptor;
+use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek::offset::{SpanId, Uncompressed};
+use ociseek::ops::open::{OpenImageError, OpenOptions, RootFs, open};
+use ociseek::progress::{Progress, Silent};
+use ociseek::rootfs::cache::SpanCache;
+use ociseek::rootfs::content::ContentOptions;
+use ociseek::rootfs::layers::{Caches, How};
+use ociseek::store::Source;
+use ociseek::store::blob::Target;
+use ociseek::store::cache::ZtocCache;
+use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
+use ociseek::tree::NodeKind;
+use serde_json::json;
+
+use super::requests::{Fault, Plan, QUICK, STALLS};
+use super::{Score, chosen};
+use crate::support::faulty::{Faulty, Nature};
+use crate::support::fine;
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, tar};
+
+const AT_ONCE: usize = 16;
+/// Points in CI.
+const SAMPLE: usize = 150;
+const SPAN: u64 = 32 << 10;
+/// Files in each of the two layers, and bytes of each.
+const FILES: [(usize, usize); 2] = [(3, 60_000), (2, 40_000)];
+/// What is read at a time.
+const PIECE: usize = 25_000;
+/// When a read gives up.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// What takes longer hangs. A busy machine adds to the deadline.
+const HANGS: Duration = Duration::from_secs(60);
+
+/// By what an image is read.
+const KINDS: [(&str, How); 3] = [("SOCI index", How::Index), ("fine index", How::Fine), ("no index", How::Local)];
+
+/// An image with such an index in a registry of its own, and the tars of its layers. The upper
+/// layer is zstd where there is no index, else plain.
+async fn image(how: How) -> (Faulty, Vec<Vec<u8>>) {
+    let registry = Faulty::honest(Nature { referrers: true, bearer: Some(None), ..Nature::default() }).await;
+    let tars: Vec<Vec<u8>> = (1..).zip(FILES).map(|(seed, (files, size))| tar(seed, files, size)).collect();
+    let upper = match how {
+        How::Local => (ZSTD, zstd::stream::encode_all(&tars[1][..], 3).unwrap()),
+        _ => (PLAIN, tars[1].clone()),
+    };
+    let blobs = [(GZIP, gzip(&tars[0])), upper];
+    let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
+    let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+    let config = config.to_string();
+    let layers: Vec<Descriptor> = blobs.iter().map(|(media_type, blob)| Descriptor::of(*media_type, blob)).collect();
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": OCI_MANIFEST,
+        "config": Descriptor::of(OCI_CONFIG, config.as_bytes()), "layers": layers,
+    });
+    let manifest = manifest.to_string();
+    registry.add_blob(config);
+    registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
+    if how == How::Fine {
+        let fine = |(_, blob): &(&str, Vec<u8>)| {
+            let options = LayerOptions { span_size: SPAN, build_tool_identifier: "test".into(), fine: false };
+            let mut indexer = LayerIndexer::new(options, None);
+            indexer.push(blob).unwrap();
+            let Outcome::Ztoc(ztoc) = indexer.finish().unwrap().outcome else { panic!("no ztoc") };
+            fine::layer(blob, &ztoc.bytes)
+        };
+        let start = vec![SpanId(2)..SpanId(4), SpanId(0)..SpanId(1)];
+        let layers = [(fine(&blobs[0]), start), (fine(&blobs[1]), Vec::new())];
+        fine::attach(&registry, manifest.as_bytes(), &layers);
+    }
+    blobs.into_iter().for_each(|(_, blob)| {
+        registry.add_blob(blob);
+    });
+    if how == How::Index {
+        let (sandbox, name) = (Sandbox::new(), format!("{}/a/b:v1", registry.host()));
+        let args = ["index", "--no-cache", "--min-layer-size=0", "--span-size=32KiB", &name];
+        let mut command = sandbox.command(&args);
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    (registry, tars)
+}
+
+/// What opens the image, with a cache on the disk.
+struct Reader {
+    source: Source,
+    caches: Caches,
+    progress: Arc<dyn Progress>,
+}
+
+impl Reader {
+    fn new(registry: &Faulty, cache: &Path) -> Reader {
+        let progress: Arc<dyn Progress> = Arc::new(Silent);
+        let limits = Limits {
+            header: Duration::from_millis(700),
+            idle: Duration::from_millis(700),
+            first_wait: Duration::from_millis(5),
+            tries: 3,
+            patience: Some(Duration::from_millis(300)),
+            ..Limits::default()
+        };
+        let config = ClientConfig { credentials: CredentialSource::Anonymous, limits, ..ClientConfig::default() };
+        let repository = Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap();
+        let ztocs = ZtocCache::open(Some(cache), Arc::clone(&progress));
+        let spans = SpanCache::open(Some(cache), 1 << 30, Arc::clone(&progress));
+        Reader { source: Source::Registry(repository), caches: Caches { ztocs, spans }, progress }
+    }
+
+    async fn open(&self) -> Result<RootFs, OpenImageError> {
+        let content = ContentOptions { deadline: DEADLINE, ..ContentOptions::default() };
+        let options = OpenOptions { start: true, content, ..OpenOptions::default() };
+        open(&self.source, &Target::Tag("v1".into()), &options, &self.caches, &self.progress).await
+    }
+}
+
+/// How many reads failed; an error if bytes are wrong, or if a read takes too long. Who gets an error reads one more
+/// piece, and gives up.
+async fn read_all(image: &RootFs, tars: &[Vec<u8>]) -> Result<usize, String> {
+    let mut failed = 0;
+    for (layer, (files, size)) in FILES.into_iter().enumerate() {
+        for number in 0..files {
+            let path = format!("dir{}/file{number}", layer + 1);
+            let node = image.tree.resolve(path.as_bytes(), true).map_err(|e| format!("{path}: {e}"))?;
+            let NodeKind::File(extent) = &image.tree.node(node).kind else { return Err(format!("{path}: no file")) };
+            if extent.size != size as u64 {
+                return Err(format!("{path}: {} bytes", extent.size));
+            }
+            for at in (0..size).step_by(PIECE) {
+                let (from, length) = (extent.offset.0 as usize + at, PIECE.min(size - at));
+                let read = image.content.read(extent.layer, Uncompressed(from as u64), length);
+                let read = tokio::time::timeout(HANGS, read).await;
+                match read.map_err(|_| format!("{path}: a read at {at} hangs"))? {
+                    Ok(bytes) if bytes == tars[layer][from..from + length] => {}
+                    Ok(_) => return Err(format!("{path}: wrong bytes at {at}")),
+                    Err(_) if failed == 1 => return Ok(2),
+                    Err(_) => failed += 1,
+                }
+            }
+        }
+    }
+    Ok(failed)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Point {
+    kind: usize,
+    fault: Fault,
+    lasts: bool,
+    at: usize,
+}
+
+/// An image, and how many requests it takes to open it and to read it if all is well.
+struct Sound {
+    registry: Faulty,
+    tars: Vec<Vec<u8>>,
+    opening: usize,
+    requests: usize,
+}
+
+impl Sound {
+    async fn new((_, how): (&str, How)) -> Sound {
+        let (registry, tars) = image(how).await;
+        let copy = registry.copy(|_, _| None).await;
+        let cache = tempfile::tempdir().unwrap();
+        let opened = Reader::new(&copy, cache.path()).open().await.unwrap();
+        assert!(opened.layers[0].how == how, "{:?}", opened.layers);
+        let opening = copy.seen().len();
+        assert_eq!(read_all(&opened, &tars).await, Ok(0));
+        Sound { registry, tars, opening, requests: copy.seen().len() }
+    }
+}
+
+/// Whether a fault that comes once is none that a reader sees: what is asked for again is there.
+fn passes(fault: Fault) -> bool {
+    !matches!(fault, Fault::Denied | Fault::WebPage)
+}
+
+/// How a point ended; what was wrong there.
+async fn attempt(point: Point, sound: &Sound) -> Result<String, String> {
+    let Point { fault, lasts, at, .. } = point;
+    let plan = Arc::new(Plan { fault, at, lasts, ..Plan::default() });
+    let planned = Arc::clone(&plan);
+    let registry = sound.registry.copy(move |seen, faulty| planned.answer(seen, faulty)).await;
+    let cache = tempfile::tempdir().unwrap();
+    let reader = Reader::new(&registry, cache.path());
+    let opened = tokio::time::timeout(HANGS, reader.open()).await.map_err(|_| "opening hangs".to_owned())?;
+    let failed = match &opened {
+        Ok(opened) => read_all(opened, &sound.tars).await?,
+        Err(_) => 0,
+    };
+    if failed > 0 && at >= sound.opening && !lasts && fault != Fault::Down && passes(fault) {
+        return Err("a read failed, though only one request did".to_owned());
+    }
+    let is_hit = plan.asked.load(Ordering::SeqCst) > at;
+    plan.is_over.store(true, Ordering::SeqCst);
+    registry.up().await;
+    let end = match (&opened, failed) {
+        _ if !is_hit => "read with fewer requests",
+        (Err(_), _) => "not opened, then right",
+        (Ok(_), 0) => "right",
+        (Ok(_), _) => "errors, then right",
+    };
+    // A span that missed the deadline is not waited for again within a second.
+    let all_right = async |image: &RootFs, when: &str| {
+        let begun = std::time::Instant::now();
+        loop {
+            match read_all(image, &sound.tars).await {
+                Ok(0) => return Ok(()),
+                Ok(_) if begun.elapsed() > HANGS => return Err(format!("{when}, reads still fail")),
+                Ok(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                Err(error) => return Err(format!("{when}: {error}")),
+            }
+        }
+    };
+    match &opened {
+        Ok(opened) => all_right(opened, "without the fault").await?,
+        Err(first) => {
+            let again =
+                reader.open().await.map_err(|e| format!("not opened without the fault: {e}, first: {first}"))?;
+            all_right(&again, "opened without the fault").await?;
+        }
+    }
+    let next = Reader::new(&registry, cache.path());
+    let next = next.open().await.map_err(|e| format!("not opened with the cache: {e}"))?;
+    all_right(&next, "with the cache").await?;
+    Ok(end.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_fails_gives_no_wrong_byte_and_leaves_none() {
+    let (mut sounds, mut points) = (Vec::new(), Vec::new());
+    for (kind, (name, how)) in KINDS.into_iter().enumerate() {
+        let sound = Sound::new((name, how)).await;
+        println!("{name}: {} requests, {} of them to open it", sound.requests, sound.opening);
+        for at in 0..sound.requests {
+            let faults = QUICK.into_iter().chain(STALLS);
+            points.extend(faults.flat_map(|fault| [false, true].map(|lasts| Point { kind, fault, lasts, at })));
+        }
+        sounds.push(sound);
+    }
+    // It lasts at any rate.
+    points.retain(|point| point.fault != Fault::Down || point.lasts);
+    let (total, sounds) = (points.len(), &sounds);
+    let points = chosen(points, SAMPLE);
+    println!("mounted reads: {} of {total}", points.len());
+    let outcomes: Vec<_> = stream::iter(points)
+        .map(|point| async move { (point, attempt(point, &sounds[point.kind]).await) })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    let mut score = Score::default();
+    for (point, outcome) in outcomes {
+        score.count(&format!("{}, {point:?}", KINDS[point.kind].0), outcome);
+    }
+    score.conclude("mounted reads");
+}
