@@ -27,7 +27,7 @@ use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use serde_json::json;
 
 use crate::content::options;
-use crate::support::faulty::{Faulty, Nature, Seen, problem, stalls, status};
+use crate::support::faulty::{Faulty, Nature, Seen, cut, problem, stalls, status};
 use crate::support::fine;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, gzip, tar};
 
@@ -119,6 +119,13 @@ impl Reader {
     fn warnings(&self) -> Vec<String> {
         self.recorder.warnings()
     }
+}
+
+/// The bytes of a blob that a request asks for.
+fn part(seen: &Seen, truth: &Faulty, blob: &str) -> Option<Bytes> {
+    let (from, last) = seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
+    let (from, last): (usize, usize) = (from.parse().ok()?, last.parse().ok()?);
+    Some(truth.blob(&blob.parse().ok()?)?.slice(from..=last))
 }
 
 async fn read(image: &RootFs, layer: u32, range: Range<usize>) -> Bytes {
@@ -284,12 +291,8 @@ async fn wrong_pages_and_spans_are_fetched_again_or_are_errors() {
                 {
                     return None;
                 }
-                let digest = wrong.get()?.parse().ok()?;
-                let blob = truth.blob(&digest)?;
                 let (head, _) = truth.truth_now(seen).into_parts();
-                let (from, last) = seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
-                let (from, last): (usize, usize) = (from.parse().ok()?, last.parse().ok()?);
-                let spoilt: Vec<u8> = blob[from..=last].iter().map(|byte| byte ^ 1).collect();
+                let spoilt: Vec<u8> = part(seen, truth, wrong.get()?)?.iter().map(|byte| byte ^ 1).collect();
                 Some(Response::from_parts(head, Body::from(spoilt)))
             })
             .await;
@@ -421,12 +424,12 @@ async fn a_read_passes_a_start_that_hangs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn faults_in_the_middle_of_a_start_do_no_harm() {
-    for fault in [500, 404, 206] {
+    for fault in ["500", "429", "404", "206", "cut"] {
         let blob = Arc::new(std::sync::OnceLock::<String>::new());
         let (digest, count) = (Arc::clone(&blob), AtomicUsize::new(0));
         let released = Arc::new(AtomicBool::new(false));
         let on = Arc::clone(&released);
-        let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, _| {
+        let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, truth| {
             if !seen.path.contains(digest.get()?) || count.fetch_add(1, Ordering::SeqCst) >= 4 {
                 return None;
             }
@@ -436,7 +439,13 @@ async fn faults_in_the_middle_of_a_start_do_no_harm() {
                     std::thread::sleep(Duration::from_millis(5));
                 }
             });
-            Some(status(fault))
+            match fault.parse() {
+                Ok(code) => Some(status(code)),
+                Err(_) => {
+                    let content = part(seen, truth, digest.get()?)?;
+                    Some(cut(truth.truth_now(seen), &content, content.len() / 2))
+                }
+            }
         })
         .await;
         let start: Vec<Range<SpanId>> = (0..14).map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();

@@ -91,6 +91,47 @@ fn a_registry_that_wants_a_password() {
     assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 2);
 }
 
+/// A registry that refuses deletion keeps a fine index that was replaced: readers take the one with
+/// a recorded start, or the newer one, and a second run has nothing to do.
+#[test]
+fn the_better_fine_index_is_read_where_replaced_ones_stay() {
+    let servers = [Server::olareg(|_, _| vec!["--api-delete=false".into()]), Server::distribution_that_keeps()];
+    for server in servers.into_iter().flatten() {
+        let Some((sandbox, image)) = copied(&server, &[]) else { return };
+        let image = image.as_str();
+        for (name, file) in [("one", "dir1/file0"), ("two", "dir1/file1")] {
+            let read = json!({"ms": 1.0, "path": file, "layer": "sha256:0", "offset": 0, "size": 4096, "spans": []});
+            std::fs::write(sandbox.path(name), read.to_string()).unwrap();
+        }
+        let run = |more: &[&str]| {
+            let options = ["--format=json", "--fine-only", "--platform=linux/amd64"];
+            let report = sandbox.json(0, &index(&[&options, more, &[image]].concat()));
+            let fine = report["images"][0]["manifests"][0]["fine"].clone();
+            (fine["status"].clone(), fine["index"]["digest"].clone(), report["bytes_read"] != 0)
+        };
+        let chosen = || {
+            let report = sandbox.json(0, &["inspect", "--format=json", "--platform=linux/amd64", image]);
+            let fine = report["manifests"][0]["fine"].as_array().unwrap().clone();
+            let chosen: Vec<Value> = fine.iter().filter(|fine| fine["chosen"] == true).cloned().collect();
+            assert_eq!(chosen.len(), 1, "{report:#}");
+            chosen[0]["digest"].clone()
+        };
+        let attached = Value::from("attached");
+        let mut before = Value::Null;
+        for profile in [None, Some("--profile=one"), Some("--profile=two")] {
+            let (status, digest, _) = run(profile.as_slice());
+            assert_eq!((&status, &chosen()), (&attached, &digest), "{profile:?}");
+            assert_ne!(digest, before);
+            let again = run(profile.as_slice());
+            assert_eq!(again, (Value::from("already-there"), digest.clone(), false), "{profile:?}");
+            before = digest;
+        }
+        // What readers take is what stays.
+        assert_eq!(run(&[]).1, before);
+        assert_eq!(run(&["--existing=keep"]).1, before);
+    }
+}
+
 #[test]
 fn what_is_not_there_is_said() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };

@@ -8,7 +8,7 @@ use crate::code::Code;
 use crate::digest::Digest;
 use crate::image::fine::{self, FINE_INDEX, FineIndex, FineIndexError, FineRef};
 use crate::image::soci::{self, FoundIndex, INDEX_V1, PREFETCH, SociIndexError, Version, ZtocRef};
-use crate::image::{Descriptor, LayerKind};
+use crate::image::{Coverage, Descriptor, LayerKind};
 use crate::store::StoreError;
 
 /// A usable index.
@@ -113,7 +113,7 @@ pub enum Unusable {
     Version(Version),
     #[error("it is the index of another image manifest, {0}")]
     Subject(Digest),
-    #[error("it was not read: {0} others are listed before it")]
+    #[error("it was not read: {0} others of its kind were")]
     Unread(usize),
 }
 
@@ -233,6 +233,25 @@ pub(in crate::ops) fn parse_fine(bytes: &[u8], subject: &Digest) -> Result<FineI
         true => Ok(index),
         false => Err(Unusable::Subject(index.subject.digest)),
     }
+}
+
+/// Which of an image's fine indexes is read, by its place in the store's list; None stands for one
+/// that cannot be used. `layers` are those of the image.
+///
+/// A registry that refuses deletion keeps an index that was replaced, so several may be usable. One
+/// with a recorded start is read before one without, then the one whose documents cover more bytes
+/// of the image, then the one that is listed last: registries append.
+pub(in crate::ops) fn preferred<'a>(
+    found: impl Iterator<Item = Option<&'a FineIndex>>,
+    layers: &[Descriptor],
+) -> Option<usize> {
+    let rank = |index: &FineIndex| {
+        let covered: BTreeSet<Digest> = index.layers.iter().map(|document| document.layer).collect();
+        let coverage = Coverage::of(layers, |layer| covered.contains(&layer.digest));
+        (index.profile.is_some(), coverage.bytes)
+    };
+    let usable = found.enumerate().filter_map(|(place, index)| Some((rank(index?), place)));
+    usable.max().map(|(_, place)| place)
 }
 
 /// Judges the manifest of a fine index that was found on the image `manifest` with these `layers`.
@@ -366,6 +385,35 @@ mod tests {
         assert!(content.notes[0].to_string().starts_with(&format!("ztoc {} is not used", Digest::sha256(&[1, 0]))));
         let content = judged(&index(vec![reference(&layers[0], 1, MAX_ZTOC + 1)]), &layers).unwrap();
         assert_eq!((content.notes[0].code().word(), content.ztocs.len()), ("ztoc-too-large", 0));
+    }
+
+    #[test]
+    fn which_fine_index_is_read() {
+        let layers = [layer(GZIP, 1), layer(GZIP, 2), layer(GZIP, 3)];
+        let fine = |of: &[Descriptor], profile: Option<&[u8]>| {
+            let document = |layer: &Descriptor| FineRef {
+                document: layer.digest,
+                size: 3,
+                layer: layer.digest,
+                head_size: 1,
+                head_digest: layer.digest,
+                start_size: 2,
+            };
+            let (layers, profile) = (of.iter().map(document).collect(), profile.map(Digest::sha256));
+            FineIndex { layers, subject: Descriptor::of("image", b"image"), build_tool: None, profile }
+        };
+        let preferred = |found: &[Option<&FineIndex>]| super::preferred(found.iter().copied(), &layers);
+        let (all, some) = (fine(&layers, None), fine(&layers[..1], None));
+        let (recorded, again) = (fine(&layers[..1], Some(b"a")), fine(&layers[..1], Some(b"b")));
+        assert_eq!(preferred(&[]), None);
+        assert_eq!(preferred(&[None, None]), None);
+        assert_eq!(preferred(&[None, Some(&some), None]), Some(1));
+        assert_eq!(preferred(&[Some(&recorded), Some(&all), Some(&some)]), Some(0), "a recorded start");
+        assert_eq!(preferred(&[Some(&some), Some(&all), Some(&some)]), Some(1), "more of the image");
+        assert_eq!(preferred(&[Some(&recorded), Some(&again), Some(&all)]), Some(1), "the last one");
+        // Documents of other layers do not count.
+        let strange = fine(&[4, 5, 6, 7].map(|n| layer(GZIP, n)), None);
+        assert_eq!(preferred(&[Some(&some), Some(&strange)]), Some(0));
     }
 
     #[test]

@@ -30,7 +30,7 @@ mod judge;
 
 pub use fine::{FineFacts, FineSummary};
 pub use judge::{FineContent, IndexContent, IndexKind, Note, Unusable};
-pub(super) use judge::{Referring, parse as parse_index, parse_fine};
+pub(super) use judge::{Referring, parse as parse_index, parse_fine, preferred};
 
 /// The size limit of a ztoc that is read, in bytes. A layer with a larger one is read as if it had
 /// none.
@@ -251,19 +251,26 @@ pub async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef) -> Result<Bytes, Discov
     bytes.map_err(|source| DiscoverError::Ztoc { ztoc: digest, layer, source })
 }
 
-/// The manifests that a store lists as indexes, without duplicates. Those beyond the first
-/// [`MAX_INDEXES`] of a kind come with the reason why they are not read.
+/// The manifests that a store lists as indexes, without duplicates. Only [`MAX_INDEXES`] of each kind
+/// are read; the others come with the reason why not. Of SOCI indexes the first are read, since
+/// consumers take the first one; of fine indexes the last, since registries list the newest last.
 pub(super) fn to_read(listed: Vec<Descriptor>) -> impl Iterator<Item = (Descriptor, Option<Unusable>)> {
     let mut seen = BTreeSet::new();
-    let (mut soci, mut fine) = (0, 0);
-    let once = listed.into_iter().filter(move |descriptor| seen.insert(descriptor.digest));
-    once.map(move |found| {
-        let count = match IndexKind::listed(&found) {
-            IndexKind::Soci => &mut soci,
-            IndexKind::Fine => &mut fine,
+    let once: Vec<Descriptor> = listed.into_iter().filter(|descriptor| seen.insert(descriptor.digest)).collect();
+    let mut soci_before = 0;
+    let mut fine_after = once.iter().filter(|found| IndexKind::listed(found) == IndexKind::Fine).count();
+    once.into_iter().map(move |found| {
+        let is_read = match IndexKind::listed(&found) {
+            IndexKind::Soci => {
+                soci_before += 1;
+                soci_before <= MAX_INDEXES
+            }
+            IndexKind::Fine => {
+                fine_after -= 1;
+                fine_after < MAX_INDEXES
+            }
         };
-        *count += 1;
-        (found, (*count > MAX_INDEXES).then_some(Unusable::Unread(MAX_INDEXES)))
+        (found, (!is_read).then_some(Unusable::Unread(MAX_INDEXES)))
     })
 }
 
@@ -306,7 +313,8 @@ async fn indexes_of(
     }
     let Finder { mut indexes, mut fine, .. } = finder;
     let mut chosen = indexes.iter().position(|index| index.content.is_ok());
-    let mut chosen_fine = fine.iter().position(|index| index.content.is_ok());
+    let readable = fine.iter().map(|found| found.content.as_ref().ok().map(|content| &content.index));
+    let mut chosen_fine = preferred(readable, &layers);
     if let Some(&asked) = asked {
         let unusable = |source| DiscoverError::Index { digest: asked, source };
         chosen_fine = fine.iter().position(|index| index.digest == asked);
@@ -490,9 +498,11 @@ fn warn(discovered: &Discovered, progress: &Arc<dyn Progress>) {
             warn(format!("skipping SOCI index {}: {}", index.digest, causes(why)));
         }
     }
-    let before = discovered.chosen_fine.unwrap_or(discovered.fine.len());
-    for index in discovered.fine.iter().take(before) {
-        if let Err(why) = &index.content {
+    // One that is listed after the chosen one might have been chosen too.
+    for index in &discovered.fine {
+        if let Err(why) = &index.content
+            && !matches!(why, Unusable::Unread(_))
+        {
             warn(format!("skipping fine index {}: {}", index.digest, causes(why)));
         }
     }

@@ -118,7 +118,9 @@ impl Plan {
         }
         if options.kinds.has_fine() {
             let subject = &plan.manifest.descriptor;
-            plan.fine = Some(FinePlan::make(subject, plan.servable(), destination, cache, options).await?);
+            plan.fine = Some(
+                FinePlan::make(subject, &plan.manifest.layers, plan.servable(), destination, cache, options).await?,
+            );
         }
         Ok(plan)
     }

@@ -16,7 +16,7 @@ use crate::digest::{Algorithm, Digest};
 use crate::image::Descriptor;
 use crate::image::fine::{FINE_INDEX, FineIndex};
 use crate::image::soci::CONFIG;
-use crate::ops::discover::parse_fine;
+use crate::ops::discover::{parse_fine, preferred};
 use crate::store::Destination;
 use crate::store::cache::ZtocCache;
 
@@ -27,6 +27,8 @@ mod start;
 pub(super) struct FinePlan {
     /// The layers that may have a document, without duplicates, in the order of the image.
     pub wanted: Vec<Descriptor>,
+    /// All layers of the image.
+    layers: Vec<Descriptor>,
     /// The manifests that the destination lists as fine indexes, in its order.
     pub found: Vec<FoundFine>,
     pub decision: Decision,
@@ -52,9 +54,10 @@ impl FoundFine {
 }
 
 impl FinePlan {
-    /// `servable` are the layers that are not left out for their size or type.
+    /// `servable` are those of `layers` that are not left out for their size or type.
     pub(super) async fn make<'a>(
         subject: &Descriptor,
+        layers: &[Descriptor],
         servable: impl Iterator<Item = &'a Descriptor>,
         destination: Option<&Destination>,
         cache: Option<&ZtocCache>,
@@ -69,7 +72,8 @@ impl FinePlan {
             Some(destination) => find(destination, &subject.digest, FINE_INDEX, parse_fine).await?,
             None => Vec::new(),
         };
-        let mut plan = FinePlan { wanted, found, decision: Decision::Build { replaces: Vec::new() } };
+        let layers = layers.to_vec();
+        let mut plan = FinePlan { wanted, layers, found, decision: Decision::Build { replaces: Vec::new() } };
         plan.decision = plan.decide(destination, cache, options).await?;
         Ok(plan)
     }
@@ -107,6 +111,7 @@ impl FinePlan {
         let all = needed.clone();
         let profile = options.prefetch.as_ref().map(|list| list.digest());
         let tool = &options.layer.build_tool_identifier;
+        let read = preferred(self.found.iter().map(|found| found.content.as_ref().ok()), &self.layers);
         let decided = |needed: &BTreeSet<Digest>| {
             let seen = self.found.iter().map(|found| {
                 let covered = found.covered();
@@ -118,7 +123,13 @@ impl FinePlan {
                     is_same: has_all && found.is_alike(tool, profile.as_ref()),
                 }
             });
-            decide_seen(&seen.collect::<Vec<_>>(), options.existing, tool)
+            let seen: Vec<_> = seen.collect();
+            match (options.existing, read) {
+                (Existing::Keep, Some(read)) => Decision::Keep(read),
+                // Readers pass over others beside it, which a registry that refuses deletion keeps.
+                (Existing::Skip, Some(read)) if seen[read].is_same => Decision::Done(read),
+                _ => decide_seen(&seen, options.existing, tool),
+            }
         };
         let mut decision = decided(&needed);
         if options.existing == Existing::Skip && !self.found.is_empty() && matches!(decision, Decision::Build { .. }) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::start::{LayerDocument, with_list, with_old};
+use super::start::{Encoded, LayerDocument, with_list, with_old};
 use super::{FinePlan, FoundFine, is_whole};
 use crate::digest::Digest;
 use crate::fine::EncodedFine;
@@ -39,7 +39,7 @@ impl Publisher<'_> {
         layers: &[Descriptor],
         plan: FinePlan,
     ) -> Result<(IndexedFine, u64), IndexError> {
-        let FinePlan { wanted, found, decision } = plan;
+        let FinePlan { wanted, found, decision, .. } = plan;
         let mut left = Vec::new();
         let settled = match decision {
             Decision::Done(place) => stays(&found[place], already_there(false)),
@@ -108,22 +108,24 @@ impl Publisher<'_> {
             let has_list = found.content.as_ref().is_ok_and(|index| index.profile.is_some());
             has_list && replaces.contains(&found.descriptor.digest)
         });
-        let (documents, profile) = match (list, old, self.destination) {
+        // `_memory` is that of documents that were encoded again, which the budget does not know yet.
+        let (documents, _memory, profile) = match (list, old, self.destination) {
             (Some(list), ..) => {
-                let (documents, missing) = with_list(list, documents, self.budget).await?;
+                let (Encoded { documents, memory }, missing) = with_list(list, documents, self.budget).await?;
                 if !self.options.kinds.has_soci() {
                     // Otherwise they were already reported for the SOCI index's list.
                     missing
                         .iter()
                         .for_each(|missing| self.progress.report(ProgressEvent::Warning(missing.to_string())));
                 }
-                (documents, profile)
+                (documents, Some(memory), profile)
             }
             (None, Some(old), Some(there)) => {
                 let profile = old.content.as_ref().ok().and_then(|index| index.profile);
-                (with_old(old, &there.as_source(), documents, self.progress).await?, profile)
+                let encoded = with_old(old, &there.as_source(), documents, self.progress).await?;
+                (encoded.documents, Some(encoded.memory), profile)
             }
-            (None, ..) => (documents, None),
+            (None, ..) => (documents, None, None),
         };
         let index = FineIndex {
             layers: documents.iter().map(|(layer, document)| reference(layer, document)).collect(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::task::spawn_blocking;
 
 use super::FoundFine;
-use crate::budget::Budget;
+use crate::budget::{Budget, Charge};
 use crate::digest::Digest;
 use crate::fine::{self, EncodedFine, FineError, FineLayer};
 use crate::image::Descriptor;
@@ -22,6 +22,12 @@ use crate::store::Source;
 /// A layer with its document.
 pub(super) type LayerDocument = (Descriptor, Arc<EncodedFine>);
 
+/// Documents that were encoded again, with the charge for their memory.
+pub(super) struct Encoded {
+    pub documents: Vec<LayerDocument>,
+    pub memory: Charge,
+}
+
 /// The documents with the start that `list` specifies, and entries that match no file. `documents`
 /// are those of the image's layers, lowest first.
 ///
@@ -31,7 +37,7 @@ pub(super) async fn with_list(
     list: &Arc<PrefetchList>,
     documents: Vec<LayerDocument>,
     budget: &Budget,
-) -> Result<(Vec<LayerDocument>, Vec<Missing>), IndexError> {
+) -> Result<(Encoded, Vec<Missing>), IndexError> {
     let (list, budget) = (Arc::clone(list), budget.clone());
     blocking(move || {
         let mut memory = budget.open();
@@ -40,11 +46,10 @@ pub(super) async fn with_list(
         let layers: Vec<(Digest, Arc<FineLayer>)> = layers.collect::<Result<_, IndexError>>()?;
         let _tree = charge_tree(&budget, layers.iter().map(|(_, layer)| layer.entries()))?;
         let (starts, missing) = starts(&list, &layers)?;
-        let mut encoded = Vec::with_capacity(documents.len());
+        let mut encoded = Encoded { documents: Vec::with_capacity(documents.len()), memory: budget.open() };
         for ((layer, _), (digest, fine)) in documents.into_iter().zip(&layers) {
             let start = starts.get(digest).map_or(&[][..], Vec::as_slice);
-            let document = fine.encode(start).map_err(|source| unwritten(&layer, source))?;
-            encoded.push((layer, Arc::new(document)));
+            encoded.push(layer, fine, start)?;
         }
         Ok((encoded, missing))
     })
@@ -60,8 +65,13 @@ pub(super) async fn with_old(
     store: &Source,
     documents: Vec<LayerDocument>,
     progress: &Arc<dyn Progress>,
-) -> Result<Vec<LayerDocument>, IndexError> {
-    let Ok(old) = &old.content else { return Ok(documents) };
+) -> Result<Encoded, IndexError> {
+    let budget = store.budget().clone();
+    let mut encoded = Encoded { documents: Vec::with_capacity(documents.len()), memory: budget.open() };
+    let Ok(old) = &old.content else {
+        encoded.documents = documents;
+        return Ok(encoded);
+    };
     let mut starts = LayerStarts::new();
     for document in &old.layers {
         match start_of(store, document).await {
@@ -72,20 +82,32 @@ pub(super) async fn with_old(
             }
         }
     }
-    let budget = store.budget().clone();
     blocking(move || {
-        let carried = documents.into_iter().map(|(layer, document)| {
+        for (layer, document) in documents {
             let Some(start) = starts.get(&layer.digest).filter(|start| !start.is_empty()) else {
-                return Ok((layer, document));
+                encoded.documents.push((layer, document));
+                continue;
             };
-            let fine = decoded(&layer, &document, &mut budget.open())?;
+            let mut memory = budget.open();
+            let fine = decoded(&layer, &document, &mut memory)?;
             // The same layer has the same spans.
-            let encoded = fine.encode(start).map_err(|source| unwritten(&layer, source))?;
-            Ok((layer, Arc::new(encoded)))
-        });
-        carried.collect()
+            encoded.push(layer, &fine, start)?;
+        }
+        Ok(encoded)
     })
     .await
+}
+
+impl Encoded {
+    /// Encodes a layer's document with this start.
+    fn push(&mut self, layer: Descriptor, fine: &FineLayer, start: &[Range<SpanId>]) -> Result<(), IndexError> {
+        let document = fine.encode(start).map_err(|source| unwritten(&layer, source))?;
+        let charged =
+            self.memory.grow(document.bytes.len() as u64, || format!("the fine document of {}", layer.digest));
+        charged.map_err(|source| unwritten(&layer, source.into()))?;
+        self.documents.push((layer, Arc::new(document)));
+        Ok(())
+    }
 }
 
 /// The start in a document, which takes reading its head. The error says why that is not possible.
@@ -103,11 +125,7 @@ async fn start_of(store: &Source, document: &FineRef) -> Result<Vec<Range<SpanId
     Ok(head.start().to_vec())
 }
 
-fn decoded(
-    layer: &Descriptor,
-    document: &EncodedFine,
-    memory: &mut crate::budget::Charge,
-) -> Result<Arc<FineLayer>, IndexError> {
+fn decoded(layer: &Descriptor, document: &EncodedFine, memory: &mut Charge) -> Result<Arc<FineLayer>, IndexError> {
     fine::decode(&document.bytes, memory).map(Arc::new).map_err(|source| unwritten(layer, source))
 }
 
@@ -119,4 +137,42 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, IndexError> + Send + 'static,
 ) -> Result<T, IndexError> {
     spawn_blocking(work).await.map_err(|_| IndexError::PrefetchThread)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::ChainState;
+    use crate::fine::{Codec, FineSpans, SpanParts};
+    use crate::offset::{Compressed, Uncompressed};
+
+    #[test]
+    fn documents_that_are_encoded_again_are_charged() {
+        let digest = Digest::sha256(&[0; 1024]);
+        let parts = SpanParts {
+            layer: digest,
+            codec: Codec::Plain,
+            blob_size: 1024,
+            tar_end: Uncompressed(1024),
+            span_size: fine::SPAN_SIZE,
+            starts: vec![fine::FineStart {
+                input: Compressed(0),
+                output: Uncompressed(0),
+                bits: 0,
+                state: ChainState::INITIAL,
+            }],
+        };
+        let fine = FineLayer::new(Vec::new(), FineSpans::new(parts).unwrap(), std::iter::empty()).unwrap();
+        let size = fine.encode(&[]).unwrap().bytes.len() as u64;
+        let budget = Budget::new(2 * size - 1);
+        let mut encoded = Encoded { documents: Vec::new(), memory: budget.open() };
+        let layer = Descriptor::new("layer", digest, 1024);
+        encoded.push(layer.clone(), &fine, &[]).unwrap();
+        assert_eq!(budget.used(), size);
+        let refused = encoded.push(layer, &fine, &[]);
+        assert!(matches!(refused, Err(IndexError::Fine { source: FineError::Memory(_), .. })), "{refused:?}");
+        assert_eq!(encoded.documents.len(), 1);
+        drop(encoded);
+        assert_eq!(budget.used(), 0);
+    }
 }
