@@ -1,5 +1,5 @@
-//! What `ociseek version` knows from the build: target, features, and the commit where that is
-//! known for sure; and whether this build can mount.
+//! Passes facts about the build to `ociseek version`: target, features, and the commit if it is
+//! certain. Also determines whether this build can mount.
 
 use std::path::Path;
 
@@ -13,14 +13,13 @@ fn main() {
     let mut features: Vec<String> = features.map(|name| name.replace('_', "-")).collect();
     features.sort();
     println!("cargo::rustc-env=OCISEEK_BUILD_FEATURES={}", features.join(","));
-    // Code that mounts: `cfg(mounts)` says in one word that the feature `fuse` is on, and that this is Linux.
+    // `cfg(mounts)` stands for code that mounts: the feature `fuse` is on, and the target is Linux.
     println!("cargo::rustc-check-cfg=cfg(mounts)");
     if std::env::var_os("CARGO_FEATURE_FUSE").is_some() && variable("CARGO_CFG_TARGET_OS") == "linux" {
         println!("cargo::rustc-cfg=mounts");
     }
-    // git is not asked: a working tree may differ from its commit, and the crate would be built
-    // anew after every commit. The release build sets the variable, and `cargo package` writes the
-    // file.
+    // git is not used: a working tree may differ from its commit, and each commit would cause a
+    // rebuild. The release build sets the variable, and `cargo package` writes the file.
     let packaged = || {
         let text =
             std::fs::read_to_string(Path::new(&variable("CARGO_MANIFEST_DIR")).join(".cargo_vcs_info.json")).ok()?;

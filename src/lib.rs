@@ -1,16 +1,15 @@
 //! ociseek makes the layers of existing container images seekable.
 //!
-//! What is pure, bytes in and values out, is the crate [`ociseek_layer`]; its modules are
-//! re-exported here. The rest, in the order in which modules may use each other (each only those
-//! above it):
+//! The crate [`ociseek_layer`] has everything without I/O; its modules are re-exported here. The
+//! other modules, in an order in which each uses only those above it:
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`store`] | where images live: registries, OCI layouts, archives; the local ztoc cache |
-//! | [`rootfs`] | an indexed image as one file system |
-//! | [`ops`] | the verbs: index, inspect, doctor, verify, open, mount, bundle, trace |
-//! | [`hook`] | indexing on push: the jobs that the events of registries become |
-//! | [`logging`] | the events of `tracing` that all of them emit, as lines |
+//! | [`store`] | the places of images: registries, OCI layouts, archives; the local ztoc cache |
+//! | [`rootfs`] | an indexed image as a single file system |
+//! | [`ops`] | the operations: index, inspect, doctor, verify, open, mount, bundle, trace |
+//! | [`hook`] | services that index images when registries report a push |
+//! | [`logging`] | their `tracing` events as log lines |
 //! | [`cli`] | the command line |
 
 #[cfg(feature = "cli")]

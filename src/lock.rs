@@ -1,4 +1,4 @@
-//! Locks whose data stays sound when a thread panics while it holds one.
+//! Locks whose data stays valid if a thread panics while holding one.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

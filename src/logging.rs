@@ -1,4 +1,4 @@
-//! Log lines: events of `tracing` with their fields as JSON values, for whoever writes them down.
+//! Log lines: `tracing` events with their fields as JSON values.
 //!
 //! The library emits events and installs no subscriber. Its targets do not follow its modules:
 //!
@@ -28,19 +28,19 @@ mod install;
 #[cfg(feature = "cli")]
 pub(crate) use install::install;
 
-/// What a field's name ends in whose text is JSON.
+/// The suffix of fields whose text is JSON.
 const JSON: &str = ".json";
 
-/// One event.
+/// An event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line<'a> {
-    /// How serious it is.
+    /// Its severity.
     pub level: Level,
-    /// What emitted it: a module of ours, or of a library.
+    /// Its source: one of our modules or a library's.
     pub target: &'a str,
-    /// Its name; `log` if it is of a library that gives its events none.
+    /// Its name; `log` if a library emitted it without a name.
     pub event: &'a str,
-    /// Those of the spans around it, from the outside in, and its own.
+    /// The fields of the surrounding spans, from the outermost, followed by its own.
     pub fields: Map<String, Value>,
 }
 
@@ -55,7 +55,7 @@ pub fn level_word(level: Level) -> &'static str {
     }
 }
 
-/// Hands each event to `write`.
+/// Passes each event to `write`.
 pub struct Lines<W>(pub W);
 
 impl<S, W> Layer<S> for Lines<W>
@@ -80,7 +80,7 @@ where
         }
         event.record(&mut fields);
         let metadata = event.metadata();
-        // tracing's own name for an event without one is where it stands in the source.
+        // tracing names an event without a name by its position in the source.
         let name = if metadata.name().starts_with("event ") { "log" } else { metadata.name() };
         (self.0)(&Line { level: *metadata.level(), target: metadata.target(), event: name, fields: fields.0 });
     }

@@ -1,4 +1,4 @@
-//! The commands of the program; what each of them takes is in its own folder.
+//! The commands of the program. The options of each are in its own folder.
 
 use clap::{Parser, Subcommand};
 
@@ -86,7 +86,7 @@ pub(super) enum LazyCommand {
     Trace(Box<super::trace::args::TraceArgs>),
 }
 
-/// The commands that index what others push.
+/// The commands that index images pushed by others.
 #[cfg(feature = "hook")]
 #[derive(Debug, Subcommand)]
 pub(super) enum ServiceCommand {
@@ -95,10 +95,10 @@ pub(super) enum ServiceCommand {
     Backfill(Box<super::backfill::args::BackfillArgs>),
 }
 
-/// How a command says on standard output that it failed.
+/// How a command reports failures on standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failures {
-    /// It does not: standard output is for people, or for something else.
+    /// It does not: standard output is for people, or for other content.
     None,
     Document,
     /// As one of several lines.
@@ -139,7 +139,7 @@ impl Command {
             Command::Cache(CacheCommand::Clear(args)) => args.format,
             Command::Ztoc(ZtocCommand::Show(args)) => args.format,
             Command::Ztoc(ZtocCommand::Verify(args)) => args.format,
-            // With --output, standard output is the container's.
+            // Without --output, standard output belongs to the container.
             #[cfg(mounts)]
             Command::Lazy(LazyCommand::Trace(args)) if args.wants_json() && args.output.is_none() => {
                 return Failures::Document;

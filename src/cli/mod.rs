@@ -48,7 +48,7 @@ mod rm;
 mod run;
 #[cfg(test)]
 mod schema;
-// Some of it is for a few commands only, which this build may not have.
+// Some of it is only used by commands that this build may not have.
 #[cfg_attr(not(all(feature = "hook", feature = "lambda", mounts)), allow(dead_code))]
 mod shared;
 #[cfg(mounts)]
@@ -57,10 +57,10 @@ mod verify;
 mod version;
 mod ztoc;
 
-/// How long work that is already writing a file may take to end in good order after a signal.
+/// How long work that is writing a file may take to end gracefully after a signal.
 const LAST_WORK: Duration = Duration::from_millis(500);
 
-/// Runs the program; the one entry point of `main`.
+/// Runs the program. The only function that `main` calls.
 pub fn run() -> ExitCode {
     let cli = match Cli::try_parse_from(arguments()) {
         Ok(cli) => cli,
@@ -74,7 +74,7 @@ pub fn run() -> ExitCode {
             }
             variables::name(&mut message, &typed, Cli::command());
             let hint = habits::hint(&mut message, typed.into_iter());
-            // A closed pipe is no failure of --help.
+            // A closed pipe is not a failure of --help.
             let _ = message.print();
             if let Some(hint) = hint {
                 complain(&format!("{} {hint}", Style::stderr().green("hint:")));
@@ -98,7 +98,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// What was typed; AWS Lambda types nothing.
+/// The arguments. AWS Lambda passes none.
 fn arguments() -> Vec<OsString> {
     #[cfg(feature = "lambda")]
     return hook::lambda::arguments();
@@ -106,7 +106,7 @@ fn arguments() -> Vec<OsString> {
     std::env::args_os().collect()
 }
 
-/// These go on until they are stopped, and clear up then.
+/// Runs commands that continue until they are stopped, and clean up then.
 #[cfg(mounts)]
 async fn lazily(
     command: LazyCommand,
@@ -120,7 +120,7 @@ async fn lazily(
     }
 }
 
-/// The same on standard output, for those who asked for JSON.
+/// Reports an error as JSON on standard output, if JSON was requested.
 fn tell_programs(failures: Failures, error: &CliError) {
     let failed = json::Failed { error: failure(error) };
     let text = match failures {
@@ -129,12 +129,12 @@ fn tell_programs(failures: Failures, error: &CliError) {
         #[cfg(feature = "hook")]
         Failures::Line => json::line(failed).map(|line| line + "\n"),
     };
-    // Whoever does not take it has the exit status.
+    // If the output cannot be written, the exit status remains.
     let _ = text.and_then(|text| Stdout::new().write_whole(text.as_bytes()));
 }
 
-/// Bytes of stack for each thread, as the main thread has. Where our own code is not optimised, as with Cargo's profile
-/// `release`, a job of `hook serve` takes more than the 2 MiB that are the default.
+/// The stack size of each thread, as for the main thread. Without optimisation of our own code, as
+/// in Cargo's profile `release`, a job of `hook serve` takes more than the default of 2 MiB.
 const STACK: usize = 8 << 20;
 
 fn execute(command: Command, talk: TalkArgs) -> Result<(), CliError> {
@@ -170,7 +170,7 @@ fn execute(command: Command, talk: TalkArgs) -> Result<(), CliError> {
             Command::Man(args) => version::man(&args, Cli::command()),
             Command::Version(args) => version::version(&args),
             Command::Ztoc(ztoc) => {
-                // Dropped at a signal, with the future: the thread sees that.
+                // A signal drops this together with the future, which tells the thread to stop.
                 let (wanted, still_wanted) = signals::wanted();
                 let work = move || match ztoc {
                     ZtocCommand::Create(args) => ztoc::create::create(&args, talk, &mut Stdout::new()),

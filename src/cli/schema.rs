@@ -1,4 +1,5 @@
-//! The JSON Schemas of all documents, made from their types: `docs/schema`, and the tables of `docs/json.md`.
+//! Generates the JSON Schemas of all documents from their types: `docs/schema`, and the tables of
+//! `docs/json.md`.
 //!
 //! `UPDATE_SCHEMA=1 cargo test --lib cli::schema` writes both.
 
@@ -16,7 +17,7 @@ use super::{
     version, ztoc,
 };
 
-/// Where the tables begin in docs/json.md.
+/// The start of the tables in docs/json.md.
 const GENERATED: &str = "<!-- From here on: UPDATE_SCHEMA=1 cargo test --lib cli::schema -->\n";
 
 fn of<T: JsonSchema>() -> Value {
@@ -26,7 +27,7 @@ fn of<T: JsonSchema>() -> Value {
     schema.to_value()
 }
 
-/// By the name of the file, what prints it, and the schema.
+/// The name of each file, the command that prints the document, and the schema.
 fn all() -> Vec<(&'static str, &'static str, Value)> {
     vec![
         ("index", "ociseek index", of::<index::json::Indexing>()),
@@ -89,7 +90,7 @@ fn docs_are_those_of_the_types() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "{} {hint}", path.display());
 }
 
-/// The functions that give stable words have nothing else in quotes.
+/// The functions that return stable words contain no other text in quotes.
 #[test]
 fn the_page_lists_every_stable_word() {
     let page = std::fs::read_to_string(docs().join("json.md")).unwrap();
@@ -126,7 +127,7 @@ fn the_page_lists_every_stable_word() {
     assert!(words >= 90, "{words}");
 }
 
-/// A section for each document, and one for the objects that several of them have.
+/// A section for each document, and one for shared objects.
 fn tables() -> String {
     let documents = all();
     let mut uses: BTreeMap<String, usize> = BTreeMap::new();
@@ -164,7 +165,7 @@ fn definitions(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema.get("$defs").and_then(Value::as_object).into_iter().flat_map(Map::iter)
 }
 
-/// The fields of an object of `root`.
+/// The fields of an object in `root`.
 fn table(object: &Value, root: &Value) -> String {
     let mut text = "| field | type | |\n|---|---|---|\n".to_owned();
     let required: Vec<&str> = object["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -179,7 +180,7 @@ fn table(object: &Value, root: &Value) -> String {
     text
 }
 
-/// The words that a value can be, if it is one of an enumeration, each with what it means.
+/// The words of an enumeration with their meanings. Empty for other values.
 fn words(schema: &Value, root: &Value) -> Vec<String> {
     let said = |word: &Value| format!("`{}`", word.as_str().unwrap_or_default());
     if let Some(name) = schema["$ref"].as_str() {
@@ -195,7 +196,7 @@ fn words(schema: &Value, root: &Value) -> Vec<String> {
     own.chain(options.flat_map(|option| words(option, root))).collect()
 }
 
-/// What a value can be, in words.
+/// The type of a value in words.
 fn kind(schema: &Value, root: &Value) -> String {
     if let Some(name) = schema["$ref"].as_str() {
         let name = name.rsplit('/').next().unwrap_or_default();

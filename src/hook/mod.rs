@@ -2,17 +2,17 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`job`], [`record`] | one image to be indexed, and what can become of it; a job as JSON |
-//! | [`work`], [`enabled`] | the work on a job's image: its index, and its SOCI-enabled image |
-//! | [`backfill`] | what was pushed before anyone listened |
+//! | [`job`], [`record`] | an image to be indexed, and the possible results; a job as JSON |
+//! | [`work`], [`enabled`] | processing a job's image: its index, and its SOCI-enabled image |
+//! | [`backfill`] | images that were pushed before the service ran |
 //! | [`aws`] | Amazon ECR: hosts, tokens, signatures |
 //! | [`lambda`] | a function of AWS Lambda |
-//! | [`allow`], [`secret`] | which images may be asked for, and by whom |
-//! | [`runner`] | tries jobs, tells what became of them, and gives up on them |
+//! | [`allow`], [`secret`] | which images may be requested, and by whom |
+//! | [`runner`] | runs jobs, retries them, and reports their results |
 //! | [`backlog`], [`journal`], [`remembered`] | jobs waiting in this process, their file, and recently finished jobs |
-//! | `queue` | the queue that many processes share (feature `nats`) |
-//! | [`log`], [`metrics`] | what a service says of itself |
-//! | [`http`] | connections within bounds; health and metrics |
+//! | `queue` | the queue for several processes (feature `nats`) |
+//! | [`log`], [`metrics`] | logs and metrics of a service |
+//! | [`http`] | limited connections; health and metrics |
 //! | [`server`] | the HTTP service |
 
 pub mod allow;

@@ -5,7 +5,7 @@
 //! must end here, or the work would never end. Manifests that are not images with layers are
 //! skipped, at the latest after one request for the manifest. A SOCI-enabled image and its
 //! manifests do have layers; they are recognized by the SOCI indexes that they list or name,
-//! whoever created them and whatever their tags.
+//! no matter who created them and which tags they have.
 //!
 //! An index belongs to a digest, but a SOCI-enabled image follows a tag. If the tag moves during
 //! the work, the older image could be written last. So the image is made from what the tag names

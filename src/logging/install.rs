@@ -1,4 +1,4 @@
-//! The program's subscriber: what libraries write by `log` comes to the same place.
+//! The program's subscriber, which also receives the records that libraries write with `log`.
 
 use serde_json::{Map, Value};
 use tracing::Level;
@@ -7,8 +7,8 @@ use tracing_subscriber::{layer::SubscriberExt, registry};
 
 use super::{Line, Lines, level_word};
 
-/// Writes the events that `filter` lets pass with `write`, those of libraries that use `log` too.
-/// To be called once in a process; later calls change nothing.
+/// Passes the events that match `filter` to `write`, including records of libraries that use `log`.
+/// Only the first call in a process has an effect.
 pub(crate) fn install(filter: Targets, write: fn(&Line<'_>)) {
     let _ = tracing::subscriber::set_global_default(registry().with(filter.clone()).with(Lines(write)));
     let most = filter.iter().map(|(_, level)| level).chain(filter.default_level());

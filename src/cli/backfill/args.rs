@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek backfill`.
+//! The options of `ociseek backfill`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What `ociseek backfill --format json` prints: an object a line.
+//! The JSON output of `ociseek backfill`: one object per line.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::hook::backfill::{ImageOutcome, ImageReport};
 use crate::hook::enabled::{EnabledImage, Enabling};
 use crate::hook::job::{Done, Products};
 
-/// What became of an image, or of a list of repositories or tags that cannot be had.
+/// The result for an image, or for a list of repositories or tags that failed.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Line<'a> {
@@ -19,9 +19,9 @@ pub(crate) struct Line<'a> {
     /// Why it is skipped (a stable word), or null.
     reason: Option<&'static str>,
     error: Option<Failure>,
-    /// The SOCI-enabled image, if --v2 or --v2-only asks for one; else null.
+    /// The SOCI-enabled image, if --v2 or --v2-only requests one; otherwise null.
     enabled: Option<Enabled>,
-    /// The layers for which the time did not suffice.
+    /// The layers that were not finished in time.
     left: Vec<DigestText>,
     /// Bytes of layers that were read.
     bytes_read: u64,
@@ -32,16 +32,16 @@ pub(crate) struct Line<'a> {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Enabled {
-    /// Its name, in full; null if there is no tag for it.
+    /// Its full name; null if there is no tag for it.
     image: Option<String>,
     digest: Option<DigestText>,
     /// `pending` (in a dry run), `written`, `already-there`, `nothing-to-index`, `out-of-time` or `skipped`.
     status: &'static str,
-    /// What the name stood for before, if it was something else; else null.
+    /// The digest that the name had before; null if there was none or it is the same.
     replaced: Option<DigestText>,
-    /// Why there is none, or null.
+    /// Why it was not made, or null.
     reason: Option<Coded>,
-    /// For how many layers the time did not suffice.
+    /// Number of layers that were not finished in time.
     left: usize,
 }
 

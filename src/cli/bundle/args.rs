@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek bundle`.
+//! The options of `ociseek bundle`.
 
 use std::path::PathBuf;
 

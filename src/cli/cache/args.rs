@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek cache`.
+//! The options of `ociseek cache`.
 
 use clap::{Args, Subcommand, ValueEnum};
 

@@ -1,4 +1,4 @@
-//! What `ociseek cache ls` and `ociseek cache clear` print with --format json.
+//! The JSON output of `ociseek cache ls` and `ociseek cache clear`.
 
 use std::path::Path;
 
@@ -12,9 +12,9 @@ use crate::store::entries::Usage;
 pub(crate) struct Caches {
     /// The directory of all caches.
     dir: String,
-    /// Null if it was left alone (--only).
+    /// Null if --only excluded it.
     ztocs: Option<Cache>,
-    /// Null if it was left alone (--only).
+    /// Null if --only excluded it.
     spans: Option<Cache>,
 }
 
@@ -22,16 +22,16 @@ pub(crate) struct Caches {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Cache {
     entries: u64,
-    /// What they take (`ls`).
+    /// Size in bytes (`ls`).
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
-    /// What they took (`clear`).
+    /// Size of the removed entries in bytes (`clear`).
     #[serde(skip_serializing_if = "Option::is_none")]
     freed_bytes: Option<u64>,
 }
 
 impl Caches {
-    /// `cleared`: the caches are gone.
+    /// `cleared` tells whether the caches were removed.
     pub(crate) fn of(dir: &Path, usages: &[(WhichCache, Usage)], cleared: bool) -> Caches {
         let cache = |which: WhichCache| {
             usages.iter().find(|(each, _)| *each == which).map(|(_, usage)| Cache {

@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek cat`.
+//! The options of `ociseek cat`.
 
 use std::ffi::OsString;
 

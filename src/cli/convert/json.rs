@@ -1,4 +1,4 @@
-//! What `ociseek convert --format json` prints, and what `ociseek index` prints of a SOCI-enabled image.
+//! The JSON output of `ociseek convert`, and of `ociseek index` for a SOCI-enabled image.
 
 use serde::Serialize;
 
@@ -12,23 +12,24 @@ use crate::ops::versions::EnabledResult;
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Conversion {
-    /// SRC and DST, in full.
+    /// The full names of SRC and DST.
     source: String,
     destination: String,
     status: Status,
-    /// Of the manifest or image index that SRC stands for.
+    /// The digest of the manifest or image index of SRC.
     source_digest: DigestText,
-    /// Of the SOCI-enabled image: the digest to sign.
+    /// The digest of the SOCI-enabled image, which is the one to sign.
     digest: DigestText,
-    /// Bytes of the new image index.
+    /// Size of the new image index in bytes.
     size: u64,
-    /// What DST named before (or, in a dry run, names), if it was something else; else null.
+    /// The digest that DST named before, or still names in a dry run; null if there was none or it
+    /// is the same.
     replaced: Option<DigestText>,
-    /// The images that were to be indexed, one for each platform.
+    /// The images to be indexed, one for each platform.
     manifests: Vec<Platform>,
     /// Bytes of layers that were read to index them.
     bytes_read: u64,
-    /// Bytes of layers that were compared with ztocs that were reused.
+    /// Bytes of layers that were compared with reused ztocs.
     bytes_compared: u64,
     /// Bytes of blobs that were copied from SRC.
     bytes_copied: u64,
@@ -37,16 +38,16 @@ pub(crate) struct Conversion {
     seconds: f64,
 }
 
-/// A SOCI-enabled image, as `ociseek index` reports it.
+/// A SOCI-enabled image in the report of `ociseek index`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Enabled {
-    /// In full.
+    /// Its full name.
     pub name: String,
     pub status: Status,
-    /// Null if there is none, or none yet.
+    /// Null if it was not made.
     pub digest: Option<DigestText>,
-    /// What the name stood for before, if it was something else; else null.
+    /// The digest that the name had before; null if there was none or it is the same.
     replaced: Option<DigestText>,
     pub manifests: Vec<Platform>,
 }
@@ -56,12 +57,12 @@ pub(crate) struct Enabled {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) enum Status {
     Written,
-    /// DST is that image already.
+    /// DST already was this image.
     AlreadyThere,
     DryRun,
     /// `index` only: no layer can be indexed, so there is no SOCI-enabled image.
     NothingToIndex,
-    /// `index` only: timed out before all layers were indexed.
+    /// `index` only: time ran out before all layers were indexed.
     OutOfTime,
 }
 
@@ -99,7 +100,7 @@ impl Enabled {
     }
 }
 
-/// The status, and what the name stood for before.
+/// The status, and the digest that the name had before.
 fn outcome(outcome: &ConvertStatus) -> (Status, Option<Digest>) {
     match outcome {
         ConvertStatus::Written { replaced } => (Status::Written, *replaced),

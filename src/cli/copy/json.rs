@@ -1,4 +1,4 @@
-//! What `ociseek copy --format json` prints.
+//! The JSON output of `ociseek copy`.
 
 use serde::Serialize;
 
@@ -8,12 +8,12 @@ use crate::ops::copy::CopyReport;
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Copy {
-    /// SOURCE and DESTINATION, in full.
+    /// The full names of SOURCE and DESTINATION.
     source: String,
     destination: String,
-    /// Of the manifest or image index that was copied.
+    /// The digest of the manifest or image index that was copied.
     digest: DigestText,
-    /// How many; referrers do not count.
+    /// Number of manifests and image indexes, without referrers.
     manifests: usize,
     referrers: Vec<Referrer>,
     blobs: Blobs,
@@ -25,12 +25,12 @@ pub(crate) struct Copy {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Referrer {
     digest: DigestText,
-    /// What it refers to.
+    /// The manifest that it refers to.
     subject: DigestText,
     artifact_type: Option<String>,
 }
 
-/// How many blobs came to the destination, and how.
+/// How many blobs were copied, and how.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Blobs {

@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek diff`.
+//! The options of `ociseek diff`.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! What `ociseek diff --format json` prints.
+//! The JSON output of `ociseek diff`.
 
 use serde::Serialize;
 
@@ -6,25 +6,25 @@ use crate::cli::shared::difference::DifferenceJson;
 use crate::cli::shared::json::{DigestText, IndexRef};
 use crate::ops::diff::{Changes, IndexDiff, LayerDiff, Side};
 
-/// Of two ztocs, or of the indexes of two images.
+/// The comparison of two ztocs, or of the indexes of two images.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Comparison {
-    /// A and B, as they were typed.
+    /// A and B as typed.
     a: String,
     b: String,
     status: Status,
-    /// Of the ztocs, or of the indexes themselves.
+    /// Differences between the ztocs, or between the indexes themselves.
     differences: Vec<DifferenceJson>,
-    /// How many more there are beyond those listed.
+    /// The number of differences that are not listed.
     more_differences: u64,
-    /// The index of A; there only of indexes, as the next two.
+    /// The index of A; present only when indexes are compared, like the next two fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     index_a: Option<IndexRef>,
     /// The index of B.
     #[serde(skip_serializing_if = "Option::is_none")]
     index_b: Option<IndexRef>,
-    /// The layers that either index has a ztoc for.
+    /// The layers with a ztoc in either index.
     #[serde(skip_serializing_if = "Option::is_none")]
     layers: Option<Vec<Layer>>,
 }
@@ -41,12 +41,12 @@ enum Status {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Layer {
     digest: DigestText,
-    /// Null if A has none.
+    /// Null if A has no ztoc for the layer.
     ztoc_a: Option<Ztoc>,
-    /// Null if B has none.
+    /// Null if B has no ztoc for the layer.
     ztoc_b: Option<Ztoc>,
     differences: Vec<DifferenceJson>,
-    /// How many more there are beyond those listed.
+    /// The number of differences that are not listed.
     more_differences: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek doctor`.
+//! The options of `ociseek doctor`.
 
 use clap::Args;
 

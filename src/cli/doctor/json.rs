@@ -1,4 +1,4 @@
-//! What `ociseek doctor --format json` prints.
+//! The JSON output of `ociseek doctor`.
 
 use serde::Serialize;
 
@@ -11,9 +11,9 @@ use crate::ops::doctor::{self, Diagnosis};
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report {
-    /// The IMAGE, in full.
+    /// The full name of IMAGE.
     image: String,
-    /// At least one consumer uses an index, on at least one platform.
+    /// Whether at least one consumer uses an index, on at least one platform.
     lazy: bool,
     /// One object for each platform's manifest.
     manifests: Vec<Manifest>,
@@ -22,7 +22,7 @@ pub(crate) struct Report {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Manifest {
-    /// Such as `linux/arm64`; null if the image does not say.
+    /// Such as `linux/arm64`; null if the image does not state it.
     platform: Option<String>,
     manifest: ManifestRef,
     consumers: Vec<ConsumerJson>,
@@ -36,7 +36,7 @@ struct Manifest {
 struct Finding {
     /// A stable word.
     code: &'static str,
-    /// It keeps consumers from what they could have; the others are only worth knowing.
+    /// Whether it prevents consumers from using an index. Other findings are only informative.
     problem: bool,
     text: String,
     /// A command or advice, or null.

@@ -1,5 +1,4 @@
-//! What `hook serve` and `hook worker` have in common: the options that say how images are indexed,
-//! and what does the jobs.
+//! Shared by `hook serve` and `hook worker`: the options for indexing, and the runner of jobs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,7 +32,7 @@ use crate::hook::work::JobContext;
 use crate::progress::Progress;
 use crate::store::StoreError;
 
-/// What services that index have in common.
+/// The options that indexing services share.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
     /// A registry (HOST[:PORT] or *.DOMAIN) whose images may be indexed, optionally with a glob for its
@@ -107,7 +106,7 @@ pub(super) fn address(listener: &TcpListener) -> Result<String, CliError> {
     Ok(listener.local_addr().map_err(CliError::Start)?.to_string())
 }
 
-/// What does the jobs.
+/// The runner of jobs.
 pub(super) async fn runner(args: JobArgs) -> Result<Runner, CliError> {
     let versions = args.versions.versions()?;
     let kinds = args.kinds.kinds(&versions)?;
@@ -120,7 +119,7 @@ pub(super) async fn runner(args: JobArgs) -> Result<Runner, CliError> {
         let opened = dead_letters(&path);
         opened.map_err(|source| CliError::Write { path, source })
     });
-    // A pattern stands for as many registries as there are hosts that it fits.
+    // A pattern matches any number of registries.
     let registries = if args.allow.iter().any(|allow| allow.registry().is_none()) {
         Registries::Several
     } else {
@@ -136,7 +135,7 @@ pub(super) async fn runner(args: JobArgs) -> Result<Runner, CliError> {
     Ok(runner.map_err(StoreError::from)?)
 }
 
-/// The queue. That its connection is lost, and is back, is a line in the log.
+/// Connects to the queue. Changes of the connection are logged.
 #[cfg(feature = "nats")]
 pub(super) async fn connect(url: &QueueUrl) -> Result<Queue, CliError> {
     let tell = |change: ConnectionChange| match change {

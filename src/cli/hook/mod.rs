@@ -32,7 +32,7 @@ pub(super) enum HookCommand {
     Lambda(Box<HookLambdaArgs>),
 }
 
-/// Runs a service until it is stopped; then it ends in good order.
+/// Runs a service until it is stopped, and then ends it gracefully.
 pub(super) async fn run(command: HookCommand, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
     match command {
         HookCommand::Serve(args) => serve::run(*args, interrupted).await,

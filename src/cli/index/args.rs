@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek index`.
+//! The options of `ociseek index`.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What `ociseek index --format json` prints.
+//! The JSON output of `ociseek index`.
 
 use serde::Serialize;
 
@@ -34,22 +34,23 @@ pub(crate) struct Indexing {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Image {
-    /// The IMAGE, in full.
+    /// The full name of IMAGE.
     pub image: String,
     pub status: ImageStatus,
-    /// Of the manifest or image index that the image's name stands for; null if failed.
+    /// The digest of the manifest or image index of IMAGE; null if it failed.
     pub digest: Option<DigestText>,
-    /// One object for each platform's manifest; empty if failed, unless it was refused for falling
-    /// short of --strict or --min-coverage.
+    /// One object for each platform's manifest; empty after a failure, unless --strict or
+    /// --min-coverage was not met.
     pub manifests: Vec<Manifest>,
     pub error: Option<Failure>,
-    /// The SOCI-enabled image that --v2 or --v2-only asks for; else not there.
+    /// The SOCI-enabled image that --v2 or --v2-only requests; otherwise missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<Enabled>,
-    /// The layers for which --timeout did not suffice.
+    /// The layers that were not finished before --timeout.
     pub left: Vec<DigestText>,
     pub bytes_read: u64,
-    /// Bytes of other layers that were compared with ztocs before these were reused; there only if it is not 0.
+    /// Bytes of other layers that were compared with ztocs before reusing these; present only if it
+    /// is not 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub bytes_compared: u64,
     pub bytes_written: u64,
@@ -67,7 +68,7 @@ pub(crate) enum ImageStatus {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Manifest {
-    /// Such as `linux/arm64`; null if the image does not say.
+    /// Such as `linux/arm64`; null if the image does not state it.
     pub platform: Option<String>,
     manifest: ManifestRef,
     #[serde(flatten)]
@@ -78,11 +79,11 @@ pub(crate) struct Manifest {
     pub coverage: CoverageJson,
     /// The prefetch list of an index that was built; null if it has none, or if no index was built.
     pub prefetch: Option<Prefetched>,
-    /// The fine index; null if none was asked for.
+    /// The fine index; null if none was requested.
     pub fine: Option<Fine>,
-    /// Demands of --strict and --min-coverage that it does not meet.
+    /// Unmet requirements of --strict and --min-coverage.
     pub shortfalls: Vec<Short>,
-    /// The layers in the image's order.
+    /// The layers in the order of the image.
     pub layers: Vec<Layer>,
 }
 
@@ -92,17 +93,17 @@ pub(crate) struct Manifest {
 pub(crate) enum Status {
     Attached,
     DryRun,
-    /// This very index was there.
+    /// Exactly this index already existed.
     AlreadyThere,
-    /// Another index was left alone.
+    /// Another index was kept.
     Kept,
     /// No layer can be indexed.
     NothingToIndex,
-    /// Timed out before any layer was done.
+    /// Time ran out before any layer was finished.
     OutOfTime,
-    /// With --fine-only no SOCI index is made.
+    /// No SOCI index is made because of --fine-only.
     NotAsked,
-    /// Nothing was attached, since a platform falls short of --strict or --min-coverage.
+    /// Nothing was attached, because a platform falls short of --strict or --min-coverage.
     Refused,
 }
 
@@ -153,9 +154,9 @@ struct Document {
     layer: DigestText,
     digest: DigestText,
     size: u64,
-    /// Bytes of its head: the layer's files and spans.
+    /// Size of its head in bytes: the layer's files and spans.
     head_size: u64,
-    /// Bytes of its head and of what a recorded start needs.
+    /// Size of its head and the parts for a recorded start, in bytes.
     start_size: u64,
 }
 
@@ -163,11 +164,11 @@ struct Document {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Other {
     digest: DigestText,
-    /// What its maker calls itself.
+    /// The tool that made it, or null.
     tool: Option<String>,
-    /// It is listed before ours, so that consumers take it.
+    /// Whether it is listed before ours, so consumers take it.
     listed_first: bool,
-    /// Why it cannot be used, if it cannot.
+    /// Why it cannot be used, or null.
     unusable: Option<String>,
 }
 
@@ -184,14 +185,14 @@ pub(crate) struct Short {
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 enum ShortCode {
-    /// --strict: a layer is left out for another reason than its size.
+    /// --strict: a layer is left out for a reason other than its size.
     LeftOut,
-    /// --min-coverage.
+    /// --min-coverage is not reached.
     Coverage,
 }
 
 impl Image {
-    /// What was made of it; `error` says why that is not all.
+    /// The outputs. `error` says why they are not complete.
     pub(crate) fn made(
         image: String,
         made: &VersionsResult,
@@ -223,7 +224,7 @@ impl Image {
         }
     }
 
-    /// It could be indexed, but falls short of what was asked for.
+    /// It could be indexed, but falls short of a requirement.
     pub(crate) fn refused(image: String, refused: &Refused, error: Failure, seconds: f64) -> Image {
         Image {
             manifests: refused.manifests.iter().map(Manifest::refused).collect(),

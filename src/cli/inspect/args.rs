@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek inspect`.
+//! The options of `ociseek inspect`.
 
 use clap::Args;
 

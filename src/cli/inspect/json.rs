@@ -1,4 +1,4 @@
-//! What `ociseek inspect --format json` prints.
+//! The JSON output of `ociseek inspect`.
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use crate::ops::inspect::{Inspected, InspectedLayer, InspectedList};
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Inspection {
-    /// The IMAGE, in full.
+    /// The full name of IMAGE.
     image: String,
     /// One object for each platform's manifest.
     manifests: Vec<Manifest>,
@@ -25,18 +25,18 @@ pub(crate) struct Inspection {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Manifest {
-    /// Such as `linux/arm64`; null if the image does not say.
+    /// Such as `linux/arm64`; null if the image does not state it.
     platform: Option<String>,
     manifest: ManifestRef,
-    /// How indexes of version 1 and fine indexes are listed; null if they cannot be.
+    /// How indexes of version 1 and fine indexes are listed; null if they cannot be listed.
     listing: Option<&'static str>,
-    /// Why they cannot be listed, else null.
+    /// Why they cannot be listed, or null.
     error: Option<Failure>,
     /// The SOCI indexes that were found.
     indexes: Vec<Index>,
     /// The fine indexes that were found.
     fine: Vec<Fine>,
-    /// The layers in the image's order.
+    /// The layers in the order of the image.
     layers: Vec<Layer>,
     /// By the index that a reader takes.
     coverage: CoverageJson,
@@ -47,28 +47,28 @@ struct Manifest {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Index {
-    /// Of its manifest.
+    /// The digest of its manifest.
     digest: DigestText,
-    /// Bytes of its manifest; null if nobody says.
+    /// Size of its manifest in bytes, or null if unknown.
     size: Option<u64>,
     /// 1 or 2.
     version: u8,
     found_by: &'static str,
-    /// A reader takes this one.
+    /// Whether ociseek reads the image through this index.
     chosen: bool,
-    /// What its maker calls itself, or null.
+    /// The tool that made it, or null.
     tool: Option<String>,
-    /// Whether its JSON is such as consumers demand; null if it cannot be read.
+    /// Whether its JSON is encoded as consumers require; null if it cannot be read.
     canonical: Option<bool>,
     ztocs: Vec<Listed>,
     prefetch: Vec<ListedPrefetch>,
-    /// What is not as it should be.
+    /// The faults of its entries.
     notes: Vec<Coded>,
     /// Why it cannot be used, or null.
     error: Option<Failure>,
 }
 
-/// A ztoc as an index lists it.
+/// A ztoc listed in an index.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Listed {
@@ -79,13 +79,13 @@ struct Listed {
     span_size: u64,
 }
 
-/// A prefetch list of one layer, as an index lists it.
+/// A layer's prefetch list in an index.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ListedPrefetch {
     digest: DigestText,
     size: u64,
-    /// The digest of its layer; null if the index does not say.
+    /// The digest of its layer; null if the index does not state it.
     layer: Option<DigestText>,
 }
 
@@ -94,25 +94,25 @@ struct ListedPrefetch {
 struct Layer {
     media_type: String,
     digest: DigestText,
-    /// Bytes of the blob.
+    /// Size of the blob in bytes.
     size: u64,
-    /// Null if the index that a reader takes has none for it.
+    /// Null if the index that ociseek reads has none for it.
     ztoc: Option<Ztoc>,
-    /// What that index says to prefetch of it, or null.
+    /// Its prefetch list in that index, or null.
     prefetch: Option<Prefetch>,
-    /// Its document in the fine index that a reader takes, or null.
+    /// Its document in the fine index that ociseek reads, or null.
     document: Option<FineDocument>,
 }
 
-/// A layer's document, as a fine index lists it.
+/// A layer's document in a fine index.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct FineDocument {
     digest: DigestText,
     size: u64,
-    /// Bytes of its head: the layer's files and spans.
+    /// Size of its head in bytes: the layer's files and spans.
     head_size: u64,
-    /// Bytes of its head and of what a recorded start needs.
+    /// Size of its head and the parts for a recorded start, in bytes.
     start_size: u64,
 }
 
@@ -122,7 +122,7 @@ struct Ztoc {
     digest: DigestText,
     size: u64,
     span_size: u64,
-    /// `gzip` or `uncompressed`; null, as the next three, if the ztoc cannot be read.
+    /// `gzip` or `uncompressed`; null if the ztoc cannot be read, like the next three fields.
     compression: Option<&'static str>,
     spans: Option<u64>,
     entries: Option<u64>,
@@ -135,10 +135,10 @@ struct Ztoc {
 struct Prefetch {
     digest: DigestText,
     size: u64,
-    /// How many spans; null, as the next two, if the list cannot be read.
+    /// Number of spans; null if the list cannot be read, like the next two fields.
     spans: Option<u64>,
     ranges: Option<Vec<Spans>>,
-    /// Bytes of the layer that these spans hold.
+    /// Size of these spans in the layer's blob, in bytes.
     bytes: Option<u64>,
     /// Why it cannot be read, or null.
     error: Option<Failure>,

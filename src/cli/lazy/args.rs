@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use crate::cli::shared::args::{ReadCacheArgs, RegistryArgs, ViewArgs};
 use crate::ops::mount::Prefetch;
 
-/// What all commands share that serve an image's files while something runs.
+/// The options that all commands share which serve an image's files.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Reading")]
 pub(crate) struct LazyArgs {
@@ -48,7 +48,7 @@ impl LazyArgs {
     }
 }
 
-/// How a command that serves files goes on.
+/// How a command that serves files runs.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// Run until stopped or unmounted (the default)
@@ -67,12 +67,12 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
-    /// This is the process that --detach leaves behind.
+    /// Marks the background process of --detach.
     #[arg(long, hide = true)]
     pub detached: bool,
 }
 
-/// How a container runs.
+/// Options for running a container.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Container")]
 pub(crate) struct ContainerArgs {

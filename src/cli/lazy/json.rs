@@ -1,4 +1,4 @@
-//! What is mounted, and figures on its reads: for `--format json`, `--stats` and `ociseek trace`.
+//! The JSON about mounts and their reads: for `--format json`, `--stats` and `ociseek trace`.
 
 use serde::Serialize;
 
@@ -8,30 +8,30 @@ use crate::rootfs::content::{ContentStats, StartStats};
 use crate::rootfs::layers::How;
 use crate::store::Traffic;
 
-/// What was read of an image.
+/// Statistics on reading an image.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Figures {
-    /// The IMAGE, in full.
+    /// The full name of IMAGE.
     image: String,
     manifest: Manifest,
     /// The SOCI index that was used, or null.
     index: Option<IndexRef>,
     /// The fine index that was used, or null.
     fine_index: Option<IndexRef>,
-    /// From the bottom up.
+    /// The layers from the bottom up.
     layers: Vec<Layer>,
     content: Content,
     phases: Phases,
 }
 
-/// Requests to the registry and the bytes of their answers, by what they were for. Redirects and tokens count.
+/// Requests to the registry and the size of the responses, by purpose. Redirects and tokens count.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Phases {
-    /// To know what the image holds: manifests, the config, indexes.
+    /// To open the image: manifests, the config, indexes.
     opening: Phase,
-    /// What the fine index records of a start, whoever asked first.
+    /// The start that the fine index records, whether or not a read requested it first.
     start: StartPhase,
     /// Everything else that was read.
     reading: Phase,
@@ -41,7 +41,7 @@ struct Phases {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Phase {
     requests: u64,
-    /// Of the answers' bodies.
+    /// Size of the response bodies.
     bytes: u64,
 }
 
@@ -49,13 +49,13 @@ struct Phase {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct StartPhase {
     requests: u64,
-    /// Of the answers' bodies.
+    /// Size of the response bodies.
     bytes: u64,
-    /// Spans that were fetched before anybody asked for them.
+    /// Number of spans that were fetched before they were requested.
     spans: u64,
-    /// Compressed bytes of those spans that nobody has read.
+    /// Compressed size of those spans that were not read.
     unread_bytes: u64,
-    /// It was given up: too much was not read, or could not be had.
+    /// Whether fetching was stopped because too much was not read or not available.
     stopped: bool,
 }
 
@@ -63,7 +63,7 @@ struct StartPhase {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Layer {
     digest: DigestText,
-    /// Bytes of the blob.
+    /// Size of the blob in bytes.
     size: u64,
     how: ReadBy,
     /// Bytes that were read to open it.
@@ -74,38 +74,38 @@ struct Layer {
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 enum ReadBy {
-    /// The document of the image's fine index.
+    /// The document in the image's fine index.
     Fine,
-    /// The ztoc of the image's SOCI index.
+    /// The ztoc in the image's SOCI index.
     Index,
-    /// A layer map that was made here, now or earlier.
+    /// A layer map that was built on this machine, now or earlier.
     Local,
-    /// It is decoded from front to back, and its tar is cached.
+    /// The blob is decoded from start to end, and its tar is cached.
     Whole,
 }
 
-/// What was done since the image was opened.
+/// Statistics since the image was opened.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Content {
-    /// For layers or parts of them. Redirects and tokens do not count.
+    /// Requests for layers or parts of them, without redirects and tokens.
     requests: u64,
-    /// Bytes of layers, and of the windows to decode them with, that came from the store.
+    /// Bytes of layers, and of the windows for decoding them, that came from the store.
     bytes_fetched: u64,
     spans_decoded: u64,
-    /// Parts of spans that were served from memory.
+    /// Number of parts of spans served from memory.
     memory_hits: u64,
-    /// Parts of spans that were served from the cache on disk.
+    /// Number of parts of spans served from the cache on disk.
     disk_hits: u64,
-    /// Requests that were repeated since they failed or brought wrong bytes.
+    /// Number of requests that were repeated because they failed or returned wrong bytes.
     retries: u64,
-    /// Reads that failed.
+    /// Number of failed reads.
     errors: u64,
-    /// Bytes of all layers as the store holds them.
+    /// Size of all layers in the store, in bytes.
     image_bytes: u64,
 }
 
-/// `mount --stats` and `bundle --stats`.
+/// The document of `mount --stats` and `bundle --stats`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Stats {
@@ -131,7 +131,7 @@ impl Phases {
     }
 }
 
-/// `mount` and `bundle`, once the files are there.
+/// The document of `mount` and `bundle` after mounting.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Ready {

@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek list`.
+//! The options of `ociseek list`.
 
 use clap::Args;
 

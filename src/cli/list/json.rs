@@ -1,4 +1,4 @@
-//! What `ociseek list --format json` prints.
+//! The JSON output of `ociseek list`.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::ops::list::{ListedImage, ListedIndex, ListedManifest};
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Listing {
-    /// What was looked at, in full.
+    /// The full name of the repository, layout or image.
     place: String,
     /// One object for each tag, in the registry's order, or for each image of a layout.
     images: Vec<Image>,
@@ -20,10 +20,10 @@ pub(crate) struct Listing {
 struct Image {
     /// Its tag, or its digest if it has none.
     name: String,
-    /// Of its manifest or image index; null if it could not be read.
+    /// The digest of its manifest or image index; null if it could not be read.
     digest: Option<DigestText>,
     status: Status,
-    /// Why it is not `ok`, else null.
+    /// Why it is not `ok`, or null.
     error: Option<Failure>,
     /// One object for each platform's manifest; empty unless `ok`.
     manifests: Vec<Manifest>,
@@ -41,10 +41,10 @@ enum Status {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Manifest {
-    /// Such as `linux/arm64`; null if the image does not say.
+    /// Such as `linux/arm64`; null if the image does not state it.
     platform: Option<String>,
     manifest: ManifestRef,
-    /// When the image was made, as its config says (RFC 3339); or null.
+    /// The creation time of the image according to its config (RFC 3339), or null.
     created: Option<String>,
     /// Why indexes of version 1 and fine indexes cannot be listed, or null.
     error: Option<Failure>,
@@ -61,9 +61,9 @@ struct Index {
     /// 1 or 2.
     version: u8,
     found_by: &'static str,
-    /// A reader takes this one.
+    /// Whether ociseek reads the image through this index.
     chosen: bool,
-    /// What its maker calls itself, or null.
+    /// The tool that made it, or null.
     tool: Option<String>,
     /// Null if it cannot be used.
     coverage: Option<CoverageJson>,

@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek ls`.
+//! The options of `ociseek ls`.
 
 use std::ffi::OsString;
 
@@ -28,7 +28,7 @@ JSON: docs/json.md describes each field.";
 /// List the files of an image without pulling it
 #[derive(Debug, Args)]
 #[command(long_about = LS_LONG_ABOUT, after_help = LS_AFTER_HELP)]
-// -h is what it is for ls.
+// -h has the meaning that it has for ls.
 #[command(disable_help_flag = true, arg = Arg::new("help").long("help").action(ArgAction::Help).help("Print help"))]
 #[command(arg = always("all", 'a'), arg = always("one", '1'))]
 pub(crate) struct LsArgs {
@@ -67,7 +67,7 @@ pub(crate) struct LsArgs {
     pub format: FormatArgs,
 }
 
-/// An option of ls that says what is always done here.
+/// An option of ls for behaviour that is always on here.
 fn always(name: &'static str, letter: char) -> Arg {
     let help = "No effect: all files are always listed, one per line";
     Arg::new(name).short(letter).action(ArgAction::SetTrue).help(help)

@@ -1,4 +1,4 @@
-//! What `ociseek ls --format json` prints. Written as it goes: an image may have hundreds of
+//! The JSON output of `ociseek ls`. Written as a stream, because an image may have hundreds of
 //! thousands of files.
 
 use std::io::{self, Write};
@@ -32,18 +32,18 @@ pub(crate) fn layer(image: &str, layer: &Descriptor, entries: &[&FileMetadata], 
     Document::new(LayerFiles { image, layer, entries: LayerEntries(entries) }).write(out)
 }
 
-/// Text that is not UTF-8 stands in base64 under the field's name with `_b64` instead.
+/// Text that is not UTF-8 is in base64, in a field with the suffix `_b64` instead.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Files<'a> {
-    /// The IMAGE, in full.
+    /// The full name of IMAGE.
     image: &'a str,
     manifest: Manifest,
-    /// Such as `linux/arm64`; null if the image does not say.
+    /// Such as `linux/arm64`; null if the image does not state it.
     platform: Option<String>,
     /// The SOCI index that was used, or null.
     index: Option<IndexRef>,
-    /// Directories before what is in them, else in the order of their names.
+    /// Directories come before their content, otherwise in the order of names.
     #[cfg_attr(test, schemars(with = "Vec<File>"))]
     entries: Entries<'a>,
 }
@@ -77,33 +77,34 @@ impl Serialize for Entries<'_> {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct File {
-    /// From the root of the image, without a slash in front; empty for the root.
+    /// Path from the root of the image, without a leading slash; empty for the root.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path_b64: Option<String>,
     #[serde(rename = "type")]
     kind: Kind,
-    /// Bytes of content; of a symbolic link, of its target; 0 for the rest.
+    /// Size of the content in bytes; for a symbolic link, of its target; otherwise 0.
     size: u64,
     /// Permissions, setuid, setgid and sticky as four octal digits, such as `0755`.
     mode: String,
     uid: u32,
     gid: u32,
     nlink: u32,
-    /// As a mount of the image numbers it; files with the same number are one file.
+    /// The inode number in a mount of the image. Files with the same number are one file.
     inode: u64,
     /// RFC 3339 in UTC, to the nanosecond.
     mtime: Option<String>,
-    /// Where a symbolic link points to, else null.
+    /// The target of a symbolic link, or null.
     target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target_b64: Option<String>,
-    /// Of a device, else null.
+    /// For a device, otherwise null.
     major: Option<u32>,
-    /// Of a device, else null.
+    /// For a device, otherwise null.
     minor: Option<u32>,
-    /// The layer, from 0 at the bottom, that the file's attributes come from; null if none has an entry for it.
+    /// The layer, from 0 at the bottom, with the entry that sets the file's attributes; null if
+    /// there is no such entry.
     layer: Option<u32>,
     xattrs: Vec<Xattr>,
 }
@@ -178,11 +179,11 @@ impl File {
     }
 }
 
-/// With --layer: the entries of one layer, as its tar has them.
+/// With --layer: the entries of a layer, as stored in its tar.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct LayerFiles<'a> {
-    /// The IMAGE, in full.
+    /// The full name of IMAGE.
     image: &'a str,
     layer: Layer<'a>,
     #[cfg_attr(test, schemars(with = "Vec<Entry<'static>>"))]
@@ -194,7 +195,7 @@ pub(crate) struct LayerFiles<'a> {
 struct Layer<'a> {
     media_type: &'a str,
     digest: DigestText,
-    /// Bytes of the blob.
+    /// Size of the blob in bytes.
     size: u64,
 }
 

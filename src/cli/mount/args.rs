@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek mount`.
+//! The options of `ociseek mount`.
 
 use std::path::PathBuf;
 

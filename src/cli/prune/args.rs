@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek prune`.
+//! The options of `ociseek prune`.
 
 use clap::Args;
 

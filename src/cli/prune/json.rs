@@ -1,4 +1,4 @@
-//! What `ociseek prune --format json` prints.
+//! The JSON output of `ociseek prune`.
 
 use serde::Serialize;
 
@@ -8,13 +8,13 @@ use crate::ops::prune::{self, Pruned, WasteReason};
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Pruning {
-    /// In full.
+    /// The full name of the repository.
     repository: String,
-    /// Nothing was removed.
+    /// Whether nothing was removed because --delete is missing.
     dry_run: bool,
-    /// Image manifests that were looked at.
+    /// Number of image manifests that were examined.
     images: usize,
-    /// What nobody needs.
+    /// The obsolete indexes and entries.
     waste: Vec<Waste>,
     not_looked_at: Vec<Unseen>,
 }
@@ -23,14 +23,14 @@ pub(crate) struct Pruning {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Waste {
     digest: DigestText,
-    /// Null for an entry that names nothing.
+    /// Null for an entry whose manifest does not exist.
     kind: Option<Kind>,
-    /// The image that it is an index of.
+    /// The image that the index belongs to.
     subject: DigestText,
-    /// What its maker calls itself, or null.
+    /// The tool that made it, or null.
     tool: Option<String>,
     reason: Reason,
-    /// The index that is newer, if it is superseded.
+    /// The newer index, if it is superseded.
     newer: Option<DigestText>,
     status: Status,
     error: Option<Failure>,
@@ -42,7 +42,7 @@ struct Waste {
 enum Reason {
     ImageGone,
     Superseded,
-    /// An entry of a list that names nothing.
+    /// The manifest of a list entry does not exist.
     NotThere,
 }
 

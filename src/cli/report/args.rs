@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek report`.
+//! The options of `ociseek report`.
 
 use std::path::PathBuf;
 
@@ -73,7 +73,7 @@ impl ReportArgs {
         self.json || self.format == ReportFormat::Json
     }
 
-    /// Where the page goes; None: standard output.
+    /// The destination of the page. None for standard output.
     pub(crate) fn file(&self) -> Option<&PathBuf> {
         self.output.as_ref().filter(|path| path.as_os_str() != "-")
     }

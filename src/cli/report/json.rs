@@ -1,4 +1,4 @@
-//! What `ociseek report --format json` prints.
+//! The JSON output of `ociseek report`.
 
 use std::io;
 
@@ -10,10 +10,10 @@ use crate::ops::report::{self as facts, Lazy};
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report<'a> {
-    /// The IMAGE, in full.
+    /// The full name of IMAGE.
     image: &'a str,
     manifest: Manifest,
-    /// Such as `linux/arm64`; null if the image does not say.
+    /// Such as `linux/arm64`; null if the image does not state it.
     platform: Option<String>,
     /// The SOCI index that is used, or null.
     index: Option<Index<'a>>,
@@ -22,16 +22,16 @@ pub(crate) struct Report<'a> {
     /// By the SOCI index.
     coverage: CoverageJson,
     totals: Totals,
-    /// From the bottom up: the largest hundred.
+    /// The hundred largest layers, from the bottom up.
     layers: Vec<Layer<'a>>,
-    /// How many smaller ones are not among them.
+    /// The number of smaller layers that are not listed.
     layers_left_out: usize,
     /// The largest files, the largest first.
     largest: Vec<File<'a>>,
     /// What the recorded start reads; null without --profile.
     start: Option<Start<'a>>,
-    /// What that start fetches: with the spans as they are, then estimates for other span sizes.
-    /// Empty without --profile.
+    /// What that start fetches: with the actual spans, and estimates for other span sizes. Empty
+    /// without --profile.
     sizes: Vec<Fetch>,
 }
 
@@ -39,11 +39,11 @@ pub(crate) struct Report<'a> {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Index<'a> {
     digest: DigestText,
-    /// Bytes of its manifest; null if nobody says.
+    /// Size of its manifest in bytes, or null if unknown.
     size: Option<u64>,
     /// 1 or 2.
     version: u8,
-    /// What its maker calls itself, or null.
+    /// The tool that made it, or null.
     made_by: Option<&'a str>,
 }
 
@@ -69,13 +69,13 @@ struct Fine<'a> {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Totals {
-    /// Bytes of the layers' tars; a layer that is there twice counts once, here and below.
+    /// Size of the layers' tars in bytes. Here and below, a layer that occurs twice counts once.
     uncompressed_size: u64,
-    /// Regular files of the flattened image.
+    /// Number of regular files in the flattened image.
     files: u64,
-    /// Bytes that they hold.
+    /// Size of their content in bytes.
     file_bytes: u64,
-    /// Files that layers above replace or remove.
+    /// Files that upper layers replace or remove.
     shadowed: Shadowed,
 }
 
@@ -93,26 +93,26 @@ struct Layer<'a> {
     number: usize,
     media_type: &'a str,
     digest: DigestText,
-    /// Bytes of the blob.
+    /// Size of the blob in bytes.
     size: u64,
-    /// The number of the layer below that is the same blob and has its groups, or null.
+    /// The number of a lower layer with the same blob, which has its groups; or null.
     same_as: Option<usize>,
-    /// The index covers it.
+    /// Whether the index covers it.
     lazy: bool,
-    /// Why it does not, or null.
+    /// Why the index does not cover it, or null.
     reason: Option<Coded>,
-    /// The command that made it, or null.
+    /// The command that created it, or null.
     created_by: Option<&'a str>,
     uncompressed_size: u64,
     span_size: u64,
     spans: u32,
-    /// Files with content, as the layer's tar has them.
+    /// Number of files with content in the layer's tar.
     files: u64,
-    /// Those of them that layers above replace or remove.
+    /// Those that upper layers replace or remove.
     shadowed: Shadowed,
-    /// What the recorded start needs of it; null without --profile.
+    /// What the recorded start needs of the layer; null without --profile.
     read: Option<SpansRead>,
-    /// Its spans, adjacent ones together where there are many.
+    /// Its spans, in groups of adjacent ones if there are many.
     groups: Vec<Group<'a>>,
 }
 
@@ -129,43 +129,43 @@ struct Group<'a> {
     /// The numbers of its first and its last span.
     first: u32,
     last: u32,
-    /// Bytes of the blob; of a layer that is decoded whole, of its tar.
+    /// Size in the blob in bytes; for a layer that is decoded as a whole, size in its tar.
     size: u64,
-    /// Bytes of the tar.
+    /// Size in the tar in bytes.
     uncompressed_size: u64,
     /// How many of its spans the recorded start needs.
     read: u32,
-    /// Files that have at least a byte in it.
+    /// Number of files with at least one byte in it.
     files: u64,
-    /// The largest of them, those first that the start reads.
+    /// The largest of these files; those that the start reads come first.
     largest: Vec<GroupFile<'a>>,
 }
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct GroupFile<'a> {
-    /// As the layer's tar has it.
+    /// The path in the layer's tar.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path_b64: Option<String>,
     size: u64,
-    /// The recorded start reads it.
+    /// Whether the recorded start reads it.
     read: bool,
 }
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct File<'a> {
-    /// From the root of the image, without a slash in front.
+    /// Path from the root of the image, without a leading slash.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path_b64: Option<String>,
     size: u64,
-    /// The number of the layer that holds it.
+    /// The number of its layer.
     layer: u32,
-    /// The recorded start reads it; null without --profile.
+    /// Whether the recorded start reads it; null without --profile.
     read: Option<bool>,
 }
 
@@ -173,18 +173,19 @@ struct File<'a> {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Start<'a> {
     files: u64,
-    /// Bytes of layers that it fetches with the spans as they are, or pulls whole.
+    /// Bytes of layers that it fetches with the actual spans, including layers that are pulled
+    /// completely.
     bytes: u64,
-    /// Recorded files that this image does not have.
+    /// Number of recorded files that this image does not have.
     missing: u64,
-    /// The first of them.
+    /// Some of these files.
     missing_files: Vec<Named<'a>>,
 }
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Named<'a> {
-    /// From the root of the image, without a slash in front.
+    /// Path from the root of the image, without a leading slash.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -194,28 +195,28 @@ struct Named<'a> {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Fetch {
-    /// Bytes of tar in a span; null: as the index has them. All others are estimates.
+    /// Span size in bytes of the tar; null for the actual spans. All others are estimates.
     span_size: Option<u64>,
-    /// Of all layers that are read lazily.
+    /// Number of spans in all layers that are read lazily.
     spans: u64,
-    /// Bytes of the checkpoints in the ztocs of these layers.
+    /// Size of the checkpoints in the ztocs of these layers, in bytes.
     checkpoint_bytes: u64,
-    /// Spans that the start needs, and their bytes of the blobs.
+    /// Number of spans that the start needs, and their size in the blobs in bytes.
     read_spans: u64,
     read_bytes: u64,
-    /// These bytes if each file that the start reads were read to its end, as far as the spans go
-    /// that it needs now; null where it makes no difference.
+    /// An upper bound for these bytes: their size if each file that the start reads were read to
+    /// its end, within the spans that it needs now. Null if that makes no difference.
     read_bytes_at_most: Option<u64>,
-    /// Bytes of layers that are pulled whole.
+    /// Bytes of layers that are pulled completely.
     whole_bytes: u64,
-    /// All bytes of these kinds, at most.
+    /// An upper bound for the sum of these bytes.
     total_bytes: u64,
 }
 
-/// The document as it is printed.
+/// The printed document.
 ///
 /// # Errors
-/// None that it has.
+/// Never for this document.
 pub(crate) fn text(image: &str, report: &facts::Report) -> io::Result<String> {
     json::text(Report {
         image,

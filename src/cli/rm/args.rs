@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek rm`.
+//! The options of `ociseek rm`.
 
 use clap::Args;
 use clap::builder::FalseyValueParser;

@@ -1,4 +1,4 @@
-//! What `ociseek rm --format json` prints.
+//! The JSON output of `ociseek rm`.
 
 use serde::Serialize;
 
@@ -8,9 +8,9 @@ use crate::ops::remove::{self, Cleared, Fate};
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Removal {
-    /// The IMAGE, in full.
+    /// The full name of IMAGE.
     image: String,
-    /// Nothing was removed.
+    /// Whether nothing was removed because of --dry-run.
     dry_run: bool,
     /// One object for each platform's manifest.
     manifests: Vec<Manifest>,
@@ -19,10 +19,10 @@ pub(crate) struct Removal {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Manifest {
-    /// Null if the image does not say, or is gone.
+    /// Null if the image does not state it or does not exist any more.
     platform: Option<String>,
     manifest: ManifestRef,
-    /// What the manifest names as its index of version 2, which stays; or null.
+    /// The index of version 2 that the manifest names, which is never removed; or null.
     version_2: Option<String>,
     indexes: Vec<Index>,
 }
@@ -32,12 +32,12 @@ struct Manifest {
 struct Index {
     digest: DigestText,
     kind: Kind,
-    /// What its maker calls itself, or null.
+    /// The tool that made it, or null.
     tool: Option<String>,
     status: Status,
-    /// It is still listed.
+    /// Whether it is still listed.
     listed: bool,
-    /// Why it is `not-an-index`, or why removing it failed; else null.
+    /// Why it is `not-an-index`, or why removing it failed; otherwise null.
     error: Option<Failure>,
 }
 
@@ -46,11 +46,11 @@ struct Index {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 enum Status {
     Removed,
-    /// In a dry run.
+    /// It would be removed without --dry-run.
     WouldRemove,
-    /// It is another tool's.
+    /// Another tool made it.
     Kept,
-    /// It is listed as an index of the image and is not one. It was left alone.
+    /// It is listed as an index of the image but is not one. It was not touched.
     NotAnIndex,
     Failed,
 }

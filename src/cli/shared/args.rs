@@ -1,6 +1,6 @@
-//! The options that several commands have, their environment variables, and their help.
+//! The options that several commands share, with their environment variables and help.
 //!
-//! Nothing is resolved here; the commands turn what was typed into what the library takes.
+//! Nothing is resolved here; the commands convert the values for the library.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(crate) struct PlatformArgs {
     pub platform: Option<Platform>,
 }
 
-/// What a reader of an image's files sees of it.
+/// Options for the view of an image's files.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ViewArgs {
     #[command(flatten)]
@@ -233,7 +233,7 @@ pub(crate) struct RegistryArgs {
     /// Read large layers over up to this many connections, all of them together
     ///
     /// Registries often limit what one connection gets. Layers of 32 MiB or more are fetched in
-    /// parts of 8 MiB, side by side; each connection takes as much memory.
+    /// parts of 8 MiB in parallel; each connection takes that much memory.
     #[arg(long, value_name = "N", env = "OCISEEK_CONNECTIONS", default_value = "8")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64), hide_short_help = true)]
     pub connections: u16,

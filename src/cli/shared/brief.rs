@@ -1,10 +1,10 @@
-//! What `-h` shows: less than `--help`, which is complete.
+//! The short help of `-h`. `--help` is complete.
 
 use clap::error::ErrorKind;
 use clap::{Command, Error};
 
-/// Whether the help that clap prints is that of `-h`, not that of `--help` or of the command `help`. `typed` is what
-/// was typed behind the program's name.
+/// Whether clap prints the help because of `-h`, instead of `--help` or the command `help`. `typed`
+/// are the arguments after the program's name.
 pub(crate) fn is_asked_for(message: &Error, typed: &[String]) -> bool {
     let mut options = typed.iter().take_while(|word| *word != "--");
     match message.kind() {
@@ -14,14 +14,14 @@ pub(crate) fn is_asked_for(message: &Error, typed: &[String]) -> bool {
     }
 }
 
-/// The program without what only `--help` shows: environment variables, and texts that differ in it. The options say
-/// themselves whether they are hidden (`hide_short_help`).
+/// The program without the texts that only `--help` shows: environment variables, and longer
+/// descriptions. Options state themselves whether they are hidden (`hide_short_help`).
 pub(crate) fn brief(program: Command) -> Command {
     let name = program.get_name().to_owned();
     below(program, &name)
 }
 
-/// `name` is what is typed to call the command.
+/// `name` is the full command as the user types it.
 fn below(command: Command, name: &str) -> Command {
     let has_more = command.get_after_long_help().is_some();
     let command = command.mut_args(|arg| arg.hide_env(true));

@@ -1,4 +1,4 @@
-//! What a consumer makes of an image, as JSON.
+//! The JSON for a consumer's handling of an image.
 
 use serde::Serialize;
 
@@ -14,17 +14,17 @@ pub(crate) struct ConsumerJson {
     consumer: &'static str,
     /// For people.
     name: &'static str,
-    /// It uses an index.
+    /// Whether it uses an index.
     lazy: bool,
     /// The index that it uses, or null.
     index: Option<IndexRef>,
-    /// Of that index: 1 or 2.
+    /// The version of that index: 1 or 2.
     version: Option<u8>,
     /// What that index covers.
     coverage: Option<CoverageJson>,
     /// Why it mounts no layer lazily, or null.
     reason: Option<Coded>,
-    /// Where it is written down what the consumer does.
+    /// The document that states what the consumer does.
     source: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! A difference between a ztoc and what it should be, for people and in JSON.
+//! The output for a difference between a ztoc and its layer, for people and in JSON.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::json::utf8;
 use crate::layer::prove::Difference;
 use crate::ops::diff::DocumentChange;
 
-// Without a description of its own: the documents describe the field.
+// Without a description, because the documents describe the field.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -23,7 +23,7 @@ impl Status {
     }
 }
 
-/// What differs.
+/// A difference.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct DifferenceJson {
@@ -31,10 +31,10 @@ pub(crate) struct DifferenceJson {
     code: &'static str,
     /// For people.
     text: String,
-    /// The number of the span that it is about.
+    /// The number of the affected span.
     #[serde(skip_serializing_if = "Option::is_none")]
     span: Option<u32>,
-    /// The number of the entry that it is about, in the ztoc.
+    /// The number of the affected entry in the ztoc.
     #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<usize>,
     /// The name of that entry.
@@ -74,10 +74,10 @@ impl From<&DocumentChange> for DifferenceJson {
     }
 }
 
-/// How many of one kind are printed.
+/// How many differences of each kind are printed.
 const SHOWN: usize = 10;
 
-/// Kinds and texts of what is printed: of each kind the first ones, and at the end how many more there are.
+/// The kinds and texts to print: the first ones of each kind, and finally the number of the others.
 pub(crate) fn shown<'a>(findings: impl IntoIterator<Item = (&'a str, String)>) -> Vec<(&'a str, String)> {
     let mut lines = Vec::new();
     let mut of_kind: BTreeMap<&str, usize> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Fine indexes, as `list` and `inspect` show them.
+//! Fine indexes in the output of `list` and `inspect`.
 
 use serde::Serialize;
 
@@ -9,20 +9,20 @@ use crate::ops::discover::FineSummary;
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Fine {
-    /// Of its manifest.
+    /// The digest of its manifest.
     digest: DigestText,
-    /// Bytes of its manifest; null if nobody says.
+    /// Size of its manifest in bytes, or null if unknown.
     size: Option<u64>,
     found_by: &'static str,
-    /// A reader takes this one.
+    /// Whether ociseek reads the image through this index.
     chosen: bool,
-    /// What its maker calls itself, or null.
+    /// The tool that made it, or null.
     tool: Option<String>,
     /// Null, as the next two, if it cannot be used.
     coverage: Option<CoverageJson>,
     /// Bytes of its documents.
     bytes: Option<u64>,
-    /// Of these, what is fetched before a start.
+    /// How many of these bytes are fetched before a start.
     start_bytes: Option<u64>,
     /// The digest of the recorded reads that it was built with, or null.
     profile: Option<DigestText>,

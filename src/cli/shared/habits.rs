@@ -1,8 +1,8 @@
-//! What people type who come from other tools, and what does it here.
+//! Arguments that users of other tools type, with their equivalents here.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Commands of other tools, in which what clap finds similar is something else.
+/// Commands of other tools for which clap would suggest a different command.
 const COMMANDS: [(&[&str], &str); 9] = [
     (
         &["umount", "unmount"],
@@ -21,7 +21,7 @@ const COMMANDS: [(&[&str], &str); 9] = [
     (&["fetch", "rebuild-db"], "not needed: ociseek works directly on registries and layouts"),
 ];
 
-/// The same of options.
+/// The same for options.
 const OPTIONS: [(&[&str], &str); 7] = [
     (&["--force", "-f"], "to rebuild an index: --existing replace; for JSON: --format json"),
     (&["--username", "--user", "--password", "-u"], "give --creds USER:PASSWORD, or --creds USER --password-stdin"),
@@ -32,7 +32,7 @@ const OPTIONS: [(&[&str], &str); 7] = [
     (&["--debug", "--log-level"], "give -v or -vv, or set OCISEEK_LOG (docs/environment.md)"),
 ];
 
-/// What helps someone who typed one of these. What clap suggests instead is taken out of `error`.
+/// The hint for one of these arguments. Removes clap's own suggestion from `error`.
 pub(crate) fn hint(error: &mut clap::Error, mut typed: impl Iterator<Item = String>) -> Option<String> {
     let (place, suggestion, table) = match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -43,7 +43,7 @@ pub(crate) fn hint(error: &mut clap::Error, mut typed: impl Iterator<Item = Stri
     };
     let Some(ContextValue::String(word)) = error.get(place) else { return None };
     let word = word.split('=').next().unwrap_or_default().to_owned();
-    // -platform is read as -p -l -a ...
+    // clap reads -platform as -p -l -a ...
     let dashed = |typed: &String| {
         typed.len() > 3 && typed.starts_with(&word) && typed[1..].bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
     };

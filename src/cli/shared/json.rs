@@ -1,5 +1,5 @@
-//! What the JSON documents of all commands have in common. `docs/json.md` describes them for users;
-//! `docs/schema` has a JSON Schema of each, made from these types.
+//! The common parts of all commands' JSON documents. `docs/json.md` describes the documents for
+//! users; `docs/schema` has JSON Schemas generated from these types.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -15,14 +15,14 @@ use crate::image::coverage;
 use crate::ops::TOOL_IDENTIFIER;
 use crate::ops::discover::{FoundFineRef, FoundIndexRef, IndexKind};
 
-/// Rises when a field goes away or changes its meaning; new fields do not count.
+/// Raised when a field is removed or changes its meaning, but not for new fields.
 const SCHEMA_VERSION: u32 = 1;
 
-/// A document with what stands at the head of each.
+/// A document with the fields that all documents begin with.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Document<T> {
-    /// Rises when a field goes away or changes its meaning; new fields do not count.
+    /// Raised when a field is removed or changes its meaning, but not for new fields.
     schema_version: u32,
     /// This program and its version.
     tool: &'static str,
@@ -36,7 +36,7 @@ impl<T: Serialize> Document<T> {
     }
 
     /// # Errors
-    /// Those of `out`.
+    /// If writing to `out` fails.
     pub(crate) fn write(&self, mut out: impl Write) -> io::Result<()> {
         serde_json::to_writer_pretty(&mut out, self)?;
         out.write_all(b"\n")?;
@@ -44,23 +44,23 @@ impl<T: Serialize> Document<T> {
     }
 }
 
-/// The document as it is printed.
+/// The printed document.
 ///
 /// # Errors
-/// None that a document of ours has.
+/// Never for our documents.
 pub(crate) fn text(body: impl Serialize) -> io::Result<String> {
     Ok(serde_json::to_string_pretty(&Document::new(body))? + "\n")
 }
 
-/// The same in one line, for those that print many.
+/// The document on a single line, for commands that print several.
 ///
 /// # Errors
-/// None that a document of ours has.
+/// Never for our documents.
 pub(crate) fn line(body: impl Serialize) -> io::Result<String> {
     Ok(serde_json::to_string(&Document::new(body))?)
 }
 
-/// What is printed when a command fails before it has a document of its own.
+/// The document of a command that fails before it has one of its own.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Failed {
@@ -71,22 +71,22 @@ pub(crate) struct Failed {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Failure {
-    /// The causes in one line.
+    /// The causes on one line.
     pub message: String,
-    /// What failed, why, why that, ...
+    /// What failed, followed by the causes in order.
     pub causes: Vec<String>,
-    /// What helps, where something is known to help.
+    /// A hint on how to fix it, or null.
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// Of a part of what was asked for, of which no hint is known.
+    /// A failure of a part of the request, without a hint.
     pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> Failure {
         let causes = causes(error);
         Failure { message: causes.join(": "), causes, hint: None }
     }
 
-    /// The same of an error of which only the text is left.
+    /// A failure of which only the text is known.
     pub(crate) fn told(text: &str) -> Failure {
         Failure { message: text.to_owned(), causes: vec![text.to_owned()], hint: None }
     }
@@ -137,7 +137,7 @@ impl DigestText {
     }
 }
 
-/// A word of an enumeration as the documents have it.
+/// A word of an enumeration as it appears in the documents.
 pub(crate) fn word(word: impl Serialize) -> String {
     serde_json::to_value(word).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }
@@ -150,10 +150,10 @@ pub(crate) fn digests<'a>(digests: impl IntoIterator<Item = &'a Digest>) -> Vec<
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "ManifestRef"))]
 pub(crate) struct Manifest {
-    /// Null where only the digest is known.
+    /// Null if only the digest is known.
     media_type: Option<String>,
     pub digest: DigestText,
-    /// Bytes; null where only the digest is known.
+    /// Size in bytes; null if only the digest is known.
     size: Option<u64>,
 }
 
@@ -194,7 +194,7 @@ impl IndexRef {
     }
 }
 
-/// Which kind of index it is.
+/// The kind of an index.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -218,12 +218,12 @@ impl From<IndexKind> for Kind {
 pub(crate) struct CoverageJson {
     pub layers: usize,
     pub of_layers: usize,
-    /// Of the blobs of these layers, compressed as they are.
+    /// Compressed size of these layers in bytes.
     bytes: u64,
     pub of_bytes: u64,
-    /// Of the bytes, cut after two decimals, so that only all is 100.
+    /// Covered share of the bytes, truncated to two decimals, so only full coverage is 100.
     pub percent: f64,
-    /// Bytes of the ztocs, where they were looked at.
+    /// Size of the ztocs in bytes, if they were examined.
     #[serde(skip_serializing_if = "Option::is_none")]
     ztoc_bytes: Option<u64>,
     #[serde(skip)]
@@ -248,7 +248,7 @@ impl CoverageJson {
     }
 }
 
-/// A stable word for programs, and what it says here, for people.
+/// A stable word for programs, with an explanation for people.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Coded {
@@ -256,12 +256,12 @@ pub(crate) struct Coded {
     pub text: String,
 }
 
-/// Seconds with three digits behind the point: more would be noise.
+/// Rounds seconds to three decimals.
 pub(crate) fn milliseconds(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
 }
 
-/// Bytes as text, or else as base64 for the field whose name ends in `_b64`.
+/// Bytes as text, or else in base64 for the field with the suffix `_b64`.
 pub(crate) fn utf8(bytes: &[u8]) -> (Option<&str>, Option<String>) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (Some(text), None),

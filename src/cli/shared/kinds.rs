@@ -1,4 +1,4 @@
-//! The options that say which kinds of index are made.
+//! The options that select the kinds of index to make.
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -24,7 +24,7 @@ pub(crate) struct KindsArgs {
 }
 
 impl KindsArgs {
-    /// What they ask for, beside these versions of the SOCI index.
+    /// The selected kinds, in addition to these versions of the SOCI index.
     ///
     /// # Errors
     /// When they and the versions exclude each other.

@@ -1,4 +1,5 @@
-//! The policy that `ociseek verify` holds indexes against: its options, and the file that has the same.
+//! The policy with which `ociseek verify` judges indexes: its options, and the file with the same
+//! rules.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -16,10 +17,10 @@ use crate::image::{JsonError, json};
 use crate::ops::verify::policy::{Policy, ToolPattern};
 use crate::ops::verify::signature::{Certificate, PublicKey, Trust, TrustError};
 
-/// The largest policy, key or certificate file that is read, in bytes.
+/// The size limit of a policy, key or certificate file, in bytes.
 const MAX_FILE: usize = 1 << 20;
 
-/// What is asked of every index that is found.
+/// The requirements for every index that is found.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Policy")]
 pub(crate) struct PolicyArgs {
@@ -77,7 +78,7 @@ pub(crate) enum PolicyError {
     NoRule,
 }
 
-/// A policy as it is written down.
+/// The content of a policy file.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PolicyFile {
@@ -90,10 +91,10 @@ struct PolicyFile {
 }
 
 impl PolicyArgs {
-    /// The rules of the options and of the file.
+    /// The rules from the options and the file.
     ///
     /// # Errors
-    /// When a file cannot be read or used.
+    /// If a file cannot be read or used.
     pub(crate) fn policy(&self) -> Result<Policy, CliError> {
         let mut policy = Policy { min_layer_size: NotIndexed::MIN_LAYER_SIZE, ..Policy::default() };
         let (mut keys, mut certificates) = (Vec::new(), Vec::new());
@@ -114,7 +115,8 @@ impl PolicyArgs {
         if !self.allow_tool.is_empty() {
             policy.tools.clone_from(&self.allow_tool);
         }
-        // Who may sign is one rule: half of it from here and half from there would trust more than either says.
+        // The signers are a single rule: combining options and file would trust more signers than
+        // either of them.
         if !self.signature_key.is_empty() || !self.signature_cert.is_empty() {
             (keys, certificates) = (self.signature_key.clone(), self.signature_cert.clone());
         }
@@ -169,7 +171,7 @@ fn trust(keys: &[PathBuf], certificates: &[PathBuf]) -> Result<Trust, CliError> 
     Ok(trust)
 }
 
-/// A file, up to one byte more than is taken: whoever parses it refuses that.
+/// A file, up to one byte past the limit: its parser refuses longer ones.
 fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes));

@@ -1,4 +1,4 @@
-//! The options that say what consumers are to prefetch.
+//! The options for the prefetch list.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use clap::Args;
 use super::report::CliError;
 use crate::ops::prefetch::{PathListError, PrefetchList};
 
-/// What goes into a prefetch list.
+/// The content of a prefetch list.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Prefetch")]
 pub(crate) struct PrefetchArgs {
@@ -34,7 +34,7 @@ pub(crate) struct PrefetchArgs {
 }
 
 impl PrefetchArgs {
-    /// All of them together; None if nothing was given.
+    /// All of them combined. None if no option was given.
     pub(crate) fn list(&self) -> Result<Option<Arc<PrefetchList>>, CliError> {
         let mut list = PrefetchList::default();
         self.prefetch_file.iter().for_each(|path| list.add_path(path));

@@ -1,4 +1,5 @@
-//! What the commands that read an image's files have in common: options, opening it, and saying what that cost.
+//! Shared by the commands that read an image's files: options, opening the image, and reporting
+//! what that cost.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::store::Source;
 use crate::store::blob::Target;
 use crate::tree::PathError;
 
-/// How an image is read.
+/// Options for reading an image.
 #[derive(Debug, Args)]
 pub(crate) struct ReadArgs {
     #[command(flatten)]
@@ -36,7 +37,7 @@ pub(crate) struct ReadArgs {
     pub registry: RegistryArgs,
 }
 
-/// An image that was named, before anything is read of its layers.
+/// An image that was found, before any of its layers is read.
 pub(crate) struct Named {
     pub source: Source,
     pub root: Target,
@@ -52,7 +53,7 @@ impl Named {
         Ok(Named { source, root, caches, progress })
     }
 
-    /// With `soci_only` it is read as if it had no fine index.
+    /// With `soci_only`, ignores fine indexes.
     pub(crate) async fn open(&self, args: &ReadArgs, soci_only: bool) -> Result<RootFs, CliError> {
         let options = OpenOptions {
             platform: args.view.platform.platform.clone(),
@@ -64,7 +65,7 @@ impl Named {
     }
 }
 
-/// Says on standard error what was fetched of the layers.
+/// Reports on standard error what was fetched of the layers.
 pub(crate) fn tell_stats(rootfs: &RootFs) {
     let stats = rootfs.content.stats();
     let opening: u64 = rootfs.layers.iter().map(|layer| layer.bytes_read).sum();
@@ -82,7 +83,7 @@ pub(crate) fn tell_stats(rootfs: &RootFs) {
     ));
 }
 
-/// Says that one of several paths failed; the others are still done.
+/// Reports that one of several paths failed. The others are still processed.
 pub(crate) fn tell_path(path: &[u8], error: &CliError) {
     let name = path.strip_prefix(b"/").unwrap_or(path);
     let says_it = matches!(error, CliError::Path(PathError::NotFound(at) | PathError::NotDirectory(at)) if at == name);

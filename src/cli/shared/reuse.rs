@@ -1,4 +1,4 @@
-//! The options that say which ztocs that exist are used instead of reading their layers.
+//! The options for reusing existing ztocs instead of reading their layers.
 
 use clap::Args;
 use clap::builder::{FalseyValueParser, TypedValueParser};
@@ -6,10 +6,10 @@ use clap::builder::{FalseyValueParser, TypedValueParser};
 use crate::image::{ImageName, Reference};
 use crate::ops::index::Reuse;
 
-/// The most tags that are looked at.
+/// The maximum number of tags to search.
 const MOST_TAGS: i64 = 100;
 
-/// Of one image.
+/// For the command `index`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Reuse")]
 pub(crate) struct ReuseArgs {
@@ -25,7 +25,7 @@ pub(crate) struct ReuseArgs {
     pub shared: SharedReuseArgs,
 }
 
-/// Of the images that hooks and backfill index.
+/// For hooks and backfill.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Reuse")]
 pub(crate) struct HookReuseArgs {
@@ -60,7 +60,7 @@ pub(crate) struct SharedReuseArgs {
 }
 
 impl SharedReuseArgs {
-    /// What they ask for; of no image yet.
+    /// The selected options, without any images yet.
     pub(crate) fn options(&self) -> Reuse {
         Reuse { indexes: !self.no_reuse, tags: self.reuse_tags, ..Reuse::default() }
     }

@@ -1,4 +1,4 @@
-//! How much the program says of its work: `-q`, `-v`, `-vv` and `OCISEEK_LOG`.
+//! The options for output and logging: `-q`, `-v`, `-vv` and `OCISEEK_LOG`.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -16,12 +16,12 @@ use super::terminal::{Style, complain, safe};
 use crate::hook::log::json_line;
 use crate::logging::{Line, install, level_word};
 
-/// What says in detail what is logged.
+/// The variable with a detailed filter for the log.
 const VARIABLE: &str = "OCISEEK_LOG";
-/// What `-vv` adds: where the libraries below connect, and how TLS comes about.
+/// The targets that `-vv` adds: connections and TLS handshakes of the libraries.
 const LIBRARIES: [&str; 5] = ["async_nats", "fuser", "hyper_util", "reqwest", "rustls"];
 
-/// What all commands take.
+/// The options of all commands.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct TalkArgs {
     /// Say on standard error what is done: requests, retries, caches; -vv: in more detail
@@ -55,26 +55,26 @@ pub(crate) enum ProgressStyle {
     None,
 }
 
-/// Who reads the log.
+/// The readers of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogReader {
     /// People, on standard error.
     People,
-    /// Programs: a JSON object a line, on standard error.
+    /// Programs: one JSON object per line, on standard error.
     #[cfg(feature = "hook")]
     Programs,
-    /// The same on standard output: Lambda makes no difference between the two streams.
+    /// Programs, on standard output. Lambda does not distinguish the two streams.
     #[cfg(feature = "lambda")]
     Lambda,
 }
 
-/// What [`VARIABLE`] holds instead of a filter.
+/// The value of [`VARIABLE`] if it is not a valid filter.
 #[derive(Debug, thiserror::Error)]
 #[error("{VARIABLE}: {0:?} is neither a level nor TARGET=LEVEL")]
 pub(crate) struct LogFilterError(String);
 
 impl TalkArgs {
-    /// Writes the log from now on, if there is to be one.
+    /// Starts the log, if one is requested.
     ///
     /// # Errors
     /// When the variable does not hold a filter.
@@ -100,7 +100,7 @@ impl TalkArgs {
                 #[cfg(feature = "lambda")]
                 LogReader::Lambda => |line| {
                     use std::io::Write as _;
-                    // Where nobody listens any more, there is nobody to tell.
+                    // If nobody reads the output, the failure cannot be reported.
                     let _ = writeln!(std::io::stdout().lock(), "{}", json_line(line));
                 },
             },
@@ -109,15 +109,15 @@ impl TalkArgs {
     }
 }
 
-/// Levels, and levels of targets, separated by commas. A word that is no level is no target either: it
-/// would be a mistyped level more often than not.
+/// Levels, and levels of targets, separated by commas. A word that is not a level is not accepted
+/// as a target either, because it is probably a misspelled level.
 fn filter(value: &str) -> Result<Targets, LogFilterError> {
     let wrong = |part: &str| LogFilterError(part.chars().take(60).collect());
     let mut filter = Targets::new();
     for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (target, word) =
             part.split_once('=').map_or((None, part), |(target, word)| (Some(target.trim()), word.trim()));
-        // It parses numbers too, and nothing.
+        // Parsing also accepts numbers and the empty text.
         let level = word.parse::<LevelFilter>().ok().filter(|level| level.to_string().eq_ignore_ascii_case(word));
         filter = match (target, level) {
             (Some(""), _) | (_, None) => return Err(wrong(part)),
@@ -128,10 +128,11 @@ fn filter(value: &str) -> Result<Targets, LogFilterError> {
     Ok(filter)
 }
 
-/// When the log began, for people.
+/// When the log started, to print relative times.
 static STARTED: OnceLock<Instant> = OnceLock::new();
 
-/// A line for people: `  0.123 debug ociseek::registry request GET http://... status=200`.
+/// A line of the log for people: ` 0.123 debug ociseek::registry request GET http://...
+/// status=200`.
 fn text(line: &Line<'_>) -> String {
     let style = Style::stderr();
     let level = level_word(line.level);

@@ -1,12 +1,13 @@
-//! Options that come from environment variables, in clap's errors: clap speaks of them as if they had been typed.
+//! Adjusts clap's errors for options from environment variables, which clap reports as if they had
+//! been typed.
 
 use std::env;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Command, Error};
 
-/// Names the variable that a wrong value came from, and takes options out of the usage line that are there only because
-/// their variables are set. `typed` is what was typed behind the program's name.
+/// Names the variable with the invalid value, and removes options from the usage line that are only
+/// there because their variables are set. `typed` are the arguments after the program's name.
 pub(crate) fn name(error: &mut Error, typed: &[String], mut program: Command) {
     program.build();
     let mut command = called(program, typed);
@@ -26,7 +27,7 @@ pub(crate) fn name(error: &mut Error, typed: &[String], mut program: Command) {
     }
 }
 
-/// The command that was called.
+/// The command that was typed.
 fn called(mut command: Command, typed: &[String]) -> Command {
     for word in typed {
         match command.find_subcommand(word) {

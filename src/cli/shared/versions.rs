@@ -1,4 +1,4 @@
-//! The options that say which versions of an index are made.
+//! The options that select the versions of an index to make.
 
 use clap::Args;
 
@@ -22,7 +22,7 @@ pub(crate) struct VersionsArgs {
     pub v2_only: Option<TagTemplate>,
 }
 
-/// Of the images that hooks and backfill index.
+/// For hooks and backfill.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Versions")]
 pub(crate) struct HookVersionsArgs {
@@ -42,14 +42,14 @@ pub(crate) struct HookVersionsArgs {
 }
 
 impl VersionsArgs {
-    /// What they ask for, for one image or for `several`.
+    /// The selected versions, for one image or for `several`.
     pub(crate) fn versions(self, several: bool) -> Result<Versions, CliError> {
         versions(self.v2, self.v2_only, several)
     }
 }
 
 impl HookVersionsArgs {
-    /// What they ask for.
+    /// The selected versions.
     pub(crate) fn versions(self) -> Result<Versions, CliError> {
         versions(self.v2, self.v2_only, true)
     }

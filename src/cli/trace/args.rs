@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek trace`.
+//! The options of `ociseek trace`.
 
 use std::path::PathBuf;
 

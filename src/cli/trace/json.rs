@@ -1,4 +1,4 @@
-//! What `ociseek trace --format json` prints.
+//! The JSON output of `ociseek trace`.
 
 use serde::Serialize;
 
@@ -15,9 +15,9 @@ pub(crate) struct Trace<'a> {
     pub status: u8,
     /// How long the container ran.
     pub seconds: f64,
-    /// What a start needs of the image, whatever the caches had of it.
+    /// What a start needs of the image, whatever the caches already had.
     pub needed: Needed,
-    /// The reads that were the first of their file, or of some of its bytes.
+    /// The first reads of each file, or of some of its bytes.
     pub touches: Vec<Read<'a>>,
 }
 
@@ -26,7 +26,8 @@ pub(crate) struct Trace<'a> {
 pub(crate) struct Needed {
     pub files: u64,
     pub spans: u64,
-    /// Of layer blobs. A layer that the SOCI index does not cover counts whole: it is read before anything starts.
+    /// Size in the layers' blobs. A layer that the SOCI index does not cover counts completely,
+    /// because it is read before the start.
     pub bytes: u64,
 }
 
@@ -35,15 +36,15 @@ pub(crate) struct Needed {
 pub(crate) struct Read<'a> {
     /// Milliseconds since the image was mounted.
     ms: f64,
-    /// From the root of the image, without a slash in front.
+    /// Path from the root of the image, without a leading slash.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path_b64: Option<String>,
     layer: DigestText,
-    /// Where in the file.
+    /// Offset in the file in bytes.
     offset: u64,
-    /// Bytes.
+    /// Number of bytes.
     size: u64,
     /// The numbers of the layer's spans that it needed.
     spans: &'a [u32],

@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek verify`.
+//! The options of `ociseek verify`.
 
 use clap::Args;
 

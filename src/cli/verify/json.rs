@@ -1,4 +1,4 @@
-//! What `ociseek verify --format json` prints.
+//! The JSON output of `ociseek verify`.
 
 use serde::Serialize;
 
@@ -12,11 +12,11 @@ use crate::ops::verify::{
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Verification {
-    /// The IMAGE, in full.
+    /// The full name of IMAGE.
     image: String,
     status: Status,
     depth: Looked,
-    /// With --quick: what repeats its choice of spans; else null.
+    /// With --quick: the seed that repeats its choice of spans; otherwise null.
     seed: Option<u64>,
     /// Bytes of layers, ztocs and fine documents that were read.
     bytes_read: u64,
@@ -35,20 +35,20 @@ enum Looked {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Manifest {
-    /// Such as `linux/arm64`; null if the image does not say.
+    /// Such as `linux/arm64`; null if the image does not state it.
     platform: Option<String>,
     manifest: ManifestRef,
-    /// How many the image has.
+    /// The number of layers in the image.
     layers: usize,
-    /// What is not wrong, but may come as a surprise.
+    /// Facts that are not faults, but may be surprising.
     warnings: Vec<String>,
-    /// What is wrong with the image itself.
+    /// Faults of the image itself.
     differences: Vec<Difference>,
     /// Empty if the manifest has none.
     indexes: Vec<Index>,
     /// The fine indexes that were found.
     fine: Vec<Fine>,
-    /// Of a `docker-archive:`, what was compared with the config alone; else null.
+    /// For a `docker-archive:`, what was compared only with the config; otherwise null.
     content: Option<Content>,
 }
 
@@ -56,7 +56,7 @@ struct Manifest {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Content {
     layers: usize,
-    /// Of their tars.
+    /// Size of their tars in bytes.
     bytes: u64,
 }
 
@@ -66,12 +66,13 @@ struct Index {
     digest: DigestText,
     /// 1 or 2.
     version: u8,
-    /// What its maker calls itself, or null.
+    /// The tool that made it, or null.
     tool: Option<String>,
-    /// What is wrong with the document itself.
+    /// Faults of the document itself.
     differences: Vec<Difference>,
     layers: Vec<Layer>,
-    /// One object for each rule of a policy; empty without one, and if the index cannot be used.
+    /// One object for each rule of a policy; empty without a policy, and if the index cannot be
+    /// used.
     policy: Vec<Rule>,
 }
 
@@ -81,9 +82,9 @@ struct Rule {
     /// `min-coverage`, `max-ztoc-ratio`, `allow-tool` or `signature`.
     rule: String,
     status: RuleStatus,
-    /// For people.
+    /// The requirement in words, for people.
     wanted: String,
-    /// For people.
+    /// The actual value in words, for people.
     found: String,
     violations: Vec<Difference>,
 }
@@ -96,14 +97,14 @@ enum RuleStatus {
     Broken,
 }
 
-/// What is wrong.
+/// A fault.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Difference {
     /// A stable word, see policy.md.
     code: &'static str,
     text: String,
-    /// What to do, or null.
+    /// How to fix it, or null.
     next: Option<&'static str>,
 }
 
@@ -113,7 +114,7 @@ struct Difference {
 struct Layer {
     digest: DigestText,
     ztoc: Ztoc,
-    /// What the maker of the ztoc calls itself, or null.
+    /// The tool that the ztoc names, or null.
     tool: Option<String>,
     #[serde(flatten)]
     compared: Compared,
@@ -127,9 +128,9 @@ struct Compared {
     spans: u64,
     /// Spans in all; 0 if the ztoc or document cannot be used.
     of_spans: u64,
-    /// Spans that were chosen for a quick look and are too large for one.
+    /// Number of spans that were chosen for a quick check but are too large for it.
     spans_too_large: u64,
-    /// Entries that were compared.
+    /// Number of entries that were compared.
     entries: u64,
     /// Bytes of the tar that were compared.
     bytes: u64,
@@ -146,9 +147,9 @@ struct Ztoc {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Fine {
     digest: DigestText,
-    /// What its maker calls itself, or null.
+    /// The tool that made it, or null.
     tool: Option<String>,
-    /// What is wrong with the manifest of the fine index itself.
+    /// Faults of the manifest of the fine index itself.
     differences: Vec<Difference>,
     layers: Vec<FineLayer>,
 }

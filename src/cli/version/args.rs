@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek version`, `completions` and `man`.
+//! The options of `ociseek version`, `completions` and `man`.
 
 use std::path::PathBuf;
 

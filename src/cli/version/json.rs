@@ -1,4 +1,4 @@
-//! What `ociseek version --format json` prints.
+//! The JSON output of `ociseek version`.
 
 use serde::Serialize;
 
@@ -6,15 +6,15 @@ use serde::Serialize;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Version<'a> {
     pub version: &'static str,
-    /// Null where the build did not know it.
+    /// Null if it was not known during the build.
     pub commit: Option<&'static str>,
-    /// The target that it was built for.
+    /// The compilation target.
     pub target: &'static str,
     pub features: Vec<&'static str>,
-    /// The name that stands in ztocs and indexes as their maker.
+    /// The tool name that is recorded in ztocs and indexes.
     pub build_tool_identifier: &'static str,
-    /// The version of the format of the ztocs that are built.
+    /// The format version of the ztocs that it builds.
     pub ztoc_version: &'a str,
-    /// The version of soci-snapshotter whose ztocs and indexes these are, byte for byte.
+    /// The version of soci-snapshotter with byte-for-byte equal ztocs and indexes.
     pub soci_version: &'static str,
 }

@@ -1,4 +1,5 @@
-//! `ociseek version`, and the pages and completions that come from the definitions of the options.
+//! `ociseek version`, and the manual pages and completions generated from the definitions of the
+//! options.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +17,7 @@ use args::{CompletionsArgs, ManArgs, VersionArgs};
 pub(super) mod args;
 pub(super) mod json;
 
-/// The version of soci-snapshotter whose ztocs and indexes ours are compared with, byte for byte
+/// The version of soci-snapshotter with which our ztocs and indexes are compared, byte for byte
 /// (tests/system/differential.rs).
 const SOCI: &str = "v0.15.0";
 
@@ -54,7 +55,7 @@ pub(super) fn completions(args: &CompletionsArgs, mut command: Command) -> Resul
     Stdout::new().write_whole(&script).map_err(CliError::Stdout)
 }
 
-/// The page of the program on standard output, or those of all commands in a directory.
+/// Prints the page of the program, or writes the pages of all commands to a directory.
 pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), CliError> {
     match &args.output {
         Some(dir) => pages(dir, command).map_err(|source| CliError::Write { path: dir.clone(), source }),
@@ -79,7 +80,7 @@ fn pages(dir: &Path, command: Command) -> io::Result<()> {
     Ok(())
 }
 
-/// The manual page of one command. Its synopsis is the usage line of its help.
+/// The manual page of a command. Its synopsis is the usage line of its help.
 fn page(command: &mut Command) -> io::Result<Vec<u8>> {
     let usage = command.render_usage().to_string();
     let man = clap_mangen::Man::new(command.clone());
@@ -106,7 +107,7 @@ fn page(command: &mut Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Keeps the lines apart that are indented: commands, and tables.
+/// Keeps indented lines separate: commands and tables.
 fn unfilled(page: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(page.len());
     let mut is_unfilled = false;

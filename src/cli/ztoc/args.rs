@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek ztoc`.
+//! The options of `ociseek ztoc`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What `ociseek ztoc show --format json` prints. Written as it goes: a ztoc may have hundreds of
+//! The JSON output of `ociseek ztoc show`. Written as a stream, because a ztoc may have hundreds of
 //! thousands of entries.
 
 use std::io::{self, BufWriter};
@@ -12,17 +12,17 @@ use crate::digest::Digest;
 use crate::tar::PaxRecord;
 use crate::ztoc::{Checkpoints, FileMetadata, Ztoc};
 
-/// Writes the document for the ztoc `ztoc`, which `bytes` encode.
+/// Writes the document for `ztoc`, which was decoded from `bytes`.
 pub(crate) fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Result<()> {
     Document::new(Contents::of(bytes, ztoc)).write(BufWriter::with_capacity(64 << 10, stdout))
 }
 
-/// Text that is not UTF-8 stands in base64 under the field's name with `_b64` instead.
+/// Text that is not UTF-8 is in base64, in a field with the suffix `_b64` instead.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Contents<'a> {
     digest: DigestText,
-    /// Bytes of the ztoc.
+    /// Size of the ztoc in bytes.
     size: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<&'a str>,
@@ -79,16 +79,16 @@ impl Serialize for Spans<'_> {
     }
 }
 
-/// Offsets are bytes.
+/// Offsets are in bytes.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Span {
     /// Its number, from 0.
     span: u32,
-    /// The bytes of the blob that the digest is over, up to `end`.
+    /// The range of the blob that the digest covers, up to `end`.
     start: u64,
     end: u64,
-    /// The bytes of the tar that it decodes to, up to `uncompressed_end`.
+    /// The range of the tar that it decodes to, up to `uncompressed_end`.
     uncompressed_start: u64,
     uncompressed_end: u64,
     digest: DigestText,
@@ -121,7 +121,7 @@ impl Serialize for Entries<'_> {
     }
 }
 
-/// An entry of the tar, as the ztoc has it.
+/// An entry of the tar, according to the ztoc.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Entry<'a> {
@@ -132,7 +132,7 @@ pub(crate) struct Entry<'a> {
     /// `reg`, `hardlink`, `symlink`, `dir`, `char`, `block` or `fifo`.
     #[serde(rename = "type")]
     kind: &'static str,
-    /// Where the content begins in the tar.
+    /// Offset of the content in the tar.
     offset: u64,
     size: u64,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -17,7 +17,7 @@ use crate::layer::prove::{Difference, LayerProof, Proof};
 use crate::store::Buffers;
 use crate::ztoc::{Ztoc, decode};
 
-/// Proves the ztoc, and fails with [`CliError::Differs`] when something was found and printed.
+/// Verifies the ztoc. Fails with [`CliError::Differs`] if differences were found and printed.
 pub(crate) fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let bytes = read_ztoc_bytes(&args.ztoc)?;
     let (ztoc, malformed) = match decode(&bytes) {
@@ -60,12 +60,13 @@ fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
     format!("{differences}{more}{}\n", counted(count, "difference", "differences"))
 }
 
-/// Whether a layer that is whole has nothing of what the ztoc describes. Each entry would be a difference then.
+/// Whether a complete layer has none of the content that the ztoc describes. Each entry would be a
+/// difference then.
 fn is_of_another_layer(ztoc: &Ztoc, proof: &Proof) -> bool {
     proof.diff_id.is_some() && proof.size != ztoc.compressed_size.0 && proof.matching == 0
 }
 
-/// What `ociseek ztoc verify --format json` prints.
+/// The JSON output of `ociseek ztoc verify`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Proven {
@@ -73,7 +74,7 @@ pub(crate) struct Proven {
     layer: Layer,
     ztoc: ZtocFacts,
     differences: Vec<DifferenceJson>,
-    /// How many more there are beyond those listed.
+    /// The number of differences that are not listed.
     more_differences: u64,
 }
 
@@ -81,9 +82,9 @@ pub(crate) struct Proven {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Layer {
     digest: DigestText,
-    /// Bytes of the blob.
+    /// Size of the blob in bytes.
     size: u64,
-    /// Null if the layer could not be decoded to its end.
+    /// Null if decoding the layer failed.
     diff_id: Option<DigestText>,
     uncompressed_size: u64,
 }
@@ -93,10 +94,10 @@ struct Layer {
 struct ZtocFacts {
     digest: DigestText,
     size: u64,
-    /// Null, as the next, if the ztoc cannot be used.
+    /// Null if the ztoc cannot be used, like the next field.
     spans: Option<u64>,
     entries: Option<usize>,
-    /// Bytes that were compared with what their spans decode to.
+    /// Bytes of decoded spans that were compared.
     compared: u64,
 }
 

@@ -3,7 +3,7 @@
 //! | called with | answers |
 //! |---|---|
 //! | EventBridge's `ECR Image Action` | the result; an error if the image failed or timed out, so that Lambda retries |
-//! | a batch of an SQS queue with such events | the messages that shall come again, `{"batchItemFailures": [...]}` |
+//! | a batch of an SQS queue with such events | the messages to be delivered again, `{"batchItemFailures": [...]}` |
 //! | `{"image": "..."}` | what was done, and what is `left`; an error if the image failed |
 //!
 //! An invocation ends in time: a while before Lambda would end it, it stops reading and attaches

@@ -48,8 +48,8 @@ pub enum QueueError {
     Connect { server: String, source: Cause },
     #[error("cannot get the queue's {what} {name}")]
     Setup { what: &'static str, name: String, source: Cause },
-    /// A message sent now would be delivered after the connection is back, although its sender was
-    /// told that it failed.
+    /// A message sent now would be delivered after the connection is back, although its sender got
+    /// an error.
     #[error("the connection to the queue is broken")]
     Away,
     #[error("the queue did not accept the job")]

@@ -56,7 +56,7 @@ async fn end(app: &App, here: &Here, item: &Item, done: bool) {
     }
 }
 
-/// Accepted jobs are in the journal. If other lines cannot be written, a job may be repeated, which
+/// Accepted jobs are in the journal. If other lines cannot be written, a job may run twice, which
 /// is harmless.
 fn note(here: &Here, write: impl FnOnce(&Journal) -> Result<(), JournalError>) {
     if let Some(Err(error)) = here.journal.as_ref().map(write) {

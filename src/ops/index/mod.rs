@@ -1,21 +1,21 @@
 //! `index`: reads an image's layers once, builds the SOCI index of each platform, and attaches it.
 //!
-//! In steps, each of them for all platforms of the image before the next one begins:
+//! Each step completes for all platforms of the image before the next one begins:
 //!
-//! 1. [`resolve`]: from the name to the manifests of the platforms.
-//! 2. `existing`: which indexes are there, and what is to be done about them.
-//! 3. `build`: the ztocs of the layers, from the cache, from an index of this image or of another
-//!    one (`reuse`) or by reading (`read`), two threads a layer, and more where the layer can be cut
-//!    by its members or by a ztoc of other options (`guide`; see [`parallel`](crate::layer::parallel)).
-//!    A broken layer ends it here. A deadline ends it too: the layers that are not done by then are left for
-//!    another run.
-//! 4. `gate`: whether what came out reaches what was asked for.
-//! 5. `publish`: blobs first, then the index manifest. Before this step nothing was written anywhere but in the cache.
+//! 1. [`resolve`]: finds the manifests of the platforms by the image's name.
+//! 2. `existing`: decides what to do about existing indexes.
+//! 3. `build`: gets the ztocs of the layers from the cache, from an index of this image or of another
+//!    one (`reuse`), or by reading layers (`read`). Reading uses two threads for each layer, and more
+//!    if the layer can be divided by its members or by a ztoc with other options (`guide`; see
+//!    [`parallel`](crate::layer::parallel)). A broken layer ends the run. After a deadline, the
+//!    unfinished layers are left for another run.
+//! 4. `gate`: checks the requirements.
+//! 5. `publish`: writes blobs first, then the index manifest. Until then, only the cache was written.
 //!
-//! An index that lacks a layer since the time was up is like any other that lacks it: consumers
-//! pull that layer whole. Its bytes cannot say why it lacks it, since they are soci's. So an index
-//! counts as complete only if each layer that it lacks is known to be one that it must lack (see
-//! `existing`); otherwise these layers, and these alone, are read again.
+//! An index that lacks a layer because time ran out is like any other that lacks it: consumers pull
+//! that layer completely. The index cannot state the reason, because its format is soci's. So an
+//! index counts as complete only if each missing layer is known to be one that cannot be indexed
+//! (see `existing`); otherwise only the missing layers are read again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

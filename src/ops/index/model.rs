@@ -153,7 +153,7 @@ impl IndexOptions {
     }
 }
 
-/// Requirements for the index of each platform's manifest. By default there are none.
+/// Requirements for the index of each platform's manifest. None by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gate {
     /// No layer may be left out for its media type or its content, but only for its size.

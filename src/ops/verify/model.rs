@@ -141,7 +141,7 @@ pub struct VerifiedLayer {
     pub tool: Option<Box<[u8]>>,
     /// How much of it was verified.
     pub proven: Proven,
-    /// Its faults. Empty if there are none.
+    /// Its faults, if any.
     pub differences: Vec<Problem>,
 }
 
@@ -167,7 +167,7 @@ pub struct VerifiedDocument {
     pub document: Digest,
     /// How much of it was verified.
     pub proven: Proven,
-    /// Its faults. Empty if there are none.
+    /// Its faults, if any.
     pub differences: Vec<Problem>,
 }
 

@@ -25,7 +25,7 @@ const TIMES: f64 = 4.0;
 const LEAST: Duration = Duration::from_secs(1);
 /// The assumed speed of an unknown registry: seconds to the first byte, and bytes per second.
 const UNKNOWN: (f64, f64) = (0.5, 262_144.0);
-/// The number of second connections that are tried in any case, and then one for each so many
+/// How many second connections are tried in any case. Further ones are limited to one in `ONE_IN`
 /// requests.
 const FREE: u64 = 2;
 const ONE_IN: u64 = 8;

@@ -81,7 +81,7 @@ pub(super) struct Authorizer {
     slots: Mutex<Slots>,
     /// By repository.
     credentials: tokio::sync::Mutex<HashMap<Arc<str>, LookedUp>>,
-    /// Whether the user was told about a token service on another host that receives the
+    /// Whether the user was warned about a token service on another host that receives the
     /// credentials.
     told: AtomicBool,
 }

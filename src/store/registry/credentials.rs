@@ -67,8 +67,8 @@ pub enum CredentialError {
     Helper { name: String, source: HelperError },
 }
 
-/// The credentials for `repository` of `registry`. None if there are none: then the access is
-/// anonymous.
+/// The credentials for `repository` of `registry`. None stands for
+/// anonymous access.
 pub(super) async fn find(
     source: &CredentialSource,
     registry: &str,

@@ -168,7 +168,7 @@ impl Parts {
         self.repository.registry.ranges.may_ask()
     }
 
-    /// Starts to fetch the next part. `opened` is its response if there already is one. If the
+    /// Starts to fetch the next part. `opened` is its response if it was already requested. If the
     /// registry has stopped sending parts, this fetches the whole rest.
     fn begin(&mut self, hold: Hold, opened: Option<BlobStream>) {
         let length = if opened.is_some() || self.sends_parts() { self.part } else { self.blob.size };

@@ -35,7 +35,7 @@ impl Coverage {
         coverage
     }
 
-    /// The covered part of the bytes; all if there are none. Rounded down, so only full coverage is
+    /// The covered part of the bytes; the whole if there are no bytes. Rounded down, so only full coverage is
     /// 100%.
     pub fn share(&self) -> Share {
         let (bytes, all) = (u128::from(self.bytes), u128::from(self.of_bytes));

@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek hook lambda`.
+//! The options of `ociseek hook lambda`.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek hook serve`.
+//! The options of `ociseek hook serve`.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -118,7 +118,7 @@ pub(crate) struct HookServeArgs {
     #[arg(conflicts_with = "journal", help_heading = "Queue")]
     pub queue: Option<QueueUrl>,
 
-    /// The variable that --queue had here before `backfill` and the hooks agreed on one.
+    /// The earlier variable of --queue, before `backfill` and the hooks used the same one.
     #[cfg(feature = "nats")]
     #[arg(long, env = "OCISEEK_HOOK_QUEUE", hide = true, hide_env_values = true, conflicts_with = "journal")]
     pub hook_queue: Option<QueueUrl>,

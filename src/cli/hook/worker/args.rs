@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek hook worker`.
+//! The options of `ociseek hook worker`.
 
 use std::net::SocketAddr;
 
@@ -39,7 +39,7 @@ pub(crate) struct HookWorkerArgs {
     #[arg(required_unless_present = "hook_queue")]
     pub queue: Option<QueueUrl>,
 
-    /// The variable that --queue had here before `backfill` and the hooks agreed on one.
+    /// The earlier variable of --queue, before `backfill` and the hooks used the same one.
     #[arg(long, env = "OCISEEK_HOOK_QUEUE", hide = true, hide_env_values = true)]
     pub hook_queue: Option<QueueUrl>,
 

@@ -1,4 +1,4 @@
-//! The layers of an image that was indexed, in JSON.
+//! The layers of an indexed image in JSON.
 
 use serde::Serialize;
 
@@ -6,25 +6,25 @@ use super::text::reason;
 use crate::cli::shared::json::{Coded, DigestText, milliseconds};
 use crate::ops::index::{LayerOutcome, LayerReport, Origin};
 
-/// A layer that was to be indexed.
+/// A layer of an indexed image.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Layer {
     pub media_type: String,
     pub digest: DigestText,
-    /// Bytes of the blob.
+    /// Size of the blob in bytes.
     pub size: u64,
     status: Status,
-    /// Why it is left out, else null.
+    /// Why it is left out, or null.
     pub reason: Option<Coded>,
     /// Null if it is left out.
     ztoc: Option<Ztoc>,
-    /// How the ztoc was come by; null if it is left out.
+    /// The source of the ztoc; null if the layer is left out.
     origin: Option<CameBy>,
-    /// The image, or the digest of the index, that the ztoc was reused from; there only then.
+    /// The image, or the digest of the index, from which the ztoc was reused; present only then.
     #[serde(skip_serializing_if = "Option::is_none")]
     reused_from: Option<String>,
-    /// Time to read and index it; null unless it was read.
+    /// Time to read and index the layer; null if it was not read.
     seconds: Option<f64>,
 }
 
@@ -42,13 +42,13 @@ enum Status {
 enum CameBy {
     /// The layer was read.
     Read,
-    /// From the cache of this machine.
+    /// The ztoc is from this machine's cache.
     Cache,
-    /// An index that stays, or that is replaced, had it.
+    /// An existing index had the ztoc, whether it is kept or replaced.
     Destination,
-    /// Another image's index had it, or another index of this image.
+    /// Another image's index had the ztoc, or another index of this image.
     Reused,
-    /// The same layer stands earlier in the image.
+    /// The same layer occurs earlier in the image.
     Repeated,
 }
 
@@ -56,13 +56,13 @@ enum CameBy {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Ztoc {
     digest: DigestText,
-    /// Bytes.
+    /// Size in bytes.
     size: u64,
-    /// Null, as the next two, of a ztoc that was not looked into: its index was there.
+    /// Null if the ztoc was not read because its index already existed, like the next two fields.
     spans: Option<u32>,
     entries: Option<u64>,
     uncompressed_size: Option<u64>,
-    /// 0: a plain tar; null: not known.
+    /// 0 for a plain tar; null if unknown.
     gzip_members: Option<u64>,
 }
 

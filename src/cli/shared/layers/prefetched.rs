@@ -1,4 +1,4 @@
-//! What an index says to prefetch, in JSON and for people.
+//! The prefetch lists of an index, in JSON and for people.
 
 use std::fmt::Write;
 
@@ -13,11 +13,11 @@ use crate::ops::index::{self, PrefetchedLayer};
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Prefetched {
-    /// The list is that of the index that was there before.
+    /// Whether the list was taken over from the previous index.
     carried_over: bool,
     /// The layers with spans on the list.
     layers: Vec<ListedLayer>,
-    /// The paths on the list that lead to no file of a layer with a ztoc.
+    /// The paths on the list that match no file in a layer with a ztoc.
     missing: Vec<Missing>,
 }
 
@@ -28,10 +28,10 @@ struct ListedLayer {
     layer: DigestText,
     /// The digest of the prefetch artifact.
     artifact: DigestText,
-    /// How many spans.
+    /// The number of spans.
     spans: u64,
     ranges: Vec<Spans>,
-    /// Bytes of the layer's blob that these spans hold.
+    /// Size of these spans in the layer's blob, in bytes.
     bytes: u64,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn ranges(spans: &[SpanRange]) -> Vec<Spans> {
     spans.iter().map(|range| Spans { first: *range.start(), last: *range.end() }).collect()
 }
 
-/// A line on the list, if there is one.
+/// A line about the list, if there is one.
 pub(crate) fn line(text: &mut String, prefetched: Option<&index::Prefetched>) {
     let Some(prefetched) = prefetched else { return };
     let layers = prefetched.layers.iter().map(|layer| (&layer.spans[..], layer.bytes));
@@ -80,7 +80,7 @@ pub(crate) fn line(text: &mut String, prefetched: Option<&index::Prefetched>) {
     let _ = writeln!(text, "  {}{from}", summary(layers));
 }
 
-/// What the lists of some layers come to: their spans and bytes.
+/// A summary of the lists of some layers: their spans and bytes.
 pub(crate) fn summary<'a>(layers: impl Iterator<Item = (&'a [SpanRange], u64)>) -> String {
     let sum = |(of, spans, bytes), (list, more): (&[SpanRange], u64)| (of + 1, spans + count(list), bytes + more);
     let (of, spans, bytes) = layers.fold((0, 0, 0), sum);

@@ -15,7 +15,7 @@ mod tool;
 
 pub use tool::{ToolPattern, ToolPatternError};
 
-/// The requirements for every index that is found. By default there are none.
+/// The requirements for every index that is found. None by default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policy {
     /// The minimum share of bytes that an index covers, among layers of at least `min_layer_size`
