@@ -1,6 +1,6 @@
-//! `cargo bench --bench stages`: what each stage of indexing and reading costs on one layer. The
-//! layer is `$OCISEEK_BENCH_LAYER` (gzip), else a made one of 24 MB. Ratios to other tools, in the
-//! same run, are what `benches/compare` prints.
+//! `cargo bench --bench stages`: the cost of each stage of indexing and reading a layer. The layer
+//! is `$OCISEEK_BENCH_LAYER` (gzip), or a generated one of 24 MB. `benches/compare` prints ratios
+//! to other tools, measured in the same run.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use ociseek::offset::SpanId;
 use ociseek::tar::Walker;
 use ociseek::ztoc;
 
-/// As stores hand them out.
+/// The size of chunks from stores.
 const CHUNK: usize = 256 << 10;
 
 struct Layer {
@@ -34,7 +34,8 @@ fn layer() -> Layer {
     Layer { blob, tar }
 }
 
-/// Files of words from a small vocabulary, of all lengths, and some noise: compresses about as a layer does.
+/// Files of words from a small vocabulary, in all lengths, with some noise. They compress about
+/// like a layer.
 fn made() -> Vec<u8> {
     let mut seed = 1u64;
     let mut random = move |below: u64| {

@@ -1,6 +1,6 @@
-//! `peer libdeflate|zlib-rs|ociseek LAYER`: inflates a gzip layer and nothing else, for
-//! `benches/compare` and `benches/decoder`. Prints the tar's size in bytes and the seconds that
-//! inflating took, the layer in memory and the output's pages touched before.
+//! `peer libdeflate|zlib-rs|ociseek LAYER`: only inflates a gzip layer, for `benches/compare` and
+//! `benches/decoder`. Prints the tar's size in bytes and the seconds for inflating, with the layer
+//! in memory and the output's pages already allocated.
 
 use std::hint::black_box;
 use std::io::Read;
@@ -8,10 +8,11 @@ use std::time::Instant;
 
 use ociseek::codec::gzip::{BlockStart, GzipReader, Sink};
 
-/// A gzip header without a name, as image builders write it, and its trailer (RFC 1952, section 2.3).
+/// The size of a gzip header without a name, as written by image builders. The trailer follows RFC
+/// 1952, section 2.3.
 const HEADER: usize = 10;
 const TRAILER: usize = 8;
-/// As stores hand them out.
+/// The size of chunks from stores.
 const CHUNK: usize = 256 << 10;
 
 fn main() {
@@ -24,7 +25,7 @@ fn main() {
         "ociseek" => ociseek,
         _ => panic!("no such library: {library}"),
     };
-    // Of several members the trailer tells the length of the last one only.
+    // With several members, the trailer only has the length of the last one.
     let mut plain = vec![0; ociseek(&blob, &mut [])];
     plain.fill(1);
     let started = Instant::now();
@@ -32,7 +33,8 @@ fn main() {
     println!("{size} {}", started.elapsed().as_secs_f64());
 }
 
-/// The whole layer at once, without its checksum: as fast as it gets. Only for layers of one member.
+/// The whole layer at once, without its checksum, for the highest speed. Only for layers with a
+/// single member.
 fn libdeflate(blob: &[u8], plain: &mut [u8]) -> usize {
     let blob = &blob[HEADER..blob.len() - TRAILER];
     let made = libdeflater::Decompressor::new().deflate_decompress(blob, plain);
@@ -40,7 +42,7 @@ fn libdeflate(blob: &[u8], plain: &mut [u8]) -> usize {
     plain.len()
 }
 
-/// Into 256 KiB that are used again, with checksums.
+/// Into a reused buffer of 256 KiB, with checksums.
 fn zlib_rs(blob: &[u8], _plain: &mut [u8]) -> usize {
     let (mut decoder, mut slot, mut size) = (flate2::bufread::MultiGzDecoder::new(blob), vec![0; CHUNK], 0);
     loop {

@@ -20,12 +20,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Indexes all platforms of the image; a line for each says what became of it.
+/// Indexes all platforms of the image. Returns a line with the result for each.
 pub async fn push_index(image: &str) -> Result<Vec<String>, Box<dyn Error>> {
     let image: Reference = image.parse()?;
     let repository = Client::new(ClientConfig::default())?.repository(&image.registry, &image.repository)?;
     let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
-    // Layers of any size; all else as `ociseek index` does it.
+    // Layers of any size. The other options are those of `ociseek index`.
     let options = IndexOptions { min_layer_size: 0, ..IndexOptions::default() };
     let progress: Arc<dyn Progress> = Arc::new(Silent);
     let done = index(&source, &Target::of(&image), Some(&destination), None, &options, &progress).await?;

@@ -1,7 +1,8 @@
 //! Manifests, indexes, configs, SOCI indexes and prefetch lists, as registries and layouts serve them.
 //!
-//! Invariants under test: no panic; a document that we take for an image or an index is one for Go's readers too, with
-//! the same layers and manifests, whatever media type it came with; what is written is read back.
+//! Invariants under test: no panic; a document that we accept as an image or an index is one for
+//! Go's readers too, with the same layers and manifests, whatever its media type; encoded documents
+//! can be parsed again.
 
 use ociseek_layer::image::manifest::{self, MAX_DESCRIPTORS, Manifest};
 use ociseek_layer::image::{Descriptor, config, go, prefetch, soci};
@@ -10,7 +11,7 @@ fn digests(descriptors: &[Descriptor]) -> Vec<String> {
     descriptors.iter().map(|descriptor| format!("{} {}", descriptor.digest, descriptor.size)).collect()
 }
 
-/// Reads the document as each of them.
+/// Parses the document as each kind.
 pub fn read(data: &[u8]) {
     if let Ok(document) = manifest::parse(None, data) {
         let media_type = match &document {

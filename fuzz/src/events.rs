@@ -1,7 +1,8 @@
-//! The notifications that strangers post to `ociseek hook serve`.
+//! The untrusted notifications that clients post to `ociseek hook serve`.
 //!
-//! Invariants under test: no panic; no more images than allowed; each image has a name that the command line takes, and
-//! that means the same there; the handshake, which is sent back, is no longer than the body.
+//! Invariants under test: no panic; at most the allowed number of images; each image has a name
+//! that the command line accepts with the same meaning; the handshake, which is returned, is not
+//! longer than the body.
 
 use ociseek_layer::event::{Headers, MAX_EVENTS, parse};
 use ociseek_layer::image::Reference;

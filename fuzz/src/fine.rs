@@ -1,7 +1,7 @@
-//! Fine documents that anybody could have pushed: any bytes, and sound documents with some changes.
+//! Untrusted fine documents: any bytes, and valid documents with changes.
 //!
-//! Invariants under test: no panic; what is decoded is no more than the budget has; a head and the
-//! pages give what the whole document gives; what is accepted survives encoding and decoding.
+//! Invariants under test: no panic; decoding takes at most the budget; a head and the pages give
+//! the same result as the whole document; accepted documents survive encoding and decoding.
 
 use std::sync::LazyLock;
 
@@ -15,13 +15,13 @@ use ociseek_layer::offset::{Compressed, SpanId, Uncompressed};
 use ociseek_layer::time::Time;
 use ociseek_layer::ztoc::{FileKind, FileMetadata};
 
-/// What one document may take, in bytes.
+/// The memory limit for a document, in bytes.
 const ROOM: u64 = 32 << 20;
-/// Spans of the documents that are changed: two full pages and one that is not.
+/// The number of spans in the documents that are changed: two full pages and a partial one.
 const SPANS: u32 = 20;
-/// Bytes of tar in each of them.
+/// The size of each span in bytes of the tar.
 const SPAN: u64 = 64 << 10;
-/// Bytes of the blob in each of them.
+/// The size of each span in bytes of the blob.
 const STRIDE: u64 = 1001;
 
 /// A plain tar, a gzip, and the gzip with a recorded start.
@@ -50,7 +50,8 @@ fn layer(codec: Codec) -> FineLayer {
         starts: (0..SPANS).map(start).collect(),
     };
     let spans = FineSpans::new(parts).expect("they are in order");
-    // The bytes before each border, and every few bytes of a window that does not compress.
+    // The bytes before each border, and bytes at small distances in a window that does not
+    // compress.
     let window = |number: u32| {
         let FineStart { input, bits, .. } = start(number);
         let lead = vec![number as u8; (input.0.next_multiple_of(64) - input.0) as usize + usize::from(bits != 0)];
@@ -88,8 +89,8 @@ fn file(number: u64) -> FileMetadata {
     }
 }
 
-/// The first byte chooses: a document as it is, or a sound one with changes of four bytes each: two
-/// for the place, one for what is done there, and one for the value.
+/// The first byte chooses: a document without changes, or a valid one with changes of four bytes
+/// each: two for the position, one for the operation, and one for the value.
 pub fn decode(data: &[u8]) {
     let Some((&first, rest)) = data.split_first() else { return };
     let Some(sound) = usize::from(first % 4).checked_sub(1).map(|number| &SOUND[number]) else {
@@ -121,7 +122,7 @@ fn room() -> Charge {
     Budget::new(ROOM).open()
 }
 
-/// Bytes of the head, and how many pages it has (docs/fine.md).
+/// The size of the head in bytes, and the number of pages (docs/fine.md).
 fn head(document: &[u8]) -> Option<(usize, usize)> {
     let field = |at: usize| {
         let bytes = document.get(at..at + 4)?.try_into().ok()?;
@@ -132,7 +133,8 @@ fn head(document: &[u8]) -> Option<(usize, usize)> {
     (size <= document.len()).then_some((size, pages))
 }
 
-/// Makes the head say the digests that the pages have: changes of them are then not noticed by that.
+/// Writes the actual digests of the pages into the head, so that digests do not reveal changes of
+/// pages.
 fn tell_digests(document: &mut [u8]) {
     let Some((size, pages)) = head(document) else { return };
     let (head, mut rest) = document.split_at_mut(size);
@@ -170,7 +172,7 @@ fn read(document: &[u8]) {
     }
 }
 
-/// The windows of all pages, if each is sound. Pages follow each other from the head on.
+/// The windows of all pages, if they are valid. Pages follow the head without gaps.
 fn read_pages(head: &FineHead, document: &[u8]) -> Option<Vec<Windows>> {
     let mut end = head.size();
     let pages = head.pages().map(|page| {

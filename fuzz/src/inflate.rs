@@ -1,12 +1,12 @@
-//! Our deflate decoder against zlib-rs. tests/pure/inflate.rs calls it too.
+//! Compares our deflate decoder with zlib-rs. tests/pure/inflate.rs calls it too.
 
 use flate2::{Decompress, FlushDecompress, Status};
 use ociseek_layer::codec::inflate::{Inflate, Stop};
 
-/// The output and how many bytes of input the stream took; None if it is refused or cut.
+/// The output, and how many bytes of input the stream took. None if it is refused or truncated.
 pub type Decoded = Option<(Vec<u8>, usize)>;
 
-/// The most output that is compared: a few KiB of input can hold megabytes of zeros.
+/// The limit for the output that is compared: a few KiB of input can hold megabytes of zeros.
 const MOST: usize = 16 << 20;
 
 fn reference(stream: &[u8]) -> Decoded {
@@ -26,7 +26,7 @@ fn reference(stream: &[u8]) -> Decoded {
     }
 }
 
-/// Decodes in chunks of these sizes, then the rest at once; checks what the steps say on the way.
+/// Decodes in chunks of these sizes, then the rest at once. Checks the results of the steps.
 pub fn ours(stream: &[u8], chunks: impl IntoIterator<Item = usize>) -> Decoded {
     let mut decoder = Inflate::new();
     let (mut out, mut at) = (Vec::new(), 0);
@@ -60,14 +60,15 @@ pub fn ours(stream: &[u8], chunks: impl IntoIterator<Item = usize>) -> Decoded {
     }
 }
 
-/// The stream must be judged alike by zlib, by the fast loop (whole) and by the careful one (single bytes).
+/// zlib, the fast loop (whole input) and the careful one (single bytes) must agree about the
+/// stream.
 pub fn compare(stream: &[u8]) -> Decoded {
     let expected = reference(stream);
     let whole = ours(stream, []);
     assert!(whole == expected, "whole: {} / {}", shape(&whole), shape(&expected));
     let bytewise = ours(stream, std::iter::repeat_n(1, stream.len()));
     assert!(bytewise == expected, "bytewise: {} / {}", shape(&bytewise), shape(&expected));
-    // Chunks that the fast loop just enters, or just does not.
+    // Chunks that just reach the fast loop, or just do not.
     for size in 15..28 {
         let chunked = ours(stream, std::iter::repeat_n(size, stream.len() / size));
         assert!(chunked == expected, "by {size}: {} / {}", shape(&chunked), shape(&expected));

@@ -1,6 +1,6 @@
-//! The bodies of the fuzz targets. Each takes any bytes and panics when an invariant is broken;
-//! tests/pure/fuzz_bodies.rs calls them too, with the fixtures and with every input that once broke
-//! one (fuzz/regressions).
+//! The bodies of the fuzz targets. Each accepts any bytes and panics if an invariant is violated.
+//! tests/pure/fuzz_bodies.rs also calls them, with the fixtures and with every input that once
+//! crashed one (fuzz/regressions).
 
 mod documents;
 mod events;
@@ -21,7 +21,7 @@ use ociseek_layer::offset::{Compressed, Uncompressed};
 use ociseek_layer::tar::{Entry, Kind, TarError, Walker};
 use ociseek_layer::ztoc::{self, Checkpoints};
 
-/// The most that a target decodes: inputs of a few KiB can hold megabytes of zeros.
+/// The limit for decoding: inputs of a few KiB can hold megabytes of zeros.
 const MOST: u64 = 64 << 20;
 
 /// The pieces in which the second run takes its input: their sizes come from the input's last bytes.
@@ -42,7 +42,7 @@ fn pieces(data: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
 struct Decoded {
     crc: u32,
     length: u64,
-    /// Where blocks start: input, output, bits and a checksum of the window.
+    /// The block starts: input, output, bits and a checksum of the window.
     starts: Vec<(u64, u64, u8, u32)>,
 }
 
@@ -79,7 +79,7 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Option<(Decoded, Result
     Some((recorder.0, reader.finish()))
 }
 
-/// The same with what begins at `at` decoded ahead, as what may or may not begin there.
+/// The same, with the bytes from `at` decoded in advance as `begin`, which may be wrong.
 fn decode_ahead(data: &[u8], at: usize, begin: Begin) -> (Decoded, Result<GzipEnd, GzipError>) {
     let (before, rest) = data.split_at(at);
     let ahead: Vec<&[u8]> = pieces(rest).collect();
@@ -96,8 +96,8 @@ fn decode_ahead(data: &[u8], at: usize, begin: Begin) -> (Decoded, Result<GzipEn
     (recorder.0, decoded.and_then(|()| reader.finish()))
 }
 
-/// The places where something can be decoded ahead: what look like members, and a block; the
-/// block's window is wrong now and then.
+/// The positions where decoding in advance may start: apparent members, and a block, sometimes with
+/// a wrong window.
 fn begins(data: &[u8], starts: usize) -> Vec<(usize, Begin)> {
     struct Wanted(usize, Option<(usize, Begin)>);
     impl Sink for Wanted {
@@ -127,8 +127,8 @@ fn begins(data: &[u8], starts: usize) -> Vec<(usize, Begin)> {
     begins
 }
 
-/// Invariants: how the input is cut does not matter, nor what is decoded ahead; block starts go
-/// forward; what is accepted is what flate2 decodes.
+/// Invariants: neither the chunks nor decoding in advance affect the result; block starts only move
+/// forward; accepted input decodes to the same bytes as with flate2.
 pub fn gzip(data: &[u8]) {
     let Some((whole, end)) = decode(std::iter::once(data)) else { return };
     for (at, begin) in begins(data, whole.starts.len()) {
@@ -164,13 +164,12 @@ pub fn gzip(data: &[u8]) {
     assert_eq!((whole.length, whole.crc), (length, hasher.finalize()));
 }
 
-/// Invariants: what zlib takes is taken, what it refuses is refused, and the bytes are the same, by
-/// either of the two loops.
+/// Invariants: input is accepted exactly if zlib accepts it, with the same bytes, by both loops.
 pub fn inflate(data: &[u8]) {
     inflate::compare(data);
 }
 
-/// A span decodes to what its ztoc claims, or to an error.
+/// A span decodes to the bytes that its ztoc claims, or gives an error.
 pub fn span(data: &[u8]) {
     span::decode(data);
 }
@@ -185,7 +184,7 @@ fn walk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Entry>, Result<Uncom
     (entries, walker.finish())
 }
 
-/// The walk of one who seeks: data and padding are not looked at.
+/// The walk of a reader that seeks: data and padding are skipped.
 fn walk_headers(data: &[u8]) -> (Vec<Entry>, Result<Uncompressed, TarError>) {
     let (mut walker, mut entries, mut rest) = (Walker::new(), Vec::new(), data);
     loop {
@@ -201,8 +200,8 @@ fn walk_headers(data: &[u8]) -> (Vec<Entry>, Result<Uncompressed, TarError>) {
     }
 }
 
-/// Invariants: how the input is cut does not matter, nor whether data are passed over; entries
-/// follow each other on block borders.
+/// Invariants: neither the chunks nor skipping data affect the result; entries follow each other on
+/// block borders.
 pub fn tar(data: &[u8]) {
     let whole = walk(std::iter::once(data));
     let cut = walk(pieces(data));
@@ -220,7 +219,7 @@ pub fn tar(data: &[u8]) {
     }
 }
 
-/// Invariants: what is decoded is not more than what was given; it survives encoding and decoding.
+/// Invariants: the decoded size is limited by the input; a ztoc survives encoding and decoding.
 pub fn ztoc(data: &[u8]) {
     let Ok(decoded) = ztoc::decode(data) else { return };
     let text: usize =
@@ -240,8 +239,8 @@ fn index<'a>(span_size: u64, pieces: impl Iterator<Item = &'a [u8]>) -> Result<I
     indexer.finish()
 }
 
-/// What callers act on: the ztoc's digest, the code of a refusal, or that the layer is broken (near
-/// which byte may vary).
+/// The relevant result for callers: the ztoc's digest, the code of a refusal, or that the layer is
+/// broken (the offset may vary).
 fn verdict(indexed: &Result<IndexedLayer, LayerError>) -> String {
     match indexed {
         Ok(IndexedLayer { outcome: Outcome::Ztoc(built), .. }) => built.digest.to_string(),
@@ -250,9 +249,9 @@ fn verdict(indexed: &Result<IndexedLayer, LayerError>) -> String {
     }
 }
 
-/// Invariants: how the layer is cut does not matter; a ztoc is one that our own reader takes, for this very blob.
+/// Invariants: the chunks do not affect the result; our reader accepts the ztoc for this blob.
 pub fn layer(data: &[u8]) {
-    // The last byte chooses the span size; it is a part of the layer all the same.
+    // The last byte chooses the span size. It also belongs to the layer.
     let span_size = 1 << (data.last().copied().unwrap_or(0) % 21);
     let whole = index(span_size, std::iter::once(data));
     let cut = index(span_size, pieces(data));
@@ -269,7 +268,7 @@ pub fn layer(data: &[u8]) {
     }
 }
 
-/// Two hashes at once; see `sha256`.
+/// Two hashes at the same time; see `sha256`.
 pub fn sha256(data: &[u8]) {
     sha256::both(data);
 }

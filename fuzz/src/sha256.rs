@@ -1,11 +1,12 @@
-//! Two SHA-256 at once, against the sha2 crate.
+//! Compares two SHA-256 at the same time with the sha2 crate.
 //!
-//! Invariants under test: whatever the pieces, and wherever the second hash began, each is what it would be alone.
+//! Invariants under test: for all pieces and starting points of the second hash, each result equals
+//! that of a single hash.
 
 use ociseek_layer::digest::{Algorithm, Hasher};
 use sha2::Digest;
 
-/// The first byte says where the second hash begins; the last ones, how the rest comes in pieces.
+/// The first byte says where the second hash starts, and the last ones how the rest is divided.
 pub fn both(data: &[u8]) {
     let Some((&lead, data)) = data.split_first() else { return };
     let (before, rest) = data.split_at(usize::from(lead).min(data.len()));

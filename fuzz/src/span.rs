@@ -1,7 +1,8 @@
-//! Decoding in the middle of a stream, by a checkpoint that somebody made up.
+//! Decoding in the middle of a stream, from a forged checkpoint.
 //!
-//! Invariants under test: no panic; never more bytes than the ztoc claims, and exactly those if it
-//! succeeds; the same bytes as byte by byte, which never enters the decoder's fast loop.
+//! Invariants under test: no panic; never more bytes than the ztoc claims, and exactly those on
+//! success; the same bytes as with single bytes of input, which never enter the decoder's fast
+//! loop.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,11 +13,11 @@ use ociseek_layer::layer::span::{SpanError, SpanTable};
 use ociseek_layer::offset::{Compressed, SpanId, Uncompressed};
 use ociseek_layer::ztoc::{Checkpoint, Checkpoints, VERSION, Ztoc};
 
-/// The most that a span claims here.
+/// The limit for the claimed size of a span.
 const MOST: u64 = 8 << 20;
 
-/// Four bytes say how many bits are left of the fifth, what the window is and what the span claims;
-/// the rest is the span.
+/// Four bytes state how many bits of the fifth belong to the span, the window, and the claimed
+/// size. The rest is the span.
 pub fn decode(data: &[u8]) {
     let Some((&[bits, window, low, high], blob)) = data.split_first_chunk() else { return };
     let bits = if blob.is_empty() { 0 } else { bits % 8 };

@@ -1,4 +1,5 @@
-//! The ztoc cache: what is kept comes back, what was damaged does not, and nobody is in the way of anybody.
+//! The ztoc cache: stored entries are found, damaged ones are ignored, and processes do not block
+//! each other.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -32,7 +33,7 @@ fn key(layer: &Digest) -> CacheKey<'_> {
     CacheKey { layer, span_size: 4 << 20, build_tool_identifier: "tool v1" }
 }
 
-/// The files that hold entries.
+/// The files of entries.
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(dir).unwrap().map(|f| f.unwrap().path());
     files.filter(|p| p.file_name().unwrap().len() == 64).collect()
@@ -97,7 +98,7 @@ fn damage_of_every_kind_is_dropped() {
     let huge = fs::File::create(&path).unwrap();
     huge.set_len(1 << 40).unwrap();
     check("a file of a tebibyte");
-    // An entry under another's name is sound by its digest, but not what was asked for.
+    // An entry under another name has the right digest, but is not the requested one.
     let other = Digest::sha256(b"other");
     cache.put(key(&other), 5, &ztoc(b"another"));
     let stranger = entries(dir.path()).into_iter().find(|p| *p != path).unwrap();
@@ -112,7 +113,8 @@ fn a_cache_that_cannot_be_used_warns_once() {
     let file = dir.path().join("file");
     fs::write(&file, "x").unwrap();
     let layer = Digest::sha256(b"layer");
-    // Root may write anywhere, so what cannot be made is a directory below a file, or where a file has taken its place.
+    // Root can write anywhere, so use a directory that cannot be created: below a file, or replaced
+    // by a file.
     let gone = dir.path().join("gone");
     for path in [file.join("cache"), file.clone(), gone.clone()] {
         let recorder = Arc::new(Recorder::default());
@@ -134,7 +136,7 @@ fn neither_a_lock_nor_a_deleted_directory_stops_it() {
     let path = dir.path().join("a/cache");
     let recorder = Arc::new(Recorder::default());
     let cache = ZtocCache::open(Some(&path), Arc::clone(&recorder) as Arc<dyn Progress>);
-    // What a stopped process of an earlier version, or a dead NFS client, leaves.
+    // Remains of a stopped process of an earlier version, or of a dead NFS client.
     let lock = fs::File::create(path.join("lock")).unwrap();
     lock.lock().unwrap();
     let layer = Digest::sha256(b"layer");
@@ -171,7 +173,7 @@ fn the_least_used_entries_go_first() {
     assert_eq!(cache.get(key(&layers[1])), None, "larger than the whole cache");
 }
 
-/// Not a test of its own: what the processes of the tests below run.
+/// Not a test, but the function of processes that the tests below start.
 #[test]
 fn child_writer() {
     let Some((dir, rounds)) = written_by_this_process() else { return };
@@ -207,12 +209,12 @@ fn kill_9_leaves_it_whole() {
         child.wait().unwrap();
         check_all(dir.path(), 0);
     }
-    // No lock is left behind.
+    // No lock remains.
     open(dir.path()).put(key(&Digest::sha256(&[0])), 42, &ztoc(&vec![0; 300_000]));
     check_all(dir.path(), 1);
 }
 
-/// Every entry that is there under its name is whole.
+/// Every entry that exists under its name is complete.
 fn check_all(dir: &Path, at_least: usize) {
     let there = entries(dir).len();
     let cache = open(dir);

@@ -1,4 +1,4 @@
-//! What `inspect` and `doctor` say of the runtimes that read indexes: both the same.
+//! `inspect` and `doctor` report the same verdicts about the runtimes that read indexes.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::support::sandbox::{Layout, Sandbox, enabled, index, small_image};
 
 const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// `oci:img` under the name `name`, with this annotation for an index of version 2.
+/// Copies `oci:img` to `name`, with this annotation for an index of version 2.
 fn annotated(sandbox: &Sandbox, name: &str, annotation: &str) {
     let mut layout = Layout::new(&sandbox.path(name));
     let blobs = |name: &str| sandbox.path(name).join("blobs/sha256");
@@ -49,7 +49,8 @@ fn inspect_and_doctor_have_one_model_of_consumers() {
         };
         consumers.map(way).collect()
     };
-    // By default, with soci_v1, with parallel pull, before 0.10; Fargate twice; SageMaker.
+    // With default settings, with soci_v1, with parallel pull, before 0.10; Fargate twice;
+    // SageMaker.
     for (image, status, expected) in [
         ("none", 3, ["no-index", "no-index", "reads-no-index", "no-index", "zstd", "zstd", "no-index"]),
         ("img", 0, ["other-version-only", "v1", "reads-no-index", "v1", "zstd", "zstd", "other-version-only"]),

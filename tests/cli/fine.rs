@@ -1,4 +1,5 @@
-//! `index --fine` and `--fine-only`: what is built, when it is built again, and what is left alone.
+//! `index --fine` and `--fine-only`: the content of fine indexes, and when they are rebuilt or
+//! kept.
 
 use std::fs;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::sandbox::{GZIP, Layout, PLAIN, Sandbox, ZSTD, gzip, index, tar};
 
-/// An image of a gzip layer, a plain one and one that no index can have, in `oci:img:v1`.
+/// An image with a gzip layer, a plain one and one that cannot be indexed, in `oci:img:v1`.
 fn image(sandbox: &Sandbox) {
     let mut layout = Layout::new(&sandbox.path("img"));
     let layers = [
@@ -21,7 +22,7 @@ fn image(sandbox: &Sandbox) {
     layout.tag(image, "v1");
 }
 
-/// A gzip with references from block to block, so that spans have windows.
+/// A gzip with matches between blocks, so that spans have windows.
 fn deflated(content: &[u8]) -> Vec<u8> {
     use std::io::Write;
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
@@ -29,13 +30,13 @@ fn deflated(content: &[u8]) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// Bytes of the layers that can be indexed.
+/// The size of the layers that can be indexed, in bytes.
 fn layer_bytes(report: &Value) -> u64 {
     let layers = report["images"][0]["manifests"][0]["layers"].as_array().unwrap().iter();
     layers.filter(|layer| layer["reason"].is_null()).map(|layer| layer["size"].as_u64().unwrap()).sum()
 }
 
-/// A run of `index` with its own cache, and its report.
+/// Runs `index` with a separate cache, and returns its report.
 fn run(sandbox: &Sandbox, args: &[&str]) -> Value {
     let options = ["index", "--min-layer-size=1KiB", "--jobs=2", "--cache-dir=cache", "--format=json"];
     sandbox.json(0, &[&options, args, &["oci:img:v1"]].concat())
@@ -45,7 +46,8 @@ fn manifest(report: &Value) -> &Value {
     &report["images"][0]["manifests"][0]
 }
 
-/// Status of the SOCI index and of the fine index, bytes read, and whether anything was written.
+/// The status of the SOCI index and of the fine index, the bytes read, and whether anything was
+/// written.
 fn came(report: &Value) -> Value {
     let manifest = manifest(report);
     json!([manifest["status"], manifest["fine"]["status"], report["bytes_read"], report["bytes_written"] != 0])
@@ -60,7 +62,7 @@ fn blob(sandbox: &Sandbox, digest: &Value) -> Vec<u8> {
     fs::read(sandbox.path("img/blobs/sha256").join(hex)).unwrap()
 }
 
-/// Reads of two files: the end of the gzip layer's last, then the start of its first.
+/// Reads of two files: the last one in the gzip layer, then the first one.
 fn profile(sandbox: &Sandbox, name: &str, reads: &[(&str, u64)]) {
     let lines: Vec<String> = (reads.iter())
         .map(|(path, offset)| {
@@ -84,7 +86,7 @@ fn both_kinds_come_from_one_reading_and_a_second_run_reads_nothing() {
         (&json!(2), &json!("layout"), &Value::Null)
     );
 
-    // The documents say what the layers hold, and the manifest says what the documents are.
+    // The documents must match the layers, and the manifest the documents.
     let listed = parse(&blob(&sandbox, &fine["index"]["digest"])).unwrap();
     assert_eq!(listed.layers.len(), 2);
     for (document, told) in listed.layers.iter().zip(fine["documents"].as_array().unwrap()) {
@@ -121,11 +123,11 @@ fn only_a_fine_index() {
     assert_eq!(listed["images"][0]["manifests"][0]["indexes"], json!([]));
     let again = run(&sandbox, &["--fine-only", "--no-cache"]);
     assert_eq!(came(&again), json!(["not-asked", "already-there", 0, false]));
-    // A SOCI index comes beside it, which is left as it is; its ztocs were kept.
+    // A SOCI index is added, and the fine index is kept. Its ztocs were cached.
     let beside = run(&sandbox, &["--fine"]);
     assert_eq!(came(&beside), json!(["attached", "already-there", 0, true]));
     assert_eq!(fine_digest(&beside), fine_digest(&first));
-    // Without the option nothing is said of it, and nothing happens to it.
+    // Without the option, the fine index is neither reported nor changed.
     let without = run(&sandbox, &[]);
     assert_eq!((&came(&without)[0], &manifest(&without)["fine"]), (&json!("already-there"), &Value::Null));
 }
@@ -154,7 +156,7 @@ fn it_is_replaced_when_it_was_made_otherwise() {
     let plain = run(&sandbox, &["--fine-only"]);
     let replaced = |report: &Value| manifest(report)["fine"]["replaced"].clone();
 
-    // Another profile, also one that is given in two files; the cache spares reading.
+    // Another profile, or the same one in two files. The cache avoids reading.
     let recorded = run(&sandbox, &["--fine-only", "--profile=one"]);
     assert_eq!(came(&recorded), json!(["not-asked", "attached", 0, true]));
     assert_eq!(replaced(&recorded), json!([fine_digest(&plain)]));
@@ -176,7 +178,7 @@ fn it_is_replaced_when_it_was_made_otherwise() {
     assert_eq!(replaced(&merged), json!([fine_digest(&recorded)]));
     assert_ne!(documents(&merged)[0]["start_size"], of_gzip["start_size"]);
 
-    // The same again, and no profile at all, leave it.
+    // The same profile again, or no profile, changes nothing.
     for args in [&["--fine-only", "--profile=one", "--profile=two"][..], &["--fine-only"]] {
         let same = run(&sandbox, &[args, &["--no-cache"]].concat());
         assert_eq!(
@@ -184,11 +186,11 @@ fn it_is_replaced_when_it_was_made_otherwise() {
             (json!(["not-asked", "already-there", 0, false]), fine_digest(&merged))
         );
     }
-    // One that takes its place keeps its profile.
+    // An index that replaces it keeps its profile.
     let renamed = run(&sandbox, &["--fine-only", "--existing=replace", "--build-tool-identifier=ociseek v0.0.1"]);
     assert_eq!((&came(&renamed)[1], replaced(&renamed)), (&json!("attached"), json!([fine_digest(&merged)])));
     assert_eq!(documents(&renamed), documents(&merged));
-    // An older one of ours is replaced; a newer one and one of another tool are not.
+    // An older one of ours is replaced, but not a newer one or one of another tool.
     let ours = run(&sandbox, &["--fine-only"]);
     assert_eq!(replaced(&ours), json!([fine_digest(&renamed)]));
     let newer = ["--existing=replace", "--build-tool-identifier=ociseek v999.0.0"];
@@ -230,7 +232,7 @@ fn with_a_soci_enabled_image_and_without() {
         let text = sandbox.run(&index(&[args, &["oci:img:v1"]].concat()));
         assert!(text.contains(why) && text.ends_with("--- status 2 ---"), "{text}");
     }
-    // Nothing of it can be indexed.
+    // None of its layers can be indexed.
     let mut layout = Layout::new(&sandbox.path("none"));
     let layers = [layout.blob(ZSTD, b"\x28\xb5\x2f\xfd"), layout.blob(GZIP, &gzip(&tar(1, 1, 10)))];
     let image = layout.image("amd64", &layers);

@@ -1,4 +1,4 @@
-//! What the program says when it is asked for help, or asked wrongly.
+//! The help texts, and the messages for wrong arguments.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use crate::support::sandbox::{Sandbox, shown, tar};
 use insta::assert_snapshot;
 use serde_json::json;
 
-/// The help of every command, as `tests/help` has it: one file a command. `UPDATE_HELP=1 cargo test
-/// --test cli help::` writes them.
+/// The help of every command is in `tests/help`, with a file for each command. `UPDATE_HELP=1 cargo
+/// test --test cli help::` writes the files.
 ///
-/// A section that says the same in several commands is stored with `index` alone.
+/// A section that several commands share is only stored with `index`.
 #[test]
 fn help_of_every_command() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help");
@@ -51,7 +51,7 @@ fn help_of_every_command() {
     }
 }
 
-/// The pages of a command and of those below it.
+/// The pages of a command and of its subcommands.
 fn collect(sandbox: &Sandbox, command: &mut Vec<String>, pages: &mut Vec<(String, String)>) {
     let args: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
     let page = sandbox.run(&args);
@@ -69,7 +69,7 @@ fn collect(sandbox: &Sandbox, command: &mut Vec<String>, pages: &mut Vec<(String
     }
 }
 
-/// A page, cut before each heading.
+/// A page, split before each heading.
 fn sections(page: &str) -> Vec<&str> {
     let mut cuts = vec![0];
     let mut at = 0;
@@ -84,20 +84,20 @@ fn sections(page: &str) -> Vec<&str> {
     cuts.windows(2).map(|cut| &page[cut[0]..cut[1]]).collect()
 }
 
-/// The options that a page lists.
+/// The options on a page.
 fn options(page: &str) -> Vec<&str> {
-    // Without a letter they are as far in as those behind one; their text is further in.
+    // Options without a letter are aligned with the others. Descriptions are indented further.
     let lines = page.lines().filter(|line| line.starts_with("  -") || line.starts_with("      --"));
     lines.filter_map(|line| line.split([' ', ',', '=', '[', '.']).find(|word| word.starts_with("--"))).collect()
 }
 
-/// `-h` is a choice of what `--help` says, in the same order, without the variables.
+/// `-h` shows a part of `--help`, in the same order, without the variables.
 #[test]
 fn short_help_is_short() {
     let sandbox = Sandbox::new();
     let mut pages = vec![];
     collect(&sandbox, &mut vec![], &mut pages);
-    // The -h of ls is that of ls.
+    // In ls, -h is the option of ls.
     for (name, long) in pages.iter().filter(|(name, _)| name != "ociseek ls") {
         let args: Vec<&str> = name.split(' ').skip(1).chain(["-h"]).collect();
         let short = sandbox.run(&args);
@@ -121,7 +121,7 @@ fn short_help_is_short() {
     };
     let headings = headings(&index);
     assert_eq!((headings[0].as_str(), headings.last().unwrap().as_str()), ("Options:", "Output:"), "{headings:?}");
-    // Nothing typed is answered with it too.
+    // It is also shown if there are no arguments.
     assert!(!sandbox.run(&[]).contains("[env"));
 }
 
@@ -228,7 +228,8 @@ fn every_option_of_index_has_an_environment_variable() {
         })
         .filter_map(|line| line.strip_prefix("--"))
         .filter_map(|line| line.split([' ', '.', '[']).next())
-        // --json is another word for --format json, which has one. -v has OCISEEK_LOG, which says more.
+        // --json is short for --format json, which has a variable. -v has OCISEEK_LOG, which is
+        // more detailed.
         .filter(|name| !matches!(*name, "help" | "version" | "json") && !name.starts_with('-'))
         .collect();
     assert!(options.len() >= 20, "{options:?}");
@@ -269,7 +270,7 @@ fn one_variable_names_the_queue() {
         let refused = shown(sandbox.command(args).env("OCISEEK_QUEUE", "no queue"));
         assert!(refused.contains("invalid value 'no queue' for '$OCISEEK_QUEUE'"), "{args:?}: {refused}");
     }
-    // What it was called before, for services that are set up.
+    // The earlier name, for installed services.
     for args in &commands[1..] {
         let refused = shown(sandbox.command(args).env("OCISEEK_HOOK_QUEUE", "no queue"));
         assert!(refused.contains("invalid value 'no queue'"), "{args:?}: {refused}");
@@ -307,7 +308,7 @@ fn words_of_other_tools_get_a_hint() {
         assert!(line.contains(hint), "{args:?}: {line}");
         assert!(!said.contains("similar") && said.ends_with("--- status 2 ---"), "{args:?}: {said}");
     }
-    // What is only mistyped gets clap's.
+    // For a mere typing error, clap has a suggestion.
     let mistyped = sandbox.run(&["inspct", "app"]);
     assert!(
         mistyped.contains("similar subcommands exist: 'list', 'inspect'") && !mistyped.contains("hint:"),

@@ -1,5 +1,5 @@
-//! Ztocs that somebody made to do harm, put to `ztoc extract`: an error, or files that are what the
-//! layer holds; never a panic, a hang, or a byte outside of the output.
+//! Hostile ztocs for `ztoc extract`: it must fail or write the layer's content, but never panic,
+//! hang, or write outside the output directory.
 
 use crate::support::sandbox;
 use std::fs::File;
@@ -17,13 +17,14 @@ use ociseek::time::Time;
 use ociseek::tree::Tree;
 use ociseek::ztoc::{Checkpoint, Checkpoints, FileKind, FileMetadata, Ztoc, decode, encode};
 
-/// Many times what any case takes.
+/// Much longer than any case takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Case {
     name: String,
     ztoc: Vec<u8>,
-    /// The bytes that come out may be wrong: no digest covers windows and places of checkpoints (CATALOGUE d8).
+    /// Whether the extracted bytes may be wrong, because no digest covers windows and the positions
+    /// of checkpoints (CATALOGUE d8).
     may_lie: bool,
 }
 
@@ -192,7 +193,8 @@ fn cases(whole: &Ztoc) -> Vec<Case> {
         let mut bytes = encoded.clone();
         for _ in 0..1 + number % 5 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Windows are most of the bytes, and least of what is parsed: the tables lie before and behind them.
+            // Windows are most of the bytes, but little is parsed in them. The tables are before
+            // and after them.
             let at = (state >> 33) as usize % 20_000;
             let at = if number % 2 == 0 { at % bytes.len() } else { bytes.len() - 1 - at % bytes.len() };
             bytes[at] = (state >> 20) as u8;
@@ -202,7 +204,7 @@ fn cases(whole: &Ztoc) -> Vec<Case> {
     cases
 }
 
-/// Everything below a directory: path, and content of what is a regular file.
+/// Everything below a directory: paths, with the content of regular files.
 fn found(dir: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     let (mut found, mut open) = (Vec::new(), vec![dir.to_owned()]);
     while let Some(dir) = open.pop() {
@@ -220,7 +222,7 @@ fn found(dir: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     found
 }
 
-/// Extracts, if the ztoc can be used at all, and says how that ended.
+/// Extracts if the ztoc is usable at all, and returns the result.
 fn run(ztoc: &[u8], layer: &File, out: &Path) -> Option<Result<Extracted, ExtractError>> {
     let table = SpanTable::new(Arc::new(decode(ztoc).ok()?)).ok()?;
     let mut output = Output::new(out, false).expect("the directory can be made");
@@ -245,7 +247,7 @@ fn no_ztoc_does_harm() {
         let started = Instant::now();
         let result = run(&case.ztoc, &File::open(&layer).expect("is there"), &out);
         assert!(started.elapsed() < PATIENCE, "{} took {:?}", case.name, started.elapsed());
-        // Outside of the output nothing has changed; in it is nothing half-done.
+        // Nothing outside the output has changed, and the output has no incomplete files.
         let outside: Vec<_> = found(jail.path()).into_iter().filter(|(path, _)| !path.starts_with(&out)).collect();
         assert_eq!(outside.len(), 4, "{}: {outside:?}", case.name);
         assert_eq!(std::fs::read(&canary).expect("is there"), b"canary", "{}", case.name);
@@ -272,7 +274,7 @@ fn no_ztoc_does_harm() {
                 assert_eq!(done.files + done.hard_links, contents.len() as u64, "{}", case.name);
             }
         }
-        // The other readers of a ztoc stand it as well.
+        // The other readers of a ztoc must cope with it too.
         if let Ok(ztoc) = decode(&case.ztoc) {
             let _ = Tree::flatten([&ztoc.files[..]]);
             let mut proof = LayerProof::new(Some(Arc::new(ztoc)), Algorithm::Sha256, Algorithm::Sha256);
@@ -337,12 +339,12 @@ fn a_symlink_in_the_output_is_not_followed() {
     std::fs::write(path("layer"), gzip(&tar(), 6)).expect("written");
     let ztoc = encode(&ztoc(&gzip(&tar(), 6), SPAN));
     let layer = File::open(path("layer")).expect("is there");
-    // In place of a directory ...
+    // As the output directory ...
     std::fs::create_dir(path("out1")).expect("made");
     std::os::unix::fs::symlink("../elsewhere", path("out1/dir")).expect("linked");
     let error = run(&ztoc, &layer, &path("out1")).expect("a ztoc").unwrap_err();
     assert!(matches!(error, ExtractError::Write { .. }), "{error}");
-    // ... and of a file: with leave to replace, the link itself is.
+    // ... and in place of a file: with permission to replace, the link itself is replaced.
     std::fs::create_dir_all(path("out2/dir")).expect("made");
     std::os::unix::fs::symlink("../../elsewhere/file", path("out2/dir/file0")).expect("linked");
     let error = run(&ztoc, &layer, &path("out2")).expect("a ztoc").unwrap_err();

@@ -280,14 +280,15 @@ fn rules_for_what_is_there() {
     let smaller = run(&["--span-size=16KiB"]);
     assert_eq!(smaller["replaced"], Value::from(vec![ours["index"]["digest"].clone()]));
     assert_eq!(referrers(&sandbox, "img").len(), 2);
-    // Unless all are to go.
+    // Unless all should be replaced.
     let replaced = run(&["--existing=replace"]);
     assert_eq!(replaced["replaced"].as_array().unwrap().len(), 2);
     assert_eq!(referrers(&sandbox, "img").len(), 1);
     assert_eq!(run(&["--existing=replace"])["status"], "already-there");
 }
 
-/// An index of another span size is there already: its ztoc is a guide to the layer, right or not, and changes nothing.
+/// An existing index with another span size: its ztoc is a guide to the layer, right or wrong, and
+/// does not affect the result.
 #[test]
 fn an_index_of_other_options_changes_nothing() {
     let sandbox = Sandbox::new();
@@ -307,7 +308,7 @@ fn an_index_of_other_options_changes_nothing() {
     let fresh = run("1MiB", "oci:fresh");
     assert_ne!(first, fresh);
     assert_eq!(run("1MiB", "oci:img"), fresh);
-    // The ztoc that is there now can be had no more.
+    // The ztoc of the new index is no longer available.
     let index = sandbox.path("fresh/blobs").join(fresh.as_str().unwrap().replace(':', "/"));
     let index: Value = serde_json::from_slice(&std::fs::read(index).unwrap()).unwrap();
     let ztoc = index["layers"][0]["digest"].as_str().unwrap().replace(':', "/");
@@ -329,7 +330,7 @@ fn a_dry_run_writes_nothing() {
     assert!(!sandbox.path("out").exists());
     let after: Vec<_> = sandbox.files("").into_iter().filter(|(p, _)| !p.starts_with(sandbox.path("cache"))).collect();
     assert!(before == after);
-    // What it promised is what comes.
+    // The actual result must equal the predicted one.
     let real = sandbox.json(0, &args.iter().copied().filter(|a| *a != "--dry-run").collect::<Vec<_>>());
     assert_eq!(real["images"][0]["manifests"][0]["index"], dry["images"][0]["manifests"][0]["index"]);
 }
@@ -345,7 +346,7 @@ fn the_cache_spares_reading() {
     assert_eq!(second["bytes_read"], 0);
     assert_eq!(second["images"][0]["manifests"][0]["layers"][0]["origin"], "cache");
     assert_eq!(second["images"][0]["manifests"][0]["index"], first["images"][0]["manifests"][0]["index"]);
-    // Where the cache cannot be, the work is done without it.
+    // Without a usable cache directory, the work is done without a cache.
     std::fs::write(sandbox.path("file"), "").unwrap();
     let text = sandbox.run(&["index", "-q", "--cache-dir=file/x", "--min-layer-size=0", "oci:img"]);
     assert!(text.ends_with("--- status 0 ---"), "{text}");
@@ -519,11 +520,11 @@ fn a_wrong_value_is_told_with_the_variable_that_it_came_from() {
     For more information, try '--help'.
     --- status 2 ---
     ");
-    // What is typed stands before the variable.
+    // Arguments take precedence over variables.
     let mut command = sandbox.command(&["index", "--span-size=x", "oci:img"]);
     let typed = shown(command.env("OCISEEK_SPAN_SIZE", "abc"));
     assert!(typed.contains("invalid value 'x' for '--span-size <SIZE>'"), "{typed}");
-    // A variable does not make its option a part of the usage.
+    // A variable does not add its option to the usage line.
     let usage = shown(sandbox.command(&["index"]).env("OCISEEK_CACHE_DIR", "/nowhere"));
     assert!(usage.contains("Usage: ociseek index [OPTIONS] <IMAGE>...\n"), "{usage}");
 }
@@ -564,7 +565,7 @@ fn many_at_once_leave_one_index() {
     assert_eq!(referrers(&sandbox, "img").len(), 1);
 }
 
-/// An index that lists `manifests`, as one more level around it.
+/// An index that lists `manifests`, nested in further indexes.
 fn nested(layout: &Layout, levels: usize, image: Value) -> Value {
     (0..levels).fold(image, |inner, _| layout.image_index(&[inner]))
 }

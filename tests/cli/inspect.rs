@@ -36,7 +36,7 @@ fn an_image_with_an_index() {
     --- stderr ---
     --- status 0 ---
     "#);
-    // What each consumer makes of it is checked in `consumers`.
+    // The verdicts of the consumers are checked in `consumers`.
     let text = sandbox.run(&["inspect", "--format=json", "oci:img"]);
     let before = text.split_once("\"consumers\": [").unwrap().0;
     assert_snapshot!(before, @r#"
@@ -166,7 +166,7 @@ fn one_ztoc() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     sandbox.run(&index(&["oci:img"]));
-    // By its layer.
+    // Selected by its layer.
     assert_snapshot!(sandbox.run(&["inspect", "--ztoc=d92a9332da0b", "oci:img"]), @r#"
     ztoc sha256:cb4de5f71533033896ad9f3c3d283dd00a4a2eb0a4712d6345cb40dad6813f89
     size               840 bytes
@@ -260,13 +260,13 @@ fn an_index_of_version_2() {
     --- stderr ---
     --- status 0 ---
     "#);
-    // One of version 1 beside it is not taken.
+    // An attached index of version 1 is not used.
     sandbox.run(&index(&["--quiet", "oci:enabled"]));
     let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:enabled"]);
     let indexes = inspected["manifests"][0]["indexes"].as_array().unwrap();
     let facts: Vec<_> = indexes.iter().map(|i| json!([i["version"], i["found_by"], i["chosen"]])).collect();
     assert_eq!(facts, [json!([2, "annotation", true]), json!([1, "layout", false])]);
-    // Unless it is asked for.
+    // Unless it is requested.
     let asked = indexes[1]["digest"].as_str().unwrap();
     let inspected = sandbox.json(0, &["inspect", "--format=json", "--index", asked, "oci:enabled"]);
     assert_eq!(inspected["manifests"][0]["indexes"][1]["chosen"], true);
@@ -278,7 +278,7 @@ fn indexes_that_cannot_be_used() {
     small_image(&sandbox.path("img"));
     sandbox.run(&index(&["oci:img"]));
     enabled(&sandbox);
-    // The manifest names an index that is gone.
+    // The manifest names an index that does not exist.
     let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:enabled"]);
     let digest = inspected["manifests"][0]["indexes"][0]["digest"].as_str().unwrap();
     std::fs::remove_file(sandbox.path("enabled/blobs/sha256").join(&digest["sha256:".len()..])).unwrap();

@@ -1,5 +1,5 @@
-//! The JSON documents: each is as `docs/schema` says, and the same fact has the same shape in all of them.
-//! [`Sandbox::json`] checks the first wherever a test reads a document.
+//! The JSON documents: each matches `docs/schema`, and the same facts have the same form in all of
+//! them. [`Sandbox::json`] checks the first in every test that reads a document.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ fn what_is_not_described_is_found() {
     }
 }
 
-/// An image in a layout, indexed.
+/// An indexed image in a layout.
 fn indexed() -> Sandbox {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
@@ -46,7 +46,7 @@ fn a_manifest_is_the_same_object_everywhere() {
     assert_eq!(&sandbox.json(0, &["verify", "--json", "oci:img:v1"])["manifests"][0]["manifest"], manifest);
     let listed = sandbox.json(0, &["ls", "--json", "oci:img:v1"]);
     assert_eq!(&listed["manifest"], manifest);
-    // Here only the digest is known.
+    // Only the digest is known here.
     let digest_alone = json!({"media_type": null, "digest": manifest["digest"], "size": null});
     for args in [&["list", "--json", "oci:img"][..], &["rm", "--json", "--dry-run", "oci:img:v1"]] {
         let document = sandbox.json(0, args);
@@ -107,7 +107,8 @@ fn every_command_fails_in_json_too() {
         let error = &document["error"];
         assert!(error["message"].as_str().is_some_and(|text| text.contains("nothing")), "{args:?}: {document}");
         assert_eq!(error["causes"].as_array().map(Vec::is_empty), Some(false));
-        // People read the same on standard error, and nothing here without JSON.
+        // The same text for people goes to standard error, and without --json nothing goes to
+        // standard output.
         let text: Vec<&str> = args.iter().copied().filter(|arg| *arg != "--json").collect();
         let output = sandbox.command(&text).output().unwrap();
         assert!(output.stdout.is_empty() || args[0] == "list", "{text:?}");

@@ -1,4 +1,4 @@
-//! The program on files: its output, its exit status, its caches, damaged and hostile input.
+//! Tests of the program on files: output, exit status, caches, damaged and hostile input.
 
 #![allow(unreachable_pub, reason = "nothing outside of a test program could reach it")]
 

@@ -1,6 +1,6 @@
-//! Memory does not grow with a layer, but for its checkpoints and its list of files.
+//! Memory does not grow with a layer, except for its checkpoints and its list of files.
 //!
-//! The layer is made on the fly and piped into the real binary. It has 10 GiB in CI, 1 GiB elsewhere.
+//! The layer is generated and piped into the program. It has 10 GiB in CI, and 1 GiB elsewhere.
 
 use crate::support::tarball;
 use std::io::Write;
@@ -10,7 +10,7 @@ use flate2::{Compress, Compression, FlushCompress};
 
 const MIB: u64 = 1 << 20;
 
-/// One MiB of text and noise, as a run of deflate blocks that need nothing from before them.
+/// One MiB of text and noise, as deflate blocks that do not refer to earlier data.
 fn segment() -> (Vec<u8>, Vec<u8>) {
     let mut state = 1u32;
     let plain: Vec<u8> = (0..MIB)
@@ -25,7 +25,7 @@ fn segment() -> (Vec<u8>, Vec<u8>) {
     (plain, deflated)
 }
 
-/// Writes the gzip of a tar with one file of so many MiB.
+/// Writes the gzip of a tar with a file of `mib` MiB.
 fn write_layer(out: &mut impl Write, mib: u64) -> std::io::Result<()> {
     let (plain, deflated) = segment();
     let stored = |out: &mut dyn Write, data: &[u8], last: u8| {
@@ -50,7 +50,7 @@ fn write_layer(out: &mut impl Write, mib: u64) -> std::io::Result<()> {
     out.write_all(&((512 + mib * MIB + 1024) as u32).to_le_bytes())
 }
 
-/// The peak resident size of a process in KiB, as long as it runs.
+/// The peak resident size of a process in KiB, while it runs.
 fn peak_kib(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.trim().strip_suffix(" kB")?.parse().ok()

@@ -1,4 +1,5 @@
-//! Prefetch lists: what `index` and `convert` write, beside soci's own library, and what a mount makes of them.
+//! Prefetch lists written by `index` and `convert`, compared with soci's own library, and their use
+//! by mounts.
 
 use crate::support::soci;
 use std::path::Path;
@@ -9,7 +10,8 @@ use serde_json::{Value, json};
 
 const PREFETCH: &str = "application/vnd.amazon.soci.prefetch.v1+json";
 
-/// A tar of files of pseudo-random bytes, and of links (a target that begins with `=` makes a hard one).
+/// A tar with files of pseudo-random bytes, and links (a target that begins with `=` makes a hard
+/// link).
 fn layer(entries: &[(&str, &str, usize)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     let mut state = 88_172_645_463_325_252_u64;
@@ -38,7 +40,8 @@ fn layer(entries: &[(&str, &str, usize)]) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-/// An image of three layers in `oci:img:v1`; the topmost one takes `srv/old` away and has a new `srv/a`.
+/// An image with three layers in `oci:img:v1`. The top layer removes `srv/old` and has a new
+/// `srv/a`.
 fn image(sandbox: &Sandbox) {
     let mut layout = Layout::new(&sandbox.path("img"));
     let layers = [
@@ -50,13 +53,13 @@ fn image(sandbox: &Sandbox) {
     layout.tag(image, "v1");
 }
 
-/// The document of a digest in the layout `img`.
+/// The document with a digest in the layout `img`.
 fn document(dir: &Path, digest: &Value) -> Value {
     let hex = &digest.as_str().unwrap()["sha256:".len()..];
     serde_json::from_slice(&std::fs::read(dir.join("blobs/sha256").join(hex)).unwrap()).unwrap()
 }
 
-/// The ranges of each prefetch artifact of the index that a run reports, by the place of its layer.
+/// The ranges of each prefetch artifact in the index of a report, by the number of its layer.
 fn lists(sandbox: &Sandbox, report: &Value) -> Vec<(usize, Vec<(u64, u64)>)> {
     let dir = sandbox.path("img");
     let manifest = &report["images"][0]["manifests"][0];
@@ -90,23 +93,23 @@ fn paths_lists_and_profiles_become_spans_of_the_layers_that_hold_the_files() {
     let first = run(&args);
     let found = lists(&sandbox, &first);
     assert_eq!(found.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [0, 1, 2], "{found:?}");
-    // 4 KiB in the middle of srv/b are in one span or two, all of srv/a in several.
+    // 4 KiB in the middle of srv/b are in one or two spans, the whole of srv/a in several.
     let spans = |place: usize| found[place].1.iter().map(|(start, end)| end - start + 1).sum::<u64>();
     assert!((1..=2).contains(&spans(0)) && spans(1) >= 6 && spans(2) >= 2, "{found:?}");
     let digest = &first["images"][0]["manifests"][0]["index"]["digest"];
 
-    // The same again, and a run that asks for no list, leave it as it is.
+    // The same list again, or none, changes nothing.
     for args in [&args[..], &[]] {
         let again = run(args);
         let manifest = &again["images"][0]["manifests"][0];
         assert_eq!((&manifest["status"], &manifest["index"]["digest"]), (&json!("already-there"), digest), "{again}");
     }
 
-    // Another list takes its place.
+    // Another list replaces it.
     let other = run(&["--prefetch-file=/srv/link"]);
     assert_eq!(lists(&sandbox, &other).iter().map(|(place, _)| *place).collect::<Vec<_>>(), [0]);
 
-    // What is not there is a warning; what is no list is an error.
+    // A missing file is a warning, an invalid list an error.
     let said = sandbox.run(&index(&["--dry-run", "--prefetch-file=/srv/old", "oci:img:v1"]));
     assert!(
         said.contains("warning: \"/srv/old\" is not prefetched: no such file or directory: \"/srv/old\""),
@@ -147,7 +150,7 @@ fn the_bytes_are_those_of_soci() {
     }
 }
 
-/// The lists by the places of their layers, as a report has them.
+/// The lists in a report, by the numbers of their layers.
 fn reported(report: &Value, prefetch: &Value) -> Vec<(usize, Vec<(u64, u64)>)> {
     let layers: Vec<&Value> = report["layers"].as_array().unwrap().iter().map(|layer| &layer["digest"]).collect();
     let list = |list: &Value| {
@@ -196,7 +199,7 @@ fn reports_say_what_is_prefetched() {
     let said = sandbox.run(&["inspect", "oci:img:v1"]);
     assert!(said.contains(&line), "{said}");
 
-    // A list that is lost is told, and the rest is shown.
+    // A missing list is reported, and the rest is shown.
     let artifact = manifest["prefetch"]["layers"][0]["artifact"].as_str().unwrap();
     std::fs::remove_file(sandbox.path("img/blobs/sha256").join(&artifact["sha256:".len()..])).unwrap();
     let said = sandbox.run(&["inspect", "oci:img:v1"]);
@@ -223,7 +226,7 @@ fn a_list_is_carried_over_when_its_index_is_built_again() {
     let fine = lists(&sandbox, &first);
     assert_eq!(fine.len(), 2);
 
-    // By a newer version of this program, with other spans, and with the first ones again.
+    // With a newer version of this program and other spans, and then with the first ones again.
     let newer = run(&["--span-size=16KiB"]);
     let manifest = &newer["images"][0]["manifests"][0];
     assert_eq!((&manifest["status"], &manifest["prefetch"]["carried_over"]), (&json!("attached"), &json!(true)));
@@ -246,7 +249,7 @@ fn a_list_is_carried_over_when_its_index_is_built_again() {
     let said = sandbox.run(&text);
     assert!(said.contains(", carried over from the previous index"), "{said}");
 
-    // What cannot be carried over is said, and the index is built without it.
+    // A list that cannot be carried over is reported, and the index is built without it.
     let lost = again["images"][0]["manifests"][0]["prefetch"]["layers"][0]["artifact"].as_str().unwrap().to_owned();
     std::fs::remove_file(sandbox.path("img/blobs/sha256").join(&lost["sha256:".len()..])).unwrap();
     let said = sandbox.run(&text);
@@ -265,7 +268,7 @@ fn a_list_is_carried_over_when_an_image_is_converted_again() {
     assert_eq!(first["manifests"][0]["prefetch"]["carried_over"], false);
     let again = run("oci:img:v1", "oci:v2:v1", &[]);
     assert_eq!((&again["status"], &again["digest"]), (&json!("already-there"), &first["digest"]));
-    // By another tool, into its place; and of the enabled image itself, under another name.
+    // Converted by another tool, to the same name; and from the enabled image to another name.
     for (from, to) in [("oci:img:v1", "oci:v2:v1"), ("oci:v2:v1", "oci:other:v1")] {
         let other = run(from, to, &["--build-tool-identifier=other"]);
         let (new, old) = (&other["manifests"][0]["prefetch"], &first["manifests"][0]["prefetch"]);

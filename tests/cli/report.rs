@@ -1,5 +1,5 @@
-//! `ociseek report`: the facts, the page that is made of them, and what hostile images cannot do to it.
-//! What a browser makes of the page is in tests/system/report.rs.
+//! `ociseek report`: the facts, their page, and its resistance to hostile images.
+//! tests/system/report.rs tests the page in a browser.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use crate::support::report::{Image, NAMES};
 use crate::support::sandbox::{GZIP, PLAIN, Sandbox, gzip, index, masked, tar};
 
-/// The two zero blocks behind the entries of a tar, in bytes.
+/// The two zero blocks after the entries of a tar, in bytes.
 const END: usize = 1024;
 
-/// A base, a layer over it that replaces one of its files, and a tiny one.
+/// A base layer, a layer that replaces one of its files, and a tiny layer.
 fn image(sandbox: &Sandbox) {
     let mut entries = tar(2, 2, 30_000);
     entries.truncate(entries.len() - END);
@@ -46,7 +46,7 @@ fn profile(sandbox: &Sandbox, reads: &[(&str, u64, u64)]) {
     std::fs::write(sandbox.path("start.jsonl"), reads.iter().map(line).collect::<String>()).unwrap();
 }
 
-/// A start that reads the second file of the base and a part of one of the upper layer.
+/// A start that reads the second file of the base and a part of a file in the upper layer.
 fn indexed_with_profile() -> Sandbox {
     let sandbox = Sandbox::new();
     image(&sandbox);
@@ -61,7 +61,7 @@ fn page(sandbox: &Sandbox, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The same facts give the same bytes, so that the page can be compared with one that was looked at.
+/// The same facts give the same bytes, so the page can be compared with one that was reviewed.
 #[test]
 fn the_page_is_the_one_that_was_looked_at() {
     let sandbox = indexed_with_profile();
@@ -84,8 +84,8 @@ fn the_page_is_the_one_that_was_looked_at() {
 fn what_a_start_reads() {
     let sandbox = indexed_with_profile();
     let report = sandbox.json(0, &["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
-    // The second file of the base lies at 51,200 to 101,200. A span has three blocks of 8,000
-    // bytes: the first border behind 16 KiB.
+    // The second file of the base is at 51,200 to 101,200. A span has three blocks of 8,000 bytes,
+    // up to the first border after 16 KiB.
     let layers = report["layers"].as_array().unwrap();
     let read: Vec<Vec<u64>> = layers
         .iter()
@@ -104,7 +104,7 @@ fn what_a_start_reads() {
     assert_eq!(largest[0], json!({"path": "dir1/file1", "size": 50_000, "layer": 0, "read": true}));
     let indexed = sandbox.json(0, &index(&["--json", "oci:img"]));
     assert_eq!(report["coverage"], indexed["images"][0]["manifests"][0]["coverage"]);
-    // All estimates here are of larger spans: one for each layer, and nothing to bound.
+    // All estimates here are for larger spans: one for each layer, without an upper bound.
     let sizes: Vec<_> =
         report["sizes"].as_array().unwrap()[1..].iter().map(|size| &size["read_bytes_at_most"]).collect();
     assert_eq!(sizes, [&Value::Null; 4]);
@@ -165,7 +165,7 @@ fn spans_and_layers_without_end_make_a_page_of_some_hundred_kilobytes() {
     let sandbox = Sandbox::new();
     let mut tars = vec![tar(1, 6000, 600)];
     tars.extend((2..110).map(|seed| tar(seed, 1, 10)));
-    // One blob may be two layers.
+    // A blob may be used for two layers.
     tars.push(tars[0].clone());
     let layers: Vec<_> = tars.iter().map(|tar| (PLAIN, tar.clone())).collect();
     Image { layers: &layers, tars: &tars, history: Value::Null }.write(&sandbox.path("img"));
@@ -204,9 +204,9 @@ fn hostile_names_stay_text() {
     }
     assert!(page.contains("&lt;script&gt;") && page.contains("\\u{202e}") && page.contains("\\xff"));
     assert!(page.contains("made by <bdi>&lt;i&gt;x&lt;/i&gt;</bdi>"));
-    // What a terminal must not see, a page has no use for either, but for the ends of its own lines.
+    // The page has no control characters except newlines.
     assert!(page.chars().all(|c| c == '\n' || !c.is_control()));
-    // Programs get the names as they are.
+    // Programs get the unescaped names.
     let report = sandbox.json(0, &["report", "--json", "--no-cache", "oci:img"]);
     let named = report["layers"][0]["groups"][0]["largest"].to_string();
     assert!(named.contains("path_b64"), "{named}");
@@ -221,7 +221,7 @@ fn where_it_goes() {
     assert_eq!(page(&sandbox, &["--output=-", "oci:img"]), printed);
     assert_eq!(page(&sandbox, &["--output=page.html", "oci:img"]), "");
     assert_eq!(std::fs::read_to_string(sandbox.path("page.html")).unwrap(), printed);
-    // A page that is there stays where there is no new one.
+    // An existing page is kept if there is no new one.
     std::fs::write(sandbox.path("start.jsonl"), "").unwrap();
     let args = ["report", "--no-cache", "--output=page.html", "--profile=start.jsonl", "oci:img"];
     assert_snapshot!(sandbox.run(&args), @"

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM while the program waits for a registry that has stopped to answer.
+//! SIGINT and SIGTERM while the program waits for a registry that does not respond.
 
 use crate::support::sandbox;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,8 @@ use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox};
 use ociseek::digest::Digest;
 use serde_json::json;
 
-/// A registry whose one image has a layer of which only the first bytes ever come. Tells each request line.
+/// A registry with one image, which only sends the first bytes of a layer. Reports each request
+/// line.
 fn stalling_registry() -> (String, Receiver<String>) {
     let layer = json!({"mediaType": GZIP, "digest": Digest::sha256(b"layer"), "size": 50_000_000});
     let config = json!({"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2});
@@ -57,7 +58,7 @@ fn serve(mut stream: TcpStream, manifest: &str, requests: &Sender<String>) {
         if stream.write_all(answer.as_bytes()).is_err() {
             return;
         }
-        // The test must not signal before the program is in the middle of the layer.
+        // The test must not send a signal before the program reads the layer.
         let _ = requests.send(request);
     }
 }
@@ -67,7 +68,7 @@ fn send(signal: &str, child: &Child) {
     assert!(status.success());
 }
 
-/// Waits for the program to end, but not for long; gives its status and standard error.
+/// Waits a limited time for the program to exit. Returns its status and standard error.
 fn end(mut child: Child) -> (Option<i32>, String) {
     let begun = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -109,7 +110,8 @@ fn an_interrupted_ztoc_is_not_written() {
         let sandbox = Sandbox::new();
         let mut command = sandbox.command(&["ztoc", "create", "-", "--output", "z"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // The program takes more than a pipe holds only when it is at work, and its signal handlers stand by then.
+        // If the program reads more than a pipe holds, it has started, and its signal handlers are
+        // installed.
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(&sandbox::tar(1, 1, 1 << 20)[..600 << 10]).unwrap();
         send(signal, &child);

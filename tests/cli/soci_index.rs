@@ -1,4 +1,4 @@
-//! The SOCI index manifest, as the command writes it, against the bytes of soci's own MarshalIndex.
+//! Compares the SOCI index manifest of the command with the bytes of soci's own MarshalIndex.
 
 use crate::support::soci;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn index_manifest_is_that_of_soci() {
     let manifest = &report["images"][0]["manifests"][0];
     let ours = read(&layout, manifest["index"]["digest"].as_str().expect("an index"));
 
-    // What soci would have built, from its own ztocs.
+    // The manifest that soci would have built from its own ztocs.
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/demo");
     let mut build = Oracle::new(&oracle, "build");
     let layers = manifest["layers"].as_array().expect("layers");

@@ -1,4 +1,4 @@
-//! The cache of decoded spans: what it keeps, what it drops, and that it fails nobody.
+//! The cache of decoded spans: what it keeps and drops, and that it never causes failures.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -126,7 +126,7 @@ fn damage_of_every_kind_is_dropped() {
     check("a directory");
     fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
     check("a file of a tebibyte");
-    // Sound, but another span's.
+    // Valid, but another span's.
     let other = self::span(4, PIECE + 100);
     cache.put(&key(&other), &other);
     let stranger = entries(dir.path()).into_iter().find(|p| *p != path).unwrap();
@@ -186,12 +186,12 @@ fn a_directory_that_was_deleted_is_made_again() {
     assert_eq!(recorder.events().len(), 0, "{:?}", recorder.events());
 }
 
-/// A full disk: a write that fails is no more than an entry that is not there.
+/// A full disk: a failed write only means that the entry is missing.
 #[test]
 fn a_file_size_limit_is_like_a_full_disk() {
     if std::env::var_os("OCISEEK_TEST_FULL").is_none() {
         let me = this_test(module_path!(), "a_file_size_limit_is_like_a_full_disk");
-        // 64 KiB, and no signal for what passes it.
+        // 64 KiB, without a signal when the limit is exceeded.
         let mut limited = Command::new("sh");
         limited.args(["-c", "trap '' XFSZ; ulimit -f 128; exec \"$0\" \"$@\""]);
         let run = limited.arg(me.get_program()).args(me.get_args()).env("OCISEEK_TEST_FULL", "1").output().unwrap();
@@ -221,11 +221,11 @@ fn the_least_used_spans_go_first() {
     for (number, span) in spans.iter().enumerate() {
         let before = entries(dir.path());
         cache.put(&key(span), span);
-        // So that they differ in age as if they had come long ago.
+        // The entries need different ages.
         let new = entries(dir.path()).into_iter().find(|path| !before.contains(path)).unwrap();
         let old = SystemTime::now() - Duration::from_secs(5000 - number as u64 * 100);
         fs::File::options().append(true).open(new).unwrap().set_modified(old).unwrap();
-        // Using the first one keeps it.
+        // A used entry is kept.
         assert!(read(&cache, &spans[0]).is_some(), "{number}");
         let total: u64 = entries(dir.path()).iter().map(|p| p.metadata().unwrap().len()).sum();
         assert!(total <= 1_000_000, "{total}");
@@ -235,7 +235,7 @@ fn the_least_used_spans_go_first() {
     let huge = span(99, 600_000);
     cache.put(&key(&huge), &huge);
     assert!(read(&cache, &huge).is_none(), "more than half of the cache");
-    // What another process wrote counts.
+    // Entries of other processes count too.
     let others = open(dir.path());
     for seed in 100..130 {
         others.put(&key(&span(seed, 100_000)), &span(seed, 100_000));
@@ -247,7 +247,7 @@ fn the_least_used_spans_go_first() {
     assert!(total <= 1_000_000, "{total}");
 }
 
-/// Not a test of its own: what the processes of the tests below run.
+/// Not a test, but the function of processes that the tests below start.
 #[test]
 fn child_writer() {
     let Some((dir, rounds)) = written_by_this_process() else { return };
@@ -277,7 +277,7 @@ fn many_processes_at_once_and_kill_9() {
     }
 }
 
-/// Every entry that is there under its name is whole.
+/// Every entry that exists under its name is complete.
 fn check_all(dir: &Path) {
     let cache = open(dir);
     let there = entries(dir).len();

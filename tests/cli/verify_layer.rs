@@ -1,4 +1,4 @@
-//! Every kind of damage to a layer or its ztoc is found, and named.
+//! Every kind of damage to a layer or its ztoc is found and named.
 
 use crate::support::sandbox;
 use crate::support::tarball;
@@ -22,7 +22,7 @@ fn differences(ztoc: &Ztoc, layer: &[u8]) -> Vec<Difference> {
     proof(ztoc, layer, 64 << 10).differences
 }
 
-/// The different codes, sorted.
+/// The distinct codes, sorted.
 fn codes(differences: &[Difference]) -> Vec<&'static str> {
     let mut codes: Vec<_> = differences.iter().map(|found| found.code().word()).collect();
     codes.sort();
@@ -72,7 +72,7 @@ fn a_layer_without_a_ztoc_has_its_digests() {
     }
 }
 
-/// A way to tamper with a ztoc, and the codes that must come of it.
+/// A change to a ztoc, and the codes that it must cause.
 type Damage = (&'static str, fn(&mut Ztoc), &'static [&'static str]);
 
 #[test]
@@ -158,7 +158,7 @@ fn tampering_with_the_ztoc_is_found() {
         let mut ztoc = whole.clone();
         damage(&mut ztoc);
         let found = differences(&ztoc, &layer);
-        // A ztoc that consumers refuse for it is named as such besides.
+        // If consumers refuse the ztoc because of the damage, that is reported too.
         let codes: Vec<_> = codes(&found).into_iter().filter(|code| *code != "unservable").collect();
         assert_eq!(codes, *expected, "{name}: {found:?}");
         assert!(found.len() < 40, "{name}: {found:?}");
@@ -229,7 +229,7 @@ fn damage_to_the_layer_is_found() {
         assert!(longer.contains(&"size"), "{longer:?}");
         assert!(!differences(&ztoc, b"").is_empty());
     }
-    // A header of the tar, in a plain layer: the entry after it is not looked at any more.
+    // A damaged tar header in a plain layer. The following entry is no longer examined.
     let ztoc = ztoc(&tar, SPAN);
     let mut flipped = tar.clone();
     flipped[512 + 3] ^= 1;
@@ -244,7 +244,7 @@ fn what_consumers_refuse_is_found() {
     tar.extend(tarball::file("b", b"b"));
     tar.extend(tarball::end());
     let mut ztoc = ztoc(&[tarball::file("a", b"a"), tarball::end()].concat(), SPAN);
-    // As soci's own library would build it, were the global header not there for it.
+    // The ztoc that soci's own library would build without the global header.
     let mut other = ztoc.files[0].clone();
     (other.name, other.offset) = ((*b"b").into(), Uncompressed(2560));
     ztoc.files.push(other);
@@ -285,7 +285,7 @@ fn the_command_lists_differences_and_exits_with_3() {
     assert_eq!(json["differences"][0]["name"], "dir/file1");
     assert_eq!(json["differences"][1]["name_b64"], "/w==");
     assert_eq!(json["more_differences"], 0);
-    // Of another layer, where everything differs, one line says that.
+    // For the ztoc of another layer, where everything differs, a single line says so.
     std::fs::write(sandbox.path("other"), gzip(&[tarball::file("else", &[7; 5000]), tarball::end()].concat(), 6))
         .unwrap();
     let other = ["ztoc", "verify", "--layer", "other", "--ztoc", "right"];
@@ -297,7 +297,7 @@ fn the_command_lists_differences_and_exits_with_3() {
     "#);
     let json = sandbox.json(3, &[&other[..], &["--format=json"]].concat());
     assert_eq!(json["differences"].as_array().map(Vec::len), Some(39));
-    // What is no ztoc any more differs, too.
+    // A file that is no longer a ztoc is a difference too.
     let whole = std::fs::read(sandbox.path("right")).unwrap();
     std::fs::write(sandbox.path("cut"), &whole[..whole.len() / 2]).unwrap();
     let json = sandbox.json(3, &[&verify("cut")[..], &["--format=json"]].concat());

@@ -194,7 +194,7 @@ fn what_is_refused_is_not_written() {
     error: layer.tar: not a usable ztoc: not a ztoc, or a damaged one: an offset at byte 0 points outside the buffer
     --- status 1 ---
     "#);
-    // An old file stays as it was, and no temporary file is left.
+    // The old file is unchanged, and no temporary file remains.
     std::fs::write(sandbox.path("z"), "old").unwrap();
     sandbox.run(&create(&["cut.tgz", "--force", "--output", "z"]));
     assert_eq!(std::fs::read(sandbox.path("z")).unwrap(), b"old");

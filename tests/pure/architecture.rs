@@ -1,10 +1,11 @@
-//! The order of the modules in each crate, and what the compiler cannot say of the pure one. That
-//! it uses nothing of `store` and above is the border between the crates.
+//! Checks the order of the modules in each crate, and properties of the pure crate that the
+//! compiler cannot check. The crates themselves separate it from `store` and later modules.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The folders of the crates' sources, with their modules in the order of lib.rs: a module uses only modules above it.
+/// The source folders of the crates, with their modules in the order of lib.rs: a module only uses
+/// modules before it.
 const CRATES: [(&str, &[&str]); 2] =
     [(PURE, &PURE_ORDER), ("src", &["lock", "logging", "store", "rootfs", "ops", "hook", "cli", "main"])];
 const PURE: &str = "crates/ociseek-layer/src";
@@ -12,10 +13,11 @@ const PURE_ORDER: [&str; 16] = [
     "offset", "time", "budget", "digest", "code", "glob", "progress", "codec", "tar", "ztoc", "fine", "layer", "tree",
     "image", "header", "event",
 ];
-/// What the pure crate may depend on: none of these opens a file or a socket, or reads a clock.
+/// The allowed dependencies of the pure crate. None of them opens files or sockets or reads clocks.
 const PURE_DEPENDENCIES: [&str; 10] =
     ["base64", "bytes", "crc32fast", "flate2", "memchr", "serde", "serde_json", "sha2", "thiserror", "zstd"];
-/// What it may not use of the standard library, in whatever way it is imported, and the one thing there that is pure.
+/// The parts of the standard library that it must not use, however they are imported, and the only
+/// exception.
 const OUTSIDE: [&str; 16] = [
     "std::{",
     "std::env",
@@ -34,7 +36,7 @@ const OUTSIDE: [&str; 16] = [
     "async ",
     ".await",
 ];
-/// Libraries that change their types more often than this one may: what a public error holds of them is boxed.
+/// Libraries that change their types more often than this one may. Public errors box their types.
 const LIBRARIES: [&str; 10] =
     ["async_nats", "axum", "fuser", "hyper", "hyper_util", "reqwest", "rustls", "rustls_pki_types", "url", "webpki"];
 const INSIDE: &str = "std::net::Ipv6Addr";
@@ -56,7 +58,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The lines of a source file that are code of the crate itself: tests, at the end of a file, may use anything.
+/// The code of a source file without its tests, which are at the end and may use anything.
 fn code(path: &Path) -> String {
     let text = std::fs::read_to_string(path).expect("is text");
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
@@ -118,8 +120,8 @@ fn the_pure_crate_has_few_dependencies() {
     assert!(!manifest.contains("build-dependencies") && !manifest.contains("target."), "these are not looked at here");
 }
 
-/// More reasons may come, and the libraries below may go, without a new major version. The command line's errors are
-/// nobody else's.
+/// Adding errors and removing libraries must be possible without a new major version. Errors of the
+/// command line are not public.
 #[test]
 fn errors_are_not_exhaustive_and_hold_no_types_of_other_libraries() {
     let mut files = Vec::new();
@@ -128,7 +130,7 @@ fn errors_are_not_exhaustive_and_hold_no_types_of_other_libraries() {
     let mut count = 0;
     for file in files {
         let text = code(&file);
-        // What is imported from another library, by name, and what is named with its path.
+        // Names imported from another library, and paths into it.
         let mut foreign: Vec<String> = LIBRARIES.map(str::to_owned).into();
         for import in text.split("\nuse ").skip(1).filter_map(|import| import.split(';').next()) {
             if LIBRARIES.iter().any(|library| import.strip_prefix(library).is_some_and(|rest| rest.starts_with("::"))) {
@@ -140,7 +142,8 @@ fn errors_are_not_exhaustive_and_hold_no_types_of_other_libraries() {
             let Some((attributes, body)) = error.split_once("\npub enum ") else { continue };
             count += 1;
             assert!(attributes.contains("#[non_exhaustive]"), "{error}");
-            // Messages may have these words, and so may the names of reasons and fields, at the start of a line.
+            // Messages, and names of errors and fields at the start of a line, may contain these
+            // words.
             let fields = body.lines().filter(|line| !line.trim_start().starts_with("#[error"));
             for word in
                 fields.flat_map(|line| line.trim_start().split([' ', '(', ')', ',', '<', '>', '{', '}', '&']).skip(1))

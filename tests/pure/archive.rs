@@ -1,4 +1,4 @@
-//! OCI archives read in place, in the shapes that tools write, and hostile ones.
+//! OCI archives that are read in place: in the forms that tools write, and hostile ones.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ fn path_of(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
-/// The files of a layout with one image, tagged `1`.
+/// The files of a layout with one image that is tagged `1`.
 fn image() -> Image {
     let (config, layer) = (b"{}".to_vec(), b"the layer's bytes".to_vec());
     let layer_descriptor = Descriptor::of(LAYER, &layer);
@@ -60,7 +60,7 @@ fn tar_of<'a>(files: impl IntoIterator<Item = &'a (String, Vec<u8>)>) -> Vec<u8>
     builder.into_inner().unwrap()
 }
 
-/// An entry whose name nobody looks at.
+/// Appends an entry whose name is not checked.
 fn append(builder: &mut tar::Builder<Vec<u8>>, kind: tar::EntryType, name: &str, content: &[u8]) {
     let mut header = tar::Header::new_ustar();
     header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
@@ -107,7 +107,8 @@ fn archives_of_every_shape() {
     check(&plain[..plain.len() - 1024], &image);
     let dotted: Vec<_> = image.files.iter().map(|(n, c)| (format!("./{n}"), c.clone())).collect();
     check(&tar_of(&dotted), &image);
-    // Long names as GNU and PAX write them, directories, and Docker's symbolic links of old.
+    // Long names as written by GNU and PAX, directories, and symbolic links by old versions of
+    // Docker.
     let mut builder = tar::Builder::new(Vec::new());
     append(&mut builder, tar::EntryType::Directory, "blobs/sha256/", b"");
     append(&mut builder, tar::EntryType::Symlink, "abc/layer.tar", b"");
@@ -147,7 +148,7 @@ fn every_cut_is_refused_or_harmless() {
         let (_dir, path) = written(&whole[..cut]);
         assert!(Archive::open(&path).is_err(), "cut at {cut} of {end}");
     }
-    // Behind the last entry's data nothing is missed.
+    // After the last entry's data, nothing is needed.
     check(&whole[..end], &image);
 }
 
@@ -181,7 +182,7 @@ fn hostile_tars() {
         let said = refusal(&evil(name, kind, content));
         assert!(said.contains(reason), "{name}: {said}");
     }
-    // A sparse file is passed over, unless it is one that is asked for.
+    // A sparse file is ignored unless it is requested.
     let sparse = |name: &str| {
         let mut header = tar::Header::new_gnu();
         header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
@@ -192,7 +193,7 @@ fn hostile_tars() {
     };
     check(&sparse("x"), &image);
     assert!(refusal(&sparse(&path_of(&image.layer.digest))).contains("is not a regular file"));
-    // A blob under a foreign digest is told when it is read.
+    // A blob with a wrong digest is detected when it is read.
     let mut wrong = evil(&path_of(&image.layer.digest), regular, b"the layer's BYTES");
     let (_dir, path) = written(&wrong);
     let archive = Archive::open(&path).unwrap();

@@ -1,10 +1,11 @@
-//! Every prefix and every flipped byte of twenty small layers, and of their ztocs.
+//! Tests every prefix and every changed byte of twenty small layers and of their ztocs.
 //!
-//! Invariants under test: no input panics, hangs or is read past its end. A layer that we accept
-//! is one that zlib and Go's archive/tar accept, and our ztoc has the same entries, with the same bytes.
+//! Invariants under test: no input panics, hangs or is read past its end. Every layer that we
+//! accept is also accepted by zlib and Go's archive/tar, and our ztoc has the same entries with the
+//! same bytes.
 //!
-//! CI takes a sample that a seed chooses. `OCISEEK_CUT_AND_FLIP=all` takes all inputs, and
-//! `OCISEEK_CUT_AND_FLIP=N` the sample of seed N.
+//! CI tests a random sample. `OCISEEK_CUT_AND_FLIP=all` tests all inputs, and
+//! `OCISEEK_CUT_AND_FLIP=N` the sample with seed N.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -24,12 +25,12 @@ use crate::bodies::listing::{Go, accepted, built, check_layer};
 use crate::support::tarball::{Block, end, entry, file, pax};
 use crate::support::{layers, sandbox, soci};
 
-/// How many inputs the sample has.
+/// The number of inputs in the sample.
 const SAMPLE: usize = 20_000;
-/// What is done to each byte: a bit is flipped, or all of them.
+/// The changes to each byte: single bits, or all of them.
 const MASKS: [u8; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 255];
 
-/// Files and links of every kind.
+/// Files and links of all kinds.
 fn usual() -> Vec<u8> {
     [
         entry(b'5', "bin/", ""),
@@ -45,7 +46,7 @@ fn usual() -> Vec<u8> {
     .concat()
 }
 
-/// What PAX records say, and attributes.
+/// PAX records and attributes.
 fn extended() -> Vec<u8> {
     let long = format!("{}/file", "long".repeat(40));
     [
@@ -61,7 +62,7 @@ fn extended() -> Vec<u8> {
     .concat()
 }
 
-/// Long names as GNU writes them, and numbers too large for octal digits.
+/// Long names in GNU's format, and numbers that are too large for octal digits.
 fn gnu() -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
@@ -76,7 +77,7 @@ fn gnu() -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-/// Devices, old headers, prefixes and entries that end without end blocks.
+/// Devices, old headers, prefixes, and archives that end without end blocks.
 fn odd() -> Vec<u8> {
     let block = |name: &str, flag: u8| Block { name: name.into(), flag, ..Block::default() };
     [
@@ -116,7 +117,7 @@ fn fixture(name: &str) -> (String, Vec<u8>) {
     (name.to_owned(), std::fs::read(path).expect("a fixture can be read"))
 }
 
-/// The layers, by what made them.
+/// The layers, with the tools that made them.
 fn small_layers() -> Vec<(String, Vec<u8>)> {
     let members = |tar: &[u8]| tar.chunks(1024).flat_map(|part| gzip(6, part, |b| b)).collect::<Vec<u8>>();
     let bgzip = |tar: &[u8]| {
@@ -150,7 +151,7 @@ fn small_layers() -> Vec<(String, Vec<u8>)> {
     made.chain(by_tools.map(|tool| fixture(&format!("layers/tree-{tool}.tar.gz")))).collect()
 }
 
-/// The ztocs, each with the layer that it is for.
+/// The ztocs, each with its layer.
 fn small_ztocs() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let made = [("usual", usual()), ("extended", extended()), ("gzip", layers::gzip(&usual(), 6))];
     let made = made.map(|(name, layer)| (format!("ztoc, {name}"), built(&layer).expect("it is sound"), layer));
@@ -162,7 +163,7 @@ fn small_ztocs() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     made.into_iter().chain(by_soci).collect()
 }
 
-/// What one input is made of: prefixes first, then each byte with each mask.
+/// Input `number` for a layer or ztoc: first the prefixes, then each byte with each mask.
 fn input(whole: &[u8], number: usize) -> Vec<u8> {
     match number.checked_sub(whole.len()) {
         None => whole[..number].to_vec(),
@@ -201,7 +202,8 @@ fn check_ztoc(ztoc: &[u8], layer: &[u8]) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Which inputs are tried: all, or one of each group of as many neighbours as make the sample.
+/// The inputs to test: all, or one of each group of neighbours, according to the size of the
+/// sample.
 fn chosen(total: usize) -> Vec<usize> {
     let asked = std::env::var("OCISEEK_CUT_AND_FLIP").unwrap_or_else(|_| "1".to_owned());
     if asked == "all" {

@@ -1,4 +1,5 @@
-//! The documents hang together: every link leads somewhere, every page is in the book, every variable is listed.
+//! The documents are consistent: every link has a target, every page is in the book, every variable
+//! is listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -94,7 +95,7 @@ fn every_page_is_in_the_book() {
     assert_eq!(listed, there);
 }
 
-/// The names of this program's variables in a text.
+/// The names of this program's environment variables in a text.
 fn variables(text: &str) -> BTreeSet<String> {
     let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let ends = text.match_indices("OCISEEK_").map(|(at, _)| {
@@ -125,12 +126,12 @@ fn every_variable_of_the_help_is_listed() {
 fn the_readme_is_read_in_a_minute() {
     let readme = std::fs::read_to_string(root().join("README.md")).expect("is there");
     assert!(readme.lines().count() < 120, "{} lines", readme.lines().count());
-    // CI runs these two by their first words.
+    // CI finds these two commands by their first words.
     assert_eq!(readme.lines().filter(|line| line.starts_with("cargo run ")).count(), 1);
     assert_eq!(readme.lines().filter(|line| line.starts_with(".ci/")).count(), 1);
 }
 
-/// docs/library.md: each feature with what it implies.
+/// docs/library.md lists each feature with the features that it implies.
 #[test]
 fn every_feature_is_in_the_table() {
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("is text");

@@ -1,4 +1,4 @@
-//! Messages, help and documents are plain English, and no line is too long to be read.
+//! Messages, help, documents and comments are plain English, and no line is too long to read.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::support::servers;
 /// The longest line, in characters; rustfmt.toml says the same of code.
 const COLUMNS: usize = 120;
 
-/// Generators of layers and images, which are tables of cases, one a line.
+/// Generators of layers and images: tables with one case per line.
 const CASES: [&str; 4] =
     ["tests/torture.py", "tests/corpus/small.py", "fixtures/trees.py", "benches/boot/catalogue.py"];
 
@@ -43,6 +43,44 @@ const PHRASES: [(&str, &str); 30] = [
     ("left as it is", "left unchanged"),
     ("may be repeated", "can be repeated"),
     ("be relied on", "not valid"),
+];
+
+/// Further phrases that comments must not have, with suggestions.
+const COMMENT_PHRASES: [(&str, &str); 34] = [
+    ("all the same", "anyway"),
+    ("are to be", "must be, should be, or will be"),
+    ("as good as", "counts as"),
+    ("by which way", "how"),
+    ("for want of", "because there is no"),
+    ("gives back", "returns"),
+    ("goes on", "continues"),
+    ("held against", "compared with"),
+    ("if need be", "if necessary"),
+    ("in its turn", "nested, or also"),
+    ("in the place of", "instead of, or replacing"),
+    ("is at its end", "ends"),
+    ("is to be", "must be, should be, or will be"),
+    ("is told", "receives"),
+    ("looked at", "examined"),
+    ("made of it", "made from it"),
+    ("nobody but", "only"),
+    ("on its way", "in progress"),
+    ("passed over", "skipped"),
+    ("side by side", "at the same time, or in parallel"),
+    ("so much of", "that part of"),
+    ("somebody", "the caller, the user, or who else it is"),
+    ("speaks to", "connects to"),
+    ("spoken", "connected"),
+    ("tell apart", "distinguish"),
+    ("tells apart", "distinguishes"),
+    ("told of", "reported"),
+    ("unless told", "by default"),
+    ("what became of", "the result of"),
+    ("what came of", "the result of"),
+    ("what goes", "name it"),
+    ("what stands", "the content"),
+    ("what there is", "the existing"),
+    ("whoever", "anyone who, or callers that"),
 ];
 
 /// What may stand before `is no `: these are idioms.
@@ -137,10 +175,26 @@ fn literals(source: &str) -> Vec<Literal> {
     found
 }
 
-/// The phrases in a text that the user reads.
-fn phrases(text: &str) -> Vec<String> {
+/// The comments of a Rust source, each with the number of its first line, from 1. Text in backticks is code, and omitted.
+fn comments(source: &str) -> Vec<(usize, String)> {
+    let (mut found, mut is_open) = (Vec::<(usize, String)>::new(), false);
+    for (at, line) in source.lines().enumerate() {
+        let comment = line.trim_start().strip_prefix("//").map(|text| text.trim_start_matches(['/', '!']));
+        match (comment, found.last_mut().filter(|_| is_open)) {
+            (Some(text), Some((_, earlier))) => earlier.push_str(text),
+            (Some(text), None) => found.push((at + 1, text.to_owned())),
+            (None, _) => {}
+        }
+        is_open = comment.is_some();
+    }
+    let english = |text: String| text.split('`').step_by(2).collect::<Vec<_>>().join("`");
+    found.into_iter().map(|(line, text)| (line, english(text))).collect()
+}
+
+/// The unwanted phrases in a text, with suggestions.
+fn phrases(text: &str, unwanted: &[(&str, &str)]) -> Vec<String> {
     let text = text.to_lowercase();
-    let found = PHRASES.iter().flat_map(|(phrase, better)| {
+    let found = unwanted.iter().flat_map(|(phrase, better)| {
         let said = text.match_indices(phrase).filter(|(at, _)| {
             *phrase != "is no "
                 || !BEFORE_IS_NO.iter().any(|idiom| text[..*at].ends_with(idiom))
@@ -158,7 +212,7 @@ fn messages_help_and_documents_are_plain_english() {
     let mut look = |path: &Path, line: usize, text: &str| {
         seen += 1;
         let file = path.strip_prefix(root()).unwrap_or(path).display();
-        found.extend(phrases(text).into_iter().map(|what| format!("{file}:{line}: {what}")));
+        found.extend(phrases(text, &PHRASES).into_iter().map(|what| format!("{file}:{line}: {what}")));
     };
     for path in files(&["src", "crates/ociseek-layer/src"]) {
         let text = std::fs::read_to_string(&path).expect("is text");
@@ -174,9 +228,31 @@ fn messages_help_and_documents_are_plain_english() {
 }
 
 #[test]
+fn comments_are_plain_english() {
+    let unwanted = [&PHRASES[..], &COMMENT_PHRASES].concat();
+    let (mut seen, mut found) = (0, Vec::new());
+    for path in files(&["src", "crates/ociseek-layer/src", "tests/support"]) {
+        if !ends_in(&path, &["rs"]) {
+            continue;
+        }
+        let source = std::fs::read_to_string(&path).expect("is text");
+        for (line, text) in comments(&source) {
+            seen += 1;
+            let file = path.strip_prefix(root()).unwrap_or(&path).display();
+            found.extend(phrases(&text, &unwanted).into_iter().map(|what| format!("{file}:{line}: {what}")));
+        }
+    }
+    assert!(seen > 5000, "{seen} comments were examined");
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
 fn the_check_finds_what_it_looks_for() {
-    assert_eq!(phrases("\"x\" is no image name").len(), 1);
-    assert_eq!(phrases("There is no image, and it is no longer than that."), Vec::<String>::new());
+    assert_eq!(phrases("\"x\" is no image name", &PHRASES).len(), 1);
+    assert_eq!(phrases("There is no image, and it is no longer than that.", &PHRASES), Vec::<String>::new());
+    let found = comments("/// What became\n    /// of `anew` it.\nlet a = 1;\n// Side by side");
+    assert_eq!(found, [(1, " What became of ` it.".to_owned()), (4, " Side by side".to_owned())]);
+    assert!(found.iter().all(|(_, text)| phrases(text, &COMMENT_PHRASES).len() == 1));
     let source = "// \"no\"\nlet a = ('\"', \"o\\\"ne\", b\"two\");\nlet b = br#\"th\"ree\"#; // 'x'\n\
                   #[cfg(test)]\nmod tests \"four\"";
     let found = literals(without_tests(source));

@@ -1,4 +1,4 @@
-//! The examples of the pure crate do what they say. (`tests/servers/index.rs` runs `push_index`.)
+//! Runs the examples of the pure crate. (`tests/servers/index.rs` runs `push_index`.)
 
 use crate::support::layers::{gzip, tar};
 

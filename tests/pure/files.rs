@@ -1,11 +1,11 @@
-//! No file of tests is forgotten: each is a module of one of the four test programs.
+//! No test file is forgotten: each is a module of one of the four test programs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 const PROGRAMS: [&str; 4] = ["cli", "pure", "servers", "system"];
 
-/// The modules that a file declares in lines of their own.
+/// The modules that a file declares on separate lines.
 fn declared(file: &Path) -> BTreeSet<String> {
     let text = std::fs::read_to_string(file).expect("a module's file is there");
     let line = |line: &str| {
@@ -14,7 +14,7 @@ fn declared(file: &Path) -> BTreeSet<String> {
     text.lines().filter_map(line).collect()
 }
 
-/// Adds to `forgotten` each Rust file below `dir` that `root`, its own file, does not lead to.
+/// Adds each Rust file below `dir` to `forgotten` that is not reachable from `root`.
 fn look(dir: &Path, root: &Path, forgotten: &mut Vec<PathBuf>) {
     let declared = declared(root);
     for entry in std::fs::read_dir(dir).expect("tests is there") {
@@ -44,7 +44,7 @@ fn no_file_of_tests_is_forgotten() {
         look(&dir, &dir.join("main.rs"), &mut forgotten);
     }
     look(&tests.join("support"), &tests.join("support/mod.rs"), &mut forgotten);
-    // A file or folder beside them would be a fifth program, which links everything once more.
+    // Another file or folder here would be a fifth program, which would link everything again.
     for entry in std::fs::read_dir(&tests).expect("tests is there") {
         let path = entry.expect("it can be listed").path();
         let known = PROGRAMS.iter().any(|program| path.ends_with(program));

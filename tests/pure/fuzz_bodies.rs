@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets, run over the fixtures, over mutations of them, and over every
-//! input that once broke one.
+//! Runs the bodies of the fuzz targets on the fixtures, on mutations of them, and on every input
+//! that once crashed one.
 
 use crate::bodies;
 use crate::support::soci;
@@ -19,7 +19,7 @@ fn files(dir: &str) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// Runs a body over each seed, over some mutations of it, and over what once broke it.
+/// Runs a body on each seed, on some mutations of it, and on inputs that once crashed it.
 fn replay(target: &str, seeds: Vec<(PathBuf, Vec<u8>)>, body: fn(&[u8])) {
     assert!(seeds.len() > 10, "{target}: only {} seeds", seeds.len());
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -56,7 +56,7 @@ fn layers(ending: &str) -> Vec<(PathBuf, Vec<u8>)> {
 
 #[test]
 fn inflate() {
-    // The deflate data of gzip layers: what follows a plain header.
+    // The deflate data of gzip layers, after a plain header.
     let mut seeds = layers(".gz");
     seeds.retain(|(_, bytes)| bytes.len() > 10 && bytes[3] == 0);
     seeds.iter_mut().for_each(|(_, bytes)| drop(bytes.drain(..10)));
@@ -70,7 +70,7 @@ fn gzip_reader() {
 
 #[test]
 fn span_decoder() {
-    // The deflate data again, as a span that begins with them and claims 4 KiB.
+    // The same deflate data as a span that claims 4 KiB.
     let mut seeds = layers(".gz");
     seeds.retain(|(_, bytes)| bytes.len() > 10 && bytes[3] == 0);
     seeds.iter_mut().for_each(|(_, bytes)| drop(bytes.splice(..10, [0, 0, 128, 5])));
@@ -110,7 +110,8 @@ fn ztoc_decoder() {
 
 #[test]
 fn fine_documents() {
-    // Nothing, each sound document, and each with a change: of the header, the frames, the pages' list and the pages.
+    // The empty input, each valid document, and documents with a change in the header, the frames,
+    // the list of pages, or the pages.
     let change = |first: u8, turn: u16| {
         let [low, high] = (turn * 97).to_le_bytes();
         vec![first, low, high, turn as u8, (turn * 31) as u8]
@@ -158,7 +159,7 @@ fn documents_of_registries() {
 
 #[test]
 fn notifications_of_registries() {
-    // A first byte that chooses each kind of headers.
+    // The first byte chooses the kind of headers.
     let seeds: Vec<_> = documents("crates/ociseek-layer/src/event/payloads")
         .into_iter()
         .flat_map(|(path, body)| (0..32).map(move |first| (path.clone(), [&[first][..], &body].concat())))

@@ -1,6 +1,6 @@
-//! Layers by every compressor and archiver that builds images, and odd ones of every kind: ociseek
-//! must give the ztocs that soci's library gave (fixtures/golden, PROVENANCE.md there), and refuse
-//! what soci could not serve with the right reason.
+//! Layers by every compressor and archiver that builds images, and unusual ones of every kind:
+//! ociseek must build the same ztocs as soci's library (fixtures/golden, see PROVENANCE.md there),
+//! and refuse layers that soci could not serve, with the right reason.
 
 use crate::support::soci;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ fn table(name: &str) -> Vec<Vec<String>> {
     text.lines().filter(|l| !l.starts_with('#')).map(|l| l.split('\t').map(String::from).collect()).collect()
 }
 
-/// What indexing a layer gives: the digest of its ztoc, or the code of its refusal, or `error`.
+/// The result of indexing a layer: the digest of its ztoc, the code of the refusal, or `error`.
 fn outcome(layer: &str, span_size: u64) -> (String, Vec<u8>) {
     match soci::index(&fixtures().join("golden/layers").join(layer), span_size, TOOL) {
         Ok(indexed) => match indexed.outcome {

@@ -1,4 +1,5 @@
-//! Our deflate decoder against zlib-rs: the same streams accepted, the same bytes out, the same end, at any chunking.
+//! Compares our deflate decoder with zlib-rs: it must accept the same streams and give the same
+//! bytes and the same end, with any chunks.
 
 use flate2::{Compress, Compression, FlushCompress};
 use ociseek::codec::inflate::{Inflate, Stop};
@@ -90,7 +91,7 @@ proptest! {
     }
 }
 
-/// Writes bits, low ones first; codes must be given reversed.
+/// Writes bits, low ones first. Codes must be passed in reverse.
 #[derive(Default)]
 struct Bits(Vec<u8>, usize);
 
@@ -114,7 +115,7 @@ impl Bits {
     }
 }
 
-/// Streams at the edge of the format, which compressors do not write.
+/// Streams at the limits of the format, which compressors do not produce.
 #[test]
 fn edges() {
     let fixed = || Bits::default().put(0b011, 3);
@@ -130,7 +131,7 @@ fn edges() {
     assert!(!accepted(&[1, 1, 0, 0xff, 0xff, 0]), "stored length and its complement differ");
     assert!(accepted(&[1, 1, 0, 0xfe, 0xff, 0]));
 
-    // Dynamic blocks: counts, the code length code, then what the test wants.
+    // Dynamic blocks: counts, the code length code, and the rest from the test.
     let dynamic = |litlen: u64, distance: u64| Bits::default().put(0b101, 3).put(litlen - 257, 5).put(distance - 1, 5);
     assert!(!accepted(&dynamic(287, 1).put(0, 200).0), "287 length symbols");
     assert!(!accepted(&dynamic(257, 31).put(0, 200).0), "31 distance symbols");
@@ -157,7 +158,7 @@ fn edges() {
     assert!(!accepted(&zeros(zeros(lengths(dynamic(257, 1)), 138), 138).put(0, 50).0), "a run past the end");
 }
 
-/// A second stream starts with an empty history, and the window goes on over the border.
+/// A second stream starts with an empty history, but the window spans both.
 #[test]
 fn restart() {
     let mut decoder = Inflate::new();

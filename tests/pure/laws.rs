@@ -1,4 +1,4 @@
-//! Laws of indexing one layer: what holds for every layer and every way of reading it.
+//! Properties that hold for every layer and every way of reading it.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -12,7 +12,7 @@ use ociseek::offset::{Compressed, SpanId};
 use ociseek::ztoc::{self, Checkpoints};
 use proptest::prelude::*;
 
-/// A tar of files with these sizes, their bytes between noise and a repeated line.
+/// A tar of files with these sizes. Their bytes are a mix of noise and a repeated line.
 fn tar_of(sizes: &[usize], noise: u32) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     let mut state = noise | 1;
@@ -32,7 +32,7 @@ fn tar_of(sizes: &[usize], noise: u32) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-/// The tar as gzip of so many members.
+/// The tar as gzip with `members` members.
 fn gzip(tar: &[u8], level: u32, members: usize) -> Vec<u8> {
     let mut blob = Vec::new();
     for part in tar.chunks(tar.len().div_ceil(members).max(1)) {
@@ -66,8 +66,8 @@ fn ztoc_of(layer: IndexedLayer) -> BuiltZtoc {
     }
 }
 
-/// Where damage lies is told by the block, the member's header or the trailing bytes: none of them
-/// moves with the chunks.
+/// The position of damage is reported as the block, the member's header or the trailing bytes, none
+/// of which depends on the chunks.
 #[test]
 fn what_is_said_of_a_broken_blob_does_not_depend_on_chunks() {
     let tar = tar_of(&[5_000, 70_000], 1);
@@ -94,7 +94,7 @@ fn what_is_said_of_a_broken_blob_does_not_depend_on_chunks() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Chunk borders carry no meaning, and a ztoc says what it was built from.
+    /// Chunk boundaries do not matter, and a ztoc states what it was built from.
     #[test]
     fn any_chunking_gives_the_same_ztoc(
         sizes in prop::collection::vec(0usize..60_000, 0..12),
@@ -119,7 +119,8 @@ proptest! {
         for (file, &size) in read.files.iter().zip(&sizes) {
             prop_assert_eq!(file.size, size as u64);
         }
-        // Each checkpoint's window is the tar before it, and raw deflate resumes there to give the tar behind it.
+        // Each checkpoint's window must be the tar before it, and raw deflate must resume there
+        // with the tar after it.
         if let Checkpoints::Gzip { list, .. } = &read.checkpoints {
             for checkpoint in list {
                 let at = checkpoint.output.0 as usize;
@@ -130,7 +131,8 @@ proptest! {
         }
     }
 
-    /// A blob that is cut or has a bit flipped never gives a ztoc when its digest is known, and never panics.
+    /// A truncated blob or one with a changed bit never gives a ztoc if its digest is known, and
+    /// never panics.
     #[test]
     fn damage_is_always_found(
         sizes in prop::collection::vec(0usize..20_000, 1..6),
@@ -149,7 +151,7 @@ proptest! {
         prop_assert!(result.is_err());
     }
 
-    /// A cut is an error even when nobody knows the digest.
+    /// Truncation is detected even if the digest is not known.
     #[test]
     fn a_cut_gzip_is_always_found(sizes in prop::collection::vec(0usize..20_000, 1..6), noise: u32,
                                   at: prop::sample::Index) {
@@ -169,15 +171,15 @@ proptest! {
         let _ = ztoc::decode(&blob);
     }
 
-    /// A damaged ztoc is refused or read, but never more than that.
+    /// A damaged ztoc is refused or read, without panics.
     #[test]
     fn damaged_ztocs_never_panic(
         sizes in prop::collection::vec(0usize..3_000, 0..6),
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
         let mut bytes = ztoc_of(index(&gzip(&tar_of(&sizes, 1), 6, 1), 4096, []).unwrap()).bytes;
-        // Windows take most of the room and nothing in them can be wrong: aim at the 300 bytes
-        // before them, and behind them.
+        // Windows take most of the space, but nothing in them can be invalid: change the 300 bytes
+        // before them, and the bytes after them.
         let behind = bytes.len() - 33_000;
         for (at, value) in flips {
             let at = at.index(300 + behind);

@@ -36,13 +36,13 @@ impl Noise {
         (self.0 >> 33) % limit
     }
 
-    /// Bytes that shrink to about three quarters.
+    /// Bytes that compress to about three quarters.
     fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.below(64) as u8).collect()
     }
 }
 
-/// A tar of files, and where each of their headers begins.
+/// A tar with files, and the positions of their headers.
 fn tar(files: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
     let (mut builder, mut starts) = (tar::Builder::new(Vec::new()), Vec::new());
     for (number, data) in files.iter().enumerate() {
@@ -72,7 +72,7 @@ fn member(plain: &[u8], extra: &[u8], level: u32) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Cut at every `size` bytes of tar, as bgzip and mgzip do.
+/// Divided at every `size` bytes of tar, as by bgzip and mgzip.
 fn by_size(tar: &[u8], size: usize, extra: &[u8], level: u32) -> Vec<u8> {
     tar.chunks(size).flat_map(|part| member(part, extra, level)).collect()
 }
@@ -95,7 +95,7 @@ fn straight(blob: &[u8], chunk: usize, span_size: u64) -> Result<IndexedLayer, L
     indexer.finish()
 }
 
-/// The blob in chunks, in batches of so many.
+/// The blob in chunks, in batches of `count`.
 fn batches(blob: &[u8], chunk: usize, count: usize) -> impl FnMut() -> Result<Option<Vec<Bytes>>, Infallible> {
     let blob = Bytes::copy_from_slice(blob);
     let mut chunks = (0..blob.len()).step_by(chunk).map(move |at| blob.slice(at..(at + chunk).min(blob.len())));
@@ -105,7 +105,7 @@ fn batches(blob: &[u8], chunk: usize, count: usize) -> impl FnMut() -> Result<Op
     }
 }
 
-/// Chunks that are there do not fail.
+/// These chunks never fail.
 fn of_layer(error: ChunksError<Infallible>) -> LayerError {
     match error {
         ChunksError::Layer(error) => error,
@@ -129,7 +129,7 @@ impl KeepSpans for Keeper {
     }
 }
 
-/// What a blob can be read by that is only read here, and all plain bytes of its spans.
+/// The map of a blob that is only read locally, and all plain bytes of its spans.
 fn read_here(blob: &[u8], chunk: usize, cores: usize) -> Result<(MappedLayer, Vec<u8>), LayerError> {
     let keeper = Keeper::default();
     let options = ReadOptions {
@@ -145,7 +145,7 @@ fn read_here(blob: &[u8], chunk: usize, cores: usize) -> Result<(MappedLayer, Ve
     Ok((mapped, kept))
 }
 
-/// The tar by the spans of `map`, out of the blob or the tar itself.
+/// The tar, read through the spans of `map` from the blob or the tar itself.
 fn through_spans(map: &LayerMap, blob: &[u8]) -> Vec<u8> {
     let table = SpanTable::new(Arc::new(map.clone())).unwrap();
     let mut plain = Vec::new();
@@ -161,7 +161,7 @@ fn through_spans(map: &LayerMap, blob: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// What comes out with one core, two and seven is what one thread makes of it.
+/// The results with one, two and seven cores must equal that of a single thread.
 fn compare(name: &str, blob: &[u8], guide: Option<&Arc<Ztoc>>) -> Result<IndexedLayer, LayerError> {
     for chunk in [256 << 10, 100_003, 16 << 10] {
         let straight = straight(blob, chunk, SPAN);
@@ -216,7 +216,7 @@ fn members_that_make_much_of_little() {
     compare("zeros, by size", &by_size(&tar, 0xff00, BGZIP, 6), None).unwrap();
 }
 
-/// Files that are such members themselves, stored: none of their headers is a border of the layer.
+/// Files that contain stored gzip members. None of their headers is a border of the layer.
 #[test]
 fn headers_that_begin_no_member() {
     let mut noise = Noise(3);
@@ -256,7 +256,7 @@ fn broken_blobs() {
         };
     }
     assert!(errors.len() >= 3, "the blobs are all broken in the same way: {errors:?}");
-    // The tar breaks off in the middle of the blob, and the gzip later on.
+    // The tar is truncated in the middle of the blob, and the gzip stream later.
     let mut tar = tar;
     tar[starts[20]..starts[20] + 512].fill(b'x');
     let mut blob = by_size(&tar, 0xff00, BGZIP, 6);
@@ -265,7 +265,7 @@ fn broken_blobs() {
     compare("broken tar in broken gzip", &blob, None).unwrap_err();
 }
 
-/// The layer's own ztoc, of whatever span size, in members and without.
+/// The layer's own ztoc as a guide, with any span size, with several members and with one.
 #[test]
 fn a_ztoc_is_a_guide() {
     let mut noise = Noise(5);
@@ -286,7 +286,7 @@ fn a_ztoc_is_a_guide() {
     }
 }
 
-/// Guides that say what is not so: what comes out is what comes out without them.
+/// Wrong guides must not change the result.
 #[test]
 fn wrong_guides() {
     let mut noise = Noise(6);
@@ -313,7 +313,7 @@ fn wrong_guides() {
         }
         compare(&format!("a damaged ztoc, {round}"), &blob, Some(&Arc::new(guide))).unwrap();
     }
-    // Matches that reach back to before their member are damage, though a window has what they reach.
+    // A match that reaches before its member is an error, even if a window has the bytes.
     let mut broken = by_size(&tar, 1_500_000, b"", 6);
     let guide = Arc::new(ztoc(&broken, 20_000));
     for _ in 0..6 {
@@ -396,7 +396,7 @@ fn records_of_layers_keep_what_a_ztoc_cannot_say_and_nothing_that_is_wrong() {
 fn what_cannot_be_read_here_ends_early() {
     let mut bzip2 = Noise(8).bytes(2 << 20);
     bzip2[..4].copy_from_slice(b"BZh9");
-    // The long one is not read to its end; of the short one it is not known before what it is.
+    // The long one is not read to its end. The format of the short one is only known at its end.
     for blob in [&bzip2[..], &bzip2[..100]] {
         let (mut all, mut given) = (batches(blob, 16 << 10, 1), 0);
         let next = || {

@@ -1,4 +1,4 @@
-//! Layers that get no ztoc, each for its own reason, and broken ones, each with its own error.
+//! Layers that get no ztoc for various reasons, and broken layers with their errors.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use ociseek::layer::{LayerIndexer, LayerOptions, Outcome, Unservable};
 
 use crate::support::tarball::{Block, end, entry, file, padded, pax};
 
-/// What indexing comes to: the number of entries, the code of the refusal, or the error.
+/// The result of indexing: the number of entries, the code of the refusal, or the error.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Entries(u64),
@@ -32,7 +32,7 @@ fn gzip(tar: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Judges a tar, both plain and compressed, and expects the same of both.
+/// Indexes a tar, both plain and compressed, which must give the same result.
 fn judge(parts: &[Vec<u8>]) -> Verdict {
     let tar = parts.concat();
     let plain = index(&tar, 1 << 20);
@@ -196,7 +196,7 @@ fn spans_that_consumers_cannot_read() {
     assert_eq!(index(&[aligned, end()].concat(), 1024), Verdict::Entries(1));
 }
 
-/// PAX records shrink a thousandfold: they must not be kept in proportion to what they unfold to.
+/// PAX records compress by a factor of a thousand. The memory for them must be limited.
 #[test]
 fn a_bomb_of_names_is_refused() {
     let one = [pax(b'x', &[("comment", &vec![b'c'; 1_000_000])]), file("a", b"")].concat();
@@ -207,7 +207,7 @@ fn a_bomb_of_names_is_refused() {
     assert_eq!(index(&fewer, 1 << 20), Verdict::Entries(50));
 }
 
-/// What is written can be read: both sides have one limit. A checkpoint has a window of 32 KiB.
+/// Writers and readers have the same size limit. A checkpoint has a window of 32 KiB.
 #[test]
 fn a_ztoc_that_no_reader_takes_is_not_written() {
     assert_eq!(ociseek::ops::discover::MAX_ZTOC, ociseek::ztoc::MAX_ENCODED as u64);
@@ -219,7 +219,7 @@ fn a_ztoc_that_no_reader_takes_is_not_written() {
             .unwrap();
         for _ in 0..checkpoints {
             encoder.write_all(&[0; 1024]).unwrap();
-            // The next bytes begin a block.
+            // The next bytes start a block.
             encoder.flush().unwrap();
         }
         encoder.write_all(&end()).unwrap();
@@ -229,7 +229,7 @@ fn a_ztoc_that_no_reader_takes_is_not_written() {
     assert_eq!(index(&gzip_of(100), 512), Verdict::Entries(1));
 }
 
-/// Entries are what a layer may have many of.
+/// A layer may have many entries.
 #[test]
 fn many_entries_are_not_too_many() {
     let files: Vec<u8> = (0..200_000).flat_map(|n| file(&format!("a/folder/with/files/number-{n}"), b"")).collect();

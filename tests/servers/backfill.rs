@@ -1,4 +1,5 @@
-//! `ociseek backfill` on real registries with many repositories and tags, and on one that lies about what it has.
+//! `ociseek backfill` on real registries with many repositories and tags, and on one that lies
+//! about its content.
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 /// More than a page of the lists.
 const MANY: usize = 120;
 
-/// An image: the blobs, and the manifest.
+/// An image with its blobs and manifest.
 struct Image {
     blobs: [(Descriptor, Bytes); 2],
     manifest: Vec<u8>,
@@ -44,7 +45,7 @@ async fn push(server: &Server, repository: &str, image: &Image, tags: &[String])
     }
 }
 
-/// `backfill` with small sizes and `more`.
+/// Runs `backfill` with small sizes and the arguments `more`.
 fn backfill(sandbox: &Sandbox, status: i32, more: &[&str]) -> (Vec<Value>, String) {
     let common = ["backfill", "--format=json", "--min-layer-size=0", "--span-size=16KiB"];
     let output = sandbox.command(&[&common[..], more].concat()).stdin(Stdio::null()).output().unwrap();
@@ -58,9 +59,9 @@ fn count(lines: &[Value], status: &str) -> usize {
     lines.iter().filter(|line| line["status"] == status).count()
 }
 
-/// What `backfill` does with many repositories, one with many tags, and things that are no images.
+/// Tests `backfill` with many repositories, one with many tags, and manifests that are not images.
 ///
-/// olareg keeps no catalog: then the repositories are named.
+/// olareg has no catalog, so its repositories are named explicitly.
 async fn many(server: &Server, has_catalog: bool) {
     let recent = image(1, "2026-01-31T00:00:00Z");
     let old = image(2, "2020-01-31T00:00:00Z");
@@ -99,10 +100,10 @@ async fn many(server: &Server, has_catalog: bool) {
             assert_eq!((count(&lines, "pending"), count(&lines, "same-as-before")), (2, MANY - 1));
             assert_eq!((count(&lines, "skipped"), lines.len()), (1, MANY + 2));
         }
-        // By age.
+        // Selected by age.
         let lines = team(0, &["--since=2025-06-01", "--state=team.state"]);
         assert_eq!((count(&lines, "indexed"), count(&lines, "old")), (1, 1));
-        // What is written down is not looked at again, what is not is.
+        // Recorded images are not examined again, others are.
         let lines = team(0, &["--state=team.state"]);
         assert_eq!(
             (count(&lines, "indexed"), count(&lines, "already-indexed"), count(&lines, "done-before")),
@@ -111,30 +112,30 @@ async fn many(server: &Server, has_catalog: bool) {
         let (_, stderr) = all(1, &["--state=team.state", "--platform=linux/arm64"]);
         assert!(stderr.contains("team.state was written with other options"), "{stderr}");
 
-        // All of it, with one image that fails: each has its line.
+        // All images, one of which fails: each has its line.
         let (lines, stderr) = all(1, &["--jobs=4"]);
         assert_eq!((count(&lines, "indexed"), count(&lines, "already-indexed"), count(&lines, "failed")), (MANY, 2, 1));
         let failed = lines.iter().find(|line| line["status"] == "failed").unwrap();
         assert!(failed["image"].as_str().unwrap().ends_with("/other/broken:v1"));
         assert!(failed["error"]["message"].as_str().unwrap().contains("is broken"), "{failed}");
         assert!(stderr.contains(&format!("1 of {} images failed", lines.len())), "{stderr}");
-        // One layer that they all have is read once.
+        // A layer that all images share is read once.
         let read: u64 = lines.iter().map(|line| line["bytes_read"].as_u64().unwrap()).sum();
         assert!(read < 30_000, "{read}");
 
-        // Again, without any memory but what the registry has.
+        // Again, with only the registry's content as memory.
         let (lines, _) = all(1, &["--no-cache"]);
         assert_eq!((count(&lines, "indexed"), count(&lines, "already-indexed")), (0, MANY + 2));
         assert!(lines.iter().all(|line| line["bytes_written"] == 0));
 
-        // Unless they are to be made anew.
+        // Unless they should be rebuilt.
         let one = format!("{host}/many/app7");
         let (lines, _) = backfill(&sandbox, 0, &["--existing=replace", "--no-cache", &one]);
         assert!(lines[0]["bytes_read"].as_u64().unwrap() > 0, "{lines:?}");
         let (lines, _) = backfill(&sandbox, 0, &["--existing=keep", "--no-cache", &one]);
         assert_eq!(count(&lines, "already-indexed"), 1);
 
-        // For people; a repository alone.
+        // Output for people, for a single repository.
         let text = sandbox.run(&["backfill", "--min-layer-size=0", "--span-size=16KiB", &format!("{host}/many/app7")]);
         let expected = format!("already-indexed {host}/many/app7:v1@sha256:");
         assert!(text.starts_with(&expected), "{text}");
@@ -204,7 +205,7 @@ async fn lists_that_lie() {
     assert_eq!(failed(&tags).await, ["2 names in the list are not valid"]);
     assert_eq!(tags.seen().len(), 2);
 
-    // Each page is another, and none holds anything.
+    // Each page is different, and all are empty.
     let page = AtomicUsize::new(0);
     let empty = Faulty::start(Nature::default(), move |seen, _| {
         let number = page.fetch_add(1, Ordering::SeqCst);
@@ -215,7 +216,7 @@ async fn lists_that_lie() {
     .await;
     assert!(failed(&empty).await[0].contains("the list does not end: 1000 pages in a row are empty"));
 
-    // Many keep their catalog to themselves.
+    // Many registries do not allow listing their catalog.
     let closed = Faulty::start(Nature::default(), |seen, _| {
         seen.is("GET", "_catalog").then(|| Response::builder().status(404).body(Body::empty()).unwrap())
     })
@@ -223,7 +224,7 @@ async fn lists_that_lie() {
     assert!(failed(&closed).await[0].starts_with("cannot list the repositories: "));
 }
 
-/// A list is no image, and what helps against its failure is said.
+/// A failed list is not an image, and has a hint.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_that_cannot_be_had_is_told_as_one() {
     for (status, hint) in [(404, "name the repositories to index, HOST/REPOSITORY"), (401, "docker login")] {
@@ -239,7 +240,8 @@ async fn a_list_that_cannot_be_had_is_told_as_one() {
     }
 }
 
-/// Whatever its tag: the image index by what it lists, the manifest of one platform by what it names.
+/// Whatever its tag: the image index is recognized by the index in it, a platform's manifest by its
+/// annotation.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_soci_enabled_image_is_passed_over() {
     let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {
@@ -259,7 +261,7 @@ async fn a_soci_enabled_image_is_passed_over() {
         listed[key] = value;
         listed
     };
-    // Its manifest does not name the SOCI index: to list one is enough.
+    // Its manifest does not name the SOCI index. Listing one is sufficient.
     let manifests = [
         listed(
             Descriptor::of(OCI_MANIFEST, &image.manifest),
@@ -284,7 +286,7 @@ async fn a_soci_enabled_image_is_passed_over() {
     tokio::task::spawn_blocking(work).await.unwrap();
 }
 
-/// Nothing to index has a reason, and a dry run tells the same as the run.
+/// Each reason for skipping is reported, and the dry run reports the same as the real one.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_skipped_is_skipped_for_its_true_reason() {
     let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {

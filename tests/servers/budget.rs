@@ -1,5 +1,5 @@
-//! Images that were made to use up memory: each command gives up on them with an error that names
-//! what is too large, and stays below 512 MiB while it does.
+//! Images that are designed to use up memory: each command fails with an error that names what is
+//! too large, and stays below 512 MiB.
 
 use crate::support::sandbox;
 use crate::support::tarball;
@@ -18,18 +18,19 @@ use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use serde_json::{Value, json};
 
 pub const MIB: u64 = 1 << 20;
-/// What is promised of every command, whatever it is given.
+/// The memory limit of every command for any input.
 pub const PROMISED: u64 = 512 * MIB;
 const SOCI: &str = "application/vnd.amazon.soci.index.v1+json";
 
-/// How a run of the program ended: its exit code, what it wrote, and the most memory that it had, in bytes.
+/// The end of a run of the program: its exit code, its output, and its peak memory in bytes.
 pub struct Ended {
     pub code: Option<i32>,
     pub text: String,
     pub peak: u64,
 }
 
-/// Runs it to its end. No process of these tests may have much more address space than is promised of its memory.
+/// Runs the program. The address space of its process is limited to little more than the memory
+/// limit.
 pub fn run(sandbox: &Sandbox, args: &[&str]) -> Ended {
     let mut command = Command::new("prlimit");
     command.arg("--as=2147483648").arg(env!("CARGO_BIN_EXE_ociseek")).args(args);
@@ -42,7 +43,7 @@ pub fn run(sandbox: &Sandbox, args: &[&str]) -> Ended {
     let mut peak = 0;
     let status = loop {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        // Before that the process is a copy of this one.
+        // Before that, the process is a copy of this one.
         let is_ours = status.starts_with("Name:\tociseek\n");
         let high =
             status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
@@ -57,7 +58,7 @@ pub fn run(sandbox: &Sandbox, args: &[&str]) -> Ended {
     Ended { code: status.code(), text, peak }
 }
 
-/// It gave up for want of memory, and says `what` it was that took so much.
+/// Checks that it failed because of the memory limit, and names `what`.
 fn assert_over_budget(ended: &Ended, what: &str) {
     let Ended { code, text, peak } = ended;
     assert_eq!(*code, Some(1), "{text}");
@@ -70,7 +71,7 @@ pub fn descriptor(media_type: &str, digest: Digest, size: usize) -> Value {
     json!({"mediaType": media_type, "digest": digest, "size": size})
 }
 
-/// A manifest that is there under no tag; `n` makes it another.
+/// A manifest without a tag. Each `n` gives another one.
 pub fn manifest(registry: &Faulty, n: usize, layers: &[Value]) -> Value {
     let diff_ids = vec![Digest::sha256(b"any"); layers.len()];
     let rootfs = json!({"type": "layers", "diff_ids": diff_ids});
@@ -110,7 +111,7 @@ async fn manifests_are_limited_together() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_list_of_referrers_is_limited() {
-    // Each page has one referrer, with an annotation of 3 MiB, and leads to another page.
+    // Each page has a referrer with an annotation of 3 MiB, and a link to another page.
     let filler = "x".repeat(3 << 20);
     let registry = Faulty::start(Nature::default(), move |seen, _| {
         let (_, query) = seen.path.split_once("/referrers/")?;
@@ -134,7 +135,7 @@ async fn the_list_of_referrers_is_limited() {
     }
 }
 
-/// What is listed beyond the 32nd index is not read, nor replaced.
+/// Entries after the 32nd index are neither read nor replaced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_so_many_indexes_are_read() {
     let registry = Faulty::honest(Nature::default()).await;
@@ -162,7 +163,8 @@ async fn only_so_many_indexes_are_read() {
     assert_eq!((others.len(), unread), (40, 8));
 }
 
-/// An image of `times` the same layer, a plain tar, which has `ztoc` in an index; its name.
+/// An image with the same layer, a plain tar, `times` times, and an index with `ztoc` for it.
+/// Returns its name.
 fn with_ztoc(registry: &Faulty, layer: &[u8], times: usize, ztoc: &[u8]) -> String {
     let layer_descriptor = descriptor(PLAIN, registry.add_blob(layer.to_vec()), layer.len());
     let image = manifest(registry, 0, &vec![layer_descriptor; times]);
@@ -189,7 +191,7 @@ fn with_ztoc(registry: &Faulty, layer: &[u8], times: usize, ztoc: &[u8]) -> Stri
     format!("{}/a/b@{digest}", registry.host())
 }
 
-/// One ztoc stands for any number of layers that are the same: it is fetched, decoded and kept once.
+/// A ztoc can belong to any number of equal layers. It is fetched, decoded and kept once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_layer_that_is_there_200_times_is_kept_once() {
     let layer = sandbox::tar(1, 1, 8 << 20);
@@ -200,7 +202,7 @@ async fn a_layer_that_is_there_200_times_is_kept_once() {
     let registry = Faulty::honest(Nature::default()).await;
     let image = with_ztoc(&registry, &layer, 200, &ztoc.bytes);
     let sandbox = Sandbox::new();
-    // A budget that it does not fit into, even once.
+    // A budget that it does not fit into even once.
     for command in ["ls", "verify"] {
         let ended = run(&sandbox, &[command, "--max-memory=1MiB", &image]);
         assert_over_budget(&ended, &ztoc.digest.to_string());
@@ -213,12 +215,12 @@ async fn a_layer_that_is_there_200_times_is_kept_once() {
     assert!(ended.peak < 96 * MIB, "{} MiB", ended.peak / MIB);
 }
 
-/// A flatbuffer by hand, front to back.
+/// A flatbuffer that is written by hand, front to back.
 #[derive(Default)]
 struct Buffer(Vec<u8>);
 
 impl Buffer {
-    /// A table of `size` bytes with its vtable in front: where it is.
+    /// A table of `size` bytes after its vtable. Returns its position.
     fn table(&mut self, fields: &[u16], size: usize) -> usize {
         let vtable = self.0.len();
         for word in [4 + 2 * fields.len() as u16, size as u16].iter().chain(fields) {
@@ -234,7 +236,7 @@ impl Buffer {
         self.0[at..at + 4].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Lets the offset at `at` point to the end, where a vector follows.
+    /// Sets the offset at `at` to the end, and appends a vector.
     fn vector(&mut self, at: usize, bytes: &[u8]) {
         self.set(at, (self.0.len() - at) as u32);
         self.0.extend((bytes.len() as u32).to_le_bytes());
@@ -242,7 +244,7 @@ impl Buffer {
     }
 }
 
-/// A ztoc of `spans` spans that have one digest, which is there once: 4 bytes for each of them.
+/// A ztoc with `spans` spans that share a digest, which takes 4 bytes for each of them.
 fn one_digest_for_all(spans: u32) -> Vec<u8> {
     let mut inner = Buffer(vec![0; 4]);
     let table = inner.table(&[4, 8, 16], 24);
@@ -290,8 +292,8 @@ async fn span_digests_are_not_used_twice() {
     assert!(ended.peak < 96 * MIB, "{} MiB", ended.peak / MIB);
 }
 
-/// A gzip layer of so many entries, each with 60,000 PAX records: some ten times as much in memory as in the tar, and a
-/// thousand times as much as in the blob.
+/// A gzip layer with `entries` entries of 60,000 PAX records each: in memory some ten times as
+/// large as in the tar, and a thousand times as large as the blob.
 fn pax_layer(entries: usize, n: u8) -> Vec<u8> {
     let keys: Vec<String> = (0..60_000).map(|key| format!("{key:05}")).collect();
     let records: Vec<(&str, &[u8])> = keys.iter().map(|key| (key.as_str(), &b"v"[..])).collect();
@@ -322,7 +324,7 @@ async fn the_entries_of_a_layer_are_limited() {
         assert_over_budget(&ended, &format!("layer {digest} does not fit into memory"));
         assert!(ended.peak < 160 * MIB, "{} MiB", ended.peak / MIB);
     }
-    // Two that fit one after the other, and not together.
+    // Two layers that fit one after the other, but not together.
     let two = image(1, vec![pax_layer(5, 1), pax_layer(5, 2)]);
     let args = ["index", "--min-layer-size=0", "--no-cache", "--jobs=2", "--max-memory=80MiB", &two];
     let ended = run(&sandbox, &args);

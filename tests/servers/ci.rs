@@ -1,4 +1,4 @@
-//! What CI users run: the gates of `index`, its step files, the GitHub action, the GitLab
+//! The features for CI: the gates of `index`, its step files, the GitHub action, the GitLab
 //! component, and the release's scripts.
 
 use crate::support::sandbox;
@@ -19,7 +19,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// `index` with the options of [`index`], but this least layer size.
+/// `index` with the options of [`index`], but another minimum layer size.
 fn index_from<'a>(least: &'a str, args: &[&'a str]) -> Vec<&'a str> {
     index(args).into_iter().map(|arg| if arg == "--min-layer-size=1KiB" { least } else { arg }).collect()
 }
@@ -50,7 +50,8 @@ fn strict_names_each_layer_that_is_left_out_and_attaches_nothing() {
     --- status 1 ---
     "#);
     assert_eq!(referrers(&sandbox), 0);
-    // Without it the same layer is left out and the rest is indexed; then it is the index that is there which counts.
+    // Without --strict, the same layer is left out and the rest is indexed. After that, the
+    // existing index counts.
     sandbox.json(0, &index(&["--format=json", "oci:img"]));
     assert_eq!(referrers(&sandbox), 1);
     let again = sandbox.json(1, &index(&["--format=json", "--strict", "oci:img"]));
@@ -222,13 +223,13 @@ fn a_name_cannot_add_an_output_or_markup() {
 
 // ---- the GitHub action
 
-/// A document of YAML in this repository.
+/// A YAML document in this repository.
 fn yaml(file: &str) -> Vec<Yaml> {
     let text = std::fs::read_to_string(root().join(file)).unwrap();
     YamlLoader::load_from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The GitHub action, run as a runner does it.
+/// Runs the GitHub action like a runner.
 struct Action {
     document: Yaml,
     /// What `${{ ... }}` stands for.
@@ -353,7 +354,7 @@ fn the_action_indexes_what_was_pushed() {
         assert_eq!(found[0]["manifests"].as_array().unwrap().len(), 2);
         assert!(summary.contains(&format!("- SOCI-enabled image `{enabled}` `sha256:")), "{summary}");
 
-        // An index that lacks layers is not good enough.
+        // An index that lacks layers is not sufficient.
         Sandbox::new().run(&["index", "--no-cache", "--existing=replace", "--min-layer-size=100KiB", &image]);
         let gate = [("min-layer-size", "1KiB"), ("min-coverage", "90%"), ("existing", "keep")];
         let mut action = Action::new(&[&[("image", image.as_str()), given[1]], &gate[..]].concat());
@@ -382,7 +383,7 @@ fn the_action_takes_several_images_and_no_options_from_their_names() {
     assert!(!done && text.contains("::error::binary: there is no program no/such/program"), "{text}");
 }
 
-/// A server of files, below the path at which releases lie; it is asked for what is kept here.
+/// A file server below the path of releases, for the files in this map.
 fn releases(files: BTreeMap<String, Vec<u8>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -455,7 +456,8 @@ fn the_action_downloads_a_release_and_believes_its_checksum_only() {
 
 // ---- the GitLab component
 
-/// The component's job with these inputs, run as a job runs it: `$[[ ... ]]` replaced, then the script in a shell.
+/// Runs the component's job with these inputs, as GitLab does: replaces `$[[ ... ]]`, and passes
+/// the script to a shell.
 fn gitlab(sandbox: &Sandbox, inputs: &[(&str, &str)], variables: &[(&str, &str)]) -> String {
     let text = std::fs::read_to_string(root().join("templates/ociseek.yml")).unwrap();
     let spec = yaml("templates/ociseek.yml").remove(0);
@@ -524,7 +526,7 @@ fn the_component_indexes_with_the_jobs_own_login() {
     let dotenv = std::fs::read_to_string(sandbox.path("ociseek.env")).unwrap();
     assert!(dotenv.contains("ociseek_status=ok\n") && dotenv.contains("ociseek_index_digest=sha256:"), "{dotenv}");
     assert!(dotenv.contains("ociseek_enabled_digest=sha256:"), "{dotenv}");
-    // Without the login it fails, says how to log in, and leaves no digest of an earlier run.
+    // Without the login it fails with a hint to log in, and keeps no digest of an earlier run.
     let text = gitlab(&sandbox, &inputs, &[]);
     assert!(
         text.contains(&format!("run docker login {}", server.host)) && text.ends_with("--- status 1 ---"),
@@ -557,7 +559,7 @@ fn the_component_downloads_by_checksum() {
 
 // ---- the release
 
-/// Every script of a workflow.
+/// All scripts of a workflow.
 fn scripts(document: &Yaml) -> Vec<String> {
     let jobs = document["jobs"].as_hash().unwrap().values();
     let steps = jobs.flat_map(|job| job["steps"].as_vec().unwrap());
@@ -575,22 +577,23 @@ fn the_release_workflow_is_sound_as_far_as_can_be_seen_here() {
         bash.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
         assert!(bash.wait().unwrap().success(), "{script}");
     }
-    // Every right is given to one job, and what is packed is what the action downloads.
+    // Each permission is only given to one job, and the packed files are those that the action
+    // downloads.
     assert!(workflow["permissions"].as_hash().unwrap().is_empty());
     let pack = all.iter().find(|script| script.contains("tar --sort")).unwrap();
     assert!(pack.contains("dist/ociseek-$TARGET.tar.gz") && pack.contains("$file.sha256"));
-    // Its commands exist.
+    // The commands in it exist.
     for command in [&["version"][..], &["completions", "bash"], &["man", "--output", "man"]] {
         assert!(Sandbox::new().command(command).output().unwrap().status.success(), "{command:?}");
     }
 }
 
-/// Programs that do nothing but write down how they were called, to stand in front of those that install.
+/// Programs that only record their arguments, to replace those that install.
 fn recording(sandbox: &Sandbox, names: &[&str]) -> String {
     std::fs::create_dir(sandbox.path("fake")).unwrap();
     for name in names {
         let path = sandbox.path("fake").join(name);
-        // Go's tools are renamed after they were installed.
+        // Go's tools are renamed after installation.
         let script =
             "#!/bin/sh\necho \"${0##*/} $*\" >>\"$HOME/calls\"\n[ -z \"${GOBIN:-}\" ] || touch \"$GOBIN/registry\"\n";
         std::fs::write(&path, script).unwrap();
@@ -599,19 +602,19 @@ fn recording(sandbox: &Sandbox, names: &[&str]) -> String {
     format!("{}:{}", sandbox.path("fake").display(), std::env::var("PATH").unwrap())
 }
 
-/// `.ci/test` in an empty home, with `answer` on a terminal if there is one; what it says, its
-/// status, and what it called.
+/// Runs `.ci/test` in an empty home, with `answer` on a terminal if there is one. Returns its
+/// output, its status, and the programs it called.
 fn tests_begun(answer: Option<&str>) -> (String, bool, String) {
     let sandbox = Sandbox::new();
     let path = recording(&sandbox, &["apt-get", "go", "python3", "cargo", "debootstrap"]);
     let script = root().join(".ci/test");
-    // Not root, and no sources of the consumer: what such a machine cannot set up is left out.
+    // Not root, and no sources of the consumer: parts that cannot be set up are skipped.
     std::fs::write(sandbox.path("fake/id"), "#!/bin/sh\necho 1000\n").unwrap();
     std::fs::set_permissions(sandbox.path("fake/id"), std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = match answer {
         None => Command::new(&script),
         Some(_) => {
-            // A terminal of its own, as `script` of util-linux gives it.
+            // A terminal from util-linux's `script`.
             let mut command = Command::new("script");
             command.args(["--quiet", "--return", "--command", script.to_str().unwrap(), "/dev/null"]);
             command
@@ -642,7 +645,7 @@ fn the_tests_say_what_they_install_and_ask_first() {
     ] {
         assert!(calls.contains(ran), "{ran}: {calls}");
     }
-    // Where nobody is there to answer, it says so all the same.
+    // Without a terminal, it prints the same.
     let (said, passed, calls) = tests_begun(None);
     assert!(passed && said.starts_with(plan) && !said.contains("Go on?"), "{said}");
     assert!(calls.contains("go install ") && calls.contains("cargo test --no-fail-fast --test system\n"), "{calls}");

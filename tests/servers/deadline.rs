@@ -1,4 +1,5 @@
-//! Indexing with too little time: what is done is attached, what is left is said, and the next run goes on from there.
+//! Indexing with too little time: finished layers are attached, the others are reported, and the
+//! next run continues with them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -24,22 +25,22 @@ use serde_json::json;
 /// Longer than three small layers take on a busy machine.
 const SOON: Duration = Duration::from_millis(1500);
 
-/// A registry that has an image of four layers, of which it sends the largest ones slowly as long as it is told to.
+/// A registry with an image of four layers. It sends the largest ones slowly while that is set.
 struct Slow {
     registry: Faulty,
     subject: Descriptor,
-    /// In the image's order: neither by size up nor down.
+    /// In the image's order, which is not sorted by size.
     layers: Vec<Descriptor>,
     is_slow: Arc<AtomicBool>,
 }
 
 impl Slow {
-    /// `stalled` layers, by their place in the image, begin and then stand still.
+    /// The layers with numbers in `stalled` start and then stop.
     async fn registry(referrers: bool, stalled: &[usize]) -> Slow {
         Slow::lying(referrers, stalled, |_| false).await
     }
 
-    /// Requests of which `refused` is true are refused.
+    /// Requests for which `refused` is true are refused.
     async fn lying(referrers: bool, stalled: &[usize], refused: fn(&Seen) -> bool) -> Slow {
         let contents: Vec<Bytes> = [30_000, 90_000, 10_000, 60_000]
             .iter()
@@ -84,7 +85,7 @@ impl Slow {
         index(&source, &Target::Tag("v1".into()), Some(&destination), None, options, &progress).await
     }
 
-    /// With a deadline that is soon.
+    /// With a near deadline.
     async fn in_time(&self) -> IndexedImage {
         self.index(&IndexOptions { deadline: Some(Instant::now() + SOON), ..options() }).await.unwrap()
     }
@@ -97,7 +98,7 @@ impl Slow {
         self.repository().referrers(&self.subject.digest, Some(soci::INDEX_V1)).await.unwrap().descriptors
     }
 
-    /// Times that each of the image's layers was asked for as a whole.
+    /// How many times each of the image's layers was requested as a whole.
     fn reads(&self) -> Vec<usize> {
         let saw = |layer: &Descriptor| self.registry.saw("GET", &format!("blobs/{}", layer.digest));
         let whole = |layer| saw(layer).iter().filter(|seen| seen.header("range").is_none()).count();
@@ -140,7 +141,7 @@ fn left(done: &IndexedImage) -> Vec<Digest> {
     done.left.iter().map(|layer| layer.digest).collect()
 }
 
-/// What soci would write for these layers.
+/// The manifest that soci would write for these layers.
 fn manifest_of(slow: &Slow, done: &IndexedImage, places: &[usize]) -> Vec<u8> {
     let layers = places.iter().map(|&n| match &done.manifests[0].layers[n].outcome {
         LayerOutcome::Indexed(facts) => ZtocRef {
@@ -196,7 +197,7 @@ async fn what_is_done_in_time_is_attached_and_the_next_run_does_the_rest() {
         assert_eq!(slow.listed().await.iter().map(|d| d.digest).collect::<Vec<_>>(), [complete.digest]);
         assert!(slow.registry.manifest(&sparse.digest.to_string()).is_none(), "the one that lacked a layer is gone");
 
-        // As if there had never been one that lacked a layer.
+        // The same as if there had never been an incomplete one.
         let fresh = Slow::registry(referrers, &[]).await;
         assert_eq!(attached(&fresh.complete().await).0.digest, complete.digest);
 
@@ -217,14 +218,14 @@ async fn when_nothing_is_done_in_time_nothing_is_attached() {
     let slow = Slow::registry(true, &[0, 1, 2, 3]).await;
     let done = slow.in_time().await;
     assert!(matches!(done.manifests[0].result, ManifestResult::OutOfTime), "{done:?}");
-    // Another run like it would get no further, and nobody is told otherwise.
+    // Repeating the run would make no progress, which is reported.
     let stuck =
         |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
     assert!(done.manifests[0].layers.iter().all(stuck), "{done:?}");
     assert_eq!(left(&done), slow.digests(&[0, 1, 2, 3]));
     let written = slow.registry.seen().into_iter().filter(|seen| !matches!(seen.method.as_str(), "GET" | "HEAD"));
     assert_eq!(written.count(), 0);
-    // The shortest were begun, and nothing behind them.
+    // Only the shortest layers were started.
     assert_eq!(slow.reads(), [1, 0, 1, 0]);
 }
 
@@ -257,7 +258,7 @@ async fn without_progress_nothing_is_written_again() {
 async fn an_older_index_of_more_layers_stays_until_the_complete_one_is_there() {
     let slow = Slow::registry(false, &[1]).await;
     slow.is_slow.store(false, SeqCst);
-    // Nothing of it can be reused.
+    // It contains nothing that can be reused.
     let layer = LayerOptions { build_tool_identifier: "ociseek v0.0.1".into(), span_size: 8 << 10, fine: false };
     let old = slow.index(&IndexOptions { layer, ..options() }).await.unwrap();
     let old = attached(&old).0.digest;
@@ -287,7 +288,8 @@ async fn a_registry_that_deletes_nothing_keeps_both_and_it_is_said() {
         let (index, replaced, not_deleted) = attached(&second);
         assert_eq!((replaced, not_deleted), (&[sparse][..], &[sparse][..]));
         let listed: Vec<Digest> = slow.listed().await.iter().map(|d| d.digest).collect();
-        // By the tag schema the list is ours: the complete one has the place of the other.
+        // With the tag schema, ociseek maintains the list, and the complete index replaces the
+        // other.
         assert_eq!(listed.len(), if referrers { 2 } else { 1 });
         assert!(listed.contains(&index.digest));
     }
@@ -306,7 +308,8 @@ async fn a_ztoc_that_is_lost_or_not_what_it_should_be_is_made_again() {
     assert_eq!(reads, [1, 1, 0, 0]);
     assert_eq!(attached(&second).0.digest, attached(&Slow::registry(true, &[]).await.complete().await).0.digest);
 
-    // An index under our name that gives one layer's ztoc to another: the sizes do not agree, so both are read.
+    // An index under our name with one layer's ztoc for another: the sizes differ, so both layers
+    // are read.
     let slow = Slow::registry(true, &[]).await;
     let LayerOutcome::Indexed(other) = &second.manifests[0].layers[3].outcome else { panic!("{second:?}") };
     let ztoc = fresh_ztoc(other.digest).await;
@@ -340,7 +343,7 @@ async fn fresh_ztoc(digest: Digest) -> Bytes {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layer_that_is_lacking_for_its_content_is_looked_at_again_and_nothing_else() {
     let slow = Slow::registry(true, &[]).await;
-    // Another image: the first layer again, and one that no consumer reads.
+    // Another image: the first layer again, and one that no consumer can read.
     let odd = Bytes::from([&gzip(&tar(9, 2, 50_000))[..], b"x"].concat());
     slow.registry.add_blob(odd.clone());
     let config = Descriptor::of(OCI_CONFIG, &slow.registry.add(Bytes::from_static(b"{\"os\":\"linux\"}")));
@@ -357,7 +360,8 @@ async fn a_layer_that_is_lacking_for_its_content_is_looked_at_again_and_nothing_
     assert!(slow.registry.seen()[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")));
 }
 
-/// Another run was faster, and complete, while this one read: then nothing is attached beside its index.
+/// Another run was faster and complete while this one was reading: then nothing is attached next to
+/// its index.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_complete_index_that_came_meanwhile_stays_alone() {
     let slow = Slow::registry(true, &[1]).await;
@@ -403,7 +407,7 @@ async fn the_command_stops_at_its_timeout_and_goes_on_the_next_time() {
         assert!(first.contains("timed out; run it again to continue"), "{first}");
         assert!(first.contains("timed out, 1 layer of 178.1 KiB left"), "{first}");
         assert!(first.contains("--- status 0 ---"), "{first}");
-        // It is now alone with all the time, and that is not enough for it.
+        // It now has all the time for itself, which is still not enough.
         let alone = run(&["--timeout=1s"]);
         assert!(alone.contains("timed out before any layer was done; use a longer --timeout"), "{alone}");
         assert!(alone.contains("use a longer --timeout: no layer was done") && !alone.contains("goes on"), "{alone}");

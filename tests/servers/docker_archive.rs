@@ -1,5 +1,5 @@
-//! What `docker save` writes, read in place: archives in the shapes that tools write and have
-//! written, and hostile ones.
+//! Archives by `docker save`, read in place: in the forms that tools write or used to write, and
+//! hostile ones.
 
 use std::fs;
 
@@ -36,16 +36,16 @@ fn write(sandbox: &Sandbox, members: &[Vec<u8>]) {
     fs::write(sandbox.path("x.tar"), [members.concat(), end()].concat()).unwrap();
 }
 
-/// The three layers of [`archive`]: the third is the first again.
+/// The three layers of [`archive`]. The third equals the first.
 fn layers() -> [Vec<u8>; 3] {
     let bottom = layer("etc/os-release", b"NAME=test\n");
     [bottom.clone(), layer("app/main", &[b'x'; 3000]), bottom]
 }
 
-/// Where a layer is put: the members that hold it, and its name in manifest.json.
+/// How a layer is stored: the members that hold it, and its name in manifest.json.
 type Placed<'a> = &'a dyn Fn(usize, &[u8]) -> (Vec<u8>, String);
 
-/// An archive with one image of [`layers`], each put where `place` says.
+/// An archive with an image of [`layers`], each stored by `place`.
 fn archive(sandbox: &Sandbox, place: Placed<'_>) {
     let tars = layers();
     let config = config(&[&tars[0], &tars[1], &tars[2]]);
@@ -63,7 +63,7 @@ fn succeeds(sandbox: &Sandbox, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The image of [`layers`] is read right, and converted to one that is right.
+/// Checks that the image of [`layers`] is read and converted correctly.
 fn check(sandbox: &Sandbox, image: &str, what: &str) {
     assert_eq!(succeeds(sandbox, &["cat", image, "etc/os-release"]), "NAME=test\n", "{what}");
     assert_eq!(
@@ -90,14 +90,14 @@ fn archives_of_every_shape() {
         archive(&sandbox, place);
         check(&sandbox, "docker-archive:x.tar", what);
     };
-    // Docker 1.10 to 24: a folder for each layer; one that is there already is a link.
+    // Docker 1.10 to 24: a folder for each layer. A repeated layer is a link.
     all("folders", &|number, tar| {
         let name = format!("id{number}/layer.tar");
         let more = [file(&format!("id{number}/VERSION"), b"1.0"), entry(b'5', &format!("id{number}/"), "")].concat();
         let member = if number == 2 { entry(b'2', &name, "../id0/layer.tar") } else { file(&name, tar) };
         ([more, member].concat(), name)
     });
-    // Names with `./` in front, a link through a link, a hard link.
+    // Names with a leading `./`, a link through a link, a hard link.
     all("links", &|number, tar| match number {
         0 => (
             [entry(b'2', "./a/1", "./2"), entry(b'1', "a/2", "b/./layer"), file("./b/layer", tar)].concat(),
@@ -105,19 +105,19 @@ fn archives_of_every_shape() {
         ),
         _ => (file(&format!("./{number}.tar"), tar), format!("{number}.tar")),
     });
-    // Docker 25 and newer: an image layout that has a manifest.json as well. The third layer is the
-    // first one's file.
+    // Docker 25 and newer: an image layout that also has a manifest.json. The third layer is the
+    // same file as the first.
     all("blobs", &|number, tar| {
         let name = format!("blobs/sha256/{}", hex(tar));
         (if number == 2 { Vec::new() } else { file(&name, tar) }, name)
     });
-    // crane and kaniko: gzip; BuildKit can be told to take zstd.
+    // crane and kaniko use gzip; BuildKit can use zstd.
     all("compressed", &|number, tar| match number {
         0 => (file("a.tar.gz", &gzip(tar)), "a.tar.gz".into()),
         1 => (file("b", &zstd::encode_all(tar, 3).unwrap()), "b".into()),
         _ => (Vec::new(), "a.tar.gz".into()),
     });
-    // Names too long for a header, and a file that nobody asks for.
+    // Names that are too long for a header, and a file that is not requested.
     all("long names", &|number, tar| {
         let name = format!("{}/{number}", "d".repeat(150));
         let sparse = Block { name: b"sparse".to_vec(), flag: b'S', magic: *b"ustar  \0", ..Block::default() }.bytes();
@@ -199,7 +199,7 @@ fn one_of_several_images() {
     For more information, try '--help'.
     --- status 2 ---
     "#);
-    // Images of two platforms, saved together.
+    // Images for two platforms, saved together.
     members[0] =
         file("manifest.json", &manifest_json(&[("0.json", &["app:1"], &["0"]), ("1.json", &["app:1"], &["1"])]));
     write(&sandbox, &members);
@@ -231,7 +231,7 @@ fn an_index_of_it_fits_nowhere_and_what_helps_is_said() {
     hint: omit --quick and --index
     --- status 1 ---
     "#);
-    // A policy is about an index, and there is none.
+    // A policy requires an index, but there is none.
     let judged = sandbox.run(&["verify", "--min-coverage=0%", "docker-archive:x.tar"]);
     assert!(judged.contains("has no SOCI index") && judged.ends_with("--- status 1 ---"), "{judged}");
     assert_snapshot!(sandbox.run(&["verify", "docker-archive:x.tar"]), @r#"
@@ -240,7 +240,7 @@ fn an_index_of_it_fits_nowhere_and_what_helps_is_said() {
     --- status 0 ---
     "#);
     assert!(sandbox.run(&["convert", "oci:a", "docker-archive:b"]).contains("read-only"));
-    // No registry gets layers that are not compressed: this one is not asked for anything.
+    // Uncompressed layers are never pushed to registries. This one receives no requests.
     for verb in ["convert", "copy"] {
         let refused = sandbox.run(&[verb, "docker-archive:x.tar", "127.0.0.1:1/a/b:1"]);
         assert!(
@@ -251,14 +251,14 @@ fn an_index_of_it_fits_nowhere_and_what_helps_is_said() {
         assert!(refused.ends_with("--- status 2 ---"), "{refused}");
     }
     assert!(sandbox.run(&["copy", "docker-archive:x.tar", "docker-archive:b:1"]).contains("read-only"));
-    // A layer that is worth an index.
+    // A layer that is large enough for an index.
     let large = layer("large", &vec![0; 11 << 20]);
     let manifest = file("manifest.json", &manifest_json(&[("c", &["app:1"], &["l"])]));
     write(&sandbox, &[file("c", &config(&[&large])), file("l", &large), manifest]);
     let doctor = sandbox.run(&["doctor", "docker-archive:x.tar:app:1"]);
     assert!(doctor.contains("ociseek convert docker-archive:x.tar:app:1 oci:DIR"), "{doctor}");
     assert!(!doctor.contains("ociseek index --platform"), "{doctor}");
-    // Each is told of the other.
+    // Each error suggests the other command.
     assert!(sandbox.run(&["ls", "oci-archive:x.tar"]).contains("use docker-archive:FILE"));
     write(&sandbox, &[file("oci-layout", b"{}"), file("index.json", b"{}")]);
     assert!(sandbox.run(&["ls", "docker-archive:x.tar"]).contains("use oci-archive:FILE"));
@@ -287,7 +287,7 @@ fn hostile_archives() {
     let leading_to = |name: &str| vec![file("c", &sound), file("l", &tar), manifest(&[name])];
     write(&sandbox, &base());
     succeeds(&sandbox, &["ls", "docker-archive:x.tar"]);
-    // What nobody asks for does no harm.
+    // Members that are not requested do no harm.
     let twice = [file("other", b"1"), file("other", b"2")].concat();
     for harmless in [file("../l", b"x"), file("a/../../l", b"x"), entry(b'2', "x", "x"), twice] {
         write(&sandbox, &with(harmless));
@@ -328,10 +328,10 @@ fn hostile_archives() {
     let cut = gzip(&tar);
     refused(&config_claims(other, &cut[..cut.len() - 9]), "\"l\" in x.tar cannot be decompressed");
     refused(&config_claims(other, b"\xfd7zXZ\0 and so on"), "has an unsupported compression");
-    // A size that reaches past the file's end.
+    // A size that exceeds the file.
     let lies = Block { name: b"l".to_vec(), size: 1 << 40, ..Block::default() }.bytes();
     refused(&[file("c", &sound), manifest(&["l"]), lies], "the tar is truncated inside the data of an entry");
-    // Names without end.
+    // Very many names.
     let many: Vec<Vec<u8>> = (0..70_000).map(|number| entry(b'0', &format!("{number}"), "")).collect();
     refused(&[many, base()].concat(), "more than 65536 files");
 
@@ -414,8 +414,8 @@ fn regctl_and_crane_write_it_with_the_registry_s_layers() {
 
     run(&regctl, &["image", "export", &format!("ocidir://{}:v1", at("img")), &at("x.tar")]);
     check(&sandbox, "docker-archive:x.tar", "regctl");
-    // The third layer is the first one again, by its diff ID; which of their blobs is taken does
-    // not matter.
+    // The third layer equals the first one, by its diff ID. Which of their blobs is used does not
+    // matter.
     assert_eq!(found("docker-archive:x.tar")[..2], digests(&layers)[..2]);
 
     run(&crane, &["pull", "--insecure", "--format=tarball", &image, &at("x.tar")]);
@@ -423,7 +423,7 @@ fn regctl_and_crane_write_it_with_the_registry_s_layers() {
     assert_eq!(found("docker-archive:x.tar")[..2], digests(&layers)[..2]);
 }
 
-/// An archive whose data are holes: only its headers are there to be read.
+/// An archive whose data are holes, so only its headers can be read.
 #[test]
 fn nothing_is_read_between_the_headers_that_is_not_asked_for() {
     use std::os::unix::fs::FileExt;

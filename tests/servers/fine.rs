@@ -1,4 +1,5 @@
-//! Images read by their fine indexes: every byte is right, little is requested, and what is unfit is passed over.
+//! Images that are read by their fine indexes: every byte is correct, few bytes are requested, and
+//! unusable documents are skipped.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, gzip, tar};
 
 const SPAN: u64 = 64 << 10;
 
-/// An image in a registry of our own.
+/// An image in a faulty registry.
 struct Image {
     /// The tars of its layers, from the bottom up, and their blobs.
     tars: Vec<Vec<u8>>,
@@ -42,8 +43,8 @@ struct Image {
 }
 
 impl Image {
-    /// Of two layers, the upper one a plain tar if `plain`, with a fine index in which `start` is
-    /// recorded of the lower one.
+    /// Pushes an image of two layers, with a plain upper one if `plain`, and a fine index that
+    /// records `start` for the lower one.
     fn push(registry: &Faulty, plain: bool, start: &[Range<SpanId>]) -> Image {
         let tars = vec![tar(1, 6, 300_000), tar(2, 4, 200_000)];
         let mut layers = Vec::new();
@@ -69,7 +70,7 @@ impl Image {
         Image { tars, blobs, fine }
     }
 
-    /// Requests for a layer's blob.
+    /// The number of requests for a layer's blob.
     fn saw(&self, registry: &Faulty, layer: usize) -> usize {
         registry.saw("GET", &self.blobs[layer].digest.to_string()).len()
     }
@@ -91,7 +92,7 @@ fn built(blob: &[u8]) -> FineLayer {
     }
 }
 
-/// What opens the image, and what was said meanwhile.
+/// Opens the image, and collects the warnings.
 struct Reader {
     caches: Caches,
     recorder: Arc<Recorder>,
@@ -132,7 +133,7 @@ async fn read(image: &RootFs, layer: u32, range: Range<usize>) -> Bytes {
     image.content.read(LayerId(layer), Uncompressed(range.start as u64), range.len()).await.unwrap()
 }
 
-/// Reads all of a layer, and at places all over.
+/// Reads a whole layer, and ranges everywhere in it.
 async fn check(image: &RootFs, layer: u32, tar: &[u8]) {
     for (number, step) in [1 << 20, 100_000, 4096].into_iter().enumerate() {
         for from in (number * 37..tar.len()).step_by(step * (1 + 6 * number)) {
@@ -142,7 +143,7 @@ async fn check(image: &RootFs, layer: u32, tar: &[u8]) {
     }
 }
 
-/// The start is fetched: all requests for it were answered.
+/// Waits until the start was fetched and all requests for it were answered.
 async fn settled(image: &RootFs, spans: u64) {
     for _ in 0..2000 {
         let stats = image.content.start_stats();
@@ -165,7 +166,7 @@ async fn every_byte_is_right_and_windows_come_in_pages() {
         assert_eq!(opened.layers.iter().map(|layer| layer.how).collect::<Vec<_>>(), [How::Fine; 2]);
         assert!(opened.fine.is_some());
         for layer in 0..2 {
-            // The head alone, by one request; nothing of the layer.
+            // Only the head, with a single request, and nothing of the layer.
             let document = &image.fine.layers[layer];
             let head = match document.head_size == document.size {
                 true => "all".to_owned(),
@@ -177,12 +178,12 @@ async fn every_byte_is_right_and_windows_come_in_pages() {
             check(&opened, layer, tar).await;
         }
         assert_eq!(reader.warnings(), Vec::<String>::new());
-        // Reading a layer from front to back in MiBs, windows of neighbours come together.
+        // Windows of neighbours are fetched together when a layer is read sequentially in MiBs.
         let pages = image.parts(&registry, 0).len() - 1;
         assert!((1..=4).contains(&pages), "{pages} requests for pages");
         assert_eq!(image.parts(&registry, 1).len() > 1, !plain, "a plain tar needs no windows");
 
-        // What is on disk by now is neither fetched nor decoded again, and the head is there too.
+        // Spans on disk are neither fetched nor decoded again, and the head is on disk too.
         if cached {
             let before = registry.seen().len();
             let again = reader.open(false, options()).await;
@@ -198,7 +199,7 @@ async fn indexes_are_read_side_by_side() {
     let waiting = Arc::new(AtomicUsize::new(0));
     let known = Arc::new(std::sync::OnceLock::<Vec<String>>::new());
     let (indexes, count) = (Arc::clone(&known), Arc::clone(&waiting));
-    // Each is answered once both were asked for.
+    // Each is answered after both were requested.
     let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, _| {
         if !indexes.get()?.iter().any(|digest| seen.path.ends_with(&**digest)) {
             return None;
@@ -246,7 +247,7 @@ async fn what_is_unfit_is_passed_over_with_a_warning() {
             other.path = other.path.replace(&this, &that);
             of_document(seen, fine).then(|| {
                 let (head, body) = truth.truth_now(&other).into_parts();
-                // Of the size that was asked for.
+                // With the requested size.
                 let range = seen.header("range").unwrap().replace("bytes=", "bytes ");
                 let mut answer = Response::from_parts(head, body);
                 let range = format!("{range}/{}", fine.layers[0].size).parse().unwrap();
@@ -316,14 +317,15 @@ async fn wrong_pages_and_spans_are_fetched_again_or_are_errors() {
 async fn a_recorded_start_is_fetched_at_once_and_nothing_twice() {
     for cached in [false, true] {
         let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
-        // Out of order, as a start reads; neighbours are one request, though others are read between them.
+        // Out of order, as in a real start. Neighbours are a single request, even if others are
+        // read between them.
         let start = [SpanId(12)..SpanId(13), SpanId(2)..SpanId(6), SpanId(13)..SpanId(14), SpanId(6)..SpanId(7)];
         let image = Image::push(&registry, false, &start);
         let dir = tempfile::tempdir().unwrap();
         let reader = Reader::new(&registry, cached.then_some(dir.path()));
         let opened = reader.open(true, options()).await;
         settled(&opened, 7).await;
-        // One request has the head and the windows of the start.
+        // A single request returns the head and the windows of the start.
         let document = &image.fine.layers[0];
         assert!(document.start_size > document.head_size);
         assert_eq!(image.parts(&registry, 0), [format!("bytes=0-{}", document.start_size - 1)]);
@@ -334,7 +336,7 @@ async fn a_recorded_start_is_fetched_at_once_and_nothing_twice() {
         let unread = opened.content.start_stats().unread_bytes;
         assert_eq!(unread, content.start_bytes);
 
-        // What was fetched is there, and counts as read.
+        // Fetched spans count as read when they are used.
         let map = &opened.layers[0].map;
         let spans = map.fine().unwrap().spans();
         for span in start.iter().cloned().flat_map(SpanId::each) {
@@ -347,7 +349,7 @@ async fn a_recorded_start_is_fetched_at_once_and_nothing_twice() {
         assert_eq!((stats.spans, stats.unread_bytes, stats.stopped), (7, 0, false));
         assert_eq!(opened.content.stats().start_requests, 2);
 
-        // The rest of the layer is not of the start.
+        // The rest of the layer does not belong to the start.
         check(&opened, 0, &image.tars[0]).await;
         let content = opened.content.stats();
         assert!(content.requests > 2 && content.start_requests == 2, "{content:?}");
@@ -357,7 +359,7 @@ async fn a_recorded_start_is_fetched_at_once_and_nothing_twice() {
 #[tokio::test]
 async fn wrong_guesses_are_bounded() {
     let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
-    // Each is a request.
+    // Each is a separate request.
     let start: Vec<Range<SpanId>> = (0..14).rev().map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
     let image = Image::push(&registry, false, &start);
     let reader = Reader::new(&registry, None);
@@ -370,7 +372,7 @@ async fn wrong_guesses_are_bounded() {
     }
     let stats = opened.content.start_stats();
     assert!(stats.stopped && stats.unread_bytes > 1, "{stats:?}");
-    // Those that were under way when the first one counted.
+    // The requests in progress when the first one was counted.
     assert!(image.saw(&registry, 0) <= 4, "{}", image.saw(&registry, 0));
     check(&opened, 0, &image.tars[0]).await;
 }
@@ -398,7 +400,7 @@ async fn a_read_passes_a_start_that_hangs() {
             return None;
         }
         let from: u64 = seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?.0.parse().ok()?;
-        // All but what is read says nothing.
+        // Everything is silent except what is read.
         let (head, _) = truth.truth_now(seen).into_parts();
         (!read.contains(&from)).then(|| Response::from_parts(head, stalls(&Bytes::new(), 0).into_body()))
     })
@@ -415,7 +417,7 @@ async fn a_read_passes_a_start_that_hangs() {
     }
     assert!(read(&opened, 0, 0..1000).await == image.tars[0][..1000]);
     assert_eq!(image.saw(&registry, 0), 5, "four of the start, and the read");
-    // What hangs is fetched again by whoever reads it.
+    // A request that hangs is repeated by the next read.
     released.store(true, Ordering::SeqCst);
     drop(opened);
     let opened = reader.open(true, options()).await;
@@ -433,7 +435,7 @@ async fn faults_in_the_middle_of_a_start_do_no_harm() {
             if !seen.path.contains(digest.get()?) || count.fetch_add(1, Ordering::SeqCst) >= 4 {
                 return None;
             }
-            // All of the start that is under way fails, once a read waits for it.
+            // All requests for the start in progress fail when a read waits.
             tokio::task::block_in_place(|| {
                 while !on.load(Ordering::SeqCst) {
                     std::thread::sleep(Duration::from_millis(5));

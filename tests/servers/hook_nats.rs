@@ -42,7 +42,7 @@ impl Nats {
     }
 
     fn spawn(dir: &std::path::Path, port: u16) -> Option<Child> {
-        // Debian has it where users do not look.
+        // Debian installs it outside the users' search path.
         let known = std::path::Path::new("/usr/sbin/nats-server");
         let program = if known.is_file() { known.to_owned() } else { tool("nats-server")? };
         let mut command = Command::new(program);
@@ -57,20 +57,20 @@ impl Nats {
         Some(child)
     }
 
-    /// It dies, and comes back with what is on its disk.
+    /// Kills it, and restarts it with the data on its disk.
     fn restart(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.child = Nats::spawn(self.dir.path(), self.port).unwrap();
     }
 
-    /// It ends in good order.
+    /// Stops it gracefully.
     fn stop(&mut self) {
         assert!(Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap().success());
         let _ = self.child.wait();
     }
 
-    /// Waits for a stream to have so many messages.
+    /// Waits until a stream has this many messages.
     async fn until(&self, stream: &str, messages: u64) {
         let begun = Instant::now();
         while self.messages(stream).await != messages {
@@ -79,7 +79,7 @@ impl Nats {
         }
     }
 
-    /// Messages in a stream.
+    /// The number of messages in a stream.
     async fn messages(&self, stream: &str) -> u64 {
         let client = async_nats::connect(format!("nats://127.0.0.1:{}", self.port)).await.unwrap();
         let mut stream = async_nats::jetstream::new(client).get_stream(stream).await.unwrap();
@@ -93,7 +93,7 @@ fn worker(sandbox: &Sandbox, nats: &Nats, registry: &str, more: &[&str]) -> Hook
     Hook::start(sandbox, &args)
 }
 
-/// How often each image was indexed.
+/// How many times each image was indexed.
 fn times(hooks: &[Hook]) -> BTreeMap<String, usize> {
     let mut times = BTreeMap::new();
     for line in hooks.iter().flat_map(|hook| hook.events("job")).filter(|line| line["result"] == "indexed") {
@@ -109,8 +109,8 @@ async fn three_workers_one_of_them_killed_index_every_image() {
     let images = images(&server, 8, 200);
     let queue = format!("--queue={}", nats.url);
     let serve = Hook::serve(&sandbox, &[&queue, &format!("--allow={}", server.host), "--rate=10000"]);
-    // Two of three events come twice, as a registry sends them whose first answer was lost; half
-    // before there are workers.
+    // Two of three events are sent twice, as by a registry that lost the first response; half of
+    // them before there are workers.
     let send = |from: usize, to: usize| {
         for (number, (repository, digest)) in images.iter().enumerate().take(to).skip(from) {
             for again in 0..=usize::from(number % 3 > 0) {
@@ -127,7 +127,7 @@ async fn three_workers_one_of_them_killed_index_every_image() {
     let workers: Vec<Hook> = (0..3).map(|_| worker(&sandbox, &nats, &server.host, &silence)).collect();
     serve.until("it has found the server again", |hook| hook.get("/readyz").0 == 200);
     send(100, 200);
-    // In the middle: it has done some, and has some in hand.
+    // In the middle, when it has finished some jobs and is running others.
     workers[0].until("it is at work", |hook| hook.indexed() >= 3);
     workers[0].signal("-KILL");
     let begun = Instant::now();
@@ -141,7 +141,8 @@ async fn three_workers_one_of_them_killed_index_every_image() {
     for (repository, digest) in &images {
         assert_eq!(indexes(&sandbox, &format!("{}/{repository}@{digest}", server.host)), 1, "{repository}@{digest}");
     }
-    // What the killed one had in hand may have been attached without being acknowledged: then it is found to be done.
+    // The images of the killed worker may have been attached without acknowledgement. Then they are
+    // found to be done.
     let times = times(&workers);
     assert!(times.values().all(|times| *times == 1), "{times:?}");
     assert!(workers[0].indexed() < 200 && workers[1].indexed() > 0 && workers[2].indexed() > 0);
@@ -199,7 +200,7 @@ async fn what_fails_is_parked_with_its_reason_and_others_go_on() {
     assert!(hook.end().success());
     assert_eq!(hook.events("stopped").len(), 1);
 
-    // The server knows the image still; somebody who wants it tried again gets what he asks for.
+    // The server still remembers the image, but a new request is queued again.
     assert_eq!(queue.publish(&poison).await.unwrap(), Published::New);
     assert_eq!(queue.publish(&poison).await.unwrap(), Published::Duplicate);
     assert_eq!(nats.messages("test").await, 1);
@@ -209,7 +210,7 @@ async fn what_fails_is_parked_with_its_reason_and_others_go_on() {
     assert_eq!(queue.publish(&poison).await.unwrap(), Published::New, "and again");
 }
 
-/// `IP:PORT` of what a worker says of itself.
+/// `IP:PORT` of a worker's own endpoints.
 fn own_address(worker: &Hook) -> String {
     worker.until("it works", |worker| !worker.events("working").is_empty());
     worker.events("working")[0]["address"].as_str().unwrap().to_owned()
@@ -228,7 +229,7 @@ async fn a_worker_outlives_its_queue_and_ends_without_it() {
     let address = own_address(&hook);
     assert_eq!((get(&address, "/healthz").0, get(&address, "/readyz").0), (200, 200));
 
-    // One line when it goes, one when it is back, and jobs are done as before.
+    // A line when the connection is lost, a line when it is back, and jobs run as before.
     let _ = nats.child.kill();
     let _ = nats.child.wait();
     hook.until("it is seen", |hook| hook.events("queue").len() == 1);
@@ -244,7 +245,7 @@ async fn a_worker_outlives_its_queue_and_ends_without_it() {
     let (status, text) = get(&address, "/metrics");
     assert!(status == 200 && text.contains("ociseek_hook_jobs_total{result=\"indexed\"} 1"), "{text}");
 
-    // This time the server says good-bye, and stays away.
+    // This time the server closes the connections gracefully, and stays away.
     nats.stop();
     hook.until("it is seen", |hook| hook.events("queue").len() == 3);
     hook.signal("-TERM");
@@ -257,7 +258,7 @@ async fn a_worker_outlives_its_queue_and_ends_without_it() {
     assert_eq!(lines[1]["message"], "reconnected to the queue");
 }
 
-/// A job that takes longer than the workers live is not to blame.
+/// A job is not to blame if it takes longer than its workers live.
 #[tokio::test]
 async fn orderly_stops_use_up_no_tries() {
     let Some(nats) = Nats::start() else { return };
@@ -302,7 +303,7 @@ async fn without_its_queue_the_service_says_so() {
     assert_eq!(nats.messages("test").await, 2);
 }
 
-/// What was pushed before anyone listened.
+/// Images that were pushed before the service ran.
 #[tokio::test(flavor = "multi_thread")]
 async fn backfill_puts_what_has_no_index_into_the_queue() {
     let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
@@ -320,7 +321,7 @@ async fn backfill_puts_what_has_no_index_into_the_queue() {
         assert!(said.contains(total) && said.ends_with("--- status 0 ---"), "{said}");
     };
     sandbox.json(0, &[&["index", "--format=json", &format!("{place}:v0")], &options[..]].concat());
-    // What is published again a moment later is not in the queue twice.
+    // A job that is published again soon afterwards is not queued twice.
     for _ in 0..2 {
         backfill("10 images: 1 already-indexed, 9 queued");
         assert_eq!(nats.messages("test").await, 9);
@@ -334,7 +335,7 @@ async fn backfill_puts_what_has_no_index_into_the_queue() {
     backfill("10 images: 10 already-indexed");
 }
 
-/// Each tag stands in the queue, since each gets a SOCI-enabled image of its own.
+/// Each tag is queued, because each gets its own SOCI-enabled image.
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_make_soci_enabled_images_for_each_tag() {
     let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
@@ -354,7 +355,7 @@ async fn workers_make_soci_enabled_images_for_each_tag() {
         assert!(said.contains(total) && said.ends_with("--- status 0 ---"), "{said}");
     };
     backfill("2 images: 2 queued");
-    // The service puts the same into the queue: it is there.
+    // The service adds the same job, which is already queued.
     let serve = Hook::serve(&sandbox, &[&queue, &allow, template]);
     for tag in ["v1", "v2"] {
         let (status, text) = serve.post(&json!({"image": format!("{place}:{tag}@{digest}")}).to_string());

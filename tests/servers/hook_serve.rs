@@ -1,4 +1,4 @@
-//! `ociseek hook serve`: told by real registries, by forgers and by floods.
+//! `ociseek hook serve` with events from real registries, with forged events, and under floods.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ use serde_json::json;
 use sha2::Sha256;
 use tokio::net::TcpSocket;
 
-/// A registry that tells `hook` of every push.
+/// A registry that notifies `hook` of every push.
 fn telling(program: &str, host: &str, hook: &str) -> Option<Server> {
     Server::distribution_by(program, host, |_| {
         format!(
@@ -31,7 +31,7 @@ fn telling(program: &str, host: &str, hook: &str) -> Option<Server> {
     })
 }
 
-/// An image is pushed by a real client, and nobody calls us.
+/// A real client pushes an image, and the service indexes it without being called.
 fn a_push_is_indexed(program: &str, client: &str) {
     let (Some(_), Some(client_path)) = (tool(program), tool(client)) else { return };
     let sandbox = Sandbox::new();
@@ -54,7 +54,8 @@ fn a_push_is_indexed(program: &str, client: &str) {
     println!("{program}: indexed {:.1} s after the push began", pushed.elapsed().as_secs_f64());
     assert_eq!(indexes(&sandbox, &image), 1);
 
-    // Our own push is told too: of the index, and of the tag under which it is listed. Then there is silence.
+    // Our own pushes are reported too: of the index, and of the tag under which it is listed. After
+    // that there are no events.
     hook.until("the event of the index", |hook| hook.results().contains_key("skipped"));
     let mut before = hook.log().len();
     let mut quiet = Instant::now();
@@ -74,7 +75,8 @@ fn a_push_is_indexed(program: &str, client: &str) {
     assert!(metrics.contains("ociseek_hook_jobs_total{result=\"indexed\"} 1"), "{metrics}");
     assert!(metrics.contains("ociseek_hook_events_total{shape=\"distribution\"}"), "{metrics}");
 
-    // A SOCI-enabled image has layers like any other, and each of its manifests is told of: none is indexed again.
+    // A SOCI-enabled image has layers like any other, and each of its manifests is reported. None
+    // is indexed again.
     let name = format!("{host}/a/b:lazy");
     let converted = sandbox.run(&["convert", "--no-cache", "--min-layer-size=0", "--quiet", &image, &name]);
     assert!(converted.starts_with("sha256:") && converted.ends_with("--- status 0 ---"), "{converted}");
@@ -93,7 +95,7 @@ fn distribution_3_1_tells_of_a_push_by_crane() {
     a_push_is_indexed("distribution3", "crane");
 }
 
-/// A service that was started again, so that it remembers nothing, reads nothing and writes nothing.
+/// A restarted service, which remembers nothing, reads and writes nothing.
 #[test]
 fn both_kinds_of_index_are_written_once() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
@@ -171,13 +173,14 @@ fn forged_replayed_and_broken_requests() {
     let (status, _) =
         exchange(&address, format!("{head}Transfer-Encoding: chunked\r\n\r\n{}", chunk.repeat(40)).as_bytes());
     assert_eq!(status, 413, "told by itself");
-    // A stranger's body is not even asked for.
+    // An unauthenticated client is not even asked for its body.
     let (status, _) = exchange(&address, b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\n");
     assert_eq!(status, 401);
     let (status, _) = exchange(&address, b"DELETE / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
     assert_eq!(status, 405);
 
-    // One that is sent byte by byte is given up after a while; meanwhile others are served.
+    // A body that is sent byte by byte is abandoned after a while. Other clients are served in the
+    // meantime.
     let mut slow = TcpStream::connect(&address).unwrap();
     slow.set_read_timeout(Some(PATIENCE)).unwrap();
     slow.write_all(format!("{head}Content-Length: 500000\r\n\r\n").as_bytes()).unwrap();
@@ -200,7 +203,7 @@ fn forged_replayed_and_broken_requests() {
     assert!(!log.contains(SECRET) && hook.events("no JSON").is_empty(), "{log}");
 }
 
-/// They fill every place there is, ask again and again, and take nothing of what they are answered.
+/// Clients that use all connections, send requests continuously, and accept no responses.
 #[tokio::test]
 async fn connections_whose_answers_nobody_takes_come_to_an_end() {
     let sandbox = Sandbox::new();
@@ -269,14 +272,15 @@ fn an_event_whose_job_failed_is_taken_when_it_comes_again() {
         let (status, text) = hook.post(&event("a"));
         assert!(status == 202 && text.contains("\"accepted\":1"), "{text}");
         hook.until("it is given up", |hook| hook.events("dead-letter").len() == times);
-        // The line is written a moment before the event is forgotten.
+        // The line is written just before the event is forgotten.
         hook.until("it is over", |hook| hook.get(&format!("/metrics?token={SECRET}")).1.contains("running 0"));
     }
     let (status, text) = hook.post(&event("b"));
     assert!(status == 202 && text.contains("\"accepted\":1"), "another repository's event: {text}");
 }
 
-/// Unoptimised, as Cargo's profile `release` builds it, a job needs more stack than threads have unless asked.
+/// Without optimisation, as in Cargo's profile `release`, a job needs more stack than threads have
+/// by default.
 #[test]
 fn the_stack_of_a_job_does_not_depend_on_what_threads_have_by_default() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
@@ -322,7 +326,7 @@ fn it_does_not_start_unprotected() {
         assert!(text.contains(want) && text.ends_with("--- status 1 ---"), "{text}");
     }
     std::fs::write(&file, "short").unwrap();
-    // Its group may read it, as where Kubernetes mounts a secret for a group.
+    // Its group may read it, as in Kubernetes with a group for the secret.
     for mode in [0o600, 0o400, 0o640, 0o440] {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
         let text = started(&["--secret-file=secret"]);
@@ -333,7 +337,8 @@ fn it_does_not_start_unprotected() {
     assert!(text.contains("--allow") && text.ends_with("--- status 2 ---"), "nothing is allowed by itself: {text}");
 }
 
-/// Where a container runtime mounts it, everyone in the container may read a secret, and nobody can change that.
+/// In the folder of a container runtime, everyone in the container may read a secret, and nobody
+/// can change that.
 #[test]
 fn secrets_as_docker_and_kubernetes_mount_them() {
     let in_a_namespace = |script: &str| Command::new("unshare").args(["--mount", "sh", "-ec", script]).output();
@@ -344,7 +349,7 @@ fn secrets_as_docker_and_kubernetes_mount_them() {
         ("mount -t tmpfs none /run; mkdir /run/secrets; cd /run/secrets", "/run/secrets/link"),
         ("mount -t tmpfs none /mnt; cd /mnt", "/mnt/link"),
     ] {
-        // A link, as Kubernetes makes them; a read-only mount, as Kubernetes makes them.
+        // A symbolic link and a read-only mount, as made by Kubernetes.
         let script = format!(
             "{mounts}; mkdir data; printf short > data/secret; chmod 444 data/secret; ln -s data/secret link; cd /; \
              test {path} = /run/secrets/link || mount -o remount,ro /mnt; \
@@ -356,7 +361,7 @@ fn secrets_as_docker_and_kubernetes_mount_them() {
     }
 }
 
-/// Somebody who must not be called. Counts who does.
+/// A server that must not be called. Counts the connections.
 fn victim() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, calls) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
@@ -370,7 +375,7 @@ fn victim() -> (u16, Arc<AtomicUsize>) {
     (port, calls)
 }
 
-/// A registry that answers every request with one header more and one status.
+/// A registry that adds a header to every response and sets its status.
 fn misleading(
     status: &'static str,
     header: impl Fn(&str) -> String + Send + 'static,
@@ -466,7 +471,7 @@ fn a_registry_on_the_list_cannot_send_us_to_private_addresses() {
     assert_eq!(calls.load(Ordering::SeqCst), 0);
     assert!(lying.iter().all(|(_, asked)| !asked.lock().unwrap().is_empty()));
 
-    // One who wants it otherwise can have it.
+    // It can be allowed explicitly.
     let (host, _) = misleading("307 Temporary Redirect", {
         let url = to("127.0.0.1");
         move |_| format!("Location: {url}")
@@ -477,7 +482,7 @@ fn a_registry_on_the_list_cannot_send_us_to_private_addresses() {
     assert_ne!(calls.load(Ordering::SeqCst), 0);
 }
 
-/// Sends bodies from eight threads; what is refused for a while is sent again, as registries do.
+/// Sends bodies from eight threads. Temporary refusals are repeated, as registries do.
 fn send_all(hook: &Hook, bodies: &[String]) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -499,7 +504,7 @@ fn send_all(hook: &Hook, bodies: &[String]) {
 }
 
 fn burst(server: &Server, images: &[(String, Digest)], events: usize) -> Vec<String> {
-    // Neighbours differ, and each image comes several times.
+    // Neighbours differ, and each image occurs several times.
     let event = |number: usize| {
         let (repository, digest) = &images[number * 7 % images.len()];
         pushed(&format!("event {number}"), &server.host, repository, digest)
@@ -556,7 +561,7 @@ fn a_full_queue_says_so_and_one_repository_cannot_fill_it() {
     let (status, text) = send("h:1");
     assert!(status == 503 && text.contains("retry-after: 30"), "{text}");
     assert_eq!((hook.get("/readyz").0, hook.get("/healthz").0), (503, 200));
-    // Told to stop, without a journal: what was accepted stands among the dead letters.
+    // After a stop without a journal, accepted jobs are in the dead letters.
     hook.signal("-TERM");
     assert!(hook.end().success());
     let dead = std::fs::read_to_string(sandbox.path("dead")).unwrap();
@@ -574,7 +579,7 @@ fn too_many_notifications_a_second_are_told_to_wait() {
     assert_eq!(hook.get("/healthz").0, 200);
 }
 
-/// However it ends, what was accepted is indexed: here or at the next start.
+/// However the service ends, accepted jobs are done: here or after the next start.
 fn nothing_is_lost(signal: &str, drain: &str, all_before_the_end: bool) {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
@@ -664,8 +669,8 @@ fn what_fails_for_a_while_is_tried_again_and_what_is_broken_is_not() {
     let large = put(json!([of(Digest::sha256(b"large"), 2 << 20)]), json!(null));
     let attached =
         put(json!([of(Digest::sha256(b"x"), 5)]), json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": 7}));
-    // A registry checks that blobs are there: these manifests name ones that are not, so a registry
-    // of our own has them.
+    // Real registries check that blobs exist. These manifests name missing blobs, so a server of
+    // ours has them.
     let odd = serving(vec![large.clone(), attached.clone()]);
     let second = Hook::serve(&sandbox, &[&format!("--allow={odd}"), "--max-image-size=1MiB"]);
     for manifest in [&large, &attached] {
@@ -698,7 +703,7 @@ fn what_fails_for_a_while_is_tried_again_and_what_is_broken_is_not() {
     assert_eq!((retries.len(), &retries[0]["again_in"]), (1, &json!(3.0)));
 }
 
-/// A registry that has these manifests and nothing else.
+/// A registry with only these manifests.
 fn serving(manifests: Vec<String>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = listener.local_addr().unwrap().to_string();

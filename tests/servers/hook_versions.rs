@@ -1,5 +1,5 @@
-//! `--v2` and `--v2-only` of `hook serve`, `hook worker` and `backfill`: SOCI-enabled images by the
-//! tags of their images, from real registries' events, and from tags that move.
+//! `--v2` and `--v2-only` of `hook serve`, `hook worker` and `backfill`: SOCI-enabled images for
+//! tags of images, from real registries' events, and for tags that move.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +13,7 @@ use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar
 use crate::support::servers::{Server, free_port, run, tool};
 
 const SMALL: [&str; 3] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache"];
-/// No name gives such an image away.
+/// A template whose tags do not look special.
 const TEMPLATE: &str = "--v2=lazy-{tag}";
 
 /// The blobs of an image with one layer, and its manifest.
@@ -26,7 +26,7 @@ fn parts(seed: u64) -> ([Vec<u8>; 2], String) {
     ([config, layer], manifest.to_string())
 }
 
-/// Puts an image into a repository, under its digest or these tags. Its digest.
+/// Pushes an image to a repository, under its digest or these tags. Returns its digest.
 fn push(server: &Server, repository: &str, seed: u64, tags: &[&str]) -> Digest {
     let (blobs, manifest) = parts(seed);
     blobs.iter().for_each(|blob| put_blob(&server.host, repository, blob));
@@ -45,7 +45,7 @@ fn get(server: &Server, path: &str) -> String {
     text.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
-/// The tags of a repository, but for those under which referrers are listed.
+/// The tags of a repository, without those of referrers lists.
 fn tags(server: &Server, repository: &str) -> Vec<String> {
     let list: Value = serde_json::from_str(&get(server, &format!("/v2/{repository}/tags/list"))).unwrap();
     let tags = list["tags"].as_array().unwrap().iter().map(|tag| tag.as_str().unwrap().to_owned());
@@ -54,12 +54,12 @@ fn tags(server: &Server, repository: &str) -> Vec<String> {
     tags
 }
 
-/// The digest that a tag stands for.
+/// The digest that a tag names.
 fn digest_of(server: &Server, repository: &str, tag: &str) -> String {
     Digest::sha256(get(server, &format!("/v2/{repository}/manifests/{tag}")).as_bytes()).to_string()
 }
 
-/// The digest that `ociseek index` would give the SOCI-enabled image.
+/// The digest of the SOCI-enabled image that `ociseek index` would write.
 fn enabled_digest(sandbox: &Sandbox, image: &str) -> Value {
     let args = ["index", "--dry-run", "--v2-only={digest}", "--format=json", "--progress=none", image];
     sandbox.json(0, &[&args[..], &SMALL].concat())["images"][0]["enabled"]["digest"].take()
@@ -69,14 +69,15 @@ fn event(image: &str) -> String {
     json!({"image": image}).to_string()
 }
 
-/// What the log says of the only job for an image.
+/// The log line of the only job for an image.
 fn job(hook: &Hook, image: &str) -> Value {
     let is_it = |line: &Value| line["image"] == image;
     hook.until("the end of the job", |hook| hook.events("job").iter().any(is_it));
     hook.events("job").into_iter().find(is_it).unwrap()
 }
 
-/// A real client pushes an image of two platforms, and the registry tells of every manifest, ours too.
+/// A real client pushes an image for two platforms, and the registry reports every manifest,
+/// including ours.
 #[test]
 fn a_push_gets_both_versions_and_ours_start_no_work() {
     let (Some(skopeo), Some(_)) = (tool("skopeo"), tool("docker-registry")) else { return };
@@ -103,13 +104,15 @@ fn a_push_gets_both_versions_and_ours_start_no_work() {
     assert_eq!(line["result"], "indexed", "{line}");
     let want = json!({"image": format!("{host}/a/b:lazy-v1@{enabled}"), "digest": enabled, "status": "written"});
     assert_eq!(line["enabled"], want);
-    // The manifest of each platform is pushed by its digest: it gets its index, and there is no name for more.
+    // The manifest of each platform is pushed by digest, so it gets an index, but there is no tag
+    // for a SOCI-enabled image.
     let is_child = |line: &Value| line["enabled"]["reason"] == "no-tag";
     hook.until("both platforms", |hook| hook.events("job").iter().filter(|line| is_child(line)).count() == 2);
     let children: Vec<Value> = hook.events("job").into_iter().filter(is_child).collect();
     assert!(children.iter().all(|line| line["indexes"][0]["index"].is_string()), "{children:?}");
 
-    // Told last: the image index, under its tag. It ends by its content.
+    // The last event is for the image index and its tag. Its content shows that there is nothing to
+    // do.
     let ours = job(&hook, &format!("{host}/a/b:lazy-v1@{enabled}"));
     assert_eq!((&ours["result"], &ours["reason"]), (&json!("skipped"), &json!("soci-enabled")));
     hook.until("nothing is left to do", |hook| {
@@ -144,7 +147,7 @@ fn each_tag_gets_its_own_and_an_image_without_one_its_index() {
     let read: Vec<u64> = jobs.iter().map(|line| line["bytes_read"].as_u64().unwrap()).collect();
     assert!(read.contains(&0) && read.iter().sum::<u64>() < 50_000, "the layer is read once: {read:?}");
 
-    // Once more, as after a roll-back of the tag: it is looked at, and all is there.
+    // Again, as after a roll-back of the tag: it is examined, and everything exists.
     assert_eq!(hook.post(&event(&format!("{app}:v1@{digest}"))).0, 202);
     hook.until("it was looked at", |hook| hook.results().contains_key("already-indexed"));
     let again = hook.events("job").pop().unwrap();
@@ -159,7 +162,7 @@ fn each_tag_gets_its_own_and_an_image_without_one_its_index() {
     assert_eq!(line["enabled"]["reason"], "no-tag");
     assert_eq!(indexes(&sandbox, &format!("{app}@{bare}")), 1);
 
-    // A tag that is somebody's image is not ours to write, whatever the template says.
+    // A tag of another image is never overwritten, whatever the template gives.
     let (mine, other) = (push(&server, "team/app", 3, &["v3"]), push(&server, "team/app", 4, &["lazy-v3"]));
     assert_eq!(hook.post(&event(&format!("{app}:v3@{mine}"))).0, 202);
     let line = job(&hook, &format!("{app}:v3@{mine}"));
@@ -187,7 +190,7 @@ fn version_2_alone() {
     assert!(said.contains("must be different for each image") && said.ends_with("--- status 2 ---"), "{said}");
 }
 
-/// Adds an image to a registry of our own, under a tag.
+/// Adds an image to a faulty registry, under a tag.
 fn add(registry: &Faulty, tag: &str, seed: u64) -> Digest {
     let (blobs, manifest) = parts(seed);
     for blob in blobs {
@@ -196,13 +199,13 @@ fn add(registry: &Faulty, tag: &str, seed: u64) -> Digest {
     registry.add_manifest(tag, OCI_MANIFEST, manifest)
 }
 
-/// The digest that a tag stands for.
+/// The digest that a tag names.
 fn named(registry: &Faulty, tag: &str) -> Option<String> {
     registry.manifest(tag).map(|bytes| Digest::sha256(&bytes).to_string())
 }
 
-/// The event names the older image. Its index is attached, and the tag decides about the rest:
-/// before the work is begun, and when the tag moves in the middle of it.
+/// The event names an older image. Its index is attached, but the SOCI-enabled image is made for
+/// the tag's current image: at the start of the work, and if the tag moves during it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_soci_enabled_image_follows_its_tag() {
     for (moves_before, template) in [(true, TEMPLATE), (false, TEMPLATE), (false, "--v2-only=lazy-{tag}")] {
@@ -238,7 +241,7 @@ async fn a_soci_enabled_image_follows_its_tag() {
     }
 }
 
-/// The index is there, and the job fails with the name of what is not.
+/// The index is attached, and the job fails with the name that cannot be written.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_written_is_named() {
     let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {
@@ -260,7 +263,7 @@ async fn what_cannot_be_written_is_named() {
     tokio::task::spawn_blocking(work).await.unwrap();
 }
 
-/// `backfill` with small sizes and `more`: its lines, by the tag.
+/// Runs `backfill` with small sizes and the arguments `more`. Returns its lines by tag.
 fn backfill(sandbox: &Sandbox, place: &str, more: &[&str]) -> Vec<(String, Value)> {
     let args = [&["backfill", "--format=json"], &SMALL[..], more, &[place]].concat();
     let output = sandbox.command(&args).output().unwrap();
@@ -273,7 +276,7 @@ fn backfill(sandbox: &Sandbox, place: &str, more: &[&str]) -> Vec<(String, Value
     lines
 }
 
-/// Tag, status, and what became of the SOCI-enabled image or why there is none.
+/// Tag, status, and the result for the SOCI-enabled image or the reason why there is none.
 fn seen(lines: &[(String, Value)]) -> Vec<[&str; 3]> {
     lines
         .iter()
@@ -293,7 +296,7 @@ fn backfill_makes_what_is_missing_and_then_finds_nothing_to_do() {
         let sandbox = Sandbox::new();
         let place = format!("{}/team/app", server.host);
         push(&server, "team/app", 1, &["v1", "v2"]);
-        // An image of its own by the name that another one would get.
+        // An ordinary image with the name that another one's SOCI-enabled image would get.
         let ordinary = push(&server, "team/app", 2, &["v1-soci"]).to_string();
         let both = |more: &[&str]| backfill(&sandbox, &place, &[&["--v2={tag}-soci", "--jobs=4"], more].concat());
 
@@ -307,7 +310,7 @@ fn backfill_makes_what_is_missing_and_then_finds_nothing_to_do() {
         let want = [["v1", "indexed", "tag-taken"], ["v1-soci", "indexed", "written"], ["v2", "indexed", "written"]];
         let (ours, others): (Vec<_>, Vec<_>) =
             seen(&lines).into_iter().partition(|[tag, ..]| ["v1", "v1-soci", "v2"].contains(tag));
-        // Which of the two tags of one image comes first is open, and the second one has nothing to index.
+        // Either tag of an image may come first. The second one has nothing to index.
         assert!(ours[0] == want[0] || ours[0] == ["v1", "already-indexed", "tag-taken"], "{lines:?}");
         assert_eq!(ours[1..], want[1..]);
         assert!(
@@ -320,7 +323,7 @@ fn backfill_makes_what_is_missing_and_then_finds_nothing_to_do() {
         let read: u64 = lines.iter().map(|(_, line)| line["bytes_read"].as_u64().unwrap()).sum();
         assert!(read < 100_000, "each layer is read once: {read}");
 
-        // Again, by what the registry has, and by the state file.
+        // Again, with the content of the registry, and with the state file.
         let skipped = [["v1-soci-soci", "skipped", "soci-enabled"], ["v2-soci", "skipped", "soci-enabled"]];
         let lines = both(&[]);
         let want = [
@@ -341,7 +344,7 @@ fn backfill_makes_what_is_missing_and_then_finds_nothing_to_do() {
         let other = sandbox.run(&["backfill", "--v2={tag}-other", "--state=state", &place]);
         assert!(other.contains("was written with other options") && other.ends_with("--- status 1 ---"), "{other}");
 
-        // A tag that moves makes work, and only there.
+        // If a tag moves, only that tag is processed.
         push(&server, "team/app", 3, &["v2"]);
         let lines = both(&["--dry-run"]);
         assert_eq!(seen(&lines)[3], ["v2", "pending", "pending"]);
@@ -361,7 +364,7 @@ fn backfill_makes_what_is_missing_and_then_finds_nothing_to_do() {
     }
 }
 
-/// Of an image that has both, only the one that is asked for counts.
+/// For an image with both versions, only the requested one counts.
 #[test]
 fn backfill_of_version_2_alone_counts_that_alone() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
@@ -376,7 +379,7 @@ fn backfill_of_version_2_alone_counts_that_alone() {
     assert_eq!(done[0].1["bytes_read"], 0, "the ztocs of the index are used");
     assert_eq!(seen(&only(&["--dry-run"]))[0], ["v1", "already-indexed", ""]);
     assert_eq!(seen(&only(&[]))[0], ["v1", "already-indexed", "already-there"]);
-    // What somebody converted with a list of files to prefetch is the same image, and stays.
+    // An image that was converted with a prefetch list counts as the same image, and is kept.
     let list = ["--prefetch-file=dir1/file0", "--progress=none", "--quiet"];
     let (source, target) = (format!("{place}:v1"), format!("{place}:v1-2"));
     let said = sandbox.run(&[&["convert", &source, &target], &list[..], &SMALL].concat());

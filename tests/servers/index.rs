@@ -1,4 +1,4 @@
-//! `ociseek index` against real registries: one without the referrers API, one with it, and one that wants a password.
+//! `ociseek index` with real registries: without the referrers API, with it, and with a password.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 #[allow(dead_code, reason = "it is a program")]
 mod push_index;
 
-/// Two platforms under `a/b:v1` of a registry; `more` are arguments for skopeo.
+/// Copies two platforms to `a/b:v1` of a registry. `more` are arguments for skopeo.
 fn copied(server: &Server, more: &[&str]) -> Option<(Sandbox, String)> {
     let skopeo = tool("skopeo")?;
     let sandbox = Sandbox::new();
@@ -28,7 +28,8 @@ fn statuses(report: &Value) -> Vec<&str> {
     manifests.map(|m| m["status"].as_str().unwrap()).collect()
 }
 
-/// Attached, then already there, then replaced by one of other options; the same digests as in a layout.
+/// Attaches an index, finds it, and replaces it by one with other options. The digests equal those
+/// in a layout.
 fn attach_and_attach_again(server: &Server, how: &str) {
     let Some((sandbox, image)) = copied(server, &[]) else { return };
     let first = sandbox.json(0, &index(&["--format=json", &image]));
@@ -140,8 +141,8 @@ fn what_is_not_there_is_said() {
     assert!(text.ends_with("--- status 1 ---"), "{text}");
 }
 
-/// Whoever may push writes the list of referrers under the tag of an image's digest. What it names
-/// is deleted only if it is a SOCI index of that image.
+/// Anyone who may push can write the list of referrers under the tag of an image's digest. A listed
+/// manifest is only deleted if it is a SOCI index of that image.
 #[test]
 fn replacing_deletes_nothing_but_indexes_of_the_image() {
     let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
@@ -195,12 +196,12 @@ fn replacing_deletes_nothing_but_indexes_of_the_image() {
     assert_eq!(replaced["replaced"].as_array().map(Vec::len), Some(1), "{replaced}");
     let others: Vec<&Value> = replaced["others"].as_array().unwrap().iter().map(|other| &other["digest"]).collect();
     assert_eq!(others, strangers.map(|stranger| &stranger["digest"]));
-    // Nothing of the other image was touched.
+    // The other image is unchanged.
     let again = sandbox.json(0, &index(&["--format=json", &image("prod")]));
     assert_eq!(statuses(&again), ["already-there"]);
 }
 
-/// examples/push_index.rs does what `ociseek index` does without options.
+/// examples/push_index.rs does the same as `ociseek index` without options.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_pushes_an_index() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };

@@ -1,4 +1,4 @@
-//! `-v`, `-vv` and `OCISEEK_LOG`: what they tell, and what they never tell.
+//! `-v`, `-vv` and `OCISEEK_LOG`: what they log, and which secrets they never log.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -19,7 +19,7 @@ fn in_base64() -> String {
     BASE64_STANDARD.encode(format!("{USER}:{PASSWORD}"))
 }
 
-/// A home with a login to `host`.
+/// A home directory with a login to `host`.
 fn logged_in(host: &str) -> Sandbox {
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.path(".docker")).unwrap();
@@ -28,7 +28,7 @@ fn logged_in(host: &str) -> Sandbox {
     sandbox
 }
 
-/// What is logged of a command that succeeds, by `-vv` and by everything that there is to be logged.
+/// The logs of a successful command, with `-vv` and with everything enabled.
 async fn logs(sandbox: Sandbox, args: &'static [&'static str], image: String, proxy: Option<String>) -> [String; 2] {
     let work = move || {
         [("-vv", ""), ("-q", "trace")].map(|(flag, filter)| {
@@ -59,7 +59,7 @@ fn assert_no_secret(log: &str) {
     }
 }
 
-/// A real registry that asks for a password.
+/// A real registry that requires a password.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_is_not_logged() {
     let (Some(line), Some(skopeo)) = (htpasswd(USER, PASSWORD), tool("skopeo")) else { return };
@@ -82,7 +82,7 @@ async fn a_password_is_not_logged() {
     assert_has(&logs[0], &["request method=PUT url=http://127.0.0.1:", "status=201", "what=ztoc"]);
 }
 
-/// The same where a credential helper knows the password, and where it fails and prints what it knows.
+/// A credential helper that knows the password, and one that fails and prints it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_credential_helper_says_is_not_logged() {
     let basic = Some((USER.to_owned(), PASSWORD.to_owned()));
@@ -114,7 +114,7 @@ async fn what_a_credential_helper_says_is_not_logged() {
     tokio::task::spawn_blocking(work).await.unwrap();
 }
 
-/// One that asks for tokens and sends blobs from elsewhere by signed URLs.
+/// A registry that requires tokens and redirects blobs to signed URLs.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_and_signatures_are_not_logged() {
     let nature = Nature { referrers: true, ..Nature::default() };
@@ -144,7 +144,7 @@ async fn tokens_and_signatures_are_not_logged() {
     }
 }
 
-/// A proxy with a password in its URL, and one of the libraries' own words about it.
+/// A proxy with a password in its URL, and the messages of libraries about it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_password_of_a_proxy_is_not_logged() {
     let proxy = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
@@ -164,7 +164,8 @@ fn push(registry: &Faulty) {
     registry.add_image("v1", &tar(1, 3, 20_000));
 }
 
-/// One line for each request, with what came of it; a try that failed, why, and the next one; what the cache had.
+/// A line for each request with its result, for each failed try with the reason and the next one,
+/// and for the cache.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_retries_and_the_cache_are_told() {
     let busy = first(1);
@@ -181,7 +182,7 @@ async fn requests_retries_and_the_cache_are_told() {
             assert!(output.status.success(), "{output:?}");
             (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
         };
-        // Before the command or behind it.
+        // Before or after the command.
         let (listed, log) = run(&["-v", "ls", &image]);
         let url = format!("method=GET url=http://{host}/v2/a/manifests/v1");
         let line = |part: &str| {
@@ -202,7 +203,7 @@ async fn requests_retries_and_the_cache_are_told() {
         assert!(log.contains("hit=true") && !log.contains("hit=false"), "{log}");
         assert_eq!(run(&["ls", &image]), (listed, String::new()), "nothing is told unasked");
 
-        // A file's bytes, and where they come from.
+        // The bytes of a file, and their sources.
         run(&["index", "--min-layer-size=0", "--span-size=16KiB", &image]);
         let cat = ["cat", "-vv", "--cache-dir=new", &image, "/dir1/file0"];
         let (_, log) = run(&cat);

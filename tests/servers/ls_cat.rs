@@ -1,4 +1,4 @@
-//! `ociseek ls` and `ociseek cat`: what they print, and how little they fetch for it.
+//! `ociseek ls` and `ociseek cat`: their output, and how little they fetch.
 
 use crate::support::sandbox;
 use crate::support::servers;
@@ -14,7 +14,7 @@ use insta::assert_snapshot;
 use ociseek::digest::Digest;
 use serde_json::{Value, json};
 
-/// An image of these tars in the layout `img` under the tag `v1`.
+/// An image with these tars in the layout `img` under the tag `v1`.
 fn image(sandbox: &Sandbox, layers: &[(&str, Vec<u8>, Vec<u8>)]) {
     let mut layout = Layout::new(&sandbox.path("img"));
     let diff_ids: Vec<Digest> = layers.iter().map(|(_, tar, _)| Digest::sha256(tar)).collect();
@@ -26,7 +26,7 @@ fn image(sandbox: &Sandbox, layers: &[(&str, Vec<u8>, Vec<u8>)]) {
     layout.tag(manifest, "v1");
 }
 
-/// Three layers of every kind, with all that a tar can hold.
+/// Three layers with all kinds of entries that a tar can have.
 fn motley(sandbox: &Sandbox) {
     let header = |name: &str, flag, mode, size: usize| Block {
         name: name.into(),
@@ -41,7 +41,7 @@ fn motley(sandbox: &Sandbox) {
         file("etc/gone", b"x"),
         header("bin/", b'5', 0o755, 0).bytes(),
         [header("bin/su", b'0', 0o4755, 3).bytes(), padded(b"su\n")].concat(),
-        // containerd gives the file the mode of the link's entry.
+        // containerd gives the file the mode in the link's entry.
         Block { link: b"bin/su".to_vec(), ..header("bin/su-again", b'1', 0o4755, 0) }.bytes(),
         entry(b'2', "bin/sh", "/bin/su"),
         entry(b'2', "bin/nowhere", "missing"),
@@ -88,7 +88,7 @@ fn listings() {
     --- stderr ---
     --- status 0 ---
     "#);
-    // -l shows a link itself; without it the link is followed.
+    // -l shows a link itself. Without it, the link is followed.
     assert_snapshot!(sandbox.run(&["ls", "-l", "oci:img:v1", "out"]), @r#"
     lrwxrwxrwx 1 0 0 23 2023-11-14T22:13:20Z out -> ../../../etc/os-release
     --- stderr ---
@@ -169,7 +169,7 @@ fn names_that_are_not_text_are_written_as_they_are() {
 fn contents() {
     let sandbox = Sandbox::new();
     motley(&sandbox);
-    // Through links, from every kind of layer.
+    // Following links, from every kind of layer.
     assert_snapshot!(sandbox.run(&["cat", "oci:img:v1", "/out", "bin/sh", "zstd file", "etc/with-xattr"]), @r#"
     NAME=test
     su
@@ -178,7 +178,7 @@ fn contents() {
     --- stderr ---
     --- status 0 ---
     "#);
-    // One that fails does not keep the others from it.
+    // A failure does not prevent the others.
     assert_snapshot!(sandbox.run(&["cat", "oci:img:v1", "etc", "loop", "fifo", "bin/nowhere", "bin/su", "etc/os-release/x"]), @r#"
     su
     --- stderr ---
@@ -214,7 +214,7 @@ fn a_sparse_file_is_listed_and_says_that_it_cannot_be_read() {
     ];
     let tar = [&sparse.concat()[..], &file("whole", b"whole\n"), &end()].concat();
     image(&sandbox, &[(GZIP, tar.clone(), gzip(&tar))]);
-    // Read from the layer, and from what is kept of it.
+    // From the layer, and from the cache.
     for _ in 0..2 {
         let listed = sandbox.json(0, &["ls", "--json", "oci:img:v1"]);
         let hole = listed["entries"].as_array().unwrap().iter().find(|entry| entry["path"] == "hole").unwrap();
@@ -274,7 +274,7 @@ fn without_its_ztoc_a_layer_is_read_all_the_same() {
     }
 }
 
-/// Passes bytes on to a server, and counts those that come back.
+/// Passes bytes to a server, and counts the bytes of the responses.
 struct Meter {
     host: String,
     bytes: Arc<AtomicU64>,
@@ -297,7 +297,7 @@ impl Meter {
         Meter { host, bytes }
     }
 
-    /// Bytes since the last call.
+    /// The number of bytes since the last call.
     fn read(&self) -> u64 {
         self.bytes.swap(0, Ordering::SeqCst)
     }
@@ -320,7 +320,7 @@ fn of_a_large_layer_little_is_fetched() {
         return;
     };
     let sandbox = Sandbox::new();
-    // 64 MiB that do not compress, and small files between them.
+    // 64 MiB that do not compress, with small files in between.
     let mut tar = Vec::new();
     let mut state = 1u64;
     for number in 0..16 {
@@ -356,10 +356,10 @@ fn of_a_large_layer_little_is_fetched() {
     let documents = 64 << 10;
     let (content, fetched, came) = cat(&["--no-cache"], "small/7");
     assert_eq!(content, b"content 7\n");
-    // A span is 1 MiB and what is left of its last block.
+    // A span has 1 MiB plus the rest of its last block.
     assert!((1..=2 * ((1 << 20) + (64 << 10))).contains(&fetched), "{fetched}");
     assert!(came <= ztoc + fetched + documents, "{came} bytes came for {ztoc} of the ztoc and {fetched} of the layer");
-    // A whole file costs what it is long, and the spans at its ends.
+    // Reading a whole file fetches its length, and the spans at both ends.
     let (content, fetched, _) = cat(&["--no-cache"], "large/3");
     assert_eq!(Digest::sha256(&content), Digest::sha256(tar_file(&tar, "large/3")));
     assert!(fetched <= (4 << 20) + 3 * (1 << 20), "{fetched}");
@@ -368,7 +368,7 @@ fn of_a_large_layer_little_is_fetched() {
     assert!(output.status.success());
     let came = meter.read();
     assert!(came <= ztoc + documents, "{came}");
-    // What was read once is there for the next one.
+    // The next read finds cached spans.
     cat(&[], "small/7");
     let (content, fetched, came) = cat(&[], "small/7");
     assert_eq!((content, fetched), (b"content 7\n".to_vec(), 0));

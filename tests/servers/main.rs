@@ -1,4 +1,5 @@
-//! The program and its library with registries, NATS and the Lambda runtime; real ones, and ones that lie.
+//! Tests of the program and its library with registries, NATS and the Lambda runtime, both real and
+//! lying ones.
 
 #![allow(unreachable_pub, reason = "nothing outside of a test program could reach it")]
 

@@ -1,7 +1,8 @@
-//! A table of images that were made to do harm: whatever they hold, each command ends by itself, with
-//! an exit code that it has, and below the memory that is promised. The table is printed with the peaks.
+//! A table of hostile images: for any of them, each command ends by itself, with one of its exit
+//! codes, and within the memory limit. The table is printed with the peaks.
 //!
-//! Address space is limited too (see [`run`]), so that a single huge allocation is an abort, which is seen here.
+//! Address space is limited too (see [`run`]), so a single huge allocation aborts the process and
+//! is detected.
 
 use std::io::Write;
 
@@ -15,7 +16,7 @@ use crate::support::faulty::{Faulty, INDEX, MANIFEST, Nature};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, Sandbox, ZSTD, gzip, tar};
 use crate::support::tarball::{Block, end, entry, file, pax};
 
-/// What readers and writers do with an image.
+/// Commands that read or write an image.
 const COMMANDS: [&[&str]; 6] = [
     &["index", "--min-layer-size=0", "--no-cache"],
     &["ls", "--no-cache"],
@@ -31,7 +32,7 @@ fn compressed(pieces: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A tar of one file of zeros, in pieces.
+/// A tar with one file of zeros, in pieces.
 fn zeros(mib: u64) -> impl Iterator<Item = Vec<u8>> {
     let header = Block { name: b"zeros".to_vec(), size: (mib << 20) as i64, ..Block::default() }.bytes();
     std::iter::once(header).chain((0..mib).map(|_| vec![0; 1 << 20])).chain([end()])
@@ -43,7 +44,7 @@ fn zstd(pieces: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// An image of these layers; its name.
+/// An image with these layers. Returns its name.
 fn image(registry: &Faulty, n: usize, layers: &[(&str, Vec<u8>)]) -> String {
     let layers: Vec<Value> =
         layers.iter().map(|(kind, blob)| descriptor(kind, registry.add_blob(blob.clone()), blob.len())).collect();
@@ -51,13 +52,13 @@ fn image(registry: &Faulty, n: usize, layers: &[(&str, Vec<u8>)]) -> String {
     format!("{}/a/b@{}", registry.host(), image["digest"].as_str().unwrap())
 }
 
-/// A manifest of these bytes, under a tag.
+/// A manifest with this text, under a tag.
 fn document(registry: &Faulty, tag: &str, kind: &str, text: impl Into<String>) -> String {
     registry.add_manifest(tag, kind, text.into());
     format!("{}/a/b:{tag}", registry.host())
 }
 
-/// The images, by what is wrong with them.
+/// The images, by their fault.
 fn images(registry: &Faulty) -> Vec<(&'static str, String)> {
     let small = || gzip(&tar(1, 1, 1000));
     let many_names = (0..100_000).map(|n| entry(b'0', &format!("dir/{n}"), "")).chain([end()]);
@@ -76,7 +77,7 @@ fn images(registry: &Faulty) -> Vec<(&'static str, String)> {
         let frame = [&b"\x50\x2a\x4d\x18"[..], &0_u32.to_le_bytes()].concat();
         frame.repeat(500_000)
     };
-    // A frame that asks for a window of 2 GiB.
+    // A frame that requests a window of 2 GiB.
     let window = b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00".to_vec();
     let own_index = {
         let text = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).to_string();

@@ -1,5 +1,6 @@
 //! Large blobs over several connections: the right bytes in order whatever the registry does, over
-//! no more connections than allowed, and over one where parts cannot be had or memory is short.
+//! at most the allowed number of connections, and over one if parts are not available or memory is
+//! short.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,7 +51,7 @@ async fn read(source: &Source, blob: &Descriptor) -> Result<Vec<u8>, StoreError>
     Ok(all)
 }
 
-/// How many of the answers were being sent at the same time.
+/// How many responses were being sent at the same time.
 #[derive(Default)]
 struct Open {
     now: AtomicUsize,
@@ -58,7 +59,7 @@ struct Open {
 }
 
 impl Open {
-    /// The bytes that a range request asks for, in ten slow pieces, counted as long as they are sent.
+    /// Sends the requested range in ten slow pieces, and counts it as open meanwhile.
     fn answer(self: &Arc<Open>, honest: Response<Body>, content: Bytes) -> Response<Body> {
         struct Counted(Arc<Open>);
         impl Drop for Counted {
@@ -86,7 +87,7 @@ fn range(seen: &Seen) -> Option<(usize, usize)> {
     Some((from.parse().ok()?, last.parse::<usize>().ok()? + 1))
 }
 
-/// A registry that sends slowly, and how many answers it was sending at a time.
+/// A registry that sends slowly, with the number of responses sent at the same time.
 async fn slow(blobs: &[Bytes]) -> (Faulty, Arc<Open>) {
     let open = Arc::new(Open::default());
     let counting = Arc::clone(&open);
@@ -157,7 +158,7 @@ async fn what_breaks_off_is_asked_for_again_and_nothing_else() {
     let faulty = Faulty::start(Nature::default(), move |seen, faulty| {
         let digest = seen.path.split("/blobs/").nth(1)?.parse().ok()?;
         let (from, end) = range(seen)?;
-        // Every third answer ends in the middle; some are refused for the moment.
+        // Every third response is truncated, and some requests are refused temporarily.
         let turn = times.fetch_add(1, Ordering::SeqCst);
         let whole = faulty.blob(&digest)?;
         match turn % 6 {
@@ -176,7 +177,7 @@ async fn what_breaks_off_is_asked_for_again_and_nothing_else() {
     let found = read(&source(&faulty.host(), config(4)), &descriptor(&blob)).await.unwrap();
     assert!(found == blob);
     assert!(broken.load(Ordering::SeqCst) > 24);
-    // What was there already is not asked for again: what breaks in the middle goes on in the middle.
+    // Known bytes are not requested again: reading continues where it was interrupted.
     let asked: usize = faulty.saw("GET", "/blobs/").iter().filter_map(range).map(|(from, end)| end - from).sum();
     assert!(asked < 2 * blob.len(), "{asked}");
 }
@@ -208,7 +209,7 @@ async fn a_registry_that_stops_sending_parts_is_read_on_over_one_connection() {
     .await;
     faulty.add_blob(blob.clone());
     assert!(read(&source(&faulty.host(), config(2)), &descriptor(&blob)).await.unwrap() == blob);
-    // Two may be under way when it stops; the rest comes as one.
+    // Two may be in progress when it stops. The rest is a single request.
     let asked = faulty.saw("GET", "/blobs/").len();
     assert!((4..=8).contains(&asked), "{asked}");
 }

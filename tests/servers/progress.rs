@@ -1,4 +1,4 @@
-//! What is on a terminal while bytes are read: on one of 80 columns, with a registry behind a slow line.
+//! The progress on a terminal of 80 columns, with a registry behind a slow connection.
 
 use axum::body::Body;
 use axum::http::Response;
@@ -11,14 +11,16 @@ use crate::support::terminal::{lines, on_closed_terminal, on_terminal};
 use crate::support::throttle::throttled;
 use ociseek::digest::Digest;
 
-/// A registry with an image without an index, `a:v1`, of one layer of `size` bytes; its digest.
+/// A registry with an image without an index, `a:v1`, with one layer of `size` bytes. Returns its
+/// digest.
 async fn registry(size: usize) -> (Faulty, Digest) {
     let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
     let digest = registry.add_image("v1", &tar(1, 1, size));
     (registry, digest)
 }
 
-/// A bar with a true total from the first frame on, and no rate before one was measured.
+/// Checks that the bar has the correct total from the first frame on, and no rate before one was
+/// measured.
 fn assert_bar(drawn: &str, total: &str) {
     let lines = lines(drawn);
     let bars: Vec<&str> = lines.iter().filter_map(|line| line.find("all  ").map(|at| &line[at..])).collect();
@@ -41,7 +43,7 @@ async fn an_image_without_an_index_is_read_with_a_bar_and_a_note() {
         assert!(succeeded && drawn.contains(note.trim_start_matches("note:")), "{drawn}");
         assert_bar(&drawn, "11.01 MiB");
         assert_eq!(lines(&drawn).last().map(String::as_str), Some("dir1"), "{drawn:?}");
-        // Rate and time left are there once they are known.
+        // The rate and the remaining time appear as soon as they are known.
         let drawn = lines(&drawn);
         assert!(drawn.iter().any(|line| line.starts_with(&layer.short())), "{drawn:#?}");
         assert!(
@@ -49,11 +51,11 @@ async fn an_image_without_an_index_is_read_with_a_bar_and_a_note() {
             "{drawn:#?}"
         );
 
-        // What it learned is kept, so that there is nothing to say.
+        // The layer was cached, so there is nothing to report.
         let (drawn, _) = on_terminal(&sandbox.command(&["ls", &image]));
         assert!(!drawn.contains("note:") && lines(&drawn).last().is_some_and(|line| line == "dir1"), "{drawn}");
         assert_eq!(lines(&on_terminal(&Sandbox::new().command(&["ls", "-q", &image])).0), ["dir1"]);
-        // No terminal: the note alone. `cat` has the file alone on standard output.
+        // Without a terminal there is only the note. `cat` writes only the file to standard output.
         let output = Sandbox::new().command(&["cat", &image, "/dir1/file0"]).output().unwrap();
         assert!(String::from_utf8(output.stderr).unwrap().starts_with(&format!("{note}\n")));
         assert_eq!(output.stdout.len(), 11 << 20);
@@ -97,7 +99,7 @@ async fn the_log_and_the_bars_do_not_mix() {
     tokio::task::spawn_blocking(work).await.unwrap();
 }
 
-/// The digests of compressed layers are found before anything else.
+/// The digests of compressed layers are determined first.
 #[test]
 fn a_docker_archive_is_read_with_a_bar() {
     let sandbox = Sandbox::new();
@@ -120,7 +122,7 @@ fn a_docker_archive_is_read_with_a_bar() {
     }
 }
 
-/// How many of how many, below the lines of those that are done.
+/// The number of finished images, below the lines for each.
 #[tokio::test(flavor = "multi_thread")]
 async fn backfill_tells_how_far_it_is() {
     let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {
@@ -153,7 +155,7 @@ async fn backfill_tells_how_far_it_is() {
             succeeded && shown.iter().any(|line| line.contains("] ") && line.contains(" of 12 images")),
             "{shown:#?}"
         );
-        // Whole lines, none of them with a bar behind it.
+        // Complete lines, without a bar.
         assert_eq!(shown.iter().filter(|line| line.starts_with("indexed  ")).count(), 12, "{shown:#?}");
         assert!(
             shown.iter().filter(|line| line.starts_with("indexed")).all(|line| line.ends_with(" ms")),

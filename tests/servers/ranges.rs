@@ -1,4 +1,4 @@
-//! Parts of blobs, from stores that are sound and from registries that are not.
+//! Ranges of blobs, from correct stores and from faulty registries.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ fn everything(error: &StoreError) -> String {
     text
 }
 
-/// Parts of `blob` are what they are, and what is no part is an error.
+/// Checks that ranges of `blob` are correct, and that invalid ranges are errors.
 async fn check(source: &Source, blob: &Bytes) {
     let descriptor = descriptor(blob);
     let size = blob.len() as u64;
@@ -148,7 +148,7 @@ async fn a_host_without_ranges_is_read_up_to_the_part_and_not_asked_again_for_on
 
 #[tokio::test]
 async fn wrong_parts_are_errors() {
-    // Asked for are the bytes 1000 to 1999 of 300,000.
+    // The bytes 1000 to 1999 of 300,000 were requested.
     for (status, range, length) in [
         (206, "bytes 0-999/300000", 1000),
         (206, "bytes 1001-2000/300000", 1000),
@@ -239,7 +239,7 @@ async fn tokens_and_signed_urls_that_ran_out_are_renewed() {
     faulty.add_blob(blob.clone());
     let source = source(&faulty.host());
     for from in [1000, 2000, 3000] {
-        // Not by way of the place that the last one led to.
+        // Not through the remembered place.
         let mut part = source.blob_part(&descriptor(&blob), from..from + 500, true).await.unwrap();
         assert_eq!(part.next().await.unwrap().unwrap(), blob.slice(from as usize..from as usize + 500));
         faulty.revoke_tokens();

@@ -1,4 +1,4 @@
-//! The registry client against real registries, with real clients as readers of what it left there.
+//! The registry client with real registries, whose content is then read by real clients.
 
 use crate::support::servers;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ fn content(length: usize) -> Bytes {
     (0..length).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect::<Vec<_>>().into()
 }
 
-/// The image that the indexes are for.
+/// The image of the indexes.
 fn subject() -> (Bytes, Descriptor) {
     let config =
         json!({"mediaType": "application/vnd.oci.image.config.v1+json", "digest": Digest::sha256(b"{}"), "size": 2});
@@ -48,7 +48,7 @@ fn subject() -> (Bytes, Descriptor) {
     (bytes.clone(), Descriptor::of(MANIFEST, &bytes))
 }
 
-/// An index manifest for the subject, naming `layer`.
+/// An index manifest for the subject, with `layer`.
 fn index(layer: &Descriptor, name: &str) -> (Bytes, Descriptor) {
     let subject = subject().1;
     let manifest = json!({
@@ -72,7 +72,8 @@ async fn push(repository: &Repository, content: &Bytes) -> Descriptor {
     blob
 }
 
-/// Pushes blobs and attaches an index by that name; the index's digest and how it was attached.
+/// Pushes blobs and attaches an index with this name. Returns the index's digest and how it was
+/// attached.
 async fn attach(repository: &Repository, name: &str, replaces: &[Digest]) -> Result<(Digest, Attached), RegistryError> {
     repository.push_blob(&Descriptor::of(SOCI, b"{}"), Bytes::from_static(b"{}")).await?;
     let layer = push(repository, &content(5000)).await;
@@ -82,11 +83,11 @@ async fn attach(repository: &Repository, name: &str, replaces: &[Digest]) -> Res
     Ok((index.digest, report.attached))
 }
 
-/// Everything that the client does, once.
+/// Uses every function of the client once.
 async fn round(host: &str, config: ClientConfig) {
     let limits = Limits { monolithic: 1 << 20, chunk: 700_000, ..config.limits.clone() };
     let repository = repository(host, ClientConfig { limits, ..config });
-    // At once, in chunks, and nothing at all.
+    // In one request, in chunks, and without content.
     for length in [1000, 2_000_000, 0] {
         let content = content(length);
         let blob = Descriptor::of("application/octet-stream", &content);
@@ -117,7 +118,7 @@ async fn round(host: &str, config: ClientConfig) {
     assert!(repository.manifest(&Target::Digest(old)).await.unwrap_err().is_not_found());
 }
 
-/// What regctl and oras see as the referrers of the subject.
+/// The referrers of the subject according to regctl and oras.
 fn read_by_others(server: &Server, oras_options: &[&str]) -> Option<[Vec<String>; 2]> {
     let (regctl, oras) = (tool("regctl")?, tool("oras")?);
     let subject = format!("{}/{REPOSITORY}@{}", server.host, subject().1.digest);
@@ -138,7 +139,7 @@ fn read_by_others(server: &Server, oras_options: &[&str]) -> Option<[Vec<String>
     Some([by_regctl, by_oras])
 }
 
-/// Attaches to an image that is there, and lets others read the result.
+/// Attaches an index to an existing image, and lets other clients read the result.
 async fn attach_for_others(server: &Server, oras_options: &[&str]) -> Option<Attached> {
     let repository = repository(&server.host, config());
     push(&repository, &Bytes::from_static(b"{}")).await;
@@ -148,7 +149,7 @@ async fn attach_for_others(server: &Server, oras_options: &[&str]) -> Option<Att
     let (old, _) = attach(&repository, "old", &[]).await.unwrap();
     let (new, attached) = attach(&repository, "new", &[old]).await.unwrap();
     assert_eq!(read_by_others(server, oras_options)?, [[new.to_string()], [new.to_string()]]);
-    // The image is what it was.
+    // The image is unchanged.
     let document = repository.manifest(&Target::Tag("latest".into())).await.unwrap();
     assert_eq!(document.bytes, subject().0);
     Some(attached)
@@ -166,7 +167,7 @@ fn no_more(_: &Path) -> String {
 async fn distribution() {
     let Some(server) = Server::distribution("127.0.0.1:0", no_more) else { return };
     round(&server.host, config()).await;
-    // A fresh one, so that what the others read is the work of one run.
+    // A new registry, so that the others read the result of a single run.
     let Some(server) = Server::distribution("127.0.0.1:0", no_more) else { return };
     assert_eq!(attach_for_others(&server, &[]).await.unwrap_or(Attached::TagSchema(tag())), Attached::TagSchema(tag()));
 }
@@ -216,11 +217,11 @@ async fn distribution_with_tls_of_a_private_authority() {
     };
     assert!(get(trusting()).await.is_not_found());
     assert!(get(ClientConfig { insecure_skip_tls_verify: true, ..config() }).await.is_not_found());
-    // A stranger's certificate is not tried again.
+    // A certificate of an unknown authority is not retried.
     let error = get(ClientConfig { plain_http: Some(false), ..config() }).await;
     assert_eq!(error.untrusted(), Some(Untrusted::Issuer { given: false }), "{error:?}");
     assert!(matches!(error, RegistryError::Transport { .. }), "{error:?}");
-    // HTTP to a registry that speaks HTTPS: it says so.
+    // HTTP to a registry that uses HTTPS: the error says so.
     let error = get(config()).await;
     assert!(error.to_string().contains("400 Bad Request: Client sent an HTTP request to an HTTPS server"), "{error}");
 }
@@ -246,7 +247,7 @@ async fn distribution_that_wants_certificates_of_its_clients() {
     round(&server.host, known).await;
     let error = repository(&server.host, stranger()).manifest(&Target::Tag("t".into())).await.unwrap_err();
     assert!(error.wants_client_certificate(), "{error:?}");
-    // The same from where docker has them.
+    // The same from docker's folder.
     let folder = tempfile::tempdir().unwrap();
     let host = folder.path().join(&server.host);
     std::fs::create_dir(&host).unwrap();
@@ -258,7 +259,7 @@ async fn distribution_that_wants_certificates_of_its_clients() {
     assert!(error.unwrap_err().is_not_found());
 }
 
-/// Keys and certificate of a token service, made by openssl.
+/// The keys and certificate of a token service, made by openssl.
 struct Issuer {
     openssl: PathBuf,
     dir: tempfile::TempDir,
@@ -273,7 +274,7 @@ impl Issuer {
         Some(Issuer { openssl, dir })
     }
 
-    /// A token (RFC 7519) for what `scope` asks for, as far as the user may: anyone may pull.
+    /// A token (RFC 7519) for `scope`, as far as the user has access. Anyone may pull.
     fn token(&self, scope: &str, user: Option<&str>) -> String {
         let certificate = std::fs::read_to_string(self.dir.path().join("cert.pem")).unwrap();
         let certificate: String = certificate.lines().filter(|line| !line.starts_with('-')).collect();
@@ -289,7 +290,7 @@ impl Issuer {
         let encode = |value: &Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
         let head = json!({"typ": "JWT", "alg": "RS256", "x5c": [certificate]});
         let signed = format!("{}.{}", encode(&head), encode(&claims));
-        // A folder for each, since tokens may be asked for at the same time.
+        // A folder for each, because tokens may be requested at the same time.
         let dir = tempfile::tempdir().unwrap();
         let (text, signature) = (dir.path().join("text"), dir.path().join("signature"));
         std::fs::write(&text, &signed).unwrap();
@@ -335,7 +336,7 @@ async fn distribution_with_tokens() {
     };
     let Some(server) = Server::distribution("127.0.0.1:0", sections) else { return };
     round(&server.host, as_user(&server.host, "u", "p")).await;
-    // Anyone may read, and nobody else may write.
+    // Anyone may read, but nobody else may write.
     let anyone = repository(&server.host, config());
     assert!(anyone.manifest(&Target::Tag("none".into())).await.unwrap_err().is_not_found());
     let error = attach(&anyone, "x", &[]).await.err();
@@ -383,7 +384,7 @@ async fn olareg_without_its_referrers_api() {
     let Some(server) = Server::olareg(|_, _| vec!["--api-referrer=false".into()]) else { return };
     round(&server.host, config()).await;
     let Some(server) = Server::olareg(|_, _| vec!["--api-referrer=false".into()]) else { return };
-    // oras takes olareg's 405 for an error, and has to be told.
+    // oras treats olareg's 405 as an error, so it needs this option.
     let by_tag = ["--distribution-spec", "v1.1-referrers-tag"];
     assert_eq!(
         attach_for_others(&server, &by_tag).await.unwrap_or(Attached::TagSchema(tag())),
@@ -451,8 +452,8 @@ async fn cranes_registry() {
     round(&server.host, config()).await;
 }
 
-/// Each attaches an index of its own to one image, at once. Nothing that was reported as attached is lost.
-/// `OCISEEK_PUSHERS=64` is for 64 of them.
+/// Several clients each attach an index to one image at the same time. No index that was reported
+/// as attached is lost. `OCISEEK_PUSHERS=64` uses 64 clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_pushers_on_one_subject_lose_nothing() {
     let pushers = std::env::var("OCISEEK_PUSHERS").map_or(12, |pushers| pushers.parse().expect("a number"));
@@ -462,7 +463,7 @@ async fn many_pushers_on_one_subject_lose_nothing() {
         push(&repository(&server.host, config()), &Bytes::from_static(b"{}")).await;
         let all: Vec<_> = (0..pushers)
             .map(|number| {
-                // A client each: nothing but the registry stands between them.
+                // Separate clients, which only share the registry.
                 let repository = repository(&server.host, config());
                 tokio::spawn(async move { attach(&repository, &format!("pusher {number}"), &[]).await })
             })

@@ -1,4 +1,5 @@
-//! A second build costs what changed: ztocs that indexes list already are reused, and their layers are not read again.
+//! The cost of a second build depends on the changes: ztocs in existing indexes are reused, and
+//! their layers are not read again.
 
 use crate::support::sandbox;
 use std::io::{Read, Write};
@@ -28,7 +29,7 @@ use serde_json::json;
 
 const SPAN: u64 = 64 << 10;
 
-/// A registry in memory, and what was said while it was used.
+/// A registry in memory, with the reported events.
 struct Setting {
     registry: Faulty,
     said: Arc<Recorder>,
@@ -45,7 +46,7 @@ impl Setting {
         Client::new(config).unwrap().repository(&self.registry.host(), "a/b").unwrap()
     }
 
-    /// An image of these layers; its manifest's descriptor.
+    /// Pushes an image with these layers. Returns its manifest's descriptor.
     fn push(&self, tag: &str, layers: &[&Bytes]) -> Descriptor {
         let layers: Vec<Descriptor> = layers.iter().map(|layer| self.blob(GZIP, layer)).collect();
         let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}});
@@ -76,12 +77,12 @@ impl Setting {
         self.said.events().into_iter().filter_map(warning).collect()
     }
 
-    /// How often a blob was asked for, whole or in part.
+    /// How many times a blob was requested, completely or in part.
     fn reads(&self, blob: Digest) -> usize {
         self.registry.saw("GET", &format!("blobs/{blob}")).len()
     }
 
-    /// Attaches an index by `tool` that gives `layer` the ztoc `ztoc`.
+    /// Attaches an index by `tool` with the ztoc `ztoc` for `layer`.
     fn attach(&self, subject: &Descriptor, layer: &Bytes, ztoc: &Bytes, tool: &str) {
         let index = SociIndex {
             layers: vec![ZtocRef {
@@ -109,12 +110,12 @@ fn options() -> IndexOptions {
     }
 }
 
-/// A layer of about `size` bytes, another one for each `seed`.
+/// A layer of about `size` bytes. Each `seed` gives another one.
 fn layer(seed: u64, size: usize) -> Bytes {
     gzip(&tar(seed, 8, size / 8)).into()
 }
 
-/// The layer's ztoc, as it is built from the layer.
+/// The layer's ztoc, built from the layer.
 fn ztoc(layer: &Bytes, tool: &str) -> Bytes {
     let options = LayerOptions { span_size: SPAN, build_tool_identifier: tool.into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
@@ -130,7 +131,7 @@ async fn a_ztoc_out_of_proportion_to_its_layer_is_not_even_fetched() {
     let setting = Setting::new().await;
     let (one, two) = (layer(1, 300_000), layer(2, 300_000));
     let subject = setting.push("v1", &[&one, &two]);
-    // 300 KB of layer may have a ztoc of some 2.5 MB with spans of 64 KiB.
+    // With spans of 64 KiB, a layer of 300 KB may have a ztoc of some 2.5 MB.
     let huge = Bytes::from(vec![0; 4 << 20]);
     setting.attach(&subject, &one, &huge, TOOL_IDENTIFIER);
     setting.index("v1", &options()).await;
@@ -138,14 +139,14 @@ async fn a_ztoc_out_of_proportion_to_its_layer_is_not_even_fetched() {
     assert_eq!((setting.reads(Digest::sha256(&one)), setting.reads(Digest::sha256(&two))), (1, 1));
 }
 
-/// Requests for the bytes of a layer: how many for the whole, and how many for a part.
+/// The number of requests for a whole layer, and for parts of it.
 fn requests(setting: &Setting, layer: &Bytes) -> (usize, usize) {
     let seen = setting.registry.saw("GET", &format!("blobs/{}", Digest::sha256(layer)));
     let parts = seen.iter().filter(|seen| seen.header("range").is_some()).count();
     (seen.len() - parts, parts)
 }
 
-/// How each layer's ztoc was come by.
+/// The origin of each layer's ztoc.
 fn origins(done: &IndexedImage) -> Vec<Origin> {
     let origin = |layer: &ociseek::ops::index::LayerReport| match &layer.outcome {
         LayerOutcome::Indexed(facts) => facts.origin.clone(),
@@ -166,7 +167,7 @@ fn with(reuse: Reuse) -> IndexOptions {
     IndexOptions { reuse, ..options() }
 }
 
-/// What a run that reuses nothing attaches to the same image.
+/// The digest of the index that a run without reuse attaches to the same image.
 async fn fresh(layers: &[&Bytes]) -> Digest {
     let setting = Setting::new().await;
     setting.push("v1", layers);
@@ -187,7 +188,7 @@ async fn a_layer_of_another_tag_is_not_read_again() {
     let name = format!("{}/a/b:1.0", setting.registry.host());
     assert_eq!(origins(&done)[0], Origin::Reused(name.as_str().into()));
     assert!(matches!(origins(&done)[1], Origin::Read { .. }));
-    // Spans of it were looked at, and of those of the other layer all bytes.
+    // Some of its spans were compared; the other layer was read completely.
     let (whole, parts) = requests(&setting, &base);
     assert_eq!(whole, 1, "it was read again");
     assert_eq!(parts, 2);
@@ -262,7 +263,7 @@ async fn wrong_bytes_are_never_reused() {
 
 fn each(ztoc: &mut Ztoc, change: fn(&mut Checkpoint)) {
     match &mut ztoc.checkpoints {
-        // The first one is at the start of every layer.
+        // The first checkpoint is at the start of every layer.
         Checkpoints::Gzip { list, .. } => list.iter_mut().skip(1).for_each(change),
         Checkpoints::Uncompressed { .. } => panic!("the layer is gzip"),
     }
@@ -282,10 +283,10 @@ async fn ztocs_of_an_older_version_are_taken_under_the_new_name() {
     assert_eq!(origins(&done), [Origin::Destination]);
     assert_eq!(requests(&setting, &base).0, 1);
     assert_ne!(index_digest(&done), old);
-    // Byte for byte what reading the layer gives.
+    // Byte for byte the same as from reading the layer.
     assert_eq!(index_digest(&done), fresh(&[&base]).await);
 
-    // Another tool may build other ztocs, whatever they have in common.
+    // Another tool may build other ztocs, however similar they are.
     let setting = Setting::new().await;
     setting.push("v1", &[&base]);
     setting.index("v1", &older("AWS SOCI CLI v0.2")).await;
@@ -312,7 +313,8 @@ async fn an_image_that_the_user_names_may_be_in_another_registry() {
     let warnings = here.warnings();
     assert!(matches!(&warnings[..], [one] if one.contains("cannot reuse anything from missing")), "{warnings:?}");
 
-    // What is replaced is not reused; what is named is, unless nothing is to be.
+    // Ztocs of replaced indexes are not reused. Those of named images are, unless reuse is
+    // disabled.
     let replace = |reuse| IndexOptions { existing: Existing::Replace, ..with(reuse) };
     let done = here.index("v1", &replace(Reuse { from: from.clone(), ..Reuse::default() })).await;
     assert_eq!(origins(&done), [Origin::Reused("base".into())]);
@@ -363,10 +365,10 @@ async fn the_index_of_another_platform_has_ztocs_too() {
     assert_eq!(done.bytes_read, amd.len() as u64);
 }
 
-/// What a real registry answers.
+/// The response of a real registry.
 fn forwarded(host: &str, seen: &Seen) -> Response<Body> {
     let mut stream = TcpStream::connect(host).unwrap();
-    // HTTP/1.0 has no chunks, and ends with the connection.
+    // HTTP/1.0 has no chunked encoding, and closes the connection at the end.
     let mut head = format!("{} {} HTTP/1.0\r\n", seen.method, seen.path);
     let ours = ["connection", "content-length", "transfer-encoding"];
     for (name, value) in seen.headers.iter().filter(|(name, _)| !ours.contains(&name.as_str())) {

@@ -1,5 +1,5 @@
-//! The path to the first byte of an image: what is requested of the registry until then, how often, and
-//! what beside what.
+//! The requests up to the first byte of an image: how many there are, and which of them are
+//! parallel.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex};
@@ -13,7 +13,7 @@ use serde_json::json;
 
 const FILE: &str = "dir1/file3";
 
-/// What a request is for, by its path.
+/// The purpose of a request, by its path.
 fn kind(seen: &Seen, config: &Digest) -> &'static str {
     let path = &seen.path;
     match () {
@@ -26,7 +26,7 @@ fn kind(seen: &Seen, config: &Digest) -> &'static str {
     }
 }
 
-/// Adds an image of one layer to the registry, and gives the digest of its config.
+/// Adds an image with one layer to the registry, and returns the digest of its config.
 fn push(registry: &Faulty) -> Digest {
     let tar = tar(1, 20, 10_000);
     let blob = gzip(&tar);
@@ -43,7 +43,7 @@ fn push(registry: &Faulty) -> Digest {
     digest
 }
 
-/// Runs the program, which must succeed, with a registry.
+/// Runs the program with a registry. It must succeed.
 async fn run(sandbox: &Arc<Sandbox>, args: &[&str]) -> Vec<u8> {
     let (sandbox, args) = (Arc::clone(sandbox), args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
     let ended = tokio::task::spawn_blocking(move || {
@@ -71,7 +71,8 @@ async fn each_document_is_requested_once() {
             .map(|seen| kind(seen, &config))
             .collect();
         asked.sort_unstable();
-        // Manifests: the image's, once more with a token, and the index's. Blobs: the ztoc and the span.
+        // Manifests: the image's, again with a token, and the index's. Blobs: the ztoc and the
+        // span.
         let expected = ["blob", "blob", "config", "manifest", "manifest", "manifest", "other", "referrers", "tag"];
         assert_eq!(asked, expected, "referrers API: {referrers}");
     }
@@ -81,7 +82,7 @@ async fn each_document_is_requested_once() {
 async fn config_referrers_and_fallback_tag_are_requested_side_by_side() {
     let config = Arc::new(Mutex::new(None));
     let (known, arrived) = (Arc::clone(&config), Arc::new((Mutex::new(BTreeSet::new()), Condvar::new())));
-    // Each of the three is answered once all have arrived.
+    // Each of the three is answered after all have arrived.
     let registry = Faulty::start(Nature::default(), move |seen, _| {
         let kind = kind(seen, &(*known.lock().unwrap())?);
         if !["config", "referrers", "tag"].contains(&kind) {

@@ -1,4 +1,4 @@
-//! A real Debian image, mounted by the real kernel and booted by the real runc.
+//! A real Debian image, mounted by the kernel and booted by runc.
 
 use crate::support::servers;
 use crate::support::soci;
@@ -21,7 +21,8 @@ use ociseek::layer::Outcome;
 const SPAN: u64 = 1 << 20;
 const HUNDRED_MEGABITS: u64 = 100_000_000 / 8;
 
-/// Whether file systems can be mounted and containers run; None after a line that says why not.
+/// Whether file systems can be mounted and containers run. If not, prints a line with the reason
+/// and returns None.
 fn kernel() -> Option<PathBuf> {
     let is_root = fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0);
     if !is_root || !Path::new("/dev/fuse").exists() {
@@ -38,10 +39,10 @@ fn ociseek(home: &Path, args: &[&str]) -> Output {
     output
 }
 
-/// Everything that can be seen of a file but its content's bytes, which are hashed.
+/// All visible attributes of a file, with its content as a hash.
 #[derive(Debug, PartialEq)]
 struct Seen {
-    /// Type, mode, owner, size (of what is no directory), device, mtime.
+    /// Type, mode, owner, size (except for directories), device, mtime.
     facts: (u32, u32, u32, u64, u64, i64, i64),
     links: u64,
     target: Option<PathBuf>,
@@ -61,7 +62,7 @@ fn seen(path: &Path) -> Seen {
     });
     Seen {
         facts: (meta.mode(), meta.uid(), meta.gid(), size, device, meta.mtime(), meta.mtime_nsec()),
-        // How many links a directory has is the file system's affair.
+        // The number of links of a directory depends on the file system.
         links: if meta.is_dir() { 0 } else { meta.nlink() },
         target: kind.is_symlink().then(|| fs::read_link(path).unwrap()),
         xattrs: xattrs(path),
@@ -82,7 +83,7 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     found
 }
 
-/// Compares two directories in everything; how many files there were.
+/// Compares all attributes in two directories. Returns the number of files.
 fn assert_same(left: &Path, right: &Path) -> usize {
     let names = |dir: &Path| {
         let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -177,7 +178,7 @@ fn a_container_is_ready_before_its_image_could_be_pulled() {
         found.and_then(serde_json::Value::as_u64).unwrap_or_else(|| panic!("no {name} in {stats}"))
     };
     let (fetched, all) = (figure("bytes_fetched"), figure("image_bytes"));
-    // Straight to standard error, which shows it in CI: the figures are what this is for.
+    // Directly to standard error, which CI shows: the figures are the purpose of this test.
     let _ = writeln!(
         std::io::stderr(),
         "100 Mbit/s: ready after {ready:.1?} with {fetched} of {all} bytes ({:.1}%); pulling alone takes {pulled:.1?}",

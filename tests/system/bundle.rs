@@ -1,5 +1,5 @@
-//! `ociseek bundle` and `ociseek trace` with the real kernel and runc: containers start before
-//! their image is there, and nothing is left behind.
+//! `ociseek bundle` and `ociseek trace` with the kernel and runc: containers start before their
+//! image is pulled, and nothing is left behind.
 
 use crate::support::mounts;
 use crate::support::servers;
@@ -12,10 +12,10 @@ use crate::support::mounts::{Clean, Serving, can_mount, have, image, mounts_belo
 use crate::support::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, masked};
 use serde_json::{Value, json};
 
-/// Bytes of the image that no container here reads.
+/// The size of the part of the image that no container here reads, in bytes.
 const UNREAD: usize = 8_000_000;
 
-/// A tar of busybox with two users and a large file that nobody reads.
+/// A tar of busybox with two users and a large file that is never read.
 fn rootfs(busybox: &Path) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     let mut add = |name: &str, kind: tar::EntryType, mode: u32, data: &[u8], link: Option<&str>| {
@@ -46,7 +46,7 @@ fn rootfs(busybox: &Path) -> Vec<u8> {
     }
     let passwd = b"root:x:0:0:root:/root:/bin/sh\nweb:x:33:34::/srv:/bin/sh\n";
     add("etc/passwd", tar::EntryType::Regular, 0o644, passwd, None);
-    // Reached by a link that leads out of the image unless its root is heeded.
+    // Reached by a link that leads out of the image, unless the image's root is respected.
     add("etc/group", tar::EntryType::Symlink, 0o777, b"", Some("/srv/../../etc/group.real"));
     add("etc/group.real", tar::EntryType::Regular, 0o644, b"root:x:0:\nwww:x:34:\nadm:x:4:web\n", None);
     builder.into_inner().unwrap()
@@ -77,7 +77,7 @@ fn stdout(command: &mut Command) -> (String, Option<i32>) {
     (text, output.status.code())
 }
 
-/// A name that no other test gives a container.
+/// A container name that is unique among the tests.
 fn name(sandbox: &Sandbox) -> String {
     let dir = sandbox.dir.path().file_name().unwrap().to_str().unwrap();
     format!("test{}", dir.trim_start_matches('.'))
@@ -127,12 +127,12 @@ fn a_container_starts_before_its_image_is_there() {
          Permission denied\n"
     );
     assert_eq!(code, Some(0));
-    // Runtimes obey some of the others.
+    // Runtimes obey some of the other annotations.
     let annotations: Vec<&str> = spec["annotations"].as_object().unwrap().keys().map(String::as_str).collect();
     assert!(annotations.iter().all(|key| key.starts_with("org.opencontainers.image.")), "{annotations:?}");
     assert_eq!(spec["annotations"]["org.opencontainers.image.title"], "a title");
     assert_eq!(std::fs::read_dir(sandbox.path("b/upper")).unwrap().count(), 0);
-    // Nobody else may reach the image's programs.
+    // Other users must not access the image's programs.
     assert_eq!(sandbox.path("b").metadata().unwrap().permissions().mode() & 0o777, 0o700);
 
     assert_eq!(sandbox.run(&["bundle", "--rm", "b"]), "--- stderr ---\n--- status 0 ---");
@@ -141,7 +141,7 @@ fn a_container_starts_before_its_image_is_there() {
     let fetched = stats["content"]["bytes_fetched"].as_u64().unwrap();
     assert!(fetched > 0 && fetched < UNREAD as u64 / 2, "{stats}");
 
-    // The second one is served by the cache of the first.
+    // The second run uses the cache of the first.
     let document = sandbox.json(0, &[&args[..], &["--json"]].concat());
     assert_eq!(document["dir"], sandbox.path("b").display().to_string());
     stdout(&mut runc(&sandbox, &name(&sandbox)));
@@ -158,7 +158,7 @@ fn what_is_written_goes_into_the_overlay() {
     let script = "echo mine > /etc/passwd; chown 33 /srv/unread; stat -c '%u %s' /srv/unread; cat /etc/passwd; id -u; \
                   cat /etc/hosts | grep -c localhost";
     let args = ["bundle", "--quiet", "--net", "host", "--entrypoint", "", "oci:img:v1", "b", "--", "sh", "-c", script];
-    // The last one runs as root: the user of the image may not.
+    // The last run uses root, because the image's user has no permission.
     let args: Vec<&str> = ["bundle", "--detach"].into_iter().chain(args[1..].iter().copied()).collect();
     assert_eq!(sandbox.run(&args), "--- stderr ---\n--- status 0 ---");
     let config = sandbox.path("b/config.json");
@@ -177,7 +177,7 @@ fn what_is_written_goes_into_the_overlay() {
     let copied = sandbox.path("b/upper/srv/unread").metadata().unwrap();
     assert!(std::os::unix::fs::MetadataExt::blocks(&copied) < 100, "{copied:?}");
     assert_eq!(sandbox.run(&["bundle", "--rm", "b"]), "--- stderr ---\n--- status 0 ---");
-    // The directory was there before.
+    // The directory existed before.
     assert_eq!(std::fs::read_dir(sandbox.path("b")).unwrap().count(), 0);
     std::fs::remove_dir(sandbox.path("b")).unwrap();
     nothing_is_left(&sandbox);
@@ -189,14 +189,14 @@ fn taking_bundles_down() {
     let _clean = Clean(&sandbox);
     let bundle = ["bundle", "--entrypoint", "sleep", "oci:img:v1", "b", "--", "1000"];
 
-    // In the foreground, by a signal.
+    // In the foreground, ended by a signal.
     let mut serving = Serving::start(&sandbox, &bundle);
     assert!(sandbox.path("b/rootfs/bin/busybox").exists());
     serving.signal("TERM");
     assert_eq!(serving.end().code(), Some(0), "{}", serving.stderr());
     nothing_is_left(&sandbox);
 
-    // While its container runs, --rm does nothing; the one who serves it can be stopped all the same.
+    // While its container runs, --rm does nothing, but the serving process can be stopped.
     let mut serving = Serving::start(&sandbox, &bundle);
     let name = name(&sandbox);
     let child = run_in_background(&sandbox, &name);
@@ -212,7 +212,7 @@ fn taking_bundles_down() {
     nothing_is_left(&sandbox);
     end_container(&name, child);
 
-    // After the one who served it was killed.
+    // After the serving process was killed.
     let mut serving = Serving::start(&sandbox, &bundle);
     serving.signal("KILL");
     serving.end();
@@ -221,7 +221,7 @@ fn taking_bundles_down() {
     assert_eq!(sandbox.run(&["bundle", "--rm", "b"]), "--- stderr ---\n--- status 0 ---");
     nothing_is_left(&sandbox);
 
-    // What is none of ours stays.
+    // A directory that is not ours is kept.
     std::fs::create_dir_all(sandbox.path("b/upper")).unwrap();
     for args in [&["bundle", "--rm", "b"][..], &["bundle", "oci:img:v1", "b"], &["bundle", "--rm", "nothing"]] {
         let (said, code) = stdout(&mut sandbox.command(args));
@@ -230,7 +230,7 @@ fn taking_bundles_down() {
     assert!(sandbox.path("b/upper").exists());
     std::fs::remove_dir_all(sandbox.path("b")).unwrap();
 
-    // A bundle that cannot be made leaves nothing.
+    // A bundle that cannot be created leaves nothing behind.
     let busybox = servers::tool("busybox").unwrap();
     image(&sandbox, "odd", &[rootfs(&busybox)], &json!({"User": "nobody", "Cmd": ["true"]}));
     let odd = sandbox.run(&["bundle", "oci:odd:v1", "b"]);
@@ -292,7 +292,7 @@ fn directories_that_others_can_reach_are_refused() {
     let args = ["bundle", "--quiet", "--detach", "oci:img:v1", "sticky/b"];
     assert_eq!(sandbox.run(&args), "--- stderr ---\n--- status 0 ---");
 
-    // Nor is a bundle taken down that others could have put there.
+    // A bundle that other users could have created is not removed either.
     mode("sticky", 0o777);
     let (said, code) = stdout(&mut sandbox.command(&["bundle", "--rm", "sticky/b"]));
     assert!(code == Some(1) && said.contains("other users can replace the directory"), "{said}");
@@ -331,7 +331,7 @@ fn a_trace_tells_what_was_read() {
     let (fetched, all) = (report["content"]["bytes_fetched"].as_u64(), report["content"]["image_bytes"].as_u64());
     assert!(fetched > Some(0) && fetched < all.map(|all| all / 2), "{report}");
 
-    // What a start needs does not depend on what the cache has by now.
+    // The data needed for a start do not depend on the content of the cache.
     let again =
         trace(&["--format", "json", "oci:img:v1", "--", "echo hello; cat /etc/group; exit 7"]).output().unwrap();
     let again: Value = serde_json::from_slice(&again.stdout).unwrap();
@@ -339,13 +339,13 @@ fn a_trace_tells_what_was_read() {
     assert_eq!(again["needed"], report["needed"]);
     assert!(report["needed"]["bytes"].as_u64() > Some(0), "{report}");
 
-    // Where standard output is no terminal, the report is lines that `index --prefetch-profile` takes.
+    // If standard output is not a terminal, the report has lines for `index --profile`.
     let output = trace(&["oci:img:v1", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     let reads = ociseek::rootfs::record::parse(&output.stdout).unwrap();
     assert!(reads.iter().any(|read| read.path == b"bin/busybox"), "{reads:?}");
 
-    // With a file for the report, standard output is the container's.
+    // With a file for the report, standard output belongs to the container.
     let format = ["--format", "text", "--output", "report", "oci:img:v1", "--", "echo hello"];
     let (said, code) = stdout(&mut trace(&format));
     assert_eq!((said.lines().next(), code), (Some("hello"), Some(0)), "{said}");
@@ -357,7 +357,7 @@ fn a_trace_tells_what_was_read() {
     assert_eq!(code, Some(1));
     assert!(said.contains("error: no-such-runtime: not found in PATH\nhint: install an OCI runtime"), "{said}");
 
-    // Others cannot get at its directory, whatever the umask.
+    // Other users cannot access its directory, whatever the umask.
     let inner = trace(&["oci:img:v1", "--", "true"]);
     let mut shell = Command::new("sh");
     shell.args(["-c", "umask 0; exec \"$0\" \"$@\""]).arg(inner.get_program()).args(inner.get_args());
@@ -365,7 +365,7 @@ fn a_trace_tells_what_was_read() {
     let (said, code) = stdout(&mut shell);
     assert_eq!(code, Some(0), "{said}");
 
-    // A signal ends the container, and nothing is left of it.
+    // A signal ends the container, and nothing is left behind.
     let args = ["--output", "report", "oci:img:v1", "--", "echo up; sleep 1000"];
     let mut child = trace(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut up = [0; 3];

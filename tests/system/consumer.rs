@@ -1,7 +1,7 @@
-//! The definition of done: images in real registries, indexed by the command, and mounted by the
-//! real soci-snapshotter, which must use our index, fetch lazily, and show every file as an
-//! unpacked image has it. Independent clients list the referrer. With prefetching on, it fetches
-//! the spans of our list before it mounts, and no others.
+//! Images in real registries, indexed by the command, and mounted by the real soci-snapshotter,
+//! which must use our index, fetch lazily, and show every file like in an unpacked image.
+//! Independent clients list the referrer. With prefetching enabled, it fetches exactly the spans of
+//! our list before it mounts.
 //!
 //! `.ci/tools` and `.ci/consumer` set up what this needs: root, FUSE, containerd 2, the
 //! snapshotter, registries, the corpus.
@@ -22,11 +22,11 @@ use crate::support::servers::{Server, run, skip, tool};
 
 const SOCI: &str = "application/vnd.amazon.soci.index.v1+json";
 
-/// An image: its name, and where its layers come from.
+/// An image: its name and the source of its layers.
 enum Image {
     /// Layers of the corpus.
     Layers(&'static str, &'static [&'static str]),
-    /// The demo layout, as it is.
+    /// The unchanged demo layout.
     Demo,
 }
 
@@ -56,7 +56,7 @@ const IMAGES: &[Image] = &[
     ),
 ];
 
-/// An image of two layers, and files in both of them.
+/// An image with two layers, and files in both of them.
 const TO_PREFETCH: (Image, [&str; 3]) = (
     Image::Layers("prefetch", &["small/plain-6MB.tar.gz", "small/pax-binary-xattr.tar.gz"]),
     ["--prefetch-file=/f010", "--prefetch-file=/f05*", "--prefetch-file=/a.txt"],
@@ -70,8 +70,8 @@ struct Consumer {
     regctl: PathBuf,
 }
 
-/// What this machine has. None is said on one line; in CI it is a failure, but for the consumer's
-/// own sources, which not every checkout has.
+/// The tools of this machine. If one is missing, prints a line. In CI that is a failure, except for
+/// the consumer's sources, which not every checkout has.
 fn consumer() -> Option<Consumer> {
     let cache = PathBuf::from(std::env::var_os("HOME")?).join(".cache");
     let home = std::env::var_os("OCISEEK_CONSUMER").map_or(cache.join("ociseek-consumer"), PathBuf::from);
@@ -128,7 +128,7 @@ impl Consumer {
         assert_eq!(manifest["attached"].as_str().expect("it was attached").contains("api"), api, "{manifest}");
         self.mounts(&reference, &["--index", &index]);
 
-        // The same image in version 2, by the snapshotter's default settings.
+        // The same image in version 2, with the snapshotter's default settings.
         let enabled = format!("{reference}-soci");
         let output = Command::new(env!("CARGO_BIN_EXE_ociseek"))
             .args(["convert", "--min-layer-size=0", "--span-size=1MiB", "--no-cache", "--format=json"])
@@ -141,7 +141,7 @@ impl Consumer {
         self.mounts(&enabled, &["--mode", "v2", "--index", index]);
     }
 
-    /// The snapshotter mounts the image lazily by the index that is named, and every file is right.
+    /// The snapshotter mounts the image lazily by this index, and every file is correct.
     fn mounts(&self, reference: &str, options: &[&str]) {
         let output = Command::new(&self.script).arg(reference).args(options).output().expect("the consumer runs");
         let (said, summary) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
@@ -149,8 +149,8 @@ impl Consumer {
         assert!(output.status.success(), "{reference}: the real consumer does not take our index:\n{said}{summary}");
     }
 
-    /// The snapshotter, with prefetching on, fetches the spans that the index or SOCI-enabled image
-    /// lists, and only these, when it mounts the layers.
+    /// With prefetching enabled, the snapshotter fetches exactly the spans that the index or
+    /// SOCI-enabled image lists, when it mounts the layers.
     fn prefetches(&self, server: &Server, mode: &str) {
         let (image, files) = &TO_PREFETCH;
         let mut reference = self.push(server, image);
@@ -172,7 +172,7 @@ impl Consumer {
 
         let dir = tempfile::tempdir().expect("a directory");
         let wrapper = dir.path().join("snapshotter");
-        // The script writes the configuration and has no option for this.
+        // The script that writes the configuration has no option for this.
         let script = format!(
             "#!/bin/sh\nprintf '[prefetch]\\n  enable = true\\n' >> \"$4\"\nexec '{}' \"$@\"\n",
             self.snapshotter.display()
@@ -204,7 +204,7 @@ impl Consumer {
             left = rest;
             fetched.insert(((*layer).to_owned(), request["range"].as_str().unwrap_or("all").to_owned()));
         }
-        // It looks whether the registry serves ranges, and at the header of each gzip layer.
+        // It tests whether the registry supports ranges, and reads the header of each gzip layer.
         fetched.retain(|(_, range)| range != "bytes=0-1" && range != "bytes=0-9");
         assert_eq!(fetched, wanted, "{reference}");
         for list in lists {
@@ -212,7 +212,7 @@ impl Consumer {
         }
     }
 
-    /// The digests of an index's prefetch artifacts, and the layers' ranges that they stand for.
+    /// The digests of an index's prefetch artifacts, and the ranges of layers that they list.
     fn listed(&self, reference: &str, index: &str) -> (Vec<String>, BTreeSet<(String, String)>) {
         let repository = reference.rsplit_once(':').expect("a tag").0;
         let crane = |verb: &str, digest: &str| {
@@ -267,7 +267,7 @@ impl Consumer {
     }
 }
 
-/// The files of a run, removed at the end.
+/// The files of a run, which are removed at the end.
 struct Kept(PathBuf);
 
 impl Drop for Kept {
@@ -276,7 +276,7 @@ impl Drop for Kept {
     }
 }
 
-/// regctl's way to say that a host has no TLS.
+/// regctl's option for a host without TLS.
 fn insecure(server: &Server) -> String {
     format!("reg={},tls=disabled", server.host)
 }

@@ -1,11 +1,13 @@
-//! Every layer of the corpus and some 3,400 odd ones, given to ociseek and to soci's own library:
+//! Every layer of the corpus and some 3,400 unusual ones, indexed by ociseek and by soci's own
+//! library:
 //!
-//! - what ociseek publishes must be what soci writes, byte for byte, and soci's reader must serve
-//!   every file right from it;
-//! - what soci builds and serves right, ociseek must not refuse;
-//! - nothing may panic, hang, or run away.
+//! - ociseek must publish the same bytes as soci, and soci's reader must serve every file correctly from
+//!   them;
+//! - ociseek must not refuse layers that soci builds and serves correctly;
+//! - nothing may panic, hang, or use unlimited resources.
 //!
-//! The exceptions are listed below, each with its reason. The corpus is made by a script of its own (tests/README.md).
+//! The exceptions are listed below with reasons. A separate script creates the corpus
+//! (tests/README.md).
 
 use crate::support::soci;
 use std::collections::BTreeMap;
@@ -20,7 +22,7 @@ use ociseek::layer::Outcome;
 use ociseek::offset::Uncompressed;
 use ociseek::ztoc::{Checkpoints, decode};
 
-/// Layers that soci builds and serves right and that are refused here all the same: the code, and why.
+/// Layers that soci builds and serves correctly but that are refused here: the code and the reason.
 const CAUTIOUS: &[(&str, &str)] = &[
     (
         "below-non-directory",
@@ -34,23 +36,23 @@ const CAUTIOUS: &[(&str, &str)] = &[
     ("size-without-data", "soci's reader misplaces the regular file behind it; it goes well where there is none"),
 ];
 
-/// A layer and a span size, and what came of it.
+/// The result for a layer and a span size.
 #[derive(Debug)]
 enum Finding {
-    /// Equal bytes, and every file is served right.
+    /// Equal bytes, and every file is served correctly.
     Same,
-    /// Equal bytes; another span size of this layer was read back.
+    /// Equal bytes. The layer was read back with another span size.
     Equal,
-    /// soci's ztoc is wrong in a known way; ours is served right.
+    /// soci's ztoc has a known fault; ours is served correctly.
     Better(&'static str),
-    /// Neither has a ztoc that could be used.
+    /// Neither has a usable ztoc.
     BothRefuse(String),
     /// A listed exception.
     Cautious(String),
     Wrong(String),
 }
 
-/// The longest that a layer may take here, in an unoptimised build and with other work going on.
+/// The time limit for a layer, in an unoptimised build and on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Judge {
@@ -70,7 +72,7 @@ impl Judge {
         }
     }
 
-    /// `verify` says whether a ztoc equal to soci's is read back too.
+    /// `verify` says whether a ztoc equal to soci's is also read back.
     fn judge(&mut self, layer: &Path, span_size: u64, verify: bool) -> Finding {
         let start = Instant::now();
         let indexed = catch_unwind(AssertUnwindSafe(|| soci::index(layer, span_size, TOOL)));
@@ -116,8 +118,8 @@ impl Judge {
     }
 }
 
-/// What is known to be wrong with soci's ztocs: with empty blocks or members at the front it takes
-/// several checkpoints at output 0, which its own reader then rejects as not monotonic.
+/// The known fault of soci's ztocs: with empty blocks or members at the start, they have several
+/// checkpoints at output 0, which soci's reader rejects as not monotonic.
 fn known_defect(theirs: &[u8]) -> Option<&'static str> {
     let at_zero = |list: &[ociseek::ztoc::Checkpoint]| list.iter().filter(|c| c.output == Uncompressed(0)).count();
     match decode(theirs) {
@@ -125,17 +127,18 @@ fn known_defect(theirs: &[u8]) -> Option<&'static str> {
             Checkpoints::Gzip { list, .. } if at_zero(list) > 1 => Some("several checkpoints at output 0"),
             _ => None,
         },
-        // Our reader refuses such checkpoints, as soci's does.
+        // Our reader rejects such checkpoints, like soci's.
         Err(ociseek::ztoc::ZtocError::Checkpoints(_)) => Some("checkpoints out of order"),
         Err(_) => None,
     }
 }
 
-/// Judges layers at span sizes on two threads, prints a table and fails with everything that is wrong.
+/// Tests layers with span sizes on two threads, prints a table, and fails with all errors.
 fn compare(what: &str, jobs: Vec<(PathBuf, u64)>) {
     let Some(oracle) = soci::oracle_binary() else { return };
     assert!(!jobs.is_empty(), "no layers to compare");
-    // soci wants both cores and some memory: one comparison after the other. A failed one spoils nothing for the next.
+    // soci needs both cores and some memory, so comparisons run one after the other. A failure does
+    // not affect the next one.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let scratch = tempfile::tempdir().expect("scratch space");
@@ -149,7 +152,8 @@ fn compare(what: &str, jobs: Vec<(PathBuf, u64)>) {
                 let mut judge = Judge::new(oracle, scratch, number);
                 loop {
                     let Some((layer, span)) = queue.lock().expect("no panic holds it").next() else { break };
-                    // soci reads a hundred megabytes back in seconds: once for each layer is enough.
+                    // soci reads a hundred megabytes back in seconds, so once for each layer is
+                    // enough.
                     let verify = span == 1 << 20 || layer.metadata().is_ok_and(|m| m.len() < 16 << 20);
                     let finding = judge.judge(&layer, span, verify);
                     found.lock().expect("no panic holds it").push((layer, span, finding));

@@ -1,4 +1,4 @@
-//! Images mounted by the kernel through their fine indexes: everything is as it was packed.
+//! Images that the kernel mounts through their fine indexes: everything is as packed.
 
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
@@ -12,7 +12,7 @@ use crate::support::fine;
 use crate::support::mounts::{Clean, Serving, assert_same, can_mount, compressed, packed, seen};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox};
 
-/// Adds an image of this tar to the registry, with a fine index of small spans.
+/// Adds an image with this tar to the registry, with a fine index of small spans.
 fn push(registry: &Faulty, tar: &[u8]) {
     let blob = compressed(tar);
     let options = LayerOptions { span_size: 64 << 10, build_tool_identifier: "test".into(), fine: false };
@@ -65,7 +65,7 @@ async fn a_mount_by_a_fine_index_is_what_was_packed() {
         assert!(stats["fine_index"]["digest"].is_string() && stats["index"].is_null(), "{stats}");
         assert!(stats["fine_index"]["size"].is_u64(), "{stats}");
         let (phases, first) = (&stats["phases"], &runs[0]["phases"]);
-        // Stable from run to run.
+        // The same in every run.
         assert_eq!(phases["opening"], first["opening"]);
         assert_eq!(phases["start"]["bytes"], first["start"]["bytes"]);
         assert_eq!(phases["reading"]["bytes"], first["reading"]["bytes"]);

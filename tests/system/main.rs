@@ -1,4 +1,4 @@
-//! What needs root, FUSE, runc, containerd or the corpus: real layers in a real kernel.
+//! Tests that need root, FUSE, runc, containerd or the corpus: real layers and a real kernel.
 
 #![allow(unreachable_pub, reason = "nothing outside of a test program could reach it")]
 

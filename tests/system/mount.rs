@@ -1,4 +1,5 @@
-//! `ociseek mount` with the real kernel: every file is right, the mount ends well however it ends, and trouble is told.
+//! `ociseek mount` with the real kernel: every file is correct, every way of ending the mount
+//! works, and problems are reported.
 
 use crate::support::mounts;
 use crate::support::sandbox;
@@ -19,7 +20,7 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags, makedev, mknodat, setxattr};
 use rustix::mount::{MountFlags, mount_remount};
 use serde_json::{Value, json};
 
-/// A file of bytes that repeat nowhere.
+/// A file of bytes without repetition.
 fn bytes(seed: u64, size: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(|| {
@@ -32,7 +33,7 @@ fn bytes(seed: u64, size: usize) -> Vec<u8> {
     .collect()
 }
 
-/// A directory with one of everything.
+/// A directory with every type of file.
 pub fn everything(dir: &Path) {
     let at = |name: &str| dir.join(name);
     for name in ["usr/bin", "etc", "dev", "deep/er/and/deeper", "empty", "many"] {
@@ -108,16 +109,16 @@ fn everything_is_as_it_was_packed() {
     assert!(line.contains(" fuse.ociseek ro,nosuid,nodev"), "{line}");
     assert_eq!(std::fs::read_dir(mnt.join("many")).unwrap().count(), 3000);
 
-    // What the kernel expects of extended attributes.
+    // The kernel's requirements for extended attributes.
     let conf = mnt.join("etc/conf");
     let error = |name: &str, room: usize| rustix::fs::getxattr(&conf, name, &mut vec![0; room][..]).unwrap_err();
     assert_eq!(error("user.note", 2), rustix::io::Errno::RANGE);
     assert_eq!(error("user.other", 99), rustix::io::Errno::NODATA);
-    // One that asks for sizes first.
+    // A program that requests sizes first.
     system("cp", &[OsStr::new("-a"), conf.as_os_str(), sandbox.path("copy").as_os_str()]);
     assert_eq!(mounts::xattrs(&sandbox.path("copy")), mounts::xattrs(&conf));
 
-    // Nothing can be written, not even after someone insists.
+    // Nothing can be written, even after repeated attempts.
     for _ in 0..2 {
         let error = std::fs::write(mnt.join("etc/new"), b"x").unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
@@ -128,7 +129,8 @@ fn everything_is_as_it_was_packed() {
     assert_eq!(std::fs::read(mnt.join("nothing")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }
 
-/// The image of the repository, with its whiteouts, against GNU tar's reading of the same layers.
+/// The image of the repository, with its whiteouts, compared with GNU tar's extraction of the same
+/// layers.
 #[test]
 fn the_demo_image_is_as_tar_unpacks_it() {
     if !can_mount() {
@@ -155,7 +157,7 @@ fn the_demo_image_is_as_tar_unpacks_it() {
     assert_same(&seen(&unpacked, false), &seen(&mnt, false));
 }
 
-/// Whiteouts by hand, the rest by GNU tar.
+/// Unpacks a layer: whiteouts by hand, the rest with GNU tar.
 fn unpack(layer: &Path, to: &Path) {
     let names = system("tar", &[OsStr::new("-tf"), layer.as_os_str()]);
     for name in names.lines().map(Path::new) {
@@ -195,7 +197,7 @@ fn one_layer_alone() {
     let lines: Vec<Value> = record.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&lines[0]["path"], &lines[0]["offset"]), (&json!("dir2/file0"), &json!(0)));
     assert_eq!(lines[0]["spans"][0], 0);
-    // No span is named twice.
+    // No span is listed twice.
     let spans: Vec<&Value> = lines.iter().flat_map(|line| line["spans"].as_array().unwrap()).collect();
     let mut distinct = spans.clone();
     distinct.sort_by_key(|span| span.as_u64());
@@ -214,7 +216,7 @@ fn a_record_depends_neither_on_spans_nor_on_the_cache() {
     }
     let sandbox = Sandbox::new();
     let _clean = Clean(&sandbox);
-    // All of it is in one span.
+    // All of it is in a single span.
     image(&sandbox, "img", &[sandbox::tar(2, 1, 2_000_000)], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
     let parts = [0, 1_500_000, 700_000];
@@ -281,7 +283,7 @@ fn many_readers_at_once() {
     });
     assert!(std::fs::read(sandbox.path("mnt/large")).unwrap() == content);
     drop(file);
-    // Past the page cache.
+    // Bypass the page cache.
     let [large, copy] = ["if=mnt/large", "of=copy"].map(OsStr::new);
     let dd =
         Command::new("dd").args([large, copy]).args(["iflag=direct", "bs=1M"]).current_dir(sandbox.dir.path()).output();
@@ -295,7 +297,7 @@ fn many_readers_at_once() {
     assert!(fetched.as_u64().unwrap() <= all.as_u64().unwrap() * 11 / 10, "{stats}");
 }
 
-/// Reading waits for nothing that was fetched ahead, and the next mount finds it.
+/// Reads do not wait for prefetching, and the next mount finds the prefetched spans.
 #[test]
 fn what_nobody_reads_is_fetched_too() {
     if !can_mount() {
@@ -339,7 +341,7 @@ fn it_ends_when_it_is_asked_to() {
                 let lazy = if file.is_some() { "-l" } else { "--" };
                 system("umount", &[OsStr::new(lazy), mnt.as_os_str()]);
                 if let Some(file) = file.take() {
-                    // Who holds a file open can read it on.
+                    // An open file can still be read.
                     let mut byte = [0];
                     file.read_exact_at(&mut byte, 199_999).unwrap();
                 }
@@ -377,7 +379,7 @@ fn a_mount_whose_process_was_killed() {
     let mut serving = Serving::start(&sandbox, &mount_with(&["--replace"]));
     assert!(mnt.join("dir1/file0").exists());
     assert_eq!(mounts_below(&mnt).len(), 1);
-    // And one that lives.
+    // A mount whose process still runs.
     let replaced = Serving::start(&sandbox, &mount_with(&["--replace"]));
     assert_eq!(serving.end().code(), Some(0));
     assert_eq!(mounts_below(&mnt).len(), 1);
@@ -506,7 +508,7 @@ fn places_that_cannot_be_mounted_on() {
     ");
 }
 
-/// In a mount namespace of its own, with a /dev/fuse that users may open.
+/// In a separate mount namespace, with a /dev/fuse that users may open.
 #[test]
 fn as_a_user() {
     if !can_mount() || !have(&["fusermount3", "unshare", "setpriv"]) {
@@ -568,7 +570,7 @@ mod troubled {
     const SILENT: u8 = 2;
     const BROKEN: u8 = 3;
 
-    /// Layer and config of an image of one file of a million bytes.
+    /// The layer and config of an image with a file of a million bytes.
     fn image(sandbox: &Sandbox) -> (Vec<u8>, Vec<u8>) {
         std::fs::create_dir(sandbox.path("source")).unwrap();
         std::fs::write(sandbox.path("source/file"), bytes(3, 1_000_000)).unwrap();
@@ -576,7 +578,7 @@ mod troubled {
         (mounts::compressed(&tar), mounts::config(&[tar], &json!({})))
     }
 
-    /// A registry with this image as `a/b:v1`, which behaves as `mood` says.
+    /// A registry with this image as `a/b:v1`, whose behaviour depends on `mood`.
     async fn registry((layer, config): &(Vec<u8>, Vec<u8>), at: &str, mood: &Arc<AtomicU8>) -> Faulty {
         let digest = ociseek::digest::Digest::sha256(layer).to_string();
         let mood = Arc::clone(mood);
@@ -642,7 +644,7 @@ mod troubled {
 
         mood.store(SILENT, Ordering::SeqCst);
         eio("a registry that says nothing");
-        // A reader that waits can be ended.
+        // A waiting reader can be killed.
         let mut cat = Command::new("cat").arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(200));
         let begun = Instant::now();
@@ -675,7 +677,7 @@ mod troubled {
         std::fs::create_dir(sandbox.path("mnt")).unwrap();
         let name = format!("{host}/a/b:v1");
         mounts::index(&sandbox, &name);
-        // Less than the time that it is away: the deadline counts for those who read.
+        // Shorter than the outage, because readers only depend on the deadline.
         let options = ["mount", "--retry-for=1s", "--no-cache", &name, "mnt"];
         let mut serving = Serving::start(&sandbox, &options);
         first.shutdown_timeout(Duration::from_secs(10));

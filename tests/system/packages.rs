@@ -1,5 +1,5 @@
-//! The packages are installed as users install them, run, and leave nothing behind.
-//! `OCISEEK_SHIPPED` names the program to pack.
+//! The packages are installed like users do, run, and leave nothing behind. `OCISEEK_SHIPPED` names
+//! the program to pack.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,11 +11,11 @@ use crate::support::mounts::{Clean, can_mount, have};
 use crate::support::sandbox::{Sandbox, shipped};
 use crate::support::servers::{run, tool};
 
-/// What a script of `packaging` makes of the program, and what it prints.
+/// Packs the program with a script of `packaging`, and returns its output.
 fn packed(script: &str, dir: &Path, arguments: impl Fn(&str, &str) -> [String; 2]) -> String {
     std::fs::create_dir_all(dir).unwrap();
     let program = dir.join("ociseek");
-    // What tests build is mostly names for a debugger.
+    // Most of a test build are symbols for debuggers.
     run(Path::new("strip"), &["-o", program.to_str().unwrap(), Path::new(&shipped()).to_str().unwrap()]);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(script);
     let arguments = arguments(program.to_str().unwrap(), dir.to_str().unwrap());
@@ -88,7 +88,7 @@ fn the_container_image_runs_as_nobody_in_particular() {
     let _clean = Clean(&sandbox);
     let image = packed("image", &sandbox.path("made"), |program, dir| [format!("{dir}/image"), program.to_owned()]);
     assert_eq!(image, format!("oci:{}:{VERSION}", sandbox.path("made/image").display()));
-    // Another reader finds it sound.
+    // An independent reader accepts it.
     run(
         Path::new("skopeo"),
         &["copy", "--quiet", "--all", &image, &format!("oci:{}:v1", sandbox.path("copy").display())],

@@ -1,6 +1,6 @@
-//! Every file of real layers, read back through their ztocs, is what a straight read gives: layers
-//! of a Debian image by the compressors that image builders use, through our ztocs, through those
-//! that soci's own library writes, and without an index.
+//! Every file of real layers, read back through their ztocs, equals the result of a plain
+//! extraction: layers of a Debian image by the compressors that image builders use, with our ztocs,
+//! with those of soci's own library, and without an index.
 
 use crate::support::soci;
 use std::collections::BTreeMap;
@@ -24,9 +24,9 @@ use ociseek::tree::{NodeId, NodeKind};
 
 const SPAN: u64 = 1 << 20;
 
-/// Compressors whose blocks, members and spans differ most, and an uncompressed layer.
+/// The compressors with the most different blocks, members and spans, and an uncompressed layer.
 const INDEXED: [&str; 6] = ["go.tar.gz", "bgzip.tar.gz", "estargz.tar.gz", "igzip0.tar.gz", "pgzip.tar.gz", "tar"];
-/// Layers that no index covers.
+/// No index covers these layers.
 const WITHOUT: [&str; 3] = ["zstd.tar.gz", "libdeflate12.tar.gz", "pigz.tar.gz"];
 
 async fn opened(image: &Image) -> RootFs {
@@ -48,7 +48,7 @@ async fn opened(image: &Image) -> RootFs {
 
 type Files = BTreeMap<Vec<u8>, (u64, Digest)>;
 
-/// The regular files of a layer by decoders and a tar reader that are not ours.
+/// The regular files of a layer, read by independent decoders and tar readers.
 fn straight(layer: &Path) -> Files {
     let mut files = Files::new();
     for entry in tar::Archive::new(plain(layer)).entries().unwrap() {
@@ -64,7 +64,7 @@ fn straight(layer: &Path) -> Files {
     files
 }
 
-/// The same files, and no others, through the tree and the spans.
+/// Checks that exactly these files can be read through the tree and the spans.
 async fn assert_reads(image: &Image, expected: &Files, how: How) {
     let opened = opened(image).await;
     assert_eq!(opened.layers[0].how, how);
@@ -76,7 +76,7 @@ async fn assert_reads(image: &Image, expected: &Files, how: How) {
             match &opened.tree.node(id).kind {
                 NodeKind::Directory(_) => directories.push((path, id)),
                 NodeKind::File(extent) => {
-                    // A hard link is a name of a file that is listed under another one.
+                    // A hard link is another name of a file that was listed before.
                     let Some((size, digest)) = expected.get(&path) else { continue };
                     assert_eq!(extent.size, *size, "{}", path.escape_ascii());
                     let mut hasher = Hasher::new(Algorithm::Sha256);

@@ -1,4 +1,5 @@
-//! What a browser makes of the page of `ociseek report`: nothing in it runs, whatever an image's files are called.
+//! The page of `ociseek report` in a browser: nothing in it runs, whatever the names of an image's
+//! files.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,7 +8,7 @@ use crate::support::report::{Image, NAMES};
 use crate::support::sandbox::Sandbox;
 use crate::support::servers::tool;
 
-/// The document that Chromium has of the page in `file` once everything has run that can run.
+/// Chromium's document of the page in `file`, after all scripts that it would run.
 fn dom(chromium: &Path, sandbox: &Sandbox, file: &str) -> String {
     let home = sandbox.path("home");
     std::fs::create_dir_all(&home).unwrap();
@@ -44,13 +45,13 @@ fn nothing_in_the_page_runs() {
     }
     assert_eq!(ours.matches("<style").count(), 1);
 
-    // This browser does run what is not escaped: the same page with a name as it is, and no policy.
+    // This browser does run unescaped scripts: the same page with an unescaped name and no policy.
     let (before, policy_and_rest) = page.split_once("<meta http-equiv=\"Content-Security-Policy\"").unwrap();
     let (_, rest) = policy_and_rest.split_once(">\n").unwrap();
     let unescaped = |page: &str| page.replace("<footer>", &format!("{}<footer>", NAMES[0]));
     std::fs::write(sandbox.path("open.html"), unescaped(&format!("{before}{rest}"))).unwrap();
     assert_eq!(title(&dom(&chromium, &sandbox, "open.html")), "ran");
-    // Should a name ever be forgotten, the policy holds.
+    // If a name were not escaped, the policy would still prevent scripts.
     std::fs::write(sandbox.path("forgotten.html"), unescaped(&page)).unwrap();
     let forgotten = dom(&chromium, &sandbox, "forgotten.html");
     assert!(forgotten.contains("<script>"));

@@ -1,4 +1,4 @@
-//! docs/tutorial.md, as it stands: its commands are run in order by a shell, and the container starts lazily.
+//! docs/tutorial.md: a shell runs its commands in order, and the container starts lazily.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::support::servers::{Server, run, skip, tool};
 
-/// The commands of the page: its `sh` blocks. `console` blocks need what this machine lacks.
+/// The commands of the page: its `sh` blocks. `console` blocks need tools that this machine lacks.
 fn commands(page: &str) -> String {
     let (mut commands, mut indent) = (String::from("set -eu\n"), None);
     for line in page.lines() {
@@ -56,13 +56,14 @@ fn the_tutorial_leads_to_a_lazy_start() {
     let (said, talk) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}\n{talk}");
 
-    // What the page says that one sees.
+    // The output that the page describes.
     let first = said.lines().find(|line| line.contains("soci-snapshotter 0.10 or later")).expect("doctor's first row");
     assert!(first.contains("lazy"), "{first}");
     let pulled = said.lines().rfind(|line| line.contains("total:")).expect("the pull's last line");
     assert!(pulled.contains("total:  2.") && pulled.contains(" Mi"), "a layer was pulled: {pulled}");
     assert!(said.contains("fuse.rawBridge") && said.contains("remote snapshot successfully prepared"), "{said}");
-    // By containerd, by `bundle`, and by `trace`, which keeps its standard output for what it records.
+    // With containerd, with `bundle`, and with `trace`, which uses its standard output for the
+    // records.
     let starts = |text: &str| text.lines().filter(|line| *line == "ID=debian").count();
     assert_eq!((starts(&said), starts(&talk)), (2, 1), "{said}\n{talk}");
     assert!(talk.contains("this start reads"), "{talk}");

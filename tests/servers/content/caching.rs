@@ -1,8 +1,8 @@
-//! How often the registry is asked.
+//! How many requests the registry gets.
 
 use super::*;
 
-/// A registry with one layer, its plain bytes, and its ztoc with spans of 64 KiB and more.
+/// A registry with one layer, its plain bytes, and its ztoc with spans of at least 64 KiB.
 async fn served(sizes: &[usize]) -> (Faulty, Source, Descriptor, Vec<u8>, Bytes) {
     let plain = tar(sizes);
     let blob = gzip(&plain);
@@ -42,7 +42,7 @@ async fn neighbouring_spans_come_in_one_request() {
     assert!(SpanId::each(content.spans(LayerId(0), Uncompressed(1000)..Uncompressed(1_500_000))).len() > 10);
     assert!(read(&content, 1000, 1_499_000).await.unwrap() == plain[1000..1_500_000]);
     assert_eq!(faulty.saw("GET", "/blobs/").len(), 1);
-    // What is there splits what is missing.
+    // Cached spans divide the missing ones.
     assert!(read(&content, 0, 2_900_000).await.unwrap() == plain[..2_900_000]);
     assert_eq!(faulty.saw("GET", "/blobs/").len(), 2);
 }
@@ -83,7 +83,7 @@ async fn the_next_content_on_the_same_cache_asks_nothing() {
     assert_eq!(second.stats().requests, 0);
     assert!(second.stats().disk_hits > 0);
 
-    // Every entry is damaged: all is fetched anew, and all is right.
+    // Every entry is damaged: all is fetched again, and is correct.
     for entry in std::fs::read_dir(dir.path().join("spans")).unwrap() {
         let path = entry.unwrap().path();
         let mut bytes = std::fs::read(&path).unwrap();
@@ -151,7 +151,7 @@ async fn what_an_index_lists_is_fetched_and_nothing_else() {
         faulty.add_blob(content.as_bytes().to_vec());
         Descriptor::of("application/vnd.amazon.soci.prefetch.v1+json", content.as_bytes())
     };
-    // A list may go past the last span. What is not a list, or for a layer that is not there, is passed over.
+    // A list may exceed the last span. An invalid list, or one for a missing layer, is ignored.
     let [near, far] = ["2,\"end_span\":3", "90000,\"end_span\":4294967295"].map(|r| format!("{{\"start_span\":{r}}}"));
     let listed = list(&format!("{{\"version\":\"1.0\",\"prefetch_spans\":[{near},{far}]}}"));
     let odd = list("{\"version\":\"1.0\",\"prefetch_spans\":[]}");
@@ -199,14 +199,14 @@ async fn a_zstd_layer_goes_into_a_cache_that_was_deleted_at_once() {
     std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
     assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
     let asked = content.stats().requests;
-    // The reader of the first span is done before the cache has the last one.
+    // The reader of the first span is done before the last span is cached.
     check(&content, 0, &plain, 20).await;
     assert!(content.stats().requests == asked, "{:?}", content.stats());
 }
 
 #[tokio::test]
 async fn a_zstd_layer_that_the_cache_does_not_keep_is_decoded_as_far_as_it_is_wanted() {
-    // Spans are larger than half of the first cache, and the layer than the second.
+    // Spans are larger than half of the first cache, and the layer is larger than the second.
     for most in [4 << 20, 10 << 20] {
         let dir = tempfile::tempdir().unwrap();
         let (_faulty, source, layer, plain) = whole(tar(&[40_000_000])).await;
@@ -217,7 +217,7 @@ async fn a_zstd_layer_that_the_cache_does_not_keep_is_decoded_as_far_as_it_is_wa
             let _ = std::fs::remove_dir_all(dir.path().join("spans"));
             let before = content.stats();
             assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
-            // Whoever decodes on holds the layer: a read behind it tells that nobody does.
+            // Decoding locks the layer, so after this read nobody decodes it any more.
             assert!(read(&content, 2000, 1000).await.unwrap() == plain[2000..3000]);
             let fetched = content.stats().bytes_fetched - before.bytes_fetched;
             assert!(fetched < layer.size, "{most}: {fetched} of {}", layer.size);

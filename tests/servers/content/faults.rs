@@ -1,4 +1,4 @@
-//! Registries that lie, break and are silent, under a reader.
+//! Registries that lie, break connections, or do not respond while a reader waits.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -21,7 +21,7 @@ fn served() -> Served {
     Served { layer: Descriptor::of(GZIP, &blob), ztoc: ztoc(&blob, 65_536), plain, blob }
 }
 
-/// The honest answer with one byte wrong.
+/// The correct response with one wrong byte.
 fn wrong(seen: &Seen, truth: &Faulty, blob: &Bytes) -> Response<Body> {
     let mut spoiled = blob.to_vec();
     spoiled.iter_mut().for_each(|byte| *byte ^= 1);
@@ -97,7 +97,7 @@ async fn answers_of_every_wrong_kind_are_errors_or_right() {
         faulty.add_blob(blob);
         let desk = Desk::new(None);
         let open = desk.open(&registry(&faulty.host()), &layer, Some(ztoc)).await.unwrap();
-        // What may pass is waited for until the deadline.
+        // Temporary errors are retried until the deadline.
         let may_pass = what == "out of order";
         let deadline = if may_pass { Duration::from_millis(1200) } else { options().deadline };
         let content = desk.content(&registry(&faulty.host()), vec![open], ContentOptions { deadline, ..options() });
@@ -110,7 +110,7 @@ async fn answers_of_every_wrong_kind_are_errors_or_right() {
                     _ => false,
                 };
                 assert!(!works && is_right, "{what}: {error:?}");
-                // One for the read, and one for a registry that is waited for.
+                // One for the read, and one for the registry that is being retried.
                 assert!((1..=1 + usize::from(may_pass)).contains(&desk.warnings().len()), "{what}");
             }
         }
@@ -145,7 +145,7 @@ async fn silence_ends_at_the_deadline_and_the_next_read_tries_again() {
     assert!(matches!(error, ReadError::Deadline { .. }), "{error:?}");
     assert!(begun.elapsed() >= hasty.deadline, "{:?}", begun.elapsed());
     silent.store(0, Ordering::SeqCst);
-    // The kernel asks once more, at once, for the page that a program waits for.
+    // The kernel repeats the request at once for the page that a program waits for.
     let asked = faulty.seen().len();
     let error = read(&content, 1000, 10).await.unwrap_err();
     assert!(matches!(error, ReadError::Deadline { .. }) && faulty.seen().len() == asked, "{error:?}");
@@ -179,7 +179,7 @@ async fn a_connection_that_trickles_is_given_up_for_another() {
     let Served { plain, blob, layer, ztoc } = served();
     let (whole, count) = (blob.clone(), AtomicUsize::new(0));
     let faulty = Faulty::start(Nature::default(), move |seen, truth| {
-        // The second request is answered for ever, a byte at a time.
+        // The second request gets an endless response, a byte at a time.
         (count.fetch_add(1, Ordering::SeqCst) == 1).then(|| {
             let (head, _) = truth.get_blob(seen, &Digest::sha256(&whole).to_string()).into_parts();
             let from = seen.header("range").and_then(|range| range.strip_prefix("bytes=")?.split_once('-')).unwrap().0;
@@ -197,7 +197,7 @@ async fn a_connection_that_trickles_is_given_up_for_another() {
     let desk = Desk::new(None);
     let open = desk.open(&registry(&faulty.host()), &layer, Some(ztoc)).await.unwrap();
     let content = desk.content(&registry(&faulty.host()), vec![open], options());
-    // What is usual is known after the first one.
+    // The usual speed is known after the first request.
     assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
     assert!(read(&content, 300_000, 1000).await.unwrap() == plain[300_000..301_000]);
     assert_eq!(faulty.saw("GET", "/blobs/").len(), 3);

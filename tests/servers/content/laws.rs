@@ -1,4 +1,4 @@
-//! Any read is what a straight decode gives.
+//! Every read gives the same bytes as decoding the layer from start to end.
 
 use super::*;
 
@@ -27,7 +27,7 @@ async fn spans_of_every_size_give_what_a_straight_decode_gives() {
                 let desk = Desk::new(on_disk.then_some(dir.path()));
                 let open = desk.open(&source, &layer, Some(ztoc.clone())).await.unwrap();
                 assert_eq!(open.how, How::Index);
-                // Where the tar's reader stops, the ztoc ends.
+                // The ztoc ends where the tar's reader stops.
                 let plain = &plain[..open.map().tar_end.0 as usize];
                 let small = ContentOptions { memory: 300_000, ..options() };
                 let content = desk.content(&source, vec![open], small);
@@ -81,7 +81,7 @@ async fn real_registries_serve_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_span_that_is_larger_than_memory_is_read_in_part() {
-    // 64 MiB that make one span, and a file behind them.
+    // 64 MiB in a single span, followed by a file.
     let mut plain = tarball::file("zeros", &vec![0; 64 << 20]);
     plain.extend(tar(&[100_000]));
     let blob = gzip(&plain);

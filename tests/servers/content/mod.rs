@@ -1,4 +1,5 @@
-//! Reading layers through their spans: whatever is between us and the bytes, they are right or there is an error.
+//! Reads layers through their spans: whatever happens in between, the bytes are correct or there is
+//! an error.
 
 mod caching;
 mod faults;
@@ -29,7 +30,7 @@ const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 const ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
 const PLAIN: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// Text that compresses, and never repeats itself over long.
+/// Text that compresses, but without long repetitions.
 fn text(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     let mut bytes = Vec::with_capacity(length + 8);
@@ -67,7 +68,7 @@ fn zstd(plain: &[u8]) -> Bytes {
     zstd::stream::encode_all(plain, 3).unwrap().into()
 }
 
-/// The ztoc that `index` would make, with spans of this size.
+/// The ztoc that `index` would build, with spans of this size.
 fn ztoc(blob: &[u8], span_size: u64) -> Bytes {
     let options = LayerOptions { span_size, build_tool_identifier: "test".into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
@@ -87,7 +88,7 @@ fn registry(host: &str) -> Source {
     Source::Registry(Client::new(config).unwrap().repository(host, "a/b").unwrap())
 }
 
-/// Caches in `dir`, if any, and all that is reported.
+/// Caches in `dir`, if any, and the reported events.
 struct Desk {
     caches: Caches,
     recorder: Arc<Recorder>,
@@ -115,7 +116,7 @@ impl Desk {
         Content::new(source.clone(), layers, self.caches.spans.clone(), options, Arc::clone(&self.progress))
     }
 
-    /// The content of one layer.
+    /// The content of a single layer.
     async fn one(&self, source: &Source, layer: &Descriptor, ztoc: Option<Bytes>) -> Content {
         let open = self.open(source, layer, ztoc).await.unwrap();
         self.content(source, vec![open], options())
@@ -135,7 +136,7 @@ async fn read(content: &Content, at: usize, size: usize) -> Result<Bytes, ReadEr
     content.read(LayerId(0), Uncompressed(at as u64), size).await
 }
 
-/// Reads at places all over, and compares.
+/// Reads at random places and compares.
 async fn check(content: &Content, layer: u32, plain: &[u8], reads: usize) {
     let mut state = 88_172_645_463_325_252u64;
     let mut random = |below: usize| {

@@ -1,4 +1,4 @@
-//! Layers without a ztoc, with one that does not fit, and those that no ztoc can state.
+//! Layers without a ztoc, with one that does not fit, and layers for which no ztoc is possible.
 
 use std::error::Error;
 
@@ -36,7 +36,7 @@ async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
             assert_eq!(faulty.seen().len(), 1, "{media_type}: what was read to index it is kept");
             assert_eq!(content.stats().bytes_fetched, if mount == 0 { blob.len() as u64 } else { 0 });
         }
-        // The spans are gone, the index is not.
+        // The spans were deleted, but not the index.
         std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
         let desk = Desk::new(Some(dir.path()));
         let content = desk.one(&source, &layer, None).await;
@@ -44,7 +44,7 @@ async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
         if how == How::Whole {
             assert_eq!(faulty.seen().len(), 2, "decoded again once, for all of it");
         }
-        // The same, but all of it at once and before it is read.
+        // The same, with a complete prefetch before reading.
         std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
         let content = Desk::new(Some(dir.path())).one(&source, &layer, None).await;
         content.prefetch().await;
@@ -52,7 +52,7 @@ async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
         check(&content, 0, &plain, 40).await;
         assert_eq!((faulty.seen().len(), content.stats().errors), (asked, 0));
         assert!(content.stats().bytes_fetched <= blob.len() as u64 + 1000);
-        // Nothing is kept at all.
+        // Without any cache.
         let content = Desk::new(None).one(&source, &layer, None).await;
         check(&content, 0, &plain, 40).await;
         let desk = Desk::new(None);
@@ -103,7 +103,7 @@ async fn what_no_ztoc_can_state_is_read_all_the_same() {
         tarball::file("GNUSparseFile.0/sparse", &[b"1\n0\n3\n".to_vec(), vec![0; 506], b"abc".to_vec()].concat()),
     ]
     .concat();
-    // A sparse file of the old kind, with one more block of its map.
+    // An old sparse file with an additional block in its map.
     let mut old =
         tarball::Block { name: b"old".to_vec(), flag: b'S', size: 3, magic: *b"ustar  \0", ..Default::default() }
             .bytes();
@@ -129,7 +129,7 @@ async fn what_no_ztoc_can_state_is_read_all_the_same() {
     for blob in [gzip(&plain), zstd(&plain), Bytes::from(plain.clone())] {
         let dir = tempfile::tempdir().unwrap();
         let (_faulty, source) = serve(&blob).await;
-        // The media type lies; the bytes tell.
+        // The media type is wrong, and the bytes decide.
         let layer = Descriptor::of(GZIP, &blob);
         for mount in 0..2 {
             let desk = Desk::new(Some(dir.path()));
@@ -165,7 +165,7 @@ async fn what_no_ztoc_can_state_is_read_all_the_same() {
     }
 }
 
-/// The file of the only entry of the cache of ztocs below `dir`.
+/// The file of the only entry in the cache of ztocs below `dir`.
 fn entry(dir: &Path) -> std::path::PathBuf {
     let mut entries: Vec<_> = std::fs::read_dir(dir.join("ztocs")).unwrap().map(|file| file.unwrap().path()).collect();
     assert_eq!(entries.len(), 1, "{entries:?}");
@@ -181,7 +181,7 @@ async fn what_another_version_kept_of_a_layer_is_not_read() {
     let dir = tempfile::tempdir().unwrap();
     let desk = Desk::new(Some(dir.path()));
     let bytes_read = async || desk.open(&source, &layer, None).await.unwrap().bytes_read;
-    // Earlier versions had a ztoc under a tool's name, with JSON in the place of that name.
+    // Earlier versions stored a ztoc with JSON in place of the tool's name.
     let mut old = ociseek::ztoc::decode(&ztoc(&blob, 2 << 20)).unwrap();
     let extra: &[u8] = br#"{"is_whole":false,"notes":{"warnings":[],"more_warnings":0,"times":[]}}"#;
     old.build_tool_identifier = extra.into();
@@ -198,7 +198,7 @@ async fn what_another_version_kept_of_a_layer_is_not_read() {
     .unwrap();
     assert_eq!(bytes_read().await, 0, "the layer's own entry is another one");
 
-    // An entry that is sound, with a record that is not for us.
+    // A valid entry with an unusable record.
     let path = entry(dir.path());
     let sound = std::fs::read(&path).unwrap();
     let with_record = |change: &dyn Fn(&str, &[u8]) -> Vec<u8>| {
@@ -303,7 +303,7 @@ async fn layers_that_cannot_be_read_are_errors() {
         assert!(text.contains(said) && text.contains(&layer.digest.to_string()), "{what}: {text}");
         assert_eq!(error.layer(), layer.digest);
     }
-    // Sound in itself, but not what the manifest names.
+    // Valid, but not the blob that the manifest names.
     let other = gzip(&tar(&[299_999]));
     let length = other.len() as u64;
     let faulty = Faulty::start(Nature::default(), move |_, _| {

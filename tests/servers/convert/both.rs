@@ -1,4 +1,4 @@
-//! `ociseek index --v2`: both versions from one reading of the layers.
+//! `ociseek index --v2`: both versions from a single reading of the layers.
 
 use std::process::{Command, Stdio};
 
@@ -11,7 +11,7 @@ use crate::support::servers::{Server, run, tool};
 const SMALL: [&str; 6] =
     ["--min-layer-size=0", "--span-size=16KiB", "--no-cache", "--no-reuse", "--format=json", "--progress=none"];
 
-/// What `ociseek index` says on standard output and standard error, at this exit status.
+/// The standard output and standard error of `ociseek index`, with this exit status.
 fn index(code: i32, args: &[&str]) -> (Value, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
     let output = command.arg("index").args(SMALL).args(args).stdin(Stdio::null()).output().unwrap();
@@ -20,7 +20,7 @@ fn index(code: i32, args: &[&str]) -> (Value, String) {
     (serde_json::from_slice(&output.stdout).unwrap_or_default(), said)
 }
 
-/// What came of the only image.
+/// The result for the only image.
 fn made(args: &[&str]) -> Value {
     index(0, args).0["images"][0].take()
 }
@@ -41,7 +41,7 @@ fn both_versions_in_a_layout_from_one_reading() {
     assert_eq!(enabled["name"], format!("oci:{}:v1-soci", layout.display()));
     assert_eq!(index_json(), before);
 
-    // The tag of an image that is named by its digest stands in index.json.
+    // The tag of an image that is named by digest is in index.json.
     let outputs = dir.path().join("outputs");
     let both = made(&["--v2={tag}-soci", &format!("--step-outputs={}", outputs.display()), &by_digest]);
     assert_eq!((&both["enabled"]["status"], &both["bytes_read"]), (&"written".into(), &alone["bytes_read"]), "{both}");
@@ -75,7 +75,7 @@ fn an_index_is_attached_though_the_soci_enabled_image_cannot_be_written() {
     let layout = dir.path().join("l");
     let root = image(&layout);
     let named = format!("oci:{}:v1", layout.display());
-    // The tag is that of the image itself, by a name that the template alone does not show.
+    // The tag is the image's own, which the template alone does not show.
     let (report, said) = index(1, &["--v2=v1", &format!("oci:{}@{root}", layout.display())]);
     assert!(said.contains("own tag"), "{said}");
     assert_eq!(report["images"][0]["status"], "failed");
@@ -83,7 +83,8 @@ fn an_index_is_attached_though_the_soci_enabled_image_cannot_be_written() {
     assert!(said.contains("v1 is the image's own tag") && said.contains("hint: use another tag for --v2"), "{said}");
     assert_eq!(report["images"][0]["manifests"], Value::Array(Vec::new()));
 
-    // Configs are lost after the index was attached: it stays, and there is nothing whole to convert.
+    // Configs are deleted after the index was attached: the index stays, and the image is too
+    // incomplete to be converted.
     let out = dir.path().join("out");
     made(&["--output", &format!("oci:{}", out.display()), &named]);
     let lost = layout.join("blobs/sha256");

@@ -1,4 +1,4 @@
-//! Odd images, and where our conversion of them differs from soci's on purpose.
+//! Unusual images, and intentional differences between our conversion and soci's.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -6,18 +6,18 @@ use ociseek::digest::Algorithm;
 
 use super::maker::*;
 
-/// What both converters make of an image.
+/// The expected results of both converters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expect {
-    /// The same image, by its digest.
+    /// The same digest.
     Same,
-    /// soci fails, and we do what is right; why.
+    /// soci fails, and our result is right. With the reason.
     OnlyOurs(&'static str),
-    /// The images differ; why.
+    /// The results differ. With the reason.
     Differs(&'static str),
-    /// soci takes something that we refuse, with this in the message.
+    /// soci accepts an image that we refuse with this message.
     OnlySoci(&'static str),
-    /// Nothing can be converted, for either.
+    /// Neither can convert the image.
     Neither,
 }
 use Expect::{Differs, Neither, OnlyOurs, OnlySoci, Same};
@@ -46,7 +46,7 @@ pub const TWICE: &str = "soci fails when the SOCI indexes in the image are not t
 pub struct Case {
     pub name: &'static str,
     pub make: fn(&Maker),
-    /// soci's `--platform`, or all.
+    /// soci's `--platform`. None for all platforms.
     pub platform: Option<&'static str>,
     pub expect: Expect,
 }
@@ -69,7 +69,7 @@ fn two(m: &Maker, first: &str, second: &str) {
     m.root(m.index(&images));
 }
 
-/// An image that soci or we converted before; the tool is another, so that its index is replaced.
+/// An image that was converted before, by another tool, so that its index is replaced.
 pub fn enabled(m: &Maker, platforms: &[&str]) -> Vec<String> {
     let mut entries = Vec::new();
     let mut indexes = Vec::new();
@@ -139,7 +139,7 @@ pub const CASES: &[Case] = &[
         );
         m.root(m.raw(OCI_MANIFEST, &text));
     }),
-    // What is in a manifest.
+    // The fields of a manifest.
     all("annotations with everything that is escaped", Same, |m| {
         let odd = r#","annotations":{"<&>":"a\u003cb","\u2028":"\u2029","é":"\/","Z":"\u0001\u001f\u007f\u0080","\b":"\f\n\r\t","q\"":"\\"}"#;
         single(m, &m.linux("amd64"), &[m.layer(1)], odd);
@@ -411,7 +411,7 @@ pub const CASES: &[Case] = &[
         let odd = on(&m.blob("application/vnd.x+json", b"{}"), r#""architecture":"unknown","os":"unknown""#);
         m.root(m.index(&[m.image("amd64", 1), odd, m.image("arm64", 2)]));
     }),
-    // What index.json says.
+    // The content of index.json.
     all("odd JSON in index.json", Same, |m| {
         let odd = r#""urls":[null],"annotations":{"a":null,"b":"1","b":"2","c":"\ud800"},"Data":"YR==","x":1e999"#;
         m.root(with(&m.manifest(&m.linux("amd64"), &[m.layer(1)]), odd));
@@ -426,7 +426,7 @@ pub const CASES: &[Case] = &[
         let config = m.blob(OCI_CONFIG, b"");
         m.root(on(&m.manifest(&config, &[m.layer(1)]), &linux("amd64")));
     }),
-    // What stands beside images.
+    // Entries in addition to images.
     all("an image with a reference type that is not an attestation's", Same, |m| {
         let named =
             with(&m.manifest(&m.linux("amd64"), &[m.layer(1)]), r#""annotations":{"vnd.docker.reference.type":"x"}"#);

@@ -1,4 +1,4 @@
-//! Image layouts whose JSON is written by hand, odd as it may be.
+//! Image layouts with handwritten JSON, however unusual.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 pub const ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
 pub const IN_TOTO: &str = "application/vnd.in-toto+json";
 
-/// A layout in the making.
+/// A layout under construction.
 pub struct Maker {
     pub dir: PathBuf,
     entries: RefCell<Vec<String>>,
@@ -34,7 +34,7 @@ impl Maker {
         Maker { dir: dir.to_owned(), entries: RefCell::default() }
     }
 
-    /// Writes a blob; its descriptor.
+    /// Writes a blob. Returns its descriptor.
     pub fn blob(&self, media_type: &str, content: &[u8]) -> String {
         self.blob_by(Algorithm::Sha256, media_type, content)
     }
@@ -47,7 +47,7 @@ impl Maker {
         format!(r#"{{"mediaType":"{media_type}","digest":"{digest}","size":{}}}"#, content.len())
     }
 
-    /// A layer; `seed` tells it from others.
+    /// A layer. Each `seed` gives another one.
     pub fn layer_as(&self, media_type: &str, seed: u64) -> String {
         let tar = tar(seed);
         let plain = media_type == TAR || media_type == DOCKER_TAR || media_type.ends_with("nondistributable.v1.tar");
@@ -69,12 +69,12 @@ impl Maker {
         self.config(&format!(r#""architecture":"{architecture}","os":"linux""#))
     }
 
-    /// A manifest of exactly this text.
+    /// A manifest with exactly this text.
     pub fn raw(&self, media_type: &str, text: &str) -> String {
         self.blob(media_type, text.as_bytes())
     }
 
-    /// A manifest, with `more` behind its layers.
+    /// A manifest with additional fields `more` after its layers.
     pub fn manifest_as(&self, media_type: &str, config: &str, layers: &[String], more: &str) -> String {
         let layers = layers.join(",");
         let head = format!(r#""schemaVersion":2,"mediaType":"{media_type}","config":{config}"#);
@@ -85,7 +85,7 @@ impl Maker {
         self.manifest_as(OCI_MANIFEST, config, layers, "")
     }
 
-    /// The image of one platform with one layer, as an entry of an index.
+    /// The image for a platform with one layer, as an entry of an index.
     pub fn image(&self, architecture: &str, seed: u64) -> String {
         let platform = linux(architecture);
         let rootfs = format!(r#""rootfs":{{"type":"layers","diff_ids":["{}"]}}"#, Digest::sha256(&tar(seed)));
@@ -104,7 +104,7 @@ impl Maker {
         self.index_as(OCI_INDEX, entries, "")
     }
 
-    /// Lists the image in index.json.
+    /// Adds the image to index.json.
     pub fn root(&self, descriptor: String) {
         self.entries.borrow_mut().push(descriptor);
         let entries = self.entries.borrow().join(",");
@@ -117,13 +117,13 @@ impl Maker {
         self.dir.join("blobs").join(algorithm).join(hex)
     }
 
-    /// Takes away what a descriptor names.
+    /// Deletes the blob of a descriptor.
     pub fn remove(&self, descriptor: &str) {
         std::fs::remove_file(self.path(descriptor)).unwrap();
     }
 }
 
-/// A small tree of its own.
+/// A small tree, which depends on `seed`.
 pub fn tar(seed: u64) -> Vec<u8> {
     use crate::support::tarball::{end, entry, file};
     let name = format!("d{seed}/file");
@@ -135,7 +135,7 @@ pub fn digest(descriptor: &str) -> &str {
     descriptor.split_once(r#""digest":""#).unwrap().1.split('"').next().unwrap()
 }
 
-/// A descriptor with more fields.
+/// A descriptor with additional fields.
 pub fn with(descriptor: &str, fields: &str) -> String {
     format!("{},{fields}}}", descriptor.strip_suffix('}').unwrap())
 }
@@ -153,7 +153,7 @@ pub fn windows(version: &str) -> String {
     format!(r#""architecture":"amd64","os":"windows","os.version":"{version}""#)
 }
 
-/// The entry of a BuildKit attestation of the image `of`.
+/// The entry of a BuildKit attestation for the image `of`.
 pub fn attestation(maker: &Maker, of: &str) -> String {
     let config = maker.config(r#""architecture":"unknown","os":"unknown""#);
     let statement = maker.blob(IN_TOTO, format!("about {}", digest(of)).as_bytes());

@@ -1,4 +1,4 @@
-//! `ociseek convert`: against soci's own converter, and into and out of stores.
+//! `ociseek convert`: compared with soci's own converter, and with various stores.
 
 mod both;
 mod cases;
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 const OPTIONS: [&str; 2] = ["--span-size=65536", "--build-tool-identifier=AWS SOCI CLI v0.2"];
 
-/// The digest that a converter prints, or what it complains of.
+/// The digest that a converter prints, or its error.
 fn run(command: &mut Command) -> Result<String, String> {
     let output = command.output().expect("the converter runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -50,7 +50,7 @@ fn theirs(
     run(command.arg(source).arg(destination))
 }
 
-/// Everything that the image in a layout names is there, with the digest that it is named by.
+/// Checks that all content named by the image in a layout exists and has the right digest.
 fn assert_whole(layout: &Path, root: &str) {
     let mut todo = vec![root.to_owned()];
     while let Some(digest) = todo.pop() {
@@ -67,7 +67,7 @@ fn assert_whole(layout: &Path, root: &str) {
     }
 }
 
-/// The image index that a converter wrote, or what it complained of.
+/// The image index that a converter wrote, or its error.
 fn show(dir: &Path, digest: &Result<String, String>) -> String {
     match digest {
         Ok(digest) => std::fs::read_to_string(dir.join("blobs/sha256").join(&digest[7..])).unwrap_or_default(),
@@ -99,7 +99,7 @@ fn compare(oracle: &Path, case: &Case) -> Result<(), String> {
     }
     if let Ok(made) = made {
         assert_whole(&out, &made);
-        // Converting what came out changes nothing.
+        // Converting the result changes nothing.
         let enabled = format!("oci:{}:v2", out.display());
         let again = ours(&enabled, &enabled, 0, case.platform);
         if again.as_deref() != Ok(made.as_str()) {
@@ -125,7 +125,8 @@ fn odd_images_become_what_soci_makes_of_them() {
     assert!(failed.is_empty(), "{} of {}:\n{}", failed.len(), CASES.len(), failed.join("\n"));
 }
 
-/// An image that is made from a number, for both converters: what is wrong, if anything is.
+/// Compares both converters on an image that is generated from a number. The error describes the
+/// difference.
 fn compare_odd(oracle: &Path, number: u64) -> (Odd, Result<(), String>) {
     let dir = tempfile::tempdir().unwrap();
     let [source, out, reference] = ["source", "ours", "theirs"].map(|name| dir.path().join(name));
@@ -148,7 +149,7 @@ fn compare_odd(oracle: &Path, number: u64) -> (Odd, Result<(), String>) {
     let mut result = if is_explained { Ok(()) } else { Err(text()) };
     match &made {
         Ok(made) => {
-            // Converting what came out changes nothing.
+            // Converting the result changes nothing.
             let enabled = format!("oci:{}:v2", out.display());
             let again = ours(&enabled, &enabled, smallest, platform);
             if again.as_ref() != Ok(made) {

@@ -1,4 +1,4 @@
-//! Into and out of registries and layouts: what is sent, what stays, and what an interrupted or
+//! Conversion from and to registries and layouts: what is sent and kept, and what an interrupted or
 //! refused run leaves behind.
 
 use std::path::Path;
@@ -28,7 +28,7 @@ fn converted(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What a run says that must fail with this status.
+/// The error of a run that must fail with this status.
 fn refused(code: i32, args: &[&str]) -> String {
     let Output { status, stderr, .. } = command(args).output().unwrap();
     let text = String::from_utf8(stderr).unwrap();
@@ -36,7 +36,7 @@ fn refused(code: i32, args: &[&str]) -> String {
     text
 }
 
-/// An image of two platforms with attestations, under the tag `v1` of a layout.
+/// An image for two platforms with attestations, under the tag `v1` of a layout.
 pub fn image(dir: &Path) -> String {
     let maker = Maker::new(dir);
     let images = [maker.image("amd64", 1), maker.image("arm64", 2)];
@@ -46,7 +46,7 @@ pub fn image(dir: &Path) -> String {
     super::maker::digest(&index).to_owned()
 }
 
-/// Puts what a layout has into a registry, its image under the tag `v1`.
+/// Copies a layout to a registry, with its image under the tag `v1`.
 fn load(registry: &Faulty, layout: &Path, root: &str) {
     for file in std::fs::read_dir(layout.join("blobs/sha256")).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
@@ -62,7 +62,7 @@ fn load(registry: &Faulty, layout: &Path, root: &str) {
     }
 }
 
-/// Everything that a tag of a registry names is there.
+/// Checks that all content named by a tag of a registry exists.
 fn assert_whole(registry: &Faulty, tag: &str) {
     let mut todo = vec![tag.to_owned()];
     while let Some(reference) = todo.pop() {
@@ -143,7 +143,7 @@ async fn layers_are_copied_as_a_stream_that_is_taken_up_again_and_checked() {
     let here =
         converted(&[&format!("oci:{}:v1", layout.display()), &format!("oci:{}:v2", dir.path().join("o").display())]);
 
-    // Each blob is cut off when it is asked for from its beginning.
+    // Each blob is truncated if it is requested from its start.
     let from = Faulty::start(Nature::default(), |seen, faulty| {
         let whole = seen.is("GET", "/blobs/sha256") && seen.header("range").is_none();
         let digest = seen.path.rsplit('/').next().unwrap_or_default().to_owned();
@@ -160,7 +160,7 @@ async fn layers_are_copied_as_a_stream_that_is_taken_up_again_and_checked() {
     assert!(report["bytes_copied"].as_u64().unwrap() > 1000, "{report}");
     assert_whole(&to, "v2");
 
-    // Other bytes of the same length are no layer: nothing is named.
+    // Other bytes of the same length are not the layer, so nothing is tagged.
     let layer = report["manifests"][0]["layers"][0]["digest"].as_str().unwrap().to_owned();
     let wrong = layer.clone();
     let from = Faulty::start(Nature::default(), move |seen, faulty| {
@@ -172,7 +172,7 @@ async fn layers_are_copied_as_a_stream_that_is_taken_up_again_and_checked() {
     load(&from, &layout, &root);
     let to = Faulty::honest(Nature::default()).await;
     let (source, target) = (format!("{}/a:v1", from.host()), format!("{}/b:v2", to.host()));
-    // Small layers are copied without a look at what is in them, and checked all the same.
+    // Small layers are copied without examining their content, but their digests are verified.
     let args = move || refused(1, &["--platform=linux/arm64", &source, &target]);
     let said = tokio::task::spawn_blocking(args).await.unwrap();
     assert!(said.contains(&layer), "{said}");
@@ -214,7 +214,8 @@ fn in_a_registry(server: &Server, other: &Server) -> Option<()> {
             assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&said));
         }
     }
-    // The tag of the source is only replaced where that is asked for; then the old image is there by its digest.
+    // The tag of the source is only replaced on request. The old image still exists under its
+    // digest.
     let said = refused(1, &[&source, &source]);
     assert!(said.contains("--replace-tag"), "{said}");
     let replaced = converted(&["--replace-tag", &source, &source]);
@@ -265,7 +266,7 @@ fn names_in_a_layout() {
     assert_eq!(beside["bytes_copied"], 0);
     let over = converted(&["--replace-tag", &name(":v1"), &name(":v1")]);
     assert_eq!((&over["digest"], over["replaced"].as_str()), (&dry["digest"], Some(root.as_str())));
-    // The original has no name any more, and is found by its digest.
+    // The original no longer has a name, but can be found by digest.
     let again = converted(&["--dry-run", &name(&format!("@{root}")), &name(":v3")]);
     assert_eq!(again["digest"], dry["digest"]);
 }
@@ -318,7 +319,7 @@ fn hostile_image_indexes_get_a_clear_error_and_no_name() {
         maker.index(&[image.replace(&digest, "sha256:../../../etc/passwd"), maker.image("arm64", 2)])
     };
     let itself = |maker: &Maker| {
-        // A digest cannot name what it is in: the index names one that is not there.
+        // Content cannot contain its own digest, so the index names a missing one.
         maker.index(&[maker.image("amd64", 1), on(&maker.index(&[]), r#""architecture":"x","os":"y""#)])
     };
     for (name, (source, out), said) in [
@@ -334,7 +335,7 @@ fn hostile_image_indexes_get_a_clear_error_and_no_name() {
         let index = std::fs::read_to_string(out.join("index.json")).unwrap_or_default();
         assert!(!index.contains("sha256"), "{name}: {index}");
     }
-    // What is listed many times for one platform, or an empty index beside an image, is no harm.
+    // Many entries for a platform, or an empty index next to an image, do no harm.
     for (name, (source, out)) in [("twice", make("twice", &many(900))), ("empty", make("empty", &itself))] {
         let report = converted(&[&source, &format!("oci:{}:v2", out.display())]);
         assert_eq!(report["manifests"].as_array().map(Vec::len), Some(1), "{name}");

@@ -1,5 +1,5 @@
-//! The Nth access to a file fails, is cut short, or kills the process. `inject.c` does it to the real program's
-//! system calls, below the sandbox alone.
+//! The Nth access to a file fails, is cut short, or kills the process. `inject.c` manipulates the
+//! program's system calls, but only below the sandbox.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use crate::support::faulty::Faulty;
 use crate::support::sandbox::Sandbox;
 use crate::support::servers::{skip, tool};
 
-/// How many runs there are at a time.
+/// How many runs are active at the same time.
 const AT_ONCE: usize = 4;
-/// Points in CI.
+/// The number of points tested in CI.
 const SAMPLE: usize = 100;
 const SAMPLE_OF_KILLS: usize = 50;
 
-/// A kind of access, and what happens to it; both as inject.c names them.
+/// A kind of access and its fault, as named in inject.c.
 type Fault = (&'static str, &'static str);
 const FAILURES: [Fault; 5] =
     [("writes", "eio"), ("writes", "enospc"), ("writes", "short"), ("reads", "eio"), ("reads", "short")];
@@ -35,7 +35,8 @@ struct Point {
     at: usize,
 }
 
-/// The program that injects; None, after a line that says why, where it cannot run.
+/// The program that injects faults. If it cannot run, prints a line with the reason and returns
+/// None.
 fn injector(dir: &Path) -> Option<PathBuf> {
     let (compiler, program) = (tool("gcc")?, dir.join("inject"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/inject.c");
@@ -52,7 +53,7 @@ fn injector(dir: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
-/// What all points share.
+/// The state that all points share.
 struct Ground {
     injector: PathBuf,
     templates: Templates,
@@ -60,11 +61,11 @@ struct Ground {
     image: Digest,
 }
 
-/// One point's registry and folder.
+/// The registry and folder of a point.
 struct Site {
     registry: Faulty,
     sandbox: Arc<Sandbox>,
-    /// Where the injector says what it did.
+    /// Where the injector reports what it did.
     report: tempfile::NamedTempFile,
 }
 
@@ -78,7 +79,7 @@ impl Site {
         }
     }
 
-    /// Runs it; None is without the injector.
+    /// Runs a job. With None, without the injector.
     async fn run(&self, ground: &Ground, job: Job, fault: Option<(Fault, usize)>, posts: bool) -> Ended {
         let (sandbox, host, image) = (Arc::clone(&self.sandbox), self.registry.host(), ground.image);
         let text = |path: &Path| path.to_str().unwrap().to_owned();
@@ -92,7 +93,7 @@ impl Site {
         tokio::task::spawn_blocking(run).await.unwrap()
     }
 
-    /// How many accesses there were, and which one was hit.
+    /// The number of accesses, and the one that was hit.
     fn report(&self) -> (usize, String) {
         let report = std::fs::read_to_string(self.report.path()).unwrap();
         let (count, hit) = report.split_once('\n').unwrap_or_default();
@@ -118,7 +119,7 @@ impl Site {
     }
 }
 
-/// How a point ended; what was wrong there.
+/// The result of a point. The error says what is wrong.
 async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>) -> Result<String, String> {
     let Point { job, fault, at } = point;
     let (class, mode) = fault;
@@ -132,7 +133,7 @@ async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>
     if first.code == Some(0) && !is_right {
         return Err(of(format!("success, but {:#?}\nnot {sound:#?}", site.result(&job, &first))));
     }
-    // Less than was asked for is no failure, and a cache can be done without.
+    // Short reads and writes are not failures, and the program works without a cache.
     let must_succeed = mode == "short" || mode == "eio" && hit.contains("/.cache/");
     if must_succeed && first.code != Some(0) {
         return Err(of(format!("exit code {:?}", first.code)));
@@ -158,7 +159,7 @@ async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>
     ))
 }
 
-/// Tries each fault at each access of each job.
+/// Tests each fault at each access of each job.
 async fn try_all(what: &str, faults: &[Fault], sample: usize) {
     let dir = tempfile::tempdir().unwrap();
     let Some(injector) = injector(dir.path()) else { return };

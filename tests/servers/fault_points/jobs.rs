@@ -1,4 +1,4 @@
-//! What is run at each point: a command on an image in a registry, and what it leaves there.
+//! The jobs that run at each point: commands on an image in a registry, and their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::support::hook::{Hook, SECRET, pushed};
 use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, gzip, tar};
 use ociseek::digest::Digest;
 
-/// How long a run may take. What takes longer hangs.
+/// The time limit of a run. A longer run hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
 pub const SMALL: [&str; 4] = ["--build-tool-identifier=test", "--span-size=16KiB", "--min-layer-size=1KiB", "--jobs=1"];
 /// How long a run waits for a registry that stopped answering, and for one that takes no connections.
@@ -22,12 +22,12 @@ pub const WAITS: [(&str, &str); 2] = [("OCISEEK_STALL_TIMEOUT", "1s"), ("OCISEEK
 /// What the fallback tag's list is called.
 const FALLBACK: &str = "sha256-";
 
-/// What there is before the command runs.
+/// The state before the command runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
     /// An image in the registry.
     Image,
-    /// The same with an index.
+    /// An image with an index in the registry.
     Indexed,
     /// An image in the layout `img`, and a layer in the file `layer`.
     Layout,
@@ -35,13 +35,13 @@ pub enum Before {
     IndexedLayout,
 }
 
-/// A command, with `HOST` for the registry.
+/// A command, where `HOST` stands for the registry.
 #[derive(Debug, Clone, Copy)]
 pub struct Job {
     pub name: &'static str,
     pub args: &'static [&'static str],
     pub before: Before,
-    /// Whether its layers are to be indexed, so that it takes [`SMALL`].
+    /// Whether it indexes layers, and therefore needs [`SMALL`].
     indexes: bool,
 }
 
@@ -61,7 +61,7 @@ pub const JOBS: [Job; 9] = [
     job("hook serve", Before::Image, true, &["hook"]),
 ];
 
-/// Those that leave something on the disk.
+/// The jobs that write to the disk.
 pub const ON_DISK: [Job; 11] = [
     job("index in a layout", Before::Layout, true, &["index", "oci:img:v1"]),
     job("index to a layout", Before::Layout, true, &["index", "oci:img:v1", "--output=oci:out"]),
@@ -77,7 +77,7 @@ pub const ON_DISK: [Job; 11] = [
 ];
 const EXTRACT: [&str; 6] = ["ztoc", "extract", "--layer=layer", "--ztoc=layer.ztoc", "--output=extracted", "--force"];
 
-/// A registry of a nature, with and without what the jobs want to find there.
+/// The registries of a kind, with and without the content that jobs need.
 pub struct Registries {
     nothing: Faulty,
     image: Faulty,
@@ -106,7 +106,7 @@ impl Registries {
     }
 }
 
-/// What stands on the disk before a job.
+/// The files on disk before a job.
 pub struct Templates {
     layout: Sandbox,
     indexed: Sandbox,
@@ -130,7 +130,7 @@ impl Templates {
         Templates { layout, indexed }
     }
 
-    /// A place of its own for a job.
+    /// A separate sandbox for a job.
     pub fn sandbox(&self, job: &Job) -> Sandbox {
         let sandbox = Sandbox::new();
         let template = match job.before {
@@ -153,7 +153,7 @@ pub struct Place<'a> {
     pub host: &'a str,
     /// The image's manifest.
     pub image: Digest,
-    /// What the program is run by, with its arguments, if by anything.
+    /// The program and arguments that start the tested program, if any.
     pub through: Vec<String>,
 }
 
@@ -189,14 +189,14 @@ pub fn image(sandbox: &Sandbox) {
     layout.tag(manifest, "v1");
 }
 
-/// How a run ended, and what it printed.
+/// The end of a run, with its output.
 #[derive(Debug)]
 pub struct Ended {
     /// None if it was killed.
     pub code: Option<i32>,
     pub stdout: Vec<u8>,
     pub stderr: String,
-    /// Whether a hook said that it has the event.
+    /// Whether a hook confirmed the event.
     pub is_accepted: bool,
 }
 
@@ -206,7 +206,7 @@ impl Ended {
         Ended { code: output.status.code(), stdout: output.stdout, stderr, is_accepted: false }
     }
 
-    /// It was killed by a fault, it succeeded, or it says what is wrong.
+    /// Checks that it was killed by a fault, succeeded, or reported an error.
     pub fn judge(&self) -> Result<(), String> {
         let Ended { code, stdout, stderr, .. } = self;
         let is_told = stderr.contains("error: ") || stderr.contains("\"event\"");
@@ -214,7 +214,7 @@ impl Ended {
             _ if stderr.contains("panicked") => Err(format!("a panic: {stderr}")),
             None | Some(0) => Ok(()),
             Some(1) if is_told => Ok(()),
-            // `verify` found that something is not what it should be.
+            // `verify` found a difference.
             Some(3) if String::from_utf8_lossy(stdout).contains("sha256:") => Ok(()),
             Some(code) => Err(format!("exit code {code}: {stderr}")),
         }
@@ -222,7 +222,8 @@ impl Ended {
 }
 
 impl Job {
-    /// Runs it to its end. `pid` is set as soon as there is a process; a hook gets an event if it `posts`.
+    /// Runs a job to its end. `pid` is set when the process starts. A hook gets an event if `posts`
+    /// is set.
     pub fn run(&self, place: &Place<'_>, posts: bool, pid: &Arc<AtomicI32>) -> Ended {
         if self.name.starts_with("hook") {
             return self.hook(place, posts, pid);
@@ -243,7 +244,7 @@ impl Job {
         ended
     }
 
-    /// `hook serve` with a journal, until the job is done that is posted or in the journal.
+    /// Runs `hook serve` with a journal until the posted or recorded job is done.
     fn hook(&self, place: &Place<'_>, posts: bool, pid: &Arc<AtomicI32>) -> Ended {
         let allow = format!("--allow={}", place.host);
         let args = ["hook", "serve", "--listen=127.0.0.1:0", "--journal=journal", "--retry-wait=1", "--workers=1"];
@@ -275,17 +276,17 @@ impl Job {
         let stderr = hook.log().iter().map(|line| format!("{line}\n")).collect();
         let results = hook.results();
         let is_done = results.contains_key("indexed") || results.contains_key("already-indexed");
-        // As a command that failed, if its job did. There may be none to be done.
+        // Treated like a failed command if its job failed. There may be no job.
         let code = if code == Some(0) && !is_done && (posts || is_queued) { Some(1) } else { code };
         Ended { code, stdout: Vec::new(), stderr, is_accepted: status == 202 }
     }
 
-    /// Whether what it prints is its result.
+    /// Whether its output is its result.
     fn prints(&self) -> bool {
         self.name.starts_with("cat")
     }
 
-    /// The result: what stands in the registry under tags and as referrers, and on the disk, and what was printed.
+    /// The result: the tags and referrers in the registry, the files on disk, and the output.
     pub fn result(&self, registry: &Faulty, sandbox: &Sandbox, ended: &Ended) -> BTreeMap<String, String> {
         let manifests = registry.manifests();
         let mut result = BTreeMap::new();
@@ -293,7 +294,7 @@ impl Job {
             let document: Value = serde_json::from_slice(bytes).unwrap_or_default();
             let digest = Digest::sha256(bytes).to_string();
             if reference.starts_with(FALLBACK) {
-                // A list may be empty or gone.
+                // A list may be empty or missing.
                 for entry in document["manifests"].as_array().into_iter().flatten() {
                     result.insert(format!("listed {}", entry["digest"]), reference.clone());
                 }
@@ -308,7 +309,7 @@ impl Job {
                 result.insert(format!("{layout} {}", entry["digest"]), entry["annotations"].to_string());
             }
         }
-        // A killed process leaves its temporary file.
+        // A killed process leaves a temporary file.
         let is_temporary =
             |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".oci"));
         let is_extracted = |path: &Path| path.starts_with(sandbox.path("extracted")) && !is_temporary(path);
@@ -324,7 +325,7 @@ impl Job {
     }
 }
 
-/// Ends a process that hangs.
+/// Kills a process that hangs.
 struct Guard(std::sync::mpsc::Sender<()>, std::thread::JoinHandle<bool>);
 
 impl Guard {
@@ -347,7 +348,7 @@ impl Guard {
     }
 }
 
-/// Nothing that a reader is led to is missing: from tags and lists of referrers down to blobs.
+/// Checks that nothing is missing that tags and lists of referrers lead to, down to blobs.
 pub fn whole(registry: &Faulty) -> Result<(), String> {
     let manifests = registry.manifests();
     let mut left: Vec<String> = manifests.keys().filter(|reference| !reference.contains(':')).cloned().collect();
@@ -384,7 +385,7 @@ pub fn whole(registry: &Faulty) -> Result<(), String> {
     Ok(())
 }
 
-/// The natures of registries: with the referrers API and without, both with tokens.
+/// The kinds of registries: with the referrers API and without, both with tokens.
 pub fn natures() -> [(&'static str, Nature); 2] {
     let nature = Nature { bearer: Some(None), conditions: true, ..Nature::default() };
     [("API", Nature { referrers: true, ..nature.clone() }), ("tag schema", nature)]
@@ -405,7 +406,8 @@ fn listed(sandbox: &Sandbox, layout: &str) -> Result<Vec<Value>, String> {
     Ok(index["manifests"].as_array().cloned().unwrap_or_default())
 }
 
-/// Whatever a layout's index.json leads to is there, if there is one; that of `img` always is.
+/// Checks that nothing is missing that a layout's index.json leads to, if there is one. The layout
+/// `img` always has one.
 pub fn layouts_whole(sandbox: &Sandbox) -> Result<(), String> {
     for layout in ["img", "out"] {
         if !sandbox.path(layout).join(if layout == "img" { "" } else { "index.json" }).exists() {

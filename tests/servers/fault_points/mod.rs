@@ -1,10 +1,11 @@
-//! Every request, and every access to a file, fails once; or the program is killed there.
+//! Makes every request and every access to a file fail once, or kills the program there.
 //!
-//! Laws: a run ends with the right result, or with an error and the exit code for it; nothing that
-//! is listed is incomplete; the next run, without faults, comes to the result of a run that never met one.
+//! Laws: a run ends with the right result, or with an error and its exit code. Nothing that is
+//! listed is incomplete. The next run, without faults, gives the same result as if there had never
+//! been one.
 //!
-//! CI takes a sample of the points. `OCISEEK_FAULT_POINTS=all` takes all of them, and
-//! `OCISEEK_FAULT_POINTS=N` the sample of seed N. Each test prints how many points it had.
+//! CI tests a sample of the points. `OCISEEK_FAULT_POINTS=all` tests all of them, and
+//! `OCISEEK_FAULT_POINTS=N` the sample with seed N. Each test prints the number of its points.
 
 mod files;
 mod jobs;
@@ -15,7 +16,7 @@ mod requests;
 
 use std::collections::BTreeMap;
 
-/// Which points are tried, of all: in CI `sample` of them, spread over all jobs and faults.
+/// The points to test: in CI `sample` of them, spread over all jobs and faults.
 fn chosen<T>(points: Vec<T>, sample: usize) -> Vec<T> {
     let asked = std::env::var("OCISEEK_FAULT_POINTS").unwrap_or_else(|_| "1".to_owned());
     if asked == "all" || points.len() <= sample {
@@ -33,7 +34,7 @@ fn chosen<T>(points: Vec<T>, sample: usize) -> Vec<T> {
     points.into_iter().enumerate().filter(|(at, _)| wanted.contains(at)).map(|(_, point)| point).collect()
 }
 
-/// What came of the points: how many ended how, and what went wrong.
+/// The results of the points: how many ended how, and the errors.
 #[derive(Default)]
 struct Score {
     ends: BTreeMap<String, usize>,
@@ -50,7 +51,7 @@ impl Score {
         self.wrong.extend(wrong);
     }
 
-    /// Prints the figures.
+    /// Prints the numbers.
     fn conclude(self, what: &str) {
         let points: usize = self.ends.values().sum();
         println!("{what}: {points} points, {:?}", self.ends);

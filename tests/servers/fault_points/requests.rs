@@ -1,4 +1,5 @@
-//! The Nth request fails in each way that a network or a registry fails, or the process is killed at it.
+//! The Nth request fails in each way that networks and registries fail, or the process is killed
+//! there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::{Score, chosen};
 use crate::support::faulty::{Faulty, Seen, cut, problem, silence, stalls, web_page};
 use crate::support::sandbox::Sandbox;
 
-/// How many runs there are at a time; most of them wait.
+/// How many runs are active at the same time. Most of them wait.
 const AT_ONCE: usize = 16;
 /// Points in CI.
 const SAMPLE: usize = 140;
@@ -26,29 +27,29 @@ const SAMPLE_OF_KILLS: usize = 60;
 pub enum Fault {
     #[default]
     None,
-    /// The answer breaks off in its middle.
+    /// The response is truncated.
     Cut,
-    /// The connection is closed, and nothing was done.
+    /// The connection is closed, and the request had no effect.
     Reset,
-    /// The connection is closed after what was asked for was done.
+    /// The connection is closed after the request was executed.
     Lost,
     TooMany,
     Internal,
     Unavailable,
-    /// A byte of the body is another one; where there is no body, the status is.
+    /// A byte of the body is wrong; without a body, the status is.
     Wrong,
     /// A proxy's sign-in page, with status 200.
     WebPage,
-    /// No token is valid any more.
+    /// All tokens become invalid.
     Expired,
     Denied,
-    /// The answer stops in its middle, and the connection stays.
+    /// The response stops, and the connection stays open.
     Stall,
     /// There is no answer, and the connection stays.
     Silence,
     /// From here on nobody answers, and new connections are refused.
     Down,
-    /// kill -9, before or after what was asked for was done.
+    /// kill -9, before or after the request is executed.
     Kill {
         done: bool,
     },
@@ -70,7 +71,7 @@ pub const QUICK: [Fault; 10] = [
 pub const STALLS: [Fault; 3] = [Fault::Stall, Fault::Silence, Fault::Down];
 pub const KILLS: [Fault; 2] = [Fault::Kill { done: false }, Fault::Kill { done: true }];
 
-/// The requests of one run, and what happens at one of them.
+/// The requests of a run, and the fault of one of them.
 #[derive(Default)]
 pub struct Plan {
     pub fault: Fault,
@@ -83,7 +84,7 @@ pub struct Plan {
     pub pid: Arc<AtomicI32>,
 }
 
-/// Closes the connection without an answer, as a process does that dies; nothing is printed.
+/// Closes the connection without a response, like a process that dies, and prints nothing.
 fn close() -> ! {
     std::panic::resume_unwind(Box::new(()))
 }
@@ -177,7 +178,7 @@ impl Plan {
     }
 }
 
-/// One point: a job in one registry, and the fault of one of its requests.
+/// A point: a job in a registry, and the fault of one of its requests.
 #[derive(Clone, Copy)]
 struct Point {
     job: Job,
@@ -212,7 +213,7 @@ impl Planned {
     }
 }
 
-/// What a job comes to, and how many requests it takes, if nothing fails.
+/// The result of a job without faults, and its number of requests.
 struct Sound {
     result: BTreeMap<String, String>,
     requests: usize,
@@ -227,7 +228,7 @@ async fn sound(point: Point, before: (&Registries, &Templates), image: Digest) -
     Sound { result, requests: planned.plan.asked.load(Ordering::SeqCst) }
 }
 
-/// How a point ended; what was wrong there.
+/// The result of a point. The error says what is wrong.
 async fn attempt(
     point: Point,
     before: (&Registries, &Templates),

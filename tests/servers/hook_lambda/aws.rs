@@ -1,4 +1,5 @@
-//! ECR's own API: moto's, which knows its shapes, and a small one of our own, which remembers what it was asked.
+//! ECR's own API: moto's, which has realistic data, and a small one of ours, which records its
+//! requests.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::support::servers::skip;
 
-/// moto's server, which plays AWS.
+/// moto's server, which emulates AWS.
 pub struct Moto {
     pub url: String,
     child: Child,
@@ -27,7 +28,7 @@ impl Drop for Moto {
 }
 
 impl Moto {
-    /// The password that it gives for its one account.
+    /// The password that it returns for its only account.
     pub const PASSWORD: &str = "123456789012-auth-token";
 
     pub async fn start() -> Option<Moto> {
@@ -71,7 +72,7 @@ pub struct FakeEcr {
 }
 
 impl FakeEcr {
-    /// It gives tokens that are good for twelve hours.
+    /// It returns tokens that are valid for twelve hours.
     pub async fn start(password: &str) -> FakeEcr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let fake = FakeEcr {
@@ -89,7 +90,7 @@ impl FakeEcr {
         *self.password.lock().unwrap() = password.into();
     }
 
-    /// The next `times` calls fail as those of a service that is busy.
+    /// The next `times` calls fail as if the service were busy.
     pub fn fail(&self, times: u32) {
         *self.failing.lock().unwrap() = times;
     }

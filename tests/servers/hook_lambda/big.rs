@@ -1,4 +1,4 @@
-//! A registry with an image that has one layer of any size, made as it is sent.
+//! A registry with an image that has one layer of any size, generated while it is sent.
 
 use axum::body::Body;
 use axum::http::{Response, header};
@@ -16,11 +16,11 @@ const MIB: usize = 1 << 20;
 
 pub struct Big {
     pub registry: Faulty,
-    /// Of the image's manifest.
+    /// The digest of the image's manifest.
     pub digest: String,
 }
 
-/// One MiB of noise, as it is and as a run of deflate blocks that need nothing from before them.
+/// One MiB of noise, and the same as deflate blocks that do not refer to earlier data.
 fn segment() -> (Vec<u8>, Bytes) {
     let mut state = 1u32;
     let plain: Vec<u8> = std::iter::repeat_with(|| {
@@ -35,7 +35,7 @@ fn segment() -> (Vec<u8>, Bytes) {
     (plain, deflated.into())
 }
 
-/// The pieces of the gzip of a tar with one file of so many MiB.
+/// The pieces of the gzip of a tar with a file of `mib` MiB.
 fn pieces(mib: usize) -> Vec<Bytes> {
     let (plain, deflated) = segment();
     let mut tar_header = tar::Header::new_gnu();
@@ -50,7 +50,7 @@ fn pieces(mib: usize) -> Vec<Bytes> {
     };
     let mut checksum = crc32fast::Hasher::new();
     checksum.update(tar_header.as_bytes());
-    // Each further MiB at the cost of one multiplication, not of reading it again.
+    // Combining checksums is cheaper than reading each MiB again.
     let mut one = crc32fast::Hasher::new();
     one.update(&plain);
     (0..mib).for_each(|_| checksum.combine(&one));
@@ -63,7 +63,7 @@ fn pieces(mib: usize) -> Vec<Bytes> {
     pieces
 }
 
-/// The registry, which lets in who shows `password`.
+/// The registry, which requires `password`.
 pub async fn registry(password: &str, mib: usize) -> Big {
     let pieces = pieces(mib);
     let mut hasher = Hasher::new(Algorithm::Sha256);

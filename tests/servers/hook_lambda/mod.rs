@@ -1,5 +1,5 @@
-//! `ociseek hook lambda`: the program as `bootstrap`, under a Runtime API of our own, with real
-//! registries in the place of ECR's.
+//! `ociseek hook lambda`: the program as `bootstrap`, with a Runtime API of ours, and with real
+//! registries instead of ECR's.
 
 mod aws;
 mod big;
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// What EventBridge sends.
+/// An event of EventBridge.
 fn pushed(repository: &str, digest: &str, tag: &str) -> Value {
     json!({"version": "0", "id": "13cde686-328b-6117-af20-0e5566167482", "detail-type": "ECR Image Action",
         "source": "aws.ecr", "account": ACCOUNT, "time": "2019-11-16T01:54:34Z", "region": "us-west-2", "resources": [],
@@ -32,7 +32,7 @@ fn pushed(repository: &str, digest: &str, tag: &str) -> Value {
             "image-tag": tag}})
 }
 
-/// Events as messages of a queue, the first with the id `m0`.
+/// Events as messages of a queue. The first has the id `m0`.
 fn batch(events: &[String]) -> Value {
     let messages = events.iter().enumerate().map(|(n, body)| {
         json!({"messageId": format!("m{n}"), "receiptHandle": "x", "body": body,
@@ -48,7 +48,7 @@ fn failures(answer: &Value) -> Vec<&str> {
     failures.iter().map(|failure| failure["itemIdentifier"].as_str().unwrap()).collect()
 }
 
-/// distribution, which lets in whoever shows moto's token.
+/// distribution, which requires moto's token.
 fn distribution() -> Option<Server> {
     let line = htpasswd("AWS", Moto::PASSWORD)?;
     Server::distribution("127.0.0.1:0", |dir| {
@@ -57,7 +57,7 @@ fn distribution() -> Option<Server> {
     })
 }
 
-/// Copies the image `v1` of a layout to `app:v1` of a registry; its digest.
+/// Copies the image `v1` of a layout to `app:v1` of a registry. Returns its digest.
 fn copied(sandbox: &Sandbox, layout: &str, server: &Server, repository: &str) -> Option<String> {
     let skopeo = tool("skopeo")?;
     let from = format!("oci:{}:v1", sandbox.path(layout).display());
@@ -69,7 +69,7 @@ fn copied(sandbox: &Sandbox, layout: &str, server: &Server, repository: &str) ->
     Some(index["manifests"][0]["digest"].as_str().unwrap().to_owned())
 }
 
-/// A layout with an image of gzip layers with one file of so many bytes each.
+/// A layout with an image of gzip layers, each with a file of the given size.
 fn image(sandbox: &Sandbox, layout: &str, sizes: &[usize]) {
     let mut made = Layout::new(&sandbox.path(layout));
     let layers: Vec<Value> =
@@ -78,7 +78,7 @@ fn image(sandbox: &Sandbox, layout: &str, sizes: &[usize]) {
     made.tag(image, "v1");
 }
 
-/// What ociseek finds attached to an image, as the outside sees it.
+/// The indexes that ociseek finds on an image, without the function's own login.
 fn indexes(sandbox: &Sandbox, image: &str) -> Vec<String> {
     let creds = format!("AWS:{}", Moto::PASSWORD);
     let seen = sandbox.json(0, &["inspect", "--format=json", "--creds", &creds, image]);
@@ -116,22 +116,22 @@ async fn pushes_are_indexed_once_and_our_own_are_passed_over() {
     assert!(line["seconds"].is_f64() && line["time"].is_string(), "{line}");
     assert_eq!(indexes(&sandbox, &format!("{}/team/app:v1", server.host)), std::slice::from_ref(&index));
 
-    // The same again, by tag, and from someone who waits for the answer.
+    // The same again, by tag, from a caller that waits for the response.
     let again = api.invoke(json!({"image": format!("{}/team/app:v1", server.host)}), LONG).await;
     assert_eq!(again.body["images"][0]["status"], "already-indexed");
     assert_eq!(again.body["images"][0]["bytes_written"], 0);
 
-    // What we pushed raises events too: the index by its digest, and the tag that lists it.
+    // Our own pushes cause events too: for the index by digest, and for the tag that lists it.
     let tag = digest.replace(':', "-");
     let (own, listed) = (pushed("team/app", &index, ""), pushed("team/app", &digest, &tag));
     for event in [own, listed] {
         let skipped = api.invoke(event, LONG).await;
         assert_eq!((skipped.ok, &skipped.body["images"][0]["status"]), (true, &json!("skipped")), "{skipped:?}");
     }
-    // A name does not make a SOCI-enabled image.
+    // The tag alone does not make an image SOCI-enabled.
     let ordinary = api.invoke(pushed("team/app", &digest, "v1-soci"), LONG).await;
     assert_eq!(ordinary.body["images"][0]["status"], "already-indexed", "{ordinary:?}");
-    // Deletions, and images that are gone.
+    // Deletions, and images that no longer exist.
     let mut deleted = pushed("team/app", &digest, "v1");
     deleted["detail"]["action-type"] = json!("DELETE");
     assert_eq!(api.invoke(deleted, LONG).await.body["images"][0]["status"], "ignored");
@@ -153,7 +153,7 @@ async fn of_a_batch_only_what_failed_comes_again() {
     let sandbox = Sandbox::new();
     image(&sandbox, "good", &[60_000]);
     let Some(good) = copied(&sandbox, "good", &server, "good") else { return };
-    // A layer that is cut short: skopeo copies it as it is.
+    // A truncated layer, which skopeo copies unchanged.
     let mut broken = Layout::new(&sandbox.path("broken"));
     let whole = gzip(&tar(7, 1, 60_000));
     let layer = broken.blob(GZIP, &whole[..whole.len() / 2]);
@@ -185,7 +185,8 @@ async fn of_a_batch_only_what_failed_comes_again() {
         )
         .await;
     assert!(answer.ok);
-    // Broken: the image, the message without an event, another account's registry, another registry.
+    // Failed: the broken image, the message without an event, another account's registry, another
+    // registry.
     assert_eq!(failures(&answer.body), ["m1", "m3", "m5", "m6"]);
     assert_eq!(indexes(&sandbox, &format!("{}/good:v1", server.host)).len(), 1);
     assert_eq!(indexes(&sandbox, &format!("{}/broken:v1", server.host)).len(), 0);
@@ -216,7 +217,8 @@ async fn before_the_time_is_up_what_is_done_is_attached_and_the_next_call_does_t
     let sparse = indexes(&sandbox, &image);
     assert_eq!(sparse.len(), 1);
 
-    // From a queue it comes again; whoever calls with an image is told what is left.
+    // A message from a queue is repeated. A caller that passes an image gets the number of
+    // remaining layers.
     let again = api.invoke(batch(&[pushed("app", &digest, "v1").to_string()]), limit).await;
     assert_eq!((again.ok, failures(&again.body)), (true, vec!["m0"]));
     let told = api.invoke(json!({"image": format!("{slow}/app:v1")}), limit).await;
@@ -233,7 +235,7 @@ async fn before_the_time_is_up_what_is_done_is_attached_and_the_next_call_does_t
     assert_eq!(indexes(&sandbox, &image), [done["indexes"][0].as_str().unwrap()], "the complete one alone");
 }
 
-/// The digest that a tag stands for.
+/// The digest that a tag names.
 async fn digest_of(server: &Server, repository: &str, tag: &str) -> Option<String> {
     let (registry, user, password) = (server.host.clone(), "AWS".to_owned(), Moto::PASSWORD.to_owned());
     let credentials = CredentialSource::Only { registry, user, password };
@@ -258,7 +260,7 @@ async fn soci_enabled_images_of_pushes() {
     let environment = [("AWS_ENDPOINT_URL_ECR", moto.url.as_str()), ("OCISEEK_ECR_REGISTRY", &server.host)];
     let function = Bootstrap::start(&address, &[&environment[..], &[("OCISEEK_V2", "lazy-{tag}")]].concat());
 
-    // An image without a tag gets its index alone.
+    // An image without a tag only gets its index.
     let bare = api.invoke(pushed("team/app", &digest, ""), LONG).await;
     let done = &bare.body["images"][0];
     assert_eq!((&done["status"], &done["enabled"]["reason"]), (&json!("indexed"), &json!("no-tag")), "{bare:?}");
@@ -271,7 +273,7 @@ async fn soci_enabled_images_of_pushes() {
     let again = api.invoke(json!({"image": format!("{}/team/app:v1", server.host)}), LONG).await;
     assert_eq!(again.body["images"][0]["status"], "already-indexed", "{again:?}");
     assert_eq!(again.body["images"][0]["enabled"]["status"], "already-there", "{again:?}");
-    // Our own push, by its tag and by its digest.
+    // Our own push, by tag and by digest.
     for tag in ["lazy-v1", ""] {
         let ours = api.invoke(pushed("team/app", &enabled, tag), LONG).await;
         assert_eq!(ours.body["images"][0]["status"], "skipped", "{ours:?}");
@@ -281,8 +283,8 @@ async fn soci_enabled_images_of_pushes() {
     assert_eq!(std::fs::read_dir(function.tmp.path()).unwrap().count(), 0, "nothing is written to /tmp");
 }
 
-/// With an index what is done is kept, and the image is written when it is whole. Alone it is made
-/// in one call or not at all.
+/// With an index, finished work is kept, and the image is written when it is complete. Without one,
+/// it is made in a single call or not at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_soci_enabled_image_that_needs_more_than_a_call() {
     let (Some(server), Some(moto)) = (distribution(), Moto::start().await) else { return };
@@ -317,7 +319,7 @@ async fn a_soci_enabled_image_that_needs_more_than_a_call() {
     assert_eq!(digest_of(&server, "app", "v1-soci").await.as_deref(), done["enabled"]["digest"].as_str());
 }
 
-/// A registry that lets in who shows `password`, with one small image `app:v1`.
+/// A registry that requires `password`, with a small image `app:v1`.
 async fn registry(password: &str, deletes: bool) -> (Faulty, String) {
     let nature = Nature { referrers: true, basic: Some(("AWS".into(), password.into())), ..Nature::default() };
     let registry = Faulty::start(nature, move |seen, _| {
@@ -341,7 +343,7 @@ async fn a_token_is_asked_for_once_signed_and_shown_to_ecr_alone() {
     let (api, address) = RuntimeApi::start().await;
     let _function =
         Bootstrap::start(&address, &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.host())]);
-    // A service that is busy is asked again.
+    // A busy service is asked again.
     ecr.fail(2);
     for _ in 0..3 {
         let answer = api.invoke(pushed("app", &digest, "v1"), LONG).await;
@@ -359,7 +361,8 @@ async fn a_token_is_asked_for_once_signed_and_shown_to_ecr_alone() {
     assert_eq!(calls[2].body, json!({}));
 }
 
-/// FIPS and dual-stack hosts are the account's registry too; what only looks like them is not.
+/// FIPS and dual-stack hosts belong to the account's registry too, but not hosts that only look
+/// similar.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_host_of_ecr_is_known() {
     let (registry, _) = registry("p", true).await;
@@ -407,7 +410,8 @@ async fn an_index_that_may_not_be_deleted_is_told() {
     let old = Bootstrap::start(&address, &[&environment[..], &[("OCISEEK_SPAN_SIZE", "16KiB")]].concat());
     let first = api.invoke(pushed("app", &digest, "v1"), LONG).await;
     drop(old);
-    // The one that was killed still waits for an event at the API: the next event is for the new one.
+    // The killed function still waits for an event at the API, and the next event is for the new
+    // one.
     let (api, address) = RuntimeApi::start().await;
     let _new = Bootstrap::start(&address, &environment);
     let second = api.invoke(pushed("app", &digest, "v1"), LONG).await;
@@ -429,7 +433,7 @@ async fn a_function_without_credentials_says_so() {
     assert_eq!(api.cannot_start()[0]["errorMessage"], "AWS_SECRET_ACCESS_KEY is not set");
 }
 
-/// An emulator that is not ours.
+/// An independent emulator.
 #[tokio::test(flavor = "multi_thread")]
 async fn under_cargo_lambda() {
     let home = std::env::var_os("HOME").map(std::path::PathBuf::from).unwrap_or_default();
@@ -439,7 +443,7 @@ async fn under_cargo_lambda() {
     }
     let (registry, digest) = registry("p", true).await;
     let ecr = FakeEcr::start("p").await;
-    // It wants a crate around it, though it builds nothing.
+    // It needs a crate around it, although it builds nothing.
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("src")).unwrap();
     std::fs::write(dir.path().join("src/main.rs"), "fn main() {}").unwrap();

@@ -1,4 +1,5 @@
-//! AWS Lambda as a function sees it: a Runtime API of our own, and the program under the name `bootstrap`.
+//! AWS Lambda from the view of a function: a Runtime API of ours, and the program under the name
+//! `bootstrap`.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::unix::process::CommandExt;
@@ -14,7 +15,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::{Notify, oneshot};
 
-/// The account that the function belongs to; moto's, too.
+/// The account that owns the function, which is also moto's.
 pub const ACCOUNT: &str = "123456789012";
 
 /// How the API fails, once.
@@ -31,7 +32,7 @@ pub enum Failing {
 /// What came of an event.
 #[derive(Debug)]
 pub struct Answer {
-    /// It was an answer, and no error.
+    /// Whether it is a response instead of an error.
     pub ok: bool,
     pub body: Value,
     pub took: Duration,
@@ -171,7 +172,7 @@ fn broken(content: &str) -> Body {
 pub struct Bootstrap {
     child: Child,
     log: Arc<Mutex<Vec<Value>>>,
-    /// `/tmp` of the function.
+    /// The function's `/tmp`.
     pub tmp: tempfile::TempDir,
 }
 
@@ -212,8 +213,8 @@ impl Bootstrap {
         Bootstrap { child, log, tmp }
     }
 
-    /// What it has logged, once that are so many lines: an answer can be here before the line that
-    /// was written ahead of it is read.
+    /// The first `lines` lines of its log. Waits for them, because a response may arrive before the
+    /// line that was written earlier.
     pub async fn logged(&self, lines: usize) -> Vec<Value> {
         for _ in 0..1000 {
             if self.log.lock().unwrap().len() >= lines {
@@ -224,7 +225,7 @@ impl Bootstrap {
         self.log.lock().unwrap().clone()
     }
 
-    /// The peak of its resident memory so far, in MiB.
+    /// Its peak resident memory so far, in MiB.
     pub fn peak_mib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

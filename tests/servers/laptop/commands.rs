@@ -11,7 +11,7 @@ fn stdout(sandbox: &Sandbox, args: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Every command, by the words that call it.
+/// Every command, with its full name.
 fn commands(sandbox: &Sandbox) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     let mut next = vec![Vec::<String>::new()];
@@ -20,7 +20,7 @@ fn commands(sandbox: &Sandbox) -> Vec<Vec<String>> {
         args.push("--help");
         let help = String::from_utf8(stdout(sandbox, &args)).unwrap();
         let listed = help.split_once("\nCommands:\n").map_or("", |(_, rest)| rest.split("\n\n").next().unwrap());
-        // `help` takes no options.
+        // `help` has no options.
         let below = listed.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
         next.extend(below.map(|name| [&command[..], &[name.to_owned()]].concat()));
         all.push(command);
@@ -81,7 +81,7 @@ fn every_command_has_a_page_that_renders() {
         if name == "ociseek-index" {
             assert!(text.contains("--min-coverage") && text.contains("OCISEEK_MIN_COVERAGE"), "{text}");
             assert!(text.contains("SYNOPSIS\n       ociseek index [OPTIONS] <IMAGE>...\n"), "{text}");
-            // Indented lines stay as they are in the help.
+            // Indented lines are the same as in the help.
             assert!(text.contains("\n         oci:DIR[:TAG|@DIGEST]\n           an OCI image layout;"), "{text}");
         }
     }
@@ -101,7 +101,7 @@ fn versions() {
     assert!(version["features"].is_array());
     let commit = &version["commit"];
     assert!(commit.is_null() || matches!(commit.as_str().unwrap().len(), 40 | 64), "{version}");
-    // The release that the oracle of the other tests is built from.
+    // The release from which the other tests' oracle is built.
     let module = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracle/go.mod")).unwrap();
     let soci = version["soci_version"].as_str().unwrap();
     assert!(module.lines().any(|line| line.contains("awslabs/soci-snapshotter") && line.contains(soci)), "{module}");

@@ -1,4 +1,4 @@
-//! `ociseek doctor`: each state that an image's indexes can be in, in real registries and layouts.
+//! `ociseek doctor`: each possible state of an image's indexes, in real registries and layouts.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,14 +10,15 @@ use super::push;
 use crate::support::sandbox::{Layout, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, index, small_image, two_platforms};
 use crate::support::servers::Server;
 
-/// The manifest at `place` of the report on `image`, after a run that must end with `status`.
+/// The manifest with number `place` in the report on `image`, after a run that must end with
+/// `status`.
 fn diagnosis(sandbox: &Sandbox, status: i32, place: usize, image: &str) -> Value {
     let report = sandbox.json(status, &["doctor", "--format=json", image]);
     assert_eq!(report["lazy"], status == 0);
     report["manifests"][place].clone()
 }
 
-/// What the consumer makes of it: `v1`, `v2`, or why nothing.
+/// The consumer's verdict: `v1`, `v2`, or the reason for neither.
 fn verdict(diagnosis: &Value, consumer: &str) -> String {
     let all = diagnosis["consumers"].as_array().unwrap();
     let found = all.iter().find(|c| c["consumer"] == consumer).unwrap();
@@ -44,7 +45,7 @@ fn notes(diagnosis: &Value) -> Vec<&str> {
     all.filter(|f| f["problem"] == false).map(|f| f["code"].as_str().unwrap()).collect()
 }
 
-/// Runs what the report says to run about a finding, with the small sizes of these images.
+/// Runs the command that the report suggests for a finding, with the small sizes of these images.
 fn follow(sandbox: &Sandbox, diagnosis: &Value, code: &str) {
     let all = diagnosis["findings"].as_array().unwrap();
     let next = all.iter().find(|f| f["code"] == code).unwrap()["next"].as_str().unwrap();
@@ -84,7 +85,7 @@ fn from_no_index_to_one_that_lost_a_piece_and_back() {
         let none = diagnosis(&sandbox, 3, 0, &image);
         assert_eq!(verdicts(&none), NONE);
         assert_eq!((problems(&none), notes(&none)), (vec!["no-index"], vec!["zstd", "small-image"]));
-        // Layers this small are not worth an index, and so none is advised.
+        // Layers this small are not worth an index, so none is suggested.
         assert!(none["findings"][0]["text"].as_str().unwrap().contains("smaller than 10 MiB"), "{none}");
         assert!(none["findings"][0]["next"].is_null(), "{none}");
         sandbox.run(&["index", "--no-cache", "--min-layer-size=1KiB", &image]);
@@ -163,7 +164,7 @@ fn an_index_of_the_image_index_is_where_nobody_looks() {
     let (root, manifest) = (&report["images"][0]["digest"], &report["images"][0]["manifests"][0]);
     let blob = |digest: &str| std::fs::read(sandbox.path("img/blobs/sha256").join(&digest["sha256:".len()..])).unwrap();
     sandbox.run(&index(&[&image]));
-    // The same ztocs with the image index as their subject, and the one of the manifest gone.
+    // The same ztocs with the image index as their subject, without the index of the manifest.
     let list = blob(root.as_str().unwrap());
     let v1 = String::from_utf8(blob(manifest["index"]["digest"].as_str().unwrap())).unwrap();
     let (before, rest) = v1.split_once("\"subject\":{").unwrap();
@@ -196,7 +197,7 @@ fn a_soci_enabled_image() {
         assert_eq!(verdicts(&diagnosis(&sandbox, 0, 0, &image))[..4], expected);
     }
 
-    // Copied without what its image index lists beside it: the manifest names an index that is not there.
+    // Copied without the other entries of its image index, so the manifest names a missing index.
     let manifest = found["manifest"]["digest"].as_str().unwrap();
     let bytes = std::fs::read(sandbox.path("enabled/blobs/sha256").join(&manifest["sha256:".len()..])).unwrap();
     let mut alone = Layout::new(&sandbox.path("alone"));
@@ -220,7 +221,7 @@ fn pieces_of_the_image_and_of_a_ztoc() {
     sandbox.run(&index(&["oci:img"]));
     let found = first_index(&sandbox, "oci:img");
     let blob = |digest: &Value| sandbox.path("img/blobs/sha256").join(&digest.as_str().unwrap()["sha256:".len()..]);
-    // Damaged, or of another layer: consumers that come to it do not use the index.
+    // Damaged or another layer's: consumers that find it do not use the index.
     let good = found["ztocs"].as_array().unwrap().iter().map(|ztoc| std::fs::read(blob(&ztoc["digest"])).unwrap());
     let good: Vec<Vec<u8>> = good.collect();
     std::fs::write(blob(&found["ztocs"][0]["digest"]), vec![b'x'; good[0].len()]).unwrap();
@@ -237,7 +238,7 @@ fn pieces_of_the_image_and_of_a_ztoc() {
     assert_eq!(problems(&gone), ["missing-layer"]);
     assert!(verdicts(&gone).iter().all(|verdict| verdict == "missing-blob"), "{gone}");
 
-    // Of an image index, whose entries name the platforms, doctor needs no config.
+    // The entries of an image index state the platforms, so doctor needs no config.
     two_platforms(&sandbox.path("two"));
     sandbox.run(&index(&["oci:two"]));
     let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:two"]);
@@ -260,7 +261,7 @@ fn a_ztoc_of_another_layer() {
     let blob = |digest: &str| std::fs::read(sandbox.path("img/blobs/sha256").join(&digest["sha256:".len()..])).unwrap();
     let manifest = &report["images"][0]["manifests"][0];
     let v1 = String::from_utf8(blob(manifest["index"]["digest"].as_str().unwrap())).unwrap();
-    // The same index with the layers of two ztocs swapped.
+    // The same index with the ztocs of two layers swapped.
     let layers: Vec<&str> =
         manifest["layers"].as_array().unwrap()[..2].iter().map(|l| l["digest"].as_str().unwrap()).collect();
     let swapped = v1.replace(layers[0], "FIRST").replace(layers[1], layers[0]).replace("FIRST", layers[1]);
@@ -293,7 +294,7 @@ fn an_image_that_no_index_helps() {
     assert!(found["findings"][0]["next"].is_null(), "{found}");
     assert!(found["findings"][1]["next"].as_str().unwrap().contains("gzip"), "{found}");
 
-    // A layer that is large enough, though nobody has it: an index is what helps.
+    // A layer that is large enough, although it is missing: an index would help.
     let mut layout = Layout::new(&sandbox.path("big"));
     let mut layer = layout.blob("application/vnd.oci.image.layer.v1.tar+gzip", b"not read");
     layer["size"] = (20 << 20).into();

@@ -1,4 +1,4 @@
-//! Errors that say what to do next.
+//! Errors that suggest what to do.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -10,7 +10,8 @@ use crate::support::faulty::{Faulty, MANIFEST, Nature};
 use crate::support::sandbox::{PLAIN, Sandbox, gzip, index, shown, small_image, tar};
 use crate::support::servers::{Server, private_ca};
 
-/// A server that reads something and answers each connection with the next of these; the last again and again.
+/// A server that reads a request on each connection and sends the next of these responses; then the
+/// last one repeatedly.
 fn answering(answers: &'static [&'static str]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -103,7 +104,7 @@ fn a_quick_look_says_what_it_passes_over() {
     sandbox.run(&["index", "--no-cache", "--span-size=128MiB", "oci:img"]);
     let text = sandbox.run(&["verify", "--quick", "oci:img"]);
     assert!(text.contains("note: 1 span was not read: --quick skips spans larger than 64.0 MiB"), "{text}");
-    // Verification finds that the config of these images states no diff IDs.
+    // The config of these images has no diff IDs, which verification reports.
     assert!(text.contains("ok (1 of 1 layer, 0 of 1 span") && text.ends_with("--- status 3 ---"), "{text}");
     let report = sandbox.json(3, &["verify", "--quick", "--format=json", "oci:img"]);
     assert_eq!(report["manifests"][0]["indexes"][0]["layers"][0]["spans_too_large"], 1, "{report}");
@@ -111,7 +112,7 @@ fn a_quick_look_says_what_it_passes_over() {
     assert!(!text.contains("not read"), "{text}");
 }
 
-/// A registry that never answers the end of an upload; the program is stopped while it waits for that.
+/// A registry that never answers the end of an upload. The program is stopped while it waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_open_upload_is_cancelled_at_a_signal() {
     for (signal, status) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {

@@ -1,4 +1,4 @@
-//! What other tools' logins left is found: real clients log in, ours pushes.
+//! Logins stored by other tools are found: real clients log in, and ociseek pushes.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::push;
 use crate::support::sandbox::{Sandbox, index, shown, two_platforms};
 use crate::support::servers::{Server, htpasswd, tool};
 
-/// A registry that wants `u` and `s3cret`, and an image in it.
+/// A registry that requires `u` and `s3cret`, and an image in it.
 fn locked() -> Option<(Server, Sandbox, String)> {
     let line = htpasswd("u", "s3cret")?;
     let sections = |dir: &Path| {
@@ -24,7 +24,7 @@ fn locked() -> Option<(Server, Sandbox, String)> {
     Some((server, sandbox, image))
 }
 
-/// Runs `index` with these variables; the whole of what it says.
+/// Runs `index` with these variables, and returns its output.
 fn indexed(sandbox: &Sandbox, image: &str, variables: &[(&str, &str)]) -> String {
     let mut command = sandbox.command(&index(&["--existing=replace", image]));
     command.env("PATH", std::env::var("PATH").unwrap());
@@ -33,7 +33,8 @@ fn indexed(sandbox: &Sandbox, image: &str, variables: &[(&str, &str)]) -> String
 
 fn helper(sandbox: &Sandbox, name: &str, body: &str) {
     let file = sandbox.path(name);
-    // Written by another process: a file that this one had open for writing cannot be run at once.
+    // Written by another process: a file that this process had open for writing could not be
+    // executed at once.
     let script = format!("cat > '{0}' <<'EOF'\n#!/bin/sh\n{body}\nEOF\n", file.display());
     assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -46,7 +47,7 @@ fn of_docker_and_of_podman() {
     assert!(indexed(&sandbox, &image, &[]).ends_with("--- status 1 ---"), "nobody logged in");
     let dir = |name: &str| sandbox.path(name).to_str().unwrap().to_owned();
 
-    // docker's file, as go-containerregistry writes it with docker's own library.
+    // docker's file, written by go-containerregistry with docker's own library.
     let login = |program: &Path, variable: &str, value: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
         let output = command.args(arguments).env(variable, value).env("HOME", dir("none")).output().unwrap();
@@ -58,7 +59,7 @@ fn of_docker_and_of_podman() {
     let text = indexed(&sandbox, &image, &[("DOCKER_CONFIG", &dir("docker"))]);
     assert!(text.ends_with("--- status 0 ---"), "{text}");
 
-    // podman's, in each place where it may lie.
+    // podman's file, in each of its places.
     let arguments = ["login", "--tls-verify=false", "-u", "u", "-p", "s3cret", &server.host];
     std::fs::create_dir(sandbox.path("run")).unwrap();
     for (variable, value) in [("XDG_RUNTIME_DIR", dir("run")), ("REGISTRY_AUTH_FILE", dir("auth.json"))] {
@@ -68,13 +69,13 @@ fn of_docker_and_of_podman() {
     }
     assert!(sandbox.path("run/containers/auth.json").exists() && sandbox.path("auth.json").exists());
 
-    // Docker's file knows another registry only: podman's is asked then.
+    // Docker's file only has another registry, so podman's is used.
     let other = json!({"auths": {"elsewhere.invalid": {"auth": "dTpw"}}}).to_string();
     std::fs::write(sandbox.path("docker/config.json"), other).unwrap();
     let both = [("DOCKER_CONFIG", &*dir("docker")), ("XDG_RUNTIME_DIR", &dir("run"))];
     assert!(indexed(&sandbox, &image, &both).ends_with("--- status 0 ---"));
 
-    // What CI systems put into a variable.
+    // The variable used in CI systems.
     let file = std::fs::read_to_string(sandbox.path("auth.json")).unwrap();
     assert!(indexed(&sandbox, &image, &[("DOCKER_AUTH_CONFIG", &file)]).ends_with("--- status 0 ---"));
 }
@@ -92,7 +93,7 @@ fn of_a_helper_such_as_ecrs() {
     let asked = std::fs::read_to_string(sandbox.path("docker-credential-ecr-login.asked")).unwrap();
     assert_eq!(asked, server.host);
 
-    // A helper that is not there, and one that fails: what to do about it, and nothing that it said.
+    // A missing helper, and one that fails: with a hint, and without the helper's output.
     let text = indexed(&sandbox, &image, &[("DOCKER_CONFIG", dir)]);
     assert!(
         text.contains("refers to docker-credential-ecr-login: install it") && text.ends_with("--- status 1 ---"),

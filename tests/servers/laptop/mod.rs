@@ -1,5 +1,5 @@
-//! On the laptop: `doctor`, logins that other tools left, errors that say what to do next,
-//! completions, pages, versions.
+//! Features for developers: `doctor`, logins stored by other tools, errors with hints, completions,
+//! manual pages, versions.
 
 mod commands;
 mod doctor;
@@ -10,7 +10,8 @@ mod network;
 use crate::support::sandbox::Sandbox;
 use crate::support::servers::{Server, run, tool};
 
-/// The layout `dir` of the sandbox under `a/b:v1` of a registry; `more` are arguments for skopeo. The name there.
+/// Copies the layout `dir` of the sandbox to `a/b:v1` of a registry. `more` are arguments for
+/// skopeo. Returns the name there.
 fn push(sandbox: &Sandbox, dir: &str, server: &Server, more: &[&str]) -> Option<String> {
     let skopeo = tool("skopeo")?;
     let (from, to) = (format!("oci:{}:v1", sandbox.path(dir).display()), format!("docker://{}/a/b:v1", server.host));

@@ -1,4 +1,4 @@
-//! Registries that are away, proxies, certificates and logins: what is waited for, and what to do next.
+//! Registries that are not reachable, proxies, certificates and logins: retries and hints.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use crate::support::faulty::{Faulty, MANIFEST, Nature};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, Sandbox, gzip, index, shown, small_image, tar};
 use crate::support::servers::{Server, free_port, private_ca};
 
-/// An image of one small layer as `a/b:v1` of a registry of ours.
+/// Adds an image with one small layer as `a/b:v1` to a faulty registry.
 fn add_image(registry: &Faulty) {
     let layer = gzip(&tar(1, 4, 50_000));
     let (digest, size) = (registry.add_blob(layer.clone()), layer.len());
@@ -36,7 +36,7 @@ async fn index_waits_for_a_registry_that_restarts_and_says_so() {
             said.push_str(&String::from_utf8_lossy(&some[..read]));
         }
     });
-    // Three tries would be over by now.
+    // Three tries would have ended by now.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let registry = Faulty::at(&host, Nature { referrers: true, ..Nature::default() }, |_, _| None).await;
     add_image(&registry);
@@ -79,7 +79,7 @@ fn secrets_for_one_registry_are_not_shown_to_several() {
         assert!(text.contains(want) && text.ends_with("--- status 2 ---"), "{arguments:?} {text}");
         assert!(!text.contains("hunter2"), "{text}");
     }
-    // Images of one registry are as before: here the layout is what is missing.
+    // Images in layouts are not affected: here only the layout is missing.
     let text = sandbox.run(&["index", "--creds=u:hunter2", "oci:x"]);
     assert!(text.ends_with("--- status 1 ---") && !text.contains(creds), "{text}");
 }
@@ -169,7 +169,7 @@ fn certificates_where_the_system_and_docker_have_them() {
     let hint = format!("use --ca-file FILE, or store it as /etc/docker/certs.d/{}/ca.crt\n", server.host);
     assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
 
-    // Where the tools keep them for a user.
+    // The folders in which the tools keep them for a user.
     for folder in [".config/containers/certs.d", ".docker/certs.d"] {
         let folder = sandbox.path(folder).join(&server.host);
         std::fs::create_dir_all(&folder).unwrap();

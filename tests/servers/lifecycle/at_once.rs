@@ -1,6 +1,6 @@
-//! Everything that changes the indexes of an image, at once on one image: `index`, `index --v2`, `rm`,
-//! `prune` and `convert`. Whatever came first, another run brings everything in order, and nothing
-//! of another image is lost.
+//! All commands that change the indexes of an image, at the same time on one image: `index`, `index
+//! --v2`, `rm`, `prune` and `convert`. Whatever their order, a further run leaves everything
+//! consistent, and nothing of other images is lost.
 
 use serde_json::Value;
 
@@ -8,11 +8,11 @@ use super::{found, image, indexed_by, is_there, registries, request, subjects};
 use crate::support::sandbox::Sandbox;
 use crate::support::servers::Server;
 
-/// How often all of them run.
+/// How many times all of them run.
 const ROUNDS: usize = 3;
 const SMALL: [&str; 4] = ["--span-size=16KiB", "--min-layer-size=1KiB", "--no-cache", "--jobs=2"];
 
-/// The manifests in the fallback tags of an image's platforms; none where the registry has the API.
+/// The manifests in the fallback tags of an image's platforms. Empty if the registry has the API.
 fn listed_in_tags(server: &Server, subjects: &[String]) -> Vec<Vec<String>> {
     let list = |subject: &String| {
         let (status, body) = request(server, "GET", &format!("/v2/a/b/manifests/{}", subject.replace(':', "-")));
@@ -31,7 +31,7 @@ fn digest_of(server: &Server, tag: &str) -> Option<String> {
     (status == 200).then(|| ociseek::digest::Digest::sha256(body.as_bytes()).to_string())
 }
 
-/// All manifests and layers of the image are there, and as many `indexes` hold for them.
+/// Checks that all manifests and layers of the image exist, and that `indexes` indexes verify.
 fn assert_whole(sandbox: &Sandbox, image: &str, indexes: usize) {
     let said = sandbox.run(&["verify", image]);
     assert_eq!(said.matches(": ok (").count(), indexes, "{image}: {said}");
@@ -43,7 +43,7 @@ fn index_convert_rm_and_prune_at_once_lose_nothing() {
     for server in registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let place = format!("{}/a/b", server.host);
-        // Another image, with indexes of ours and of others, that nobody has any business with.
+        // Another image, with indexes by ociseek and others, which must not be affected.
         crate::support::sandbox::small_image(&sandbox.path("other"));
         let Some(other) = super::pushed_from(&sandbox, "other", &server, "a/b:other") else { return };
         indexed_by(&sandbox, "AWS SOCI CLI v0.2", &other);
@@ -67,14 +67,16 @@ fn index_convert_rm_and_prune_at_once_lose_nothing() {
                     scope.spawn(move || {
                         let small: &[&str] = if matches!(args[0], "index" | "convert") { &SMALL } else { &[] };
                         let said = sandbox.run(&[args, small].concat());
-                        // Where the list is a tag, others can be faster each time: then nothing was changed.
+                        // If the list is a tag, others may be faster each time. Then nothing was
+                        // changed.
                         let lost_the_race = said.contains("others overwrote our change");
                         let is_done = said.ends_with("--- status 0 ---");
                         assert!(is_done || lost_the_race, "round {round}: {args:?}: {said}");
                     });
                 }
             });
-            // SOCI-enabled images stand on no index that can be removed: they are whole at once.
+            // SOCI-enabled images do not depend on indexes that can be removed, so they are
+            // complete at once.
             assert_whole(&sandbox, &converted, 2);
             if let Some(digest) = digest_of(&server, "v1-soci") {
                 assert_whole(&sandbox, &by_v2, 2);

@@ -1,4 +1,4 @@
-//! `ociseek cache`, and how much the caches may take.
+//! `ociseek cache`, and the size limits of the caches.
 
 use ociseek::digest::Digest;
 use serde_json::{Value, json};
@@ -18,12 +18,12 @@ fn image(sandbox: &Sandbox) {
     layout.tag(manifest, "v1");
 }
 
-/// Entries and bytes of a cache.
+/// The number of entries and bytes of a cache.
 fn usage(cache: &Value, bytes: &str) -> (u64, u64) {
     (cache["entries"].as_u64().unwrap(), cache[bytes].as_u64().unwrap())
 }
 
-/// Entries and bytes of the files in a directory of the sandbox that have an entry's name.
+/// The number and size of the files with names of entries in a directory of the sandbox.
 fn on_disk(sandbox: &Sandbox, dir: &str) -> (u64, u64) {
     let files = std::fs::read_dir(sandbox.path(dir)).into_iter().flatten().map(Result::unwrap);
     let entries = files.filter(|file| file.file_name().len() == 64);
@@ -36,7 +36,7 @@ fn it_is_shown_and_emptied() {
     image(&sandbox);
     let (ztocs, spans) = (".cache/ociseek", ".cache/ociseek/spans");
     let ls = |sandbox: &Sandbox| sandbox.json(0, &["cache", "ls", "--format=json"]);
-    // Nothing is there yet, and nothing is made.
+    // Nothing exists yet, and nothing is created.
     assert_eq!(usage(&ls(&sandbox)["ztocs"], "bytes"), (0, 0));
     assert!(!sandbox.path(".cache").exists());
 
@@ -65,11 +65,11 @@ fn it_is_shown_and_emptied() {
         "{text}"
     );
     assert_eq!(on_disk(&sandbox, ztocs), (0, 0));
-    // What was in it is made again.
+    // Its content is created again.
     assert_eq!(sandbox.run(&["cat", "oci:img:v1", "/dir1/file0"]), cat);
 }
 
-/// Entries and bytes of the cache after an image was indexed.
+/// The number of entries and bytes of the cache after indexing an image.
 fn indexed(sandbox: &Sandbox, options: &[&str]) -> (u64, u64) {
     let args = [&["index", "--min-layer-size=1KiB", "--span-size=16KiB"], options, &["oci:img"]].concat();
     let text = sandbox.run(&args);
@@ -86,7 +86,7 @@ fn the_ztocs_have_a_limit() {
     assert_eq!(indexed(&keeps_none, &["--ztoc-cache-size=0"]), (0, 0));
     let (entries, bytes) = indexed(&keeps, &[]);
     assert_eq!(entries, 2);
-    // Another maker's name makes other entries, for which older ones go.
+    // Another tool name gives other entries, which displace older ones.
     let limit = format!("--ztoc-cache-size={bytes}");
     let (entries, after) = indexed(&keeps, &[&limit, "--build-tool-identifier=another"]);
     assert!(entries > 0 && after <= bytes, "{after} of {bytes}");

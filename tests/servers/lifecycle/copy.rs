@@ -12,17 +12,18 @@ fn copied(sandbox: &Sandbox, from: &str, to: &str) -> Value {
     sandbox.json(0, &["copy", "--format=json", "--progress=none", from, to])
 }
 
-/// Blobs that were there, mounted, streamed.
+/// The numbers of blobs that existed, were mounted, and were streamed.
 fn blobs(report: &Value) -> [u64; 3] {
     ["there", "mounted", "streamed"].map(|how| report["blobs"][how].as_u64().unwrap())
 }
 
-/// An index of the image's first platform, and something that refers to that index; both digests.
+/// Adds an index for the image's first platform, and a referrer of that index. Returns both
+/// digests.
 fn with_referrers(sandbox: &Sandbox, server: &Server, image: &str) -> [String; 2] {
     let ours = indexed_by(sandbox, "ociseek v0.0.1", image).remove(0);
     let (_, bytes) = request(server, "GET", &format!("/v2/a/b/manifests/{ours}"));
     let subject = json!({"mediaType": OCI_MANIFEST, "digest": ours, "size": bytes.len()});
-    // The config of an index is an empty object, and so is there.
+    // The config of an index is an empty object, so it exists.
     let index: Value = serde_json::from_str(&bytes).unwrap();
     let mut config = index["config"].clone();
     config["mediaType"] = "application/vnd.example.signature".into();
@@ -39,7 +40,7 @@ fn with_referrers(sandbox: &Sandbox, server: &Server, image: &str) -> [String; 2
     [ours, digest.to_string()]
 }
 
-/// What oras sees as referrers of `subject`, and as theirs.
+/// The referrers of `subject` and their referrers, according to oras.
 fn seen_by_oras(subject: &str) -> Option<Vec<String>> {
     let tree = run(&tool("oras")?, &["discover", "--plain-http", "--format", "json", "--depth", "3", subject]);
     fn digests(tree: &Value, found: &mut Vec<String>) {
@@ -62,7 +63,7 @@ fn between_registries_and_layouts_with_all_that_refers_to_the_image() {
         let referrers = with_referrers(&sandbox, from, &image);
         let (subject, indexes) = (subjects(&sandbox, &image).remove(0), found(&sandbox, &image));
 
-        // Elsewhere: everything is streamed. The tag is the source's.
+        // To another registry: everything is streamed. The tag is the source's.
         let there = format!("{}/copy/one", to.host);
         let report = copied(&sandbox, &image, &there);
         let [at_hand, mounted, streamed] = blobs(&report);
@@ -77,7 +78,7 @@ fn between_registries_and_layouts_with_all_that_refers_to_the_image() {
         let Some(seen) = seen_by_oras(&format!("{}/copy/one@{subject}", to.host)) else { return };
         assert_eq!(seen, referrers);
 
-        // Again: nothing is left to do, and nothing changes.
+        // Again: there is nothing to do, and nothing changes.
         let again = copied(&sandbox, &image, &there);
         assert_eq!((blobs(&again), &again["digest"]), ([streamed, 0, 0], &report["digest"]));
 
@@ -86,7 +87,7 @@ fn between_registries_and_layouts_with_all_that_refers_to_the_image() {
         assert_eq!(blobs(&copied(&sandbox, &there, &near)), [0, streamed, 0]);
         assert_eq!(found(&sandbox, &near), indexes);
 
-        // Into a layout and back to where it came from.
+        // To a layout and back to the original repository.
         copied(&sandbox, &near, "oci:out");
         assert_eq!(found(&sandbox, "oci:out:v2"), indexes);
         let back = format!("{}/copy/back:v3", from.host);
@@ -100,7 +101,7 @@ fn between_registries_and_layouts_with_all_that_refers_to_the_image() {
     }
 }
 
-/// regctl and oras copy the same set.
+/// regctl and oras copy the same content.
 #[test]
 fn others_copy_the_same() {
     let (Some(regctl), Some(oras)) = (tool("regctl"), tool("oras")) else { return };
@@ -145,7 +146,7 @@ fn what_cannot_be_copied_whole_gets_no_tag() {
     let file = sandbox.path("img").join("blobs/sha256").join(&layer["digest"].as_str().unwrap()["sha256:".len()..]);
     let whole = std::fs::read(&file).unwrap();
     let to = format!("{}/a:v1", server.host);
-    // Of the right size and other content; then not there.
+    // With the right size but other content; then missing.
     std::fs::write(&file, vec![0; whole.len()]).unwrap();
     let damaged = sandbox.run(&["copy", "--progress=none", "oci:img:v1", &to]);
     std::fs::remove_file(&file).unwrap();
@@ -159,7 +160,8 @@ fn what_cannot_be_copied_whole_gets_no_tag() {
     assert!(is_there(&server, "a", "v1"));
 }
 
-/// Whoever may push can list what he likes as referrers: only what refers to the image goes with it.
+/// Anyone who may push can list any manifests as referrers. Only actual referrers of the image are
+/// copied.
 #[test]
 fn a_list_of_referrers_that_lies() {
     let Some(server) = without_api() else { return };
@@ -179,7 +181,7 @@ fn a_list_of_referrers_that_lies() {
     }
     assert!(!is_there(&server, "c", &other));
 
-    // Where it goes has to have a name.
+    // The destination must have a name.
     let text = sandbox.run(&["copy", &by_digest, &format!("{}/c", server.host)]);
     assert!(text.contains("give the destination a tag") && text.ends_with("--- status 2 ---"), "{text}");
     let text = sandbox.run(&["copy", &image, "oci-archive:out.tar"]);

@@ -11,7 +11,7 @@ fn codes(differences: &Value) -> Vec<&str> {
     codes
 }
 
-/// The ztoc of a layer of these files, in the sandbox.
+/// The ztoc of a layer with these files, in the sandbox.
 fn ztoc(sandbox: &Sandbox, name: &str, tar: &[u8], span_size: &str) -> String {
     std::fs::write(sandbox.path("layer"), gzip(tar)).unwrap();
     let span_size = format!("--span-size={span_size}");
@@ -30,7 +30,7 @@ fn ztocs() {
     assert_eq!((&report["status"], &report["differences"]), (&"same".into(), &Value::Array(Vec::new())));
     assert_eq!(sandbox.run(&["diff", &a, &same]), "no difference\n--- stderr ---\n--- status 0 ---");
 
-    // Other spans of the same layer.
+    // Other spans for the same layer.
     let spans = ztoc(&sandbox, "spans.ztoc", &base, "32KiB");
     let report = sandbox.json(3, &["diff", "--format=json", &a, &spans]);
     let found = codes(&report["differences"]);
@@ -38,7 +38,7 @@ fn ztocs() {
     assert!(found.contains(&"span-start") && found.contains(&"span-digest"), "{found:?}");
     assert!(!found.iter().any(|code| code.starts_with("entry")), "{found:?}");
 
-    // A file of another mode, one that is gone, one that is new.
+    // A file with another mode, a removed one, and a new one.
     let mut changed = tar::Builder::new(Vec::new());
     for (number, entry) in tar::Archive::new(&base[..]).entries().unwrap().enumerate() {
         let entry = entry.unwrap();
@@ -61,7 +61,7 @@ fn ztocs() {
     let text = sandbox.run(&["diff", &a, &b]);
     assert!(text.contains("entry-field: \"dir1/file0\": mode 0o644 in A, 0o600 in B\n"), "{text}");
     assert!(text.contains(" differences\n--- stderr ---\n--- status 3 ---"), "{text}");
-    // What is cut off is no ztoc.
+    // A truncated file is not a ztoc.
     std::fs::write(sandbox.path("cut.ztoc"), b"no ztoc").unwrap();
     assert!(sandbox.run(&["diff", &a, "cut.ztoc"]).ends_with("--- status 1 ---"));
 }
@@ -84,7 +84,7 @@ fn indexes_of_images() {
             assert_eq!(codes(&layer["differences"]), ["tool"]);
         }
         assert_eq!(report["layers"].as_array().unwrap().len(), 2);
-        // Of an image, it is the index that a reader takes; the two platforms share a layer.
+        // For an image, the index that a reader takes. The two platforms share a layer.
         let report = sandbox.json(3, &["diff", "--format=json", "--platform=linux/arm64", &image, &at(&theirs[0])]);
         assert_eq!(codes(&report["differences"]).last(), Some(&"subject"));
         assert!(report["index_a"]["size"].is_u64(), "{report}");

@@ -1,4 +1,4 @@
-//! Fine indexes: listed, inspected, copied, removed, cleared away beside SOCI indexes.
+//! Fine indexes: listed, inspected, copied, removed, and pruned next to SOCI indexes.
 
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
@@ -10,8 +10,8 @@ use super::{found, image, indexed_by, is_there, registries, request, subjects, w
 use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
 use crate::support::servers::Server;
 
-/// A fine index of the image manifest `subject` of `a/b` with a document for each layer, under a
-/// maker's name; its digest. What is in the documents does not matter here.
+/// A fine index for the image manifest `subject` in `a/b`, with a document for each layer, under
+/// this tool name. Returns its digest. The content of the documents does not matter here.
 fn fine_by(server: &Server, maker: &str, subject: &str) -> String {
     let (status, body) = request(server, "GET", &format!("/v2/a/b/manifests/{subject}"));
     assert_eq!(status, 200, "{body}");
@@ -47,7 +47,7 @@ fn fine_by(server: &Server, maker: &str, subject: &str) -> String {
     encoded.descriptor.digest.to_string()
 }
 
-/// The digests of the fine indexes that a command's report has, by platform.
+/// The digests of the fine indexes in a command's report, by platform.
 fn fine_in(report: &Value) -> Vec<Vec<String>> {
     let digests = |manifest: &Value| {
         let fine = manifest["fine"].as_array().unwrap().iter();
@@ -62,7 +62,7 @@ fn inspected(sandbox: &Sandbox, image: &str) -> Value {
     sandbox.json(0, &["inspect", "--format=json", image])
 }
 
-/// Kind, status and digest of what a run of `rm` says of each index, sorted.
+/// The kind, status and digest of each index in the report of `rm`, sorted.
 fn removed(sandbox: &Sandbox, args: &[&str]) -> Vec<[String; 3]> {
     let report = sandbox.json(0, &[&["rm", "--format=json"], args].concat());
     let manifests = report["manifests"].as_array().unwrap().iter();
@@ -70,7 +70,7 @@ fn removed(sandbox: &Sandbox, args: &[&str]) -> Vec<[String; 3]> {
     told(indexes, ["kind", "status", "digest"])
 }
 
-/// The same of `prune`, with the reason.
+/// The same for `prune`, with the reason.
 fn pruned(sandbox: &Sandbox, server: &Server, options: &[&str]) -> Vec<[String; 4]> {
     let repository = format!("{}/a/b", server.host);
     let report = sandbox.json(0, &[&["prune", "--format=json"], options, &[&repository]].concat());
@@ -119,11 +119,11 @@ fn list_and_inspect_show_them_beside_soci_indexes() {
             "{text}"
         );
 
-        // Without a SOCI index the image is not said to have none at all.
+        // An image without a SOCI index is not reported as having no index.
         sandbox.json(0, &["rm", "--format=json", &format!("{}/a/b@{}", server.host, soci[0])]);
         let text = sandbox.run(&["list", "--format=text", &format!("{}/a/b@{amd64}", server.host)]);
         assert!(text.contains(" fine ") && !text.contains(" none "), "{text}");
-        // One that is asked for by the digest of another platform's is not that of this image.
+        // An index that is requested for another platform's image does not belong to this image.
         let other = format!("{}/a/b@{arm64}", server.host);
         let text = sandbox.run(&["inspect", &format!("--index={fine}"), &other]);
         assert!(text.contains("it is the index of another image manifest"), "{text}");
@@ -149,7 +149,7 @@ fn rm_removes_ours_with_the_soci_indexes() {
         assert!(!is_there(&server, "a/b", &ours) && !is_there(&server, "a/b", &soci[0]));
         assert_eq!(fine_in(&inspected(&sandbox, &image)), [vec![theirs.clone()], vec![]]);
 
-        // One that is named goes, whoever made it.
+        // A named index is removed, whichever tool made it.
         let named = format!("{}/a/b@{theirs}", server.host);
         assert_eq!(removed(&sandbox, &[&named]), [words(["fine", "removed", &theirs])]);
         assert_eq!(fine_in(&inspected(&sandbox, &image)), [vec![], Vec::<String>::new()]);
@@ -164,7 +164,7 @@ fn prune_removes_older_ones_and_those_of_images_that_are_gone() {
         let soci = indexed_by(&sandbox, "ociseek v0.0.1", &image);
         let old = fine_by(&server, "ociseek v0.0.2", &subjects[0]);
         let new = fine_by(&server, "ociseek v0.0.3", &subjects[0]);
-        // The newer fine index takes the place of no SOCI index.
+        // The newer fine index does not replace a SOCI index.
         assert_eq!(pruned(&sandbox, &server, &[]), [words(["fine", "superseded", "would-remove", &old])]);
         assert_eq!(pruned(&sandbox, &server, &["--delete"]), [words(["fine", "superseded", "removed", &old])]);
         assert!(
@@ -183,7 +183,7 @@ fn prune_removes_older_ones_and_those_of_images_that_are_gone() {
     assert!(!is_there(&server, "a/b", &of_gone) && is_there(&server, "a/b", &of_stays));
 }
 
-/// The digest that a tag of `a/b` stands for.
+/// The digest that a tag of `a/b` names.
 fn request_digest(server: &Server, tag: &str) -> String {
     let (_, body) = request(server, "GET", &format!("/v2/a/b/manifests/{tag}"));
     Digest::sha256(body.as_bytes()).to_string()
@@ -218,7 +218,7 @@ fn copies_have_them_with_their_documents() {
     }
 }
 
-/// Whoever may push can list any manifest as a fine index of the image.
+/// Anyone who may push can list any manifest as a fine index of the image.
 #[test]
 fn what_only_pretends_to_be_one_is_shown_as_such_and_stays() {
     let Some(server) = without_api() else { return };
@@ -252,7 +252,7 @@ fn what_only_pretends_to_be_one_is_shown_as_such_and_stays() {
     assert!(is_there(&server, "a/b", &other) && is_there(&server, "a/b", &of_other));
     assert_eq!(found(&sandbox, &image), [Vec::<String>::new()]);
 
-    // A list that states another size than the manifest has.
+    // A list with a wrong size for the manifest.
     let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry(&of_other, 1)]}).to_string();
     server.put_manifest("a/b", &other.replace(':', "-"), OCI_INDEX, list.as_bytes());
     let report = inspected(&sandbox, &format!("{}/a/b@{other}", server.host));
@@ -260,8 +260,8 @@ fn what_only_pretends_to_be_one_is_shown_as_such_and_stays() {
     assert!(error.contains("but the list says"), "{error}");
 }
 
-/// `index --fine` and `backfill --fine` in real registries: by one reading for both platforms, and by none when all is
-/// there.
+/// `index --fine` and `backfill --fine` in real registries: with a single reading for both
+/// platforms, and with none if everything exists.
 #[test]
 fn registries_get_them_from_index_and_backfill() {
     for server in registries() {
@@ -289,7 +289,7 @@ fn registries_get_them_from_index_and_backfill() {
             line["status"].as_str().unwrap().to_owned()
         };
         assert_eq!(backfill(&[]), "already-indexed");
-        // A fine index that is missing is reason enough.
+        // A missing fine index is a sufficient reason.
         let gone = format!("{}/a/b@{}", server.host, made[0][0]);
         assert_eq!(removed(&sandbox, &[&gone]), [words(["fine", "removed", &made[0][0]])]);
         assert_eq!(backfill(&["--dry-run"]), "pending");

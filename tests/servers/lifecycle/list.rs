@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{found, image, indexed_by, pushed_from, registries, subjects};
 use crate::support::sandbox::{OCI_MANIFEST, Sandbox, enabled, index, small_image};
 
-/// Name, status, and for each platform the versions of its indexes.
+/// The name, the status, and for each platform the versions of its indexes.
 fn rows(report: &Value) -> Vec<(String, String, Vec<Vec<u64>>)> {
     let versions =
         |m: &Value| m["indexes"].as_array().unwrap().iter().map(|i| i["version"].as_u64().unwrap()).collect();
@@ -29,7 +29,7 @@ fn tags_of_a_repository() {
         let Some(_) = pushed_from(&sandbox, "img", &server, "a/b:v1-too") else { return };
         small_image(&sandbox.path("small"));
         let Some(_) = pushed_from(&sandbox, "small", &server, "a/b:w") else { return };
-        // A SOCI-enabled image: the index of `img` as one of version 2.
+        // A SOCI-enabled image: the index of `img` with version 2.
         std::fs::rename(sandbox.path("img"), sandbox.path("two")).unwrap();
         small_image(&sandbox.path("img"));
         sandbox.json(0, &index(&["--format=json", "oci:img"]));
@@ -78,10 +78,10 @@ fn tags_of_a_repository() {
         assert!(!text.contains("z-artifact") && !text.contains("sha256-"), "{text}");
         assert!(sandbox.run(&["list", "--all", &repository]).contains("z-artifact"));
 
-        // One image, by its tag.
+        // A single image, by its tag.
         let one = sandbox.json(0, &["list", "--format=json", &image]);
         assert_eq!(rows(&one), [row("v1", "ok", two)]);
-        // distribution says that there is no such repository, olareg that it has no tags.
+        // distribution reports that the repository does not exist, olareg that it has no tags.
         let none = sandbox.run(&["list", &format!("{}/a/none", server.host)]);
         let unknown = none.contains("404") && none.ends_with("--- status 1 ---");
         assert!(unknown || none.ends_with("TOOL\n--- stderr ---\n--- status 0 ---"), "{none}");

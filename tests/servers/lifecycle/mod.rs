@@ -1,4 +1,4 @@
-//! The life of an index after it was made: found, moved, removed, cleared away; in real registries
+//! The life of an index after it was made: found, copied, removed, and pruned, in real registries
 //! with the referrers API and without.
 
 mod at_once;
@@ -27,7 +27,7 @@ fn without_api() -> Option<Server> {
     Server::distribution("127.0.0.1:0", |_| String::new())
 }
 
-/// The image `v1` of a layout of the sandbox, under `name` in a registry.
+/// Copies the image `v1` of a layout in the sandbox to `name` in a registry.
 fn pushed_from(sandbox: &Sandbox, dir: &str, server: &Server, name: &str) -> Option<String> {
     let skopeo = tool("skopeo")?;
     let (from, to) = (format!("oci:{}:v1", sandbox.path(dir).display()), format!("{}/{name}", server.host));
@@ -35,7 +35,7 @@ fn pushed_from(sandbox: &Sandbox, dir: &str, server: &Server, name: &str) -> Opt
     Some(to)
 }
 
-/// An image of two platforms under `a/b:v1`.
+/// An image for two platforms under `a/b:v1`.
 fn image(server: &Server) -> Option<(Sandbox, String)> {
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
@@ -43,7 +43,8 @@ fn image(server: &Server) -> Option<(Sandbox, String)> {
     Some((sandbox, image))
 }
 
-/// Indexes the image under a maker's name, beside what others made; the digests, one for each platform.
+/// Indexes the image under a tool name, in addition to other tools' indexes. Returns the digests,
+/// one for each platform.
 fn indexed_by(sandbox: &Sandbox, maker: &str, image: &str) -> Vec<String> {
     let maker = format!("--build-tool-identifier={maker}");
     let args = ["index", "--span-size=16KiB", "--min-layer-size=1KiB", "--no-cache", "--jobs=2", "--format=json"];
@@ -52,7 +53,7 @@ fn indexed_by(sandbox: &Sandbox, maker: &str, image: &str) -> Vec<String> {
     manifests.map(|m| m["index"]["digest"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The digests of the indexes that `inspect` finds, by platform; those that cannot be read among them.
+/// The digests of the indexes that `inspect` finds, by platform, including unreadable ones.
 fn found(sandbox: &Sandbox, image: &str) -> Vec<Vec<String>> {
     let report = sandbox.json(0, &["inspect", "--format=json", image]);
     let digests = |indexes: &Value| {
@@ -71,7 +72,7 @@ fn subjects(sandbox: &Sandbox, image: &str) -> Vec<String> {
     manifests.map(|m| m["manifest"]["digest"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A request by nobody's client; status and body.
+/// A request without a client. Returns status and body.
 fn request(server: &Server, method: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(&server.host).unwrap();
     let accept = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json";
@@ -89,7 +90,8 @@ fn is_there(server: &Server, repository: &str, reference: &str) -> bool {
     request(server, "GET", &format!("/v2/{repository}/manifests/{reference}")).0 == 200
 }
 
-/// A manifest in `a/b` that is to be deleted once it is listed: distribution lists nothing that it does not have.
+/// A manifest in `a/b` that is deleted after it was listed, because distribution does not list
+/// missing manifests.
 fn lost(server: &Server) -> String {
     let list = serde_json::json!({"schemaVersion": 2, "mediaType": sandbox::OCI_INDEX, "manifests": [],
         "annotations": {"lost": "soon"}});

@@ -6,7 +6,7 @@ use super::{found, image, indexed_by, is_there, lost, registries, request, subje
 use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
 use crate::support::servers::Server;
 
-/// Reason, status and digest of what is found, sorted.
+/// The reason, status and digest of each finding, sorted.
 fn pruned(sandbox: &Sandbox, options: &[&str], server: &Server) -> Vec<[String; 3]> {
     let repository = format!("{}/a/b", server.host);
     let report = sandbox.json(0, &[&["prune", "--format=json"], options, &[&repository]].concat());
@@ -23,7 +23,7 @@ fn all(reason: &str, status: &str, digests: &[String]) -> Vec<[String; 3]> {
     all
 }
 
-/// A copy of the image with the indexes that the tool of this name would make, and these.
+/// A copy of the image with indexes under this tool name. Returns its name and the indexes.
 fn elsewhere(sandbox: &Sandbox, server: &Server, image: &str, maker: &str) -> (String, Vec<String>) {
     let place = format!("{}/elsewhere/{}:v1", server.host, maker.replace(' ', "-"));
     copy(sandbox, &["--no-referrers", image, &place]);
@@ -36,7 +36,7 @@ fn copy(sandbox: &Sandbox, args: &[&str]) {
     assert!(text.ends_with("--- status 0 ---"), "{text}");
 }
 
-/// The same beside the indexes that the image has. Indexing would put it in the place of others of ours.
+/// Adds the same indexes to the image. Indexing it directly would replace other indexes of ours.
 fn beside(sandbox: &Sandbox, server: &Server, image: &str, maker: &str) -> Vec<String> {
     let (place, made) = elsewhere(sandbox, server, image, maker);
     copy(sandbox, &[&place, image]);
@@ -74,11 +74,11 @@ fn indexes_of_images_that_are_gone_and_entries_that_name_nothing() {
     let soci = indexed_by(&sandbox, "AWS SOCI CLI v0.2", &image);
     let ours = indexed_by(&sandbox, "ociseek v0.0.1", &image);
     let [gone, stays] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
-    // The image's index goes, and one of its platforms.
+    // The image's index and one of its platforms are deleted.
     for digest in [&request_digest(&server, "v1"), &gone] {
         assert_eq!(request(&server, "DELETE", &format!("/v2/a/b/manifests/{digest}")).0, 202);
     }
-    // The other platform has a list with an entry that names nothing, and one that is not what it says.
+    // The other platform's list has an entry for a missing manifest, and one with a wrong type.
     let (_, list) = request(&server, "GET", &format!("/v2/a/b/manifests/{}", stays.replace(':', "-")));
     let mut list: Value = serde_json::from_str(&list).unwrap();
     let lost = lost(&server);
@@ -96,14 +96,14 @@ fn indexes_of_images_that_are_gone_and_entries_that_name_nothing() {
     assert_eq!(pruned(&sandbox, &["--delete"], &server), want);
     assert_eq!(pruned(&sandbox, &["--delete", "--all"], &server), all("image-gone", "removed", &soci[..1]));
     assert!([&ours[0], &soci[0]].iter().all(|digest| !is_there(&server, "a/b", digest)));
-    // The image that is still there kept both of its indexes.
+    // The image that still exists kept both of its indexes.
     let mut both = [soci[1].clone(), ours[1].clone()];
     both.sort();
     assert_eq!(found(&sandbox, &format!("{}/a/b@{stays}", server.host)), [both]);
     assert_eq!(pruned(&sandbox, &["--delete", "--all"], &server), Vec::<[String; 3]>::new());
 }
 
-/// The digest that a tag of `a/b` stands for.
+/// The digest that a tag of `a/b` names.
 fn request_digest(server: &Server, tag: &str) -> String {
     let (status, body) = request(server, "GET", &format!("/v2/a/b/manifests/{tag}"));
     assert_eq!(status, 200);

@@ -6,7 +6,7 @@ use super::{found, image, indexed_by, is_there, lost, registries, request, subje
 use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, index, small_image};
 use crate::support::servers::{Server, run, tool};
 
-/// What a run that ends with `status` says of each index, by platform.
+/// The results for each index, by platform, of a run that ends with `status`.
 fn removed(sandbox: &Sandbox, status: i32, args: &[&str]) -> Vec<Vec<(String, String)>> {
     let report = sandbox.json(status, &[&["rm", "--format=json"], args].concat());
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -53,20 +53,20 @@ fn ours_go_and_those_of_others_only_when_asked_for() {
         assert!(text.ends_with("--- stderr ---\n--- status 0 ---"), "{text}");
         assert!(ours.iter().all(|digest| !is_there(&server, "a/b", digest)));
 
-        // An index that is named is removed, whoever made it.
+        // A named index is removed, whichever tool made it.
         let named = format!("{}/a/b@{}", server.host, theirs[0]);
         assert_eq!(removed(&sandbox, 0, &[&named]), [[one("removed", &theirs[0])]]);
         assert_eq!(removed(&sandbox, 0, &["--all", &image]), [vec![], vec![one("removed", &theirs[1])]]);
         assert_eq!(found(&sandbox, &image), [vec![], Vec::<String>::new()]);
         let none = sandbox.run(&["rm", &image]);
         assert!(none.contains("linux/arm64: no index (SOCI version 1 or fine) to remove\n"), "{none}");
-        // The image is what it was, and can be indexed again.
+        // The image is unchanged, and can be indexed again.
         let again = sandbox.json(0, &index(&["--format=json", &image]));
         assert_eq!(again["images"][0]["manifests"][0]["status"], "attached");
     }
 }
 
-/// Whoever may push can list any manifest as an index of the image.
+/// Anyone who may push can list any manifest as an index of the image.
 #[test]
 fn what_only_pretends_to_be_an_index_of_the_image_stays() {
     let Some(server) = without_api() else { return };
@@ -108,7 +108,7 @@ fn a_registry_that_does_not_delete() {
     assert!(is_there(&server, "a/b", &ours[0]));
 }
 
-/// The image was deleted, and what refers to it was not.
+/// The image was deleted, but not its referrers.
 #[test]
 fn indexes_that_outlived_their_image() {
     let Some(server) = without_api() else { return };
@@ -123,7 +123,7 @@ fn indexes_that_outlived_their_image() {
     assert!(text.contains("cannot find the image") && text.ends_with("--- status 1 ---"), "{text}");
 }
 
-/// As many removers and indexers as indexes, all on one list that nothing but their care protects.
+/// As many removers and indexers as indexes, all on one list, which only their own care protects.
 #[test]
 fn those_who_remove_and_index_at_once_lose_nothing() {
     let Some(server) = without_api() else { return };
@@ -163,7 +163,7 @@ fn layouts() {
     let ours = indexed_by(&sandbox, "ociseek v0.0.1", "oci:img");
     assert_eq!(removed(&sandbox, 0, &["oci:img"]), [[one("kept", &theirs[0]), one("removed", &ours[0])]]);
     assert_eq!(found(&sandbox, "oci:img:v1"), std::slice::from_ref(&theirs));
-    // The image is the only one again.
+    // The image is alone again.
     assert_eq!(removed(&sandbox, 0, &["--all", "oci:img"]), [[one("removed", &theirs[0])]]);
     assert_eq!(found(&sandbox, "oci:img"), [Vec::<String>::new()]);
 

@@ -1,4 +1,4 @@
-//! Attaching an index: by the API, by the tag schema, and with others at the same time.
+//! Attaching an index: with the API, with the tag schema, and concurrently with others.
 
 use super::*;
 
@@ -16,13 +16,14 @@ async fn the_registry_links_it_where_it_can() {
     assert!(found.api);
     assert_eq!(found.descriptors.iter().map(|d| d.digest).collect::<Vec<_>>(), [index("new").1.digest]);
     assert_eq!(faulty.manifest(&tag()), None);
-    // The manifest goes up after the blob.
+    // The manifest is pushed after the blob.
     let order: Vec<_> =
         faulty.seen().iter().filter(|s| s.method == "PUT").map(|s| s.path.contains("/manifests/")).collect();
     assert_eq!(order, [false, true, true]);
 }
 
-/// Sign-in pages and proxies answer 200 to anything. Some registries call their empty answers HTML.
+/// Sign-in pages and proxies answer everything with 200. Some registries declare empty bodies as
+/// HTML.
 #[tokio::test]
 async fn a_web_page_confirms_nothing() {
     for (method, part) in [("PUT", "/blobs/uploads/"), ("PUT", "/manifests/"), ("DELETE", "/manifests/")] {
@@ -37,7 +38,7 @@ async fn a_web_page_confirms_nothing() {
         let attached = attach(&repository, "new", &replaces).await;
         let is_attached = faulty.manifest(&index("new").1.digest.to_string()).is_some();
         match method {
-            // What was attached stays attached, and what could not be deleted is told.
+            // Attached manifests stay attached, and failed deletions are reported.
             "DELETE" => assert!(is_attached && attached.unwrap().not_deleted.len() == 1),
             _ => {
                 assert!(matches!(attached, Err(RegistryError::Protocol { .. })), "{method} {part}: {attached:?}");
@@ -79,7 +80,7 @@ async fn without_the_api_the_tag_lists_it() {
     assert_eq!(report, AttachReport { attached: Attached::TagSchema(tag()), not_deleted: vec![] });
     attach(&repository, "two", &[]).await.unwrap();
     attach(&repository, "three", &[index("one").1.digest]).await.unwrap();
-    // Again, which changes nothing and writes nothing.
+    // Again: nothing changes, and nothing is written.
     let writes = faulty.saw("PUT", &tag()).len();
     attach(&repository, "three", &[index("one").1.digest]).await.unwrap();
     assert_eq!(faulty.saw("PUT", &tag()).len(), writes);
@@ -112,7 +113,7 @@ async fn those_who_attach_at_once_lose_nothing() {
     for (conditions, slow) in [(false, 0), (false, 20), (true, 5)] {
         let nature = Nature { conditions, slow_manifests: Duration::from_millis(slow), ..Nature::default() };
         let faulty = Faulty::honest(nature).await;
-        // A client each, so that nothing but the registry stands between them.
+        // Separate clients, which only share the registry.
         let names: Vec<String> = (0..5).map(|i| format!("w{i}")).collect();
         let all: Vec<_> = names
             .iter()
@@ -153,7 +154,8 @@ async fn an_entry_that_another_writer_drops_comes_back() {
     let once = first(1);
     let stranger = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [index("stranger").1]}).to_string();
     let faulty = Faulty::start(Nature::default(), move |seen, truth| {
-        // After our write, someone who had read the list before writes it without us.
+        // After our write, another client that had read the list before writes it without our
+        // entry.
         if seen.is("GET", &tag()) && truth.manifest(&tag()).is_some() && once() {
             truth.add_manifest(&tag(), INDEX, stranger.clone());
         }
@@ -216,7 +218,7 @@ async fn writers_that_never_stop_are_an_error() {
 
 #[tokio::test]
 async fn a_tag_that_is_the_subject_itself_is_no_list() {
-    // GitLab takes the tag sha256-HEX for the digest.
+    // GitLab treats the tag sha256-HEX as the digest.
     let faulty = Faulty::honest(Nature::default()).await;
     faulty.add_manifest(&tag(), MANIFEST, subject().0);
     let repository = repository(&faulty, config());
@@ -224,7 +226,7 @@ async fn a_tag_that_is_the_subject_itself_is_no_list() {
     attach(&repository, "x", &[]).await.unwrap();
     assert_eq!(faulty.manifest(&subject().1.digest.to_string()), Some(subject().0));
 
-    // And one that cannot be written to says so.
+    // A tag that cannot be written is reported.
     let faulty =
         Faulty::start(Nature::default(), |seen, _| seen.is("PUT", "/manifests/sha256-").then(|| status(201))).await;
     faulty.add_manifest(&tag(), MANIFEST, subject().0);

@@ -1,4 +1,4 @@
-//! Tokens and passwords: who gets them, and how often.
+//! Tokens and passwords: which servers receive them, and how many times.
 
 use super::*;
 
@@ -243,7 +243,7 @@ async fn a_token_service_elsewhere_that_is_shown_a_password_is_told_once() {
         let told = ProgressEvent::TokenService { registry: faulty.host(), host: "localhost".into() };
         assert_eq!(recorder.events(), [told]);
     }
-    // Who has no password shows none.
+    // Without a password, none is reported.
     let recorder = Arc::new(Recorder::default());
     let anyone = repository(&faulty, ClientConfig { progress: recorder.clone(), ..config() });
     anyone.manifest(&Target::Tag("t".into())).await.unwrap_err();

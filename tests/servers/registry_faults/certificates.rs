@@ -1,4 +1,5 @@
-//! Certificates: which are trusted, what is said of those that are not, and who sees the client's own.
+//! Certificates: which are trusted, the errors for others, and which servers receive the client
+//! certificate.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -13,7 +14,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use super::*;
 use crate::support::servers::{private_ca, run, tool};
 
-/// What a server saw: the first line of a request, and whether the client showed a certificate.
+/// The requests of a server: the first line, and whether the client sent a certificate.
 type Log = Arc<Mutex<Vec<(String, bool)>>>;
 
 struct Tls {
@@ -22,8 +23,8 @@ struct Tls {
 }
 
 impl Tls {
-    /// Shows `cert.pem` in `dir`, asks for a client certificate of `ca.pem`, and answers what
-    /// `answer` says to a request's head.
+    /// Uses `cert.pem` in `dir`, requests a client certificate issued by `ca.pem`, and sends the
+    /// response that `answer` returns for a request's head.
     fn start(dir: &Path, answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Tls {
         let certificates = |name: &str| CertificateDer::pem_file_iter(dir.join(name)).unwrap().map(Result::unwrap);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -76,7 +77,7 @@ fn blob() -> Descriptor {
 }
 
 async fn get(host: &str, config: ClientConfig) -> Result<Bytes, RegistryError> {
-    // TLS in any case, as for a registry on another machine.
+    // Always use TLS, as for a registry on another machine.
     let config = ClientConfig { plain_http: Some(false), ..config };
     Client::new(config).unwrap().repository(host, "a/b").unwrap().blob_bytes(&blob(), 1).await
 }
@@ -106,7 +107,8 @@ async fn only_the_registry_itself_is_shown_the_clients_certificate() {
     let host = format!("127.0.0.1:{}", registry.port);
     let given =
         ClientConfig { client_cert: Some(at("cert.pem")), client_key: Some(at("key.pem")), ..trusting(at("ca.pem")) };
-    // The same from a folder, for its authority too: the hosts to which the registry leads are trusted by it.
+    // The same from a folder, which also provides the authority for hosts to which the registry
+    // redirects.
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join(&host)).unwrap();
     for (from, to) in [("ca.pem", "ca.crt"), ("cert.pem", "me.cert"), ("key.pem", "me.key")] {
@@ -124,8 +126,8 @@ async fn only_the_registry_itself_is_shown_the_clients_certificate() {
     }
 }
 
-/// A certificate that signs itself, as docker's documentation makes one: `cert.pem`, `key.pem`, and
-/// the first as `ca.pem` too.
+/// A self-signed certificate as in docker's documentation: `cert.pem`, `key.pem`, and a copy of the
+/// first as `ca.pem`.
 fn self_signed(dir: &Path, days: &str) -> Option<()> {
     let openssl = tool("openssl")?;
     let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
@@ -182,6 +184,6 @@ async fn the_wrong_authority_is_told_from_none() {
         assert_eq!(error.untrusted(), Some(Untrusted::Issuer { given }), "{error:?}");
         assert!(!everything(&error).contains("UnknownIssuer"), "{error:?}");
     }
-    // A server's own certificate, given in place of its authority's, will do.
+    // A server's own certificate is accepted in place of its authority's.
     assert_eq!(get(&host, trusting(dir.path().join("cert.pem"))).await.unwrap(), "x");
 }

@@ -1,4 +1,4 @@
-//! Blobs that come broken, wrong, or slowly.
+//! Blobs that arrive broken, wrong, or slowly.
 
 use super::*;
 
@@ -93,7 +93,7 @@ async fn a_blob_has_exactly_the_bytes_of_its_descriptor() {
         .await;
         let error = read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap_err();
         match (length, announced) {
-            // It cannot be told from a connection that breaks each time.
+            // This looks like a connection that breaks each time.
             (9_999, false) => assert!(
                 matches!(
                     error,
@@ -151,7 +151,8 @@ async fn a_trickle_is_not_waited_for() {
     faulty.add_blob(blob.clone());
     let limits = Limits { idle: Duration::from_millis(200), slowest: 10_000, ..limits() };
     let read = read(&repository(&faulty, ClientConfig { limits, ..config() }), &descriptor(&blob)).await.unwrap();
-    // The trickle's bytes are wrong, which the caller's hash tells; what counts here is that it ended.
+    // The bytes that arrived slowly are wrong, which the caller's hash detects. Here it only
+    // matters that the download ended.
     assert_eq!(read.len(), blob.len());
     assert_eq!(faulty.saw("GET", "/blobs/").len(), 2);
 }

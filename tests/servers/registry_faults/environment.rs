@@ -42,7 +42,8 @@ async fn plain_http_is_for_this_machine_or_where_told() {
     }
 }
 
-/// Runs a test of this file by itself, in a process with these variables: they belong to a whole process.
+/// Runs a test of this file in a process with these variables, because they apply to a whole
+/// process.
 fn in_child(test: &str, variables: &[(&str, &str)]) {
     let mut child = crate::support::this_test(module_path!(), test);
     child.arg("--ignored");
@@ -93,12 +94,12 @@ async fn child_with_a_proxy() {
     assert_eq!(get("registry.invalid").await.unwrap(), "x");
     get("direct.invalid").await.unwrap_err();
     get("ported.invalid").await.unwrap_err();
-    // What nobody can use is not passed over.
+    // An unusable proxy is not ignored.
     let client = Client::new(ClientConfig { plain_http: Some(false), ..config() }).unwrap();
     let error = client.repository("registry.invalid", "a/b").unwrap().blob_bytes(&Descriptor::of("x/y", b"x"), 1).await;
     let error = error.unwrap_err();
     assert!(error.proxy_variable() == Some("HTTPS_PROXY") && !everything(&error).contains("pp@"), "{error:?}");
-    // This machine is not behind a proxy.
+    // Hosts on this machine are accessed without the proxy.
     let local = Faulty::honest(Nature::default()).await;
     local.add_blob("x");
     get(&local.host()).await.unwrap();

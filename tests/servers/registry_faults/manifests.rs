@@ -1,4 +1,4 @@
-//! Manifests that are not what was asked for.
+//! Manifests other than the requested ones.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The registry client against registries that lie in one way each.
+//! The registry client with registries that each lie in one way.
 
 mod attaching;
 mod authorization;
@@ -34,7 +34,7 @@ use serde_json::json;
 
 const SOCI: &str = "application/vnd.amazon.soci.index.v1+json";
 
-/// Limits with which a test does not wait for long.
+/// Limits that keep the tests fast.
 fn limits() -> Limits {
     Limits {
         connect: Duration::from_secs(5),
@@ -62,7 +62,7 @@ fn repository(faulty: &Faulty, config: ClientConfig) -> Repository {
     Client::new(config).unwrap().repository(&faulty.host(), "a/b").unwrap()
 }
 
-/// Bytes that differ everywhere.
+/// Bytes without repetition.
 fn content(length: usize) -> Bytes {
     (0..length).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect::<Vec<_>>().into()
 }
@@ -80,7 +80,7 @@ async fn read(repository: &Repository, blob: &Descriptor) -> Result<Bytes, Regis
     Ok(all.into())
 }
 
-/// All that anyone could ever print of an error.
+/// Everything that could be printed about an error.
 fn everything(error: &RegistryError) -> String {
     let mut text = format!("{error:?} {error:#?} {error}");
     let mut next = error.source();
@@ -96,7 +96,7 @@ fn subject() -> (Bytes, Descriptor) {
     (bytes.clone(), Descriptor::of(MANIFEST, &bytes))
 }
 
-/// An index manifest of ours for the subject; `name` makes it different from others.
+/// An index manifest for the subject. Each `name` gives another one.
 fn index(name: &str) -> (Bytes, Descriptor) {
     let manifest = json!({
         "schemaVersion": 2,

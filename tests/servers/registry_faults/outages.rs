@@ -1,8 +1,8 @@
-//! Registries that go away, and come back or do not.
+//! Registries that become unavailable, temporarily or permanently.
 
 use super::*;
 
-/// A port where nobody listens.
+/// A port without a listener.
 async fn nobody() -> String {
     tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string()
 }
@@ -36,7 +36,7 @@ async fn a_registry_that_restarts_is_waited_for_and_that_is_said_once() {
     };
     let reads = [read(b"x"), read(b"y")];
     until(&recorder, "cannot connect to").await;
-    // Longer than the three tries of former times.
+    // Longer than the three tries of earlier versions.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let faulty = Faulty::at(&host, Nature::default(), |_, _| None).await;
     faulty.add_blob("x");
@@ -95,7 +95,7 @@ async fn whoever_waits_for_an_answer_with_a_limit_of_his_own_is_not_given_up() {
     }
 }
 
-/// A server that hangs up on what is not TLS, and says that it does not like the certificate of what is.
+/// A server that closes connections without TLS, and rejects the client's certificate otherwise.
 fn hangs_up_on_plain_http() -> (String, Arc<std::sync::atomic::AtomicUsize>) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! Where other hosts answer in the registry's stead.
+//! Redirects to other hosts.
 
 use super::*;
 
@@ -52,7 +52,7 @@ async fn a_signed_url_that_ran_out_is_asked_for_once_more() {
     }
 }
 
-/// A registry that sends everyone to `store`, with another signature each time.
+/// A registry that redirects every request to `store`, with another signature each time.
 async fn sends_to(store: &Faulty) -> Faulty {
     let (host, signed) = (store.host(), AtomicUsize::new(0));
     Faulty::start(Nature::default(), move |seen, _| {
@@ -76,11 +76,11 @@ async fn where_a_blob_is_needs_to_be_asked_once() {
         assert_eq!(part, blob.slice(range.start as usize..range.end as usize));
     }
     assert_eq!((faulty.seen().len(), store.seen().len()), (1, 5));
-    // What must not come from a cache is asked for at home.
+    // If caches must not answer, the registry itself is asked.
     let mut part = source.blob_part(&descriptor(&blob), 1..9, true).await.unwrap();
     assert_eq!(part.next().await.unwrap().unwrap(), blob.slice(1..9));
     assert_eq!((faulty.seen().len(), store.seen().len()), (2, 6));
-    // Whether it is there is the registry's to say.
+    // Only the registry knows whether the blob exists.
     assert!(source.blob_exists(&descriptor(&blob)).await.unwrap());
     assert_eq!(faulty.seen().len(), 3);
 }
@@ -89,7 +89,7 @@ async fn where_a_blob_is_needs_to_be_asked_once() {
 async fn a_place_that_refuses_or_fails_is_asked_for_again() {
     let blob = content(1000);
     for answer in [400, 401, 403, 404, 410, 416, 500, 503, 0] {
-        // The first signature is good for one answer.
+        // The first signature is valid for a single request.
         let answers = AtomicUsize::new(0);
         let store = Faulty::start(Nature::default(), move |seen, _| {
             let later = seen.path.ends_with("Signature=0") && answers.fetch_add(1, Ordering::SeqCst) > 0;

@@ -1,4 +1,4 @@
-//! Failures that pass, and those that do not.
+//! Temporary and permanent failures.
 
 use super::*;
 use crate::support::faulty;
@@ -96,7 +96,7 @@ async fn silence_is_not_waited_for_for_ever() {
 
 #[tokio::test]
 async fn an_upload_that_nobody_takes_is_not_waited_for_for_ever() {
-    // The body is larger than what the system's buffers take, and the server never reads it.
+    // The body exceeds the system's buffers, and the server never reads it.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let faulty = Faulty::start(Nature::default(), move |seen, _| {
@@ -121,7 +121,7 @@ async fn connections_that_break_before_an_answer_are_tried_again() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = listener.local_addr().unwrap().to_string();
     let accepted = tokio::spawn(async move {
-        // One of them is to see whether it speaks TLS.
+        // One of them tests whether the server uses TLS.
         for _ in 0..9 {
             drop(listener.accept().await.unwrap());
         }

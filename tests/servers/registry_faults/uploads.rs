@@ -1,4 +1,4 @@
-//! Uploads, at once and in chunks, that go wrong.
+//! Failing uploads, in one request and in chunks.
 
 use super::*;
 
@@ -72,7 +72,7 @@ async fn a_chunk_whose_answer_is_lost_is_not_sent_twice() {
     let once = first(1);
     let faulty = Faulty::start(Nature::default(), move |seen, truth| {
         (seen.is("PATCH", "uploads") && seen.header("content-range") == Some("400-799") && once()).then(|| {
-            // It takes the chunk, and then does not say so.
+            // It accepts the chunk, but reports an error.
             truth.truth_now(seen);
             status(503)
         })
@@ -162,7 +162,7 @@ async fn a_registry_that_takes_nothing_of_a_chunk_is_left_alone() {
 #[tokio::test]
 async fn upload_locations() {
     let blob = content(1000);
-    // Absolute, at the registry itself: with authorization.
+    // An absolute URL at the registry itself: with authorization.
     let nature = Nature { basic: Some(("u".into(), "p".into())), ..Nature::default() };
     let faulty = Faulty::start(nature.clone(), |seen, truth| {
         (seen.is("POST", "uploads") && seen.header("authorization").is_some()).then(|| {
@@ -182,7 +182,7 @@ async fn upload_locations() {
             .unwrap()
     );
 
-    // Somewhere else: without.
+    // At another host: without authorization.
     let store = Faulty::start(Nature::default(), |_, _| Some(status(201))).await;
     let to = format!("http://{}/up?sig=1", store.host());
     let faulty = Faulty::start(nature, move |seen, _| {
@@ -200,7 +200,7 @@ async fn upload_locations() {
     assert!(seen[0].path.starts_with("/up?sig=1&digest=sha256%3A"), "{}", seen[0].path);
     assert_eq!(seen[0].header("authorization"), None);
 
-    // Nowhere, and where nobody goes.
+    // A missing URL, and a forbidden one.
     for (answer, what) in [(None, "no Location"), (Some("http://169.254.169.254/up"), "link-local")] {
         let faulty = Faulty::start(Nature::default(), move |seen, _| {
             seen.is("POST", "uploads").then(|| answer.map_or_else(|| status(202), |to| redirect(202, to)))

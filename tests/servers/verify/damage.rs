@@ -1,4 +1,4 @@
-//! Each kind of damage, by name.
+//! Each kind of damage, with its code.
 
 use ociseek::digest::Digest;
 use ociseek::offset::Uncompressed;
@@ -8,7 +8,7 @@ use super::image::{Image, QUICK};
 use crate::support::sandbox::index;
 use crate::support::servers;
 
-/// What verifying finds in full, and what by spans alone; each word must be among those that are printed.
+/// Checks the codes of a full verification and of one by spans; each must be in the output.
 fn found(image: &Image, full: &[&str], quick: &[&str]) {
     for (words, more) in [(full, &[][..]), (quick, &QUICK[..])] {
         if words.is_empty() {
@@ -41,7 +41,7 @@ fn a_byte_of_a_layer() {
 #[test]
 fn the_end_of_a_layer() {
     let image = Image::new();
-    // The CRC behind the data: only the last span's digest and the decoder see it.
+    // The CRC after the data: only the last span's digest and the decoder detect it.
     image.damage(&image.layers[0], |layer| {
         let end = layer.len();
         layer[end - 6] ^= 1;
@@ -60,7 +60,7 @@ fn blobs_that_are_gone() {
     let image = Image::new();
     std::fs::remove_file(image.path(&image.ztoc(1).0)).unwrap();
     found(&image, &["ztoc-missing"], &["ztoc-missing"]);
-    // Of an image's layer that has no ztoc nobody asks for anything.
+    // A layer without a ztoc is never requested.
     let image = Image::new();
     std::fs::remove_file(image.path(&image.layers[3])).unwrap();
     found(&image, &[], &[]);
@@ -198,7 +198,7 @@ fn the_index_document() {
     found(&image, &["size"], &["size"]);
     assert_eq!(consumer(&image, 3)["reason"]["code"], "wrong-ztoc");
 
-    // The ztoc of one layer under another one's name.
+    // The ztoc of one layer, listed for another one.
     let image = Image::new();
     let ztoc = image.read(&image.ztoc(2).0);
     image.replace_ztoc(0, &ztoc);
@@ -240,7 +240,7 @@ fn the_first_of_two_indexes() {
     let image = Image::unindexed(|_| {});
     image.run_index(&["--build-tool-identifier=someone else's"]);
     image.run_index(&["--build-tool-identifier=another one's"]);
-    // soci's decoder takes no field that it does not know.
+    // soci's decoder rejects unknown fields.
     image.edit_index("{", "{\"unknown\":1,");
     found(&image, &["index-malformed"], &["index-malformed"]);
     let (first, second) = (image.indexes()[0].to_string(), image.indexes()[1].to_string());
@@ -258,7 +258,7 @@ fn the_first_of_two_indexes() {
 
 #[test]
 fn an_index_of_another_image() {
-    // A layout lists by subject, so there it is not this image's index at all.
+    // A layout lists by subject, so it is not an index of this image there.
     let image = Image::new();
     let text = image.manifest();
     let subject = text.split("\"subject\":").nth(1).unwrap().split("sha256:").nth(1).unwrap()[..64].to_owned();
@@ -302,7 +302,7 @@ fn diff_ids() {
     found(&image, &["config"], &["config"]);
 }
 
-/// The index of an image with a prefetch list for its first layer, of which the text is `list`.
+/// The index of an image with the prefetch list `list` for its first layer.
 fn with_list(list: &str) -> Image {
     let image = Image::new();
     let digest = image.write(list.as_bytes());
@@ -336,7 +336,7 @@ fn a_prefetch_list() {
     ] {
         found(&with_list(&list), &[word], &[word]);
     }
-    // A span that is named twice is fetched once.
+    // A span that is listed twice is fetched once.
     let image = with_list(&spans(&[(1, 2), (0, 1)]));
     let warnings = image.verify(0, &[])["manifests"][0]["warnings"].to_string();
     assert!(warnings.contains("names a span twice"), "{warnings}");
@@ -348,7 +348,7 @@ fn a_prefetch_list() {
     found(&image, &["prefetch-damaged"], &["prefetch-damaged"]);
     std::fs::remove_file(image.path(&digest)).unwrap();
     found(&image, &["prefetch-missing"], &["prefetch-missing"]);
-    // For a layer without a ztoc, for nothing, and a second one.
+    // A list for a layer without a ztoc, one without a layer, and a second one.
     let layer = r#""com.amazon.soci.image-layer-digest":"#;
     for (old, new) in [
         (format!(r#"{{{layer}"{}"}}}}],"#, image.layers[0]), format!(r#"{{{layer}"{}"}}}}],"#, image.layers[3])),

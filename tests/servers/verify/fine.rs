@@ -1,4 +1,5 @@
-//! Fine indexes: what is right in a layout and in a real registry, and each kind of damage by name.
+//! Verification of fine indexes: valid ones in a layout and in a real registry, and each kind of
+//! damage with its code.
 
 use insta::assert_snapshot;
 use ociseek::budget::Budget;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use super::image::{Image, QUICK};
 use crate::support::servers;
 
-/// With a fine index and nothing else.
+/// An image with only a fine index.
 fn image() -> Image {
     let image = Image::unindexed(|_| {});
     image.run_index(&["--fine-only"]);
@@ -30,7 +31,7 @@ fn index(image: &Image) -> FineIndex {
     parse(&image.read(&digest(image))).unwrap()
 }
 
-/// Puts another fine index in its place.
+/// Replaces the fine index.
 fn edit_index(image: &Image, change: impl FnOnce(&mut FineIndex)) {
     let old = digest(image);
     let size = image.read(&old).len();
@@ -44,14 +45,14 @@ fn edit_index(image: &Image, change: impl FnOnce(&mut FineIndex)) {
     std::fs::write(path, changed).unwrap();
 }
 
-/// What is in a document, to be changed.
+/// The content of a document, to be changed.
 struct Parts {
     entries: Vec<FileMetadata>,
     starts: Vec<FineStart>,
     windows: Vec<SpanWindow>,
 }
 
-/// Puts another document of the first layer in its place, in which everything fits together.
+/// Replaces the first layer's document by another consistent one.
 fn edit_document(image: &Image, change: impl FnOnce(&mut Parts)) {
     let bytes = image.read(&index(image).layers[0].document);
     let layer = fine::decode(&bytes, &mut Budget::new(1 << 30).open()).unwrap();
@@ -79,7 +80,7 @@ fn edit_document(image: &Image, change: impl FnOnce(&mut Parts)) {
     });
 }
 
-/// What verifying finds in full and by spans alone, and nothing else.
+/// Checks the exact codes of a full verification and of one by spans.
 fn found(image: &Image, full: &[&str], quick: &[&str]) {
     assert_eq!(image.codes(&[]), full);
     assert_eq!(image.codes(&QUICK), quick);
@@ -106,7 +107,7 @@ fn what_is_right_is_one_line() {
     --- stderr ---
     --- status 0 ---
     "#);
-    // What is read: each layer and each document, once.
+    // Each layer and each document is read once.
     let blobs: u64 = image.layers[..3].iter().map(|layer| image.read(layer).len() as u64).sum();
     let documents: u64 = index(&image).layers.iter().map(|document| document.size).sum();
     assert_eq!(document["bytes_read"], blobs + documents);
@@ -115,7 +116,7 @@ fn what_is_right_is_one_line() {
         assert_eq!(layer["document"]["digest"], reference.document.to_string());
         assert_eq!(layer["spans"], layer["of_spans"]);
     }
-    // Another one was asked for.
+    // Another index was requested.
     let other = Digest::sha256(b"another").to_string();
     let output = image.sandbox.command(&["verify", "--index", &other, "oci:img:v1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -135,7 +136,7 @@ fn both_kinds_in_a_real_registry() {
         let manifest = &image.sandbox.json(0, &args)["manifests"][0];
         assert_eq!(manifest["indexes"][0]["layers"].as_array().unwrap().len(), 3, "{manifest:#}");
         assert_eq!(manifest["fine"][0]["layers"].as_array().unwrap().len(), 3, "{manifest:#}");
-        // One of them alone.
+        // Only one of them.
         let fine = manifest["fine"][0]["digest"].as_str().unwrap();
         let alone = &image.sandbox.json(0, &[&args[..], &["--index", fine]].concat())["manifests"][0];
         assert_eq!((&alone["indexes"], &alone["fine"]), (&json!([]), &manifest["fine"]));

@@ -11,7 +11,8 @@ use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, San
 
 const INDEX_V1: &str = "application/vnd.amazon.soci.index.v1+json";
 
-/// The image `img` in a sandbox: two gzip layers of which the windows matter, a plain one, and one without a ztoc.
+/// The image `img` in a sandbox: two gzip layers whose windows matter, a plain one, and one without
+/// a ztoc.
 pub struct Image {
     pub sandbox: Sandbox,
     pub dir: PathBuf,
@@ -26,14 +27,14 @@ pub fn compressed(content: &[u8]) -> Vec<u8> {
 }
 
 impl Image {
-    /// Indexed.
+    /// The image with an index.
     pub fn new() -> Image {
         let image = Image::unindexed(|_| {});
         image.run_index(&[]);
         image
     }
 
-    /// `config` may change the image's config.
+    /// `config` can change the image's config.
     pub fn unindexed(config: impl FnOnce(&mut Value)) -> Image {
         let sandbox = Sandbox::new();
         let dir = sandbox.path("img");
@@ -67,14 +68,14 @@ impl Image {
         std::fs::read(self.path(digest)).unwrap()
     }
 
-    /// Writes a blob; its digest.
+    /// Writes a blob. Returns its digest.
     pub fn write(&self, content: &[u8]) -> Digest {
         let digest = Digest::sha256(content);
         std::fs::write(self.path(&digest), content).unwrap();
         digest
     }
 
-    /// Changes a blob's bytes and leaves its name.
+    /// Changes a blob's bytes, but not its name.
     pub fn damage(&self, digest: &Digest, change: impl FnOnce(&mut Vec<u8>)) {
         let mut content = self.read(digest);
         change(&mut content);
@@ -99,19 +100,19 @@ impl Image {
         std::fs::write(self.dir.join("index.json"), index.to_string()).unwrap();
     }
 
-    /// The SOCI indexes that are listed.
+    /// The listed SOCI indexes.
     pub fn indexes(&self) -> Vec<Digest> {
         let index = self.index_json();
         let listed = index["manifests"].as_array().unwrap().iter().filter(|m| m["artifactType"] == INDEX_V1);
         listed.map(|m| m["digest"].as_str().unwrap().parse().unwrap()).collect()
     }
 
-    /// The one index's manifest.
+    /// The manifest of the only index.
     pub fn manifest(&self) -> String {
         String::from_utf8(self.read(&self.indexes()[0])).unwrap()
     }
 
-    /// Puts `manifest` in the place of the index.
+    /// Replaces the index by `manifest`.
     pub fn replace_index(&self, manifest: &str) {
         let old = self.indexes()[0].to_string();
         let digest = self.write(manifest.as_bytes());
@@ -125,21 +126,21 @@ impl Image {
         std::fs::write(self.dir.join("index.json"), index.to_string()).unwrap();
     }
 
-    /// Replaces a text in the index's manifest, all digests right.
+    /// Replaces a text in the index's manifest, and updates all digests.
     pub fn edit_index(&self, old: &str, new: &str) {
         let manifest = self.manifest();
         assert!(manifest.contains(old), "{manifest}");
         self.replace_index(&manifest.replacen(old, new, 1));
     }
 
-    /// Digest and size of the ztoc of the layer at `place` among those that have one.
+    /// The digest and size of the ztoc with this number.
     pub fn ztoc(&self, place: usize) -> (Digest, u64) {
         let manifest: Value = serde_json::from_str(&self.manifest()).unwrap();
         let ztoc = &manifest["layers"][place];
         (ztoc["digest"].as_str().unwrap().parse().unwrap(), ztoc["size"].as_u64().unwrap())
     }
 
-    /// Replaces a ztoc by another one, all digests right: only who looks at the layer can tell.
+    /// Replaces a ztoc, and updates all digests, so that only the layer reveals the change.
     pub fn edit_ztoc(&self, place: usize, change: impl FnOnce(&mut Ztoc)) {
         let (old, size) = self.ztoc(place);
         let mut ztoc = ztoc::decode(&self.read(&old)).unwrap();
@@ -160,7 +161,7 @@ impl Image {
         self.sandbox.json(status, &[&["verify", "--format=json", "--progress=none", "oci:img:v1"], more].concat())
     }
 
-    /// The words for all that is wrong, sorted, each once.
+    /// The codes of all differences, sorted, without duplicates.
     pub fn codes(&self, more: &[&str]) -> Vec<String> {
         let document = self.verify(3, more);
         assert_eq!(document["status"], "different");
@@ -191,5 +192,5 @@ pub fn codes(document: &Value) -> Vec<String> {
     codes
 }
 
-/// All spans of every layer, without reading the layers from front to back.
+/// All spans of every layer, without reading the layers completely.
 pub const QUICK: [&str; 2] = ["--quick", "--spans=100000"];

@@ -1,4 +1,5 @@
-//! `ociseek verify`: what is right is said to be right, and each kind of damage is found and named.
+//! `ociseek verify`: valid indexes are reported as valid, and each kind of damage is found and
+//! named.
 
 mod damage;
 mod fine;
@@ -19,7 +20,7 @@ use serde_json::json;
 fn what_is_right_is_one_line() {
     let image = Image::new();
     let index = image.indexes()[0].to_string();
-    // How many there are is up to the compressor.
+    // Their number depends on the compressor.
     let spans = image.verify(0, &[])["manifests"][0]["indexes"][0]["layers"]
         .as_array()
         .unwrap()
@@ -59,7 +60,7 @@ fn programs_get_a_document() {
         assert_ne!(layer["entries"], 0);
     }
     assert_eq!(codes(&document), [""; 0]);
-    // A few spans are less than the layers; the same seed reads the same.
+    // A few spans are smaller than the layers. The same seed reads the same spans.
     let sample = ["--quick", "--spans=2", "--seed=7"];
     let quick = image.verify(0, &sample);
     assert!(quick["bytes_read"].as_u64().unwrap() < layers + ztocs);
@@ -94,7 +95,7 @@ fn platforms_without_an_index_are_told() {
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
     sandbox.run(&index(&["--platform=linux/arm64", "oci:img"]));
-    // The images of this helper have configs without diff IDs, which is a difference of its own.
+    // The images of this helper have configs without diff IDs, which is a difference too.
     let document = sandbox.json(3, &["verify", "--format=json", "oci:img"]);
     assert_eq!(codes(&document), ["config"]);
     let first = &document["manifests"][0];
@@ -112,7 +113,7 @@ fn two_indexes_are_a_hazard_and_no_difference() {
     let warning = document["manifests"][0]["warnings"][0].as_str().unwrap();
     assert!(warning.contains("has 2 SOCI indexes of version 1"), "{warning}");
     assert_eq!(document["manifests"][0]["indexes"].as_array().unwrap().len(), 2);
-    // One of them alone.
+    // Only one of them.
     let one = image.indexes()[1].to_string();
     let document = image.verify(0, &["--index", &one]);
     assert_eq!(document["manifests"][0]["indexes"][0]["digest"], one);
@@ -130,7 +131,7 @@ fn an_index_of_version_2() {
     // Its ztocs are the same blobs.
     std::fs::remove_file(image.sandbox.path("enabled/blobs/sha256").join(image.ztoc(1).0.hex())).unwrap();
     assert_eq!(codes(&image.sandbox.json(3, &args)), ["ztoc-missing"]);
-    // The manifest alone, without the index that lists both.
+    // Only the manifest, without the index that lists both.
     let manifest = document["manifests"][0]["manifest"]["digest"].as_str().unwrap();
     let alone = image.sandbox.json(3, &["verify", "--format=json", &format!("oci:enabled@{manifest}")]);
     let warning = alone["manifests"][0]["warnings"][0].as_str().unwrap();

@@ -1,4 +1,4 @@
-//! What a policy asks of an index: coverage, sizes, tools; by options and by a file.
+//! Requirements of a policy for an index: coverage, sizes, tools; from options and from a file.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use super::image::{Image, QUICK, codes};
 use crate::support::sandbox::{Sandbox, index, two_platforms};
 
-/// The rulings of the only index.
+/// The results of the rules for the only index.
 fn rulings(document: &Value) -> &Vec<Value> {
     let indexes = document["manifests"][0]["indexes"].as_array().unwrap();
     assert_eq!(indexes.len(), 1, "{document}");
     indexes[0]["policy"].as_array().unwrap()
 }
 
-/// Judges the image by spans alone; the run must end with `status`.
+/// Verifies the image by spans. The run must end with `status`.
 fn judged(image: &Image, status: i32, more: &[&str]) -> Value {
     image.verify(status, &[&QUICK[..], more].concat())
 }
@@ -33,7 +33,7 @@ fn coverage_is_what_index_judges() {
         let kept = if status == 0 { "kept" } else { "broken" };
         assert_eq!((&ruling["rule"], &ruling["status"]), (&json!("min-coverage"), &json!(kept)));
         assert_eq!(codes(&document), if status == 0 { vec![] } else { vec!["coverage"] });
-        // The same of `index`, which keeps the index that is there.
+        // The same for `index`, which keeps the existing index.
         let args = ["index", "--no-cache", "--dry-run", "--span-size=16KiB", "--min-coverage", least];
         let output = image
             .sandbox
@@ -69,13 +69,13 @@ fn tools_that_may_make_indexes() {
     let document = judged(&image, 0, &["--allow-tool", "someone else", "--allow-tool", "ociseek >= 0.1, < 1000"]);
     assert_eq!(rulings(&document)[0]["status"], "kept");
     assert_eq!(codes(&judged(&image, 3, &["--allow-tool=ociseek > 1000"])), ["tool", "ztoc-tool"]);
-    // The index and its ztocs each name their tool.
+    // The index and its ztocs name their tools separately.
     let ours = format!("ociseek v{}", env!("CARGO_PKG_VERSION"));
     image.edit_index(&ours, "other v1");
     assert_eq!(codes(&judged(&image, 3, &["--allow-tool=other"])), ["ztoc-tool"]);
     assert_eq!(codes(&judged(&image, 3, &["--allow-tool=ociseek"])), ["tool"]);
     assert_eq!(codes(&judged(&image, 0, &["--allow-tool=ociseek", "--allow-tool=other = 1.0"])), [""; 0]);
-    // Who states none is not allowed by any pattern.
+    // An index without a tool name matches no pattern.
     image.edit_index("com.amazon.soci.build-tool-identifier\":\"other v1", "com.example\":\"x");
     let document = judged(&image, 3, &["--allow-tool=**"]);
     assert_eq!(codes(&document), ["tool"]);
@@ -94,7 +94,7 @@ fn a_platform_without_an_index_breaks_any_policy() {
     assert!(codes(&document).contains(&"no-index".to_owned()), "{document}");
     assert_eq!(document["manifests"][0]["warnings"], json!([]));
     let document = sandbox.json(3, &[&policy[..], &["--platform=linux/arm64"]].concat());
-    // The images of this helper have configs without diff IDs, which is a difference of its own.
+    // The images of this helper have configs without diff IDs, which is a difference too.
     assert_eq!(codes(&document), ["config"]);
 }
 

@@ -1,5 +1,5 @@
-//! Signatures that a policy asks for: those of the real cosign and notation
-//! (`fixtures/signatures`), and those of strangers.
+//! Signatures that a policy requires: those of the real cosign and notation
+//! (`fixtures/signatures`), and untrusted ones.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,8 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/signatures").join(name)
 }
 
-/// The signature's ruling of the only index, and the codes of all that is wrong with the image.
+/// The result of the signature rule for the only index, and the codes of all differences of the
+/// image.
 fn ruling(document: &Value) -> (Value, Vec<String>) {
     let indexes = document["manifests"][0]["indexes"].as_array().unwrap();
     assert_eq!(indexes.len(), 1, "{document}");
@@ -35,7 +36,7 @@ fn ruling(document: &Value) -> (Value, Vec<String>) {
     (rulings[0].clone(), codes(document))
 }
 
-/// The ruling on an image that a real tool signed.
+/// The result for an image that was signed by a real tool.
 fn golden(status: i32, name: &str, option: &str, file: &str) -> (Value, Vec<String>) {
     let image = format!("oci:{}", fixture("images").join(name).display());
     let file = fixture(file).display().to_string();
@@ -59,7 +60,8 @@ fn signatures_of_cosign() {
     for name in ["simple:v1", "bundle:v1", "referrer:v1"] {
         is_kept(&golden(0, name, "--signature-key", "cosign.pub"), "cosign, key ");
     }
-    // The key is the same, and what is signed is about the index, but no signature of it.
+    // The key is right, and the signed content names the index, but it is not a signature of the
+    // index.
     is_broken(&golden(3, "attested:v1", "--signature-key", "cosign.pub"), "signature-untrusted", "it signs");
     is_broken(
         &golden(3, "notation:v1", "--signature-key", "cosign.pub"),
@@ -71,13 +73,13 @@ fn signatures_of_cosign() {
 #[test]
 fn a_signature_on_a_soci_enabled_image_counts_for_its_index() {
     is_kept(&golden(0, "enabled:v2", "--signature-key", "cosign.pub"), "cosign, key ");
-    // For that of version 1 it says nothing.
+    // It does not cover the index of version 1.
     is_broken(&golden(3, "enabled:v1", "--signature-key", "cosign.pub"), "signature-missing", "no signature was found");
 }
 
 #[test]
 fn signatures_of_notation() {
-    // The authority, and the signer itself.
+    // With the authority's certificate, and with the signer's.
     is_kept(&golden(0, "notation:v1", "--signature-cert", "ca.pem"), "notation, certificate ");
     is_kept(&golden(0, "notation:v1", "--signature-cert", "leaf.pem"), "notation, certificate ");
     is_broken(&golden(3, "expired:v1", "--signature-cert", "ca.pem"), "signature-untrusted", "it expired at");
@@ -97,7 +99,7 @@ fn signatures_in_a_registry() {
         ruling(&sandbox.json(status, &["verify", "--format=json", "--progress=none", "--signature-key", &key, &image]))
     };
     is_kept(&judged(0, "bundle"), "cosign");
-    // What lies under a tag of its own stays behind, as docs/lifecycle.md says.
+    // Content under a separate tag is not copied, as docs/lifecycle.md says.
     is_broken(&judged(3, "simple"), "signature-missing", "no signature was found");
 }
 
@@ -118,7 +120,7 @@ fn what_cannot_be_looked_at_is_no_missing_signature() {
 /// Signs a message.
 type Sign = Box<dyn Fn(&[u8]) -> Vec<u8>>;
 
-/// A key that signs, and its public half as cosign writes it.
+/// A signing key, and its public key in cosign's format.
 struct Key {
     sign: Sign,
     pem: String,
@@ -153,7 +155,7 @@ impl Key {
     }
 }
 
-/// A public key: what stands before its bytes in DER, in hex, and those.
+/// A public key: the bytes before it in DER, in hex, and its own.
 fn pem(head: &str, key: &[u8]) -> String {
     let head = (0..head.len()).step_by(2).map(|at| u8::from_str_radix(&head[at..at + 2], 16).unwrap());
     let der: Vec<u8> = head.chain(key.iter().copied()).collect();
@@ -166,7 +168,7 @@ fn payload(digest: &Digest) -> String {
     .to_string()
 }
 
-/// An indexed image, and what strangers put beside its index.
+/// An indexed image, with untrusted signatures of its index.
 struct Signed {
     image: Image,
     index: Digest,
@@ -183,14 +185,14 @@ impl Signed {
         json!({"mediaType": media_type, "digest": self.image.write(content), "size": content.len()})
     }
 
-    /// A payload and its signature, as a layer of the manifest that cosign keeps under a tag.
+    /// A payload and its signature, as a layer of the manifest that cosign stores under a tag.
     fn layer(&self, payload: &str, signature: &str) -> Value {
         let mut layer = self.blob(SIMPLE, payload.as_bytes());
         layer["annotations"] = json!({"dev.cosignproject.cosign/signature": signature});
         layer
     }
 
-    /// Puts such layers under the index's tag.
+    /// Puts these layers under the index's tag.
     fn tag(&self, layers: &[Value]) {
         let tag = format!("sha256-{}.sig", self.index.hex());
         let manifest =
@@ -237,12 +239,12 @@ fn signatures_that_do_not_count() {
         // Another key; another curve.
         ("no trusted key", Box::new(|s| s.layer(&right(&s.index), &other.sign(right(&s.index).as_bytes())))),
         ("no trusted key", Box::new(|s| s.layer(&right(&s.index), &Key::p384().sign(right(&s.index).as_bytes())))),
-        // The right key on another payload, in both ways.
+        // The right key with another payload, in both forms.
         ("no trusted key", Box::new(|s| s.layer(&right(&s.index), &key.sign(elsewhere.as_bytes())))),
         ("it is for another manifest", Box::new(|s| s.layer(&elsewhere, &key.sign(elsewhere.as_bytes())))),
         ("it is not base64", Box::new(|s| s.layer(&right(&s.index), "%%%"))),
         ("no trusted key", Box::new(|s| s.layer(&right(&s.index), ""))),
-        // What is signed is no payload.
+        // The signed content is not a payload.
         ("cannot be used", Box::new(|s| s.layer("null", &key.sign(b"null")))),
         (
             "cannot be used",
@@ -258,7 +260,7 @@ fn signatures_that_do_not_count() {
                 s.layer(&odd, &key.sign(odd.as_bytes()))
             }),
         ),
-        // A payload that is not there, and one that is said to be enormous.
+        // A missing payload, and one with an enormous size.
         (
             "cannot be read",
             Box::new(|s| {
@@ -281,7 +283,7 @@ fn signatures_that_do_not_count() {
         signed.tag(&[layer(&signed)]);
         is_broken(&signed.judged(3), "signature-untrusted", why);
     }
-    // All of them keep nobody from a right one behind them.
+    // None of them prevents a valid signature after them.
     let signed = Signed::new(&key);
     let mut layers: Vec<Value> = cases.iter().map(|(_, layer)| layer(&signed)).collect();
     layers.push(json!({"mediaType": "x/y", "digest": signed.index, "size": 1}));
@@ -316,7 +318,7 @@ fn a_manifest_of_signatures_that_cannot_be_read() {
     }
 }
 
-/// An envelope over a statement about `digest`.
+/// An envelope with a statement about `digest`.
 fn envelope(key: &Key, digest: &Digest, predicate: &str, kind: &str) -> Value {
     let statement =
         json!({"_type": "https://in-toto.io/Statement/v1", "subject": [{"digest": {"sha256": digest.hex()}}],
@@ -377,7 +379,7 @@ fn envelopes_of_notation_that_do_not_count() {
         let certificate = fixture(certificate).display().to_string();
         ruling(&signed.image.verify(3, &[&QUICK[..], &["--signature-cert", &certificate]].concat()))
     };
-    // It is a right one, for the index of another image.
+    // It is valid, but for the index of another image.
     is_broken(&judged(&right, "ca.pem"), "signature-untrusted", "it is for another manifest");
     let changed = |field: &str, change: &dyn Fn(Value) -> Value| {
         let mut envelope = right.clone();
@@ -402,7 +404,7 @@ fn envelopes_of_notation_that_do_not_count() {
     // The authority's own certificate did not sign this.
     let chain = changed("header", &|old| json!({"x5c": [old["x5c"][1]]}));
     is_broken(&chain, "signature-untrusted", "does not match its certificate");
-    // Someone else's authority.
+    // Another authority.
     let Some(ca) = stranger() else { return };
     let signed = Signed::new(&Key::p256());
     signed.refer(NOTATION, "application/jose+json", right.to_string().as_bytes());

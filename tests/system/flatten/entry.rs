@@ -1,6 +1,6 @@
-//! Entries of a tar, as odd as one likes, and layers of them.
+//! Unusual tar entries, and layers of them.
 
-/// One entry. [`Entry::xattr`] and its like change it.
+/// An entry, which can be changed with [`Entry::xattr`] and similar functions.
 #[derive(Clone)]
 pub struct Entry {
     name: Vec<u8>,
@@ -63,7 +63,7 @@ pub fn whiteout(path: &str) -> Entry {
     file(format!("{parent}{slash}.wh.{name}"), "")
 }
 
-/// The opaque marker of a directory; of the root if it has no name.
+/// The opaque marker of a directory, or of the root if the name is empty.
 pub fn opaque(directory: &str) -> Entry {
     let slash = if directory.is_empty() { "" } else { "/" };
     file(format!("{directory}{slash}.wh..wh..opq"), "")
@@ -147,7 +147,7 @@ fn block(name: &[u8], flag: u8, size: u64, of: &Entry) -> Vec<u8> {
     put(148, b"        ");
     put(156, &[flag]);
     put(157, &of.link[..of.link.len().min(100)]);
-    // GNU's magic: with it numbers may be in base 256.
+    // With GNU's magic, numbers may be in base 256.
     put(257, b"ustar  \0");
     put(329, &number(of.device.0, 8));
     put(337, &number(of.device.1, 8));

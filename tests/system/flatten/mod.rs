@@ -1,4 +1,5 @@
-//! Layers flattened by us and unpacked by containerd's own applier: the same tree, or both refuse.
+//! Layers that we flatten and that containerd's own applier unpacks: the trees are equal, or both
+//! fail.
 
 mod entry;
 mod scale;
@@ -17,10 +18,11 @@ use ociseek::ztoc::{FileKind, FileMetadata};
 use serde_json::Value;
 use stacks::Stack;
 
-/// Where we do otherwise than containerd: a value that no kernel gives back is kept, and reading it fails as it should.
+/// Our exceptions from containerd's behaviour: a value that the kernel cannot return is kept, and
+/// reading it fails.
 const OTHERWISE: [&str; 1] = ["xattr of more than 64 KiB"];
 
-/// The entries of a tar, unjudged.
+/// The entries of a tar, without any checks.
 fn entries(tar: &[u8]) -> Vec<FileMetadata> {
     let mut files = Vec::new();
     let mut walker = Walker::new();
@@ -56,7 +58,7 @@ fn entries(tar: &[u8]) -> Vec<FileMetadata> {
     files
 }
 
-/// A line for each path, without what is compared otherwise: times, and which paths are one inode.
+/// A line for each path, without times and inode numbers, which are compared separately.
 fn ours(tree: &Tree, tars: &[Vec<u8>], counts: bool) -> BTreeMap<Vec<u8>, (String, NodeId)> {
     let mut lines = BTreeMap::new();
     let mut open = vec![(Vec::new(), Tree::ROOT)];
@@ -114,7 +116,7 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex")).collect()
 }
 
-/// What differs between our tree of a stack and containerd's; empty if nothing does.
+/// The differences between our tree and containerd's.
 fn compare(stack: &Stack, answer: &Value) -> Vec<String> {
     let tars: Vec<Vec<u8>> = stack.layers.iter().map(|layer| entry::tar(layer)).collect();
     let layers: Vec<Vec<FileMetadata>> = tars.iter().map(|tar| entries(tar)).collect();

@@ -1,4 +1,5 @@
-//! Layers that are made to be slow or large: time and memory stay in proportion, and nothing recurses.
+//! Layers designed to be slow or large: time and memory stay proportional, and nothing is
+//! recursive.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use ociseek::time::Time;
 use ociseek::tree::{NodeKind, Tree, TreeFault};
 use ociseek::ztoc::{FileKind, FileMetadata};
 
-/// Many times what it takes, for slow machines; what is not linear takes far longer.
+/// Many times the normal time, for slow machines. Anything that is not linear takes far longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn of(kind: FileKind, name: impl Into<Vec<u8>>) -> FileMetadata {
@@ -58,7 +59,7 @@ fn a_directory_of_a_million_and_its_whiteout() {
     let mut layers = vec![(0..1_000_000).map(|n| of(FileKind::Regular, format!("d/{n}"))).collect::<Vec<_>>()];
     let tree = flatten(&layers).unwrap();
     let directory = tree.child(Tree::ROOT, b"d").unwrap();
-    // Reading on from any place costs nothing, or this would take for ever.
+    // Continuing from any position takes constant time, or this would take far too long.
     let last = (0..1000).map(|n| tree.children(directory).nth(n * 999).unwrap().1).max().unwrap();
     assert!(matches!(tree.node(last).kind, NodeKind::File(_)));
     assert_eq!(tree.children(directory).len(), 1_000_000);
@@ -71,7 +72,8 @@ fn one_name_many_times() {
     let mut layer: Vec<_> = (0..50_000).map(|_| of(FileKind::Regular, "a/b")).collect();
     layer.extend((0..50_000).map(|n| of([FileKind::Regular, FileKind::Directory][n % 2], "c")));
     layer.push(of(FileKind::Directory, "c"));
-    // A directory of 1,000 files that is removed again and again, with nothing in it from the second time on.
+    // A directory of 1,000 files that is removed again and again. It is empty from the second time
+    // on.
     layer.extend((0..1000).map(|n| of(FileKind::Regular, format!("d/{n}"))));
     layer.extend((0..100_000).map(|n| of(FileKind::Regular, ["d/.wh.e", ".wh.d"][n % 2])));
     assert_eq!(flatten(&[layer]).unwrap().len(), 4);
@@ -84,7 +86,7 @@ fn deep_names() {
     let tree = flatten(&[vec![deep(2000)]]).unwrap();
     assert_eq!(tree.len(), 2002);
     assert!(tree.resolve(("x/".repeat(2000) + "f").as_bytes(), false).is_ok());
-    // Names that make a directory for each two bytes of theirs.
+    // Names that create a directory for each two of their bytes.
     let layer: Vec<_> = (0..1000).map(|n| of(FileKind::Regular, format!("{n}/{}", "x/".repeat(2000)))).collect();
     assert!(matches!(flatten(&[layer]).unwrap_err(), TreeFault::TooManyImplied(_)));
 }
@@ -100,13 +102,13 @@ fn chains_of_hard_links() {
 
 #[test]
 fn symbolic_links_that_lead_round_and_round() {
-    // Each is a long way through the others; each of many names goes through all of them.
+    // Each link is a long path through the others, and each of many names goes through all of them.
     let detour = "d/../".repeat(400);
     let mut layer = vec![of(FileKind::Directory, "d"), of(FileKind::Directory, "c200")];
     layer.extend((0..200).map(|n| link(FileKind::Symlink, format!("c{n}"), format!("{detour}c{}", n + 1))));
     layer.extend((0..100_000).map(|n| of(FileKind::Regular, format!("c0/{n}"))));
     assert_eq!(flatten(&[layer]).unwrap_err(), TreeFault::TooMuchWork);
-    // What real images have: every file below one link.
+    // As in real images: every file is below a link.
     let mut layer = vec![of(FileKind::Directory, "usr/lib"), link(FileKind::Symlink, "lib".into(), "usr/lib")];
     layer.extend((0..200_000).map(|n| of(FileKind::Regular, format!("lib/x86_64/{n}"))));
     assert_eq!(flatten(&[layer]).unwrap().len(), 200_000 + 5);
@@ -114,7 +116,7 @@ fn symbolic_links_that_lead_round_and_round() {
 
 #[test]
 fn opaque_markers_in_nested_directories() {
-    // Every marker, the deepest first, looks at all that lies below it.
+    // Every marker, the deepest first, examines everything below it.
     let mut layer: Vec<_> = (1..1500).map(|n| of(FileKind::Directory, "x/".repeat(n))).collect();
     layer.push(link(FileKind::Symlink, "s".into(), "x/".repeat(1499)));
     layer.extend((0..200_000).map(|n| of(FileKind::Regular, format!("s/{n}"))));

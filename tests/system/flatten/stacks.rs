@@ -1,16 +1,16 @@
-//! Stacks of layers: each rule of flattening by name, and as many random ones as one likes.
+//! Stacks of layers: named ones for each rule of flattening, and any number of random ones.
 
 use super::entry::{Layer, device, dir, fifo, file, hard_link, opaque, symlink, whiteout};
 
 pub struct Stack {
     pub name: String,
-    /// The lowest first.
+    /// The lowest layer first.
     pub layers: Vec<Layer>,
 }
 
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// A layer below that has some of everything.
+/// A lower layer with various types of files.
 fn base() -> Layer {
     vec![
         dir("d/"),
@@ -25,7 +25,7 @@ fn base() -> Layer {
     ]
 }
 
-/// The named ones.
+/// The named stacks.
 pub fn named() -> Vec<Stack> {
     let mut stacks = Vec::new();
     let mut add = |name: &str, layers: Vec<Layer>| stacks.push(Stack { name: name.into(), layers });
@@ -90,7 +90,7 @@ pub fn named() -> Vec<Stack> {
     add("opaque in each layer", vec![base(), vec![opaque("d"), file("d/1", "1")], vec![opaque("d"), file("d/2", "2")]]);
 
     let mut over = |name: &str, layer: Layer| add(name, vec![base(), layer]);
-    // What replaces what.
+    // Entries that replace others.
     over("file over file", vec![file("top", "new")]);
     over("file over a hard link", vec![file("top-link", "new")]);
     over("file over directory", vec![file("d", "now a file")]);
@@ -327,7 +327,8 @@ pub fn named() -> Vec<Stack> {
     stacks
 }
 
-/// Random stacks over few names, so that entries meet. The same seed gives the same stacks.
+/// Random stacks with few names, so that entries often have the same. The same seed gives the same
+/// stacks.
 pub fn random(seed: u64, count: usize) -> Vec<Stack> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut below = |limit: usize| -> usize {
@@ -338,13 +339,14 @@ pub fn random(seed: u64, count: usize) -> Vec<Stack> {
     };
     (0..count)
         .map(|number| {
-            // Targets of hard links: most are there.
+            // Targets of hard links, most of which exist.
             let mut files = vec!["a".to_owned()];
             let layers = (0..1 + below(4))
                 .map(|_| {
                     let entries = (0..1 + below(12)).map(|_| {
                         let mut parts = Vec::new();
-                        // A name's last part says whether it is a directory, mostly: else few stacks would do.
+                        // Usually the last part of a name determines whether it is a directory.
+                        // Otherwise few stacks would be valid.
                         for _ in 0..below(3) {
                             parts.push(["a", "b", "s"][below(7) % 3]);
                         }

@@ -1,4 +1,4 @@
-//! Layers, configs and manifests of odd images.
+//! Layers, configs and manifests of unusual images.
 
 use ociseek::digest::{Algorithm, Digest};
 
@@ -9,7 +9,7 @@ use crate::convert::maker::*;
 use crate::support::{layers, tarball};
 
 impl Odds<'_> {
-    /// A layer that both converters take.
+    /// A layer that both converters accept.
     pub(super) fn good_layer(&mut self) -> String {
         let number = self.number();
         let kinds = [GZIP, GZIP, GZIP, GZIP, DOCKER_GZIP, TAR, DOCKER_TAR];
@@ -141,7 +141,7 @@ impl Odds<'_> {
         list
     }
 
-    /// A config that states this platform, or another one.
+    /// A config that states this platform or, sometimes, another one.
     pub(super) fn config(&mut self, platform: &str) -> String {
         let stated = match self.odd() {
             true => {
@@ -214,7 +214,7 @@ impl Odds<'_> {
         }
     }
 
-    /// The manifest of an image; also its bytes.
+    /// The manifest of an image, with its bytes.
     pub(super) fn manifest(&mut self, platform: &str, docker: bool) -> (String, Vec<u8>) {
         let config = self.config(platform);
         let layers = self.layers();

@@ -1,4 +1,4 @@
-//! Image indexes, and what stands in them beside images.
+//! Image indexes, and their entries in addition to images.
 
 use ociseek::digest::Digest;
 
@@ -8,7 +8,7 @@ use crate::convert::cases::{self, enabled};
 use crate::convert::maker::*;
 
 impl Odds<'_> {
-    /// What stands beside images.
+    /// Entries in addition to images.
     pub(super) fn beside(&mut self, entries: &[String]) -> String {
         let m = self.m;
         let some = entries[self.dice.below(entries.len())].clone();
@@ -100,7 +100,7 @@ impl Odds<'_> {
         }
     }
 
-    /// An index in the index.
+    /// A nested index.
     pub(super) fn nested(&mut self) -> String {
         let docker = self.dice.one_in(4);
         let platform = self.dice.pick(PLATFORMS);
@@ -155,7 +155,7 @@ impl Odds<'_> {
             let platforms = [PLATFORMS[0], PLATFORMS[1], PLATFORMS[5]];
             let some = 1 + self.dice.below(3);
             entries = enabled(self.m, &platforms[..some]);
-            // Any entry that is not of these may be missing among the platforms or be one of them again.
+            // Any other entry may be missing among the platforms, or repeat one of them.
             self.because(cases::TWICE);
         }
         for number in 0..count {
@@ -212,7 +212,7 @@ impl Odds<'_> {
         self.list(&entries, docker);
     }
 
-    /// Which platform is asked for.
+    /// Chooses the requested platform.
     pub(super) fn asked(&mut self, entries: &[String]) {
         const ASKED: &[&str] =
             &["linux/amd64", "linux/arm64", "linux/arm64/v8", "linux/arm/v7", "linux/arm", "linux/386"];

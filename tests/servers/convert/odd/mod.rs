@@ -1,5 +1,5 @@
-//! Odd images by the thousand, each from a number: what registries and tools have been seen to
-//! write, and what they could.
+//! Thousands of unusual images, each generated from a number, with content that registries and
+//! tools write or could write.
 
 mod image;
 mod index;
@@ -15,21 +15,21 @@ use super::cases;
 use super::maker::{Maker, with};
 use values::{Dice, KEYS, TEXTS};
 
-/// An image that was made, and what is known of its conversion.
+/// A generated image, with the known facts about its conversion.
 #[derive(Default)]
 pub struct Odd {
-    /// For the converters; none: all platforms.
+    /// For the converters; None for all platforms.
     pub platform: Option<String>,
-    /// Bytes.
+    /// In bytes.
     pub min_layer_size: u64,
-    /// What is in it, in words.
+    /// Its properties in words.
     pub traits: Vec<String>,
-    /// Why soci's result may be another one than ours, or an error.
+    /// Why soci may fail or give another result.
     pub reasons: BTreeSet<&'static str>,
 }
 
 impl Odd {
-    /// Whether soci's error is one that we know better than to make.
+    /// Whether soci's error is known and justified.
     pub fn excuses(&self, error: &str) -> bool {
         let known: &[(&str, &[&str])] = &[
             ("manifest should have proper platform", &[cases::UNPLATFORMED]),
@@ -53,7 +53,7 @@ impl Odd {
             })
     }
 
-    /// Whether there is a reason to refuse what soci takes.
+    /// Whether there is a reason to refuse what soci accepts.
     pub fn forbids(&self, error: &str) -> bool {
         let known: &[(&str, &str)] = &[
             ("digest", cases::UNCHECKED),
@@ -67,7 +67,7 @@ impl Odd {
             || known.iter().any(|(text, reason)| error.contains(text) && self.reasons.contains(reason))
     }
 
-    /// Whether our image index and soci's differ in nothing but what the reasons say.
+    /// Whether the reasons explain all differences between our image index and soci's.
     pub fn explains(&self, ours: &str, theirs: &str) -> bool {
         if [cases::WINDOWS, cases::FEATURES, cases::OTHER_KIND, cases::EMPTY, cases::SEVERAL]
             .iter()
@@ -100,12 +100,12 @@ struct Odds<'a> {
     m: &'a Maker,
     dice: Dice,
     odd: Odd,
-    /// One in so many choices is an odd one.
+    /// One of this many choices is unusual.
     calm: usize,
     layers: u64,
 }
 
-/// Makes the image of this number in the layout.
+/// Generates the image with this number in the layout.
 pub fn make(m: &Maker, number: u64) -> Odd {
     let mut dice = Dice(number.wrapping_mul(0x2545_f491_4f6c_dd1d));
     let calm = dice.pick(&[6, 12, 40, 1000]);
@@ -128,7 +128,7 @@ impl Odds<'_> {
         self.odd.reasons.insert(reason);
     }
 
-    /// An object of these fields, which may be spelled and arranged in odd ways.
+    /// An object with these fields, in possibly unusual spelling and order.
     fn object(&mut self, fields: &[(&str, String)]) -> String {
         let mut list: Vec<(String, String)> = fields.iter().map(|(key, v)| ((*key).to_owned(), v.clone())).collect();
         if self.odd() {
@@ -155,7 +155,7 @@ impl Odds<'_> {
             let first = match self.dice.below(3) {
                 0 => "null".to_owned(),
                 1 => value,
-                // Of the same type, as far as that can be seen.
+                // A value that appears to have the same type.
                 _ => match value.as_bytes().first() {
                     Some(b'"') => "\"\"".to_owned(),
                     Some(b'[') => "[]".to_owned(),
@@ -169,7 +169,7 @@ impl Odds<'_> {
             self.say("keys in another order");
             for end in (1..list.len()).rev() {
                 let other = self.dice.below(end + 1);
-                // What stands twice keeps its order, so that the last one still is the one that counts.
+                // Duplicate keys keep their order, so the last one is still the one that counts.
                 if list[end].0.to_lowercase() != list[other].0.to_lowercase() {
                     list.swap(end, other);
                 }
@@ -184,7 +184,7 @@ impl Odds<'_> {
         format!("{open}{}{close}", members.join(comma))
     }
 
-    /// Annotations, of which there may be none.
+    /// Annotations, possibly none.
     fn annotations(&mut self) -> String {
         match self.dice.below(8) {
             0 => "null".to_owned(),
@@ -201,7 +201,7 @@ impl Odds<'_> {
         }
     }
 
-    /// More fields for the descriptor of `content`.
+    /// Additional fields for the descriptor of `content`.
     fn rich(&mut self, descriptor: &str, content: Option<&[u8]>) -> String {
         let mut descriptor = descriptor.to_owned();
         if self.odd() {
@@ -232,7 +232,7 @@ impl Odds<'_> {
         descriptor
     }
 
-    /// A descriptor of which the size is said to be another.
+    /// A descriptor with a wrong size.
     fn resized(&mut self, descriptor: &str) -> String {
         let (head, size) = descriptor.split_once(r#""size":"#).unwrap();
         let (size, tail) = size.split_at(size.find(|c: char| !c.is_ascii_digit()).unwrap());
@@ -258,7 +258,7 @@ impl Odds<'_> {
     }
 }
 
-/// How often each trait was met.
+/// How many times each property occurred.
 pub fn counted(odds: &[Odd]) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
     for name in odds.iter().flat_map(|odd| &odd.traits) {

@@ -1,6 +1,6 @@
-//! What odd images are made of: texts as they stand in JSON.
+//! The values in unusual images, as JSON texts.
 
-/// Numbers that only look like chance (splitmix64).
+/// Pseudo-random numbers (splitmix64).
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -72,7 +72,7 @@ pub const ODD_PLATFORMS: &[&str] = &[
     r#""architecture":"amd64","os":"<linux>&""#,
     r#""Architecture":"amd64","OS":"linux""#,
 ];
-/// soci takes one of these for another.
+/// soci confuses these platforms.
 pub const FEATURED: &[&str] = &[
     r#""architecture":"amd64","os":"linux","os.features":["f"]"#,
     r#""architecture":"amd64","os":"linux","os.features":["b","a","b"]"#,
