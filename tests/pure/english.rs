@@ -46,27 +46,22 @@ const PHRASES: [(&str, &str); 30] = [
 ];
 
 /// Further phrases that comments must not have, with suggestions.
-const COMMENT_PHRASES: [(&str, &str); 34] = [
+const COMMENT_PHRASES: [(&str, &str); 29] = [
     ("all the same", "anyway"),
     ("are to be", "must be, should be, or will be"),
-    ("as good as", "counts as"),
     ("by which way", "how"),
     ("for want of", "because there is no"),
     ("gives back", "returns"),
     ("goes on", "continues"),
     ("held against", "compared with"),
-    ("if need be", "if necessary"),
     ("in its turn", "nested, or also"),
     ("in the place of", "instead of, or replacing"),
     ("is at its end", "ends"),
     ("is to be", "must be, should be, or will be"),
     ("is told", "receives"),
-    ("looked at", "examined"),
     ("made of it", "made from it"),
     ("nobody but", "only"),
-    ("on its way", "in progress"),
     ("passed over", "skipped"),
-    ("side by side", "at the same time, or in parallel"),
     ("so much of", "that part of"),
     ("somebody", "the caller, the user, or who else it is"),
     ("speaks to", "connects to"),
@@ -175,7 +170,8 @@ fn literals(source: &str) -> Vec<Literal> {
     found
 }
 
-/// The comments of a Rust source, each with the number of its first line, from 1. Text in backticks is code, and omitted.
+/// The comments of a Rust source, each with the number of its first line, from 1. Text in backticks is
+/// code, and omitted.
 fn comments(source: &str) -> Vec<(usize, String)> {
     let (mut found, mut is_open) = (Vec::<(usize, String)>::new(), false);
     for (at, line) in source.lines().enumerate() {
@@ -250,8 +246,8 @@ fn comments_are_plain_english() {
 fn the_check_finds_what_it_looks_for() {
     assert_eq!(phrases("\"x\" is no image name", &PHRASES).len(), 1);
     assert_eq!(phrases("There is no image, and it is no longer than that.", &PHRASES), Vec::<String>::new());
-    let found = comments("/// What became\n    /// of `anew` it.\nlet a = 1;\n// Side by side");
-    assert_eq!(found, [(1, " What became of ` it.".to_owned()), (4, " Side by side".to_owned())]);
+    let found = comments("/// What became\n    /// of `anew` it.\nlet a = 1;\n// Somebody asks");
+    assert_eq!(found, [(1, " What became of ` it.".to_owned()), (4, " Somebody asks".to_owned())]);
     assert!(found.iter().all(|(_, text)| phrases(text, &COMMENT_PHRASES).len() == 1));
     let source = "// \"no\"\nlet a = ('\"', \"o\\\"ne\", b\"two\");\nlet b = br#\"th\"ree\"#; // 'x'\n\
                   #[cfg(test)]\nmod tests \"four\"";
@@ -292,7 +288,8 @@ fn tracked() -> Option<Vec<String>> {
 /// Whether a program wrote the file, or it is a table of cases: nobody wraps its lines.
 fn is_given(name: &str) -> bool {
     // What others sent or wrote, and what our own programs write.
-    let (written, file) = (["docs/schema/", "crates/ociseek-layer/src/event/payloads/"], name.rsplit('/').next());
+    let written = ["docs/schema/", "crates/ociseek-layer/src/event/payloads/", "fuzz/seeds/"];
+    let file = name.rsplit('/').next();
     let is_script = |file: &str| file == "make" || [".py", ".go", ".md"].iter().any(|ending| file.ends_with(ending));
     CASES.contains(&name)
         || written.iter().any(|folder| name.starts_with(folder))

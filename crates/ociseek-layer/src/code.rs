@@ -38,7 +38,7 @@ codes! {
     IndexMissing "index-missing" "the index is listed but does not exist",
     IndexDamaged "index-damaged" "the index does not match its listed digest or size",
     IndexMalformed "index-malformed" "what is listed as an index is not a SOCI index of that version",
-    IndexUnread "index-unread" "the index was not read: too many others are listed before it",
+    IndexUnread "index-unread" "the index was not read: too many others of its kind are listed",
     Subject "subject" "the index belongs to another image",
     NotCanonical "not-canonical" "the JSON of the index is not what Go writes, so soci-snapshotter ignores it",
     LayerNotInImage "layer-not-in-image" "the index lists a ztoc for a layer that the image does not have",

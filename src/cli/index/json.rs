@@ -116,7 +116,7 @@ enum How {
     Layout,
 }
 
-// What became of an index of either kind. (A doc comment would describe what it is flattened into.)
+// The result for an index of either kind. (A doc comment would describe the type it is flattened into.)
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct IndexOutcome {

@@ -120,7 +120,7 @@ struct Layer {
     compared: Compared,
 }
 
-/// How much of a layer was compared, and what came of it.
+/// How much of a layer was compared, and the differences.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Compared {

@@ -10,8 +10,8 @@ use crate::store::{Destination, StoreError};
 #[derive(Debug)]
 pub(super) struct ExistingManifest<C> {
     pub descriptor: Descriptor,
-    /// An error if it was not read or is not such an index of the image. Whoever may push can list any manifest of the
-    /// repository here, so such a manifest is never replaced: replacing deletes.
+    /// An error if it was not read or is not such an index of the image. Anyone who may push can list
+    /// any manifest of the repository here, so such a manifest is never replaced: replacing deletes.
     pub content: Result<C, Unusable>,
 }
 

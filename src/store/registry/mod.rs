@@ -2,14 +2,14 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `client` | what callers hold: [`Client`], [`Repository`] |
-//! | `manifests`, `blobs`, `parallel`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, by group |
-//! | `session`, `places` | one registry: authorization, redirects and new tries for each request |
-//! | `auth`, `credentials`, `helper` | what a request must carry, and where that comes from |
-//! | `retry`, `outage` | when to try again |
-//! | `http`, `proxy`, `address`, `gate` | one request and its answer; by which way; where we may go |
-//! | `tls`, `certs_d`, `verifier` | whom to trust, and as whom to speak |
-//! | `config`, `error`, `transport` | what goes in, and what may come out |
+//! | `client` | the types for callers: [`Client`], [`Repository`] |
+//! | `manifests`, `blobs`, `parallel`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, in groups |
+//! | `session`, `places` | a registry: authorization, redirects and retries for each request |
+//! | `auth`, `credentials`, `helper` | the authorization of requests, and its sources |
+//! | `retry`, `outage` | when to retry |
+//! | `http`, `proxy`, `address`, `gate` | a single request and its response; proxies; allowed hosts |
+//! | `tls`, `certs_d`, `verifier` | trusted authorities, and client certificates |
+//! | `config`, `error`, `transport` | settings and errors |
 //!
 //! Rules that always hold: `Authorization` and the client certificate are only sent to the registry
 //! itself (a password also to the token service that the registry names). Every URL in a response

@@ -12,7 +12,7 @@ pub enum Challenge {
     Bearer {
         /// The URL of the token service, as it was written.
         realm: String,
-        /// What that service is told of who asks.
+        /// The name of the registry, for the token service.
         service: Option<String>,
         /// What the token must allow.
         scope: Option<String>,

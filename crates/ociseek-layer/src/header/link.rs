@@ -1,4 +1,4 @@
-//! `Link` (RFC 8288): where a list goes on.
+//! `Link` (RFC 8288): where the next page of a list is.
 
 use super::{BLANKS, text, token};
 
