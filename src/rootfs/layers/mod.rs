@@ -205,7 +205,7 @@ pub fn unknown<'a>(layers: impl Iterator<Item = &'a Descriptor>, caches: &Caches
 
 /// Opens a layer: by `ztoc`, the encoded ztoc from the image's index, if it fits; otherwise from
 /// the cache of ztocs; otherwise by reading the layer once from start to end and caching the
-/// result. Reading is reported as [`Event::LayerStarted`] and related events, a ztoc that does not
+/// result. Reading is reported as [`ProgressEvent::LayerStarted`] and related events, a ztoc that does not
 /// fit as a warning.
 ///
 /// # Errors
