@@ -35,7 +35,7 @@ pub(super) async fn find<C>(
             None => match destination.manifest(&descriptor.digest).await {
                 Ok(document) => parse(&document.bytes, subject),
                 Err(StoreError::Registry(error)) if !error.is_not_found() => return Err(unlisted(error.into())),
-                // ExistingManifest, but gone or damaged: then nobody can read it.
+                // Listed, but gone or damaged: then nobody can read it.
                 Err(error) => Err(Unusable::Fetch(error)),
             },
         };
