@@ -69,7 +69,8 @@ fn push(event: &Event) -> Item {
 mod tests {
     use super::super::{Headers, Shape, parse};
     use super::*;
-    use crate::image::soci::INDEX_V1;
+    use crate::image::fine::FINE_INDEX;
+    use crate::image::soci::{INDEX_V1, INDEX_V2};
 
     const HEX: &str = "f6554b75e3a6ecb5f38c5e21a2a9b67757a360b2dad1bb70c2f3db5ef63dad60";
 
@@ -97,12 +98,17 @@ mod tests {
     #[test]
     fn what_asks_for_nothing() {
         let with = |from: &str, to: &str| documented().replace(from, to);
-        let ours = format!(r#""artifact-media-type":"{INDEX_V1}","action-type":"PUSH""#);
+        let index = |artifact_type: &str| {
+            let ours = format!(r#""artifact-media-type":"{artifact_type}","action-type":"PUSH""#);
+            (with("\"action-type\":\"PUSH\"", &ours), Ignored::NotAnImage(artifact_type.to_owned()))
+        };
         for (body, ignored) in [
             (with("\"PUSH\"", "\"DELETE\""), Ignored::NotAPush("DELETE".into())),
             (with("SUCCESS", "FAILURE"), Ignored::Failed("FAILURE".into())),
             (with("ECR Image Action", "ECR Image Scan"), Ignored::NotAPush("ECR Image Scan".into())),
-            (with("\"action-type\":\"PUSH\"", &ours), Ignored::NotAnImage(INDEX_V1.into())),
+            index(INDEX_V1),
+            index(INDEX_V2),
+            index(FINE_INDEX),
             (with("123456789012", "evil.example/1"), Ignored::Malformed("evil.example/1".into(), "AWS account")),
             (with("us-west-2", "x.evil.example"), Ignored::Malformed("x.evil.example".into(), "AWS region")),
         ] {

@@ -1,7 +1,7 @@
 //! The fields that events of all registries share, and their validation.
 
 use super::{Ignored, Item, MAX_ID, PushEvent, cut};
-use crate::image::{is_registry, is_repository, is_tag, soci};
+use crate::image::{fine, is_registry, is_repository, is_tag, soci};
 
 /// The image in an event, not yet validated.
 #[derive(Debug, Default, Clone, Copy)]
@@ -57,7 +57,8 @@ pub(super) fn split_name<'a>(name: &'a str, id: Option<&'a str>) -> PushFields<'
 /// types, and those for our own indexes have an artifact type. Without a media type the event is
 /// accepted.
 pub(super) fn image_media_type(media_type: Option<&str>, artifact_type: Option<&str>) -> Result<(), Ignored> {
-    if let Some(ours) = artifact_type.filter(|artifact_type| [soci::INDEX_V1, soci::INDEX_V2].contains(artifact_type)) {
+    let indexes = [soci::INDEX_V1, soci::INDEX_V2, fine::FINE_INDEX];
+    if let Some(ours) = artifact_type.filter(|artifact_type| indexes.contains(artifact_type)) {
         return Err(Ignored::NotAnImage(ours.to_owned()));
     }
     let manifest = |media_type: &str| media_type.contains(".manifest.") || media_type.contains(".index.");
