@@ -192,6 +192,9 @@ pub fn starts(
     Ok((starts, missing))
 }
 
+/// Why a file of a recorded start is not found: most images have small layers that are not indexed.
+const NOT_INDEXED: &str = "no indexed layer has it (the others are pulled whole)";
+
 /// The index of a layer in a tree, and a range of its tar.
 type Part = (usize, Range<Uncompressed>);
 
@@ -214,7 +217,8 @@ fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<Missing>) {
                     found.parts.extend(part.map(|bytes| (extent.layer.0 as usize, bytes)));
                 }
                 Err(reason) => {
-                    unread.entry(path).or_insert(reason);
+                    let is_there = tree.resolve(path, true).is_ok();
+                    unread.entry(path).or_insert(if is_there { reason } else { NOT_INDEXED.to_owned() });
                 }
             },
         }

@@ -115,6 +115,15 @@ fn paths_lists_and_profiles_become_spans_of_the_layers_that_hold_the_files() {
         said.contains("warning: \"/srv/old\" is not prefetched: no such file or directory: \"/srv/old\""),
         "{said}"
     );
+    let elsewhere = json!({"ms": 1, "path": "srv/small", "layer": "x", "offset": 0, "size": 1, "spans": [0]});
+    std::fs::write(sandbox.path("elsewhere.jsonl"), format!("{profile}\n{elsewhere}\n")).unwrap();
+    let said = sandbox.run(&index(&["--dry-run", "--profile=elsewhere.jsonl", "oci:img:v1"]));
+    assert!(
+        said.contains(
+            "warning: \"srv/small\" is not prefetched: no indexed layer has it (the others are pulled whole)"
+        ),
+        "{said}"
+    );
     std::fs::write(sandbox.path("bad"), "[1]").unwrap();
     let said = sandbox.run(&index(&["--prefetch-list=bad", "oci:img:v1"]));
     assert!(said.contains("error: bad: not a prefetch list: not a JSON array of paths"), "{said}");
