@@ -5,7 +5,8 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::registry::{RegistryError, Repository, Uploaded};
-use super::{Blob, CHUNKS, Destination, Source, StoreError, local};
+use super::stream::CHUNKS;
+use super::{Blob, Destination, Source, StoreError, local};
 use crate::image::Descriptor;
 
 /// The number of attempts to upload a blob.

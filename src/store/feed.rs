@@ -138,14 +138,13 @@ mod tests {
     use std::io;
     use std::sync::mpsc as threads;
 
-    use super::super::Inner;
     use super::*;
     use crate::digest::Digest;
 
     /// A blob whose chunks come from the returned sender.
     fn blob() -> (Sender<io::Result<Bytes>>, Blob) {
         let (chunks, received) = channel(1);
-        (chunks, Blob(Inner::Local { digest: Digest::sha256(b"blob"), chunks: received }))
+        (chunks, Blob::of_chunks(Digest::sha256(b"blob"), received))
     }
 
     /// A blob of `bytes` that arrives in chunks of the given sizes, in turn.

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::cli::shared::hint::{convert_hint, index_hint, store_hint};
 use crate::cli::shared::registry_hint::registry_hint;
-use crate::cli::shared::report::{convert_hint, index_hint, store_hint};
 use crate::hook::backfill::{BackfillError, StateError};
 use crate::hook::job::JobError;
 use crate::hook::journal::JournalError;

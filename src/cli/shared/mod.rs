@@ -9,6 +9,7 @@ pub(super) mod consumer;
 pub(super) mod difference;
 pub(super) mod fine;
 pub(super) mod habits;
+pub(super) mod hint;
 pub(super) mod json;
 pub(super) mod kinds;
 pub(super) mod layers;

@@ -10,7 +10,8 @@ use tokio::task::spawn_blocking;
 
 use super::error::IndexError;
 use super::guide::{Guides, guides};
-use super::model::{IndexOptions, Origin};
+use super::model::Origin;
+use super::options::IndexOptions;
 use super::read::{ReadLayer, read};
 use super::reuse::reuse;
 use super::supply::{BlobKey, BuiltLayer, Layers, Supply, cached, cached_document, keep, keep_document};

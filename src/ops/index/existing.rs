@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 
 use super::listed::ExistingManifest;
-use super::model::{Existing, LayerOutcome, LayerReport, LeftOut, OtherIndex};
+use super::model::{LayerOutcome, LayerReport, LeftOut, OtherIndex};
+use super::options::Existing;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 
 use super::assemble::assemble;
 use super::existing::Decision;
-use super::model::{Gate, IndexOptions, LayerOutcome, LeftOut, Refused, RefusedManifest, Shortfall};
+use super::model::{LayerOutcome, LeftOut, Refused, RefusedManifest, Shortfall};
+use super::options::{Gate, IndexOptions};
 use super::plan::Plan;
 use super::supply::Layers;
 use crate::digest::Digest;

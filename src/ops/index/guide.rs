@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::model::IndexOptions;
+use super::options::IndexOptions;
 use super::supply::ZtocOffer;
 use crate::budget::Charge;
 use crate::digest::Digest;

@@ -1,6 +1,7 @@
 //! Why layers are left out of an index, according to their descriptors.
 
-use super::model::{IndexOptions, LeftOut};
+use super::model::LeftOut;
+use super::options::IndexOptions;
 use crate::image::{Descriptor, LayerKind, NotIndexed};
 use crate::layer::{BlobForm, BuiltZtoc};
 

@@ -37,6 +37,7 @@ mod guide;
 mod left_out;
 mod listed;
 mod model;
+mod options;
 mod plan;
 mod prefetch;
 mod publish;
@@ -46,10 +47,10 @@ mod supply;
 
 pub use error::IndexError;
 pub use model::{
-    Elsewhere, Existing, Gate, IndexOptions, IndexedFine, IndexedImage, IndexedManifest, Kinds, LayerOutcome,
-    LayerReport, LeftOut, ManifestResult, Origin, OtherIndex, Prefetched, PrefetchedLayer, Refused, RefusedManifest,
-    Reuse, Shortfall, ZtocFacts,
+    IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, Origin, OtherIndex,
+    Prefetched, PrefetchedLayer, Refused, RefusedManifest, Shortfall, ZtocFacts,
 };
+pub use options::{Elsewhere, Existing, Gate, IndexOptions, Kinds, Reuse};
 
 pub(in crate::ops) use assemble::{IndexedZtoc, assemble};
 pub(in crate::ops) use build::{LayersToBuild, ztocs};

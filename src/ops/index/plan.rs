@@ -8,7 +8,8 @@ use super::existing::{CandidateLayer, Decision, DestinationContent, DestinationI
 use super::fine::FinePlan;
 use super::left_out::{left_out, mislabelled};
 use super::listed::find;
-use super::model::{Existing, IndexOptions, LeftOut, Origin};
+use super::model::{LeftOut, Origin};
+use super::options::{Existing, IndexOptions};
 use super::prefetch::{OldList, old_lists};
 use super::supply::{BlobKey, Own, Supply, ZtocOffer, cached};
 use crate::digest::Digest;

@@ -9,9 +9,8 @@ use bytes::Bytes;
 use super::assemble::{IndexedZtoc, assemble};
 use super::error::IndexError;
 use super::existing::{Decision, DestinationIndex, others, outdoes, outdone};
-use super::model::{
-    IndexOptions, IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, OtherIndex, Prefetched,
-};
+use super::model::{IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, OtherIndex, Prefetched};
+use super::options::IndexOptions;
 use super::plan::{Plan, is_whole};
 use super::prefetch::{Artifact, OldList, prefetch_artifacts};
 use super::supply::Layers;

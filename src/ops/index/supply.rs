@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::model::{IndexOptions, Origin};
+use super::model::Origin;
+use super::options::IndexOptions;
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
 use crate::fine::{self, EncodedFine};

@@ -9,7 +9,8 @@ use reqwest::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, ETAG, Head
 use super::auth::Access;
 use super::client::Repository;
 use super::error::{Asked, RegistryError};
-use super::http::{Request, Response};
+use super::http::Request;
+use super::response::Response;
 use super::retry::Retry;
 use super::transport::TransportError;
 use crate::digest::{Digest, Hasher};

@@ -1,4 +1,4 @@
-//! Sends a single HTTP request and receives its response, with a limit for every wait. Other
+//! Sends a single HTTP request and receives the headers of its response, with a limit for every wait. Other
 //! modules decide which hosts to contact, with which authorization, and whether to retry.
 
 use std::collections::HashSet;
@@ -6,31 +6,29 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::stream;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Method, StatusCode, redirect};
+use reqwest::{Method, redirect};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout};
-use tracing::debug;
+use tokio::time::sleep;
 use url::Url;
 
-use super::TARGET;
 use super::address::{base_url, same_origin};
-use super::backoff::{RetryBudget, parse_retry_after};
+use super::backoff::RetryBudget;
 use super::config::{ClientConfig, Limits};
-use super::error::{Answer, Asked, CredentialOrigin, RegistryError, shown};
+use super::error::{Asked, RegistryError, shown};
 use super::gate::{Reach, Resolver, refuse_address};
 use super::one_line::one_line;
 use super::outage::Outages;
 use super::proxy::Proxies;
+use super::response::Response;
 use super::tls::Tls;
+use super::trail::Trail;
 use super::transport::{RequestContext, TransportError};
-use crate::progress::{Progress, ProgressEvent, causes};
+use crate::progress::{Progress, ProgressEvent};
 use crate::store::Traffic;
 
-/// The size limit of an error response's body in bytes.
-const ERROR_BODY: u64 = 64 << 10;
 /// How many warnings of registries are passed on in a run.
 const WARNINGS: usize = 16;
 /// The size of the pieces in which a body is sent, in bytes, to observe its progress.
@@ -267,9 +265,8 @@ impl Http {
             Ok((inner, asked, context)) => {
                 trail.status = Some(inner.status().as_u16());
                 self.pass_on_warnings(&asked, inner.headers());
-                let (url, pace) = (request.url.clone(), Pace::new(&self.limits));
-                let (idle, all) = (self.limits.idle, Arc::clone(&self.common.received));
-                Ok(Response { url, asked, shown: None, inner, pace, idle, context, trail, all })
+                let received = Arc::clone(&self.common.received);
+                Ok(Response::new(inner, request.url.clone(), asked, context, trail, &self.limits, received))
             }
             Err(error) => Err(trail.failed(error)),
         }
@@ -360,252 +357,4 @@ fn pieces(body: &Bytes, taken: &Arc<AtomicU64>) -> reqwest::Body {
         taken.fetch_add(piece.len() as u64, Ordering::Relaxed);
         Ok::<_, std::convert::Infallible>(piece)
     })))
-}
-
-/// Logs a request when it is over: when its response was read or dropped.
-struct Trail {
-    asked: Asked,
-    begun: Instant,
-    /// `basic` or `bearer`, if it carries authorization.
-    auth: Option<&'static str>,
-    /// Whether its authorization was used before.
-    reused: Option<bool>,
-    status: Option<u16>,
-    /// The number of bytes in its body, and of those received in the response.
-    sent: u64,
-    received: u64,
-    error: Option<String>,
-}
-
-impl Trail {
-    fn new(request: &Request, authorization: Option<&Authorization>, asked: &Asked) -> Trail {
-        let value = authorization.map(|shown| &shown.value).or(request.headers.get(header::AUTHORIZATION));
-        let auth = value.map(|value| if value.as_bytes().starts_with(b"Bearer ") { "bearer" } else { "basic" });
-        let (asked, reused) = (asked.clone(), authorization.map(|shown| !shown.is_new));
-        Trail { asked, begun: Instant::now(), auth, reused, status: None, sent: 0, received: 0, error: None }
-    }
-
-    fn failed(&mut self, error: RegistryError) -> RegistryError {
-        self.error = Some(causes(&error));
-        error
-    }
-}
-
-impl Drop for Trail {
-    fn drop(&mut self) {
-        let (method, url) = self.asked.parts();
-        debug!(
-            name: "request", target: TARGET,
-            method,
-            url,
-            status = self.status,
-            ms = (self.begun.elapsed().as_secs_f64() * 1e4).round() / 10.0,
-            bytes = self.received,
-            sent = (self.sent > 0).then_some(self.sent),
-            attempt = self.asked.attempt(),
-            auth = self.auth,
-            reused = self.reused,
-            error = self.error,
-        );
-    }
-}
-
-/// A response whose headers have arrived.
-pub(super) struct Response {
-    /// Where it came from, after redirects.
-    pub url: Url,
-    pub asked: Asked,
-    /// The credentials that the request carried, if this response may be about them.
-    pub shown: Option<CredentialOrigin>,
-    inner: reqwest::Response,
-    pace: Pace,
-    idle: Duration,
-    context: RequestContext,
-    trail: Trail,
-    /// The number of bytes in all responses.
-    all: Arc<AtomicU64>,
-}
-
-impl Response {
-    pub(super) fn status(&self) -> StatusCode {
-        self.inner.status()
-    }
-
-    pub(super) fn headers(&self) -> &HeaderMap {
-        self.inner.headers()
-    }
-
-    /// The value of a header, if it exists and is text.
-    pub(super) fn text(&self, name: impl header::AsHeaderName) -> Option<&str> {
-        self.headers().get(name).and_then(|value| value.to_str().ok())
-    }
-
-    pub(super) fn content_length(&self) -> Option<u64> {
-        self.text(header::CONTENT_LENGTH).and_then(|length| length.trim().parse().ok())
-    }
-
-    /// The media type without its parameters, in lower case. Empty if there is none.
-    pub(super) fn media_type(&self) -> String {
-        let value = self.text(header::CONTENT_TYPE).unwrap_or_default();
-        value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
-    }
-
-    /// The next bytes of the body.
-    pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
-        let chunk = self.next_chunk().await.map_err(|error| self.trail.failed(error))?;
-        let length = chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
-        self.trail.received += length;
-        self.all.fetch_add(length, Ordering::Relaxed);
-        Ok(chunk)
-    }
-
-    async fn next_chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
-        let begun = Instant::now();
-        let chunk = match timeout(self.idle, self.inner.chunk()).await {
-            Ok(Ok(chunk)) => chunk,
-            Ok(Err(error)) => {
-                let source = TransportError::new(error, &self.context);
-                return Err(RegistryError::Transport { asked: self.asked.clone(), source });
-            }
-            Err(_) => {
-                let awaited = "the next bytes of the body";
-                return Err(RegistryError::Timeout { asked: self.asked.clone(), awaited, within: self.idle });
-            }
-        };
-        let length = chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
-        if chunk.is_some() && self.pace.is_too_slow(begun.elapsed(), length) {
-            return Err(RegistryError::Slow { asked: self.asked.clone(), slowest: self.pace.slowest });
-        }
-        Ok(chunk)
-    }
-
-    /// The whole body, if it has at most `limit` bytes. No more than that is read.
-    pub(super) async fn bytes(mut self, limit: u64) -> Result<Bytes, RegistryError> {
-        let too_large = |asked: &Asked| RegistryError::TooLarge { asked: asked.clone(), limit };
-        if self.content_length().is_some_and(|length| length > limit) {
-            return Err(too_large(&self.asked));
-        }
-        let mut body = BytesMut::new();
-        while let Some(chunk) = self.chunk().await? {
-            if (body.len() + chunk.len()) as u64 > limit {
-                return Err(too_large(&self.asked));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(body.freeze())
-    }
-
-    /// Returns this response if it has one of the statuses, otherwise an error.
-    pub(super) async fn expect(self, statuses: &[u16]) -> Result<Response, RegistryError> {
-        if statuses.contains(&self.status().as_u16()) { Ok(self) } else { Err(self.refusal().await) }
-    }
-
-    /// Returns this response unless it is a web page: proxies and sign-in pages answer everything
-    /// with 200 and HTML. An empty body is accepted, because some registries declare it as HTML.
-    pub(super) fn no_web_page(self, instead_of: &str) -> Result<Response, RegistryError> {
-        if self.status() == 200 && self.media_type() == "text/html" && self.content_length() != Some(0) {
-            let what = format!("a web page came instead of {instead_of}");
-            return Err(RegistryError::Protocol { asked: self.asked, what });
-        }
-        Ok(self)
-    }
-
-    /// Converts this response to an error, with the codes and message in its body as far as it
-    /// arrives.
-    pub(super) async fn refusal(mut self) -> RegistryError {
-        let date = self.text(header::DATE);
-        let retry_after = self.text(header::RETRY_AFTER).and_then(|value| parse_retry_after(value, date));
-        let (asked, status) = (self.asked.clone(), self.status());
-        let mut body = Vec::new();
-        while let Ok(Some(chunk)) = self.chunk().await {
-            let room = (ERROR_BODY as usize).saturating_sub(body.len());
-            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-            if room <= chunk.len() {
-                break;
-            }
-        }
-        let (codes, message) = explain(&body);
-        let shown = self.shown;
-        RegistryError::Answer(Box::new(Answer { asked, status, codes, message, retry_after, shown }))
-    }
-}
-
-/// The codes and message in an error body: the distribution spec's JSON, a token service's JSON, or
-/// the first line of anything else.
-fn explain(body: &[u8]) -> (Vec<String>, String) {
-    #[derive(serde::Deserialize)]
-    struct Body {
-        #[serde(default)]
-        errors: Vec<One>,
-        // Token services: docker's `details`, RFC 6749's `error` and `error_description`.
-        details: Option<String>,
-        error: Option<String>,
-        error_description: Option<String>,
-    }
-    #[derive(serde::Deserialize)]
-    struct One {
-        code: Option<String>,
-        message: Option<String>,
-    }
-    let Ok(body) = serde_json::from_slice::<Body>(body) else {
-        return (Vec::new(), one_line(&String::from_utf8_lossy(body), 200));
-    };
-    let codes = body.errors.iter().filter_map(|e| e.code.as_deref()).chain(body.error.as_deref());
-    let codes = codes.take(16).map(|code| one_line(code, 60)).collect();
-    let message = body.errors.iter().find_map(|e| e.message.as_deref());
-    let message = message.or(body.error_description.as_deref()).or(body.details.as_deref()).unwrap_or_default();
-    (codes, one_line(message, 200))
-}
-
-/// Detects bodies that arrive too slowly. Only the time spent waiting for them counts.
-struct Pace {
-    slowest: u64,
-    over: Duration,
-    waited: Duration,
-    bytes: u64,
-}
-
-impl Pace {
-    fn new(limits: &Limits) -> Pace {
-        Pace { slowest: limits.slowest, over: limits.idle, waited: Duration::ZERO, bytes: 0 }
-    }
-
-    fn is_too_slow(&mut self, waited: Duration, bytes: u64) -> bool {
-        self.waited += waited;
-        self.bytes += bytes;
-        if self.waited < self.over {
-            return false;
-        }
-        let too_slow = (self.bytes as f64) < self.slowest as f64 * self.waited.as_secs_f64();
-        self.waited = Duration::ZERO;
-        self.bytes = 0;
-        too_slow
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn error_bodies_of_every_kind() {
-        let (codes, message) =
-            explain(br#"{"errors":[{"code":"DENIED","message":"no\nquota","detail":{}},{"code":"X"}]}"#);
-        assert_eq!((codes, message.as_str()), (vec!["DENIED".into(), "X".into()], "no"));
-        let (codes, message) = explain(br#"{"error":"invalid_grant","error_description":"expired"}"#);
-        assert_eq!((codes, message.as_str()), (vec!["invalid_grant".into()], "expired"));
-        assert_eq!(explain(br#"{"details":"wrong password"}"#).1, "wrong password");
-        assert_eq!(explain(b"<html>\x1b[2J\n<body>").1, "<html>\\u{1b}[2J");
-        assert_eq!(explain(b"").1, "");
-        assert_eq!(explain(b"\xff\xfe").1, "\u{fffd}\u{fffd}");
-    }
-
-    #[test]
-    fn a_trickle_is_too_slow_and_a_pause_of_the_reader_is_not() {
-        let mut pace = Pace { slowest: 1024, over: Duration::from_secs(60), waited: Duration::ZERO, bytes: 0 };
-        assert!(!(0..59).any(|_| pace.is_too_slow(Duration::from_secs(1), 1)));
-        assert!(pace.is_too_slow(Duration::from_secs(1), 1));
-        assert!(!(0..600).any(|_| pace.is_too_slow(Duration::from_secs(1), 2000)));
-        assert!(!(0..600).any(|_| pace.is_too_slow(Duration::from_millis(1), 1)));
-    }
 }

@@ -7,7 +7,8 @@
 //! | `session`, `places` | a registry: authorization, redirects and retries for each request |
 //! | `auth`, `credentials`, `helper` | the authorization of requests, and its sources |
 //! | `retry`, `outage` | when to retry |
-//! | `http`, `proxy`, `address`, `gate` | a single request and its response; proxies; allowed hosts |
+//! | `http`, `response`, `trail` | a single request, its response, and its line in the log |
+//! | `proxy`, `address`, `gate` | proxies and allowed hosts |
 //! | `tls`, `certs_d`, `verifier` | trusted authorities, and client certificates |
 //! | `config`, `error`, `transport` | settings and errors |
 //!
@@ -41,9 +42,11 @@ mod parallel;
 mod places;
 mod proxy;
 mod referrers;
+mod response;
 mod retry;
 mod session;
 mod tls;
+mod trail;
 mod transport;
 mod uploads;
 mod verifier;

@@ -15,9 +15,10 @@ use super::address::{base_url, is_loopback, refuse_detour, same_origin};
 use super::auth::{Authorizer, Scope};
 use super::config::ClientConfig;
 use super::error::{Asked, RegistryError, is_transient_status, shown};
-use super::http::{Common, Http, Request, Response};
+use super::http::{Common, Http, Request};
 use super::places::RecentPlaces;
 use super::referrers::ReferrersApi;
+use super::response::Response;
 use super::retry::Retry;
 use super::transport::TransportKind;
 

@@ -11,6 +11,7 @@
 //! the bytes of files. [`record`] stores a map. [`prove`] checks a ztoc against its layer, which it
 //! decodes with other decoders.
 
+mod body;
 mod consumer;
 mod contents;
 mod fine;
@@ -24,6 +25,7 @@ pub mod parallel;
 pub mod prove;
 pub mod record;
 mod scan;
+mod scanned;
 mod slices;
 pub mod span;
 pub mod spans;
@@ -37,7 +39,8 @@ pub use indexer::LayerIndexer;
 pub use lenient::Notes;
 pub use map::{LayerMap, Starts};
 pub use model::{BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, TOOL_IDENTIFIER};
-pub use scan::{MappedLayer, ReadOptions};
+pub use scan::ReadOptions;
+pub use scanned::MappedLayer;
 pub use slices::KeepSpans;
 pub use spans::are_chosen;
 pub(crate) use tree::below_root;

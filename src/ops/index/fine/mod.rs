@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use super::error::IndexError;
 use super::existing::{Decision, ExistingIndex, decide_seen};
 use super::listed::{ExistingManifest, find};
-use super::model::{Existing, IndexOptions};
+use super::options::{Existing, IndexOptions};
 use super::plan::{are_there, unservable};
 use crate::digest::{Algorithm, Digest};
 use crate::image::Descriptor;

@@ -16,7 +16,8 @@ use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
 
 use super::existing::builds_alike;
-use super::model::{Existing, IndexOptions, Origin};
+use super::model::Origin;
+use super::options::{Existing, IndexOptions};
 use super::supply::{BuiltLayer, Layers, Supply, ZtocOffer};
 use crate::digest::Digest;
 use crate::image::Descriptor;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 
-use super::super::model::{Elsewhere, IndexOptions, Origin};
+use super::super::model::Origin;
+use super::super::options::{Elsewhere, IndexOptions};
 use super::super::supply::{Own, Supply, ZtocOffer};
 use super::may_fit;
 use super::tags;

@@ -11,7 +11,8 @@ mod ahead;
 mod cut;
 
 use super::hashes::{LayerHashes, ScannedSpans};
-use super::scan::{LayerScan, Scanned};
+use super::scan::LayerScan;
+use super::scanned::Scanned;
 use super::{IndexedLayer, LayerError, LayerOptions, MappedLayer, ReadOptions};
 use crate::budget::{Budget, Charge};
 use crate::digest::Digest;

@@ -1,0 +1,302 @@
+//! What is done with the bytes of a layer's blob, by its format.
+
+use std::sync::mpsc::Receiver;
+
+use super::contents::{Contents, EntryPolicy};
+use super::fine::{FineGzip, FineMade, FinePlain};
+use super::hashes::{ScannedSpans, SpanStarts};
+use super::lenient::Notes;
+use super::model::NoZtoc;
+use super::scan::ReadOptions;
+use super::scanned::ValidLayer;
+use super::slices::{GzipSlices, Slices};
+use super::spans::{GzipSpans, PlainSpans};
+use super::{LayerError, Starts, Unservable, UnservableCode};
+use crate::budget::Charge;
+use crate::codec::Used;
+use crate::codec::gzip::{BlockStart, GzipReader, Sink};
+use crate::codec::sniff::Format;
+use crate::codec::stretch::{HandedOver, Stretch};
+use crate::codec::zstd::ZstdReader;
+use crate::digest::Digest;
+use crate::offset::Compressed;
+use crate::ztoc::{Checkpoints, MAX_ENCODED};
+
+/// What reads the blob.
+pub(super) enum LayerBody {
+    /// Too few bytes to know the format.
+    Unknown(Vec<u8>),
+    Gzip(Box<GzipBody>),
+    Plain(Box<PlainBody>),
+    Zstd(Box<ZstdReader>, Box<WholeBody>),
+    /// A format without ztocs: only digest and size are checked.
+    Unread(Unservable),
+    /// A format that cannot be read here.
+    Failed(LayerError),
+}
+
+pub(super) struct GzipBody {
+    pub reader: GzipReader,
+    pub sink: GzipSink,
+}
+
+pub(super) struct GzipSink {
+    contents: Contents,
+    spans: GzipSpans,
+    /// Present if a fine document is collected.
+    fine: Option<FineGzip>,
+    slices: Option<GzipSlices>,
+}
+
+pub(super) struct PlainBody {
+    contents: Contents,
+    spans: PlainSpans,
+    fine: Option<FinePlain>,
+    /// If present, also hashes the spans.
+    slices: Option<Slices>,
+}
+
+/// The tar of a blob that has no spans itself: spans are cut from the tar.
+pub(super) struct WholeBody {
+    contents: Contents,
+    span_size: u64,
+    slices: Slices,
+}
+
+impl LayerBody {
+    pub(super) fn to_publish(format: Format, span_size: u64, fine: bool, memory: Charge) -> LayerBody {
+        let compressed = match format {
+            Format::Gzip => {
+                let fine = fine.then(FineGzip::new);
+                return LayerBody::gzip(EntryPolicy::Strict, span_size, fine, None, memory);
+            }
+            Format::Plain => {
+                let fine = fine.then(FinePlain::default);
+                return LayerBody::plain(EntryPolicy::Strict, span_size, fine, None, memory);
+            }
+            Format::Zstd => "zstd",
+            Format::Foreign(name) => name,
+        };
+        LayerBody::Unread(not_read_lazily(compressed))
+    }
+
+    pub(super) fn to_read(format: Format, options: ReadOptions, hashed: Receiver<Digest>, memory: Charge) -> LayerBody {
+        let ReadOptions { span_size, whole_span_size, keeper, keeps_plain } = options;
+        let policy = EntryPolicy::Lenient(Notes::default());
+        match format {
+            Format::Gzip => {
+                let slices = keeper.map(|keeper| GzipSlices::new(Some(keeper), hashed));
+                LayerBody::gzip(policy, span_size, None, slices, memory)
+            }
+            Format::Plain => {
+                let slices = keeper.filter(|_| keeps_plain).map(|keeper| Slices::new(span_size, Some(keeper)));
+                LayerBody::plain(policy, span_size, None, slices, memory)
+            }
+            Format::Zstd => {
+                let (contents, slices) = (Contents::new(policy, memory), Slices::new(whole_span_size, keeper));
+                let body = WholeBody { contents, span_size: whole_span_size, slices };
+                match ZstdReader::new() {
+                    Ok(reader) => LayerBody::Zstd(Box::new(reader), Box::new(body)),
+                    Err(error) => LayerBody::Failed(error.into()),
+                }
+            }
+            Format::Foreign(name) => LayerBody::Failed(LayerError::Compression(name)),
+        }
+    }
+
+    fn gzip(
+        policy: EntryPolicy,
+        span_size: u64,
+        fine: Option<FineGzip>,
+        slices: Option<GzipSlices>,
+        memory: Charge,
+    ) -> LayerBody {
+        let (contents, spans) = (Contents::new(policy, memory), GzipSpans::new(span_size));
+        let sink = GzipSink { contents, spans, fine, slices };
+        LayerBody::Gzip(Box::new(GzipBody { reader: GzipReader::new(), sink }))
+    }
+
+    fn plain(
+        policy: EntryPolicy,
+        span_size: u64,
+        fine: Option<FinePlain>,
+        slices: Option<Slices>,
+        memory: Charge,
+    ) -> LayerBody {
+        let (contents, spans) = (Contents::new(policy, memory), PlainSpans::new(span_size));
+        LayerBody::Plain(Box::new(PlainBody { contents, spans, fine, slices }))
+    }
+
+    /// Takes the next bytes of the blob, up to its byte `end`.
+    pub(super) fn push(&mut self, chunk: &[u8], end: Compressed) -> Result<(), LayerError> {
+        match self {
+            LayerBody::Unknown(_) | LayerBody::Unread(_) => Ok(()),
+            LayerBody::Failed(error) => Err(error.clone()),
+            LayerBody::Gzip(body) => body.push(chunk),
+            LayerBody::Plain(body) => {
+                body.contents.push(chunk);
+                if let Some(slices) = &mut body.slices {
+                    slices.push(chunk);
+                }
+                body.contents.check()
+            }
+            LayerBody::Zstd(reader, body) => {
+                body.contents.permit(end);
+                reader.push(chunk, &mut |plain| body.push(plain))
+            }
+        }
+    }
+
+    /// Fails if the decoded bytes are not a tar.
+    pub(super) fn check(&self) -> Result<(), LayerError> {
+        match self {
+            LayerBody::Unknown(_) | LayerBody::Unread(_) => Ok(()),
+            LayerBody::Failed(error) => Err(error.clone()),
+            LayerBody::Gzip(body) => body.sink.contents.check(),
+            LayerBody::Plain(body) => body.contents.check(),
+            LayerBody::Zstd(_, body) => body.contents.check(),
+        }
+    }
+
+    /// The spans that began since the last call. `end` is the number of bytes of the blob so far.
+    pub(super) fn spans(&mut self, end: Compressed) -> ScannedSpans {
+        let found = match self {
+            LayerBody::Unknown(_) => SpanStarts::Undecided,
+            LayerBody::Unread(_) | LayerBody::Failed(_) | LayerBody::Zstd(..) => SpanStarts::Unwanted,
+            LayerBody::Gzip(body) if body.sink.contents.is_refused() => SpanStarts::Unwanted,
+            LayerBody::Gzip(body) => SpanStarts::Starts(body.sink.spans.starts()),
+            LayerBody::Plain(body) if body.contents.is_refused() || body.slices.is_some() => SpanStarts::Unwanted,
+            LayerBody::Plain(body) => SpanStarts::Starts(body.spans.starts(end)),
+        };
+        let fine = match self {
+            LayerBody::Gzip(body) => body.sink.fine.as_mut().map(FineGzip::notes),
+            LayerBody::Plain(body) => body.fine.as_mut().map(|fine| fine.notes(end)),
+            _ => None,
+        };
+        ScannedSpans { found, fine: fine.unwrap_or_default() }
+    }
+
+    pub(super) fn finish(
+        self,
+        span_size: u64,
+        size: u64,
+        span_digests: Vec<Digest>,
+        fine: Option<FineMade>,
+    ) -> Result<ValidLayer, NoZtoc> {
+        match self {
+            // `sniff` has already replaced an unknown body.
+            LayerBody::Unknown(_) => Err(Unservable::new(UnservableCode::Empty, "the blob is empty").into()),
+            LayerBody::Unread(unservable) => Err(unservable.into()),
+            LayerBody::Failed(error) => Err(error.into()),
+            LayerBody::Gzip(body) => Ok(ValidLayer { fine, ..body.finish(span_size, size, span_digests)? }),
+            LayerBody::Plain(body) => {
+                let span_digests = body.slices.map_or(span_digests, Slices::finish);
+                let starts = Starts::InBlob(Checkpoints::Uncompressed { span_size, size });
+                Ok(ValidLayer { listed: body.contents.finish()?, starts, span_digests, size, gzip_members: 0, fine })
+            }
+            LayerBody::Zstd(reader, body) => {
+                reader.finish()?;
+                let WholeBody { contents, span_size, slices } = *body;
+                let (listed, starts) = (contents.finish()?, Starts::Unpacked { span_size });
+                Ok(ValidLayer { listed, starts, span_digests: slices.finish(), size, gzip_members: 0, fine })
+            }
+        }
+    }
+}
+
+impl WholeBody {
+    fn push(&mut self, plain: &[u8]) -> Result<(), LayerError> {
+        self.contents.push(plain);
+        self.slices.push(plain);
+        self.contents.check()
+    }
+}
+
+impl GzipBody {
+    fn push(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
+        self.reader.push(chunk, &mut self.sink)?;
+        self.sink.settle();
+        self.sink.contents.check()
+    }
+
+    pub(super) fn take_over(&mut self, stretch: Stretch) -> HandedOver {
+        let handed_over = stretch.hand_over(&mut self.reader, &mut self.sink);
+        self.sink.settle();
+        handed_over
+    }
+
+    fn finish(mut self, span_size: u64, size: u64, span_digests: Vec<Digest>) -> Result<ValidLayer, NoZtoc> {
+        let end = self.reader.finish()?;
+        self.sink.settle();
+        let trailing = end.trailing.map(|from| format!("non-gzip bytes follow its last member, from byte {from}"));
+        if let Some(trailing) = &trailing {
+            self.sink.contents.note(trailing.clone());
+        }
+        let is_strict = self.sink.contents.is_strict();
+        let listed = self.sink.contents.finish()?;
+        if let Some(reason) = trailing.filter(|_| is_strict) {
+            return Err(Unservable::new(UnservableCode::TrailingBytes, reason).into());
+        }
+        let starts = Starts::InBlob(Checkpoints::Gzip { span_size, list: self.sink.spans.list });
+        Ok(ValidLayer { listed, starts, span_digests, size, gzip_members: end.members, fine: None })
+    }
+}
+
+impl GzipSink {
+    /// Between two calls of the decoder: frees memory that is no longer needed and hands over
+    /// complete spans.
+    fn settle(&mut self) {
+        if self.contents.is_refused() {
+            (self.spans, self.fine, self.slices) = (GzipSpans::new(0), None, None);
+        }
+        if let Some(slices) = &mut self.slices {
+            slices.keep(&self.spans.list);
+        }
+    }
+}
+
+impl Sink for GzipSink {
+    fn output(&mut self, bytes: &[u8]) {
+        self.contents.push(bytes);
+        if let Some(slices) = &mut self.slices {
+            slices.push(bytes);
+        }
+    }
+
+    fn block_start(&mut self, at: BlockStart<'_>) {
+        /// A checkpoint and the digest of its span.
+        const CHECKPOINT: usize = 33 << 10;
+        if self.contents.is_refused() {
+            return;
+        }
+        self.contents.permit(at.input);
+        let before = self.spans.list.len();
+        self.spans.block_start(at);
+        if let Some(fine) = &mut self.fine {
+            fine.block_start(at);
+        }
+        let spans = self.spans.list.len();
+        if spans > before {
+            self.contents.charge_checkpoint(CHECKPOINT);
+        }
+        if spans * CHECKPOINT > MAX_ENCODED {
+            let reason = format!("its checkpoints would exceed {} MiB", MAX_ENCODED >> 20);
+            self.contents.refuse(Unservable::new(UnservableCode::ZtocTooLarge, reason));
+        }
+    }
+
+    fn wants_used(&mut self) -> bool {
+        self.fine.as_mut().is_some_and(FineGzip::wants_used)
+    }
+
+    fn used(&mut self, used: &Used) {
+        if let Some(fine) = &mut self.fine {
+            fine.used(used);
+        }
+    }
+}
+
+pub(super) fn not_read_lazily(compressed: &str) -> Unservable {
+    let reason = format!("it is compressed with {compressed}, which consumers of SOCI indexes do not read lazily");
+    Unservable::new(UnservableCode::Compression, reason)
+}

@@ -1,0 +1,170 @@
+//! The result of a scan: a ztoc and a fine document for publishing, or a map for local reading.
+
+use std::panic::resume_unwind;
+use std::thread;
+
+use super::body::not_read_lazily;
+use super::contents::Listed;
+use super::fine::FineMade;
+use super::lenient::Notes;
+use super::model::NoZtoc;
+use super::{BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerMap, LayerOptions, Outcome, Starts};
+use super::{Unservable, UnservableCode, consumer, record};
+use crate::budget::Charge;
+use crate::digest::Digest;
+use crate::fine::{Codec, FineLayer, FineSpans, SPAN_SIZE, SpanParts};
+use crate::offset::{Compressed, Uncompressed};
+use crate::ztoc::{self, Checkpoints, MAX_ENCODED, VERSION, Ztoc};
+
+/// With at least this many files, another thread saves more than it costs.
+const MANY_FILES: usize = 4096;
+
+/// A layer that was read here, with the map for reading parts of it later.
+pub struct MappedLayer {
+    /// The map by which to read it.
+    pub map: LayerMap,
+    /// Notes taken while reading.
+    pub notes: Notes,
+    /// The memory that the map takes.
+    pub memory: Charge,
+}
+
+/// The result for a blob that was read to its end.
+pub(super) struct Scanned {
+    pub digest: Digest,
+    pub size: u64,
+    pub outcome: Result<ValidLayer, Unservable>,
+}
+
+/// A valid layer with entries and spans.
+pub(super) struct ValidLayer {
+    pub listed: Listed,
+    pub starts: Starts,
+    pub span_digests: Vec<Digest>,
+    /// The size of the blob in bytes.
+    pub size: u64,
+    /// The number of members in the blob; 0 if it is not gzip.
+    pub gzip_members: u64,
+    /// The data of the fine document, if it was requested.
+    pub fine: Option<FineMade>,
+}
+
+impl Scanned {
+    /// For publishing: a ztoc, if consumers could serve the layer from it.
+    ///
+    /// # Errors
+    /// If it does not fit into memory.
+    pub(super) fn publish(self, options: LayerOptions) -> Result<IndexedLayer, LayerError> {
+        let built = self.outcome.map_err(NoZtoc::Unservable).and_then(|sound| sound.build(self.digest, options));
+        let (outcome, fine) = match built {
+            Ok((built, fine)) => (Outcome::Ztoc(built), fine),
+            Err(NoZtoc::Unservable(unservable)) => (Outcome::Unservable(unservable), None),
+            Err(NoZtoc::Broken(error)) => return Err(error),
+        };
+        Ok(IndexedLayer { digest: self.digest, size: self.size, outcome, fine })
+    }
+
+    /// For local reading.
+    ///
+    /// # Errors
+    /// If the layer is too large.
+    pub(super) fn map(self) -> Result<MappedLayer, LayerError> {
+        // In local reading, a verdict can only mean that a limit was exceeded.
+        let sound = self.outcome.map_err(|_| LayerError::TooLarge)?;
+        let ValidLayer { listed, starts, span_digests, size, .. } = sound;
+        let Listed { files, sparse, notes, size: tar_size, memory, .. } = listed;
+        let size = match starts {
+            Starts::InBlob(_) | Starts::Fine(_) => size,
+            Starts::Unpacked { .. } => tar_size,
+        };
+        let (size, tar_end) = (Compressed(size), Uncompressed(tar_size));
+        let map = LayerMap { files, sparse, tar_end, size, starts, span_digests };
+        if record::encoded_size_bound(&map) > MAX_ENCODED {
+            return Err(LayerError::TooLarge);
+        }
+        Ok(MappedLayer { map, notes, memory })
+    }
+}
+
+impl ValidLayer {
+    /// `digest` is the blob's.
+    fn build(self, digest: Digest, options: LayerOptions) -> Result<(BuiltZtoc, Option<FineLayer>), NoZtoc> {
+        /// The memory for judging an entry: its place in a tree.
+        const JUDGED: usize = 96;
+        let ValidLayer { listed, starts, span_digests, size, gzip_members, fine } = self;
+        let blob = digest;
+        let Starts::InBlob(checkpoints) = starts else { return Err(not_read_lazily("zstd").into()) };
+        let Listed { files, end: uncompressed_size, mut memory, .. } = listed;
+        let compressed_size = Compressed(size);
+        let form = match checkpoints {
+            Checkpoints::Gzip { .. } => BlobForm::Gzip { members: Some(gzip_members) },
+            Checkpoints::Uncompressed { .. } => BlobForm::Tar,
+        };
+        memory.grow((files.len() * JUDGED) as u64, || "the tree of its files".to_owned())?;
+        let encoded = ztoc::encoded_size_bound(&files, &checkpoints);
+        if encoded > MAX_ENCODED {
+            let judged = consumer::layer(&files, &checkpoints, compressed_size, uncompressed_size);
+            let reason = format!("its ztoc would exceed {} MiB", MAX_ENCODED >> 20);
+            return Err(judged.err().unwrap_or_else(|| Unservable::new(UnservableCode::ZtocTooLarge, reason)).into());
+        }
+        memory.grow(encoded as u64, || format!("its ztoc of {encoded} bytes"))?;
+        let mut ztoc = Ztoc {
+            version: VERSION.into(),
+            build_tool_identifier: options.build_tool_identifier.into_bytes().into(),
+            compressed_size,
+            uncompressed_size,
+            files,
+            checkpoints,
+            span_digests,
+        };
+        let judge = || consumer::layer(&ztoc.files, &ztoc.checkpoints, compressed_size, uncompressed_size);
+        let (spans, entries) = (ztoc.checkpoints.spans() as u32, ztoc.files.len());
+        let mut files = Vec::new();
+        let (bytes, digest) = if entries < MANY_FILES {
+            judge()?;
+            let bytes = ztoc::encode(&ztoc);
+            let digest = Digest::sha256(&bytes);
+            if fine.is_some() {
+                files = ztoc.files;
+            }
+            (bytes, digest)
+        } else {
+            // For many files each of the two takes long, and the other threads are idle by now.
+            let (judged, bytes) = beside(judge, || ztoc::encode(&ztoc));
+            judged?;
+            if fine.is_some() {
+                files = std::mem::take(&mut ztoc.files);
+            }
+            let (_, digest) = beside(move || drop(ztoc), || Digest::sha256(&bytes));
+            (bytes, digest)
+        };
+        let fine = match fine {
+            // Their memory stays charged until here.
+            Some(FineMade { starts, windows, memory: _charged }) => {
+                let (codec, tar_end) = (codec(form), uncompressed_size);
+                let parts = SpanParts { layer: blob, codec, blob_size: size, tar_end, span_size: SPAN_SIZE, starts };
+                Some(FineLayer::of_groups(files, FineSpans::new(parts)?, windows)?)
+            }
+            None => None,
+        };
+        let (entries, uncompressed_size) = (entries as u64, uncompressed_size.0);
+        Ok((BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, form }, fine))
+    }
+}
+
+/// The codec of a layer in this format.
+fn codec(form: BlobForm) -> Codec {
+    match form {
+        BlobForm::Tar => Codec::Plain,
+        BlobForm::Gzip { .. } => Codec::Gzip,
+    }
+}
+
+/// Runs two functions at the same time.
+fn beside<A: Send, B>(other: impl FnOnce() -> A + Send, this: impl FnOnce() -> B) -> (A, B) {
+    thread::scope(|scope| {
+        let other = scope.spawn(other);
+        let this = this();
+        (other.join().unwrap_or_else(|panic| resume_unwind(panic)), this)
+    })
+}

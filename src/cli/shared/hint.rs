@@ -1,0 +1,250 @@
+//! Hints: what the user can do about an error. They name options, which the library does not know.
+
+use std::error::Error;
+
+use super::quote::quoted;
+use super::registry_hint::registry_hint;
+use super::report::CliError;
+use crate::budget::OverBudget;
+use crate::image::TagError;
+use crate::ops::convert::{ConvertError, are_small};
+use crate::ops::copy::CopyError;
+use crate::ops::diff::DiffError;
+use crate::ops::discover::{DiscoverError, Unusable};
+use crate::ops::doctor::DoctorError;
+use crate::ops::extract::ExtractError;
+use crate::ops::index::{IndexError, Refused, RefusedManifest};
+use crate::ops::inspect::ZtocFailure;
+use crate::ops::open::OpenImageError;
+use crate::ops::prune::PruneError;
+use crate::ops::remove::RemoveError;
+use crate::ops::resolve::ResolveError;
+use crate::ops::verify::VerifyError;
+use crate::rootfs::layers;
+use crate::store::StoreError;
+use crate::store::layout::LayoutError;
+use crate::store::registry::RegistryError;
+
+/// What the user can do about it, if known.
+pub(super) fn hint(error: &CliError) -> Option<String> {
+    if is_over_budget(error) {
+        return Some("raise --max-memory (OCISEEK_MAX_MEMORY) if you trust the image".into());
+    }
+    match error {
+        CliError::Usage(_) => Some("see the command's --help".into()),
+        CliError::LogFilter(_) => Some(
+            "levels are off, error, warn, info, debug and trace; for example: OCISEEK_LOG=ociseek=debug,rustls=trace \
+             (docs/environment.md lists the targets)"
+                .into(),
+        ),
+        CliError::IndexSaved(image) => Some(format!(
+            "push the image (docker push) and index it in the registry, or convert the archive to a SOCI-enabled \
+             image: ociseek convert {} oci:DIR",
+            quoted(image.as_bytes())
+        )),
+        CliError::PushSaved(archive) => Some(format!(
+            "skopeo copy {} docker://NAME compresses the layers, as docker load and docker push do; then run ociseek \
+             convert on NAME, or write to a layout, oci:DIR",
+            quoted(archive.as_bytes())
+        )),
+        CliError::ArchiveHere(file) => Some(format!("to read the file, use oci-archive:{file}")),
+        CliError::Index(error) => index_hint(error),
+        CliError::Convert(error) => convert_hint(error),
+        CliError::Tag(TagError::NoTag(_)) => Some(
+            "add the tag to the image name, REPOSITORY:TAG@DIGEST, or use {digest} (its first 12 digits) instead \
+             of {tag}"
+                .into(),
+        ),
+        CliError::Tag(_) => Some("use another tag for --v2 or --v2-only, such as {tag}-soci".into()),
+        CliError::Discover(error) => discover_hint(error),
+        CliError::Doctor(error) => match &**error {
+            DoctorError::Discover(error) => discover_hint(error),
+            DoctorError::Blob { source, .. } => store_hint(source),
+        },
+        CliError::ReadZtoc(error) => match &**error {
+            ZtocFailure::Fetch(error) => discover_hint(error),
+            ZtocFailure::Decode { .. } => None,
+        },
+        CliError::Open(error) => open_hint(error),
+        CliError::Copy(error) => copy_hint(error),
+        CliError::Diff(error) => match &**error {
+            DiffError::Discover(error) => discover_hint(error),
+            DiffError::NoIndex(_) => Some("create one with ociseek index".into()),
+            DiffError::Ztoc { .. } => None,
+        },
+        CliError::Prune(error) => match &**error {
+            PruneError::Tags(error) => registry_hint(error),
+            _ => None,
+        },
+        CliError::Remove(error) => remove_hint(error),
+        CliError::NoCacheDir => Some("set one with --cache-dir DIR".into()),
+        CliError::NotRemoved { source, .. } => delete_hint(source),
+        CliError::Verify(error) => verify_hint(error),
+        CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists the ztocs".into()),
+        #[cfg(mounts)]
+        CliError::Lazy(error) => error.hint(),
+        #[cfg(feature = "hook")]
+        CliError::Hook(error) => error.hint(),
+        CliError::Store(error) => store_hint(error),
+        CliError::Exists(_) => Some("use --force to replace it".into()),
+        CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
+            Some("use --force to replace existing files, or an empty directory for --output".into())
+        }
+        CliError::Profile { .. } => {
+            Some("ociseek trace IMAGE > FILE records one, and so does ociseek mount --record".into())
+        }
+        CliError::Unservable { .. } => Some("ociseek index leaves out such layers and indexes the others".into()),
+        _ => None,
+    }
+}
+
+/// Whether the memory limit for an image was exceeded.
+fn is_over_budget(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let of_store = |error: &StoreError| {
+            matches!(error, StoreError::Memory(_) | StoreError::Registry(RegistryError::Memory(_)))
+        };
+        if cause.is::<OverBudget>() || cause.downcast_ref::<StoreError>().is_some_and(of_store) {
+            return true;
+        }
+        next = cause.source();
+    }
+    false
+}
+
+pub(crate) fn index_hint(error: &IndexError) -> Option<String> {
+    match error {
+        IndexError::Resolve(ResolveError::NoPlatform { .. }) => {
+            Some("omit --platform to index all platforms of the image".into())
+        }
+        IndexError::BrokenLayer { .. } => Some(
+            "nothing was pushed for this image; if the image can be pulled, the layer was damaged in transit: try again"
+                .into(),
+        ),
+        IndexError::Refused(refused) => refused_hint(refused),
+        IndexError::Resolve(error) => resolve_hint(error),
+        IndexError::Document { source, .. }
+        | IndexError::Referrers { source, .. }
+        | IndexError::ReadLayer { source, .. }
+        | IndexError::Push { source, .. }
+        | IndexError::Attach { source, .. } => store_hint(source),
+        _ => None,
+    }
+}
+
+pub(crate) fn convert_hint(error: &ConvertError) -> Option<String> {
+    match error {
+        ConvertError::Index(error) => index_hint(error),
+        ConvertError::NoPlatform { .. } => Some("omit --platform to index all platforms of the image".into()),
+        ConvertError::NothingToIndex { layers } if are_small(layers) => {
+            Some("all layers are small and faster to pull whole; --min-layer-size 0 indexes them anyway".into())
+        }
+        ConvertError::SourceTag { .. } => {
+            Some("use another tag, or --replace-tag, which leaves the original reachable only by its digest".into())
+        }
+        error => error.store().and_then(store_hint),
+    }
+}
+
+/// An existing index is checked as it is.
+fn refused_hint(refused: &Refused) -> Option<String> {
+    let stays = |m: &RefusedManifest| m.stays.is_some() && !m.shortfalls.is_empty();
+    refused.manifests.iter().any(stays).then(|| "--existing replace rebuilds the existing index".into())
+}
+
+fn open_hint(error: &OpenImageError) -> Option<String> {
+    match error {
+        OpenImageError::Discover(error) => discover_hint(error),
+        OpenImageError::Config { source, .. } | OpenImageError::Layer(layers::OpenError::Read { source, .. }) => {
+            store_hint(source)
+        }
+        OpenImageError::Tree(_) => Some("ociseek ls --layer N lists the files of one layer".into()),
+        _ => None,
+    }
+}
+
+fn copy_hint(error: &CopyError) -> Option<String> {
+    match error {
+        CopyError::Find(source)
+        | CopyError::Read { source, .. }
+        | CopyError::Referrers { source, .. }
+        | CopyError::Blob { source, .. }
+        | CopyError::Push { source, .. }
+        | CopyError::Tag { source, .. } => store_hint(source),
+        CopyError::Json { .. } | CopyError::Schema1(_) | CopyError::Size { .. } | CopyError::TooMany => None,
+    }
+}
+
+fn remove_hint(error: &RemoveError) -> Option<String> {
+    match error {
+        RemoveError::Resolve(error) => resolve_hint(error),
+        RemoveError::List { source, .. } | RemoveError::Read { source, .. } | RemoveError::Unlist { source, .. } => {
+            store_hint(source)
+        }
+        RemoveError::Version2(_) => None,
+    }
+}
+
+/// Many registries do not delete manifests unless they are configured to.
+fn delete_hint(error: &StoreError) -> Option<String> {
+    match error {
+        StoreError::Registry(error) if matches!(error.status(), Some(405 | 501)) => Some(format!(
+            "{} does not allow deleting manifests: enable it (distribution: REGISTRY_STORAGE_DELETE_ENABLED=true), \
+             or use the registry's own tool",
+            error.host().unwrap_or("the registry")
+        )),
+        _ => store_hint(error),
+    }
+}
+
+fn verify_hint(error: &VerifyError) -> Option<String> {
+    match error {
+        VerifyError::Discover(error) => discover_hint(error),
+        VerifyError::NoIndex(_) => Some("create one with ociseek index".into()),
+        VerifyError::Saved => Some("omit --quick and --index".into()),
+        VerifyError::Listing { source, .. }
+        | VerifyError::Config { source, .. }
+        | VerifyError::Index { source, .. }
+        | VerifyError::Signatures { source, .. }
+        | VerifyError::Prefetch { source, .. }
+        | VerifyError::Document { source, .. }
+        | VerifyError::Layer { source, .. } => store_hint(source),
+        VerifyError::Memory { .. } | VerifyError::DocumentMemory { .. } | VerifyError::Thread { .. } => None,
+    }
+}
+
+fn discover_hint(error: &DiscoverError) -> Option<String> {
+    match error {
+        DiscoverError::Resolve(error) => resolve_hint(error),
+        DiscoverError::Index { source: Unusable::Fetch(source), .. } | DiscoverError::Ztoc { source, .. } => {
+            store_hint(source)
+        }
+        DiscoverError::Index { .. } => Some("ociseek inspect lists the image's indexes".into()),
+        DiscoverError::ZtocTooLarge { .. } => None,
+    }
+}
+
+fn resolve_hint(error: &ResolveError) -> Option<String> {
+    match error {
+        ResolveError::Find(source) | ResolveError::Document { source, .. } => store_hint(source),
+        ResolveError::NoPlatform { .. } => Some("choose one of the image's platforms with --platform".into()),
+        _ => None,
+    }
+}
+
+pub(crate) fn store_hint(error: &StoreError) -> Option<String> {
+    match error {
+        StoreError::Registry(error) => registry_hint(error),
+        StoreError::Local(LayoutError::NoImage { .. }) => Some(
+            "what ociseek index --output oci:DIR writes is an index without its image: name the image that it \
+             was made for"
+                .into(),
+        ),
+        StoreError::Local(_)
+        | StoreError::Read { .. }
+        | StoreError::Range { .. }
+        | StoreError::Thread
+        | StoreError::Memory(_) => None,
+    }
+}
