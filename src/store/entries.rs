@@ -12,6 +12,8 @@ use tempfile::NamedTempFile;
 
 /// The prefix of files that are being written.
 const TEMPORARY: &str = ".tmp-";
+/// How entries are opened.
+pub(crate) const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 /// After this time, a temporary file belongs to no running process. A file that is further in the
 /// future than this is from before the clock was set back.
 const STALE: Duration = Duration::from_secs(60 * 60);
@@ -33,8 +35,11 @@ pub(crate) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
 /// Opens a regular file of our own user with at most `most` bytes. Refuses everything else, does
 /// not follow symbolic links, and does not wait for a FIFO.
 pub(crate) fn open_entry(path: &Path, most: u64) -> io::Result<(File, u64)> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    own_entry(File::from(rustix::fs::open(path, OPEN, Mode::empty())?), most)
+}
+
+/// An entry's file that was opened with [`OPEN`], if it is what [`open_entry`] accepts.
+pub(crate) fn own_entry(file: File, most: u64) -> io::Result<(File, u64)> {
     let metadata = file.metadata()?;
     // The digest protects against damage, not against other users who may write here.
     let foreign = metadata.uid() != rustix::process::geteuid().as_raw();

@@ -1,16 +1,29 @@
 //! Images that the kernel mounts through their fine indexes: everything is as packed.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, mpsc};
+
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::SpanId;
+use ociseek::ops::open::{OpenOptions, open};
+use ociseek::progress::{Progress, Silent};
+use ociseek::rootfs::cache::SpanCache;
+use ociseek::rootfs::fuse::{FuseOptions, Mounted};
+use ociseek::rootfs::layers::Caches;
+use ociseek::store::Source;
+use ociseek::store::blob::Target;
+use ociseek::store::cache::ZtocCache;
+use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::{Value, json};
 
 use crate::mount::everything;
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::fine;
-use crate::support::mounts::{Clean, Serving, assert_same, can_mount, compressed, packed, seen};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox};
+use crate::support::mounts::{Clean, PATIENCE, Serving, assert_same, can_mount, compressed, packed, seen};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
 
 /// Adds an image with this tar to the registry, with a fine index of small spans.
 fn push(registry: &Faulty, tar: &[u8]) {
@@ -80,4 +93,72 @@ async fn a_mount_by_a_fine_index_is_what_was_packed() {
         (&again["phases"]["start"]["requests"], &again["phases"]["reading"]["requests"]),
         (&json!(0), &json!(0))
     );
+}
+
+/// The bytes of a file at an offset, from a thread of its own. The kernel reads nothing else.
+fn read_at(path: &std::path::Path, at: u64) -> mpsc::Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel();
+    let file = File::open(path).unwrap();
+    std::thread::spawn(move || {
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+        let mut bytes = vec![0; 4096];
+        file.read_exact_at(&mut bytes, at).unwrap();
+        sender.send(bytes)
+    });
+    receiver
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_is_in_memory_is_read_while_all_workers_are_busy_and_other_reads_wait() {
+    if !can_mount() {
+        return;
+    }
+    const FILES: usize = 20;
+    let sandbox = Sandbox::new();
+    let _clean = Clean(&sandbox);
+    let mnt = sandbox.path("mnt");
+    std::fs::create_dir(&mnt).unwrap();
+    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let tar = tar(1, FILES, 200_000);
+    push(&registry, &tar);
+
+    let progress: Arc<dyn Progress> = Arc::new(Silent);
+    let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
+    let source = Source::Registry(Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap());
+    let ztocs = ZtocCache::open(None, Arc::clone(&progress));
+    let caches = Caches { ztocs, spans: SpanCache::open(None, 0, Arc::clone(&progress)) };
+    let workers = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let opening = async move {
+        open(&source, &Target::Tag("v1".into()), &OpenOptions::default(), &caches, &progress).await.unwrap()
+    };
+    let image = workers.spawn(opening).await.unwrap();
+    tokio::task::block_in_place(|| {
+        let (tree, content) = (Arc::clone(&image.tree), image.content.clone());
+        let options = FuseOptions::default();
+        let mounted = Mounted::new(tree, content, &mnt, &options, workers.handle().clone()).unwrap();
+        let file = |number: usize| mnt.join(format!("dir1/file{number}"));
+        let first = read_at(&file(0), 0).recv_timeout(PATIENCE).unwrap();
+
+        let (busy, is_busy) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        workers.spawn(async move {
+            busy.send(()).unwrap();
+            let _ = released.recv();
+        });
+        is_busy.recv_timeout(PATIENCE).unwrap();
+        // More than there are threads that receive requests.
+        let waiting: Vec<_> = (1..FILES).map(|number| read_at(&file(number), 100_000)).collect();
+        let second = read_at(&file(0), 8192).recv_timeout(PATIENCE);
+        let is_early = waiting.iter().any(|read| read.try_recv().is_ok());
+        drop(release);
+        for read in waiting {
+            read.recv_timeout(PATIENCE).unwrap();
+        }
+        drop(mounted);
+        let start = tar.windows(4096).position(|bytes| bytes == first).unwrap();
+        assert!(second.expect("it is in memory") == tar[start + 8192..start + 12288]);
+        assert!(!is_early, "nobody fetched them");
+    });
+    drop(image);
+    workers.shutdown_background();
 }

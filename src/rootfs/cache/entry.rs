@@ -1,7 +1,6 @@
 //! The file of an entry: the digest of the head; the head with key, size, and digests of the
 //! pieces; the pieces.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -51,19 +50,20 @@ impl EntryLayout {
     }
 }
 
-/// None if the file was not written for this key and layout.
+/// The pieces of an entry whose file has `length` bytes. None if `fill` cannot read the bytes at an
+/// offset of the file, or if the file was not written for this key and layout.
 pub(super) fn read(
-    file: &File,
     length: u64,
     key: &SpanKey,
     layout: &EntryLayout,
     pieces: Range<u32>,
+    fill: impl Fn(&mut [u8], u64) -> Option<()>,
 ) -> Option<Vec<Bytes>> {
     if length != layout.file_size() {
         return None;
     }
     let mut head = vec![0; usize::try_from(layout.start()).ok()?];
-    file.read_exact_at(&mut head, 0).ok()?;
+    fill(&mut head, 0)?;
     let (digest, rest) = head.split_at_checked(DIGEST)?;
     if Digest::sha256(rest).as_bytes() != digest || rest.get(..DIGEST)? != key.bytes() {
         return None;
@@ -73,7 +73,7 @@ pub(super) fn read(
         .map(|number| {
             let range = layout.piece(number);
             let mut piece = BytesMut::zeroed(usize::try_from(range.end - range.start).ok()?);
-            file.read_exact_at(&mut piece, layout.start() + range.start).ok()?;
+            fill(&mut piece, layout.start() + range.start)?;
             let at = number as usize * DIGEST;
             (Digest::sha256(&piece).as_bytes() == digests.get(at..at + DIGEST)?).then(|| piece.freeze())
         })

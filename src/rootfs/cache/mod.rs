@@ -6,12 +6,14 @@
 //! nothing is synced: a file gets its name by renaming, and a damaged one does not match its
 //! digests and is dropped.
 
+mod at_once;
 mod entry;
 mod key;
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +28,7 @@ pub use key::SpanKey;
 
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::cache::TARGET;
-use crate::store::entries::{drop_entry, evict, make_dir, open_entry, temporary};
+use crate::store::entries::{drop_entry, evict, make_dir, open_entry, own_entry, temporary};
 use entry::EntryLayout;
 
 /// The default limit for all entries together, in bytes: 4 GiB, enough for a few large images.
@@ -105,13 +107,13 @@ impl SpanCache {
     }
 
     /// The pieces with these numbers of a span of `size` bytes. A piece has [`PIECE`] bytes; the
-    /// last one of a span may be shorter.
+    /// last one of a span may be shorter. A damaged entry is dropped.
     pub fn read(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
         let path = self.path(key)?;
         let layout = EntryLayout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
         match open_entry(&path, layout.file_size()) {
             Ok((file, length)) => {
-                let found = entry::read(&file, length, key, &layout, pieces);
+                let found = entry::read(length, key, &layout, pieces, |bytes, at| file.read_exact_at(bytes, at).ok());
                 match &found {
                     Some(_) => touch(&file),
                     None => drop_entry(&path),
@@ -130,6 +132,17 @@ impl SpanCache {
                 None
             }
         }
+    }
+
+    /// Like [`SpanCache::read`], but never waits for a disk: None unless the system has all of it in
+    /// memory. A damaged entry stays.
+    pub fn read_at_once(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
+        let path = self.path(key)?;
+        let layout = EntryLayout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
+        let (file, length) = own_entry(at_once::open(&path)?, layout.file_size()).ok()?;
+        let found = entry::read(length, key, &layout, pieces, |bytes, at| at_once::fill(&file, bytes, at))?;
+        touch(&file);
+        Some(found)
     }
 
     /// Starts to store a span of `size` bytes. None if it should not be stored.

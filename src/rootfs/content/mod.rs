@@ -60,7 +60,9 @@ impl Content {
     }
 
     /// Exactly `size` bytes of a layer's tar, starting at `at`; `size` should be at most a few MiB.
-    /// Needs a tokio runtime with time and IO. The future may be dropped at any time.
+    /// Needs a tokio runtime with time and IO, except for its first poll: that returns bytes which
+    /// are in memory, even if only the system has them there as a part of the cache on disk, and it
+    /// never blocks. The future may be dropped at any time.
     ///
     /// # Errors
     /// If the bytes cannot be fetched within the deadline, or do not match the ztoc. Each error

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::PoisonError;
 
 use bytes::{Bytes, BytesMut};
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 use tracing::trace;
 
@@ -41,15 +41,21 @@ impl OnLayer {
         let parts = self.layer.parts(&range);
         let mut parts: Vec<Part> = parts.into_iter().map(|(span, range)| Part { span, range, found: None }).collect();
         self.inner.start.read(parts.iter().map(|part| self.span(part.span)));
-        let _waiting = Counted::new(&self.inner.waiting);
-        let deadline = self.inner.options.deadline;
-        match timeout(deadline, self.gather(&mut parts, ahead)).await {
-            Ok(gathered) => gathered?,
-            Err(_) => {
-                let missing = || parts.iter().filter(|part| part.found.is_none()).map(|part| part.span);
-                self.inner.misses.add(missing().map(|span| self.span(span)));
-                let span = missing().next().unwrap_or_default();
-                return Err(ReadError::Deadline { layer, span, after: deadline });
+        self.inner.counts.memory_hits.add(self.look_in_memory(&mut parts));
+        self.look_in_page_cache(&mut parts);
+        if ahead.is_some() || parts.iter().any(|part| part.found.is_none()) {
+            // Callers that poll once to see whether the bytes are here need not have a runtime.
+            yield_now().await;
+            let _waiting = Counted::new(&self.inner.waiting);
+            let deadline = self.inner.options.deadline;
+            match timeout(deadline, self.gather(&mut parts, ahead)).await {
+                Ok(gathered) => gathered?,
+                Err(_) => {
+                    let missing = || parts.iter().filter(|part| part.found.is_none()).map(|part| part.span);
+                    self.inner.misses.add(missing().map(|span| self.span(span)));
+                    let span = missing().next().unwrap_or_default();
+                    return Err(ReadError::Deadline { layer, span, after: deadline });
+                }
             }
         }
         let mut found = parts.into_iter().filter_map(|part| part.found).flatten();
@@ -69,10 +75,7 @@ impl OnLayer {
     async fn gather(&self, parts: &mut [Part], mut ahead: Option<Range<u64>>) -> Result<(), ReadError> {
         let (inner, layer) = (&self.inner, self.layer.digest());
         for look in 0..LOOKS {
-            for part in parts.iter_mut().filter(|part| part.found.is_none()) {
-                part.found = self.in_memory(part);
-                inner.counts.memory_hits.add(u64::from(part.found.is_some() && look == 0));
-            }
+            self.look_in_memory(parts);
             self.look_on_disk(parts).await;
             let missed = parts.iter().find(|part| part.found.is_none() && inner.misses.has(self.span(part.span)));
             if let Some(missed) = missed.filter(|_| look == 0) {
@@ -101,6 +104,16 @@ impl OnLayer {
         Err(ReadError::Lost { layer, span })
     }
 
+    /// Looks in memory for the missing parts. Returns how many it found.
+    fn look_in_memory(&self, parts: &mut [Part]) -> u64 {
+        let mut found = 0;
+        for part in parts.iter_mut().filter(|part| part.found.is_none()) {
+            part.found = self.in_memory(part);
+            found += u64::from(part.found.is_some());
+        }
+        found
+    }
+
     fn in_memory(&self, part: &Part) -> Option<Vec<Bytes>> {
         let numbers = covering(&part.range);
         let pieces: Option<Vec<Bytes>> =
@@ -108,7 +121,31 @@ impl OnLayer {
         Run { first: numbers.start, pieces: pieces? }.get(&part.range)
     }
 
-    /// Looks on disk for all missing parts at once.
+    /// Looks for the missing parts in what the system has in memory of the cache on disk.
+    fn look_in_page_cache(&self, parts: &mut [Part]) {
+        if !self.keeps_on_disk() {
+            return;
+        }
+        let OnLayer { inner, layer, .. } = self;
+        for part in parts.iter_mut().filter(|part| part.found.is_none()) {
+            let numbers = covering(&part.range);
+            let pieces = inner.cache.read_at_once(&layer.key(part.span), layer.size(part.span), numbers.clone());
+            part.found = pieces.and_then(|pieces| self.found_on_disk(part.span, &part.range, pieces));
+        }
+    }
+
+    /// Puts pieces from the cache on disk into memory, and returns what a part wants of them.
+    fn found_on_disk(&self, span: SpanId, range: &Range<u64>, pieces: Vec<Bytes>) -> Option<Vec<Bytes>> {
+        let (inner, of, numbers) = (&self.inner, self.layer.digest(), covering(range));
+        trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = true);
+        for (number, bytes) in numbers.clone().zip(&pieces) {
+            inner.memory.put(self.piece(span, number), bytes.clone(), bytes.len() as u64);
+        }
+        inner.counts.disk_hits.add(1);
+        Run { first: numbers.start, pieces }.get(range)
+    }
+
+    /// Looks on disk for all missing parts together.
     async fn look_on_disk(&self, parts: &mut [Part]) {
         if !self.keeps_on_disk() {
             return;
@@ -122,16 +159,12 @@ impl OnLayer {
         let looked = spawn_blocking(move || {
             let read = |(span, range): (SpanId, Range<u64>)| {
                 let OnLayer { inner, layer, .. } = &on;
-                let numbers = covering(&range);
-                let pieces = inner.cache.read(&layer.key(span), layer.size(span), numbers.clone());
-                let of = layer.digest();
-                trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = pieces.is_some());
-                let pieces = pieces?;
-                for (number, bytes) in numbers.clone().zip(&pieces) {
-                    inner.memory.put(on.piece(span, number), bytes.clone(), bytes.len() as u64);
-                }
-                inner.counts.disk_hits.add(1);
-                Run { first: numbers.start, pieces }.get(&range)
+                let Some(pieces) = inner.cache.read(&layer.key(span), layer.size(span), covering(&range)) else {
+                    let of = layer.digest();
+                    trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = false);
+                    return None;
+                };
+                on.found_on_disk(span, &range, pieces)
             };
             missing.into_iter().map(read).collect::<Vec<_>>()
         });

@@ -1,9 +1,9 @@
 //! Replies to the kernel's requests.
 //!
-//! Everything except file content comes from the tree in memory, at once. Reads may have to wait
-//! for a registry. Each runs as a separate task, so the threads that receive requests never wait,
-//! and ends at the latest at the content's deadline. An image does not change, so the kernel may
-//! cache everything without limit.
+//! Everything except file content comes from the tree in memory, at once, and so does content that
+//! is in memory. Other reads may have to wait for a registry: each of them continues as a separate
+//! task, so the threads that receive requests never wait, and ends at the latest at the content's
+//! deadline. An image does not change, so the kernel may cache everything without limit.
 //!
 //! Requests are not interrupted (fuser does not pass on FUSE_INTERRUPT). But a program that reads
 //! waits for pages of the kernel's cache, and a fatal signal ends that wait at once.
@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -115,6 +116,16 @@ fn give(value: Result<&[u8], Errno>, room: u32, reply: ReplyXattr) {
     }
 }
 
+/// Runs `answer` on this thread up to where it waits, and the rest on the runtime. Handing a request
+/// to another thread takes longer than copying bytes that are in memory.
+fn answer(runtime: &Handle, answer: impl Future<Output = ()> + Send + 'static) {
+    let mut answer = Box::pin(answer);
+    // The runtime polls it again with a waker of its own.
+    if answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        runtime.spawn(answer);
+    }
+}
+
 /// Requests that would change something. The kernel itself refuses them on a read-only mount,
 /// unless it is remounted writable.
 macro_rules! read_only {
@@ -214,8 +225,10 @@ impl Filesystem for ImageFs {
             return reply.data(&[]);
         };
         let (content, recorder) = (self.content.clone(), self.recorder.clone());
-        self.runtime.spawn(async move {
+        answer(&self.runtime, async move {
             if let Some(recorder) = recorder {
+                // A line of the record may have to wait for the disk.
+                tokio::task::yield_now().await;
                 recorder.touched(id, extent.layer, offset, at, u64::from(size));
             }
             match content.read(extent.layer, at, size as usize).await {

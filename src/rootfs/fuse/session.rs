@@ -30,7 +30,7 @@ use crate::tree::{NodeId, NodeKind, Tree};
 /// than any kernel would request.
 const READ_AHEAD: &[u8] = b"128";
 
-/// The number of threads that receive requests. They never wait, so a few are enough.
+/// The number of threads that receive requests. They never wait, so one for each core is enough.
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
 
 /// Options for mounting an image.

@@ -1,6 +1,9 @@
 //! How many requests the registry gets.
 
+use futures_util::FutureExt;
+
 use super::*;
+use crate::support::servers::skip;
 
 /// A registry with one layer, its plain bytes, and its ztoc with spans of at least 64 KiB.
 async fn served(sizes: &[usize]) -> (Faulty, Source, Descriptor, Vec<u8>, Bytes) {
@@ -98,6 +101,45 @@ async fn the_next_content_on_the_same_cache_asks_nothing() {
     let fourth = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc)).await;
     check(&fourth, 0, &plain, 60).await;
     assert_eq!(fourth.stats().requests, 0);
+}
+
+/// The bytes that the first poll of a read returns, without a runtime.
+fn first_poll(content: &Content, at: usize, size: usize) -> Option<Bytes> {
+    let content = content.clone();
+    let polled = std::thread::spawn(move || read(&content, at, size).now_or_never());
+    polled.join().unwrap().map(|read| read.unwrap())
+}
+
+#[tokio::test]
+async fn the_first_poll_of_a_read_returns_what_is_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_faulty, source, layer, plain, ztoc) = served(&[1_000_000]).await;
+    let first = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc.clone())).await;
+    assert_eq!(first_poll(&first, 1000, 5000), None);
+    assert!(read(&first, 1000, 5000).await.unwrap() == plain[1000..6000]);
+    assert_eq!(first_poll(&first, 1000, 5000).as_deref(), Some(&plain[1000..6000]));
+    assert_eq!(first_poll(&first, 900_000, 5000), None, "another span");
+    assert_eq!(first.stats().memory_hits, 1);
+
+    // A new content finds the span in the cache on disk, if the file system can tell that the
+    // system has it in memory; a damaged one is left to those who may wait.
+    let second = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc.clone())).await;
+    match first_poll(&second, 1000, 5000) {
+        Some(bytes) => assert!(bytes == plain[1000..6000]),
+        None => skip("this file system does not tell what is in memory"),
+    }
+    assert!(read(&second, 1000, 5000).await.unwrap() == plain[1000..6000]);
+    let stats = second.stats();
+    assert_eq!((stats.requests, stats.disk_hits, stats.spans_decoded), (0, 1, 0));
+    for entry in std::fs::read_dir(dir.path().join("spans")).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.iter_mut().skip(10).for_each(|byte| *byte ^= 1);
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let third = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc)).await;
+    assert_eq!(first_poll(&third, 1000, 5000), None);
+    assert!(read(&third, 1000, 5000).await.unwrap() == plain[1000..6000]);
 }
 
 #[tokio::test]
