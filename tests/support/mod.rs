@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+pub mod answers;
 pub mod corpus;
 pub mod faulty;
 pub mod fine;

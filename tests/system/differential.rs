@@ -6,9 +6,13 @@
 //! - ociseek must not refuse layers that soci builds and serves correctly;
 //! - nothing may panic, hang, or use unlimited resources.
 //!
+//! What soci answered about a layer of the corpus is kept beside the corpus (`soci-answers`; delete it
+//! to ask again).
+//!
 //! The exceptions are listed below with reasons. A separate script creates the corpus
 //! (tests/README.md).
 
+use crate::support::answers::Answers;
 use crate::support::soci;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -55,16 +59,18 @@ enum Finding {
 /// The time limit for a layer, in an unoptimised build and on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-struct Judge {
+struct Judge<'a> {
+    answers: &'a Answers,
     build: Oracle,
     verify: Oracle,
     ours: PathBuf,
     theirs: PathBuf,
 }
 
-impl Judge {
-    fn new(oracle: &Path, scratch: &Path, number: usize) -> Judge {
+impl Judge<'_> {
+    fn new<'a>(oracle: &Path, answers: &'a Answers, scratch: &Path, number: usize) -> Judge<'a> {
         Judge {
+            answers,
             build: Oracle::new(oracle, "build"),
             verify: Oracle::new(oracle, "verify"),
             ours: scratch.join(format!("ours-{number}")),
@@ -79,17 +85,24 @@ impl Judge {
         if start.elapsed() > PATIENCE {
             return Finding::Wrong(format!("took {:?}", start.elapsed()));
         }
+        let mut subject = None;
         let ours = match indexed {
             Err(_) => return Finding::Wrong("ociseek panicked".into()),
             Ok(Ok(layer)) => match layer.outcome {
-                Outcome::Ztoc(ztoc) => Ok(ztoc.bytes),
+                Outcome::Ztoc(ztoc) if self.answers.knows(&layer.digest, span_size, &ztoc.digest, verify) => {
+                    return if verify { Finding::Same } else { Finding::Equal };
+                }
+                Outcome::Ztoc(ztoc) => {
+                    subject = Some((layer.digest, ztoc.digest));
+                    Ok(ztoc.bytes)
+                }
                 Outcome::Unservable(why) => Err((why.code.word(), why.reason)),
             },
             Ok(Err(error)) => Err(("error", chain(&error))),
         };
         let built = self.build.build(span_size, TOOL, layer, &self.theirs);
         let theirs = built.is_ok().then(|| std::fs::read(&self.theirs).expect("soci wrote its ztoc"));
-        match (ours, theirs) {
+        let finding = match (ours, theirs) {
             (Ok(ours), Some(theirs)) if ours == theirs && !verify => Finding::Equal,
             (Ok(ours), Some(theirs)) if ours == theirs => match self.verify.verify(&self.theirs, layer) {
                 Verdict::Ok(_) => Finding::Same,
@@ -114,7 +127,11 @@ impl Judge {
                 Verdict::Ok(_) => Finding::Wrong(format!("soci serves it, refused here: {code}: {reason}")),
                 other => Finding::BothRefuse(format!("{code}: {reason} | {}", other.detail())),
             },
+        };
+        if let (Finding::Same | Finding::Equal, Some((layer, ztoc))) = (&finding, subject) {
+            self.answers.add(&layer, span_size, &ztoc, verify);
         }
+        finding
     }
 }
 
@@ -134,7 +151,7 @@ fn known_defect(theirs: &[u8]) -> Option<&'static str> {
 }
 
 /// Tests layers with span sizes on two threads, prints a table, and fails with all errors.
-fn compare(what: &str, jobs: Vec<(PathBuf, u64)>) {
+fn compare(what: &str, answers: PathBuf, jobs: Vec<(PathBuf, u64)>) {
     let Some(oracle) = soci::oracle_binary() else { return };
     assert!(!jobs.is_empty(), "no layers to compare");
     // soci needs both cores and some memory, so comparisons run one after the other. A failure does
@@ -144,12 +161,13 @@ fn compare(what: &str, jobs: Vec<(PathBuf, u64)>) {
     let scratch = tempfile::tempdir().expect("scratch space");
     let start = Instant::now();
     let total = jobs.len();
+    let answers = Answers::open(answers, &oracle);
     let (queue, found) = (Mutex::new(jobs.into_iter()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for number in 0..2 {
-            let (queue, found, scratch, oracle) = (&queue, &found, scratch.path(), &oracle);
+            let (queue, found, scratch, oracle, answers) = (&queue, &found, scratch.path(), &oracle, &answers);
             scope.spawn(move || {
-                let mut judge = Judge::new(oracle, scratch, number);
+                let mut judge = Judge::new(oracle, answers, scratch, number);
                 loop {
                     let Some((layer, span)) = queue.lock().expect("no panic holds it").next() else { break };
                     // soci reads a hundred megabytes back in seconds, so once for each layer is
@@ -217,7 +235,8 @@ fn torture_layers_agree_with_soci() {
     }
     let layers = files_below(dir.path());
     assert!(layers.len() > 3000, "only {} layers were made", layers.len());
-    compare("torture", layers.iter().flat_map(|l| [4096, 65536].map(|span| (l.clone(), span))).collect());
+    let answers = dir.path().join("answers");
+    compare("torture", answers, layers.iter().flat_map(|l| [4096, 65536].map(|span| (l.clone(), span))).collect());
 }
 
 #[test]
@@ -232,5 +251,10 @@ fn corpus_layers_agree_with_soci() {
     }
     let size = |path: &PathBuf| path.metadata().map_or(0, |m| m.len());
     layers.sort_by_key(|path| std::cmp::Reverse(size(path)));
-    compare("corpus", layers.iter().flat_map(|l| [64 << 10, 1 << 20, 4 << 20].map(|span| (l.clone(), span))).collect());
+    let answers = corpus.join("soci-answers");
+    compare(
+        "corpus",
+        answers,
+        layers.iter().flat_map(|l| [64 << 10, 1 << 20, 4 << 20].map(|span| (l.clone(), span))).collect(),
+    );
 }
