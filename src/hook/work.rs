@@ -390,7 +390,7 @@ fn judged(products: Box<Products>) -> Done {
     let manifests = index.as_ref().map_or(&[][..], |index| &index.manifests);
     let results = || {
         let each = manifests.iter().flat_map(IndexedManifest::results);
-        each.filter(|result| !matches!(result, ManifestResult::NotAsked))
+        each.filter(|result| !matches!(result, ManifestResult::NotRequested))
     };
     let is = |wanted: fn(&ManifestResult) -> bool| results().any(wanted);
     let is_left = index.as_ref().is_some_and(|index| !index.left.is_empty());

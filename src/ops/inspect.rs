@@ -94,12 +94,12 @@ pub async fn inspect(
     source: &Source,
     root: &Target,
     wanted: PlatformChoice<'_>,
-    asked: Option<&Digest>,
+    requested: Option<&Digest>,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<Inspected>, DiscoverError> {
     let mut all = Vec::new();
     let mut known: BTreeMap<(Digest, Option<Digest>), (ZtocSummary, Option<InspectedList>)> = BTreeMap::new();
-    for image in discover_all(source, root, wanted, asked, progress).await? {
+    for image in discover_all(source, root, wanted, requested, progress).await? {
         let mut layers = Vec::with_capacity(image.layers.len());
         let lists = image.index().map(|(_, content)| prefetch_lists(&content.index.others)).unwrap_or_default();
         for layer in &image.layers {

@@ -17,7 +17,7 @@ use crate::layer::LayerMap;
 use crate::offset::LayerId;
 use crate::progress::{Progress, ProgressEvent, ReadAllReason};
 use crate::rootfs::content::{Content, ContentOptions};
-use crate::rootfs::layers::{self, Caches, FetchedDocument, How, OpenLayer};
+use crate::rootfs::layers::{self, Caches, FetchedDocument, LayerAccess, OpenLayer};
 use crate::store::blob::Target;
 use crate::store::{Source, StoreError, Traffic, charged};
 use crate::tree::{Tree, TreeError};
@@ -89,7 +89,7 @@ pub struct LayerFacts {
     /// The layer, as the image manifest lists it.
     pub descriptor: Descriptor,
     /// The kind of index by which it is read.
-    pub how: How,
+    pub how: LayerAccess,
     /// Its files and spans.
     pub map: Arc<LayerMap>,
     /// How many bytes of the blob were read to open it.
@@ -231,7 +231,7 @@ pub fn announce(
 fn prefetch_artifacts(found: &Discovered, layers: &[LayerFacts]) -> Vec<(LayerId, Descriptor)> {
     let Some((_, content)) = found.index() else { return Vec::new() };
     let mut artifacts = prefetch_lists(&content.index.others);
-    let indexed = (0..).zip(layers).filter(|(_, layer)| layer.how == How::Index);
+    let indexed = (0..).zip(layers).filter(|(_, layer)| layer.how == LayerAccess::Index);
     indexed
         .filter_map(|(number, layer)| Some((LayerId(number), (*artifacts.remove(&layer.descriptor.digest)?).clone())))
         .collect()

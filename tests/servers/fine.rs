@@ -20,7 +20,7 @@ use ociseek::ops::open::{OpenOptions, RootFs, open};
 use ociseek::progress::{Progress, Recorder};
 use ociseek::rootfs::cache::SpanCache;
 use ociseek::rootfs::content::ContentOptions;
-use ociseek::rootfs::layers::{Caches, How};
+use ociseek::rootfs::layers::{Caches, LayerAccess};
 use ociseek::store::Source;
 use ociseek::store::blob::Target;
 use ociseek::store::cache::ZtocCache;
@@ -163,7 +163,7 @@ async fn every_byte_is_right_and_windows_come_in_pages() {
         let dir = tempfile::tempdir().unwrap();
         let reader = Reader::new(&registry, cached.then_some(dir.path()));
         let opened = reader.open(false, options()).await;
-        assert_eq!(opened.layers.iter().map(|layer| layer.how).collect::<Vec<_>>(), [How::Fine; 2]);
+        assert_eq!(opened.layers.iter().map(|layer| layer.how).collect::<Vec<_>>(), [LayerAccess::Fine; 2]);
         assert!(opened.fine.is_some());
         for layer in 0..2 {
             // Only the head, with a single request, and nothing of the layer.
@@ -271,8 +271,8 @@ async fn what_is_unfit_is_passed_over_with_a_warning() {
         let reader = Reader::new(&registry, None);
         let opened = reader.open(true, options()).await;
         let warnings = reader.warnings();
-        assert_eq!(opened.layers[0].how, How::Local, "{what}");
-        let other = if what == "not there" { How::Local } else { How::Fine };
+        assert_eq!(opened.layers[0].how, LayerAccess::Local, "{what}");
+        let other = if what == "not there" { LayerAccess::Local } else { LayerAccess::Fine };
         assert_eq!(opened.layers[1].how, other, "{what}");
         assert!(warnings.len() == 1 && warnings[0].contains(warning), "{what}: {warnings:?}");
         check(&opened, 0, &image.tars[0]).await;

@@ -16,7 +16,7 @@ use ociseek::offset::Uncompressed;
 use ociseek::ops::open::{OpenOptions, RootFs, open};
 use ociseek::progress::{Progress, ProgressEvent, Recorder};
 use ociseek::rootfs::cache::SpanCache;
-use ociseek::rootfs::layers::{Caches, How};
+use ociseek::rootfs::layers::{Caches, LayerAccess};
 use ociseek::store::Source;
 use ociseek::store::blob::Target;
 use ociseek::store::cache::ZtocCache;
@@ -65,7 +65,7 @@ fn straight(layer: &Path) -> Files {
 }
 
 /// Checks that exactly these files can be read through the tree and the spans.
-async fn assert_reads(image: &Image, expected: &Files, how: How) {
+async fn assert_reads(image: &Image, expected: &Files, how: LayerAccess) {
     let opened = opened(image).await;
     assert_eq!(opened.layers[0].how, how);
     let mut seen = 0;
@@ -108,12 +108,12 @@ async fn indexed_layers() {
         let image = Image::of(&layer);
         let Outcome::Ztoc(ours) = soci::index(&layer, SPAN, "readback").unwrap().outcome else { panic!("{name}") };
         let first = image.index(&ours.bytes, SPAN, "readback", &[]);
-        assert_reads(&image, &expected, How::Index).await;
+        assert_reads(&image, &expected, LayerAccess::Index).await;
 
         let theirs = image.dir.path().join("soci.ztoc");
         assert!(oracle.build(SPAN, TOOL, &layer, &theirs).is_ok(), "{name}");
         image.index(&fs::read(&theirs).unwrap(), SPAN, TOOL, &[first]);
-        assert_reads(&image, &expected, How::Index).await;
+        assert_reads(&image, &expected, LayerAccess::Index).await;
     }
 }
 
@@ -122,7 +122,7 @@ async fn layers_without_an_index() {
     let Some(layers) = debian_layers() else { return };
     for name in WITHOUT {
         let layer = layers.join(format!("debian-rootfs.{name}"));
-        let how = if name.starts_with("zstd") { How::Whole } else { How::Local };
+        let how = if name.starts_with("zstd") { LayerAccess::Whole } else { LayerAccess::Local };
         assert_reads(&Image::of(&layer), &straight(&layer), how).await;
     }
 }

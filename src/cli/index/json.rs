@@ -260,7 +260,7 @@ impl IndexOutcome {
             ManifestResult::Kept { index, .. } => (Status::Kept, Some(IndexRef::of(index))),
             ManifestResult::NothingToIndex => (Status::NothingToIndex, None),
             ManifestResult::OutOfTime => (Status::OutOfTime, None),
-            ManifestResult::NotAsked => (Status::NotAsked, None),
+            ManifestResult::NotRequested => (Status::NotAsked, None),
         };
         let (attached, tag) = match result {
             ManifestResult::Attached { how: Attached::ReferrersApi, .. } => (Some(How::ReferrersApi), None),

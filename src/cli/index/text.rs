@@ -171,7 +171,7 @@ fn result<'a>(
             line(text, word, &index.digest.to_string());
             let _ = writeln!(text, "  left unchanged; made by {}", maker(tool.as_deref()));
         }
-        ManifestResult::NothingToIndex | ManifestResult::OutOfTime | ManifestResult::NotAsked => {}
+        ManifestResult::NothingToIndex | ManifestResult::OutOfTime | ManifestResult::NotRequested => {}
     }
     false
 }

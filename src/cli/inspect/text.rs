@@ -115,7 +115,7 @@ fn via(via: Via) -> &'static str {
         Via::Api => "listed by the referrers API",
         Via::TagSchema => "listed by the tag schema",
         Via::Layout => "listed in the layout",
-        Via::Asked => "asked for",
+        Via::Requested => "asked for",
     }
 }
 

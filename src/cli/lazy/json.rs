@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::Opened;
 use crate::cli::shared::json::{DigestText, IndexRef, Manifest};
 use crate::rootfs::content::{ContentStats, StartStats};
-use crate::rootfs::layers::How;
+use crate::rootfs::layers::LayerAccess;
 use crate::store::Traffic;
 
 /// Statistics on reading an image.
@@ -149,15 +149,15 @@ impl Figures {
             digest: layer.descriptor.digest.into(),
             size: layer.descriptor.size,
             how: match layer.how {
-                How::Fine => ReadBy::Fine,
-                How::Index => ReadBy::Index,
-                How::Local => ReadBy::Local,
-                How::Whole => ReadBy::Whole,
+                LayerAccess::Fine => ReadBy::Fine,
+                LayerAccess::Index => ReadBy::Index,
+                LayerAccess::Local => ReadBy::Local,
+                LayerAccess::Whole => ReadBy::Whole,
             },
             bytes_read: layer.bytes_read,
         });
         let stats = image.content.stats();
-        let fine = image.fine.as_ref().filter(|_| image.layers.iter().any(|layer| layer.how == How::Fine));
+        let fine = image.fine.as_ref().filter(|_| image.layers.iter().any(|layer| layer.how == LayerAccess::Fine));
         Figures {
             image: opened.name.clone(),
             manifest: Manifest::of(&image.manifest),

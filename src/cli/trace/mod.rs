@@ -27,7 +27,7 @@ use crate::offset::SpanId;
 use crate::ops::bundle::Bundle;
 use crate::ops::mount::Record;
 use crate::ops::trace::Container;
-use crate::rootfs::layers::How;
+use crate::rootfs::layers::LayerAccess;
 use crate::rootfs::record::{Touch, write_line};
 use args::{TraceArgs, TraceFormat};
 
@@ -126,12 +126,12 @@ impl Needed {
         let mut seen = BTreeSet::new();
         for layer in opened.image.content.layers().filter(|layer| seen.insert(layer.descriptor.digest)) {
             needed.bytes += match layer.how {
-                How::Fine | How::Index => (spans.iter())
+                LayerAccess::Fine | LayerAccess::Index => (spans.iter())
                     .filter(|(digest, _)| *digest == layer.descriptor.digest)
                     .map(|(_, span)| layer.spans().blob_range(*span))
                     .map(|range| range.end - range.start)
                     .sum(),
-                How::Local | How::Whole => layer.descriptor.size,
+                LayerAccess::Local | LayerAccess::Whole => layer.descriptor.size,
             };
         }
         needed

@@ -68,7 +68,7 @@ pub(super) async fn indexes_of(
     root: Digest,
     image: PlatformManifest,
     artifacts: &[Descriptor],
-    asked: Option<&Digest>,
+    requested: Option<&Digest>,
 ) -> Result<Discovered, DiscoverError> {
     let PlatformManifest { descriptor: manifest, platform, config, layers, annotations } = image;
     let mut finder = Finder::new(source, &manifest, &layers);
@@ -79,16 +79,16 @@ pub(super) async fn indexes_of(
         Some((named, Err(_))) => odd_annotation = Some(named.chars().take(150).collect()),
     }
     let listing = finder.listed().await;
-    if let Some(asked) = asked {
-        finder.asked(*asked).await;
+    if let Some(requested) = requested {
+        finder.requested(*requested).await;
     }
     let Finder { mut indexes, mut fine, .. } = finder;
     let mut chosen = indexes.iter().position(|index| index.content.is_ok());
     let readable = fine.iter().map(|found| found.content.as_ref().ok().map(|content| &content.index));
     let mut chosen_fine = preferred(readable, &layers);
-    if let Some(&asked) = asked {
-        let unusable = |source| DiscoverError::Index { digest: asked, source };
-        chosen_fine = fine.iter().position(|index| index.digest == asked);
+    if let Some(&requested) = requested {
+        let unusable = |source| DiscoverError::Index { digest: requested, source };
+        chosen_fine = fine.iter().position(|index| index.digest == requested);
         if let Some(place) = chosen_fine {
             if fine[place].content.is_err()
                 && let Err(source) = fine.swap_remove(place).content
@@ -96,7 +96,7 @@ pub(super) async fn indexes_of(
                 return Err(unusable(source));
             }
         } else {
-            chosen = indexes.iter().position(|index| index.digest == asked);
+            chosen = indexes.iter().position(|index| index.digest == requested);
             if let Some(place) = chosen.filter(|&place| indexes[place].content.is_err())
                 && let Err(source) = indexes.swap_remove(place).content
             {
@@ -171,16 +171,16 @@ impl<'a> Finder<'a> {
     }
 
     /// Adds the index with this digest, of any kind, unless it was already found.
-    async fn asked(&mut self, digest: Digest) {
+    async fn requested(&mut self, digest: Digest) {
         let found = self.indexes.iter().map(|index| index.digest).chain(self.fine.iter().map(|index| index.digest));
         if found.into_iter().any(|found| found == digest) {
             return;
         }
         match self.source.manifest(&Target::Digest(digest)).await {
             Ok(document) if parse_fine_index(&document.bytes).is_ok() => {
-                self.found_fine(digest, None, Via::Asked, Ok(document));
+                self.found_fine(digest, None, Via::Requested, Ok(document));
             }
-            document => self.take(digest, None, Version::V1, Via::Asked, document.map_err(Unusable::Fetch)),
+            document => self.take(digest, None, Version::V1, Via::Requested, document.map_err(Unusable::Fetch)),
         }
     }
 
@@ -225,7 +225,7 @@ impl<'a> Finder<'a> {
     ) -> Result<IndexContent, Unusable> {
         check(document, expected)?;
         // An index that is requested by digest may have either version.
-        let version = (via != Via::Asked).then_some(version);
+        let version = (via != Via::Requested).then_some(version);
         judge::judge(&document.bytes, version, self.manifest, self.layers)
     }
 

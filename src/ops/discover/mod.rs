@@ -120,7 +120,7 @@ pub enum Via {
     /// Listed in the layout's index.json.
     Layout,
     /// Not listed, but requested by its digest.
-    Asked,
+    Requested,
 }
 
 impl Via {
@@ -131,7 +131,7 @@ impl Via {
             Via::Api => "referrers-api",
             Via::TagSchema => "tag-schema",
             Via::Layout => "layout",
-            Via::Asked => "asked",
+            Via::Requested => "asked",
         }
     }
 }
@@ -163,7 +163,7 @@ impl Discovered {
 /// Finds the image `root` of `source` for one platform (None for this machine's, or the only one),
 /// and its indexes. With `config`, also reads its config at the same time.
 ///
-/// A reader takes the index that is `asked` for by digest, whether or not it is listed. With a fine
+/// A reader takes the index that is `requested` by digest, whether or not it is listed. With a fine
 /// index, it also takes the SOCI index that it would take anyway. Warnings report why it does not
 /// take other indexes, and what it ignores in the one it takes. An image can be read without
 /// indexes, so neither a missing index nor a store that does not list referrers is an error.
@@ -174,7 +174,7 @@ pub async fn discover(
     source: &Source,
     root: &Target,
     platform: Option<&Platform>,
-    asked: Option<&Digest>,
+    requested: Option<&Digest>,
     config: bool,
     progress: &Arc<dyn Progress>,
 ) -> Result<Discovered, DiscoverError> {
@@ -195,8 +195,8 @@ pub async fn discover(
             false => None,
         }
     };
-    let (config, found) = tokio::join!(read, indexes_of(source, document.digest, image, &artifacts, asked));
-    let told = match &config {
+    let (config, found) = tokio::join!(read, indexes_of(source, document.digest, image, &artifacts, requested));
+    let stated = match &config {
         Some(Ok(bytes)) if is_alone => resolve::checked(resolve::platform_in(&descriptor, bytes), wanted)?,
         _ => None,
     };
@@ -206,7 +206,7 @@ pub async fn discover(
         config => config,
     };
     let mut found = found?;
-    found.platform = found.platform.or(told);
+    found.platform = found.platform.or(stated);
     found.config_read = config_read;
     warn(&found, progress);
     Ok(found)
@@ -221,13 +221,13 @@ pub async fn discover_all(
     source: &Source,
     root: &Target,
     wanted: PlatformChoice<'_>,
-    asked: Option<&Digest>,
+    requested: Option<&Digest>,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<Discovered>, DiscoverError> {
     let image = resolve::resolve(source, root, wanted, progress).await?;
     let mut all = Vec::with_capacity(image.manifests.len());
     for manifest in image.manifests {
-        all.push(indexes_of(source, image.digest, manifest, &image.artifacts, asked).await?);
+        all.push(indexes_of(source, image.digest, manifest, &image.artifacts, requested).await?);
     }
     Ok(all)
 }

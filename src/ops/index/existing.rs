@@ -48,7 +48,7 @@ pub(super) enum Decision {
     /// Build an index that replaces these, unless it is the same.
     Build { replaces: Vec<Digest> },
     /// No index of this kind was requested.
-    NotAsked,
+    NotRequested,
 }
 
 /// The options that determine the content of an index.
@@ -81,9 +81,9 @@ pub(super) fn decide(found: &[DestinationIndex], want: &Want) -> Decision {
     decide_seen(&seen.collect::<Vec<_>>(), want.rule, want.tool)
 }
 
-/// Decides what to do about indexes of one kind. `asked` is the tool name that is used for
+/// Decides what to do about indexes of one kind. `own_name` is the tool name that is used for
 /// building.
-pub(super) fn decide_seen(found: &[ExistingIndex], rule: Existing, asked: &str) -> Decision {
+pub(super) fn decide_seen(found: &[ExistingIndex], rule: Existing, own_name: &str) -> Decision {
     match rule {
         Existing::Keep => match found.iter().position(|f| f.usable) {
             Some(first) => Decision::Keep(first),
@@ -93,7 +93,7 @@ pub(super) fn decide_seen(found: &[ExistingIndex], rule: Existing, asked: &str) 
             Decision::Build { replaces: found.iter().filter(|f| f.usable).map(|f| f.digest).collect() }
         }
         Existing::Skip => {
-            let ours = |f: &&ExistingIndex| f.tool.is_some_and(|tool| is_ours(tool, asked));
+            let ours = |f: &&ExistingIndex| f.tool.is_some_and(|tool| is_ours(tool, own_name));
             let done = found.iter().position(|f| f.is_same);
             let newer = found.iter().position(|f| f.tool.is_some_and(is_newer));
             match (done, newer) {
@@ -205,8 +205,8 @@ impl DestinationIndex {
 const FIRST_ALIKE: [u64; 3] = [0, 0, 0];
 
 /// Whether some version of this program made it, or it has the requested name.
-fn is_ours(tool: &str, asked: &str) -> bool {
-    tool == asked || maker::is_ours(tool)
+fn is_ours(tool: &str, own_name: &str) -> bool {
+    tool == own_name || maker::is_ours(tool)
 }
 
 /// Whether a later version of this program made it.
@@ -214,12 +214,12 @@ fn is_newer(tool: &str) -> bool {
     maker::version(tool) > maker::version(TOOL_IDENTIFIER)
 }
 
-/// Whether `tool` builds the same ztocs as this program under the name `asked`, except for the
+/// Whether `tool` builds the same ztocs as this program under the name `own_name`, except for the
 /// name. That is true of the same name, and of versions of this program up to this one. For other
 /// tools it is unknown.
-pub(super) fn builds_alike(tool: &str, asked: &str) -> bool {
+pub(super) fn builds_alike(tool: &str, own_name: &str) -> bool {
     let alike = |found: [u64; 3]| FIRST_ALIKE <= found && Some(found) <= maker::version(TOOL_IDENTIFIER);
-    tool == asked || maker::version(tool).is_some_and(alike)
+    tool == own_name || maker::version(tool).is_some_and(alike)
 }
 
 #[cfg(test)]

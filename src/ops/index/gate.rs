@@ -36,7 +36,7 @@ fn judge(plan: &Plan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeS
             (outcomes, ztocs.iter().map(|ztoc| ztoc.layer.digest).collect())
         }
         Decision::Done(place) | Decision::Keep(place) => (found[*place].layers(wanted), found[*place].covered()),
-        Decision::NotAsked => (Vec::new(), BTreeSet::new()),
+        Decision::NotRequested => (Vec::new(), BTreeSet::new()),
     };
     let missing = outcomes.iter().filter_map(|layer| match &layer.outcome {
         LayerOutcome::LeftOut(reason) => Some((&layer.descriptor, reason)),
@@ -59,7 +59,7 @@ fn judge(plan: &Plan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeS
         shortfalls.push(Shortfall::Coverage { is, least, min_layer_size });
     }
     let stays = match decision {
-        Decision::Build { .. } | Decision::NotAsked => None,
+        Decision::Build { .. } | Decision::NotRequested => None,
         Decision::Done(place) | Decision::Keep(place) => Some(found[*place].descriptor.clone()),
     };
     let platform = manifest.platform.as_ref().map(ToString::to_string);

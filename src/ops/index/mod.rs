@@ -90,7 +90,7 @@ pub async fn outlook(
         let plan = Plan::make(manifest, Some(destination), cache, options).await?;
         let mut decisions = vec![&plan.decision];
         decisions.extend(plan.fine.as_ref().map(|fine| &fine.decision));
-        decisions.retain(|decision| **decision != Decision::NotAsked);
+        decisions.retain(|decision| **decision != Decision::NotRequested);
         has_index |= decisions.iter().all(|decision| !matches!(decision, Decision::Build { .. }));
         for layer in plan.to_build().chain(plan.fine.iter().flat_map(FinePlan::to_build)) {
             match plan::unservable(cache, layer, options).await {

@@ -213,7 +213,7 @@ pub enum ManifestResult {
     /// Time ran out before there was a layer to attach an index for.
     OutOfTime,
     /// No SOCI index was requested. An existing one was not touched.
-    NotAsked,
+    NotRequested,
 }
 
 impl ManifestResult {
@@ -224,7 +224,7 @@ impl ManifestResult {
             | ManifestResult::DryRun { index, .. }
             | ManifestResult::AlreadyThere { index, .. }
             | ManifestResult::Kept { index, .. } => Some(index.digest),
-            ManifestResult::NothingToIndex | ManifestResult::OutOfTime | ManifestResult::NotAsked => None,
+            ManifestResult::NothingToIndex | ManifestResult::OutOfTime | ManifestResult::NotRequested => None,
         }
     }
 }

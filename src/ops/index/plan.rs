@@ -110,7 +110,7 @@ impl Plan {
         options: &IndexOptions,
     ) -> Result<Plan, IndexError> {
         let left_out: Vec<_> = manifest.layers.iter().map(|layer| left_out(layer, options)).collect();
-        let mut plan = Plan { manifest, left_out, found: Vec::new(), decision: Decision::NotAsked, fine: None };
+        let mut plan = Plan { manifest, left_out, found: Vec::new(), decision: Decision::NotRequested, fine: None };
         if options.kinds.has_soci() {
             if let Some(destination) = destination {
                 plan.found = find(destination, &plan.manifest.descriptor.digest, INDEX_V1, content).await?;

@@ -83,7 +83,7 @@ impl Publisher<'_> {
         let (layers, settled) = match decision {
             Decision::Done(place) => (listed(*place), Settled::stays(found, *place, already_there(false))),
             Decision::Keep(place) => (listed(*place), Settled::stays(found, *place, kept)),
-            Decision::NotAsked => (Vec::new(), Settled::none(ManifestResult::NotAsked)),
+            Decision::NotRequested => (Vec::new(), Settled::none(ManifestResult::NotRequested)),
             Decision::Build { replaces } => {
                 let (layers, ztocs) = assemble(manifest.layers.iter().zip(left_out), self.layers, &mut self.seen);
                 let old = plan.old_lists(self.destination);

@@ -10,7 +10,7 @@ use crate::image::{Descriptor, NotIndexed, config};
 use crate::offset::SpanId;
 use crate::ops::doctor::{uncovered_code, uncovered_text, why_not};
 use crate::ops::open::RootFs;
-use crate::rootfs::layers::How;
+use crate::rootfs::layers::LayerAccess;
 use crate::ztoc::FileMetadata;
 
 /// The approximate number of groups of spans for all layers together.
@@ -140,8 +140,8 @@ pub(super) fn layers(
             descriptor: facts.descriptor.clone(),
             same_as: (!is_first).then_some(*first),
             lazy: match facts.how {
-                How::Fine | How::Index => Lazy::Yes,
-                How::Local | How::Whole => Lazy::No(uncovered(image, &facts.descriptor)),
+                LayerAccess::Fine | LayerAccess::Index => Lazy::Yes,
+                LayerAccess::Local | LayerAccess::Whole => Lazy::No(uncovered(image, &facts.descriptor)),
             },
             created_by: created_by.get(number).cloned().filter(|command| !command.is_empty()),
             plain: facts.map.tar_end.0,

@@ -25,7 +25,7 @@ use crate::budget::{Budget, OverBudget};
 use crate::digest::Digest;
 use crate::image::coverage::Coverage;
 use crate::image::{Descriptor, Platform};
-use crate::rootfs::layers::How;
+use crate::rootfs::layers::LayerAccess;
 use crate::rootfs::record::RecordedRead;
 use crate::tree::{Extent, NodeId, NodeKind};
 
@@ -124,7 +124,10 @@ impl Report {
         let live = live(image, &same);
         let layers = layers::layers(image, &live, &same, &shown(image), reads.as_ref());
         let coverage = Coverage::of(image.layers.iter().map(|layer| &layer.descriptor), |layer| {
-            image.layers.iter().any(|opened| opened.descriptor.digest == layer.digest && opened.how == How::Index)
+            image
+                .layers
+                .iter()
+                .any(|opened| opened.descriptor.digest == layer.digest && opened.how == LayerAccess::Index)
         });
         let totals = Totals {
             plain: once(&same).filter_map(|n| image.layers.get(n)).map(|layer| layer.map.tar_end.0).sum(),

@@ -20,7 +20,7 @@ use crate::layer::span::SpanTable;
 use crate::layer::{LayerMap, Starts};
 use crate::offset::{SpanId, Uncompressed};
 use crate::ops::open::RootFs;
-use crate::rootfs::layers::How;
+use crate::rootfs::layers::LayerAccess;
 use crate::ztoc::Checkpoints;
 
 /// The sizes to estimate, in bytes.
@@ -72,7 +72,9 @@ pub(super) fn sizes(image: &RootFs, layers: &[LayerBreakdown], same: &[usize], r
     let mut all = vec![fetch(&now, None, reads)];
     let could = tables(&|layer| match layer.lazy {
         Lazy::Yes => true,
-        Lazy::No(Uncovered::NoIndex(None)) => image.layers.get(layer.number).is_some_and(|l| l.how == How::Local),
+        Lazy::No(Uncovered::NoIndex(None)) => {
+            image.layers.get(layer.number).is_some_and(|l| l.how == LayerAccess::Local)
+        }
         Lazy::No(_) => false,
     });
     if could.iter().any(|way| way.by.is_some()) {

@@ -139,8 +139,8 @@ struct Plan {
 impl Plan {
     async fn make(source: &Source, mut image: Discovered, options: &VerifyOptions) -> Result<Plan, VerifyError> {
         let manifest = image.manifest.digest;
-        image.indexes.retain(|index| options.index.is_none_or(|asked| index.digest == asked));
-        image.fine.retain(|index| options.index.is_none_or(|asked| index.digest == asked));
+        image.indexes.retain(|index| options.index.is_none_or(|requested| index.digest == requested));
+        image.fine.retain(|index| options.index.is_none_or(|requested| index.digest == requested));
         let mut warnings = documents::warnings(&image);
         let mut differences = Vec::new();
         if image.indexes.is_empty() {
@@ -219,8 +219,8 @@ impl Plan {
     async fn signatures(&self, source: &Source, policy: &Policy) -> Result<Vec<Option<Signatures>>, VerifyError> {
         let mut all = Vec::with_capacity(self.contents.len());
         for (content, signed) in self.contents.iter().zip(&self.signed) {
-            let asked = content.is_some() && !policy.trust.is_empty();
-            all.push(if asked { Some(signature::find(source, signed, &policy.trust).await?) } else { None });
+            let requested = content.is_some() && !policy.trust.is_empty();
+            all.push(if requested { Some(signature::find(source, signed, &policy.trust).await?) } else { None });
         }
         Ok(all)
     }

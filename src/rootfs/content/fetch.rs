@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use super::flights::SpanRequest;
-use super::inner::Counted;
+use super::inner::CountGuard;
 use super::layer::{Layer, OnLayer};
 use super::model::{Counts, Purpose, ReadError};
 use super::pieces::Run;
@@ -29,7 +29,7 @@ const REQUEST: u64 = 16 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FetchCause {
     /// A read waits for one of them.
-    Asked,
+    Read,
     /// They may be read later.
     Ahead,
 }
@@ -63,7 +63,7 @@ impl OnLayer {
             for group in groups(&on.layer, spans) {
                 let on = on.clone();
                 tokio::spawn(async move {
-                    let _asked = (cause == FetchCause::Asked).then(|| Counted::new(&on.inner.asked));
+                    let _counted = (cause == FetchCause::Read).then(|| CountGuard::new(&on.inner.waited_for));
                     on.fetch(group).await;
                 });
             }
@@ -149,7 +149,7 @@ impl OnLayer {
             Ok(windows) => windows,
             Err(error) => return wanted.flight.land(Err(error)),
         };
-        let landed = match self.decode_off(span, &wanted.pieces, windows.clone(), blob).await {
+        let result = match self.decode_off(span, &wanted.pieces, windows.clone(), blob).await {
             // A cache between us and the registry may have stored wrong bytes.
             Some(Err(SpanError::Digest { .. } | SpanError::Length { .. } | SpanError::Proof { .. })) => {
                 self.inner.counts.retries.add(1);
@@ -167,8 +167,8 @@ impl OnLayer {
             None => None,
         };
         drop(permit);
-        if let Some(landed) = landed {
-            wanted.flight.land(landed.map(Arc::new));
+        if let Some(result) = result {
+            wanted.flight.land(result.map(Arc::new));
         }
     }
 

@@ -19,14 +19,14 @@ const MISSED: Duration = Duration::from_secs(1);
 
 /// The result of a fetch. The run may hold less than a waiter wants, which then looks into the
 /// caches or fetches the span itself.
-pub(super) type Landed = Result<Arc<Run>, ReadError>;
+pub(super) type SpanResult = Result<Arc<Run>, ReadError>;
 
 /// A span in flight, and the reason.
-type Flying = (watch::Receiver<Option<Landed>>, FetchCause);
+type InFlight = (watch::Receiver<Option<SpanResult>>, FetchCause);
 
 #[derive(Clone, Default)]
 pub(super) struct Flights {
-    flying: Arc<Mutex<HashMap<SpanOf, Flying>>>,
+    in_flight: Arc<Mutex<HashMap<SpanOf, InFlight>>>,
 }
 
 /// The result of [`Flights::board`].
@@ -39,7 +39,7 @@ pub(super) enum Boarding {
 
 /// Waits for a span.
 pub(super) struct Waiter {
-    landed: watch::Receiver<Option<Landed>>,
+    result: watch::Receiver<Option<SpanResult>>,
     /// Whether the span is fetched in advance, and only those that joined wait for it. If that
     /// fails, it means little.
     pub is_joined_ahead: bool,
@@ -49,7 +49,7 @@ pub(super) struct Waiter {
 pub(super) struct Flight {
     of: SpanOf,
     flights: Flights,
-    sender: watch::Sender<Option<Landed>>,
+    sender: watch::Sender<Option<SpanResult>>,
 }
 
 /// A span to be fetched.
@@ -63,18 +63,18 @@ pub(super) struct SpanRequest {
 impl Flights {
     /// `cause` is the reason if the span must be fetched.
     pub(super) fn board(&self, of: SpanOf, cause: FetchCause) -> Boarding {
-        let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((landed, other)) = flying.get(&of) {
-            return Boarding::Wait(Waiter { landed: landed.clone(), is_joined_ahead: *other == FetchCause::Ahead });
+        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((result, other)) = in_flight.get(&of) {
+            return Boarding::Wait(Waiter { result: result.clone(), is_joined_ahead: *other == FetchCause::Ahead });
         }
-        let (sender, landed) = watch::channel(None);
-        flying.insert(of, (landed.clone(), cause));
-        Boarding::Fetch(Flight { of, flights: self.clone(), sender }, Waiter { landed, is_joined_ahead: false })
+        let (sender, result) = watch::channel(None);
+        in_flight.insert(of, (result.clone(), cause));
+        Boarding::Fetch(Flight { of, flights: self.clone(), sender }, Waiter { result, is_joined_ahead: false })
     }
 
     /// Whether the span is being fetched.
     pub(super) fn has(&self, of: SpanOf) -> bool {
-        self.flying.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&of)
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&of)
     }
 }
 
@@ -85,13 +85,13 @@ impl Flight {
 
     /// Ends the fetch. Its results must already be in the caches, because tasks that find no flight
     /// look there.
-    pub(super) fn land(self, landed: Landed) {
+    pub(super) fn land(self, result: SpanResult) {
         self.leave();
-        self.sender.send_replace(Some(landed));
+        self.sender.send_replace(Some(result));
     }
 
     fn leave(&self) {
-        self.flights.flying.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.of);
+        self.flights.in_flight.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.of);
     }
 }
 
@@ -105,8 +105,8 @@ impl Drop for Flight {
 
 impl Waiter {
     /// The result of the fetch. None if it was abandoned.
-    pub(super) async fn landed(mut self) -> Option<Landed> {
-        self.landed.wait_for(Option::is_some).await.ok()?.clone()
+    pub(super) async fn result(mut self) -> Option<SpanResult> {
+        self.result.wait_for(Option::is_some).await.ok()?.clone()
     }
 }
 

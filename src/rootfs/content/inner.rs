@@ -50,7 +50,7 @@ pub(super) struct Inner {
     /// The number of reads that are waiting.
     pub waiting: AtomicUsize,
     /// The number of requests in progress for which a read waits.
-    pub asked: AtomicUsize,
+    pub waited_for: AtomicUsize,
     pub windows: WindowStore,
     pub start: StartProgress,
     pub pace: Pace,
@@ -100,7 +100,7 @@ impl Inner {
             lines: Semaphore::new(LINES),
             decoders: Arc::new(Semaphore::new(threads.clamp(2, 8))),
             waiting: AtomicUsize::new(0),
-            asked: AtomicUsize::new(0),
+            waited_for: AtomicUsize::new(0),
             windows,
             start: StartProgress::default(),
             pace: Pace::default(),
@@ -140,16 +140,16 @@ impl Inner {
 }
 
 /// Increments a counter while it exists.
-pub(super) struct Counted<'a>(&'a AtomicUsize);
+pub(super) struct CountGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Counted<'a> {
-    pub(super) fn new(count: &'a AtomicUsize) -> Counted<'a> {
+impl<'a> CountGuard<'a> {
+    pub(super) fn new(count: &'a AtomicUsize) -> CountGuard<'a> {
         count.fetch_add(1, Ordering::Relaxed);
-        Counted(count)
+        CountGuard(count)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -6,7 +6,7 @@ use std::ops::{ControlFlow, Range};
 use bytes::{Bytes, BytesMut};
 
 use super::layer::{OnLayer, SpanOf};
-use super::recent::Recent;
+use super::lru::Lru;
 use crate::fine::Windows;
 use crate::layer::span::SpanError;
 use crate::offset::SpanId;
@@ -90,7 +90,7 @@ pub(super) struct PieceId {
 }
 
 /// The most recently used pieces.
-pub(super) type Memory = Recent<PieceId, Bytes>;
+pub(super) type Memory = Lru<PieceId, Bytes>;
 
 /// Spans of up to this many bytes are passed on as a whole. Of a larger span, this many bytes are
 /// passed on, starting where it is wanted; the rest is written to disk as it is decoded.
@@ -107,7 +107,7 @@ fn handed_over(size: u64, wanted: Option<&Range<u32>>) -> Range<u32> {
 }
 
 /// Takes the plain bytes of a span and passes them on.
-pub(super) struct Landing<'a> {
+pub(super) struct PieceSink<'a> {
     on: &'a OnLayer,
     span: SpanId,
     cutter: PieceCutter,
@@ -132,15 +132,15 @@ impl Keep {
     }
 }
 
-impl<'a> Landing<'a> {
+impl<'a> PieceSink<'a> {
     /// At least the pieces of `wanted` are passed on.
-    pub(super) fn new(on: &'a OnLayer, span: SpanId, wanted: Option<&Range<u32>>) -> Landing<'a> {
+    pub(super) fn new(on: &'a OnLayer, span: SpanId, wanted: Option<&Range<u32>>) -> PieceSink<'a> {
         let size = on.layer.size(span);
         let over = handed_over(size, wanted);
         let writer = on.keeps_on_disk().then(|| on.inner.cache.writer(&on.layer.key(span), size)).flatten();
         let run = Run { first: over.start, pieces: Vec::new() };
         let is_over = writer.is_none() && over.is_empty();
-        Landing { on, span, cutter: PieceCutter::new(), keep: Keep { writer, over, run, is_over } }
+        PieceSink { on, span, cutter: PieceCutter::new(), keep: Keep { writer, over, run, is_over } }
     }
 
     /// Takes the next bytes of the span. Returns whether more are needed.
@@ -181,10 +181,10 @@ impl OnLayer {
         windows: Option<&Windows>,
         blob: &[u8],
     ) -> Result<Run, SpanError> {
-        let mut landing = Landing::new(self, span, wanted);
+        let mut sink = PieceSink::new(self, span, wanted);
         let window = windows.and_then(|windows| windows.get(span));
-        self.layer.open.spans.decode_with(span, window, blob, &mut |bytes| landing.push(bytes))?;
-        Ok(landing.finish().0)
+        self.layer.open.spans.decode_with(span, window, blob, &mut |bytes| sink.push(bytes))?;
+        Ok(sink.finish().0)
     }
 }
 

@@ -148,7 +148,7 @@ impl OnLayer {
         self.launch(wanted, Disk::Ask, FetchCause::Ahead);
         let mut came = true;
         for waiter in waiters {
-            if let Some(Err(error)) = waiter.landed().await {
+            if let Some(Err(error)) = waiter.result().await {
                 self.inner.report(&error);
                 came = false;
             }

@@ -90,7 +90,7 @@ pub(super) struct Race<'a> {
     begun: Instant,
     first: Option<Duration>,
     /// When the last bytes arrived.
-    heard: Instant,
+    last_bytes: Instant,
     /// When the range becomes slow, unless a second connection was tried.
     slow: Option<Instant>,
     /// The position when a second connection was tried.
@@ -111,7 +111,7 @@ impl<'a> Race<'a> {
             lanes: Vec::new(),
             begun: now,
             first: None,
-            heard: now,
+            last_bytes: now,
             slow: Some(slow),
             stall,
         };
@@ -125,7 +125,7 @@ impl<'a> Race<'a> {
             if self.lanes.is_empty() {
                 return Ok(None);
             }
-            let silent = self.heard + self.stall;
+            let silent = self.last_bytes + self.stall;
             let due = self.slow.map_or(silent, |slow| slow.min(silent));
             let coming = select_all(self.lanes.iter_mut().map(|lane| lane.chunks.next()));
             let Ok((chunk, number, _)) = timeout_at(due, coming).await else {
@@ -151,8 +151,8 @@ impl<'a> Race<'a> {
 
     /// The new bytes among those that a connection delivered.
     fn take(&mut self, number: usize, mut chunk: Bytes) -> Option<Bytes> {
-        self.heard = Instant::now();
-        self.first.get_or_insert(self.heard - self.begun);
+        self.last_bytes = Instant::now();
+        self.first.get_or_insert(self.last_bytes - self.begun);
         let lane = self.lanes.get_mut(number)?;
         let known = self.range.start.saturating_sub(lane.position).min(chunk.len() as u64);
         lane.position += chunk.len() as u64;
@@ -181,7 +181,7 @@ impl<'a> Race<'a> {
                 counts.doubled.add(1);
                 counts.retries.add(1);
                 self.doubled_at = self.range.start;
-                self.heard = now;
+                self.last_bytes = now;
                 self.add_lane();
             }
             return;
@@ -189,7 +189,7 @@ impl<'a> Race<'a> {
         // Nothing has arrived for long, so try another connection.
         counts.retries.add(1);
         self.lanes.clear();
-        self.heard = now;
+        self.last_bytes = now;
         self.add_lane();
     }
 

@@ -10,7 +10,7 @@ use tracing::trace;
 
 use super::fetch::{Disk, FetchCause};
 use super::flights::{Boarding, SpanRequest, Waiter};
-use super::inner::Counted;
+use super::inner::CountGuard;
 use super::layer::OnLayer;
 use super::model::ReadError;
 use super::pieces::{HANDED_OVER, Run, covering};
@@ -46,7 +46,7 @@ impl OnLayer {
         if ahead.is_some() || parts.iter().any(|part| part.found.is_none()) {
             // Callers that poll once to see whether the bytes are here need not have a runtime.
             yield_now().await;
-            let _waiting = Counted::new(&self.inner.waiting);
+            let _waiting = CountGuard::new(&self.inner.waiting);
             let deadline = self.inner.options.deadline;
             match timeout(deadline, self.gather(&mut parts, ahead)).await {
                 Ok(gathered) => gathered?,
@@ -88,12 +88,12 @@ impl OnLayer {
             }
             for (part, waiter) in parts.iter_mut().filter(|part| part.found.is_none()).zip(waiters.drain(..)) {
                 let is_joined_ahead = waiter.is_joined_ahead;
-                match waiter.landed().await {
+                match waiter.result().await {
                     Some(Err(_)) if is_joined_ahead => {}
                     // Another task's deadline expired, whose fetch began before ours would have.
                     // Our own deadline is checked above.
                     None | Some(Err(ReadError::Deadline { .. })) => {}
-                    Some(landed) => part.found = landed?.get(&part.range),
+                    Some(result) => part.found = result?.get(&part.range),
                 }
             }
             if parts.iter().all(|part| part.found.is_some()) {
@@ -180,7 +180,7 @@ impl OnLayer {
         let inner = &self.inner;
         let (mut waiters, mut wanted) = (Vec::new(), Vec::new());
         for part in parts.iter_mut().filter(|part| part.found.is_none()) {
-            match inner.flights.board(self.span(part.span), FetchCause::Asked) {
+            match inner.flights.board(self.span(part.span), FetchCause::Read) {
                 Boarding::Wait(waiter) => waiters.push(waiter),
                 Boarding::Fetch(flight, waiter) => {
                     // It may have arrived after we looked and before we joined.
@@ -204,7 +204,7 @@ impl OnLayer {
                 wanted.push(SpanRequest { flight, pieces: Some(covering(&range)) });
             }
         }
-        self.launch(wanted, disk, FetchCause::Asked);
+        self.launch(wanted, disk, FetchCause::Read);
         waiters
     }
 }

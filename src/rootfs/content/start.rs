@@ -18,7 +18,7 @@ use tracing::debug;
 
 use super::fetch::{Disk, FetchCause};
 use super::flights::{Boarding, SpanRequest};
-use super::inner::{Counted, Inner};
+use super::inner::{CountGuard, Inner};
 use super::layer::{OnLayer, SpanOf};
 use super::model::StartStats;
 use crate::offset::{LayerId, SpanId};
@@ -163,7 +163,7 @@ impl OnLayer {
     /// Fetches the spans that are in no cache yet, while no read needs the connection.
     async fn bring_start(&self, spans: Range<SpanId>) {
         let start = &self.inner.start;
-        while self.inner.asked.load(Ordering::Relaxed) > 0 && start.under_way.load(Ordering::Relaxed) > 0 {
+        while self.inner.waited_for.load(Ordering::Relaxed) > 0 && start.under_way.load(Ordering::Relaxed) > 0 {
             sleep(PAUSE).await;
         }
         if start.stopped.load(Ordering::Relaxed) {
@@ -175,7 +175,7 @@ impl OnLayer {
             start.stopped.store(true, Ordering::Relaxed);
             return;
         }
-        let _under_way = Counted::new(&start.under_way);
+        let _under_way = CountGuard::new(&start.under_way);
         let on = self.clone();
         let missing = spawn_blocking(move || {
             let is_missing =
@@ -202,7 +202,7 @@ impl OnLayer {
         debug!(name: "start", target: "ociseek::content", layer = %self.layer.digest(), spans = wanted.len());
         self.launch(wanted, Disk::Distrust, FetchCause::Ahead);
         for waiter in waiters {
-            match waiter.landed().await {
+            match waiter.result().await {
                 // The next read of the span tries again and reports the error.
                 Some(Err(_)) => start.failures.fetch_add(1, Ordering::Relaxed),
                 Some(Ok(_)) => start.failures.swap(0, Ordering::Relaxed),

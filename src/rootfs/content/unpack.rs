@@ -9,7 +9,7 @@ use super::fetch::Disk;
 use super::flights::SpanRequest;
 use super::layer::OnLayer;
 use super::model::ReadError;
-use super::pieces::Landing;
+use super::pieces::PieceSink;
 use crate::codec::zstd::ZstdReader;
 use crate::digest::Hasher;
 use crate::layer::span::SpanError;
@@ -119,7 +119,7 @@ struct Current<'a> {
     /// The number of bytes that the current span still lacks.
     left: u64,
     /// None for a span that is not needed.
-    landing: Option<(Landing<'a>, Hasher)>,
+    sink: Option<(PieceSink<'a>, Hasher)>,
 }
 
 impl<'a> Spans<'a> {
@@ -131,9 +131,9 @@ impl<'a> Spans<'a> {
             };
             let taken = usize::try_from(current.left).map_or(bytes.len(), |left| left.min(bytes.len()));
             let (now, rest) = bytes.split_at(taken);
-            if let Some((landing, hasher)) = &mut current.landing {
+            if let Some((sink, hasher)) = &mut current.sink {
                 hasher.update(now);
-                let _ = landing.push(now);
+                let _ = sink.push(now);
             }
             current.left -= taken as u64;
             bytes = rest;
@@ -161,22 +161,22 @@ impl<'a> Spans<'a> {
             queue.front().filter(|first| first.flight.span() == span).map(|first| first.pieces.clone())
         };
         let lacks = || self.fills && !on.is_on_disk(span);
-        let landing = (pieces.is_some() || lacks()).then(|| {
-            let landing = Landing::new(on, span, pieces.flatten().as_ref());
-            (landing, Hasher::new(on.layer.open.spans.digest(span).algorithm()))
+        let sink = (pieces.is_some() || lacks()).then(|| {
+            let sink = PieceSink::new(on, span, pieces.flatten().as_ref());
+            (sink, Hasher::new(on.layer.open.spans.digest(span).algorithm()))
         });
         // Otherwise the layer would be decoded to its end in vain.
-        self.fills &= landing.as_ref().is_none_or(|(landing, _)| landing.is_kept());
-        Ok(Current { span, left, landing })
+        self.fills &= sink.as_ref().is_none_or(|(sink, _)| sink.is_kept());
+        Ok(Current { span, left, sink })
     }
 
     fn end(&mut self, current: Current<'a>) -> Result<(), Stop> {
-        let Current { span, landing: Some((landing, hasher)), .. } = current else { return Ok(()) };
+        let Current { span, sink: Some((sink, hasher)), .. } = current else { return Ok(()) };
         let (expected, actual) = (self.on.layer.open.spans.digest(span), hasher.finish());
         if actual != expected {
             return Err(Stop::Span(SpanError::Digest { span, expected, actual }));
         }
-        let (run, is_kept) = landing.finish();
+        let (run, is_kept) = sink.finish();
         self.fills &= is_kept;
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.front().is_some_and(|first| first.flight.span() == span)

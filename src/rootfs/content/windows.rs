@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::fetch::CountedPart;
 use super::layer::OnLayer;
+use super::lru::Lru;
 use super::model::{Purpose, ReadError};
-use super::recent::Recent;
 use crate::digest::Digest;
 use crate::fine::{FineError, FineHead, PageId, Windows, decode_page};
 use crate::offset::SpanId;
@@ -23,12 +23,12 @@ const KEPT: u64 = 16 << 20;
 const REQUEST: u64 = 1 << 20;
 
 /// The most recently used pages, by layer.
-pub(super) struct WindowStore(Recent<(Digest, PageId), Arc<Windows>>);
+pub(super) struct WindowStore(Lru<(Digest, PageId), Arc<Windows>>);
 
 impl WindowStore {
     /// Starts with the pages that were fetched when the layers were opened.
     pub(super) fn new(layers: &[OpenLayer]) -> WindowStore {
-        let store = WindowStore(Recent::new(KEPT));
+        let store = WindowStore(Lru::new(KEPT));
         for layer in layers {
             for (page, windows) in layer.document.iter().flat_map(|document| &document.pages) {
                 store.put(layer.descriptor.digest, *page, windows);

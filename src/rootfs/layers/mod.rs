@@ -62,7 +62,7 @@ const SPAN_KEY: u64 = 40;
 /// The kind of index by which a layer is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum How {
+pub enum LayerAccess {
     /// The document of the image's fine index.
     Fine,
     /// The ztoc of the image's SOCI index.
@@ -79,7 +79,7 @@ pub struct OpenLayer {
     /// The layer's blob.
     pub descriptor: Descriptor,
     /// The kind of index by which it is read.
-    pub how: How,
+    pub how: LayerAccess,
     /// How many bytes of the blob were read to open it.
     pub bytes_read: u64,
     pub(in crate::rootfs) spans: SpanTable<LayerMap>,
@@ -180,7 +180,7 @@ pub async fn open_document(
     });
     match decoded.await {
         Ok(Ok((spans, document, memory))) => {
-            let opened = opened(layer, spans, How::Fine, 0, memory)?;
+            let opened = opened(layer, spans, LayerAccess::Fine, 0, memory)?;
             Ok(Some(OpenLayer { document: Some(Arc::new(document)), ..opened }))
         }
         Ok(Err(document::UnfitDocument::Fine(FineError::Memory(source)))) => {
@@ -235,7 +235,7 @@ async fn open_one_of(
         let decoded =
             spawn_blocking(move || index_ztoc::spans(&wanted, &bytes, &mut memory).map(|spans| (spans, memory)));
         match decoded.await {
-            Ok(Ok((spans, memory))) => return opened(layer, spans, How::Index, 0, memory),
+            Ok(Ok((spans, memory))) => return opened(layer, spans, LayerAccess::Index, 0, memory),
             Ok(Err(UnfitZtoc::Ztoc(ZtocError::Memory(source)))) => {
                 return Err(OpenError::Memory { layer: digest, source });
             }
@@ -262,8 +262,8 @@ async fn open_one_of(
         Some(spans) => (spans, 0),
         None => (read(side_by_side, source, layer, span_size, caches, progress).await?, layer.size),
     };
-    tell(layer, &notes, progress);
-    let how = if spans.map().is_unpacked() { How::Whole } else { How::Local };
+    report_notes(layer, &notes, progress);
+    let how = if spans.map().is_unpacked() { LayerAccess::Whole } else { LayerAccess::Local };
     opened(layer, spans, how, read, memory)
 }
 
@@ -299,7 +299,7 @@ fn from_cache(
 fn opened(
     layer: &Descriptor,
     spans: SpanTable<LayerMap>,
-    how: How,
+    how: LayerAccess,
     bytes_read: u64,
     mut memory: Charge,
 ) -> Result<OpenLayer, OpenError> {
@@ -315,7 +315,7 @@ fn span_size(layer: u64) -> u64 {
 }
 
 /// Reports oddities of a layer.
-fn tell(layer: &Descriptor, notes: &Notes, progress: &Arc<dyn Progress>) {
+fn report_notes(layer: &Descriptor, notes: &Notes, progress: &Arc<dyn Progress>) {
     for warning in &notes.warnings {
         progress.report(ProgressEvent::Warning(format!("layer {}: {warning}", layer.digest)));
     }

@@ -20,7 +20,7 @@ use super::TARGET;
 use super::address::{base_url, refuse_realm};
 use super::config::CredentialSource;
 use super::credentials::{self, Credential};
-use super::error::{Asked, CredentialOrigin, RegistryError, shown};
+use super::error::{CredentialOrigin, RegistryError, RequestLine, shown};
 use super::http::{Authorization, Http, Request, texts};
 use super::response::Response;
 use super::retry::Retry;
@@ -84,7 +84,7 @@ pub(super) struct Authorizer {
     credentials: tokio::sync::Mutex<HashMap<Arc<str>, LookedUp>>,
     /// Whether the user was warned about a token service on another host that receives the
     /// credentials.
-    told: AtomicBool,
+    has_warned: AtomicBool,
 }
 
 /// Credentials with the time when they were looked up.
@@ -139,7 +139,7 @@ impl Authorizer {
             last: Mutex::default(),
             slots: Mutex::default(),
             credentials: tokio::sync::Mutex::default(),
-            told: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
         }
     }
 
@@ -222,8 +222,8 @@ impl Authorizer {
             (_, Some(Credential::Registry(token))) => plain(format!("Bearer {token}"))?,
             (Challenge::Basic, Some(Credential::Password { user, password })) => plain(basic(&user, &password))?,
             (Challenge::Basic, _) => None,
-            (Challenge::Bearer { realm, service, scope: asked }, credential) => {
-                let scope = union(&scope.repository, scope.access, asked.as_deref());
+            (Challenge::Bearer { realm, service, scope: requested }, credential) => {
+                let scope = union(&scope.repository, scope.access, requested.as_deref());
                 let fetched = self.token(http, base, realm, service.as_deref(), &scope, credential).await;
                 let wrap = |source| RegistryError::Token {
                     registry: Arc::clone(&self.registry),
@@ -241,9 +241,10 @@ impl Authorizer {
     fn misfit(&self, what: &str) -> RegistryError {
         let url = base_url("https", &self.registry);
         match url {
-            Ok(url) => {
-                RegistryError::Protocol { asked: Asked::new(&self.registry, &Method::GET, &url), what: what.to_owned() }
-            }
+            Ok(url) => RegistryError::Protocol {
+                line: RequestLine::new(&self.registry, &Method::GET, &url),
+                what: what.to_owned(),
+            },
             Err(error) => error.into(),
         }
     }
@@ -341,19 +342,19 @@ impl Authorizer {
         scope: &str,
         credential: Option<Credential>,
     ) -> Result<Header, RegistryError> {
-        let asked = |method: &Method, url: &Url| Asked::new(&self.registry, method, url);
+        let line = |method: &Method, url: &Url| RequestLine::new(&self.registry, method, url);
         let mut url = Url::parse(realm).map_err(|_| RegistryError::Detour {
-            asked: asked(&Method::GET, base),
+            line: line(&Method::GET, base),
             to: super::one_line::one_line(realm, 100),
             reason: "its token service is not a URL",
         })?;
         if let Some(reason) = refuse_realm(base, &url) {
-            return Err(RegistryError::Detour { asked: asked(&Method::GET, base), to: shown(&url), reason });
+            return Err(RegistryError::Detour { line: line(&Method::GET, base), to: shown(&url), reason });
         }
         url.set_fragment(None);
         let shown = credential.is_some().then(|| self.origin());
         if let Some(host) = elsewhere(base, realm).filter(|_| shown.is_some())
-            && !self.told.swap(true, Ordering::Relaxed)
+            && !self.has_warned.swap(true, Ordering::Relaxed)
         {
             http.progress().report(ProgressEvent::TokenService { registry: self.registry.to_string(), host });
         }
@@ -361,7 +362,7 @@ impl Authorizer {
         let request = self.token_request(url, service, scope, credential)?;
         let mut retry = Retry::new(http);
         loop {
-            match self.ask(http, &request, shown, asked(&request.method, &request.url)).await {
+            match self.ask(http, &request, shown, line(&request.method, &request.url)).await {
                 Ok(header) => {
                     http.answered(&self.registry);
                     return Ok(header);
@@ -376,11 +377,11 @@ impl Authorizer {
         http: &Arc<Http>,
         request: &Request,
         shown: Option<CredentialOrigin>,
-        asked: Asked,
+        line: RequestLine,
     ) -> Result<Header, RegistryError> {
         // Redirects are not followed, because the credentials are for this address only.
-        let asked = asked.at_try(request.next_try());
-        let mut response: Response = http.exchange(request, None, asked.clone()).await?;
+        let line = line.at_try(request.next_try());
+        let mut response: Response = http.exchange(request, None, line.clone()).await?;
         response.shown = shown;
         let response = response.expect(&[200]).await?;
         let body = response.bytes(ANSWER).await?;
@@ -391,7 +392,7 @@ impl Authorizer {
             expires_in: Option<serde_json::Value>,
         }
         // The source of a JSON error may repeat its input, which could be a token here.
-        let wrong = |what: &str| RegistryError::Protocol { asked: asked.clone(), what: what.to_owned() };
+        let wrong = |what: &str| RegistryError::Protocol { line: line.clone(), what: what.to_owned() };
         let answer: Answer =
             serde_json::from_slice(&body).map_err(|_| wrong("the token service's answer is not JSON with a token"))?;
         let token = [answer.token, answer.access_token].into_iter().flatten().find(|token| !token.is_empty());
@@ -401,7 +402,7 @@ impl Authorizer {
         value.set_sensitive(true);
         let lasts = answer.expires_in.as_ref().and_then(serde_json::Value::as_f64).unwrap_or_default();
         let lasts = lifetime(lasts);
-        let (_, realm) = asked.parts();
+        let (_, realm) = line.parts();
         debug!(name: "token", target: TARGET, registry = &*self.registry, realm, seconds = lasts.as_secs());
         Ok(Header { value, renew_at: Some(Instant::now() + lasts.mul_f64(0.8)), is_used: false })
     }
@@ -424,22 +425,22 @@ fn lifetime(seconds: f64) -> Duration {
 
 /// The scope to request: our access, plus the access that the challenge requests for the same
 /// repository. If the challenge names something else, its scope is used.
-fn union(repository: &str, access: Access, asked: Option<&str>) -> String {
+fn union(repository: &str, access: Access, requested: Option<&str>) -> String {
     if repository.is_empty() {
         // The scope for the list of repositories (distribution's token specification, "Resource
         // Class and Type").
-        return asked.unwrap_or("registry:catalog:*").to_owned();
+        return requested.unwrap_or("registry:catalog:*").to_owned();
     }
     let prefix = format!("repository:{repository}:");
     let own = access.actions();
-    match asked {
+    match requested {
         None => format!("{prefix}{own}"),
-        Some(asked) => match asked.strip_prefix(&prefix).filter(|actions| !actions.contains(' ')) {
+        Some(requested) => match requested.strip_prefix(&prefix).filter(|actions| !actions.contains(' ')) {
             Some(actions) => {
                 let more = actions.split(',').filter(|a| !a.is_empty() && !own.split(',').any(|o| o == *a));
                 more.fold(format!("{prefix}{own}"), |scope, action| scope + "," + action)
             }
-            None => asked.to_owned(),
+            None => requested.to_owned(),
         },
     }
 }
@@ -450,7 +451,7 @@ mod tests {
 
     #[test]
     fn scopes_are_what_we_need_and_what_is_asked_for() {
-        for (access, asked, want) in [
+        for (access, requested, want) in [
             (Access::Pull, None, "repository:a/b:pull"),
             (Access::Push, Some("repository:a/b:pull"), "repository:a/b:pull,push"),
             (Access::Pull, Some("repository:a/b:pull,push"), "repository:a/b:pull,push"),
@@ -458,7 +459,7 @@ mod tests {
             (Access::Pull, Some("registry:catalog:*"), "registry:catalog:*"),
             (Access::Pull, Some("repository:x:pull repository:a/b:pull"), "repository:x:pull repository:a/b:pull"),
         ] {
-            assert_eq!(union("a/b", access, asked), want);
+            assert_eq!(union("a/b", access, requested), want);
         }
         assert_eq!(union("", Access::Pull, None), "registry:catalog:*");
         assert_eq!(union("", Access::Pull, Some("registry:catalog:pull")), "registry:catalog:pull");

@@ -8,7 +8,7 @@ use reqwest::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, ETAG, Head
 
 use super::auth::Access;
 use super::client::Repository;
-use super::error::{Asked, RegistryError};
+use super::error::{RegistryError, RequestLine};
 use super::http::Request;
 use super::response::Response;
 use super::retry::Retry;
@@ -66,7 +66,7 @@ impl Repository {
         let found = hasher.finish();
         if found != blob.digest {
             return Err(RegistryError::Digest {
-                asked: stream.asked().await?,
+                line: stream.request_line().await?,
                 expected: blob.digest.into(),
                 found: found.into(),
             });
@@ -206,7 +206,7 @@ impl BlobStream {
         match next {
             Some(chunk) if chunk.len() as u64 > left => {
                 let found = self.position + chunk.len() as u64;
-                Err(RegistryError::Size { asked: self.asked().await?, expected: self.body_end, found })
+                Err(RegistryError::Size { line: self.request_line().await?, expected: self.body_end, found })
             }
             Some(mut chunk) => {
                 let wanted = usize::try_from(self.end - self.position).unwrap_or(usize::MAX);
@@ -221,7 +221,7 @@ impl BlobStream {
             }
             None => {
                 let source = TransportError::broken("the body ended early");
-                Err(RegistryError::Transport { asked: self.asked().await?, source })
+                Err(RegistryError::Transport { line: self.request_line().await?, source })
             }
         }
     }
@@ -233,8 +233,8 @@ impl BlobStream {
         Ok(chunk)
     }
 
-    async fn asked(&self) -> Result<Asked, RegistryError> {
-        Ok(self.repository.asked(&self.request().await?))
+    async fn request_line(&self) -> Result<RequestLine, RegistryError> {
+        Ok(self.repository.request_line(&self.request().await?))
     }
 
     async fn request(&self) -> Result<Request, RegistryError> {
@@ -261,7 +261,7 @@ impl BlobStream {
         }
         self.requests += 1;
         let response = registry.once(&request, &self.repository.scope(Access::Pull)).await?;
-        let protocol = |what: String| RegistryError::Protocol { asked: response.asked.clone(), what };
+        let protocol = |what: String| RegistryError::Protocol { line: response.line.clone(), what };
         if let Some(encoding) = response.text(CONTENT_ENCODING).filter(|e| !e.eq_ignore_ascii_case("identity")) {
             return Err(protocol(format!(
                 "the blob comes with Content-Encoding {encoding:?}, which was not asked for"
@@ -270,7 +270,7 @@ impl BlobStream {
         match response.status().as_u16() {
             200 => {
                 if let Some(found) = response.content_length().filter(|length| *length != self.size) {
-                    return Err(RegistryError::Size { asked: response.asked, expected: self.size, found });
+                    return Err(RegistryError::Size { line: response.line, expected: self.size, found });
                 }
                 self.body_end = self.size;
                 if part {
@@ -305,7 +305,7 @@ impl BlobStream {
         }
         let what =
             format!("the registry does not support range requests, and {} bytes precede the range", self.position);
-        Err(RegistryError::Protocol { asked: self.repository.asked(request), what })
+        Err(RegistryError::Protocol { line: self.repository.request_line(request), what })
     }
 
     /// The server starts at the blob's first byte: reads up to the current position.
@@ -314,7 +314,7 @@ impl BlobStream {
         while before > 0 {
             let Some(mut chunk) = response.chunk().await? else {
                 let source = TransportError::broken("the body ended early");
-                return Err(RegistryError::Transport { asked: response.asked, source });
+                return Err(RegistryError::Transport { line: response.line, source });
             };
             self.received += chunk.len() as u64;
             let known = before.min(chunk.len() as u64);

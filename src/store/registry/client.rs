@@ -9,7 +9,7 @@ use url::Url;
 
 use super::auth::{Access, Scope};
 use super::config::ClientConfig;
-use super::error::{Asked, RegistryError};
+use super::error::{RegistryError, RequestLine};
 use super::http::{Common, Request};
 use super::session::Registry;
 use crate::budget::Budget;
@@ -138,14 +138,14 @@ impl Repository {
         Ok(Request::new(method, url))
     }
 
-    pub(super) fn asked(&self, request: &Request) -> Asked {
-        self.registry.asked(&request.method, &request.url)
+    pub(super) fn request_line(&self, request: &Request) -> RequestLine {
+        self.registry.request_line(&request.method, &request.url)
     }
 
     /// Converts a value from the caller to the value of a header.
     pub(super) fn header_value(&self, request: &Request, value: &str) -> Result<HeaderValue, RegistryError> {
         HeaderValue::try_from(value).map_err(|_| RegistryError::Protocol {
-            asked: self.asked(request),
+            line: self.request_line(request),
             what: format!("{value:?} does not fit in a header"),
         })
     }

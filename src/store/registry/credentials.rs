@@ -79,7 +79,7 @@ pub(super) async fn find(
         CredentialSource::Anonymous => Ok(None),
         CredentialSource::Only { registry: only, .. } if !only.eq_ignore_ascii_case(registry) => Ok(None),
         CredentialSource::Only { user, password, .. } => {
-            tell(registry, "given", "", true);
+            log_lookup(registry, "given", "", true);
             Ok(Some(Credential::Password { user: user.clone(), password: password.clone() }))
         }
         CredentialSource::Ambient => {
@@ -146,17 +146,17 @@ impl Ambient {
         limit: Duration,
     ) -> Result<Option<Credential>, CredentialError> {
         if let Some(name) = file.helper(registry) {
-            let asked = helper::get(name, server(registry), &self.path, limit).await;
-            let asked = asked.map_err(|source| CredentialError::Helper { name: name.to_owned(), source })?;
-            tell(registry, &format!("docker-credential-{name}"), &path.to_string_lossy(), asked.is_some());
-            match asked {
+            let login = helper::get(name, server(registry), &self.path, limit).await;
+            let login = login.map_err(|source| CredentialError::Helper { name: name.to_owned(), source })?;
+            log_lookup(registry, &format!("docker-credential-{name}"), &path.to_string_lossy(), login.is_some());
+            match login {
                 Some((user, secret)) if user == "<token>" => return Ok(Some(Credential::Identity(secret))),
                 Some((user, password)) => return Ok(Some(Credential::Password { user, password })),
                 None => {}
             }
         }
         let entry = file.entry(registry, repository);
-        tell(registry, &path.to_string_lossy(), entry.map_or("", |(key, _)| key), entry.is_some());
+        log_lookup(registry, &path.to_string_lossy(), entry.map_or("", |(key, _)| key), entry.is_some());
         let Some((key, entry)) = entry else { return Ok(None) };
         let wrong = || CredentialError::Entry { path: path.to_owned(), key: key.chars().take(300).collect() };
         entry.credential().map_err(|_| wrong())
@@ -165,7 +165,7 @@ impl Ambient {
 
 /// Logs where credentials were looked for. `within` is the key, or the setting that named the
 /// helper.
-fn tell(registry: &str, source: &str, within: &str, found: bool) {
+fn log_lookup(registry: &str, source: &str, within: &str, found: bool) {
     debug!(name: "credentials", target: TARGET, registry, source, within, found);
 }
 
@@ -403,7 +403,7 @@ mod tests {
         helper::tests::script(
             dir.path(),
             "has",
-            r#"cat >"$0.asked"; echo '{"ServerURL":"x","Username":"hu","Secret":"hp"}'"#,
+            r#"cat >"$0.input"; echo '{"ServerURL":"x","Username":"hu","Secret":"hp"}'"#,
         );
         helper::tests::script(dir.path(), "token", r#"echo '{"Username":"<token>","Secret":"T"}'"#);
         helper::tests::script(dir.path(), "none", "echo 'credentials not found in native keychain'; exit 1");
@@ -420,8 +420,8 @@ mod tests {
             std::fs::write(&file, json).unwrap();
             assert_eq!(ambient.find(registry, "a", Duration::from_secs(20)).await.unwrap(), want, "{json}");
         }
-        let asked = std::fs::read_to_string(dir.path().join("docker-credential-has.asked")).unwrap();
-        assert_eq!(asked, DOCKER_HUB);
+        let input = std::fs::read_to_string(dir.path().join("docker-credential-has.input")).unwrap();
+        assert_eq!(input, DOCKER_HUB);
 
         std::fs::write(&file, r#"{"credsStore":"missing"}"#).unwrap();
         let error = ambient.find("r.io", "a", Duration::from_secs(1)).await.unwrap_err();

@@ -20,7 +20,7 @@ use crate::store::Cause;
 
 /// A request in messages: the method, and the URL without query and user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestLine {
     /// The registry as the user named it, whichever host responded.
     registry: Arc<str>,
     text: String,
@@ -28,13 +28,13 @@ pub struct Asked {
     attempt: u32,
 }
 
-impl Asked {
-    pub(super) fn new(registry: &Arc<str>, method: &Method, url: &Url) -> Asked {
-        Asked { registry: Arc::clone(registry), text: format!("{method} {}", shown(url)), attempt: 1 }
+impl RequestLine {
+    pub(super) fn new(registry: &Arc<str>, method: &Method, url: &Url) -> RequestLine {
+        RequestLine { registry: Arc::clone(registry), text: format!("{method} {}", shown(url)), attempt: 1 }
     }
 
-    pub(super) fn at_try(self, attempt: u32) -> Asked {
-        Asked { attempt, ..self }
+    pub(super) fn at_try(self, attempt: u32) -> RequestLine {
+        RequestLine { attempt, ..self }
     }
 
     pub(super) fn attempt(&self) -> u32 {
@@ -51,7 +51,7 @@ impl Asked {
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for RequestLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -111,36 +111,36 @@ pub enum RegistryError {
     #[error("cannot get a token for {registry}")]
     Token { registry: Arc<str>, realm: Option<String>, source: Box<RegistryError> },
     /// The registry redirects to a place that the client must not contact.
-    #[error("{asked}: it points to {to}: {reason}")]
-    Detour { asked: Asked, to: String, reason: &'static str },
+    #[error("{line}: it points to {to}: {reason}")]
+    Detour { line: RequestLine, to: String, reason: &'static str },
 
-    #[error("{asked}")]
-    Proxy { asked: Asked, source: ProxyError },
-    #[error("{asked}")]
-    Transport { asked: Asked, source: TransportError },
-    #[error("{asked}: {awaited} did not arrive within {} s", .within.as_secs_f32())]
-    Timeout { asked: Asked, awaited: &'static str, within: Duration },
-    #[error("{asked}: slower than {slowest} bytes a second")]
-    Slow { asked: Asked, slowest: u64 },
+    #[error("{line}")]
+    Proxy { line: RequestLine, source: ProxyError },
+    #[error("{line}")]
+    Transport { line: RequestLine, source: TransportError },
+    #[error("{line}: {awaited} did not arrive within {} s", .within.as_secs_f32())]
+    Timeout { line: RequestLine, awaited: &'static str, within: Duration },
+    #[error("{line}: slower than {slowest} bytes a second")]
+    Slow { line: RequestLine, slowest: u64 },
     /// The request used plain HTTP.
-    #[error("{asked}: the server speaks TLS")]
-    SpeaksTls { asked: Asked },
+    #[error("{line}: the server speaks TLS")]
+    SpeaksTls { line: RequestLine },
     #[error("{0}")]
     Answer(Box<Answer>),
     #[error("gave up after {tries} tries")]
     GaveUp { tries: u32, source: Box<RegistryError> },
 
     /// The response violates the distribution spec.
-    #[error("{asked}: {what}")]
-    Protocol { asked: Asked, what: String },
-    #[error("{asked}: the answer is not the expected JSON")]
-    Json { asked: Asked, source: serde_json::Error },
-    #[error("{asked}: the answer is larger than {limit} bytes")]
-    TooLarge { asked: Asked, limit: u64 },
-    #[error("{asked}: the content has the digest {found}, not {expected}")]
-    Digest { asked: Asked, expected: Box<Digest>, found: Box<Digest> },
-    #[error("{asked}: the content has {found} bytes, not {expected}")]
-    Size { asked: Asked, expected: u64, found: u64 },
+    #[error("{line}: {what}")]
+    Protocol { line: RequestLine, what: String },
+    #[error("{line}: the answer is not the expected JSON")]
+    Json { line: RequestLine, source: serde_json::Error },
+    #[error("{line}: the answer is larger than {limit} bytes")]
+    TooLarge { line: RequestLine, limit: u64 },
+    #[error("{line}: the content has the digest {found}, not {expected}")]
+    Digest { line: RequestLine, expected: Box<Digest>, found: Box<Digest> },
+    #[error("{line}: the content has {found} bytes, not {expected}")]
+    Size { line: RequestLine, expected: u64, found: u64 },
     /// The content does not match its descriptor. Nothing was sent.
     #[error("the content for {digest} ({expected} bytes) is something else ({found} bytes)")]
     Content { digest: Digest, expected: u64, found: u64 },
@@ -168,18 +168,18 @@ impl RegistryError {
     pub fn host(&self) -> Option<&str> {
         match self {
             RegistryError::Credentials { registry, .. } | RegistryError::Token { registry, .. } => Some(registry),
-            RegistryError::Detour { asked, .. }
-            | RegistryError::Proxy { asked, .. }
-            | RegistryError::SpeaksTls { asked }
-            | RegistryError::Transport { asked, .. }
-            | RegistryError::Timeout { asked, .. }
-            | RegistryError::Slow { asked, .. }
-            | RegistryError::Protocol { asked, .. }
-            | RegistryError::Json { asked, .. }
-            | RegistryError::TooLarge { asked, .. }
-            | RegistryError::Digest { asked, .. }
-            | RegistryError::Size { asked, .. } => Some(&asked.registry),
-            RegistryError::Answer(answer) => Some(&answer.asked.registry),
+            RegistryError::Detour { line, .. }
+            | RegistryError::Proxy { line, .. }
+            | RegistryError::SpeaksTls { line }
+            | RegistryError::Transport { line, .. }
+            | RegistryError::Timeout { line, .. }
+            | RegistryError::Slow { line, .. }
+            | RegistryError::Protocol { line, .. }
+            | RegistryError::Json { line, .. }
+            | RegistryError::TooLarge { line, .. }
+            | RegistryError::Digest { line, .. }
+            | RegistryError::Size { line, .. } => Some(&line.registry),
+            RegistryError::Answer(answer) => Some(&answer.line.registry),
             RegistryError::GaveUp { source, .. } | RegistryError::UploadLost { source, .. } => source.host(),
             _ => None,
         }
@@ -241,7 +241,7 @@ impl RegistryError {
         match self.root() {
             RegistryError::SpeaksTls { .. } => true,
             RegistryError::Answer(answer) => {
-                answer.status == StatusCode::BAD_REQUEST && answer.asked.text.contains(" http://")
+                answer.status == StatusCode::BAD_REQUEST && answer.line.text.contains(" http://")
             }
             _ => false,
         }
@@ -367,7 +367,7 @@ pub(super) fn is_transient_status(status: StatusCode) -> bool {
 /// An error response of the registry.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    pub(super) asked: Asked,
+    pub(super) line: RequestLine,
     pub(super) status: StatusCode,
     /// The error codes of the distribution spec ("Error Codes") in the response.
     pub(super) codes: Vec<String>,
@@ -392,7 +392,7 @@ pub enum CredentialOrigin {
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.asked, self.status)?;
+        write!(f, "{}: {}", self.line, self.status)?;
         if let Some(code) = self.codes.first() {
             write!(f, " {code}")?;
         }

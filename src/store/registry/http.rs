@@ -17,7 +17,7 @@ use url::Url;
 use super::address::{base_url, same_origin};
 use super::backoff::RetryBudget;
 use super::config::{ClientConfig, Limits};
-use super::error::{Asked, RegistryError, shown};
+use super::error::{RegistryError, RequestLine, shown};
 use super::gate::{Reach, Resolver, refuse_address};
 use super::one_line::one_line;
 use super::outage::Outages;
@@ -148,7 +148,7 @@ pub(crate) fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::
     let proxies = Proxies::of_environment();
     if let Err(source) = proxies.of(host) {
         let registry = host.host_str().unwrap_or_default().into();
-        return Err(RegistryError::Proxy { asked: Asked::new(&registry, &Method::GET, host), source });
+        return Err(RegistryError::Proxy { line: RequestLine::new(&registry, &Method::GET, host), source });
     }
     let builder = builder(&config.limits, Tls::new(config)?.common()?, false);
     by_proxy(builder, proxies).build().map_err(|error| RegistryError::Http(error.into()))
@@ -257,16 +257,16 @@ impl Http {
         &self,
         request: &Request,
         authorization: Option<Authorization>,
-        asked: Asked,
+        line: RequestLine,
     ) -> Result<Response, RegistryError> {
-        let mut trail = Trail::new(request, authorization.as_ref(), &asked);
+        let mut trail = Trail::new(request, authorization.as_ref(), &line);
         self.common.requests.fetch_add(1, Ordering::Relaxed);
-        match self.send(request, authorization, asked, &mut trail).await {
-            Ok((inner, asked, context)) => {
+        match self.send(request, authorization, line, &mut trail).await {
+            Ok((inner, line, context)) => {
                 trail.status = Some(inner.status().as_u16());
-                self.pass_on_warnings(&asked, inner.headers());
+                self.pass_on_warnings(&line, inner.headers());
                 let received = Arc::clone(&self.common.received);
-                Ok(Response::new(inner, request.url.clone(), asked, context, trail, &self.limits, received))
+                Ok(Response::new(inner, request.url.clone(), line, context, trail, &self.limits, received))
             }
             Err(error) => Err(trail.failed(error)),
         }
@@ -276,18 +276,18 @@ impl Http {
         &self,
         request: &Request,
         authorization: Option<Authorization>,
-        asked: Asked,
+        line: RequestLine,
         trail: &mut Trail,
-    ) -> Result<(reqwest::Response, Asked, RequestContext), RegistryError> {
+    ) -> Result<(reqwest::Response, RequestLine, RequestContext), RegistryError> {
         let Common { reach, proxies, .. } = &*self.common;
         if let Some(reason) = refuse_address(reach, &request.url) {
-            return Err(RegistryError::Detour { asked, to: shown(&request.url), reason });
+            return Err(RegistryError::Detour { line, to: shown(&request.url), reason });
         }
         let proxy = match proxies.of(&request.url) {
             Ok(proxy) => proxy.filter(|_| !reach.is_public_only()),
             // If proxies are not used, an invalid one does not matter.
             Err(_) if reach.is_public_only() => None,
-            Err(source) => return Err(RegistryError::Proxy { asked, source }),
+            Err(source) => return Err(RegistryError::Proxy { line, source }),
         };
         let context = RequestContext {
             proxy: proxy.map(|proxy| proxy.to_string().into()),
@@ -318,26 +318,26 @@ impl Http {
                 answer = &mut sending => break answer,
                 () = sleep(wait) => if taken.load(Ordering::Relaxed) == before {
                     let awaited = if before < length { "room for the next bytes of the body" } else { "an answer" };
-                    return Err(RegistryError::Timeout { asked, awaited, within: wait });
+                    return Err(RegistryError::Timeout { line, awaited, within: wait });
                 }
             }
         };
         trail.sent = length;
         match inner {
-            Ok(inner) => Ok((inner, asked, context)),
-            Err(error) => Err(RegistryError::Transport { asked, source: TransportError::new(error, &context) }),
+            Ok(inner) => Ok((inner, line, context)),
+            Err(error) => Err(RegistryError::Transport { line, source: TransportError::new(error, &context) }),
         }
     }
 
     /// Registries may send warnings (distribution spec, "Warnings"). Each is reported once, up to a
     /// limit.
-    fn pass_on_warnings(&self, asked: &Asked, headers: &HeaderMap) {
+    fn pass_on_warnings(&self, line: &RequestLine, headers: &HeaderMap) {
         for value in headers.get_all(header::WARNING) {
             let Some(text) = value.to_str().ok().and_then(|v| v.strip_prefix("299 - ")) else { continue };
             let text = one_line(text.trim().trim_matches('"'), 300);
             let Ok(mut warned) = self.common.warned.lock() else { continue };
             if warned.len() < WARNINGS && warned.insert(text.clone()) {
-                self.progress().report(ProgressEvent::Warning(format!("{} says: {text}", asked.registry())));
+                self.progress().report(ProgressEvent::Warning(format!("{} says: {text}", line.registry())));
             }
         }
     }

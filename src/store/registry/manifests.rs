@@ -67,20 +67,20 @@ impl Repository {
     ) -> Result<(Document, Option<HeaderValue>), RegistryError> {
         let response = self.registry.once(request, &self.scope(access)).await?.expect(&[200]).await?;
         let response = response.no_web_page("a manifest")?;
-        let asked = response.asked.clone();
+        let line = response.line.clone();
         let media_type = response.media_type();
         let etag = response.headers().get(reqwest::header::ETAG).cloned();
-        let told = content_digest(&response)?;
+        let stated = content_digest(&response)?;
         let bytes = response.bytes(MANIFEST).await?;
         let expected = match target {
             Target::Digest(digest) => Some(*digest),
-            Target::Tag(_) => told,
+            Target::Tag(_) => stated,
         };
         let digest = match expected {
             Some(expected) => {
                 let found = Digest::of(expected.algorithm(), &bytes);
                 if found != expected {
-                    return Err(RegistryError::Digest { asked, expected: expected.into(), found: found.into() });
+                    return Err(RegistryError::Digest { line, expected: expected.into(), found: found.into() });
                 }
                 found
             }
@@ -107,13 +107,13 @@ impl Repository {
         }
         let response = self.registry.send(&request, &self.scope(Access::Push)).await?;
         let response = response.expect(&[200, 201, 202, 204]).await?.no_web_page("the answer to a push")?;
-        if let Some(told) = content_digest(&response)? {
-            let expected = Digest::of(told.algorithm(), &bytes);
-            if told != expected {
+        if let Some(stated) = content_digest(&response)? {
+            let expected = Digest::of(stated.algorithm(), &bytes);
+            if stated != expected {
                 return Err(RegistryError::Digest {
-                    asked: response.asked,
+                    line: response.line,
                     expected: expected.into(),
-                    found: told.into(),
+                    found: stated.into(),
                 });
             }
         }
@@ -144,14 +144,14 @@ impl Repository {
 /// The digest of the content according to the registry. Digests with unknown algorithms are
 /// ignored.
 fn content_digest(response: &Response) -> Result<Option<Digest>, RegistryError> {
-    let Some(told) = response.text(CONTENT_DIGEST).map(str::trim).filter(|told| !told.is_empty()) else {
+    let Some(stated) = response.text(CONTENT_DIGEST).map(str::trim).filter(|stated| !stated.is_empty()) else {
         return Ok(None);
     };
-    match told.parse() {
+    match stated.parse() {
         Ok(digest) => Ok(Some(digest)),
         Err(crate::digest::DigestError::Algorithm(_)) => Ok(None),
         Err(error) => Err(RegistryError::Protocol {
-            asked: response.asked.clone(),
+            line: response.line.clone(),
             what: format!("Docker-Content-Digest: {error}"),
         }),
     }

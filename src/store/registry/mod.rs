@@ -55,7 +55,7 @@ pub use blobs::BlobStream;
 pub use client::{Client, Repository};
 pub use config::{ClientConfig, CredentialSource, Limits};
 pub use credentials::CredentialError;
-pub use error::{Answer, Asked, CredentialOrigin, RegistryError, Status};
+pub use error::{Answer, CredentialOrigin, RegistryError, RequestLine, Status};
 pub use gate::Reach;
 pub use helper::HelperError;
 #[cfg(feature = "lambda")]

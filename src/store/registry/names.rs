@@ -109,8 +109,8 @@ impl Names {
     /// [`RegistryError::is_not_found`] if the repository does not exist.
     pub async fn next_page(&mut self) -> Result<Option<Page>, RegistryError> {
         let Some(mut request) = self.next.take() else { return Ok(None) };
-        let asked = self.registry.asked(&request.method, &request.url);
-        let wrong = |what: &str| RegistryError::Protocol { asked: asked.clone(), what: what.to_owned() };
+        let line = self.registry.request_line(&request.method, &request.url);
+        let wrong = |what: &str| RegistryError::Protocol { line: line.clone(), what: what.to_owned() };
         self.pages += 1;
         if self.seen.contains(&request.url) || self.pages > PAGES {
             return Err(wrong("the list does not end"));
@@ -128,7 +128,7 @@ impl Names {
             self.next = Some(request);
         }
         let body = response.bytes(BODY).await?;
-        let page = parse(&body, self.kind).map_err(|source| RegistryError::Json { asked: asked.clone(), source })?;
+        let page = parse(&body, self.kind).map_err(|source| RegistryError::Json { line: line.clone(), source })?;
         self.empty = if page.names.is_empty() && page.refused == 0 { self.empty + 1 } else { 0 };
         if self.empty > EMPTY {
             return Err(wrong(&format!("the list does not end: {EMPTY} pages in a row are empty")));

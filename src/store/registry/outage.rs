@@ -13,10 +13,10 @@ const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// The registries of a client, by the user's names for them.
 #[derive(Default)]
-pub(super) struct Outages(Mutex<HashMap<Box<str>, Seen>>);
+pub(super) struct Outages(Mutex<HashMap<Box<str>, Availability>>);
 
 #[derive(Default)]
-struct Seen {
+struct Availability {
     /// Whether it has ever responded, so its name is right.
     known: bool,
     outage: Option<Outage>,
@@ -25,7 +25,7 @@ struct Seen {
 struct Outage {
     since: Instant,
     last: Instant,
-    told: bool,
+    is_reported: bool,
 }
 
 /// The state of a registry after a failure.
@@ -36,41 +36,41 @@ pub(super) struct OutageFailure {
 }
 
 impl Outages {
-    fn with<T>(&self, registry: &str, run: impl FnOnce(&mut Seen) -> T) -> T {
+    fn with<T>(&self, registry: &str, run: impl FnOnce(&mut Availability) -> T) -> T {
         let mut all = self.0.hold();
         match all.get_mut(registry) {
-            Some(seen) => run(seen),
+            Some(host) => run(host),
             None => run(all.entry(registry.into()).or_default()),
         }
     }
 
     pub(super) fn failed(&self, registry: &str, now: Instant) -> OutageFailure {
-        self.with(registry, |seen| {
-            let outage = seen.outage.take().filter(|outage| now - outage.last < FORGOTTEN);
-            let outage = outage.unwrap_or(Outage { since: now, last: now, told: false });
+        self.with(registry, |host| {
+            let outage = host.outage.take().filter(|outage| now - outage.last < FORGOTTEN);
+            let outage = outage.unwrap_or(Outage { since: now, last: now, is_reported: false });
             let lasts = now - outage.since;
-            seen.outage = Some(Outage { last: now, ..outage });
-            OutageFailure { known: seen.known, lasts }
+            host.outage = Some(Outage { last: now, ..outage });
+            OutageFailure { known: host.known, lasts }
         })
     }
 
     /// Whether the registry has ever responded.
     pub(super) fn is_known(&self, registry: &str) -> bool {
-        self.with(registry, |seen| seen.known)
+        self.with(registry, |host| host.known)
     }
 
     /// Whether the outage should be reported. True only once.
     pub(super) fn is_news(&self, registry: &str) -> bool {
-        self.with(registry, |seen| {
-            seen.outage.as_mut().is_some_and(|outage| !std::mem::replace(&mut outage.told, true))
+        self.with(registry, |host| {
+            host.outage.as_mut().is_some_and(|outage| !std::mem::replace(&mut outage.is_reported, true))
         })
     }
 
     /// Records a response. Returns true if it ends an outage that was reported.
     pub(super) fn answered(&self, registry: &str) -> bool {
-        self.with(registry, |seen| {
-            seen.known = true;
-            seen.outage.take().is_some_and(|outage| outage.told)
+        self.with(registry, |host| {
+            host.known = true;
+            host.outage.take().is_some_and(|outage| outage.is_reported)
         })
     }
 }

@@ -194,7 +194,7 @@ impl Parts {
     async fn ended_early(&self) -> Result<RegistryError, RegistryError> {
         let request = self.repository.request(Method::GET, &format!("blobs/{}", self.blob.digest)).await?;
         let source = TransportError::broken("the body ended early");
-        Ok(RegistryError::Transport { asked: self.repository.asked(&request), source })
+        Ok(RegistryError::Transport { line: self.repository.request_line(&request), source })
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::auth::Access;
 use super::client::Repository;
-use super::error::{Asked, RegistryError};
+use super::error::{RegistryError, RequestLine};
 use super::http::{Request, texts};
 use super::manifests::MANIFEST;
 use super::retry::Retry;
@@ -124,8 +124,8 @@ impl Repository {
         let mut listed = 0;
         let mut seen = HashSet::new();
         loop {
-            let asked = self.asked(&request);
-            let endless = |what: &str| RegistryError::Protocol { asked: asked.clone(), what: what.to_owned() };
+            let line = self.request_line(&request);
+            let endless = |what: &str| RegistryError::Protocol { line: line.clone(), what: what.to_owned() };
             if !seen.insert(request.url.clone()) {
                 return Err(endless("the pages of the list form a loop"));
             }
@@ -133,7 +133,7 @@ impl Repository {
                 // An incomplete list is not usable.
                 return if seen.len() == 1 { Ok(None) } else { Err(endless("a further page of the list is missing")) };
             };
-            let mut on_page = descriptors(&page.bytes, &asked)?;
+            let mut on_page = descriptors(&page.bytes, &line)?;
             listed += on_page.len();
             keep_wanted(&mut on_page, artifact_type);
             charge_list(charge, subject, &on_page)?;
@@ -142,7 +142,7 @@ impl Repository {
                 return Err(endless("the list does not end"));
             }
             let Some(next) = page.next else { return Ok(Some(found)) };
-            request.url = self.next_page(&request, &asked, &next).await?;
+            request.url = self.next_page(&request, &line, &next).await?;
         }
     }
 
@@ -169,11 +169,11 @@ impl Repository {
     }
 
     /// The URL of the next page, which must be at the registry.
-    async fn next_page(&self, request: &Request, asked: &Asked, link: &str) -> Result<url::Url, RegistryError> {
+    async fn next_page(&self, request: &Request, line: &RequestLine, link: &str) -> Result<url::Url, RegistryError> {
         let base = self.registry.base().await?;
         let url = request.url.join(link).ok().filter(|url| super::address::same_origin(base, url));
         url.ok_or_else(|| RegistryError::Protocol {
-            asked: asked.clone(),
+            line: line.clone(),
             what: "the next page of the list is not on the registry".to_owned(),
         })
     }
@@ -193,13 +193,13 @@ fn charge_list(charge: &mut Charge, subject: &Digest, list: &[Descriptor]) -> Re
 }
 
 /// The entries of an index of referrers.
-pub(super) fn descriptors(index: &[u8], asked: &Asked) -> Result<Vec<Descriptor>, RegistryError> {
+pub(super) fn descriptors(index: &[u8], line: &RequestLine) -> Result<Vec<Descriptor>, RegistryError> {
     #[derive(Deserialize)]
     struct Index {
         // Go encodes an empty list as null unless the program prevents it.
         manifests: Option<Vec<Descriptor>>,
     }
     let index: Index =
-        serde_json::from_slice(index).map_err(|source| RegistryError::Json { asked: asked.clone(), source })?;
+        serde_json::from_slice(index).map_err(|source| RegistryError::Json { line: line.clone(), source })?;
     Ok(index.manifests.unwrap_or_default())
 }

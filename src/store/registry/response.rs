@@ -12,7 +12,7 @@ use url::Url;
 
 use super::backoff::parse_retry_after;
 use super::config::Limits;
-use super::error::{Answer, Asked, CredentialOrigin, RegistryError};
+use super::error::{Answer, CredentialOrigin, RegistryError, RequestLine};
 use super::one_line::one_line;
 use super::trail::Trail;
 use super::transport::{RequestContext, TransportError};
@@ -24,7 +24,7 @@ const ERROR_BODY: u64 = 64 << 10;
 pub(super) struct Response {
     /// Where it came from, after redirects.
     pub url: Url,
-    pub asked: Asked,
+    pub line: RequestLine,
     /// The credentials that the request carried, if this response may be about them.
     pub shown: Option<CredentialOrigin>,
     inner: reqwest::Response,
@@ -41,14 +41,14 @@ impl Response {
     pub(super) fn new(
         inner: reqwest::Response,
         url: Url,
-        asked: Asked,
+        line: RequestLine,
         context: RequestContext,
         trail: Trail,
         limits: &Limits,
         received: Arc<AtomicU64>,
     ) -> Response {
         let (pace, idle) = (Pace::new(limits), limits.idle);
-        Response { url, asked, shown: None, inner, pace, idle, context, trail, received }
+        Response { url, line, shown: None, inner, pace, idle, context, trail, received }
     }
 
     pub(super) fn status(&self) -> StatusCode {
@@ -89,30 +89,30 @@ impl Response {
             Ok(Ok(chunk)) => chunk,
             Ok(Err(error)) => {
                 let source = TransportError::new(error, &self.context);
-                return Err(RegistryError::Transport { asked: self.asked.clone(), source });
+                return Err(RegistryError::Transport { line: self.line.clone(), source });
             }
             Err(_) => {
                 let awaited = "the next bytes of the body";
-                return Err(RegistryError::Timeout { asked: self.asked.clone(), awaited, within: self.idle });
+                return Err(RegistryError::Timeout { line: self.line.clone(), awaited, within: self.idle });
             }
         };
         let length = chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
         if chunk.is_some() && self.pace.is_too_slow(begun.elapsed(), length) {
-            return Err(RegistryError::Slow { asked: self.asked.clone(), slowest: self.pace.slowest });
+            return Err(RegistryError::Slow { line: self.line.clone(), slowest: self.pace.slowest });
         }
         Ok(chunk)
     }
 
     /// The whole body, if it has at most `limit` bytes. No more than that is read.
     pub(super) async fn bytes(mut self, limit: u64) -> Result<Bytes, RegistryError> {
-        let too_large = |asked: &Asked| RegistryError::TooLarge { asked: asked.clone(), limit };
+        let too_large = |line: &RequestLine| RegistryError::TooLarge { line: line.clone(), limit };
         if self.content_length().is_some_and(|length| length > limit) {
-            return Err(too_large(&self.asked));
+            return Err(too_large(&self.line));
         }
         let mut body = BytesMut::new();
         while let Some(chunk) = self.chunk().await? {
             if (body.len() + chunk.len()) as u64 > limit {
-                return Err(too_large(&self.asked));
+                return Err(too_large(&self.line));
             }
             body.extend_from_slice(&chunk);
         }
@@ -129,7 +129,7 @@ impl Response {
     pub(super) fn no_web_page(self, instead_of: &str) -> Result<Response, RegistryError> {
         if self.status() == 200 && self.media_type() == "text/html" && self.content_length() != Some(0) {
             let what = format!("a web page came instead of {instead_of}");
-            return Err(RegistryError::Protocol { asked: self.asked, what });
+            return Err(RegistryError::Protocol { line: self.line, what });
         }
         Ok(self)
     }
@@ -139,7 +139,7 @@ impl Response {
     pub(super) async fn refusal(mut self) -> RegistryError {
         let date = self.text(header::DATE);
         let retry_after = self.text(header::RETRY_AFTER).and_then(|value| parse_retry_after(value, date));
-        let (asked, status) = (self.asked.clone(), self.status());
+        let (line, status) = (self.line.clone(), self.status());
         let mut body = Vec::new();
         while let Ok(Some(chunk)) = self.chunk().await {
             let room = (ERROR_BODY as usize).saturating_sub(body.len());
@@ -150,7 +150,7 @@ impl Response {
         }
         let (codes, message) = explain(&body);
         let shown = self.shown;
-        RegistryError::Answer(Box::new(Answer { asked, status, codes, message, retry_after, shown }))
+        RegistryError::Answer(Box::new(Answer { line, status, codes, message, retry_after, shown }))
     }
 }
 
@@ -160,14 +160,14 @@ fn explain(body: &[u8]) -> (Vec<String>, String) {
     #[derive(serde::Deserialize)]
     struct Body {
         #[serde(default)]
-        errors: Vec<One>,
+        errors: Vec<ErrorEntry>,
         // Token services: docker's `details`, RFC 6749's `error` and `error_description`.
         details: Option<String>,
         error: Option<String>,
         error_description: Option<String>,
     }
     #[derive(serde::Deserialize)]
-    struct One {
+    struct ErrorEntry {
         code: Option<String>,
         message: Option<String>,
     }

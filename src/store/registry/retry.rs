@@ -81,7 +81,7 @@ impl Retry {
         };
         if goes_on && (failure.known || !error.is_unresolved()) {
             let why = std::error::Error::source(error).map(|cause| format!(" ({cause})")).unwrap_or_default();
-            self.tell(registry, &format!("cannot connect to {registry}{why}"));
+            self.report_once(registry, &format!("cannot connect to {registry}{why}"));
         }
         goes_on
     }
@@ -93,7 +93,7 @@ impl Retry {
             if self.tries == limits.tries {
                 let registry = error.host().unwrap_or_default();
                 self.http.outages().failed(registry, now);
-                self.tell(registry, &error.to_string());
+                self.report_once(registry, &error.to_string());
             }
             return wait <= limits.longest_wait;
         };
@@ -103,7 +103,7 @@ impl Retry {
     }
 
     /// Reports once what a registry that is retried does.
-    fn tell(&self, registry: &str, what: &str) {
+    fn report_once(&self, registry: &str, what: &str) {
         if self.http.outages().is_news(registry) {
             let until = match self.http.patience() {
                 Some(patience) => format!("for {} s", patience.as_secs_f32()),
@@ -120,12 +120,12 @@ impl Retry {
         self.since = None;
     }
 
-    fn wait(&self, asked: Option<Duration>, longest: Duration) -> Duration {
+    fn wait(&self, requested: Option<Duration>, longest: Duration) -> Duration {
         let doubled = self.http.limits.first_wait.saturating_mul(1 << self.tries.saturating_sub(1).min(16));
         let backoff = jitter(doubled.min(longest));
-        match asked {
+        match requested {
             // Clients that were turned away together should not return at the same time.
-            Some(asked) => asked.max(backoff).saturating_add(jitter(self.http.limits.first_wait)),
+            Some(requested) => requested.max(backoff).saturating_add(jitter(self.http.limits.first_wait)),
             None => backoff,
         }
     }

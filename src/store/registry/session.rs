@@ -14,7 +14,7 @@ use super::TARGET;
 use super::address::{base_url, is_loopback, refuse_detour, same_origin};
 use super::auth::{Authorizer, Scope};
 use super::config::ClientConfig;
-use super::error::{Asked, RegistryError, is_transient_status, shown};
+use super::error::{RegistryError, RequestLine, is_transient_status, shown};
 use super::http::{Common, Http, Request};
 use super::places::RecentPlaces;
 use super::referrers::ReferrersApi;
@@ -115,12 +115,12 @@ impl Registry {
         let request = Request::new(Method::HEAD, base.clone());
         let mut retry = Retry::new(&self.http);
         loop {
-            match self.http.exchange(&request, None, self.asked(&request.method, base)).await {
+            match self.http.exchange(&request, None, self.request_line(&request.method, base)).await {
                 Ok(_) => return Ok(true),
-                Err(RegistryError::Transport { asked, source }) => match source.kind {
+                Err(RegistryError::Transport { line, source }) => match source.kind {
                     TransportKind::Dropped | TransportKind::NotTls => return Ok(false),
                     TransportKind::Connect | TransportKind::Unresolved => {
-                        retry.again(RegistryError::Transport { asked, source }).await?;
+                        retry.again(RegistryError::Transport { line, source }).await?;
                     }
                     // A failure after the handshake, for example because of a client certificate,
                     // does not indicate plain HTTP.
@@ -133,14 +133,14 @@ impl Registry {
 
     /// Whether a server that silently closed a plain HTTP connection uses TLS, tested with a TLS
     /// handshake.
-    async fn is_tls_after_all(&self, asked: &Url) -> bool {
-        if asked.scheme() != "http" || self.http.outages().is_known(&self.name) {
+    async fn is_tls_after_all(&self, url: &Url) -> bool {
+        if url.scheme() != "http" || self.http.outages().is_known(&self.name) {
             return false;
         }
         let ask = || async {
             let Ok(base) = base_url("https", &self.name) else { return false };
             let request = Request::new(Method::HEAD, base.clone());
-            match self.http.exchange(&request, None, self.asked(&request.method, &base)).await {
+            match self.http.exchange(&request, None, self.request_line(&request.method, &base)).await {
                 Ok(_) => true,
                 Err(RegistryError::Transport { source, .. }) => matches!(
                     source.kind,
@@ -152,8 +152,8 @@ impl Registry {
         *self.is_tls_after_all.get_or_init(ask).await
     }
 
-    pub(super) fn asked(&self, method: &Method, url: &Url) -> Asked {
-        Asked::new(&self.name, method, url)
+    pub(super) fn request_line(&self, method: &Method, url: &Url) -> RequestLine {
+        RequestLine::new(&self.name, method, url)
     }
 
     /// Sends a request until it gets a response that is not temporary.
@@ -172,7 +172,7 @@ impl Registry {
     pub(super) async fn once(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
         let response = match self.follow(request, scope, request.next_try()).await {
             Err(error) if error.is_broken() && self.is_tls_after_all(&request.url).await => {
-                return Err(RegistryError::SpeaksTls { asked: self.asked(&request.method, &request.url) });
+                return Err(RegistryError::SpeaksTls { line: self.request_line(&request.method, &request.url) });
             }
             answered => answered?,
         };
@@ -192,7 +192,7 @@ impl Registry {
             hop.url = place.clone();
             hops = 1;
         }
-        let (mut renewed, mut asked_again) = (false, false);
+        let (mut renewed, mut restarted) = (false, false);
         loop {
             let at_home = same_origin(base, &hop.url);
             let (authorization, used) = match at_home {
@@ -202,8 +202,8 @@ impl Registry {
                 }
                 false => (None, None),
             };
-            let asked = self.asked(&hop.method, &hop.url).at_try(attempt);
-            let answered = self.http.exchange(&hop, authorization, asked).await;
+            let line = self.request_line(&hop.method, &hop.url).at_try(attempt);
+            let answered = self.http.exchange(&hop, authorization, line).await;
             if remembered.is_some() && !answered.as_ref().is_ok_and(|response| response.status().is_success()) {
                 self.places.forget(request);
             }
@@ -219,8 +219,8 @@ impl Registry {
                     }
                 }
                 // A signed URL may have expired.
-                (status, None) if hops > 0 && !asked_again && has_run_out(status, request, remembered.is_some()) => {
-                    asked_again = true;
+                (status, None) if hops > 0 && !restarted && has_run_out(status, request, remembered.is_some()) => {
+                    restarted = true;
                     remembered = None;
                     hop = request.clone();
                     hops = 0;
@@ -243,7 +243,7 @@ impl Registry {
 
     /// The target of a redirect.
     fn target(&self, base: &Url, response: &Response, hops: usize) -> Result<Url, RegistryError> {
-        let protocol = |what: String| RegistryError::Protocol { asked: response.asked.clone(), what };
+        let protocol = |what: String| RegistryError::Protocol { line: response.line.clone(), what };
         if hops > HOPS {
             return Err(protocol(format!("more than {HOPS} redirects")));
         }
@@ -253,14 +253,14 @@ impl Registry {
 
     /// A URL in a response, if the client may contact it. Its query is left unchanged.
     pub(super) fn resolve(&self, base: &Url, response: &Response, location: &str) -> Result<Url, RegistryError> {
-        let asked = || response.asked.clone();
+        let line = || response.line.clone();
         let mut url = response.url.join(location).map_err(|_| RegistryError::Protocol {
-            asked: asked(),
+            line: line(),
             what: "it points to something that is not a URL".to_owned(),
         })?;
         url.set_fragment(None);
         match refuse_detour(base, &response.url, &url) {
-            Some(reason) => Err(RegistryError::Detour { asked: asked(), to: shown(&url), reason }),
+            Some(reason) => Err(RegistryError::Detour { line: line(), to: shown(&url), reason }),
             None => Ok(url),
         }
     }

@@ -5,13 +5,13 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::TARGET;
-use super::error::{Asked, RegistryError};
+use super::error::{RegistryError, RequestLine};
 use super::http::{Authorization, Request};
 use crate::progress::causes;
 
 /// Logs a request when it is over: when its response was read or dropped.
 pub(super) struct Trail {
-    asked: Asked,
+    line: RequestLine,
     begun: Instant,
     /// `basic` or `bearer`, if it carries authorization.
     auth: Option<&'static str>,
@@ -25,11 +25,11 @@ pub(super) struct Trail {
 }
 
 impl Trail {
-    pub(super) fn new(request: &Request, authorization: Option<&Authorization>, asked: &Asked) -> Trail {
+    pub(super) fn new(request: &Request, authorization: Option<&Authorization>, line: &RequestLine) -> Trail {
         let value = authorization.map(|shown| &shown.value).or(request.headers.get(header::AUTHORIZATION));
         let auth = value.map(|value| if value.as_bytes().starts_with(b"Bearer ") { "bearer" } else { "basic" });
-        let (asked, reused) = (asked.clone(), authorization.map(|shown| !shown.is_new));
-        Trail { asked, begun: Instant::now(), auth, reused, status: None, sent: 0, received: 0, error: None }
+        let (line, reused) = (line.clone(), authorization.map(|shown| !shown.is_new));
+        Trail { line, begun: Instant::now(), auth, reused, status: None, sent: 0, received: 0, error: None }
     }
 
     pub(super) fn failed(&mut self, error: RegistryError) -> RegistryError {
@@ -40,7 +40,7 @@ impl Trail {
 
 impl Drop for Trail {
     fn drop(&mut self) {
-        let (method, url) = self.asked.parts();
+        let (method, url) = self.line.parts();
         debug!(
             name: "request", target: TARGET,
             method,
@@ -49,7 +49,7 @@ impl Drop for Trail {
             ms = (self.begun.elapsed().as_secs_f64() * 1e4).round() / 10.0,
             bytes = self.received,
             sent = (self.sent > 0).then_some(self.sent),
-            attempt = self.asked.attempt(),
+            attempt = self.line.attempt(),
             auth = self.auth,
             reused = self.reused,
             error = self.error,

@@ -122,7 +122,7 @@ impl Repository {
         let request = self.request(Method::POST, "blobs/uploads/").await?;
         let response = self.registry.send(&request, &scope).await?.expect(&[202]).await?;
         let at = self.location(&response).await?.ok_or_else(|| RegistryError::Protocol {
-            asked: response.asked.clone(),
+            line: response.line.clone(),
             what: "the upload has no Location".to_owned(),
         })?;
         let least = response.text("oci-chunk-min-length").and_then(|least| least.parse().ok()).unwrap_or(0);
@@ -202,7 +202,7 @@ impl Repository {
                 Some(taken) if taken == sent && stalls < STALLS => stalls += 1,
                 _ => {
                     let what = "the registry's part of the upload is not what was sent".to_owned();
-                    return Ok(Progress::Lost(RegistryError::Protocol { asked: response.asked, what }));
+                    return Ok(Progress::Lost(RegistryError::Protocol { line: response.line, what }));
                 }
             }
             if let Some(next) = self.location(&response).await? {

@@ -26,7 +26,7 @@ async fn spans_of_every_size_give_what_a_straight_decode_gives() {
                 let dir = tempfile::tempdir().unwrap();
                 let desk = Desk::new(on_disk.then_some(dir.path()));
                 let open = desk.open(&source, &layer, Some(ztoc.clone())).await.unwrap();
-                assert_eq!(open.how, How::Index);
+                assert_eq!(open.how, LayerAccess::Index);
                 // The ztoc ends where the tar's reader stops.
                 let plain = &plain[..open.map().tar_end.0 as usize];
                 let small = ContentOptions { memory: 300_000, ..options() };

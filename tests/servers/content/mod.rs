@@ -21,7 +21,7 @@ use ociseek::offset::{LayerId, SpanId, Uncompressed};
 use ociseek::progress::{Progress, Recorder, Silent};
 use ociseek::rootfs::cache::{SpanCache, SpanKey};
 use ociseek::rootfs::content::{Content, ContentOptions, ReadError};
-use ociseek::rootfs::layers::{Caches, How, OpenError, OpenLayer, open_layer};
+use ociseek::rootfs::layers::{Caches, LayerAccess, OpenError, OpenLayer, open_layer};
 use ociseek::store::Source;
 use ociseek::store::cache::ZtocCache;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};

@@ -19,9 +19,9 @@ async fn serve(blob: &Bytes) -> (Faulty, Source) {
 async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
     let plain = tar(&[3_000_000, 10, 2_000_000]);
     for (media_type, blob, how) in [
-        (GZIP, gzip(&plain), How::Local),
-        (PLAIN, Bytes::from(plain.clone()), How::Local),
-        (ZSTD, zstd(&plain), How::Whole),
+        (GZIP, gzip(&plain), LayerAccess::Local),
+        (PLAIN, Bytes::from(plain.clone()), LayerAccess::Local),
+        (ZSTD, zstd(&plain), LayerAccess::Whole),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let (faulty, source) = serve(&blob).await;
@@ -41,7 +41,7 @@ async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
         let desk = Desk::new(Some(dir.path()));
         let content = desk.one(&source, &layer, None).await;
         check(&content, 0, &plain, 40).await;
-        if how == How::Whole {
+        if how == LayerAccess::Whole {
             assert_eq!(faulty.seen().len(), 2, "decoded again once, for all of it");
         }
         // The same, with a complete prefetch before reading.
@@ -254,7 +254,7 @@ async fn a_ztoc_that_does_not_fit_is_told_of_and_not_used() {
     ] {
         let desk = Desk::new(None);
         let open = desk.open(&source, &layer, Some(bytes)).await.unwrap();
-        assert_eq!(open.how, How::Local, "{what}");
+        assert_eq!(open.how, LayerAccess::Local, "{what}");
         let warnings = desk.warnings();
         assert!(warnings.len() == 1 && warnings[0].contains(&layer.digest.to_string()), "{what}: {warnings:?}");
         let content = desk.content(&source, vec![open], options());

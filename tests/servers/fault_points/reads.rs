@@ -15,7 +15,7 @@ use ociseek::ops::open::{OpenImageError, OpenOptions, RootFs, open};
 use ociseek::progress::{Progress, Silent};
 use ociseek::rootfs::cache::SpanCache;
 use ociseek::rootfs::content::ContentOptions;
-use ociseek::rootfs::layers::{Caches, How};
+use ociseek::rootfs::layers::{Caches, LayerAccess};
 use ociseek::store::Source;
 use ociseek::store::blob::Target;
 use ociseek::store::cache::ZtocCache;
@@ -43,15 +43,16 @@ const DEADLINE: Duration = Duration::from_secs(3);
 const HANGS: Duration = Duration::from_secs(60);
 
 /// By what an image is read.
-const KINDS: [(&str, How); 3] = [("SOCI index", How::Index), ("fine index", How::Fine), ("no index", How::Local)];
+const KINDS: [(&str, LayerAccess); 3] =
+    [("SOCI index", LayerAccess::Index), ("fine index", LayerAccess::Fine), ("no index", LayerAccess::Local)];
 
 /// An image with such an index in a registry of its own, and the tars of its layers. The upper
 /// layer is zstd where there is no index, else plain.
-async fn image(how: How) -> (Faulty, Vec<Vec<u8>>) {
+async fn image(how: LayerAccess) -> (Faulty, Vec<Vec<u8>>) {
     let registry = Faulty::honest(Nature { referrers: true, bearer: Some(None), ..Nature::default() }).await;
     let tars: Vec<Vec<u8>> = (1..).zip(FILES).map(|(seed, (files, size))| tar(seed, files, size)).collect();
     let upper = match how {
-        How::Local => (ZSTD, zstd::stream::encode_all(&tars[1][..], 3).unwrap()),
+        LayerAccess::Local => (ZSTD, zstd::stream::encode_all(&tars[1][..], 3).unwrap()),
         _ => (PLAIN, tars[1].clone()),
     };
     let blobs = [(GZIP, gzip(&tars[0])), upper];
@@ -66,7 +67,7 @@ async fn image(how: How) -> (Faulty, Vec<Vec<u8>>) {
     let manifest = manifest.to_string();
     registry.add_blob(config);
     registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
-    if how == How::Fine {
+    if how == LayerAccess::Fine {
         let fine = |(_, blob): &(&str, Vec<u8>)| {
             let options = LayerOptions { span_size: SPAN, build_tool_identifier: "test".into(), fine: false };
             let mut indexer = LayerIndexer::new(options, None);
@@ -81,7 +82,7 @@ async fn image(how: How) -> (Faulty, Vec<Vec<u8>>) {
     blobs.into_iter().for_each(|(_, blob)| {
         registry.add_blob(blob);
     });
-    if how == How::Index {
+    if how == LayerAccess::Index {
         let (sandbox, name) = (Sandbox::new(), format!("{}/a/b:v1", registry.host()));
         let args = ["index", "--no-cache", "--min-layer-size=0", "--span-size=32KiB", &name];
         let mut command = sandbox.command(&args);
@@ -168,7 +169,7 @@ struct Sound {
 }
 
 impl Sound {
-    async fn new((_, how): (&str, How)) -> Sound {
+    async fn new((_, how): (&str, LayerAccess)) -> Sound {
         let (registry, tars) = image(how).await;
         let copy = registry.copy(|_, _| None).await;
         let cache = tempfile::tempdir().unwrap();

@@ -312,13 +312,13 @@ impl GzipReader {
         self.block = (input, bits);
         sink.block_start(BlockStart { input, output: self.output, bits, window: self.inflate.window() });
         if sink.wants_used() {
-            self.tell_used(sink);
+            self.report_used(sink);
             self.inflate.track();
         }
     }
 
     /// Reports the bytes used of a window that is still tracked, when no more output can refer to it.
-    pub(crate) fn tell_used(&mut self, sink: &mut impl Sink) {
+    pub(crate) fn report_used(&mut self, sink: &mut impl Sink) {
         if let Some(used) = self.inflate.tracked(true) {
             sink.used(used);
         }

@@ -69,7 +69,7 @@ pub struct Stretch {
     /// The reader that decoded it and can continue after it. It counts output from the start of the
     /// stretch.
     reader: GzipReader,
-    made: Made,
+    decoded: Output,
     /// The number of bytes decoded: all of them, unless the output grew too large.
     taken: usize,
     /// No member starts there, or it is damaged.
@@ -77,7 +77,7 @@ pub struct Stretch {
 }
 
 #[derive(Default)]
-struct Made {
+struct Output {
     plain: Vec<u8>,
     starts: Vec<Start>,
 }
@@ -88,13 +88,13 @@ struct Start {
     bits: u8,
 }
 
-impl Made {
+impl Output {
     fn size(&self) -> usize {
         self.plain.len() + self.starts.len() * size_of::<Start>()
     }
 }
 
-impl Sink for Made {
+impl Sink for Output {
     fn output(&mut self, bytes: &[u8]) {
         self.plain.extend_from_slice(bytes);
     }
@@ -108,7 +108,14 @@ impl Default for Stretch {
     /// A stretch that cannot be used.
     fn default() -> Stretch {
         let reader = GzipReader::new();
-        Stretch { at: Compressed(0), begin: Begin::Member, reader, made: Made::default(), taken: 0, is_broken: true }
+        Stretch {
+            at: Compressed(0),
+            begin: Begin::Member,
+            reader,
+            decoded: Output::default(),
+            taken: 0,
+            is_broken: true,
+        }
     }
 }
 
@@ -124,7 +131,7 @@ impl Stretch {
         limit: usize,
     ) -> Stretch {
         plain.clear();
-        let made = Made { plain, starts: Vec::new() };
+        let decoded = Output { plain, starts: Vec::new() };
         let reader = match &begin {
             Begin::Member => GzipReader::at_member(at),
             Begin::Block { bits, before, window } => {
@@ -132,14 +139,14 @@ impl Stretch {
                 GzipReader::resume(block, *before)
             }
         };
-        let mut stretch = Stretch { at, begin, reader, made, taken: 0, is_broken: false };
+        let mut stretch = Stretch { at, begin, reader, decoded, taken: 0, is_broken: false };
         for step in chunks.iter().flat_map(|chunk| chunk.as_ref().chunks(STEP)) {
-            stretch.is_broken = stretch.reader.push(step, &mut stretch.made).is_err();
+            stretch.is_broken = stretch.reader.push(step, &mut stretch.decoded).is_err();
             if stretch.is_broken {
                 break;
             }
             stretch.taken += step.len();
-            if stretch.made.size() > limit {
+            if stretch.decoded.size() > limit {
                 break;
             }
         }
@@ -150,7 +157,7 @@ impl Stretch {
     /// works if the reader is at the start of the stretch and the guess was right. Returns how many
     /// bytes it can skip: 0 if the guess was wrong.
     pub fn hand_over(self, reader: &mut GzipReader, sink: &mut impl Sink) -> HandedOver {
-        let Stretch { at, begin, reader: ahead, made: Made { plain, starts }, taken, is_broken } = self;
+        let Stretch { at, begin, reader: ahead, decoded: Output { plain, starts }, taken, is_broken } = self;
         let was_right = match &begin {
             Begin::Member => reader.is_between_members(at),
             Begin::Block { bits, window, .. } => {
@@ -160,12 +167,12 @@ impl Stretch {
         if is_broken || !was_right {
             return HandedOver { taken: 0, plain };
         }
-        let mut told = 0;
+        let mut passed = 0;
         let base = reader.output();
         let mut joined = [0; WINDOW];
         for Start { input, output, bits } in starts {
-            sink.output(&plain[told..output]);
-            told = output;
+            sink.output(&plain[passed..output]);
+            passed = output;
             let window = match plain[..output].last_chunk() {
                 Some(window) => window,
                 None => {
@@ -176,14 +183,14 @@ impl Stretch {
             };
             sink.block_start(BlockStart { input, output: Uncompressed(base.0 + output as u64), bits, window });
         }
-        sink.output(&plain[told..]);
+        sink.output(&plain[passed..]);
         reader.go_on_as(ahead, &plain);
         HandedOver { taken, plain }
     }
 
     /// Hands nothing over.
     pub fn give_up(self) -> HandedOver {
-        HandedOver { taken: 0, plain: self.made.plain }
+        HandedOver { taken: 0, plain: self.decoded.plain }
     }
 }
 
@@ -219,14 +226,14 @@ mod tests {
 
     /// Reads `blob` up to `at` and decodes the rest as a stretch. Returns how many bytes of the
     /// stretch were accepted, and the output.
-    fn read(blob: &[u8], at: usize, begin: Begin) -> (usize, Made) {
-        let (mut reader, mut made) = (GzipReader::new(), Made::default());
-        reader.push(&blob[..at], &mut made).unwrap();
+    fn read(blob: &[u8], at: usize, begin: Begin) -> (usize, Output) {
+        let (mut reader, mut decoded) = (GzipReader::new(), Output::default());
+        reader.push(&blob[..at], &mut decoded).unwrap();
         let stretch = Stretch::decode(Compressed(at as u64), begin, &[&blob[at..]], Vec::new(), usize::MAX);
-        let taken = stretch.hand_over(&mut reader, &mut made).taken;
-        reader.push(&blob[at + taken..], &mut made).unwrap();
+        let taken = stretch.hand_over(&mut reader, &mut decoded).taken;
+        reader.push(&blob[at + taken..], &mut decoded).unwrap();
         assert_eq!(reader.finish().unwrap().members, 2);
-        (taken, made)
+        (taken, decoded)
     }
 
     /// The block starts of a blob, with their windows.
@@ -253,20 +260,20 @@ mod tests {
         let (blob, border) = blob();
         let (taken, straight) = read(&blob, blob.len(), Begin::Member);
         assert_eq!(taken, 0);
-        let same = |made: &Made| made.plain == straight.plain && made.starts.len() == straight.starts.len();
+        let same = |decoded: &Output| decoded.plain == straight.plain && decoded.starts.len() == straight.starts.len();
 
-        let (taken, made) = read(&blob, border, Begin::Member);
-        assert!(taken == blob.len() - border && same(&made));
+        let (taken, decoded) = read(&blob, border, Begin::Member);
+        assert!(taken == blob.len() - border && same(&decoded));
         for wrong in [border - 1, border + 1, 100] {
-            let (taken, made) = read(&blob, wrong, Begin::Member);
-            assert!(taken == 0 && same(&made));
+            let (taken, decoded) = read(&blob, wrong, Begin::Member);
+            assert!(taken == 0 && same(&decoded));
         }
 
         let blocks = blocks(&blob);
         assert!(blocks.len() > 8);
         for (number, ((at, begin), start)) in blocks.iter().zip(&straight.starts).enumerate() {
-            let (taken, made) = read(&blob, *at, begin.clone());
-            assert!(same(&made));
+            let (taken, decoded) = read(&blob, *at, begin.clone());
+            assert!(same(&decoded));
             // The first blocks of a member cannot refer to data before the member.
             let reaches = start.output % 300_000 >= WINDOW;
             assert_eq!(taken, if reaches { blob.len() - at } else { 0 });
@@ -281,8 +288,8 @@ mod tests {
                 (*at, Begin::Member),
             ];
             for (at, begin) in wrong {
-                let (taken, made) = read(&blob, at, begin);
-                assert!(taken == 0 && same(&made));
+                let (taken, decoded) = read(&blob, at, begin);
+                assert!(taken == 0 && same(&decoded));
             }
         }
     }
@@ -291,10 +298,10 @@ mod tests {
     fn too_much_is_left_to_the_reader() {
         let (blob, border) = blob();
         let stretch = Stretch::decode(Compressed(0), Begin::Member, &[&blob[..]], Vec::new(), 50_000);
-        let (mut reader, mut made) = (GzipReader::new(), Made::default());
-        let taken = stretch.hand_over(&mut reader, &mut made).taken;
-        assert!(taken > 20_000 && taken < border && (50_000..60_000).contains(&made.plain.len()));
-        reader.push(&blob[taken..], &mut made).unwrap();
+        let (mut reader, mut decoded) = (GzipReader::new(), Output::default());
+        let taken = stretch.hand_over(&mut reader, &mut decoded).taken;
+        assert!(taken > 20_000 && taken < border && (50_000..60_000).contains(&decoded.plain.len()));
+        reader.push(&blob[taken..], &mut decoded).unwrap();
         assert_eq!(reader.finish().unwrap().output, Uncompressed(599_000));
     }
 }

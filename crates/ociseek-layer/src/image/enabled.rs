@@ -149,9 +149,9 @@ impl Original {
         Original { index, contents: vec![EntryContent::Image(Box::new(manifest))], found: BTreeMap::new() }
     }
 
-    /// The images for the platforms in `asked`, or all images if it is empty. Images without a
+    /// The images for the platforms in `requested`, or all images if it is empty. Images without a
     /// platform are ignored.
-    pub fn targets(&self, asked: &[Platform]) -> Targets {
+    pub fn targets(&self, requested: &[Platform]) -> Targets {
         let entries = self.index.manifests.iter().zip(&self.contents).enumerate();
         let images: Vec<(usize, &Platform)> = entries
             .filter(|(_, (descriptor, content))| is_runnable(descriptor, content))
@@ -161,7 +161,7 @@ impl Original {
             .collect();
         let mut seen = BTreeSet::new();
         let (mut targets, mut shadowed, mut missing) = (Vec::new(), Vec::new(), Vec::new());
-        if asked.is_empty() {
+        if requested.is_empty() {
             for (entry, platform) in images {
                 match seen.insert(Key::of(platform)) {
                     true => targets.push(IndexTarget { entry, platform: platform.clone() }),
@@ -170,7 +170,7 @@ impl Original {
             }
             return Targets { targets, shadowed, missing };
         }
-        for wanted in asked {
+        for wanted in requested {
             let mut found: Vec<&(usize, &Platform)> = images.iter().filter(|(_, p)| p.matches(wanted)).collect();
             if found.is_empty() {
                 missing.push(wanted.clone());

@@ -3,7 +3,7 @@
 use std::sync::mpsc::Receiver;
 
 use super::contents::{Contents, EntryPolicy};
-use super::fine::{FineGzip, FineMade, FinePlain};
+use super::fine::{FineGzip, FineParts, FinePlain};
 use super::hashes::{ScannedSpans, SpanStarts};
 use super::lenient::Notes;
 use super::model::NoZtoc;
@@ -181,7 +181,7 @@ impl LayerBody {
         span_size: u64,
         size: u64,
         span_digests: Vec<Digest>,
-        fine: Option<FineMade>,
+        fine: Option<FineParts>,
     ) -> Result<ValidLayer, NoZtoc> {
         match self {
             // `sniff` has already replaced an unknown body.

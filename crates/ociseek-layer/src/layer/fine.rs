@@ -97,12 +97,12 @@ pub(super) struct FineHashes {
     /// Leads that wait for their windows, and windows that wait for their leads.
     leads: VecDeque<Vec<u8>>,
     windows: VecDeque<SpanWindow>,
-    made: FineMade,
+    parts: FineParts,
     failed: Option<FineError>,
 }
 
 /// The result for a blob.
-pub(super) struct FineMade {
+pub(super) struct FineParts {
     pub(super) starts: Vec<FineStart>,
     pub(super) windows: Groups,
     /// The memory that starts and windows take.
@@ -118,7 +118,7 @@ impl FineHashes {
             tail: Vec::new(),
             leads: VecDeque::new(),
             windows: VecDeque::new(),
-            made: FineMade { starts: Vec::new(), windows: Groups::default(), memory },
+            parts: FineParts { starts: Vec::new(), windows: Groups::default(), memory },
             failed: None,
         }
     }
@@ -128,8 +128,8 @@ impl FineHashes {
         for note in notes {
             match note {
                 // The first span starts with the initial SHA-256 state, so it needs no proof.
-                FineMessage::Start(start) if self.made.starts.is_empty() && self.pending.is_empty() => {
-                    self.made.starts.push(*start);
+                FineMessage::Start(start) if self.parts.starts.is_empty() && self.pending.is_empty() => {
+                    self.parts.starts.push(*start);
                 }
                 FineMessage::Start(start) => self.pending.push_back(*start),
                 FineMessage::Window(window) => self.windows.push_back(window.clone()),
@@ -168,9 +168,9 @@ impl FineHashes {
     fn keep(&mut self, start: FineStart) {
         /// Including the growth of its list, and its copy in the layer.
         const START: u64 = 3 * size_of::<FineStart>() as u64;
-        let charged = self.made.memory.grow(START, || "the checkpoints of its fine document".to_owned());
+        let charged = self.parts.memory.grow(START, || "the checkpoints of its fine document".to_owned());
         self.failed = self.failed.take().or(charged.err().map(FineError::Memory));
-        self.made.starts.push(start);
+        self.parts.starts.push(start);
         self.join();
     }
 
@@ -178,9 +178,9 @@ impl FineHashes {
     fn join(&mut self) {
         while let (Some(lead), Some(_)) = (self.leads.front(), self.windows.front()) {
             if let Some(window) = self.windows.pop_front().filter(|_| self.failed.is_none()) {
-                let stored = self.made.windows.push(window.led_by(lead));
+                let stored = self.parts.windows.push(window.led_by(lead));
                 let what = || "the windows of its fine document".to_owned();
-                let charged = stored.and_then(|bytes| Ok(self.made.memory.grow(bytes as u64, what)?));
+                let charged = stored.and_then(|bytes| Ok(self.parts.memory.grow(bytes as u64, what)?));
                 self.failed = charged.err();
             }
             self.leads.pop_front();
@@ -192,8 +192,8 @@ impl FineHashes {
     ///
     /// # Errors
     /// If it did not fit into memory.
-    pub(super) fn finish(self) -> Result<FineMade, FineError> {
-        self.failed.map_or(Ok(self.made), Err)
+    pub(super) fn finish(self) -> Result<FineParts, FineError> {
+        self.failed.map_or(Ok(self.parts), Err)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::Sender;
 
-use super::fine::{FineHashes, FineMade, FineMessage};
+use super::fine::{FineHashes, FineMessage, FineParts};
 use super::spans::{SpanHashes, SpanStart};
 use crate::budget::Charge;
 use crate::digest::{Algorithm, Digest, Hasher};
@@ -44,7 +44,7 @@ pub(super) struct LayerHashes {
 pub(super) struct Hashed {
     pub(super) blob: Digest,
     pub(super) spans: Vec<Digest>,
-    pub(super) fine: Option<Result<FineMade, FineError>>,
+    pub(super) fine: Option<Result<FineParts, FineError>>,
 }
 
 impl LayerHashes {
@@ -60,7 +60,7 @@ impl LayerHashes {
     }
 
     /// Also sends each span's digest to `listener` as soon as it is known.
-    pub(super) fn heard_by(self, listener: Sender<Digest>) -> LayerHashes {
+    pub(super) fn sending_to(self, listener: Sender<Digest>) -> LayerHashes {
         LayerHashes { listener: Some((listener, 0)), ..self }
     }
 
@@ -109,10 +109,10 @@ impl LayerHashes {
                 }
             }
         }
-        self.tell();
+        self.send_new();
     }
 
-    fn tell(&mut self) {
+    fn send_new(&mut self) {
         if let (Some((listener, sent)), Some(hashes)) = (&mut self.listener, &self.spans) {
             for digest in &hashes.digests[*sent..] {
                 // The receiver is gone if nothing more is kept.

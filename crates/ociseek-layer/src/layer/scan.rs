@@ -93,10 +93,10 @@ impl LayerScan {
     /// Both halves, for a blob that is only read locally.
     pub(super) fn to_read(options: ReadOptions, expected: (Digest, u64), memory: Charge) -> (LayerScan, LayerHashes) {
         let (listener, hashed) = channel();
-        let (span_size, is_heard) = (options.span_size, options.keeper.is_some());
+        let (span_size, has_keeper) = (options.span_size, options.keeper.is_some());
         let start = Start { purpose: Purpose::Read { options, hashed }, memory };
         let (scan, hashes) = LayerScan::new(span_size, Some(expected), start);
-        (scan, if is_heard { hashes.heard_by(listener) } else { hashes })
+        (scan, if has_keeper { hashes.sending_to(listener) } else { hashes })
     }
 
     fn new(span_size: u64, expected: Option<(Digest, u64)>, start: Start) -> (LayerScan, LayerHashes) {
@@ -209,7 +209,7 @@ impl LayerScan {
         }
         self.failed_at_end = self.sniff().err();
         if let LayerBody::Gzip(body) = &mut self.body {
-            body.reader.tell_used(&mut body.sink);
+            body.reader.report_used(&mut body.sink);
         }
         Ok(self.body.spans(Compressed(self.size)))
     }

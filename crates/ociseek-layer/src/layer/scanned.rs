@@ -5,7 +5,7 @@ use std::thread;
 
 use super::body::not_read_lazily;
 use super::contents::Listed;
-use super::fine::FineMade;
+use super::fine::FineParts;
 use super::lenient::Notes;
 use super::model::NoZtoc;
 use super::{BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerMap, LayerOptions, Outcome, Starts};
@@ -46,7 +46,7 @@ pub(super) struct ValidLayer {
     /// The number of members in the blob; 0 if it is not gzip.
     pub gzip_members: u64,
     /// The data of the fine document, if it was requested.
-    pub fine: Option<FineMade>,
+    pub fine: Option<FineParts>,
 }
 
 impl Scanned {
@@ -140,7 +140,7 @@ impl ValidLayer {
         };
         let fine = match fine {
             // Their memory stays charged until here.
-            Some(FineMade { starts, windows, memory: _charged }) => {
+            Some(FineParts { starts, windows, memory: _charged }) => {
                 let (codec, tar_end) = (codec(form), uncompressed_size);
                 let parts = SpanParts { layer: blob, codec, blob_size: size, tar_end, span_size: SPAN_SIZE, starts };
                 Some(FineLayer::of_groups(files, FineSpans::new(parts)?, windows)?)

@@ -19,13 +19,13 @@ pub struct GzipSpans {
     /// The checkpoints that were chosen so far.
     pub list: Vec<Checkpoint>,
     /// How many of them [`GzipSpans::starts`] has returned.
-    told: usize,
+    reported: usize,
 }
 
 impl GzipSpans {
     /// Chooses a checkpoint whenever more than `span_size` bytes of tar followed the last one.
     pub fn new(span_size: u64) -> GzipSpans {
-        GzipSpans { span_size, list: Vec::new(), told: 0 }
+        GzipSpans { span_size, list: Vec::new(), reported: 0 }
     }
 
     /// Takes a checkpoint at the first block, and wherever more than a span size was decoded since the last one
@@ -39,8 +39,8 @@ impl GzipSpans {
 
     /// The spans that started since the last call.
     pub fn starts(&mut self) -> Vec<SpanStart> {
-        let new = &self.list[self.told..];
-        self.told = self.list.len();
+        let new = &self.list[self.reported..];
+        self.reported = self.list.len();
         new.iter().map(|checkpoint| SpanStart { at: checkpoint.input, shares_byte: checkpoint.bits != 0 }).collect()
     }
 }

@@ -54,7 +54,7 @@ impl Publisher<'_> {
                 left = wanted.iter().filter(is_left).cloned().collect();
                 self.settle_fine(subject, &found, replaces, self.documents(&wanted), !left.is_empty()).await?
             }
-            Decision::NotAsked => Settled::none(ManifestResult::NotAsked),
+            Decision::NotRequested => Settled::none(ManifestResult::NotRequested),
         };
         let Settled { result, documents, profile, bytes_written } = settled;
         let covered: BTreeSet<Digest> = documents.iter().map(|document| document.layer).collect();

@@ -188,10 +188,10 @@ impl Inflate {
         }
     }
 
-    /// Sets what came before the `made` bytes of this decoder's output, for [`Inflate::window`]. No
+    /// Sets what came before the `written` bytes of this decoder's output, for [`Inflate::window`]. No
     /// match may reach it.
-    pub fn precede(&mut self, before: &[u8; WINDOW], made: usize) {
-        let unknown = WINDOW.saturating_sub(made);
+    pub fn precede(&mut self, before: &[u8; WINDOW], written: usize) {
+        let unknown = WINDOW.saturating_sub(written);
         let window = self.end - WINDOW;
         self.buffer[window..window + unknown].copy_from_slice(&before[WINDOW - unknown..]);
     }

@@ -50,9 +50,9 @@ fn ztoc(layer: &Descriptor) -> ZtocRef {
     }
 }
 
-fn convert(original: Original, asked: &[&str]) -> EnabledDocuments {
-    let asked: Vec<Platform> = asked.iter().map(|name| platform(name)).collect();
-    let targets = original.targets(&asked);
+fn convert(original: Original, requested: &[&str]) -> EnabledDocuments {
+    let requested: Vec<Platform> = requested.iter().map(|name| platform(name)).collect();
+    let targets = original.targets(&requested);
     assert_eq!(targets.missing, []);
     let indexed: Vec<Indexed> = targets
         .targets
@@ -109,7 +109,7 @@ fn each_image_names_its_index_and_each_index_its_image() {
 
 #[test]
 fn platforms_that_are_indexed() {
-    for (entries, asked, want) in [
+    for (entries, requested, want) in [
         (&["linux/amd64", "linux/x86_64", "Linux/amd64/v1"][..], &[][..], &["linux/amd64"][..]),
         (&["Linux/x86_64", "linux/amd64/v3"], &[], &["Linux/x86_64", "linux/amd64/v3"]),
         (&["linux/arm64/v8"], &["linux/arm64"], &["linux/arm64"]),
@@ -125,7 +125,7 @@ fn platforms_that_are_indexed() {
         ),
     ] {
         let named: Vec<(&str, &str)> = entries.iter().map(|name| (*name, *name)).collect();
-        assert_eq!(platforms(&convert(original(&named), asked)), want, "{entries:?} {asked:?}");
+        assert_eq!(platforms(&convert(original(&named), requested)), want, "{entries:?} {requested:?}");
     }
     let targets = original(&[("linux/amd64", "a"), ("linux/amd64", "b")]).targets(&[platform("linux/386")]);
     assert_eq!((targets.targets.len(), targets.missing), (0, vec![platform("linux/386")]));
@@ -137,8 +137,8 @@ fn features_of_the_system_tell_images_apart() {
     let mut original = original(&[("linux/amd64", "a"), ("linux/amd64", "b")]);
     original.index.manifests[0].platform.as_mut().unwrap().os_features = vec!["f".to_owned()];
     assert_eq!(original.targets(&[]).targets.len(), 2);
-    let asked = original.targets(&[platform("linux/amd64")]).targets;
-    assert_eq!(asked.iter().map(|target| target.entry).collect::<Vec<_>>(), [1]);
+    let requested = original.targets(&[platform("linux/amd64")]).targets;
+    assert_eq!(requested.iter().map(|target| target.entry).collect::<Vec<_>>(), [1]);
 }
 
 #[test]
@@ -186,7 +186,7 @@ proptest! {
     fn converting_twice_changes_nothing(
         names in proptest::collection::vec(0_usize..10, 1..8),
         contents in proptest::collection::vec(0_usize..4, 8),
-        asked in proptest::option::of(0_usize..10),
+        requested in proptest::option::of(0_usize..10),
     ) {
         const NAMES: [&str; 10] = [
             "linux/amd64", "linux/x86_64", "linux/arm64/v8", "linux/arm64", "linux/arm", "Linux/ARM/v6",
@@ -195,11 +195,11 @@ proptest! {
         const CONTENTS: [&str; 4] = ["a", "b", "c", "d"];
         let entries: Vec<_> = names.iter().zip(&contents).map(|(n, c)| (NAMES[*n], CONTENTS[*c])).collect();
         let before = original(&entries);
-        let asked: Vec<&str> = asked.map(|place| NAMES[place]).into_iter().collect();
-        let there = before.targets(&asked.iter().map(|name| platform(name)).collect::<Vec<_>>());
+        let requested: Vec<&str> = requested.map(|place| NAMES[place]).into_iter().collect();
+        let there = before.targets(&requested.iter().map(|name| platform(name)).collect::<Vec<_>>());
         prop_assume!(there.missing.is_empty() && !there.targets.is_empty());
-        let once = convert(before.clone(), &asked);
-        let twice = convert(read(&once, &before), &asked);
+        let once = convert(before.clone(), &requested);
+        let twice = convert(read(&once, &before), &requested);
         prop_assert_eq!(String::from_utf8_lossy(&twice.bytes), String::from_utf8_lossy(&once.bytes));
     }
 }

@@ -38,18 +38,18 @@ struct Open {
 struct Reading {
     reader: GzipReader,
     error: Option<String>,
-    made: Made,
+    output: OutputHasher,
 }
 
 /// Hashes the decoded span, and separately the part of it that can refer to the window.
-struct Made {
+struct OutputHasher {
     all: Hasher,
     left: u64,
     first: Hasher,
     first_left: u64,
 }
 
-impl Sink for Made {
+impl Sink for OutputHasher {
     fn output(&mut self, bytes: &[u8]) {
         let take = |left: &mut u64| {
             let taken = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
@@ -66,15 +66,15 @@ impl Sink for Made {
 impl Reading {
     fn new(at: BlockStart<'_>, before: u8, lead: &[u8], size: u64) -> Reading {
         let hasher = || Hasher::new(Algorithm::Sha256);
-        let made = Made { all: hasher(), left: size, first: hasher(), first_left: size.min(WINDOW as u64) };
-        let mut reading = Reading { reader: GzipReader::resume(at, before), error: None, made };
+        let output = OutputHasher { all: hasher(), left: size, first: hasher(), first_left: size.min(WINDOW as u64) };
+        let mut reading = Reading { reader: GzipReader::resume(at, before), error: None, output };
         reading.push(lead);
         reading
     }
 
     fn push(&mut self, bytes: &[u8]) {
         if self.error.is_none() {
-            self.error = self.reader.push(bytes, &mut self.made).err().map(|error| error.to_string());
+            self.error = self.reader.push(bytes, &mut self.output).err().map(|error| error.to_string());
         }
     }
 }
@@ -161,9 +161,9 @@ impl FineBlob {
             self.decoded.push(Ok(open.plain.finish()));
             return;
         };
-        self.decoded.push(match (zeros.error, zeros.made.left) {
+        self.decoded.push(match (zeros.error, zeros.output.left) {
             // Nobody reads past the wanted bytes, so later errors do not matter.
-            (_, 0) if ones.made.first.finish() == zeros.made.first.finish() => Ok(zeros.made.all.finish()),
+            (_, 0) if ones.output.first.finish() == zeros.output.first.finish() => Ok(zeros.output.all.finish()),
             (_, 0) => Err("it refers to bytes of its window that are left out".to_owned()),
             (Some(error), _) => Err(error),
             (None, left) => Err(format!("it decodes to {left} bytes fewer than the fine document says")),

@@ -40,17 +40,17 @@ struct Reading {
     reader: GzipReader,
     read_to: u64,
     error: Option<String>,
-    made: Made,
+    output: OutputHasher,
 }
 
 /// Hashes the decoded span, up to the end that the ztoc states.
-struct Made {
+struct OutputHasher {
     hasher: Hasher,
     left: u64,
     excess: u64,
 }
 
-impl Sink for Made {
+impl Sink for OutputHasher {
     fn output(&mut self, bytes: &[u8]) {
         let taken = usize::try_from(self.left).map_or(bytes.len(), |left| left.min(bytes.len()));
         self.hasher.update(&bytes[..taken]);
@@ -218,8 +218,9 @@ impl Open {
             Checkpoints::Gzip { list, .. } => list.get(span.0 as usize).map(|checkpoint| {
                 let Checkpoint { input, output, bits, window } = checkpoint;
                 let at = BlockStart { input: *input, output: *output, bits: *bits, window };
-                let made = Made { hasher: Hasher::new(Algorithm::Sha256), left: plain.end - plain.start, excess: 0 };
-                Reading { reader: GzipReader::resume(at, before), read_to: input.0, error: None, made }
+                let output =
+                    OutputHasher { hasher: Hasher::new(Algorithm::Sha256), left: plain.end - plain.start, excess: 0 };
+                Reading { reader: GzipReader::resume(at, before), read_to: input.0, error: None, output }
             }),
             Checkpoints::Uncompressed { .. } => None,
         };
@@ -243,7 +244,7 @@ impl Open {
             && reading.read_to < to
         {
             if reading.error.is_none() {
-                let pushed = reading.reader.push(piece(reading.read_to), &mut reading.made);
+                let pushed = reading.reader.push(piece(reading.read_to), &mut reading.output);
                 reading.error = pushed.err().map(|error| error.to_string());
             }
             reading.read_to = to;
@@ -259,13 +260,13 @@ impl Open {
 
 impl Reading {
     fn close(self, table: &SpanTable, span: SpanId) -> Result<Digest, String> {
-        let Reading { error, made, .. } = self;
-        if made.left == 0 && made.excess > 0 && span.0 + 1 < table.count() {
-            return Err(format!("it decodes to {} bytes more than the ztoc says", made.excess));
+        let Reading { error, output, .. } = self;
+        if output.left == 0 && output.excess > 0 && span.0 + 1 < table.count() {
+            return Err(format!("it decodes to {} bytes more than the ztoc says", output.excess));
         }
-        match (error, made.left) {
+        match (error, output.left) {
             // Nobody reads past the wanted bytes, so later errors do not matter.
-            (_, 0) => Ok(made.hasher.finish()),
+            (_, 0) => Ok(output.hasher.finish()),
             (Some(error), _) => Err(error),
             (None, left) => Err(format!("it decodes to {left} bytes fewer than the ztoc says")),
         }

@@ -1,0 +1,88 @@
+//! A cache of recently used values with a limit in bytes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::{Mutex, PoisonError};
+
+/// Keeps values up to a number of bytes, and evicts the least recently used ones.
+pub(super) struct Lru<K, V> {
+    max: u64,
+    entries: Mutex<LruEntries<K, V>>,
+}
+
+struct LruEntries<K, V> {
+    bytes: u64,
+    /// Counts uses.
+    clock: u64,
+    values: HashMap<K, LruEntry<V>>,
+    /// Keys by the time of their last use.
+    order: BTreeMap<u64, K>,
+}
+
+struct LruEntry<V> {
+    used: u64,
+    size: u64,
+    value: V,
+}
+
+impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
+    pub(super) fn new(max: u64) -> Lru<K, V> {
+        let entries = LruEntries { bytes: 0, clock: 0, values: HashMap::new(), order: BTreeMap::new() };
+        Lru { max, entries: Mutex::new(entries) }
+    }
+
+    pub(super) fn get(&self, key: K) -> Option<V> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = &mut *entries;
+        let found = entries.values.get_mut(&key)?;
+        entries.clock += 1;
+        entries.order.remove(&found.used);
+        entries.order.insert(entries.clock, key);
+        found.used = entries.clock;
+        Some(found.value.clone())
+    }
+
+    /// Whether the value exists. Does not count as a use.
+    pub(super) fn has(&self, key: K) -> bool {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).values.contains_key(&key)
+    }
+
+    /// Adds a value of `size` bytes.
+    pub(super) fn put(&self, key: K, value: V, size: u64) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = &mut *entries;
+        entries.clock += 1;
+        entries.bytes += size;
+        entries.order.insert(entries.clock, key);
+        if let Some(old) = entries.values.insert(key, LruEntry { used: entries.clock, size, value }) {
+            entries.order.remove(&old.used);
+            entries.bytes -= old.size;
+        }
+        while entries.bytes > self.max
+            && let Some((_, oldest)) = entries.order.pop_first()
+        {
+            entries.bytes -= entries.values.remove(&oldest).map_or(0, |value| value.size);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_used_values_go() {
+        let lru = Lru::new(30);
+        for key in 0..3 {
+            lru.put(key, (), 10);
+        }
+        assert!(lru.get(0).is_some());
+        lru.put(2, (), 10);
+        lru.put(3, (), 10);
+        assert!(lru.get(1).is_none());
+        assert!([0, 2, 3].into_iter().all(|key| lru.has(key) && lru.get(key).is_some()));
+        lru.put(4, (), 31);
+        assert!(lru.get(4).is_none(), "larger than all of it");
+        assert!(Lru::<u32, ()>::new(0).get(0).is_none());
+    }
+}
