@@ -16,6 +16,7 @@ mod deadline;
 mod docker_archive;
 mod fault_points;
 mod fine;
+mod fine_built;
 mod hook_lambda;
 mod hook_nats;
 mod hook_serve;

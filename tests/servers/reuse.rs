@@ -30,24 +30,28 @@ use serde_json::json;
 const SPAN: u64 = 64 << 10;
 
 /// A registry in memory, with the reported events.
-struct Setting {
-    registry: Faulty,
+pub struct Setting {
+    pub registry: Faulty,
     said: Arc<Recorder>,
 }
 
 impl Setting {
-    async fn new() -> Setting {
-        let nature = Nature { referrers: true, ..Nature::default() };
-        Setting { registry: Faulty::honest(nature).await, said: Arc::default() }
+    pub async fn new() -> Setting {
+        Setting::lying(|_, _| None).await
     }
 
-    fn repository(&self) -> Repository {
+    pub async fn lying(lie: impl Fn(&Seen, &Faulty) -> Option<Response<Body>> + Send + Sync + 'static) -> Setting {
+        let nature = Nature { referrers: true, ..Nature::default() };
+        Setting { registry: Faulty::start(nature, lie).await, said: Arc::default() }
+    }
+
+    pub fn repository(&self) -> Repository {
         let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
         Client::new(config).unwrap().repository(&self.registry.host(), "a/b").unwrap()
     }
 
     /// Pushes an image with these layers. Returns its manifest's descriptor.
-    fn push(&self, tag: &str, layers: &[&Bytes]) -> Descriptor {
+    pub fn push(&self, tag: &str, layers: &[&Bytes]) -> Descriptor {
         let layers: Vec<Descriptor> = layers.iter().map(|layer| self.blob(GZIP, layer)).collect();
         let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}});
         let config = self.blob(OCI_CONFIG, &config.to_string().into());
@@ -62,14 +66,14 @@ impl Setting {
         Descriptor::of(media_type, content)
     }
 
-    async fn index(&self, tag: &str, options: &IndexOptions) -> IndexedImage {
+    pub async fn index(&self, tag: &str, options: &IndexOptions) -> IndexedImage {
         let repository = self.repository();
         let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
         let said: Arc<dyn ociseek::progress::Progress> = self.said.clone();
         index(&source, &Target::Tag(tag.into()), Some(&destination), None, options, &said).await.unwrap()
     }
 
-    fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<String> {
         let warning = |event| match event {
             ProgressEvent::Warning(text) => Some(text),
             _ => None,
@@ -78,7 +82,7 @@ impl Setting {
     }
 
     /// How many times a blob was requested, completely or in part.
-    fn reads(&self, blob: Digest) -> usize {
+    pub fn reads(&self, blob: Digest) -> usize {
         self.registry.saw("GET", &format!("blobs/{blob}")).len()
     }
 
@@ -101,7 +105,7 @@ impl Setting {
     }
 }
 
-fn options() -> IndexOptions {
+pub fn options() -> IndexOptions {
     IndexOptions {
         layer: LayerOptions { span_size: SPAN, ..LayerOptions::default() },
         min_layer_size: 0,
@@ -111,7 +115,7 @@ fn options() -> IndexOptions {
 }
 
 /// A layer of about `size` bytes. Each `seed` gives another one.
-fn layer(seed: u64, size: usize) -> Bytes {
+pub fn layer(seed: u64, size: usize) -> Bytes {
     gzip(&tar(seed, 8, size / 8)).into()
 }
 
@@ -140,7 +144,7 @@ async fn a_ztoc_out_of_proportion_to_its_layer_is_not_even_fetched() {
 }
 
 /// The number of requests for a whole layer, and for parts of it.
-fn requests(setting: &Setting, layer: &Bytes) -> (usize, usize) {
+pub fn requests(setting: &Setting, layer: &Bytes) -> (usize, usize) {
     let seen = setting.registry.saw("GET", &format!("blobs/{}", Digest::sha256(layer)));
     let parts = seen.iter().filter(|seen| seen.header("range").is_some()).count();
     (seen.len() - parts, parts)

@@ -1,16 +1,13 @@
 //! Verifies the fine indexes of an image: each document in them, and the document against its
 //! layer.
 //!
-//! A document is opened like a reader does, and then decoded with all its pages. The layer is read
-//! separately for it, even if it has a ztoc.
+//! A document is opened like a reader does, and then decoded with all its pages.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::documents::{self, Damage};
-use super::full::{self, Against};
 use super::model::{Depth, LayerCheck, Problem, Proving, VerifiedDocument, VerifiedFine, VerifyError};
 use super::{causes, sample};
 use crate::budget::{Charge, OverBudget};
@@ -66,41 +63,38 @@ impl FineCheck {
 /// A layer, and the fine document that the index lists for it.
 pub(super) struct FineJob {
     pub layer: Descriptor,
-    document: FineRef,
+    pub document: FineRef,
     /// The digest of the layer's plain tar according to the image's config.
-    diff_id: Option<Digest>,
+    pub diff_id: Option<Digest>,
 }
 
 impl FineJob {
-    /// Verifies the document.
-    pub(super) async fn run(self, proving: Proving<'_>) -> Result<LayerCheck, VerifyError> {
-        let Proving { source, depth, .. } = proving;
-        let mut done = LayerCheck::default();
-        // The list of entries is in memory twice, even after `spans` is dropped, because the
-        // comparison has its own.
-        let (mut memory, mut of_layer) = (source.budget().open(), source.budget().open());
-        let Some(bytes) = self.fetch(source, &mut done).await? else { return Ok(done) };
-        let Some(spans) = self.open(&bytes, &mut done, &mut memory)? else { return Ok(done) };
-        let Some(layer) = self.decode(&bytes, &mut done, &mut of_layer)? else { return Ok(done) };
+    /// Verifies the document alone, and for a quick check some spans. Returns the document if the whole
+    /// layer is still to be compared with it.
+    pub(super) async fn open(
+        &self,
+        Proving { source, depth, .. }: Proving<'_>,
+        done: &mut LayerCheck,
+        memory: &mut Charge,
+    ) -> Result<Option<FineLayer>, VerifyError> {
+        // Both have a list of entries. It stays charged twice, because the comparison may have its own.
+        let mut for_now = source.budget().open();
+        let is_full = depth == Depth::Full;
+        let Some(bytes) = self.fetch(source, done).await? else { return Ok(None) };
+        let Some(spans) = self.spans(&bytes, done, memory)? else { return Ok(None) };
+        let Some(layer) = self.decode(&bytes, done, if is_full { memory } else { &mut for_now })? else {
+            return Ok(None);
+        };
         done.proven.entries = layer.entries().len() as u64;
         done.proven.of_spans = u64::from(spans.count());
         match depth {
             Depth::Quick { spans: count, seed } => {
-                drop((layer, of_layer));
-                sample::sample_fine(source, &self.layer, (&spans, bytes), count, seed, &mut done).await?;
+                drop((layer, for_now));
+                sample::sample_fine(source, &self.layer, (&spans, bytes), count, seed, done).await?;
+                Ok(None)
             }
-            Depth::Full => {
-                drop((spans, bytes));
-                let end = layer.spans().tar_end().0;
-                let fine = Some(Arc::new(layer));
-                let against = Against { layer: &self.layer, diff_id: self.diff_id, ztoc: None, fine };
-                if let Some(proof) = full::prove(proving, against, &mut done).await? {
-                    done.proven.spans = done.proven.of_spans;
-                    done.proven.bytes = end.min(proof.plain_size);
-                }
-            }
+            Depth::Full => Ok(Some(layer)),
         }
-        Ok(done)
     }
 
     /// The document's bytes, if they have the right digest.
@@ -122,7 +116,7 @@ impl FineJob {
     }
 
     /// Opens the head, and compares it with the index and the manifest.
-    fn open(
+    fn spans(
         &self,
         bytes: &Bytes,
         done: &mut LayerCheck,

@@ -24,36 +24,46 @@ pub(super) struct Against<'a> {
     pub fine: Option<Arc<FineLayer>>,
 }
 
-/// Reads the whole layer once, and adds its differences from its ztoc or fine document, the manifest
-/// and the config to `done`. None if it cannot be read.
+/// The faults of a layer, by what it was compared with.
+pub(super) struct Faults {
+    /// None if the layer cannot be read.
+    pub proof: Option<Proof>,
+    /// Those of the layer itself: each of its documents has them.
+    pub of_layer: Vec<Problem>,
+}
+
+/// Reads the whole layer once, and finds its differences from its documents, the manifest and the config.
+/// Counts what was read.
 pub(super) async fn prove(
     Proving { source, side_by_side, progress, .. }: Proving<'_>,
     against: Against<'_>,
-    done: &mut LayerCheck,
-) -> Result<Option<Proof>, VerifyError> {
+    bytes_read: &mut u64,
+) -> Result<Faults, VerifyError> {
     let (layer, diff_id) = (against.layer.digest, against.diff_id);
-    let tell = if against.ztoc.is_some() { Difference::to_string } else { Difference::of_document };
-    let proof = match read_layer(source, against, side_by_side, progress, &mut done.bytes_read).await {
+    let proof = match read_layer(source, against, side_by_side, progress, bytes_read).await {
         Ok(proof) => proof,
         Err(FeedError::Lost | FeedError::Work(Abandoned)) => return Err(VerifyError::Thread { layer }),
         Err(FeedError::Store(error)) => {
             let Some(how) = Damage::of(&error) else { return Err(VerifyError::Layer { layer, source: error }) };
-            done.differences.push(Problem::new(how.of_layer(), format!("the layer: {}", causes(&error))));
-            return Ok(None);
+            let problem = Problem::new(how.of_layer(), format!("the layer: {}", causes(&error)));
+            return Ok(Faults { proof: None, of_layer: vec![problem] });
         }
     };
+    let mut of_layer = Vec::new();
     if proof.digest != layer {
         let text = format!("the blob's digest is {}, but the manifest says {layer}", proof.digest);
-        done.differences.push(Problem::new(Code::LayerDigest, text));
+        of_layer.push(Problem::new(Code::LayerDigest, text));
     }
-    done.differences.extend(diff_id.and_then(|stated| other_tar(&stated, &proof)));
-    for difference in &proof.differences {
-        done.differences.push(Problem::new(difference.code(), tell(difference)));
+    of_layer.extend(diff_id.and_then(|stated| other_tar(&stated, &proof)));
+    Ok(Faults { proof: Some(proof), of_layer })
+}
+
+/// Adds differences in the words of `tell`, and the number of those that were not kept.
+pub(super) fn add(found: &[Difference], more: u64, tell: impl Fn(&Difference) -> String, done: &mut LayerCheck) {
+    done.differences.extend(found.iter().map(|difference| Problem::new(difference.code(), tell(difference))));
+    if more > 0 {
+        done.differences.push(Problem::new(Code::More, format!("and {more} more differences")));
     }
-    if proof.more > 0 {
-        done.differences.push(Problem::new(Code::More, format!("and {} more differences", proof.more)));
-    }
-    Ok(Some(proof))
 }
 
 /// The finding that the config states another digest for the layer's tar.

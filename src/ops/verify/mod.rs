@@ -2,9 +2,10 @@
 //!
 //! 1. `documents`: each index as a document, and against the image on which it was found.
 //! 2. `ztocs`: each ztoc in it, as far as the ztoc alone can show.
-//! 3. Each layer with a ztoc: `full` reads it completely, and [`prove`](crate::layer::prove)
-//!    compares it with the ztoc; `sample` reads some of its spans, as a consumer would.
-//! 4. `fine`: each fine document against its layer, in the same ways.
+//! 3. `fine`: each fine document, likewise.
+//! 4. Each layer with a ztoc or a fine document: `full` reads it completely, and [`prove`](crate::layer::prove)
+//!    compares it with them; `sample` reads some of its spans, as a consumer would. `jobs` sees to it that
+//!    a layer with one of each is read once.
 //! 5. `policy`: further requirements for an index, such as `signature`.
 //!
 //! An archive written by `docker save` has no index, but `saved` reads its layers anyway.
@@ -14,8 +15,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::discover::{Discovered, IndexContent, Via, causes, discover_all};
 use super::resolve::PlatformChoice;
@@ -32,6 +31,7 @@ use crate::store::blob::Target;
 mod documents;
 mod fine;
 mod full;
+mod jobs;
 mod model;
 pub mod policy;
 mod prefetch;
@@ -48,7 +48,8 @@ pub use sample::MAX_SAMPLE;
 pub(super) use sample::probe;
 
 use fine::{FineCheck, FineJob};
-use model::{LayerCheck, LayerClaim, Proving};
+use jobs::Checked;
+use model::{LayerClaim, Proving};
 use policy::Policy;
 use prefetch::Lists;
 use signature::Signatures;
@@ -93,32 +94,17 @@ pub async fn verify(
     for plan in &plans {
         fine_jobs.extend(plan.fine.iter().flat_map(|fine| fine.jobs(&plan.layers, &plan.diff_ids)));
     }
-    let read = jobs.values().map(|job| job.layer.size).chain(fine_jobs.values().map(|job| job.layer.size));
-    announce(&plans, &read.collect::<Vec<u64>>(), options, progress);
+    let jobs = jobs::joined(jobs, fine_jobs);
+    announce(&plans, &jobs.iter().map(|job| job.layer().size).collect::<Vec<u64>>(), options, progress);
     let side_by_side = options.jobs.max(1);
     let proving = Proving { source, depth: options.depth, side_by_side, progress };
-    let results = all(jobs, side_by_side, |job: LayerClaim| job.run(proving)).await?;
-    let fine_results = all(fine_jobs, side_by_side, |job: FineJob| job.run(proving)).await?;
-    let bytes_read = results.values().chain(fine_results.values()).map(|done| done.bytes_read).sum();
+    let checked = jobs::run(jobs, proving).await?;
     let mut manifests = Vec::with_capacity(plans.len());
     for plan in plans {
         let signatures = plan.signatures(source, &options.policy).await?;
-        manifests.push(plan.finish(&results, &fine_results, &options.policy, &signatures));
+        manifests.push(plan.finish(&checked, &options.policy, &signatures));
     }
-    Ok(Verified { manifests, bytes_read })
-}
-
-/// The results of these jobs, `side_by_side` at a time.
-async fn all<K: Ord, J, F: Future<Output = Result<LayerCheck, VerifyError>>>(
-    jobs: BTreeMap<K, J>,
-    side_by_side: usize,
-    run: impl Fn(J) -> F,
-) -> Result<BTreeMap<K, LayerCheck>, VerifyError> {
-    let results = stream::iter(jobs).map(|(key, job)| {
-        let done = run(job);
-        async move { Ok((key, done.await?)) }
-    });
-    results.buffer_unordered(side_by_side).try_collect().await
+    Ok(Verified { manifests, bytes_read: checked.bytes_read })
 }
 
 /// The plan for the image of one platform.
@@ -227,8 +213,7 @@ impl Plan {
 
     fn finish(
         mut self,
-        results: &BTreeMap<(Digest, Digest), LayerCheck>,
-        fine: &BTreeMap<FineRef, LayerCheck>,
+        Checked { ztocs: results, documents, .. }: &Checked,
         policy: &Policy,
         signatures: &[Option<Signatures>],
     ) -> VerifiedManifest {
@@ -261,7 +246,7 @@ impl Plan {
             index.rulings = rulings;
         }
         let layers = &self.layers;
-        self.verified.fine = self.fine.into_iter().map(|plan| plan.finish(layers, fine)).collect();
+        self.verified.fine = self.fine.into_iter().map(|plan| plan.finish(layers, documents)).collect();
         self.verified
     }
 }

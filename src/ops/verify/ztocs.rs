@@ -1,9 +1,8 @@
-//! Fetches a ztoc and verifies it against its layer.
+//! Fetches a ztoc, and samples its spans.
 
 use std::sync::Arc;
 
 use super::documents::{self, Damage};
-use super::full::{self, Against};
 use super::model::{Depth, LayerCheck, LayerClaim, Problem, Proving, VerifyError};
 use super::{causes, sample};
 use crate::budget::Charge;
@@ -12,30 +11,26 @@ use crate::image::soci::ZtocRef;
 use crate::layer::span::SpanTable;
 use crate::ops::discover::{DiscoverError, fetch_ztoc};
 use crate::store::Source;
-use crate::ztoc::{self, ZtocError};
+use crate::ztoc::{self, Ztoc, ZtocError};
 
 impl LayerClaim {
-    /// Verifies the ztoc.
-    pub(super) async fn run(self, proving: Proving<'_>) -> Result<LayerCheck, VerifyError> {
-        let Proving { source, depth, .. } = proving;
-        let mut done = LayerCheck::default();
-        let mut memory = source.budget().open();
-        let Some(spans) = self.spans(source, depth, &mut done, &mut memory).await? else { return Ok(done) };
+    /// Verifies the ztoc alone, and for a quick check some spans. Returns the ztoc if the whole layer is
+    /// still to be compared with it.
+    pub(super) async fn open(
+        &self,
+        Proving { source, depth, .. }: Proving<'_>,
+        done: &mut LayerCheck,
+        memory: &mut Charge,
+    ) -> Result<Option<Arc<Ztoc>>, VerifyError> {
+        let Some(spans) = self.spans(source, depth, done, memory).await? else { return Ok(None) };
         done.proven.of_spans = u64::from(spans.count());
         match depth {
             Depth::Quick { spans: count, seed } => {
-                sample::sample(source, &self.layer, &spans, count, seed, &mut done).await?;
+                sample::sample(source, &self.layer, &spans, count, seed, done).await?;
+                Ok(None)
             }
-            Depth::Full => {
-                let ztoc = Some(Arc::clone(spans.ztoc()));
-                let against = Against { layer: &self.layer, diff_id: self.diff_id, ztoc, fine: None };
-                if let Some(proof) = full::prove(proving, against, &mut done).await? {
-                    done.proven.spans = u64::from(spans.count());
-                    done.proven.bytes = proof.compared;
-                }
-            }
+            Depth::Full => Ok(Some(Arc::clone(spans.ztoc()))),
         }
-        Ok(done)
     }
 
     /// The ztoc's spans, if it is usable. Adds its faults to `done`.

@@ -49,8 +49,6 @@ pub enum Difference {
     FineProof { span: SpanId },
     #[error("decoding span {span} by the fine document goes wrong: {reason}")]
     FineContent { span: SpanId, reason: String },
-    #[error("entry {entry} of the fine document is not that of the ztoc")]
-    FineEntry { entry: usize },
     #[error("the entry {} at byte {offset} of the tar is not in the ztoc", shown(name))]
     EntryMissing { name: Box<[u8]>, offset: Uncompressed },
     #[error("entry {entry} of the ztoc, {}, is not in the layer", shown(name))]
@@ -79,7 +77,7 @@ impl Difference {
             Difference::EntryMissing { .. } => Code::EntryMissing,
             Difference::EntryAdded { .. } => Code::EntryAdded,
             Difference::EntryOrder { .. } => Code::EntryOrder,
-            Difference::Entry { .. } | Difference::FineEntry { .. } => Code::EntryField,
+            Difference::Entry { .. } => Code::EntryField,
         }
     }
 
@@ -139,10 +137,12 @@ fn lying_in(files: u64, first: Option<&[u8]>) -> String {
     }
 }
 
-/// The differences found so far. The first ones are kept, the rest are only counted.
-#[derive(Debug, Default)]
-pub(super) struct Differences {
+/// The differences found so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Differences {
+    /// The first thousand, in the order in which they were found.
     pub list: Vec<Difference>,
+    /// The number of further differences.
     pub more: u64,
 }
 
@@ -156,5 +156,10 @@ impl Differences {
         } else {
             self.more += 1;
         }
+    }
+
+    pub(super) fn add_all(&mut self, other: Differences) {
+        other.list.into_iter().for_each(|difference| self.add(difference));
+        self.more += other.more;
     }
 }

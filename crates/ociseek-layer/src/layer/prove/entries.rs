@@ -15,6 +15,7 @@ pub(super) struct EntryCheck {
     walker: Walker,
     error: Option<String>,
     compare: Compare,
+    differences: Differences,
 }
 
 struct Compare {
@@ -33,21 +34,21 @@ impl EntryCheck {
     pub(super) fn new(ztoc: Arc<Ztoc>) -> EntryCheck {
         let met = vec![false; ztoc.files.len()];
         let compare = Compare { next: 0, met, furthest: None, by_offset: None, unservable: false };
-        EntryCheck { ztoc, walker: Walker::new(), error: None, compare }
+        EntryCheck { ztoc, walker: Walker::new(), error: None, compare, differences: Differences::default() }
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8], differences: &mut Differences) {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         if self.error.is_some() || self.walker.is_over() {
             return;
         }
-        let EntryCheck { ztoc, walker, compare, .. } = self;
+        let EntryCheck { ztoc, walker, compare, differences, .. } = self;
         let walked = walker.push(bytes, &mut |entry| compare.entry(entry, &ztoc.files, differences));
         self.error = walked.err().map(|error| error.to_string());
     }
 
     /// Call this at the end of the layer. `is_broken` tells that it ended too early.
-    pub(super) fn finish(self, is_broken: bool, differences: &mut Differences) {
-        let EntryCheck { ztoc, walker, error, compare } = self;
+    pub(super) fn finish(self, is_broken: bool) -> Differences {
+        let EntryCheck { ztoc, walker, error, compare, mut differences } = self;
         let end = match error {
             Some(error) => Err(error),
             None => walker.finish().map_err(|error| error.to_string()),
@@ -65,6 +66,7 @@ impl EntryCheck {
         for (entry, file) in ztoc.files.iter().enumerate().filter(|(entry, _)| !compare.met[*entry]) {
             differences.add(Difference::EntryAdded { entry, name: file.name.clone() });
         }
+        differences
     }
 }
 

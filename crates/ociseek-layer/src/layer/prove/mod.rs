@@ -1,4 +1,4 @@
-//! Checks a layer's ztoc and fine document against the layer.
+//! Checks a layer's ztoc, its fine document, or both against the layer, which is read and decoded once.
 //!
 //! Decoders other than ours (flate2 with zlib-rs, and zstd) decode the layer from start to end. The
 //! result is compared with the ztoc: its windows, its entries, and what our own decoder produces
@@ -16,7 +16,6 @@ use std::thread;
 
 use bytes::Bytes;
 
-use self::difference::Differences;
 use self::entries::EntryCheck;
 use self::fine::{FineBlob, FinePlainCheck};
 use self::plain::PlainCheck;
@@ -37,17 +36,17 @@ mod plain;
 mod spans;
 mod straight;
 
-pub use difference::Difference;
+pub use difference::{Difference, Differences};
 pub use entries::differing;
 pub use headers::{SpanHeaders, headers_of};
 
 /// How many batches of chunks the decoder on the other thread may lag behind.
 const BATCHES: usize = 4;
 
-/// Takes a layer's blob in chunks and finds the differences from its ztoc. Chunk boundaries do not
+/// Takes a layer's blob in chunks and finds the differences from its documents. Chunk boundaries do not
 /// matter, unless the layer is broken: then they decide how much is checked before the fault.
 ///
-/// Memory does not grow with the layer, except for a few bytes for each span and entry of the ztoc.
+/// Memory does not grow with the layer, except for a few bytes for each span and entry of the documents.
 pub struct LayerProof {
     straight: Straight,
     blob: Blob,
@@ -61,6 +60,7 @@ struct Blob {
     spans: Option<BlobSpans>,
     fine: Option<FineBlob>,
     differences: Differences,
+    fine_differences: Differences,
 }
 
 /// The findings about a layer.
@@ -79,16 +79,18 @@ pub struct Proof {
     pub compared: u64,
     /// The number of spans whose compressed bytes have the digest in the ztoc.
     pub matching: u32,
-    /// At most a thousand differences, in the order in which they were found.
+    /// The differences from the ztoc, and the layer's own faults.
     pub differences: Vec<Difference>,
-    /// The number of further differences.
+    /// The number of further ones, beyond the first thousand.
     pub more: u64,
+    /// The differences from the fine document, and the layer's own faults. Empty without a document.
+    pub of_document: Differences,
 }
 
 impl Proof {
     /// Whether there are no differences. The caller compares digest, size and diff_id.
     pub fn holds(&self) -> bool {
-        self.differences.is_empty()
+        self.differences.is_empty() && self.of_document.list.is_empty()
     }
 }
 
@@ -99,8 +101,8 @@ impl LayerProof {
         LayerProof::with_fine(ztoc, None, blob, diff_id)
     }
 
-    /// Checks a layer that also has a fine document. Its spans and windows are compared with the
-    /// layer, and its entries with those of the ztoc, or with the layer if there is no ztoc.
+    /// Checks a layer that may have a fine document too. What is found of one document does not depend
+    /// on the other.
     pub fn with_fine(
         ztoc: Option<Arc<Ztoc>>,
         fine: Option<Arc<FineLayer>>,
@@ -108,14 +110,8 @@ impl LayerProof {
         diff_id: Algorithm,
     ) -> LayerProof {
         let mut differences = Differences::default();
-        if let (Some(ztoc), Some(fine)) = (&ztoc, &fine) {
-            let (stated, others) = (fine.entries(), &ztoc.files);
-            let same = stated.iter().zip(others).take_while(|(stated, other)| stated == other).count();
-            if same < stated.len().max(others.len()) {
-                differences.add(Difference::FineEntry { entry: same });
-            }
-        }
-        let listed = ztoc.clone().or_else(|| fine.as_deref().map(|fine| Arc::new(listing(fine))));
+        // The same entries are compared once for both.
+        let own_entries = fine.as_deref().filter(|fine| ztoc.as_ref().is_none_or(|ztoc| !is_same(ztoc, fine)));
         let table = ztoc.as_ref().and_then(|ztoc| {
             if *ztoc.version != *VERSION {
                 differences.add(Difference::Version(ztoc.version.clone()));
@@ -128,7 +124,8 @@ impl LayerProof {
         let plain = PlainCheck {
             diff_id: Hasher::new(diff_id),
             size: 0,
-            entries: listed.map(EntryCheck::new),
+            entries: ztoc.clone().map(EntryCheck::new),
+            fine_entries: own_entries.map(|fine| EntryCheck::new(Arc::new(listing(fine)))),
             spans: table.clone().map(PlainSpanCheck::new),
             fine: fine.clone().map(FinePlainCheck::new),
             differences: Differences::default(),
@@ -139,6 +136,7 @@ impl LayerProof {
             spans: table.map(BlobSpans::new),
             fine: fine.map(FineBlob::new),
             differences,
+            fine_differences: Differences::default(),
         };
         LayerProof { straight: Straight::new(plain), blob, ztoc }
     }
@@ -176,7 +174,8 @@ impl LayerProof {
 
     /// Ends the blob.
     pub fn finish(self) -> Proof {
-        let LayerProof { straight, blob: Blob { digest, size, spans, fine, mut differences }, ztoc } = self;
+        let LayerProof { straight, blob, ztoc } = self;
+        let Blob { digest, size, spans, fine, mut differences, fine_differences: mut of_document } = blob;
         let straight = straight.finish();
         let mut plain = straight.plain;
         if let Some(ztoc) = &ztoc {
@@ -194,21 +193,26 @@ impl LayerProof {
         }
         if let Some(reason) = &straight.broken {
             differences.add(Difference::Broken(reason.clone()));
+            if fine.is_some() {
+                of_document.add(Difference::Broken(reason.clone()));
+            }
         }
-        let (mut compared, mut matching) = (0, 0);
+        let (mut compared, mut matching, mut is_fine) = (0, 0, false);
         if let (Some(spans), Some(plain_spans)) = (spans, plain.spans.take()) {
             let hashes = plain_spans.finish(&mut plain.differences);
             (compared, matching) = spans.finish(&hashes, &mut differences);
         }
         if let (Some(fine), Some(plain_fine)) = (fine, plain.fine.take()) {
-            fine.finish(&plain_fine.finish(), &mut differences);
+            fine.finish(&plain_fine.finish(), &mut of_document);
+            is_fine = true;
         }
-        if let Some(entries) = plain.entries.take() {
-            entries.finish(straight.broken.is_some(), &mut plain.differences);
+        differences.add_all(plain.differences);
+        let finished = |entries: EntryCheck| entries.finish(straight.broken.is_some());
+        let (entries, fine_entries) = (plain.entries.map(finished), plain.fine_entries.map(finished));
+        if is_fine {
+            of_document.add_all(fine_entries.or_else(|| entries.clone()).unwrap_or_default());
         }
-        for difference in plain.differences.list {
-            differences.add(difference);
-        }
+        differences.add_all(entries.unwrap_or_default());
         Proof {
             digest: digest.finish(),
             size,
@@ -217,7 +221,8 @@ impl LayerProof {
             compared,
             matching,
             differences: differences.list,
-            more: differences.more + plain.differences.more,
+            more: differences.more,
+            of_document,
         }
     }
 }
@@ -230,9 +235,14 @@ impl Blob {
             spans.push(chunk, &mut self.differences);
         }
         if let Some(fine) = &mut self.fine {
-            fine.push(chunk, &mut self.differences);
+            fine.push(chunk, &mut self.fine_differences);
         }
     }
+}
+
+/// Whether a ztoc and a fine document have the same entries and the same end of the tar.
+fn is_same(ztoc: &Ztoc, fine: &FineLayer) -> bool {
+    ztoc.uncompressed_size == fine.spans().tar_end() && ztoc.files == fine.entries()
 }
 
 /// A ztoc without spans, for the document's entries.

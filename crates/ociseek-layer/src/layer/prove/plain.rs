@@ -10,17 +10,28 @@ use crate::digest::{Algorithm, Hasher};
 pub(super) struct PlainCheck {
     pub diff_id: Hasher,
     pub size: u64,
+    /// The entries of the ztoc.
     pub entries: Option<EntryCheck>,
+    /// Those of the fine document, unless they equal the ztoc's.
+    pub fine_entries: Option<EntryCheck>,
     pub spans: Option<PlainSpanCheck>,
     pub fine: Option<FinePlainCheck>,
+    /// The differences of the ztoc's spans.
     pub differences: Differences,
 }
 
 impl PlainCheck {
     /// Checks nothing.
     pub(super) fn nothing() -> PlainCheck {
-        let diff_id = Hasher::new(Algorithm::Sha256);
-        PlainCheck { diff_id, size: 0, entries: None, spans: None, fine: None, differences: Differences::default() }
+        PlainCheck {
+            diff_id: Hasher::new(Algorithm::Sha256),
+            size: 0,
+            entries: None,
+            fine_entries: None,
+            spans: None,
+            fine: None,
+            differences: Differences::default(),
+        }
     }
 
     pub(super) fn take(&mut self) -> PlainCheck {
@@ -29,8 +40,8 @@ impl PlainCheck {
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.size += bytes.len() as u64;
-        if let Some(entries) = &mut self.entries {
-            entries.push(bytes, &mut self.differences);
+        for entries in [&mut self.entries, &mut self.fine_entries].into_iter().flatten() {
+            entries.push(bytes);
         }
         if let Some(fine) = &mut self.fine {
             fine.push(bytes);
