@@ -134,6 +134,7 @@ pub async fn open(
     progress: &Arc<dyn Progress>,
 ) -> Result<RootFs, OpenImageError> {
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
+    let source = &source.keeping(&caches.ztocs);
     let mut found = discover::discover(source, root, platform, index, true, progress).await?;
     let chosen_fine = found.chosen_fine;
     if options.soci_only {

@@ -190,7 +190,7 @@ async fn platform(source: &Source, image: &ImageManifest) -> Result<Platform, Re
 /// # Errors
 /// If it cannot be fetched, or exceeds the size limit of configs.
 pub(super) async fn config(source: &Source, config: &Descriptor) -> Result<Bytes, StoreError> {
-    source.blob_bytes(config, MAX_CONFIG as u64).await
+    source.document_blob(config, MAX_CONFIG as u64).await
 }
 
 /// The platform that a config states.
@@ -352,8 +352,7 @@ async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut S
 /// Fetches the document of a descriptor. It must have the stated size.
 async fn fetch(source: &Source, descriptor: &Descriptor, what: &'static str) -> Result<Document, ResolveError> {
     let digest = descriptor.digest;
-    let target = Target::Digest(digest);
-    let document = source.manifest(&target).await.map_err(|source| ResolveError::Document { what, digest, source })?;
+    let document = source.document(&digest).await.map_err(|source| ResolveError::Document { what, digest, source })?;
     let found = document.bytes.len() as u64;
     match found == descriptor.size {
         true => Ok(document),

@@ -1,11 +1,12 @@
 //! The local cache of ztocs: a layer that was indexed before is not read again.
 //!
-//! The keys (`Key`) define five kinds of entries: the outcome of indexing a layer, its fine
-//! document, a ztoc from elsewhere, the head of a fine document from elsewhere, and the map of a
-//! layer. An entry is a file named by the digest of its key. It holds the digest of the following
-//! bytes, a line of JSON, and the content. It is written to a temporary file and then renamed,
-//! which is atomic, so there are no locks and no process waits for another. A process that dies
-//! leaves at most a temporary file. A damaged entry does not match its digest and is dropped.
+//! The keys (`Key`) define six kinds of entries: the outcome of indexing a layer, its fine
+//! document, a ztoc from elsewhere, the head of a fine document from elsewhere, the map of a layer,
+//! and the manifests and configs of images that were read. An entry is a file named by the digest
+//! of its key. It holds the digest of the following bytes, a line of JSON, and the content. It is
+//! written to a temporary file and then renamed, which is atomic, so there are no locks and no
+//! process waits for another. A process that dies leaves at most a temporary file. A damaged entry
+//! does not match its digest and is dropped.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -67,6 +68,8 @@ enum Key<'a> {
     Ztoc(&'a Digest),
     /// The head of a fine document, by the head's own digest.
     Head(&'a Digest),
+    /// A manifest, an index or a config, by its own digest.
+    Document(&'a Digest),
     /// The map of a layer.
     Map(MapKey<'a>),
     /// The fine document of a layer without a recorded start, by the digest of the layer's blob.
@@ -79,16 +82,17 @@ impl Key<'_> {
         match self {
             Key::Outcome(_) | Key::Ztoc(_) => "ztoc",
             Key::Head(_) => "head",
+            Key::Document(_) => "document",
             Key::Map(_) => "map",
             Key::Fine(_) => "fine document",
         }
     }
 
-    /// The digest of the layer, the ztoc or the head.
+    /// The digest of the layer, the ztoc, the head or the document.
     fn digest(&self) -> &Digest {
         match self {
             Key::Outcome(CacheKey { layer, .. }) | Key::Map(MapKey { layer, .. }) => layer,
-            Key::Ztoc(digest) | Key::Head(digest) | Key::Fine(digest) => digest,
+            Key::Ztoc(digest) | Key::Head(digest) | Key::Document(digest) | Key::Fine(digest) => digest,
         }
     }
 
@@ -101,6 +105,7 @@ impl Key<'_> {
             }
             Key::Ztoc(digest) => format!("ociseek found ztoc 1\n{digest}"),
             Key::Head(digest) => format!("ociseek fine head 1\n{digest}"),
+            Key::Document(digest) => format!("ociseek document 1\n{digest}"),
             Key::Fine(layer) => format!("ociseek fine document 1\n{}\n{layer}", fine::SPAN_SIZE),
             Key::Map(MapKey { layer, size, span_size }) => format!("{RECORD_VERSION}\n{layer}\n{size}\n{span_size}"),
         }
@@ -136,6 +141,12 @@ enum Kept {
         code: String,
         reason: String,
     },
+}
+
+/// The facts in that line for a document.
+#[derive(Serialize, Deserialize)]
+struct DocumentFacts {
+    media_type: String,
 }
 
 /// No facts: the content is sufficient.
@@ -195,8 +206,7 @@ impl ZtocCache {
 
     /// A ztoc from elsewhere, by its own digest.
     pub fn get_ztoc(&self, digest: &Digest) -> Option<Vec<u8>> {
-        let is_right = |bytes: &Vec<u8>| Digest::of(digest.algorithm(), bytes) == *digest;
-        self.load(&Key::Ztoc(digest), |NoFacts {}, bytes| Some(bytes).filter(is_right))
+        self.load(&Key::Ztoc(digest), |NoFacts {}, bytes| matching(digest, bytes))
     }
 
     /// Stores a ztoc with this digest.
@@ -206,13 +216,24 @@ impl ZtocCache {
 
     /// The head of a fine document, by the head's digest.
     pub fn get_head(&self, digest: &Digest) -> Option<Vec<u8>> {
-        let is_right = |bytes: &Vec<u8>| Digest::of(digest.algorithm(), bytes) == *digest;
-        self.load(&Key::Head(digest), |NoFacts {}, bytes| Some(bytes).filter(is_right))
+        self.load(&Key::Head(digest), |NoFacts {}, bytes| matching(digest, bytes))
     }
 
     /// Stores the head of a fine document, with the head's digest.
     pub fn put_head(&self, digest: &Digest, bytes: &[u8]) {
         self.store(&Key::Head(digest), NoFacts {}, &[bytes]);
+    }
+
+    /// A manifest, an index or a config, by its own digest, with its media type.
+    pub fn get_document(&self, digest: &Digest) -> Option<(String, Vec<u8>)> {
+        self.load(&Key::Document(digest), |DocumentFacts { media_type }, bytes| {
+            Some((media_type, matching(digest, bytes)?))
+        })
+    }
+
+    /// Stores a document with this digest.
+    pub fn put_document(&self, digest: &Digest, media_type: &str, bytes: &[u8]) {
+        self.store(&Key::Document(digest), DocumentFacts { media_type: media_type.to_owned() }, &[bytes]);
     }
 
     /// The fine document of a layer, which was not checked when it was read.
@@ -312,6 +333,11 @@ impl Inner {
             self.progress.report(ProgressEvent::Warning(what));
         }
     }
+}
+
+/// The bytes, if they have this digest.
+fn matching(digest: &Digest, bytes: Vec<u8>) -> Option<Vec<u8>> {
+    (Digest::of(digest.algorithm(), &bytes) == *digest).then_some(bytes)
 }
 
 /// The stored form of an outcome: facts, and the ztoc.

@@ -30,6 +30,7 @@ pub mod copy;
 mod destination;
 pub mod entries;
 pub mod feed;
+mod kept;
 pub mod layout;
 #[cfg(feature = "registry")]
 pub mod registry;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::Traffic;
 use super::blob::{AttachReport, Document, Referrers, Target};
+use super::cache::ZtocCache;
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -115,6 +116,14 @@ impl Repository {
     }
 
     pub(crate) fn with_budget(&self, _budget: Budget) -> Repository {
+        match self.0 {}
+    }
+
+    pub(super) fn keeping(&self, _cache: &ZtocCache) -> Repository {
+        match self.0 {}
+    }
+
+    pub(super) fn kept(&self) -> Option<&ZtocCache> {
         match self.0 {}
     }
 

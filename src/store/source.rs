@@ -10,7 +10,7 @@ use super::blob::{Document, Referrers, Target};
 use super::layout::Layout;
 use super::registry::Repository;
 use super::stream::{Blob, Part};
-use super::{DOCUMENT_COST, StoreError, Traffic, charged, local};
+use super::{StoreError, Traffic, charged, local};
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -67,9 +67,7 @@ impl Source {
             Source::Layout(layout) => local(layout, move |layout| layout.manifest(&target)).await?,
             Source::Archive(archive) => local(archive, move |archive| archive.manifest(&target)).await?,
         };
-        let (digest, size) = (document.digest, document.bytes.len() as u64);
-        let charge = self.budget().charge(size * DOCUMENT_COST, || format!("manifest {digest} of {size} bytes"))?;
-        charge.keep();
+        self.charge_document(&document)?;
         Ok(document)
     }
 

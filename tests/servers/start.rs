@@ -9,6 +9,8 @@ use crate::support::faulty::{Faulty, Nature, Seen, status};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
+use ociseek::progress::Silent;
+use ociseek::store::cache::ZtocCache;
 use serde_json::json;
 
 const FILE: &str = "dir1/file3";
@@ -76,6 +78,51 @@ async fn each_document_is_requested_once() {
         let expected = ["blob", "blob", "config", "manifest", "manifest", "manifest", "other", "referrers", "tag"];
         assert_eq!(asked, expected, "referrers API: {referrers}");
     }
+}
+
+/// What the program asks a registry for to print the file, by purpose.
+async fn asked(registry: &Faulty, sandbox: &Arc<Sandbox>, image: &str, config: &Digest) -> Vec<&'static str> {
+    let before = registry.seen().len();
+    let cat = run(sandbox, &["cat", "--cache-dir=cache", image, FILE]).await;
+    assert_eq!(cat.len(), 10_000);
+    let seen = registry.seen();
+    let mut asked: Vec<&str> = seen[before..].iter().map(|seen| kind(seen, config)).collect();
+    asked.sort_unstable();
+    asked
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_second_opening_asks_for_the_image_and_its_referrers_alone() {
+    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let config = push(&registry);
+    let sandbox = Arc::new(Sandbox::new());
+    let tagged = format!("{}/a/b:v1", registry.host());
+    run(&sandbox, &["index", "--quiet", "--no-cache", "--min-layer-size=0", "--fine", &tagged]).await;
+    let first = asked(&registry, &sandbox, &tagged, &config).await;
+    // Manifests: the image's and those of both indexes. Blobs: the head and the span.
+    assert_eq!(first, ["blob", "blob", "config", "manifest", "manifest", "manifest", "referrers", "tag"]);
+    let again = ["manifest", "referrers", "tag"];
+    assert_eq!(asked(&registry, &sandbox, &tagged, &config).await, again);
+    let manifest = Digest::sha256(&registry.manifest("v1").unwrap());
+    let by_digest = format!("{}/a/b@{manifest}", registry.host());
+    assert_eq!(asked(&registry, &sandbox, &by_digest, &config).await, again);
+
+    // What has another digest is not used.
+    let cache = ZtocCache::open(Some(&sandbox.path("cache")), Arc::new(Silent));
+    let documents: BTreeSet<Digest> = registry.manifests().values().map(|bytes| Digest::sha256(bytes)).collect();
+    for digest in documents.iter().chain([&config]) {
+        cache.put_document(digest, OCI_MANIFEST, b"{}");
+    }
+    let expected = ["config", "manifest", "manifest", "manifest", "referrers", "tag"];
+    assert_eq!(asked(&registry, &sandbox, &tagged, &config).await, expected);
+    assert_eq!(asked(&registry, &sandbox, &tagged, &config).await, again, "it was replaced");
+
+    // The cache does not make up for a repository that does not have the image.
+    let elsewhere = Faulty::honest(Nature::default()).await;
+    let missing = format!("{}/a/b@{manifest}", elsewhere.host());
+    let mut command = sandbox.command(&["cat", "--cache-dir=cache", &missing, FILE]);
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]

@@ -154,7 +154,7 @@ impl<'a> Finder<'a> {
         let source = self.source;
         let fetch = |(descriptor, unread): (Descriptor, Option<Unusable>)| async move {
             let document = match unread {
-                None => source.manifest(&Target::Digest(descriptor.digest)).await.map_err(Unusable::Fetch),
+                None => source.document(&descriptor.digest).await.map_err(Unusable::Fetch),
                 Some(why) => Err(why),
             };
             (descriptor, document)
@@ -185,7 +185,7 @@ impl<'a> Finder<'a> {
     }
 
     async fn read(&mut self, digest: Digest, size: Option<u64>, version: Version, via: Via) {
-        let document = self.source.manifest(&Target::Digest(digest)).await;
+        let document = self.source.document(&digest).await;
         self.take(digest, size, version, via, document.map_err(Unusable::Fetch));
     }
 

@@ -16,6 +16,7 @@ use crate::budget::Budget;
 use crate::image::is_repository;
 use crate::lock::Hold;
 use crate::store::Traffic;
+use crate::store::cache::ZtocCache;
 
 /// The fraction of an image's memory budget that parts of layers fetched in advance may take in
 /// addition.
@@ -68,6 +69,7 @@ impl Client {
             tags: Arc::clone(&self.shared.tags),
             parts: budget.apart(PARTS),
             budget,
+            kept: None,
         })
     }
 
@@ -91,6 +93,8 @@ pub struct Repository {
     pub(super) budget: Budget,
     /// The budget for parts of layers that are fetched in advance.
     pub(super) parts: Budget,
+    /// Where documents are kept that are named by their digest.
+    kept: Option<ZtocCache>,
 }
 
 impl Repository {
@@ -103,6 +107,14 @@ impl Repository {
     #[must_use]
     pub fn with_budget(&self, budget: Budget) -> Repository {
         Repository { parts: budget.apart(PARTS), budget, ..self.clone() }
+    }
+
+    pub(in crate::store) fn keeping(&self, cache: &ZtocCache) -> Repository {
+        Repository { kept: Some(cache.clone()), ..self.clone() }
+    }
+
+    pub(in crate::store) fn kept(&self) -> Option<&ZtocCache> {
+        self.kept.as_ref()
     }
 
     /// The registry as the user named it.
