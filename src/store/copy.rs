@@ -54,7 +54,7 @@ impl Destination {
                 if local(layout, move |layout| layout.blob(&wanted)).await.is_ok() {
                     return Ok(Copied::There);
                 }
-                let mut content = source.blob(blob).await?;
+                let mut content = source.blob(blob, false).await?;
                 let (chunks, received) = mpsc::channel::<Option<Bytes>>(CHUNKS);
                 let wanted = blob.clone();
                 let writing = local(layout, move |layout| layout.write_chunks(&wanted, Received(received, false)));
@@ -108,7 +108,7 @@ async fn upload(
 ) -> Result<(), StoreError> {
     let mut begun = 0;
     loop {
-        let content = source.blob(blob).await?;
+        let content = source.blob(blob, false).await?;
         begun += 1;
         let error = match send(here, blob, content, begun > 1, sent).await {
             Ok(Uploaded::Done) => return Ok(()),

@@ -14,6 +14,7 @@ use tokio::task::spawn_blocking;
 
 use crate::budget::{Charge, OverBudget};
 use crate::digest::Digest;
+use crate::progress::{ProgressEvent, causes};
 pub use buffers::Buffers;
 pub use destination::Destination;
 pub use source::Source;
@@ -92,6 +93,16 @@ impl StoreError {
     pub fn is_blob_unknown(&self) -> bool {
         matches!(self, StoreError::Registry(error) if error.is_blob_unknown())
     }
+}
+
+/// For messages about damaged content: says so if it was read twice.
+pub(crate) fn read_times(reads: u32) -> &'static str {
+    if reads > 1 { " (it was read twice)" } else { "" }
+}
+
+/// What is reported before content that a registry sent is read once more.
+pub(crate) fn damaged(what: &str, digest: &Digest, error: &dyn std::error::Error) -> ProgressEvent {
+    ProgressEvent::Warning(format!("{what} {digest} arrived damaged, and is read once more: {}", causes(error)))
 }
 
 /// The most memory that a byte of a manifest can become, in bytes: parsed, and copied into the

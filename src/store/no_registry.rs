@@ -158,7 +158,7 @@ impl Repository {
         match self.0 {}
     }
 
-    pub(super) async fn layer(&self, _blob: &Descriptor) -> Result<LayerStream, RegistryError> {
+    pub(super) async fn layer(&self, _blob: &Descriptor, _anew: bool) -> Result<LayerStream, RegistryError> {
         match self.0 {}
     }
 

@@ -90,16 +90,23 @@ impl Source {
         Ok(charged(content, charge))
     }
 
-    /// A blob as a stream. Its size matches its descriptor; the reader must verify its digest.
+    /// Whether bytes come over a network, so that damaged ones may be right when they are read once
+    /// more.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Source::Registry(_))
+    }
+
+    /// A blob as a stream. Its size matches its descriptor; the reader must verify its digest. With
+    /// `anew`, caches on the way must not answer.
     ///
     /// # Errors
     /// If it does not exist or cannot be fetched.
-    pub async fn blob(&self, blob: &Descriptor) -> Result<Blob, StoreError> {
+    pub async fn blob(&self, blob: &Descriptor, anew: bool) -> Result<Blob, StoreError> {
         let digest = blob.digest;
         let wanted = blob.clone();
         let reader = match self {
             Source::Registry(repository) => {
-                return Ok(Blob::of_registry(repository.layer(&wanted).await?));
+                return Ok(Blob::of_registry(repository.layer(&wanted, anew).await?));
             }
             Source::Layout(layout) => local(layout, move |layout| layout.blob(&wanted)).await?,
             Source::Archive(archive) => local(archive, move |archive| archive.blob(&wanted)).await?,
@@ -113,8 +120,18 @@ impl Source {
     /// # Errors
     /// If the range is not within the blob, or cannot be fetched.
     pub async fn blob_range(&self, blob: &Descriptor, range: Range<u64>) -> Result<Bytes, StoreError> {
+        self.blob_range_anew(blob, range, false).await
+    }
+
+    /// As [`Source::blob_range`]. With `anew`, caches on the way must not answer.
+    pub(crate) async fn blob_range_anew(
+        &self,
+        blob: &Descriptor,
+        range: Range<u64>,
+        anew: bool,
+    ) -> Result<Bytes, StoreError> {
         let length = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or_default();
-        let mut part = self.blob_part(blob, range, false).await?;
+        let mut part = self.blob_part(blob, range, anew).await?;
         let mut bytes = BytesMut::new();
         while let Some(chunk) = part.next().await? {
             if chunk.len() == length {

@@ -12,6 +12,7 @@ mod budget;
 mod ci;
 mod content;
 mod convert;
+mod damaged;
 mod deadline;
 mod docker_archive;
 mod fault_points;

@@ -42,7 +42,7 @@ fn descriptor(content: &Bytes) -> Descriptor {
 }
 
 async fn read(source: &Source, blob: &Descriptor) -> Result<Vec<u8>, StoreError> {
-    let mut stream = source.blob(blob).await?;
+    let mut stream = source.blob(blob, false).await?;
     let mut all = Vec::new();
     while let Some(chunk) = stream.next().await? {
         assert!(!chunk.is_empty());
@@ -223,7 +223,7 @@ async fn a_part_that_cannot_be_had_ends_the_blob_with_its_error() {
     })
     .await;
     faulty.add_blob(blob.clone());
-    let mut stream = source(&faulty.host(), config(4)).blob(&descriptor(&blob)).await.unwrap();
+    let mut stream = source(&faulty.host(), config(4)).blob(&descriptor(&blob), false).await.unwrap();
     let mut read = 0;
     let error = loop {
         match stream.next().await {
@@ -251,7 +251,7 @@ async fn a_blob_that_is_dropped_gives_its_connections_back() {
     let (faulty, open) = slow(std::slice::from_ref(&blob)).await;
     let source = source(&faulty.host(), config(4));
     for _ in 0..3 {
-        let mut stream = source.blob(&descriptor(&blob)).await.unwrap();
+        let mut stream = source.blob(&descriptor(&blob), false).await.unwrap();
         assert!(stream.next().await.unwrap().is_some());
     }
     assert_eq!(read(&source, &descriptor(&blob)).await.unwrap().len(), blob.len());

@@ -8,7 +8,7 @@ use crate::image::Descriptor;
 use crate::layer::LayerError;
 use crate::ops::prefetch::PathLookupError;
 use crate::ops::resolve::ResolveError;
-use crate::store::StoreError;
+use crate::store::{StoreError, read_times};
 use crate::ztoc::ZtocError;
 
 /// Why an image could not be indexed. Nothing was attached, unless [`IndexError::Attach`] says
@@ -23,8 +23,9 @@ pub enum IndexError {
     Document { what: &'static str, digest: Digest, source: StoreError },
     #[error("cannot list the referrers of {subject}")]
     Referrers { subject: Digest, source: StoreError },
-    #[error("layer {layer} is broken")]
-    BrokenLayer { layer: Digest, source: LayerError },
+    /// `reads` is how many times it was read: what a registry sent is read once more.
+    #[error("layer {layer} is broken{}", read_times(*.reads))]
+    BrokenLayer { layer: Digest, reads: u32, source: LayerError },
     #[error("layer {layer} does not fit into memory")]
     Memory { layer: Digest, source: OverBudget },
     #[error("the files to prefetch cannot be looked up")]

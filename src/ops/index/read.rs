@@ -1,5 +1,6 @@
 //! Reads a layer and indexes it at the same time.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,8 +9,8 @@ use crate::image::Descriptor;
 use crate::layer::parallel::{ChunksError, Threads, index_chunks};
 use crate::layer::{IndexedLayer, LayerError, LayerOptions};
 use crate::progress::{Progress, ProgressEvent};
-use crate::store::Source;
 use crate::store::feed::{Abandoned, FeedError, feed, reported};
+use crate::store::{Source, damaged};
 use crate::ztoc::Ztoc;
 
 /// The result of reading a layer, with the time it took.
@@ -19,7 +20,8 @@ pub(super) struct ReadLayer {
 }
 
 /// Reads a layer's blob to its end and indexes it, as one of `jobs` at a time. An existing ztoc may
-/// be its guide.
+/// be its guide. A layer from a registry is read once more before it is called broken: it may have
+/// been damaged on the way.
 ///
 /// If this future is dropped, the indexing thread ends after its current batch.
 pub(super) async fn read(
@@ -31,7 +33,17 @@ pub(super) async fn read(
     progress: &Arc<dyn Progress>,
 ) -> Result<ReadLayer, IndexError> {
     let started = Instant::now();
-    let indexed = reported(progress, layer, index(source, layer, options, jobs, guide, progress)).await?;
+    let read = async |reads| index(source, layer, options.clone(), jobs, guide.clone(), progress, reads).await;
+    let reading = async {
+        match read(1).await {
+            Err(error @ IndexError::BrokenLayer { .. }) if source.is_remote() => {
+                progress.report(damaged("layer", &layer.digest, error.source().unwrap_or(&error)));
+                read(2).await
+            }
+            read => read,
+        }
+    };
+    let indexed = reported(progress, layer, reading).await?;
     Ok(ReadLayer { indexed, seconds: started.elapsed().as_secs_f64() })
 }
 
@@ -42,10 +54,11 @@ async fn index(
     jobs: usize,
     guide: Option<Arc<Ztoc>>,
     progress: &Arc<dyn Progress>,
+    reads: u32,
 ) -> Result<IndexedLayer, IndexError> {
     let mut read = 0;
     let unreadable = |read, source| IndexError::ReadLayer { layer: layer.digest, read, source };
-    let blob = source.blob(layer).await.map_err(|e| unreadable(0, e))?;
+    let blob = source.blob(layer, reads > 1).await.map_err(|e| unreadable(0, e))?;
     let expected = (layer.digest, layer.size);
     let threads = Threads::for_one_of(jobs, guide);
     let budget = source.budget().clone();
@@ -59,7 +72,7 @@ async fn index(
     indexed.await.map_err(|error| match error {
         FeedError::Store(source) => unreadable(read, source),
         FeedError::Work(ChunksError::Layer(LayerError::Memory(over))) => IndexError::memory(layer, over),
-        FeedError::Work(ChunksError::Layer(source)) => IndexError::BrokenLayer { layer: layer.digest, source },
+        FeedError::Work(ChunksError::Layer(source)) => IndexError::BrokenLayer { layer: layer.digest, reads, source },
         FeedError::Work(ChunksError::Next(Abandoned)) | FeedError::Lost => {
             IndexError::LayerThread { layer: layer.digest }
         }

@@ -11,8 +11,8 @@ use crate::fine::FineLayer;
 use crate::image::Descriptor;
 use crate::layer::prove::{Difference, LayerProof, Proof};
 use crate::progress::{Progress, ProgressEvent};
-use crate::store::Source;
 use crate::store::feed::{Abandoned, FeedError, feed, reported};
+use crate::store::{Source, read_times};
 use crate::ztoc::Ztoc;
 
 /// A layer, and the documents to verify it against.
@@ -40,7 +40,14 @@ pub(super) async fn prove(
     bytes_read: &mut u64,
 ) -> Result<Faults, VerifyError> {
     let (layer, diff_id) = (against.layer.digest, against.diff_id);
-    let proof = match read_layer(source, against, side_by_side, progress, bytes_read).await {
+    let mut reads = 1;
+    let mut read = read_layer(source, &against, side_by_side, progress, false, bytes_read).await;
+    if read.as_ref().is_ok_and(|proof| proof.digest != layer) && source.is_remote() {
+        // It may have been damaged on the way, or by a cache.
+        reads = 2;
+        read = read_layer(source, &against, side_by_side, progress, true, bytes_read).await;
+    }
+    let proof = match read {
         Ok(proof) => proof,
         Err(FeedError::Lost | FeedError::Work(Abandoned)) => return Err(VerifyError::Thread { layer }),
         Err(FeedError::Store(error)) => {
@@ -51,7 +58,8 @@ pub(super) async fn prove(
     };
     let mut of_layer = Vec::new();
     if proof.digest != layer {
-        let text = format!("the blob's digest is {}, but the manifest says {layer}", proof.digest);
+        let (found, times) = (proof.digest, read_times(reads));
+        let text = format!("the blob's digest is {found}, but the manifest says {layer}{times}");
         of_layer.push(Problem::new(Code::LayerDigest, text));
     }
     of_layer.extend(diff_id.and_then(|stated| other_tar(&stated, &proof)));
@@ -72,23 +80,24 @@ pub(super) fn other_tar(stated: &Digest, proof: &Proof) -> Option<Problem> {
     Some(Problem::new(Code::DiffId, format!("the tar's digest is {actual}, but the image's config says {stated}")))
 }
 
-/// Reads a layer once.
+/// Reads a layer once, with `anew` past caches.
 pub(super) async fn read_layer(
     source: &Source,
-    Against { layer, diff_id, ztoc, fine }: Against<'_>,
+    Against { layer, diff_id, ztoc, fine }: &Against<'_>,
     side_by_side: usize,
     progress: &Arc<dyn Progress>,
+    anew: bool,
     bytes_read: &mut u64,
 ) -> Result<Proof, FeedError> {
     let digest = layer.digest;
     let diff_id = diff_id.as_ref().map_or(Algorithm::Sha256, Digest::algorithm);
-    let proof = LayerProof::with_fine(ztoc, fine, digest.algorithm(), diff_id);
+    let proof = LayerProof::with_fine(ztoc.clone(), fine.clone(), digest.algorithm(), diff_id);
     let on_chunk = |bytes| {
         *bytes_read += bytes;
         progress.report(ProgressEvent::LayerRead { layer: digest, bytes });
     };
     let read = async {
-        let blob = source.blob(layer).await?;
+        let blob = source.blob(layer, anew).await?;
         feed(blob, side_by_side, on_chunk, move |mut batches| proof.read(|| batches.receive())).await
     };
     reported(progress, layer, read).await

@@ -42,7 +42,7 @@ pub(super) async fn verify(
                 let digest = layer.digest;
                 let mut read = 0;
                 let against = Against { layer: &layer, diff_id: Some(diff_id), ztoc: None, fine: None };
-                let proof = read_layer(source, against, side_by_side, progress, &mut read).await;
+                let proof = read_layer(source, &against, side_by_side, progress, false, &mut read).await;
                 let proof = proof.map_err(|failure| match failure {
                     FeedError::Lost | FeedError::Work(Abandoned) => VerifyError::Thread { layer: digest },
                     FeedError::Store(source) => VerifyError::Layer { layer: digest, source },

@@ -36,16 +36,15 @@ impl OnLayer {
             return;
         }
         let digest = layer.digest();
-        inner.counts.requests.add(1);
         let queue: Queue = Arc::new(Mutex::new(spans.into()));
-        let fed = match inner.source.blob(&layer.open.descriptor).await {
-            Ok(blob) => {
-                let (on, queue) = (self.clone(), Arc::clone(&queue));
-                let on_chunk = |bytes| inner.counts.bytes_fetched.add(bytes);
-                feed(blob, 1, on_chunk, move |batches| run(&on, &queue, batches)).await
-            }
-            Err(error) => Err(error.into()),
-        };
+        let mut fed = self.unpack_once(&queue, 1).await;
+        let is_awaited = || !queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        let is_damage = matches!(&fed, Err(FeedError::Work(error)) if error.is_damage());
+        if is_damage && inner.source.is_remote() && is_awaited() {
+            // It may have been damaged on the way. The spans that were right are off the queue.
+            inner.counts.retries.add(1);
+            fed = self.unpack_once(&queue, 2).await;
+        }
         let error = match fed {
             Err(FeedError::Work(error)) => error,
             Err(FeedError::Store(source)) => OpenError::Read { layer: digest, read: 0, source },
@@ -57,6 +56,16 @@ impl OnLayer {
             let span = wanted.flight.span();
             wanted.flight.land(Err(ReadError::Unpack { layer: digest, span, source: Arc::clone(&source) }));
         }
+    }
+
+    /// Reads the layer for the first or second time, which is past caches.
+    async fn unpack_once(&self, queue: &Queue, reads: u32) -> Result<(), FeedError<OpenError>> {
+        let counts = &self.inner.counts;
+        counts.requests.add(1);
+        let blob = self.inner.source.blob(&self.layer.open.descriptor, reads > 1).await?;
+        let (on, queue) = (self.clone(), Arc::clone(queue));
+        let on_chunk = |bytes| counts.bytes_fetched.add(bytes);
+        feed(blob, 1, on_chunk, move |batches| run(&on, &queue, batches, reads)).await
     }
 
     /// Whether the whole layer is kept. Reports once if the cache is too small for it.
@@ -74,9 +83,9 @@ impl OnLayer {
 }
 
 /// The thread's function.
-fn run(on: &OnLayer, queue: &Queue, mut batches: Batches) -> Result<(), OpenError> {
+fn run(on: &OnLayer, queue: &Queue, mut batches: Batches, reads: u32) -> Result<(), OpenError> {
     let layer = on.layer.digest();
-    let broken = |source| OpenError::Zstd { layer, source };
+    let broken = |source| OpenError::Zstd { layer, reads, source };
     let mut reader = ZstdReader::new().map_err(broken)?;
     let mut spans = Spans { on, queue, next: SpanId(0), current: None, fills: on.fills_cache() };
     while let Some(batch) = batches.receive().map_err(|Abandoned| OpenError::Ending { layer })? {

@@ -6,7 +6,7 @@ use crate::budget::OverBudget;
 use crate::digest::Digest;
 use crate::layer::LayerError;
 use crate::layer::span::SpanError;
-use crate::store::StoreError;
+use crate::store::{StoreError, read_times};
 
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -22,10 +22,11 @@ pub enum OpenError {
     Read { layer: Digest, read: u64, source: StoreError },
     #[error("layer {layer} does not fit into memory")]
     Memory { layer: Digest, source: OverBudget },
-    #[error("layer {layer} is broken")]
-    Broken { layer: Digest, source: LayerError },
-    #[error("layer {layer} is broken zstd")]
-    Zstd { layer: Digest, source: io::Error },
+    /// `reads` is how many times it was read: what a registry sent is read once more.
+    #[error("layer {layer} is broken{}", read_times(*.reads))]
+    Broken { layer: Digest, reads: u32, source: LayerError },
+    #[error("layer {layer} is broken zstd{}", read_times(*.reads))]
+    Zstd { layer: Digest, reads: u32, source: io::Error },
     #[error("layer {layer} cannot be read: its entries or checkpoints exceed the limit for a layer of its size")]
     TooLarge { layer: Digest },
     #[error("layer {layer} cannot be read by its ztoc")]
@@ -51,13 +52,29 @@ impl OpenError {
         }
     }
 
-    pub(super) fn of(error: LayerError, layer: Digest) -> OpenError {
+    /// Whether the bytes of the layer are wrong, which may have been damaged on the way.
+    pub(in crate::rootfs) fn is_damage(&self) -> bool {
+        match self {
+            OpenError::Compression { .. }
+            | OpenError::Broken { .. }
+            | OpenError::Zstd { .. }
+            | OpenError::TooLarge { .. }
+            | OpenError::Spans { .. } => true,
+            OpenError::Encrypted { .. }
+            | OpenError::NotALayer { .. }
+            | OpenError::Read { .. }
+            | OpenError::Memory { .. }
+            | OpenError::Ending { .. } => false,
+        }
+    }
+
+    pub(super) fn of(error: LayerError, layer: Digest, reads: u32) -> OpenError {
         match error {
             LayerError::Memory(source) => OpenError::Memory { layer, source },
-            LayerError::Zstd(text) => OpenError::Zstd { layer, source: io::Error::other(text) },
+            LayerError::Zstd(text) => OpenError::Zstd { layer, reads, source: io::Error::other(text) },
             LayerError::Compression(name) => OpenError::Compression { layer, name: name.to_owned() },
             LayerError::TooLarge => OpenError::TooLarge { layer },
-            source => OpenError::Broken { layer, source },
+            source => OpenError::Broken { layer, reads, source },
         }
     }
 }

@@ -35,9 +35,9 @@ use crate::layer::span::{SpanError, SpanTable};
 use crate::layer::{LayerMap, MappedLayer, Notes, ReadOptions};
 use crate::progress::{Progress, ProgressEvent, causes};
 use crate::rootfs::cache::SpanCache;
-use crate::store::Source;
 use crate::store::cache::{MapKey, ZtocCache};
 use crate::store::feed::{Abandoned, Batches, FeedError, feed};
+use crate::store::{Source, damaged};
 use crate::ztoc::ZtocError;
 
 /// How many layers are opened at the same time.
@@ -325,7 +325,8 @@ fn report_notes(layer: &Descriptor, notes: &Notes, progress: &Arc<dyn Progress>)
     }
 }
 
-/// Reads a layer to its end.
+/// Reads a layer to its end. One from a registry is read once more before it is called broken: it may
+/// have been damaged on the way.
 async fn read(
     side_by_side: usize,
     source: &Source,
@@ -335,7 +336,14 @@ async fn read(
     progress: &Arc<dyn Progress>,
 ) -> Result<Spans, OpenError> {
     progress.report(ProgressEvent::LayerStarted { layer: layer.digest, bytes: layer.size });
-    let result = read_through(side_by_side, source, layer, span_size, caches, progress).await;
+    let mut result = read_through(side_by_side, source, layer, span_size, caches, progress, 1).await;
+    if let Err(error) = &result
+        && error.is_damage()
+        && source.is_remote()
+    {
+        progress.report(damaged("layer", &layer.digest, error));
+        result = read_through(side_by_side, source, layer, span_size, caches, progress, 2).await;
+    }
     progress.report(match result {
         Ok(_) => ProgressEvent::LayerDone { layer: layer.digest },
         Err(_) => ProgressEvent::LayerFailed { layer: layer.digest },
@@ -350,10 +358,11 @@ async fn read_through(
     span_size: u64,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
+    reads: u32,
 ) -> Result<Spans, OpenError> {
     let digest = layer.digest;
     let mut read = 0;
-    let blob = source.blob(layer).await.map_err(|source| OpenError::Read { layer: digest, read, source })?;
+    let blob = source.blob(layer, reads > 1).await.map_err(|source| OpenError::Read { layer: digest, read, source })?;
     let (spans, memory) = (caches.spans.clone(), source.budget().open());
     // Plain tars in local stores are read in place.
     let keeps_plain = matches!(source, Source::Registry(_));
@@ -366,7 +375,7 @@ async fn read_through(
         let mapped = read_chunks(options, expected, threads, memory, || batches.receive());
         let mapped = mapped.map_err(|error| match error {
             ChunksError::Next(Abandoned) => OpenError::Ending { layer: wanted.digest },
-            ChunksError::Layer(error) => OpenError::of(error, wanted.digest),
+            ChunksError::Layer(error) => OpenError::of(error, wanted.digest, reads),
         })?;
         ztocs.put_map(map_key(&wanted, span_size), &mapped.map, &mapped.notes, &mapped.memory);
         Spans::of(mapped).map_err(|source| OpenError::Spans { layer: wanted.digest, source })

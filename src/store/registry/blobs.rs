@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use reqwest::Method;
-use reqwest::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderValue, IF_RANGE, PRAGMA, RANGE};
+use reqwest::header::{CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderValue, IF_RANGE, RANGE};
 
 use super::auth::Access;
 use super::client::Repository;
@@ -54,7 +54,16 @@ impl Repository {
         if blob.size > limit {
             return Err(RegistryError::BlobTooLarge { digest: blob.digest, size: blob.size, limit });
         }
-        let mut stream = self.blob(blob).await?;
+        match self.read_whole(blob, 1).await {
+            // It may have been damaged on the way, or by a cache.
+            Err(RegistryError::Digest { .. }) => self.read_whole(blob, 2).await,
+            read => read,
+        }
+    }
+
+    /// Reads a whole blob for the first or second time, which is past caches.
+    async fn read_whole(&self, blob: &Descriptor, reads: u32) -> Result<Bytes, RegistryError> {
+        let mut stream = self.blob_part(blob, 0..blob.size, reads > 1).await?;
         let mut hasher = Hasher::new(blob.digest.algorithm());
         // Growing by doubling would briefly take up to three times as much memory. Reserved pages
         // take none until they are written.
@@ -69,6 +78,7 @@ impl Repository {
                 line: stream.request_line().await?,
                 expected: blob.digest.into(),
                 found: found.into(),
+                reads,
             });
         }
         Ok(content.freeze())
@@ -256,8 +266,7 @@ impl BlobStream {
             self.check_reread(&request)?;
         }
         if self.anew {
-            let no_cache = HeaderValue::from_static("no-cache");
-            request = request.header(CACHE_CONTROL, no_cache.clone()).header(PRAGMA, no_cache);
+            request = request.past_caches();
         }
         self.requests += 1;
         let response = registry.once(&request, &self.repository.scope(Access::Pull)).await?;

@@ -111,13 +111,13 @@ pub struct Limits {
     /// The wait before the second try. Each further wait doubles, up to 30 s, with a random
     /// variation by half.
     pub first_wait: Duration,
-    /// The limit for all waits between tries of a request, unless `patience` is longer. If a
-    /// registry requests a longer wait, the request fails.
+    /// The limit for all waits between tries of a request, unless `patience` is longer. Waits for a
+    /// connection do not count. If a registry requests a longer wait, the request fails.
     pub longest_wait: Duration,
     /// The minimum number of tries of a request, if the registry fails or does not respond.
     pub tries: u32,
     /// How long to retry if a registry cannot be connected to, or if it fails in another way after
-    /// enough tries. None to retry for as long as the caller waits.
+    /// enough tries. Waits that the registry requests do not count. None to retry for as long as the caller waits.
     pub patience: Option<Duration>,
     /// How many more failures than successes a client may have over all requests before it stops
     /// retrying.

@@ -16,7 +16,7 @@ use super::proxy::ProxyError;
 use super::transport::{TransportError, TransportKind, Untrusted};
 use crate::budget::OverBudget;
 use crate::digest::Digest;
-use crate::store::Cause;
+use crate::store::{Cause, read_times};
 
 /// A request in messages: the method, and the URL without query and user.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,8 +137,9 @@ pub enum RegistryError {
     Json { line: RequestLine, source: serde_json::Error },
     #[error("{line}: the answer is larger than {limit} bytes")]
     TooLarge { line: RequestLine, limit: u64 },
-    #[error("{line}: the content has the digest {found}, not {expected}")]
-    Digest { line: RequestLine, expected: Box<Digest>, found: Box<Digest> },
+    /// `reads` is how many times it was read: what was damaged on the way is read once more.
+    #[error("{line}: the content has the digest {found}, not {expected}{}", read_times(*.reads))]
+    Digest { line: RequestLine, expected: Box<Digest>, found: Box<Digest>, reads: u32 },
     #[error("{line}: the content has {found} bytes, not {expected}")]
     Size { line: RequestLine, expected: u64, found: u64 },
     /// The content does not match its descriptor. Nothing was sent.

@@ -73,6 +73,12 @@ impl Request {
         self
     }
 
+    /// Caches on the way must ask the registry instead of answering (RFC 9111 section 5.2.1.4).
+    pub(super) fn past_caches(self) -> Request {
+        let no_cache = HeaderValue::from_static("no-cache");
+        self.header(header::CACHE_CONTROL, no_cache.clone()).header(header::PRAGMA, no_cache)
+    }
+
     pub(super) fn body(mut self, content_type: HeaderValue, body: Bytes) -> Request {
         self.body = body;
         self.header(header::CONTENT_TYPE, content_type)

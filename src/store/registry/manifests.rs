@@ -49,11 +49,17 @@ impl Repository {
             return Err(RegistryError::Name(format!("{}:{}", self.name, tag.chars().take(300).collect::<String>())));
         }
         let request = self.request(Method::GET, &format!("manifests/{target}")).await?;
-        let request = request.header(ACCEPT, HeaderValue::from_static(ACCEPTED));
+        let mut request = request.header(ACCEPT, HeaderValue::from_static(ACCEPTED));
         let mut retry = Retry::new(&self.registry.http);
+        let mut reads = 1;
         loop {
-            match self.try_document(&request, target, access).await {
+            match self.try_document(&request, target, access, reads).await {
                 Ok(found) => return Ok(found),
+                // It may have been damaged on the way, or by a cache.
+                Err(RegistryError::Digest { .. }) if reads == 1 => {
+                    reads += 1;
+                    request = request.past_caches();
+                }
                 Err(error) => retry.again(error).await?,
             }
         }
@@ -64,6 +70,7 @@ impl Repository {
         request: &Request,
         target: &Target,
         access: Access,
+        reads: u32,
     ) -> Result<(Document, Option<HeaderValue>), RegistryError> {
         let response = self.registry.once(request, &self.scope(access)).await?.expect(&[200]).await?;
         let response = response.no_web_page("a manifest")?;
@@ -80,7 +87,8 @@ impl Repository {
             Some(expected) => {
                 let found = Digest::of(expected.algorithm(), &bytes);
                 if found != expected {
-                    return Err(RegistryError::Digest { line, expected: expected.into(), found: found.into() });
+                    let (expected, found) = (expected.into(), found.into());
+                    return Err(RegistryError::Digest { line, expected, found, reads });
                 }
                 found
             }
@@ -114,6 +122,7 @@ impl Repository {
                     line: response.line,
                     expected: expected.into(),
                     found: stated.into(),
+                    reads: 1,
                 });
             }
         }

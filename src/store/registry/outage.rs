@@ -54,6 +54,17 @@ impl Outages {
         })
     }
 
+    /// It was connected to, though it failed in another way, and is asked again `then`. Until then it
+    /// is not down, however long that is.
+    pub(super) fn connected(&self, registry: &str, then: Instant) {
+        self.with(registry, |seen| {
+            if let Some(outage) = &mut seen.outage {
+                outage.since = outage.since.max(then);
+                outage.last = outage.last.max(then);
+            }
+        });
+    }
+
     /// Whether the registry has ever responded.
     pub(super) fn is_known(&self, registry: &str) -> bool {
         self.with(registry, |host| host.known)
@@ -93,6 +104,12 @@ mod tests {
         let again = outages.failed("r", later);
         assert!(again.known && again.lasts.is_zero());
         assert!(outages.is_news("r"));
+        // A pause between two failures is no part of the outage.
+        let then = later + Duration::from_secs(50);
+        outages.connected("r", then);
+        assert!(outages.failed("r", then).lasts.is_zero() && !outages.is_news("r"));
+        assert_eq!(outages.failed("r", then + Duration::from_secs(3)).lasts, Duration::from_secs(3));
+        let later = then + Duration::from_secs(3);
         // After a long time without requests, a failure is a new outage.
         let much_later = later + FORGOTTEN;
         assert!(outages.failed("r", much_later).lasts.is_zero() && outages.is_news("r"));

@@ -46,6 +46,8 @@ enum Connections {
 struct Parts {
     repository: Repository,
     blob: Descriptor,
+    /// Whether caches on the way must not answer.
+    anew: bool,
     /// The size of each part but the last, in bytes.
     part: u64,
     /// The end of the parts that are being fetched.
@@ -71,30 +73,31 @@ struct Hold {
 }
 
 impl Repository {
-    /// Starts to read a whole blob. Large ones are read over as many connections as
+    /// Starts to read a whole blob, with `anew` past caches. Large ones are read over as many connections as
     /// [`Limits::connections`](super::Limits::connections) and the memory for parts allow.
     ///
     /// # Errors
     /// Those of [`Repository::blob`].
-    pub async fn layer(&self, blob: &Descriptor) -> Result<LayerStream, RegistryError> {
+    pub async fn layer(&self, blob: &Descriptor, anew: bool) -> Result<LayerStream, RegistryError> {
         let part = self.registry.http.limits.part.max(1);
         let one = |stream, slot| LayerStream(Connections::One { stream: Box::new(stream), _slot: slot });
         if blob.size / part < FEWEST_PARTS {
-            return Ok(one(self.blob(blob).await?, None));
+            return Ok(one(self.blob_part(blob, 0..blob.size, anew).await?, None));
         }
         // Fails only if the semaphore is closed, which never happens.
         let slot = Arc::clone(self.slots()).acquire_owned().await.ok();
         let several = self.registry.http.limits.connections > 1 && self.registry.ranges.may_ask();
         let Some(charge) = self.charge_part(part).filter(|_| several) else {
-            return Ok(one(self.blob(blob).await?, slot));
+            return Ok(one(self.blob_part(blob, 0..blob.size, anew).await?, slot));
         };
-        let mut stream = self.blob_part(blob, 0..part, false).await?;
+        let mut stream = self.blob_part(blob, 0..part, anew).await?;
         if stream.take_whole() {
             return Ok(one(stream, slot));
         }
         let mut parts = Parts {
             repository: self.clone(),
             blob: blob.clone(),
+            anew,
             part,
             next: 0,
             ahead: VecDeque::new(),
@@ -177,11 +180,11 @@ impl Parts {
         let (batches, received) = channel(self.part as usize / BATCH + 2);
         self.next = range.end;
         self.ahead.push_back(Part { batches: received, left: range.end - range.start, _hold: hold });
-        let (repository, blob) = (self.repository.clone(), self.blob.clone());
+        let (repository, blob, anew) = (self.repository.clone(), self.blob.clone(), self.anew);
         self.tasks.spawn(async move {
             let stream = match opened {
                 Some(stream) => Ok(stream),
-                None => repository.blob_part(&blob, range, false).await,
+                None => repository.blob_part(&blob, range, anew).await,
             };
             if let Err(error) = fetch(stream, &batches).await {
                 // Fails if nobody waits for the part any more.

@@ -25,14 +25,17 @@ const NAME_TRIES: u32 = 3;
 pub(super) struct Retry {
     http: Arc<Http>,
     tries: u32,
+    /// The waits between tries, except while it could not be connected to.
     waited: Duration,
+    /// The part of them that the registry requested.
+    told: Duration,
     /// When the first try failed.
     since: Option<Instant>,
 }
 
 impl Retry {
     pub(super) fn new(http: &Arc<Http>) -> Retry {
-        Retry { http: Arc::clone(http), tries: 0, waited: Duration::ZERO, since: None }
+        Retry { http: Arc::clone(http), tries: 0, waited: Duration::ZERO, told: Duration::ZERO, since: None }
     }
 
     /// Call this after a failed try. Returns when it is time for the next one, or the error if
@@ -43,7 +46,8 @@ impl Retry {
             return Err(error);
         }
         let now = Instant::now();
-        let failing = now - *self.since.get_or_insert(now);
+        // The registry may request longer waits than it is retried for otherwise.
+        let failing = (now - *self.since.get_or_insert(now)).saturating_sub(self.told);
         let is_lost = error.is_connect();
         // Without a time limit a caller waits for the response, such as the reader of a mounted
         // file.
@@ -57,7 +61,12 @@ impl Retry {
                 tries => RegistryError::GaveUp { tries, source: Box::new(error) },
             });
         }
-        self.waited += wait;
+        if !is_lost {
+            self.waited += wait;
+        }
+        if error.retry_after().is_some() {
+            self.told += wait;
+        }
         debug!(
             name: "retry", target: TARGET,
             registry = error.host(),
@@ -97,8 +106,10 @@ impl Retry {
             }
             return wait <= limits.longest_wait;
         };
+        let most = limits.longest_wait.max(patience);
+        self.http.outages().connected(error.host().unwrap_or_default(), now + wait.min(most));
         (self.tries < limits.tries || failing < patience)
-            && self.waited.saturating_add(wait) <= limits.longest_wait.max(patience)
+            && self.waited.saturating_add(wait) <= most
             && self.http.budget().spend()
     }
 
@@ -117,6 +128,7 @@ impl Retry {
     pub(super) fn progressed(&mut self) {
         self.tries = 0;
         self.waited = Duration::ZERO;
+        self.told = Duration::ZERO;
         self.since = None;
     }
 
@@ -127,6 +139,81 @@ impl Retry {
             // Clients that were turned away together should not return at the same time.
             Some(requested) => requested.max(backoff).saturating_add(jitter(self.http.limits.first_wait)),
             None => backoff,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::{Method, StatusCode};
+
+    use super::super::config::{ClientConfig, Limits};
+    use super::super::error::{Answer, RequestLine};
+    use super::super::http::Common;
+    use super::super::transport::{TransportError, TransportKind};
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(1);
+
+    /// A request that is retried for a minute, and failed for `before` already.
+    fn retry(before: Duration) -> Retry {
+        let limits = Limits {
+            first_wait: SOON,
+            patience: Some(Duration::from_secs(60)),
+            longest_wait: Duration::from_secs(60),
+            ..Limits::default()
+        };
+        let config = ClientConfig { limits, ..ClientConfig::default() };
+        let http = Http::new(&Arc::new(Common::new(&config).unwrap()), "r.example").unwrap();
+        Retry { since: Some(Instant::now() - before), tries: 100, ..Retry::new(&Arc::new(http)) }
+    }
+
+    fn line() -> RequestLine {
+        RequestLine::new(&"r.example".into(), &Method::GET, &"https://r.example/v2/".parse().unwrap())
+    }
+
+    fn refused() -> RegistryError {
+        let mut source = TransportError::broken("refused");
+        source.kind = TransportKind::Connect;
+        RegistryError::Transport { line: line(), source }
+    }
+
+    fn busy(retry_after: Option<Duration>) -> RegistryError {
+        let (codes, message, status) = (Vec::new(), String::new(), StatusCode::SERVICE_UNAVAILABLE);
+        RegistryError::Answer(Box::new(Answer { line: line(), status, codes, message, retry_after, shown: None }))
+    }
+
+    #[tokio::test]
+    async fn a_pause_that_the_registry_requests_takes_nothing_from_the_retries_after_it() {
+        for after in [refused(), busy(None), busy(Some(SOON))] {
+            let mut retry = retry(Duration::from_secs(90));
+            // The outage before the pause began 90 s ago.
+            retry.http.outages().failed("r.example", Instant::now() - Duration::from_secs(59));
+            retry.told = Duration::from_secs(59);
+            retry.waited = retry.told;
+            retry.http.outages().connected("r.example", Instant::now());
+            retry.again(after).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn an_outage_takes_nothing_from_the_pauses_that_the_registry_may_request() {
+        let mut retry = retry(Duration::ZERO);
+        retry.again(refused()).await.unwrap();
+        assert_eq!(retry.waited, Duration::ZERO);
+        retry.again(busy(Some(SOON))).await.unwrap();
+        assert!(retry.waited >= SOON && retry.told == retry.waited);
+        // All requested pauses together have a limit.
+        retry.waited = Duration::from_secs(60);
+        let error = retry.again(busy(Some(SOON))).await.unwrap_err();
+        assert!(matches!(error, RegistryError::GaveUp { .. }), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn failures_without_pauses_are_given_up_in_time() {
+        for error in [refused(), busy(None), busy(Some(SOON))] {
+            let error = retry(Duration::from_secs(90)).again(error).await.unwrap_err();
+            assert!(matches!(error, RegistryError::GaveUp { tries: 101, .. }), "{error:?}");
         }
     }
 }

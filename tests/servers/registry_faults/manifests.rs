@@ -32,7 +32,12 @@ async fn manifests_are_what_they_are_asked_for_as() {
             }
             _ => assert!(matches!(error, RegistryError::Protocol { .. }), "{lie}: {error:?}"),
         }
-        assert_eq!(faulty.seen().len(), 1, "{lie}");
+        // What does not match its digest may have been damaged on the way, or in a cache there.
+        let reads = if matches!(lie, "digest" | "header") { 2 } else { 1 };
+        let past_caches = [None, Some("no-cache")];
+        let seen = faulty.seen();
+        assert_eq!(seen.iter().map(|s| s.header("cache-control")).collect::<Vec<_>>(), past_caches[..reads], "{lie}");
+        assert_eq!(error.to_string().ends_with("(it was read twice)"), reads == 2, "{error}");
     }
 }
 

@@ -1,0 +1,110 @@
+//! What is damaged on its way from the registry is read once more before it is called broken.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+use axum::body::{Body, to_bytes};
+use axum::http::Response;
+use futures_util::FutureExt;
+use serde_json::json;
+
+use crate::support::faulty::{Faulty, MANIFEST, Nature};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, PLAIN, Sandbox, ZSTD, gzip, index, shown, tar};
+use ociseek::digest::Digest;
+use ociseek::image::Descriptor;
+
+const FILE: usize = 60_000;
+
+/// A registry with an image that has a layer of each kind, whose numbers are 1 to 3, and their digests.
+async fn image() -> (Faulty, Vec<Digest>) {
+    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let tars: Vec<Vec<u8>> = (1..4).map(|seed| tar(seed, 2, FILE)).collect();
+    let zstd = zstd::stream::encode_all(&tars[2][..], 3).unwrap();
+    let blobs = [(GZIP, gzip(&tars[0])), (PLAIN, tars[1].clone()), (ZSTD, zstd)];
+    let layers: Vec<Descriptor> = blobs.iter().map(|(kind, blob)| Descriptor::of(*kind, blob)).collect();
+    let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
+    let config = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+    let config = config.to_string();
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": MANIFEST,
+        "config": Descriptor::of(OCI_CONFIG, config.as_bytes()), "layers": layers,
+    });
+    registry.add_blob(config);
+    registry.add_manifest("v1", MANIFEST, manifest.to_string());
+    let layers = blobs.into_iter().map(|(_, blob)| registry.add_blob(blob)).collect();
+    (registry, layers)
+}
+
+/// A copy of a registry that damages `always`, or everything that has a digest when it is asked for
+/// the first time.
+async fn damaging(registry: &Faulty, always: Option<Digest>) -> Faulty {
+    let asked = Mutex::new(HashSet::new());
+    let copy = registry.copy(move |seen, faulty| {
+        let (_, digest) = seen.path.rsplit_once('/').filter(|(_, last)| last.starts_with("sha256:"))?;
+        let part = (seen.path.clone(), seen.header("range").map(str::to_owned));
+        let is_hit = match always {
+            Some(always) => always.to_string() == digest,
+            None => asked.lock().unwrap().insert(part),
+        };
+        if seen.method != "GET" || seen.path.contains("/referrers/") || !is_hit {
+            return None;
+        }
+        let (head, body) = faulty.truth_now(seen).into_parts();
+        let mut bytes = to_bytes(body, usize::MAX).now_or_never().unwrap().unwrap().to_vec();
+        let middle = bytes.len() / 2;
+        *bytes.get_mut(middle)? ^= 0x20;
+        Some(Response::from_parts(head, Body::from(bytes)))
+    });
+    copy.await
+}
+
+async fn run(registry: &Faulty, args: &[&str]) -> String {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&[args, &[&format!("{}/a/b:v1", registry.host())]].concat());
+    tokio::task::spawn_blocking(move || shown(&mut command)).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_damaged_once_is_read_once_more_and_right() {
+    let (registry, _) = image().await;
+    let there = damaging(&registry, None).await;
+    let text = run(&there, &index(&["--fine"])).await;
+    assert!(text.ends_with("--- status 0 ---"), "{text}");
+    assert!(text.contains(" arrived damaged, and is read once more: "), "{text}");
+    for more in [&[][..], &["--quick", "--spans=3"]] {
+        let args = [&["verify", "--progress=none"], more].concat();
+        let text = run(&damaging(&there, None).await, &args).await;
+        assert!(text.contains(": ok (") && text.ends_with("--- status 0 ---"), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_read_without_an_index_is_read_once_more_too() {
+    let (registry, _) = image().await;
+    for layer in 1..4 {
+        let (there, sandbox) = (damaging(&registry, None).await, Sandbox::new());
+        let (name, path) = (format!("{}/a/b:v1", there.host()), format!("dir{layer}/file1"));
+        let mut command = sandbox.command(&["cat", "--progress=none", &name, &path]);
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        assert!(tar(layer, 2, FILE).windows(FILE).any(|file| file == output.stdout), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stays_damaged_is_broken_and_was_read_twice() {
+    let (registry, layers) = image().await;
+    run(&registry, &index(&[])).await;
+    for layer in &layers[..2] {
+        let there = damaging(&registry, Some(*layer)).await;
+        let text = run(&there, &index(&["--existing=replace"])).await;
+        let message = format!("layer {layer} is broken (it was read twice): ");
+        assert!(text.contains(&message) && text.ends_with("--- status 1 ---"), "{text}");
+        assert_eq!(there.saw("GET", &layer.to_string()).len(), 2);
+        for more in [&[][..], &["--quick", "--spans=99"]] {
+            let text = run(&there, &[&["verify", "--progress=none"], more].concat()).await;
+            assert!(text.contains(" (it was read twice)") && text.ends_with("--- status 3 ---"), "{text}");
+        }
+    }
+}
