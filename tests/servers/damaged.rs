@@ -3,12 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-use axum::body::{Body, to_bytes};
-use axum::http::Response;
-use futures_util::FutureExt;
 use serde_json::json;
 
-use crate::support::faulty::{Faulty, MANIFEST, Nature};
+use crate::support::faulty::{Faulty, MANIFEST, Nature, body_of, damaged};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, PLAIN, Sandbox, ZSTD, gzip, index, shown, tar};
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
@@ -49,11 +46,8 @@ async fn damaging(registry: &Faulty, always: Option<Digest>) -> Faulty {
         if seen.method != "GET" || seen.path.contains("/referrers/") || !is_hit {
             return None;
         }
-        let (head, body) = faulty.truth_now(seen).into_parts();
-        let mut bytes = to_bytes(body, usize::MAX).now_or_never().unwrap().unwrap().to_vec();
-        let middle = bytes.len() / 2;
-        *bytes.get_mut(middle)? ^= 0x20;
-        Some(Response::from_parts(head, Body::from(bytes)))
+        let (answer, bytes) = body_of(faulty.truth_now(seen));
+        (!bytes.is_empty()).then(|| damaged(answer, &bytes))
     });
     copy.await
 }

@@ -8,6 +8,7 @@
 mod support;
 
 mod backfill;
+mod bad_network;
 mod budget;
 mod ci;
 mod content;

@@ -1,5 +1,5 @@
 //! What soci answered before: the same library gives the same answer for the same bytes. Asking it again about hundreds
-//! of megabytes takes minutes; only agreement is remembered, so whatever differs is asked and judged anew.
+//! of megabytes takes minutes; only agreement is remembered, so whatever differs is asked and judged again.
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{FutureExt, stream};
 use ociseek::digest::Digest;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket};
@@ -259,7 +259,7 @@ async fn handle(State(faulty): State<Faulty>, request: Request<Body>) -> Respons
 impl Faulty {
     /// The correct response, for lies that modify it. Not for registries with slow manifests.
     pub fn truth_now(&self, seen: &Seen) -> Response<Body> {
-        futures_util::FutureExt::now_or_never(self.truth(seen)).unwrap()
+        self.truth(seen).now_or_never().unwrap()
     }
 
     /// The correct response.
@@ -539,6 +539,25 @@ pub fn web_page() -> Response<Body> {
 
 pub fn redirect(status: u16, to: &str) -> Response<Body> {
     Response::builder().status(status).header(header::LOCATION, to).body(Body::empty()).unwrap()
+}
+
+/// Closes the connection without a response, like a process that dies, and prints nothing.
+pub fn hang_up() -> ! {
+    std::panic::resume_unwind(Box::new(()))
+}
+
+/// A response, and a copy of its body.
+pub fn body_of(answer: Response<Body>) -> (Response<Body>, Bytes) {
+    let (head, body) = answer.into_parts();
+    let bytes = axum::body::to_bytes(body, usize::MAX).now_or_never().unwrap().unwrap();
+    (Response::from_parts(head, Body::from(bytes.clone())), bytes)
+}
+
+/// The same response with a wrong byte in its body, which has at least one.
+pub fn damaged(answer: Response<Body>, content: &Bytes) -> Response<Body> {
+    let mut bytes = content.to_vec();
+    bytes[content.len() / 2] ^= 0x20;
+    answer.map(|_| Body::from(bytes))
 }
 
 /// Announces the whole response, but breaks the connection after `kept` bytes of it.

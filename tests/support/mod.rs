@@ -11,6 +11,8 @@ pub mod fine;
 pub mod hook;
 pub mod layers;
 pub mod mounts;
+pub mod random;
+pub mod relay;
 pub mod report;
 pub mod sandbox;
 pub mod schema;
@@ -19,6 +21,19 @@ pub mod soci;
 pub mod tarball;
 pub mod terminal;
 pub mod throttle;
+
+/// The number in a variable of the environment, by which a test runs longer or otherwise on demand.
+pub fn number_in(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
+}
+
+/// The number of open descriptors of a process, and its memory in bytes (proc(5), VmRSS).
+pub fn holds(process: u32) -> (usize, u64) {
+    let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    (descriptors, memory.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10)
+}
 
 /// Starts a process that runs the test `child_writer` of the module on the cache `dir`, until it is
 /// killed or for a short time.

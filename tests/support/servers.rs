@@ -198,11 +198,11 @@ pub fn run(program: &Path, arguments: &[&str]) -> String {
 }
 
 /// Creates a private authority in `dir`: `ca.pem`, and `cert.pem` and `key.pem` for servers on this
-/// machine and for clients.
+/// machine, also by the name registry.invalid, and for clients.
 pub fn private_ca(dir: &Path) -> Option<()> {
     let openssl = tool("openssl")?;
-    let extensions = "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1\nbasicConstraints=CA:FALSE\n\
-                      keyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\n";
+    let extensions = "subjectAltName=DNS:localhost,DNS:registry.invalid,IP:127.0.0.1,IP:::1\n\
+                      basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\n";
     std::fs::write(dir.join("extensions"), extensions).unwrap();
     let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
     let new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];

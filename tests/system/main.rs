@@ -12,6 +12,7 @@ mod consumer;
 mod differential;
 mod fine;
 mod flatten;
+mod load;
 mod mount;
 mod packages;
 mod readback;

@@ -104,7 +104,7 @@ mod tests {
         let again = outages.failed("r", later);
         assert!(again.known && again.lasts.is_zero());
         assert!(outages.is_news("r"));
-        // A pause between two failures is no part of the outage.
+        // A pause between two failures does not count.
         let then = later + Duration::from_secs(50);
         outages.connected("r", then);
         assert!(outages.failed("r", then).lasts.is_zero() && !outages.is_news("r"));

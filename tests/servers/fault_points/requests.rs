@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use axum::body::Body;
 use axum::http::{Response, header};
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt, stream};
+use futures_util::{StreamExt, stream};
 use ociseek::digest::Digest;
 
 use super::jobs::{Ended, JOBS, Job, Place, Registries, Templates, image_digest, natures, whole};
 use super::{Score, chosen};
-use crate::support::faulty::{Faulty, Seen, cut, problem, silence, stalls, web_page};
+use crate::support::faulty::{Faulty, Seen, body_of, cut, damaged, hang_up, problem, silence, stalls, web_page};
 use crate::support::sandbox::Sandbox;
 
 /// How many runs are active at the same time. Most of them wait.
@@ -84,17 +84,6 @@ pub struct Plan {
     pub pid: Arc<AtomicI32>,
 }
 
-/// Closes the connection without a response, like a process that dies, and prints nothing.
-fn close() -> ! {
-    std::panic::resume_unwind(Box::new(()))
-}
-
-fn body(answer: Response<Body>) -> (Response<Body>, Bytes) {
-    let (head, body) = answer.into_parts();
-    let bytes = axum::body::to_bytes(body, usize::MAX).now_or_never().unwrap().unwrap();
-    (Response::from_parts(head, Body::from(bytes.clone())), bytes)
-}
-
 impl Plan {
     pub fn answer(&self, seen: &Seen, faulty: &Faulty) -> Option<Response<Body>> {
         let number = self.asked.fetch_add(1, Ordering::SeqCst);
@@ -110,22 +99,22 @@ impl Plan {
         };
         match self.fault {
             Fault::None => None,
-            Fault::Reset => close(),
+            Fault::Reset => hang_up(),
             Fault::Down => {
                 if number == self.at {
                     faulty.down();
                 }
-                close()
+                hang_up()
             }
             Fault::Silence => Some(silence()),
             Fault::Lost => {
                 faulty.truth_now(seen);
-                close()
+                hang_up()
             }
             Fault::Cut | Fault::Stall => {
-                let (answer, bytes) = body(faulty.truth_now(seen));
+                let (answer, bytes) = body_of(faulty.truth_now(seen));
                 match (self.fault, bytes.len()) {
-                    (Fault::Cut, 0) => close(),
+                    (Fault::Cut, 0) => hang_up(),
                     (Fault::Cut, length) => Some(cut(answer, &bytes, length / 2)),
                     (_, length) => {
                         let mut stalled = stalls(&Bytes::from([&bytes[..], b" "].concat()), length / 2);
@@ -150,16 +139,12 @@ impl Plan {
                 None
             }
             Fault::Wrong => {
-                let (mut answer, bytes) = body(faulty.truth_now(seen));
+                let (mut answer, bytes) = body_of(faulty.truth_now(seen));
                 if bytes.is_empty() {
                     *answer.status_mut() = axum::http::StatusCode::RESET_CONTENT;
                     return Some(answer);
                 }
-                let mut bytes = bytes.to_vec();
-                let middle = bytes.len() / 2;
-                bytes[middle] ^= 1;
-                *answer.body_mut() = Body::from(bytes);
-                Some(answer)
+                Some(damaged(answer, &bytes))
             }
             Fault::Kill { done } => {
                 if done {
@@ -172,7 +157,7 @@ impl Plan {
                     }
                 };
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                close()
+                hang_up()
             }
         }
     }

@@ -1,0 +1,106 @@
+//! A bad network between the hook and a real registry: in the end every image is indexed, none twice, and the hook
+//! holds no more than at the beginning.
+//!
+//! `OCISEEK_PUSHES` says how many images are pushed (1,000 take an hour or less), `OCISEEK_NETWORK_SEED` by which seed
+//! the network is bad.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::hook::{Hook, pushed, put_blob};
+use crate::support::relay::Relay;
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use crate::support::servers::Server;
+use crate::support::{holds, number_in};
+use ociseek::digest::Digest;
+use ociseek::image::Descriptor;
+use ociseek::image::soci;
+use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
+use serde_json::json;
+
+const REPOSITORIES: usize = 7;
+/// How many jobs wait at a time.
+const AHEAD: usize = 10;
+/// How long a job may take, on a busy machine: three tries, and what stalls.
+const JOB: Duration = Duration::from_secs(240);
+
+/// Pushes the image `number`, which has a layer of its own.
+fn push(server: &Server, number: usize) -> (String, Digest) {
+    let repository = format!("team/app{}", number % REPOSITORIES);
+    let (layer, config) = (gzip(&tar(number as u64, 2, 30_000)), json!({"os": "linux", "architecture": "amd64"}));
+    let config = config.to_string();
+    let layers = [Descriptor::of(GZIP, &layer)];
+    put_blob(&server.host, &repository, &layer);
+    put_blob(&server.host, &repository, config.as_bytes());
+    let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let manifest = manifest.to_string();
+    let digest = Digest::sha256(manifest.as_bytes());
+    server.put_manifest(&repository, &digest.to_string(), OCI_MANIFEST, manifest.as_bytes());
+    (repository, digest)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_image_is_indexed_once_over_a_bad_network() {
+    let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
+    let pushes = number_in("OCISEEK_PUSHES").unwrap_or(24) as usize;
+    let seed = number_in("OCISEEK_NETWORK_SEED").unwrap_or(1);
+    let (relay, sandbox) = (Relay::start(&server.host, seed), Sandbox::new());
+    let args = ["serve", "--listen=127.0.0.1:0", "--retry-wait=1", "--min-layer-size=0", "--span-size=16KiB"];
+    let allow = format!("--allow={}", relay.host);
+    let limits = ["--stall-timeout=2s", "--retry-for=20s", "--rate=1000", &allow];
+    let hook = Hook::spawn(&mut sandbox.command(&[&["hook"], &args[..], &limits].concat()));
+    let begun = Instant::now();
+    let (mut images, mut early) = (Vec::new(), None);
+    let ended = |hook: &Hook| hook.events("job").len();
+    for number in 0..pushes {
+        images.push(push(&server, number));
+        let (repository, digest) = &images[number];
+        let (status, text) = hook.post(&pushed(&number.to_string(), &relay.host, repository, digest));
+        assert_eq!(status, 202, "{text}");
+        let since = Instant::now();
+        while ended(&hook) + AHEAD < number {
+            assert!(since.elapsed() < JOB, "jobs do not end: {:?}", hook.log().last());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if number == pushes / 4 {
+            early = Some(holds(hook.child.id()));
+        }
+    }
+    let since = Instant::now();
+    while ended(&hook) < pushes {
+        assert!(since.elapsed() < JOB, "jobs do not end: {:?}", hook.log().last());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let ((few, little), (descriptors, memory)) = (early.unwrap(), holds(hook.child.id()));
+    let of = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+    let done = &relay.done;
+    println!(
+        "seed {seed}: {pushes} pushes in {} s: {:?}; {} connections, {} cut, {} held up, {} stalled, {} damaged; \
+         descriptors {few}, then {descriptors}; memory {} MiB, then {} MiB",
+        begun.elapsed().as_secs(),
+        hook.results(),
+        of(&done.connections),
+        of(&done.cuts),
+        of(&done.delays),
+        of(&done.stalls),
+        of(&done.damages),
+        little >> 20,
+        memory >> 20,
+    );
+    let failed: Vec<_> = hook.events("job").into_iter().filter(|job| job["result"] == "failed").collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    // Without the relay.
+    let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
+    let client = Client::new(config).unwrap();
+    let mut indexed = BTreeMap::new();
+    for (repository, digest) in &images {
+        let repository = client.repository(&server.host, repository).unwrap();
+        let found = repository.referrers(digest, Some(soci::INDEX_V1)).await.unwrap();
+        *indexed.entry(found.descriptors.len()).or_insert(0) += 1;
+    }
+    assert_eq!(indexed, BTreeMap::from([(1, pushes)]));
+    assert!(descriptors < few + 24, "{few} descriptors, then {descriptors}");
+    assert!(memory < little + (64 << 20), "{little} bytes, then {memory}");
+}
