@@ -28,11 +28,13 @@ use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use serde_json::json;
 
 use crate::content::options;
-use crate::support::faulty::{Faulty, Nature, Seen, cut, problem, stalls, status};
+use crate::support::faulty::{Faulty, Nature, Seen, cut, problem, silence, stalls, status};
 use crate::support::fine;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, gzip, tar};
 
 const SPAN: u64 = 64 << 10;
+/// How many requests of a recorded start are in progress.
+const START_REQUESTS: usize = 12;
 
 /// An image in a faulty registry.
 struct Image {
@@ -47,13 +49,18 @@ impl Image {
     /// records `start` for the lower one.
     fn push(registry: &Faulty, plain: bool, start: &[Range<SpanId>]) -> Image {
         let tars = vec![tar(1, 6, 300_000), tar(2, 4, 200_000)];
+        Image::push_layers(registry, tars, plain, &[start.to_vec(), Vec::new()])
+    }
+
+    /// Pushes an image of these layers, and a fine index with a recorded start for each.
+    fn push_layers(registry: &Faulty, tars: Vec<Vec<u8>>, plain: bool, starts: &[Vec<Range<SpanId>>]) -> Image {
         let mut layers = Vec::new();
         for (number, tar) in tars.iter().enumerate() {
             let is_plain = plain && number == 1;
             let blob = if is_plain { tar.clone() } else { gzip(tar) };
             registry.add_blob(blob.clone());
-            let start = if number == 0 { start.to_vec() } else { Vec::new() };
-            layers.push((Descriptor::of(if is_plain { PLAIN } else { GZIP }, &blob), built(&blob), start));
+            let media_type = if is_plain { PLAIN } else { GZIP };
+            layers.push((Descriptor::of(media_type, &blob), built(&blob), starts[number].clone()));
         }
         let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
         let config =
@@ -357,6 +364,40 @@ async fn a_recorded_start_is_fetched_at_once_and_nothing_twice() {
 }
 
 #[tokio::test]
+async fn a_recorded_start_has_many_small_requests_or_few_large_ones_in_progress() {
+    let each = |spans: Range<u32>| spans.map(|span| SpanId(2 * span)..SpanId(2 * span + 1)).collect::<Vec<_>>();
+    let large = || (0..3).map(|range| SpanId(20 * range)..SpanId(20 * range + 13)).collect::<Vec<_>>();
+    // Large ones have 0.9 MiB each. Layers take turns by bytes.
+    for (starts, expected) in [([large(), Vec::new()], [2, 0]), ([large(), each(0..25)], [1, 11])] {
+        let known = Arc::new(std::sync::OnceLock::<Vec<String>>::new());
+        let (blobs, released) = (Arc::clone(&known), Arc::new(AtomicBool::new(false)));
+        let on = Arc::clone(&released);
+        let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, _| {
+            let is_stopped = blobs.get()?.iter().any(|blob| seen.path.contains(blob)) && !on.load(Ordering::SeqCst);
+            is_stopped.then(silence)
+        })
+        .await;
+        let tars = vec![tar(1, 10, 400_000), tar(2, 10, 400_000)];
+        let image = Image::push_layers(&registry, tars, false, &starts);
+        known.set(image.blobs.iter().map(|blob| blob.digest.to_string()).collect()).unwrap();
+        let reader = Reader::new(&registry, None);
+        let opened = reader.open(true, options()).await;
+        let saw = || [image.saw(&registry, 0), image.saw(&registry, 1)];
+        while saw() != expected {
+            assert!(saw().iter().zip(&expected).all(|(saw, expected)| saw <= expected), "{:?}", saw());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(saw(), expected);
+        released.store(true, Ordering::SeqCst);
+        drop(opened);
+        let opened = reader.open(true, options()).await;
+        settled(&opened, starts.iter().flatten().map(|range| u64::from(range.end.0 - range.start.0)).sum()).await;
+        check(&opened, 0, &image.tars[0]).await;
+    }
+}
+
+#[tokio::test]
 async fn wrong_guesses_are_bounded() {
     let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
     // Each is a separate request.
@@ -373,7 +414,7 @@ async fn wrong_guesses_are_bounded() {
     let stats = opened.content.start_stats();
     assert!(stats.stopped && stats.unread_bytes > 1, "{stats:?}");
     // The requests in progress when the first one was counted.
-    assert!(image.saw(&registry, 0) <= 4, "{}", image.saw(&registry, 0));
+    assert!(image.saw(&registry, 0) <= START_REQUESTS, "{}", image.saw(&registry, 0));
     check(&opened, 0, &image.tars[0]).await;
 }
 
@@ -412,11 +453,11 @@ async fn a_read_passes_a_start_that_hangs() {
     blob.set((image.blobs[0].digest.to_string(), range.start.0..range.end.0)).unwrap();
     let reader = Reader::new(&registry, None);
     let opened = reader.open(true, options()).await;
-    while image.saw(&registry, 0) < 4 {
+    while image.saw(&registry, 0) < START_REQUESTS {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(read(&opened, 0, 0..1000).await == image.tars[0][..1000]);
-    assert_eq!(image.saw(&registry, 0), 5, "four of the start, and the read");
+    assert_eq!(image.saw(&registry, 0), START_REQUESTS + 1, "those of the start, and the read");
     // A request that hangs is repeated by the next read.
     released.store(true, Ordering::SeqCst);
     drop(opened);
@@ -432,7 +473,7 @@ async fn faults_in_the_middle_of_a_start_do_no_harm() {
         let released = Arc::new(AtomicBool::new(false));
         let on = Arc::clone(&released);
         let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, truth| {
-            if !seen.path.contains(digest.get()?) || count.fetch_add(1, Ordering::SeqCst) >= 4 {
+            if !seen.path.contains(digest.get()?) || count.fetch_add(1, Ordering::SeqCst) >= START_REQUESTS {
                 return None;
             }
             // All requests for the start in progress fail when a read waits.
@@ -455,7 +496,7 @@ async fn faults_in_the_middle_of_a_start_do_no_harm() {
         blob.set(image.blobs[0].digest.to_string()).unwrap();
         let reader = Reader::new(&registry, None);
         let opened = reader.open(true, options()).await;
-        while image.saw(&registry, 0) < 4 {
+        while image.saw(&registry, 0) < START_REQUESTS {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let content = opened.content.clone();

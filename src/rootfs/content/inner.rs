@@ -11,7 +11,7 @@ use super::layer::{Layer, OnLayer};
 use super::model::{ContentOptions, Counts, ReadError};
 use super::pieces::Memory;
 use super::race::Pace;
-use super::start::StartProgress;
+use super::start::{self, StartProgress};
 use super::windows::WindowStore;
 use crate::digest::Digest;
 use crate::layer::parallel::cores;
@@ -27,8 +27,8 @@ const WARNINGS: usize = 64;
 /// decoder, in units of [`UNIT`].
 const UNITS: usize = (128 << 20) / UNIT as usize;
 const UNIT: u64 = 64 << 10;
-/// Requests at a time.
-const LINES: usize = 8;
+/// Requests at a time: those for a recorded start, and 8 others.
+const LINES: usize = start::AT_A_TIME + 8;
 
 pub(super) struct Inner {
     pub source: Source,

@@ -1,10 +1,12 @@
 //! Fetches the recorded start of the image's fine documents: the spans that a start is known to
-//! read, in order, in few large requests, before and in parallel to requested reads.
+//! read, in order, before and in parallel to requested reads. Several requests are in progress, so
+//! that latency hardly counts, but of few bytes, so that nothing that is requested waits for long.
 //!
 //! Requested reads have priority: while one is fetched, nothing new is fetched in advance. It stops
 //! if the fetched spans are not read.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::future::ready;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -12,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::debug;
@@ -29,8 +32,11 @@ const REQUEST: u64 = 1 << 20;
 /// Neighbours within this many compressed bytes of the recorded start are fetched together, even if
 /// other spans are read between them.
 const BATCH: u64 = 4 << 20;
-/// How many requests may be in progress.
-const AT_A_TIME: usize = 4;
+/// How many requests may be in progress, and how many compressed bytes they may be for together, in
+/// units of [`UNIT`]. A single request may be for more.
+pub(super) const AT_A_TIME: usize = 12;
+const ROOM: usize = (2 << 20) / UNIT as usize;
+const UNIT: u64 = 1 << 10;
 /// How many requests may fail in a row before fetching stops.
 const FAILURES: u32 = 8;
 /// The interval of checks whether a read is being fetched.
@@ -94,11 +100,23 @@ pub(super) async fn bring(inner: &Arc<Inner>) {
         let mut planned = inner.start.planned.lock().unwrap_or_else(PoisonError::into_inner);
         planned.extend(steps.iter().flat_map(|(on, spans)| SpanId::each(spans.clone()).map(|span| on.span(span))));
     }
-    let bringing = stream::iter(steps).map(|(on, spans)| async move { on.bring_start(spans).await });
+    let room = &Semaphore::new(ROOM);
+    let bringing = stream::iter(steps).map(|(on, spans)| async move {
+        let units = usize::try_from(blob_bytes(&on, &spans).div_ceil(UNIT)).unwrap_or(ROOM).min(ROOM);
+        let _room = room.acquire_many(units as u32).await;
+        on.bring_start(spans).await;
+    });
     bringing.buffer_unordered(AT_A_TIME).for_each(|()| ready(())).await;
 }
 
-/// The requests in order. Layers take turns, since no document states the order between them.
+/// The compressed bytes of neighbouring spans.
+fn blob_bytes(on: &OnLayer, spans: &Range<SpanId>) -> u64 {
+    let last = SpanId(spans.end.0.saturating_sub(1));
+    on.layer.blob_range(last).end - on.layer.blob_range(spans.start).start
+}
+
+/// The requests in order. The next one is always for the layer with the fewest bytes so far, since
+/// no document states the order between layers.
 fn steps(inner: &Arc<Inner>) -> Vec<(OnLayer, Range<SpanId>)> {
     // A layer that occurs twice in the image is read at its upper position.
     let mut places: HashMap<_, u32> = HashMap::new();
@@ -106,14 +124,14 @@ fn steps(inner: &Arc<Inner>) -> Vec<(OnLayer, Range<SpanId>)> {
     let mut places: Vec<u32> = places.into_values().collect();
     places.sort_unstable();
     let layers = places.into_iter().filter_map(|place| inner.on(LayerId(place)));
-    let mut queues: Vec<(OnLayer, VecDeque<Range<SpanId>>)> =
-        layers.map(|on| (on.clone(), requests(&on))).filter(|(_, queue)| !queue.is_empty()).collect();
+    let mut queues: Vec<(OnLayer, VecDeque<Range<SpanId>>)> = layers.map(|on| (on.clone(), requests(&on))).collect();
+    let mut turns: BinaryHeap<Reverse<(u64, usize)>> = (0..queues.len()).map(|queue| Reverse((0, queue))).collect();
     let mut steps = Vec::new();
-    while !queues.is_empty() {
-        for (on, queue) in &mut queues {
-            steps.extend(queue.pop_front().map(|spans| (on.clone(), spans)));
-        }
-        queues.retain(|(_, queue)| !queue.is_empty());
+    while let Some(Reverse((bytes, turn))) = turns.pop() {
+        let Some((on, queue)) = queues.get_mut(turn) else { continue };
+        let Some(spans) = queue.pop_front() else { continue };
+        turns.push(Reverse((bytes + blob_bytes(on, &spans), turn)));
+        steps.push((on.clone(), spans));
     }
     steps
 }
