@@ -23,7 +23,7 @@ pub mod ops;
 pub mod rootfs;
 pub mod store;
 
-pub(crate) use ociseek_layer::glob;
 pub use ociseek_layer::{
     budget, code, codec, digest, event, fine, header, image, layer, offset, progress, tar, time, tree, ztoc,
 };
+pub(crate) use ociseek_layer::{glob, opaque_debug};

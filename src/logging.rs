@@ -58,6 +58,12 @@ pub fn level_word(level: Level) -> &'static str {
 /// Passes each event to `write`.
 pub struct Lines<W>(pub W);
 
+impl<W> std::fmt::Debug for Lines<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lines").finish_non_exhaustive()
+    }
+}
+
 impl<S, W> Layer<S> for Lines<W>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,

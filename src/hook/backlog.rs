@@ -47,6 +47,8 @@ pub struct Backlog {
     unit: Unit,
 }
 
+crate::opaque_debug!(Backlog);
+
 #[derive(Default)]
 struct State {
     /// By repository. No list is empty.

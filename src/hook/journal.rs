@@ -50,6 +50,8 @@ pub struct Journal {
     inner: Mutex<Inner>,
 }
 
+crate::opaque_debug!(Journal);
+
 struct Inner {
     file: File,
     /// By the job's key.

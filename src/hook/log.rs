@@ -31,6 +31,7 @@ pub fn json_line(line: &Line<'_>) -> String {
 
 /// Logs the warnings of the registry client and of indexing, and which token services receive
 /// logins.
+#[derive(Debug)]
 pub struct LogProgress;
 
 impl Progress for LogProgress {

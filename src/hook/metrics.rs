@@ -43,6 +43,8 @@ impl Counter {
 #[derive(Default)]
 pub struct Metrics(Mutex<Counts>);
 
+crate::opaque_debug!(Metrics);
+
 #[derive(Default)]
 struct Counts {
     counters: BTreeMap<(Counter, &'static str), u64>,

@@ -18,6 +18,8 @@ pub struct Remembered {
     order: VecDeque<(Instant, String)>,
 }
 
+crate::opaque_debug!(Remembered);
+
 impl Remembered {
     /// Whether `key` was added and not yet forgotten at `now`.
     pub fn knows(&mut self, key: &str, now: Instant) -> bool {

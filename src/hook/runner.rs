@@ -28,6 +28,7 @@ pub const TRIES: u32 = 3;
 const JOBS_OF_A_CLIENT: u32 = 500;
 
 /// The result of a try.
+#[derive(Debug)]
 pub enum JobOutcome {
     /// There is nothing left to do.
     Done(Done),
@@ -48,6 +49,8 @@ pub struct Runner {
     dead_letters: Option<Mutex<File>>,
     retry_wait: Duration,
 }
+
+crate::opaque_debug!(Runner);
 
 impl Runner {
     /// Hosts that are not on the `allow` list are never contacted, whatever `config` says.

@@ -18,6 +18,8 @@ const MOST: usize = 16;
 #[derive(Clone)]
 pub struct Secrets(Vec<Vec<u8>>);
 
+crate::opaque_debug!(Secrets);
+
 /// Why a text contains no valid secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

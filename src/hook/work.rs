@@ -54,6 +54,8 @@ pub struct JobContext {
     pub progress: Arc<dyn Progress>,
 }
 
+crate::opaque_debug!(JobContext);
+
 impl JobContext {
     /// The options for the image of a job.
     fn options(&self, image: &Reference) -> IndexOptions {

@@ -163,6 +163,8 @@ pub struct Side {
     pub index: FoundIndex,
 }
 
+crate::opaque_debug!(Side);
+
 /// The differences between two indexes.
 #[derive(Debug)]
 pub struct IndexDiff {

@@ -16,7 +16,7 @@ use crate::rootfs::record::{ReadRecorder, Touch};
 use crate::tree::{NodeKind, Tree};
 
 /// Options for mounting and for the work in the background.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct MountOptions {
     /// Options for the kernel.
     pub fuse: FuseOptions,
@@ -36,6 +36,7 @@ pub struct Prefetch {
 }
 
 /// The destination of the records.
+#[derive(Debug)]
 pub enum Record {
     /// A file, in which each line is written at once.
     File(File),
@@ -51,6 +52,8 @@ pub struct LiveMount {
     prefetch: AbortHandle,
     since: Instant,
 }
+
+crate::opaque_debug!(LiveMount);
 
 /// Mounts `image` on `point`, a path returned by [`crate::rootfs::fuse::prepare`]. Reads run on the
 /// caller's tokio runtime.

@@ -74,6 +74,8 @@ pub struct RootFs {
     _start: Option<Fetching>,
 }
 
+crate::opaque_debug!(RootFs);
+
 /// A task that ends when this is dropped.
 struct Fetching(AbortHandle);
 

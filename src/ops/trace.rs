@@ -27,6 +27,8 @@ pub struct Container {
     ended: bool,
 }
 
+crate::opaque_debug!(Container);
+
 impl Container {
     /// Runs the bundle in `dir`. The container's standard output goes to `stdout`.
     ///

@@ -26,6 +26,7 @@ pub enum Versions {
 }
 
 /// The image to make them for.
+#[derive(Debug)]
 pub struct MakeRequest {
     /// The image itself.
     pub from: SourceImage,

@@ -158,6 +158,8 @@ pub struct ReadRecorder {
     progress: Arc<dyn Progress>,
 }
 
+crate::opaque_debug!(ReadRecorder);
+
 struct State {
     /// The ranges read from each file.
     files: HashMap<NodeId, Ranges>,

@@ -14,6 +14,8 @@ const CHUNK: usize = 256 << 10;
 #[derive(Default)]
 pub struct Buffers(Arc<Mutex<Vec<Box<[u8]>>>>);
 
+crate::opaque_debug!(Buffers);
+
 /// A buffer in use. It is returned when it is dropped.
 struct Lent {
     buffer: Box<[u8]>,

@@ -161,6 +161,8 @@ pub struct ZtocCache {
     inner: Arc<Inner>,
 }
 
+crate::opaque_debug!(ZtocCache);
+
 struct Inner {
     dir: Option<PathBuf>,
     max: u64,

@@ -13,7 +13,7 @@ use crate::digest::Digest;
 use crate::image::Descriptor;
 
 /// A place to write an index to. Cheap to clone.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub enum Destination {
     /// A repository of a registry.
     Registry(Repository),

@@ -44,6 +44,8 @@ pub async fn reported<T, E>(
 /// The receiving end of a feed, for the thread.
 pub struct Batches(Receiver<Message>);
 
+crate::opaque_debug!(Batches);
+
 /// If the channel closes without [`Message::End`], the feed was abandoned.
 enum Message {
     Batch(Vec<Bytes>),

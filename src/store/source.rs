@@ -16,7 +16,7 @@ use crate::digest::Digest;
 use crate::image::Descriptor;
 
 /// A place to read an image from. Cheap to clone.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub enum Source {
     /// A repository of a registry.
     Registry(Repository),

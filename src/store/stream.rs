@@ -17,6 +17,8 @@ pub(super) const CHUNKS: usize = 2;
 /// A part of a blob as a stream of chunks.
 pub struct Part(InnerPart);
 
+crate::opaque_debug!(Part);
+
 enum InnerPart {
     Registry(Box<BlobStream>),
     Local(Option<Bytes>),
@@ -63,6 +65,8 @@ impl Part {
 
 /// A blob as a stream of chunks.
 pub struct Blob(Inner);
+
+crate::opaque_debug!(Blob);
 
 enum Inner {
     Registry(Box<LayerStream>),

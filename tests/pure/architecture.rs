@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 const CRATES: [(&str, &[&str]); 2] =
     [(PURE, &PURE_ORDER), ("src", &["lock", "logging", "store", "rootfs", "ops", "hook", "cli", "main"])];
 const PURE: &str = "crates/ociseek-layer/src";
-const PURE_ORDER: [&str; 16] = [
-    "offset", "time", "budget", "digest", "code", "glob", "progress", "codec", "tar", "ztoc", "fine", "layer", "tree",
-    "image", "header", "event",
+const PURE_ORDER: [&str; 17] = [
+    "opaque", "offset", "time", "budget", "digest", "code", "glob", "progress", "codec", "tar", "ztoc", "fine",
+    "layer", "tree", "image", "header", "event",
 ];
 /// The allowed dependencies of the pure crate. None of them opens files or sockets or reads clocks.
 const PURE_DEPENDENCIES: [&str; 10] =
@@ -47,7 +47,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+pub fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).expect("the folder is there") {
         let path = entry.expect("can be listed").path();
         if path.is_dir() {
@@ -59,7 +59,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// The code of a source file without its tests, which are at the end and may use anything.
-fn code(path: &Path) -> String {
+pub fn code(path: &Path) -> String {
     let text = std::fs::read_to_string(path).expect("is text");
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")

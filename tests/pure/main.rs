@@ -11,6 +11,7 @@ mod support;
 mod architecture;
 mod archive;
 mod cut_and_flip;
+mod debug;
 mod docs;
 mod english;
 mod examples;

@@ -86,6 +86,7 @@ pub mod header;
 pub mod image;
 pub mod layer;
 pub mod offset;
+mod opaque;
 pub mod progress;
 pub mod tar;
 pub mod time;

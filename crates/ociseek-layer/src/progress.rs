@@ -89,6 +89,7 @@ pub trait Progress: Send + Sync {
 }
 
 /// Ignores all events.
+#[derive(Debug)]
 pub struct Silent;
 
 impl Progress for Silent {
@@ -96,7 +97,7 @@ impl Progress for Silent {
 }
 
 /// Records all events, for tests.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Recorder(Mutex<Vec<ProgressEvent>>);
 
 impl Recorder {

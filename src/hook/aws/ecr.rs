@@ -87,6 +87,8 @@ pub struct Ecr {
     tokens: Mutex<BTreeMap<EcrRegistry, Token>>,
 }
 
+crate::opaque_debug!(Ecr);
+
 impl Ecr {
     /// Uses the credentials and the endpoint in the environment, like AWS's own programs:
     /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; `AWS_ENDPOINT_URL_ECR`,

@@ -82,6 +82,7 @@ impl std::str::FromStr for WalkRoot {
 }
 
 /// Options for a walk.
+#[derive(Debug)]
 pub struct Options {
     /// The settings for indexing.
     pub context: JobContext,

@@ -31,6 +31,8 @@ pub struct BackfillState {
     done: Done,
 }
 
+crate::opaque_debug!(BackfillState);
+
 /// The finished work by subject: an image of a repository, or a tag with the image that it last
 /// named.
 #[derive(Default)]

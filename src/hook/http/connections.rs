@@ -39,7 +39,7 @@ const LIFETIME: u32 = 8;
 const LAST_REQUESTS: Duration = Duration::from_secs(5);
 
 /// The address of the client.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Peer(pub IpAddr);
 
 /// Serves `router` until `stop`; then completes running requests.

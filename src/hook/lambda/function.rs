@@ -30,6 +30,7 @@ use crate::store::registry::{Client, ClientConfig, CredentialSource, RegistryErr
 const MARGIN: Duration = Duration::from_secs(30);
 
 /// The settings of a function.
+#[derive(Debug)]
 pub struct Settings {
     /// The options for indexing.
     pub options: IndexOptions,
@@ -53,6 +54,8 @@ pub struct Function {
     /// Clients by registry, with their tokens.
     clients: Mutex<BTreeMap<EcrRegistry, (Token, Client)>>,
 }
+
+crate::opaque_debug!(Function);
 
 /// Why an image was not indexed.
 #[derive(Debug, thiserror::Error)]

@@ -75,6 +75,8 @@ pub struct Runtime {
     base: Url,
 }
 
+crate::opaque_debug!(Runtime);
+
 impl Runtime {
     /// `address` is the value of `AWS_LAMBDA_RUNTIME_API`: `HOST:PORT`, or a whole URL in
     /// cargo-lambda.

@@ -95,6 +95,8 @@ pub struct Queue {
     losses: Arc<AtomicU64>,
 }
 
+crate::opaque_debug!(Queue);
+
 impl Queue {
     /// Connects, and creates the streams if they do not exist. `tell` is called when the connection
     /// is lost and when it is back.

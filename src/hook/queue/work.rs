@@ -62,6 +62,8 @@ pub struct Worker {
     failing: AtomicBool,
 }
 
+crate::opaque_debug!(Worker);
+
 impl Worker {
     /// If this is the first worker of the queue, `silence` is set for all workers: one that is
     /// silent for so long counts as dead, and its job is delivered to another.

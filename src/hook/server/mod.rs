@@ -49,6 +49,7 @@ const BODIES: usize = 24;
 const UNPROVEN_BODIES: usize = 8;
 
 /// The settings of a service.
+#[derive(Debug)]
 pub struct ServerConfig {
     /// None to accept notifications without authentication.
     pub secrets: Option<Secrets>,
@@ -64,6 +65,7 @@ pub struct ServerConfig {
 }
 
 /// The sockets of a service.
+#[derive(Debug)]
 pub struct Listeners {
     /// For notifications.
     pub notifications: TcpListener,

@@ -9,6 +9,7 @@ use crate::hook::journal::{Journal, JournalError};
 use crate::hook::queue::{Published, Queue, QueueError};
 
 /// The queue of this process, or a shared one.
+#[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one of them at a time")]
 pub enum JobQueue {
     /// The queue of this process.
@@ -19,6 +20,7 @@ pub enum JobQueue {
 }
 
 /// A queue in memory, with a journal that survives the process.
+#[derive(Debug)]
 pub struct Here {
     /// The waiting and running jobs.
     pub backlog: Backlog,

@@ -80,6 +80,8 @@ pub struct Bundle {
     removed: bool,
 }
 
+crate::opaque_debug!(Bundle);
+
 impl Bundle {
     /// Creates the directory for the image named `image`. Blocks.
     ///

@@ -12,6 +12,7 @@ use crate::store::blob::{Document, Target};
 use crate::store::{Destination, Source, StoreError, blocking};
 
 /// The image to convert.
+#[derive(Debug)]
 pub struct SourceImage {
     /// Its store.
     pub source: Source,
@@ -22,6 +23,7 @@ pub struct SourceImage {
 }
 
 /// The destination of the converted image.
+#[derive(Debug)]
 pub struct Destined {
     /// None for a dry run into a layout that does not exist yet.
     pub destination: Option<Destination>,

@@ -27,6 +27,8 @@ pub struct Output {
     count: u64,
 }
 
+crate::opaque_debug!(Output);
+
 /// A file without its final name. It is deleted if it is dropped before it gets one.
 pub(super) struct Writing {
     file: Option<BufWriter<File>>,

@@ -41,6 +41,8 @@ pub struct FineDocuments {
     _memory: Option<Charge>,
 }
 
+crate::opaque_debug!(FineDocuments);
+
 impl FineDocuments {
     /// Fetches the heads of the fine index that a reader of `image` takes. Layers whose head cannot be read or used are
     /// left out: they are read without it.

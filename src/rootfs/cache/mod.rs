@@ -50,6 +50,8 @@ pub struct SpanCache {
     inner: Arc<Inner>,
 }
 
+crate::opaque_debug!(SpanCache);
+
 struct Inner {
     dir: Option<PathBuf>,
     max: u64,
@@ -183,6 +185,8 @@ pub struct SpanWriter {
     path: PathBuf,
     entry: entry::EntryWriter,
 }
+
+crate::opaque_debug!(SpanWriter);
 
 impl SpanWriter {
     /// Takes the next piece. Returns false if it could not be written; then the others are not

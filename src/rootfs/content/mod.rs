@@ -47,6 +47,8 @@ pub struct Content {
     inner: Arc<Inner>,
 }
 
+crate::opaque_debug!(Content);
+
 impl Content {
     /// The content of `layers`, which were opened from `source`.
     pub fn new(

@@ -34,7 +34,7 @@ const READ_AHEAD: &[u8] = b"128";
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
 
 /// Options for mounting an image.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct FuseOptions {
     /// The source in the kernel's list of mounts.
     pub source: String,
@@ -58,6 +58,8 @@ pub struct Mounted {
     session: Option<BackgroundSession>,
     alive: oneshot::Receiver<()>,
 }
+
+crate::opaque_debug!(Mounted);
 
 impl Mounted {
     /// Mounts an image's files on `point`, a path returned by [`super::prepare`]. Reads run on

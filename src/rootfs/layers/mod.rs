@@ -102,7 +102,7 @@ impl OpenLayer {
 }
 
 /// The caches in which opened layers leave data for later. Cheap to clone.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Caches {
     /// The ztocs and maps of layers.
     pub ztocs: ZtocCache,

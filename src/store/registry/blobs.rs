@@ -124,6 +124,8 @@ pub struct BlobStream {
     received: u64,
 }
 
+crate::opaque_debug!(BlobStream);
+
 impl BlobStream {
     fn new(repository: &Repository, blob: &Descriptor, range: Range<u64>) -> BlobStream {
         BlobStream {

@@ -29,6 +29,8 @@ pub struct Client {
     shared: Arc<Shared>,
 }
 
+crate::opaque_debug!(Client);
+
 struct Shared {
     config: ClientConfig,
     common: Arc<Common>,
@@ -96,6 +98,8 @@ pub struct Repository {
     /// Where documents are kept that are named by their digest.
     kept: Option<ZtocCache>,
 }
+
+crate::opaque_debug!(Repository);
 
 impl Repository {
     /// The memory budget for the work on an image.

@@ -43,6 +43,8 @@ pub struct ClientConfig {
     pub progress: Arc<dyn Progress>,
 }
 
+crate::opaque_debug!(ClientConfig);
+
 impl Default for ClientConfig {
     fn default() -> ClientConfig {
         ClientConfig {

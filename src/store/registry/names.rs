@@ -39,6 +39,8 @@ pub struct Names {
     empty: usize,
 }
 
+crate::opaque_debug!(Names);
+
 #[derive(Clone, Copy)]
 enum Kind {
     Repositories,

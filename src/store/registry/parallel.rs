@@ -33,6 +33,8 @@ const BATCH: usize = 256 << 10;
 /// descriptor states. The reader must verify their digest.
 pub struct LayerStream(Connections);
 
+crate::opaque_debug!(LayerStream);
+
 enum Connections {
     /// A large blob keeps its connection permit until it is dropped.
     One {

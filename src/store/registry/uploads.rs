@@ -246,7 +246,10 @@ pub struct Upload<'a> {
     hasher: Hasher,
 }
 
+crate::opaque_debug!(Upload<'_>);
+
 /// The result of an upload.
+#[derive(Debug)]
 pub enum Uploaded {
     /// The registry has the blob.
     Done,

@@ -63,6 +63,8 @@ pub struct GzipReader {
     block: (Compressed, u8),
 }
 
+crate::opaque_debug!(GzipReader);
+
 /// The part of a member that was read, and its trailer.
 struct Unproven {
     crc: crc32fast::Hasher,

@@ -34,6 +34,8 @@ pub struct HeaderParser {
     crc: crc32fast::Hasher,
 }
 
+crate::opaque_debug!(HeaderParser);
+
 #[derive(Clone, Copy, Default)]
 enum Field {
     #[default]

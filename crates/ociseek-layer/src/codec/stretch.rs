@@ -76,6 +76,8 @@ pub struct Stretch {
     is_broken: bool,
 }
 
+crate::opaque_debug!(Stretch);
+
 #[derive(Default)]
 struct Output {
     plain: Vec<u8>,
@@ -201,6 +203,8 @@ pub struct HandedOver {
     /// A buffer for decoding another stretch.
     pub plain: Vec<u8>,
 }
+
+crate::opaque_debug!(HandedOver);
 
 #[cfg(test)]
 mod tests {

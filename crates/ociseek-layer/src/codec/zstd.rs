@@ -23,6 +23,8 @@ pub struct ZstdReader {
     head: Vec<u8>,
 }
 
+crate::opaque_debug!(ZstdReader);
+
 impl ZstdReader {
     /// Creates a reader at the start of a blob.
     ///

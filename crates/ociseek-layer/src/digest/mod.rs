@@ -171,6 +171,8 @@ pub enum Hasher {
     Sha512(sha2::Sha512),
 }
 
+crate::opaque_debug!(Hasher);
+
 impl Hasher {
     /// A hasher that has seen no data.
     pub fn new(algorithm: Algorithm) -> Hasher {

@@ -57,6 +57,8 @@ pub struct Sha256 {
     length: u64,
 }
 
+crate::opaque_debug!(Sha256);
+
 impl Sha256 {
     pub fn new() -> Sha256 {
         Sha256::resume(ChainState::INITIAL, 0)

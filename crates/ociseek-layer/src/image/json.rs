@@ -28,7 +28,7 @@ pub enum JsonError {
 
 /// The keys that are read from an object, and the objects nested in some of them. All objects in a
 /// list have the same keys.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Level {
     /// The keys in their exact spelling.
     pub keys: &'static [&'static str],

@@ -13,6 +13,8 @@ pub struct LayerIndexer {
     hashes: LayerHashes,
 }
 
+crate::opaque_debug!(LayerIndexer);
+
 impl LayerIndexer {
     /// Indexes a blob. If its digest and size in bytes are given, they are checked.
     pub fn new(options: LayerOptions, expected: Option<(Digest, u64)>) -> LayerIndexer {

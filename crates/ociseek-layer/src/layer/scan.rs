@@ -62,6 +62,8 @@ pub struct ReadOptions {
     pub keeps_plain: bool,
 }
 
+crate::opaque_debug!(ReadOptions);
+
 /// The result of [`LayerScan::push_decoded`].
 pub(super) struct Decoded {
     pub spans: ScannedSpans,

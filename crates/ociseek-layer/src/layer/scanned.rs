@@ -29,6 +29,8 @@ pub struct MappedLayer {
     pub memory: Charge,
 }
 
+crate::opaque_debug!(MappedLayer);
+
 /// The result for a blob that was read to its end.
 pub(super) struct Scanned {
     pub digest: Digest,

@@ -22,6 +22,8 @@ pub struct GzipSpans {
     reported: usize,
 }
 
+crate::opaque_debug!(GzipSpans);
+
 impl GzipSpans {
     /// Chooses a checkpoint whenever more than `span_size` bytes of tar followed the last one.
     pub fn new(span_size: u64) -> GzipSpans {
@@ -56,6 +58,7 @@ pub fn are_chosen(list: &[Checkpoint], span_size: u64) -> bool {
 }
 
 /// Cuts a plain tar into slices.
+#[derive(Debug)]
 pub struct PlainSpans {
     span_size: u64,
     next: Compressed,
@@ -89,6 +92,8 @@ pub struct SpanHashes {
     position: Compressed,
     last_byte: u8,
 }
+
+crate::opaque_debug!(SpanHashes);
 
 impl SpanHashes {
     /// Takes the next bytes of the blob, and from the front of `starts` the spans that begin in or

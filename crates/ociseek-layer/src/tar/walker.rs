@@ -28,6 +28,8 @@ pub struct Walker {
     passes_sparse: bool,
 }
 
+crate::opaque_debug!(Walker);
+
 enum State {
     /// In a header block; this many of its bytes are in [`Walker::block`].
     Header {

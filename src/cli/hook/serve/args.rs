@@ -46,7 +46,7 @@ Examples:
 Exit status: 0 stopped normally, 1 could not start, 2 usage error.";
 
 /// Index images on push notifications from registries
-#[derive(Debug, Args)]
+#[derive(Args)]
 #[command(long_about = SERVE_LONG_ABOUT, after_long_help = SERVE_AFTER_HELP)]
 pub(crate) struct HookServeArgs {
     /// The address to listen on; a public one requires a secret
@@ -123,3 +123,5 @@ pub(crate) struct HookServeArgs {
     #[arg(long, env = "OCISEEK_HOOK_QUEUE", hide = true, hide_env_values = true, conflicts_with = "journal")]
     pub hook_queue: Option<QueueUrl>,
 }
+
+crate::opaque_debug!(HookServeArgs);

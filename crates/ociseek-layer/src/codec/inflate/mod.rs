@@ -54,6 +54,8 @@ pub struct Inflate {
     tracker: Option<Box<Tracker>>,
 }
 
+crate::opaque_debug!(Inflate);
+
 #[derive(Debug, Clone, Copy)]
 enum State {
     BlockHeader,

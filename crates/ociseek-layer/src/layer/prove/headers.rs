@@ -24,6 +24,8 @@ pub struct SpanHeaders<'a> {
     differences: Differences,
 }
 
+crate::opaque_debug!(SpanHeaders<'_>);
+
 impl<'a> SpanHeaders<'a> {
     /// For the bytes of the tar in `span`. `files` are the tar's entries in its order.
     pub fn new(files: &'a [FileMetadata], span: &Range<Uncompressed>) -> SpanHeaders<'a> {

@@ -53,6 +53,8 @@ pub struct LayerProof {
     ztoc: Option<Arc<Ztoc>>,
 }
 
+crate::opaque_debug!(LayerProof);
+
 /// The half that takes the compressed blob.
 struct Blob {
     digest: Hasher,
