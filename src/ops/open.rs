@@ -1,5 +1,6 @@
 //! Opens an image for reading: its index, its layers, and their tree.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,8 +16,8 @@ use crate::image::soci::{ZtocRef, prefetch_lists};
 use crate::image::{Descriptor, NotIndexed, Platform};
 use crate::layer::LayerMap;
 use crate::offset::LayerId;
-use crate::progress::{Progress, ProgressEvent, ReadAllReason};
-use crate::rootfs::content::{Content, ContentOptions};
+use crate::progress::{Progress, ProgressEvent, ReadAllReason, Silent};
+use crate::rootfs::content::{Content, ContentOptions, OpenAgain};
 use crate::rootfs::layers::{self, Caches, FetchedDocument, LayerAccess, OpenLayer};
 use crate::store::blob::Target;
 use crate::store::{Source, StoreError, Traffic, charged};
@@ -156,7 +157,8 @@ pub async fn open(
     let facts: Vec<LayerFacts> = opened.iter().map(facts).collect();
     let memory = charge_tree(source.budget(), facts.iter().map(|layer| &layer.map.files[..]))?;
     let content =
-        Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress));
+        Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress))
+            .opening_again(open_again(source, &found, caches));
     let start = options.start.then(|| {
         let content = content.clone();
         Fetching(tokio::spawn(async move { content.fetch_start().await }).abort_handle())
@@ -197,6 +199,22 @@ pub async fn open_layers_of(
     let document = |layer| fetch_document_of(source, found.document_for(&layer), start, caches, progress);
     let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
     layers::open_layers(source, layers, document, ztoc, caches, progress).await
+}
+
+/// How to open a layer of the image `found` without its fine document.
+fn open_again(source: &Source, found: &Discovered, caches: &Caches) -> OpenAgain {
+    let ztoc = |layer: &Descriptor| Some((layer.digest, found.ztoc_for(&layer.digest)?.clone()));
+    let ztocs: HashMap<Digest, ZtocRef> = found.layers.iter().filter_map(ztoc).collect();
+    let (source, ztocs, caches) = (source.clone(), Arc::new(ztocs), caches.clone());
+    Arc::new(move |layer: Descriptor| {
+        let (source, ztocs, caches) = (source.clone(), Arc::clone(&ztocs), caches.clone());
+        Box::pin(async move {
+            // The reader reports what matters. Bars would run into what programs print.
+            let progress: Arc<dyn Progress> = Arc::new(Silent);
+            let ztoc = fetch_ztoc_of(&source, ztocs.get(&layer.digest), &caches, &progress).await?;
+            layers::open_layer(&source, &layer, ztoc, &caches, &progress).await
+        })
+    })
 }
 
 /// Reports which of the `layers` of the image `found` will be read completely because they have no

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::flights::{Flights, Misses};
 use super::layer::{Layer, OnLayer};
-use super::model::{ContentOptions, Counts, ReadError};
+use super::model::{ContentOptions, Counts, OpenAgain, ReadError};
 use super::pieces::Memory;
 use super::race::Pace;
 use super::start::{self, StartProgress};
@@ -54,6 +54,8 @@ pub(super) struct Inner {
     pub windows: WindowStore,
     pub start: StartProgress,
     pub pace: Pace,
+    /// How to open a layer whose fine document turned out to be damaged.
+    pub open_again: OnceLock<OpenAgain>,
     /// The warnings reported so far.
     given: Mutex<BTreeSet<String>>,
 }
@@ -104,6 +106,7 @@ impl Inner {
             windows,
             start: StartProgress::default(),
             pace: Pace::default(),
+            open_again: OnceLock::new(),
             given: Mutex::default(),
         }
     }

@@ -20,6 +20,9 @@ pub(super) struct Layer {
     pub unpacking: tokio::sync::Mutex<()>,
     /// Held while pages of the layer's fine document are fetched.
     pub paging: tokio::sync::Mutex<()>,
+    /// What the layer is read by after its fine document turned out to be damaged; None if there is
+    /// nothing.
+    pub replacement: tokio::sync::OnceCell<Option<Arc<Layer>>>,
     /// Kept because hashing a checkpoint's window takes longer than looking up a span.
     keys: Box<[OnceLock<SpanKey>]>,
 }
@@ -30,7 +33,7 @@ pub(super) struct OnLayer {
     pub inner: Arc<Inner>,
     pub layer: Arc<Layer>,
     /// The number of the layer in the image.
-    id: LayerId,
+    pub id: LayerId,
 }
 
 /// A span of a layer.
@@ -45,7 +48,7 @@ impl Layer {
         let readers = Mutex::new(Readers::new(open.map(), options.read_ahead));
         let keys = open.spans.each().map(|_| OnceLock::new()).collect();
         let [unpacking, paging] = [(), ()].map(tokio::sync::Mutex::new);
-        Layer { open, readers, unpacking, paging, keys }
+        Layer { open, readers, unpacking, paging, replacement: Default::default(), keys }
     }
 
     pub(super) fn digest(&self) -> Digest {

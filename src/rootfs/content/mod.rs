@@ -5,7 +5,8 @@
 //! adds it to both caches. A layer that cannot be decoded from a checkpoint is decoded from its
 //! start (`unpack`). For sequential readers, the following bytes are fetched in advance
 //! (`readers`). `start` fetches a recorded start, and `prefetch` fetches the rest. The `windows` of
-//! fine documents are fetched as spans need them.
+//! fine documents are fetched as spans need them; where they are damaged, `replace` opens the layer
+//! by what else there is.
 //!
 //! Fetches are independent tasks, so a reader that disappears does not affect others. Errors are
 //! not remembered: the next read tries again.
@@ -21,6 +22,7 @@ mod prefetch;
 mod race;
 mod read;
 mod readers;
+mod replace;
 mod start;
 mod unpack;
 mod windows;
@@ -30,7 +32,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use model::{ContentOptions, ContentStats, ReadError, StartStats};
+pub use model::{ContentOptions, ContentStats, OpenAgain, ReadError, StartStats};
 
 use super::cache::SpanCache;
 use super::layers::OpenLayer;
@@ -67,12 +69,30 @@ impl Content {
     /// never blocks. The future may be dropped at any time.
     ///
     /// # Errors
-    /// If the bytes cannot be fetched within the deadline, or do not match the ztoc. Each error
-    /// message is also reported as a warning once. A read fails at once if its span missed the
+    /// If the bytes cannot be fetched within the deadline (twice that, if the layer must be opened
+    /// without its fine document), or do not match the ztoc. Each error message is also reported as
+    /// a warning once. A read fails at once if its span missed the
     /// deadline within the last second.
     pub async fn read(&self, layer: LayerId, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
-        let read = async { self.on(layer)?.read(at, size).await };
+        let read = async {
+            let on = self.on(layer)?;
+            if let Some(other) = on.replacement() {
+                return other.read(at, size).await;
+            }
+            match on.read(at, size).await {
+                Ok(bytes) => Ok(bytes),
+                Err(error) => on.read_otherwise(error, at, size).await,
+            }
+        };
         read.await.inspect_err(|error| self.inner.failed(error))
+    }
+
+    /// The same content. A layer whose fine document turns out to be damaged is opened by `open_again`
+    /// and read by that; otherwise its reads fail.
+    #[must_use]
+    pub fn opening_again(self, open_again: OpenAgain) -> Content {
+        let _ = self.inner.open_again.set(open_again);
+        self
     }
 
     /// Fails a read of a sparse file, because layers hold such files in tar's own encoding.

@@ -4,14 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 
 use crate::digest::Digest;
 use crate::fine::FineError;
+use crate::image::Descriptor;
 use crate::layer::span::SpanError;
 use crate::offset::{LayerId, SpanId, Uncompressed};
-use crate::rootfs::layers::OpenError;
+use crate::rootfs::layers::{OpenError, OpenLayer};
 use crate::store::StoreError;
+
+/// Opens a layer without its fine document.
+pub type OpenAgain = Arc<dyn Fn(Descriptor) -> BoxFuture<'static, Result<OpenLayer, OpenError>> + Send + Sync>;
 
 /// Options for reading layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
