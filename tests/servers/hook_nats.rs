@@ -58,7 +58,7 @@ impl Nats {
     }
 
     /// Kills it, and restarts it with the data on its disk.
-    fn restart(&mut self) {
+    pub fn restart(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.child = Nats::spawn(self.dir.path(), self.port).unwrap();

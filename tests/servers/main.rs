@@ -29,6 +29,7 @@ mod lifecycle;
 mod log;
 mod ls_cat;
 mod memory_laws;
+mod network;
 mod parallel;
 mod progress;
 mod ranges;

@@ -18,3 +18,4 @@ mod packages;
 mod readback;
 mod report;
 mod tutorial;
+mod users;

@@ -94,9 +94,23 @@ impl Resolve for Resolver {
                 let kind = if link_local { "a link-local" } else { "a private" };
                 return Err(RefusedAddress { name: name.as_str().to_owned(), kind }.into());
             }
-            Ok(Box::new(good.into_iter()) as Addrs)
+            Ok(Box::new(side_by_side(good).into_iter()) as Addrs)
         })
     }
+}
+
+/// If all addresses are IPv4 ones, adds all but the first once more, as IPv6 addresses with the same
+/// meaning (RFC 4291 section 2.5.5.2). hyper tries the addresses of one family one after the other,
+/// for seconds each, but those of two families side by side, 300 ms apart (RFC 8305). So a first
+/// address that is silent holds nothing up. Where there is no IPv6, only the first ones are used.
+fn side_by_side(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let again = |address: &SocketAddr| match address {
+        SocketAddr::V4(v4) => Some(SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port()))),
+        SocketAddr::V6(_) => None,
+    };
+    let mapped: Option<Vec<SocketAddr>> = addresses.iter().map(again).collect();
+    let more = mapped.into_iter().flatten().skip(1);
+    addresses.iter().copied().chain(more).collect()
 }
 
 /// Whether an address is public (IANA IPv4 and IPv6 Special-Purpose Address Registries). For an
@@ -178,6 +192,19 @@ mod tests {
             ("ff02::1", false),
         ] {
             assert_eq!(is_public(ip.parse().unwrap()), want, "{ip}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_one_family_become_two() {
+        let parse = |list: &[&str]| list.iter().map(|address| address.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        for (found, tried) in [
+            (&["9.9.9.1:0"][..], &["9.9.9.1:0"][..]),
+            (&["9.9.9.1:0", "9.9.9.2:0"], &["9.9.9.1:0", "9.9.9.2:0", "[::ffff:9.9.9.2]:0"]),
+            (&["9.9.9.1:0", "[2600::1]:0"], &["9.9.9.1:0", "[2600::1]:0"]),
+            (&["[2600::1]:0", "[2600::2]:0"], &["[2600::1]:0", "[2600::2]:0"]),
+        ] {
+            assert_eq!(side_by_side(parse(found)), parse(tried));
         }
     }
 

@@ -1,8 +1,9 @@
 //! `hook worker`: the Nth request to the registry fails, or the process is killed at it, or its connection to NATS
-//! breaks there. The job is done once in the end, or it is parked with the reason; it is never lost.
+//! breaks there, or NATS is killed and restarted. The job is done once in the end, or it is parked with the reason; it
+//! is never lost.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
@@ -22,8 +23,9 @@ use crate::support::hook::{Hook, PATIENCE};
 use crate::support::sandbox::Sandbox;
 
 const AT_ONCE: usize = 8;
-/// Points in CI.
+/// Points in CI, and those of them at which NATS restarts.
 const SAMPLE: usize = 48;
+const RESTARTS: usize = 6;
 /// How long connections to NATS are refused.
 const AWAY: Duration = Duration::from_millis(1500);
 
@@ -35,6 +37,8 @@ enum Trouble {
     Cut {
         away: bool,
     },
+    /// NATS is killed, and restarted with what is on its disk.
+    Restart,
 }
 
 /// A way to NATS that can be cut.
@@ -59,7 +63,7 @@ impl Relay {
                 let mut cut = cut.clone();
                 cut.mark_unchanged();
                 tokio::spawn(async move {
-                    let mut server = TcpStream::connect(("127.0.0.1", server)).await.unwrap();
+                    let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
                     tokio::select! {
                         _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
                         _ = cut.changed() => {}
@@ -83,15 +87,24 @@ impl Relay {
 
 /// What all points share.
 struct Ground {
-    nats: Nats,
+    nats: Arc<Mutex<Nats>>,
+    port: u16,
     jetstream: jetstream::Context,
-    registries: Registries,
+    registries: Arc<Registries>,
     image: Digest,
     /// What a job comes to.
     job: Job,
 }
 
 impl Ground {
+    async fn new(registries: &Arc<Registries>, job: Job) -> Option<Ground> {
+        let (nats, image) = (Nats::start()?, image_digest());
+        let (port, nats) = (nats.port, Arc::new(Mutex::new(nats)));
+        let client = async_nats::connect(format!("nats://127.0.0.1:{port}")).await.unwrap();
+        let (jetstream, registries) = (jetstream::new(client), Arc::clone(registries));
+        Some(Ground { nats, port, jetstream, registries, image, job })
+    }
+
     async fn messages(&self, stream: &str) -> u64 {
         let begun = Instant::now();
         // Under load an answer may come too late.
@@ -135,21 +148,24 @@ async fn attempt(
     at: usize,
     sound: Option<&Sound>,
 ) -> Result<(String, Sound), String> {
-    let (queue, relay) = (format!("p{number}"), Arc::new(Relay::new(ground.nats.port).await));
+    let (queue, relay) = (format!("p{number}"), Arc::new(Relay::new(ground.port).await));
     let fault = if let Trouble::Request(fault) = trouble { fault } else { Fault::None };
     let plan = Arc::new(Plan { fault, at, ..Plan::default() });
-    let (planned, way) = (Arc::clone(&plan), Arc::clone(&relay));
+    let (planned, way, nats) = (Arc::clone(&plan), Arc::clone(&relay), Arc::clone(&ground.nats));
     let registry = ground.registries.before(&ground.job).copy(move |seen, faulty| {
         let number = planned.asked.load(Ordering::SeqCst);
         if let (Trouble::Cut { away }, true) = (trouble, number == at) {
             way.cut(away);
+        }
+        if trouble == Trouble::Restart && number == at {
+            tokio::task::block_in_place(|| nats.lock().unwrap().restart());
         }
         planned.answer(seen, faulty)
     });
     let (registry, sandbox) = (registry.await, Sandbox::new());
     let host = registry.host();
     let job = QueueJob { image: format!("{host}/a/b@{}", ground.image).parse().unwrap() };
-    let url = format!("nats://127.0.0.1:{}/{queue}", ground.nats.port);
+    let url = format!("nats://127.0.0.1:{}/{queue}", ground.port);
     let own = Queue::connect(&url.parse().unwrap(), |_| {}).await.unwrap();
     assert_eq!(own.publish(&job).await.unwrap(), Published::New);
 
@@ -217,12 +233,10 @@ async fn attempt(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_of_the_queue_is_done_once_whatever_fails() {
-    let Some(nats) = Nats::start() else { return };
-    let client = async_nats::connect(format!("nats://127.0.0.1:{}", nats.port)).await.unwrap();
     let [_, (_, nature)] = natures();
-    let registries = Registries::new(nature).await;
+    let registries = Arc::new(Registries::new(nature).await);
     let job = JOBS.into_iter().find(|job| job.name == "hook serve").unwrap();
-    let ground = Ground { nats, jetstream: jetstream::new(client), registries, image: image_digest(), job };
+    let Some(ground) = Ground::new(&registries, job).await else { return };
     let none = Trouble::Request(Fault::None);
     let (end, sound) = attempt(&ground, 0, none, usize::MAX, None).await.unwrap();
     assert!(end == "done" && !sound.1.is_empty(), "{end}: {sound:?}");
@@ -230,12 +244,19 @@ async fn a_job_of_the_queue_is_done_once_whatever_fails() {
     let troubles: Vec<Trouble> = faults.chain([false, true].map(|away| Trouble::Cut { away })).collect();
     let points: Vec<(usize, Trouble)> =
         (0..sound.0).flat_map(|at| troubles.iter().map(move |&trouble| (at, trouble))).collect();
-    let total = points.len();
-    let points = chosen(points, SAMPLE);
+    let restarts: Vec<(usize, Trouble)> = (0..sound.0).map(|at| (at, Trouble::Restart)).collect();
+    let total = points.len() + restarts.len();
+    let points = [chosen(points, SAMPLE - RESTARTS), chosen(restarts, RESTARTS)].concat();
     println!("jobs of a queue: {} of {total}", points.len());
-    let (ground, sound) = (&ground, &sound);
+    let (shared, sound, registries) = (&ground, &sound, &registries);
     let outcomes: Vec<_> = stream::iter(points.into_iter().enumerate())
         .map(|(number, (at, trouble))| async move {
+            // A restart would hit the others.
+            let own = match trouble {
+                Trouble::Restart => Ground::new(registries, job).await,
+                _ => None,
+            };
+            let ground = own.as_ref().unwrap_or(shared);
             let outcome = attempt(ground, number + 1, trouble, at, Some(sound)).await;
             (at, trouble, outcome.map(|(end, _)| end))
         })

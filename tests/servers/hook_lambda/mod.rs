@@ -4,6 +4,7 @@
 mod aws;
 mod big;
 mod faults;
+mod limits;
 mod runtime_api;
 
 use crate::support::hook::assert_documented;

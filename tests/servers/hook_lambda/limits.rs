@@ -1,0 +1,58 @@
+//! The registry falls silent at each request of an event: the function answers before Lambda would end it, and handles
+//! the next event.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use futures_util::{StreamExt, stream};
+
+use super::*;
+use crate::support::faulty::silence;
+
+/// Of the first event. A busy machine gets the rest of `invoke`'s patience.
+const LIMIT: Duration = Duration::from_secs(9);
+const AT_ONCE: usize = 16;
+
+/// Handles an event whose request `at` to the registry is not answered, and the same event again.
+/// Returns the number of requests, and how long the first answer took.
+async fn handled(honest: &Faulty, ecr: &FakeEcr, digest: &str, at: usize) -> (usize, Duration) {
+    let (asked, is_silent) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(true)));
+    let (number, silent) = (Arc::clone(&asked), Arc::clone(&is_silent));
+    let registry = honest.copy(move |_, _| {
+        let is_hit = number.fetch_add(1, Ordering::SeqCst) == at;
+        (is_hit && silent.load(Ordering::SeqCst)).then(silence)
+    });
+    let (registry, (api, address)) = (registry.await, RuntimeApi::start().await);
+    let host = registry.host();
+    let environment = [("AWS_ENDPOINT_URL_ECR", ecr.url.as_str()), ("OCISEEK_ECR_REGISTRY", &host)];
+    let mut function = Bootstrap::start(&address, &environment);
+    // It has started when it has answered this.
+    let mut deleted = pushed("team/app", digest, "v1");
+    deleted["detail"]["action-type"] = json!("DELETE");
+    api.invoke(deleted, LONG).await;
+    let first = api.invoke(pushed("team/app", digest, "v1"), LIMIT).await;
+    assert_eq!(function.has_ended(), None, "request {at}: {first:?}");
+    is_silent.store(false, Ordering::SeqCst);
+    let requests = asked.load(Ordering::SeqCst);
+    let again = api.invoke(pushed("team/app", digest, "v1"), LONG).await;
+    assert!(again.ok, "request {at}: {first:?}, then {again:?}");
+    let listed = registry.manifest(&digest.replace(':', "-")).unwrap();
+    let listed: Value = serde_json::from_slice(&listed).unwrap();
+    assert_eq!(listed["manifests"].as_array().unwrap().len(), 1, "request {at}: {listed}");
+    (requests, first.took)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_registry_costs_no_event_and_no_function() {
+    let honest = Faulty::honest(Nature { basic: Some(("AWS".into(), Moto::PASSWORD.into())), ..Nature::default() });
+    let (honest, ecr) = (honest.await, FakeEcr::start(Moto::PASSWORD).await);
+    honest.add_image("v1", &tar(1, 2, 50_000));
+    let digest = Digest::sha256(&honest.manifest("v1").unwrap()).to_string();
+    let (requests, _) = handled(&honest, &ecr, &digest, usize::MAX).await;
+    assert!(requests > 5, "{requests}");
+    let (ecr, honest, digest) = (&ecr, &honest, &digest);
+    let points = stream::iter(0..requests).map(|at| handled(honest, ecr, digest, at)).buffer_unordered(AT_ONCE);
+    let took: Vec<Duration> = points.map(|(_, took)| took).collect().await;
+    let late = took.iter().filter(|took| **took >= LIMIT).count();
+    println!("hook lambda: {} points, {late} answers after Lambda would have ended the function", took.len());
+}

@@ -1,0 +1,130 @@
+//! Names that have several addresses, that change them, or that have only one of IPv6.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::support::faulty::{Faulty, MANIFEST, Nature};
+use crate::support::hook::{Hook, PATIENCE, pushed};
+use crate::support::sandbox::{Sandbox, index, shown, tar};
+use crate::support::servers::{skip, tool};
+use crate::support::this_test;
+use ociseek::digest::Digest;
+use ociseek::store::blob::Target;
+use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::runtime::Runtime;
+
+/// The registry, for the process that runs this test alone.
+const HOST: &str = "OCISEEK_TEST_HOST";
+
+/// `command`, for which the file `hosts` is /etc/hosts.
+fn with_hosts(hosts: &Path, command: &Command) -> Command {
+    let mut inside = Command::new("unshare");
+    let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+    inside.args(["--mount", "sh", "-c", script].map(OsStr::new)).arg(hosts);
+    inside.arg(command.get_program()).args(command.get_args());
+    if let Some(dir) = command.get_current_dir() {
+        inside.current_dir(dir);
+    }
+    inside.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    inside
+}
+
+/// Whether this test can have an /etc/hosts of its own. Prints a line if not.
+fn can_name() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skip("an /etc/hosts of one's own wants root");
+    }
+    is_root && tool("unshare").is_some()
+}
+
+#[tokio::test]
+async fn the_next_address_is_tried_while_the_first_is_silent() {
+    if !can_name() {
+        return;
+    }
+    let registry = Faulty::at("127.0.0.3:0", Nature::default(), |_, _| None).await;
+    registry.add_manifest("t", MANIFEST, "{}");
+    // The queue for connections is full, so that the kernel no longer answers.
+    let silent = TcpSocket::new_v4().unwrap();
+    silent.bind(format!("127.0.0.2:{}", registry.address.port()).parse().unwrap()).unwrap();
+    let silent = silent.listen(1).unwrap();
+    let address = silent.local_addr().unwrap();
+    let mut full = Vec::new();
+    while let Ok(connected) = tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
+        full.push(connected.unwrap());
+    }
+    let sandbox = Sandbox::new();
+    let hosts = sandbox.path("hosts");
+    std::fs::write(&hosts, "127.0.0.2 several.example\n127.0.0.3 several.example\n").unwrap();
+    let mut child = with_hosts(&hosts, &this_test(module_path!(), "child_of_the_silent_address"));
+    child.env(HOST, format!("several.example:{}", address.port()));
+    let output = tokio::task::spawn_blocking(move || child.output().unwrap()).await.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    assert_eq!(registry.saw("GET", "/manifests/t").len(), 1);
+}
+
+#[tokio::test]
+async fn child_of_the_silent_address() {
+    let Ok(host) = std::env::var(HOST) else { return };
+    // One address after the other would take half an hour.
+    let limits = Limits { connect: Duration::from_secs(3600), ..Limits::default() };
+    let credentials = CredentialSource::Anonymous;
+    let config = ClientConfig { credentials, limits, plain_http: Some(true), ..ClientConfig::default() };
+    let repository = Client::new(config).unwrap().repository(&host, "a/b").unwrap();
+    let asked = tokio::time::timeout(PATIENCE, repository.manifest(&Target::Tag("t".into()))).await;
+    assert_eq!(&asked.unwrap().unwrap().bytes[..], b"{}");
+}
+
+#[test]
+fn a_hook_follows_a_name_to_another_address() {
+    if !can_name() {
+        return;
+    }
+    let (one, two) = (Runtime::new().unwrap(), Runtime::new().unwrap());
+    let nature = || Nature { referrers: true, ..Nature::default() };
+    let first = one.block_on(Faulty::at("127.0.0.2:0", nature(), |_, _| None));
+    let port = first.address.port();
+    let second = two.block_on(Faulty::at(&format!("127.0.0.3:{port}"), nature(), |_, _| None));
+    let (sandbox, host) = (Sandbox::new(), format!("moving.example:{port}"));
+    let hosts = sandbox.path("hosts");
+    std::fs::write(&hosts, "127.0.0.2 moving.example\n").unwrap();
+    let allow = format!("--allow={host}");
+    let args = ["hook", "serve", "--listen=127.0.0.1:0", "--plain-http", "--min-layer-size=0", &allow];
+    let hook = Hook::spawn(&mut with_hosts(&hosts, &sandbox.command(&args)));
+    let push = |registry: &Faulty, number: u64| {
+        registry.add_image("v1", &tar(number, 2, 30_000));
+        let digest = Digest::sha256(&registry.manifest("v1").unwrap());
+        let (status, text) = hook.post(&pushed(&number.to_string(), &host, "a/b", &digest));
+        assert_eq!(status, 202, "{text}");
+    };
+    push(&first, 1);
+    hook.until("the first image", |hook| hook.indexed() == 1);
+    // Its connections break too.
+    one.shutdown_background();
+    std::fs::write(&hosts, "127.0.0.3 moving.example\n").unwrap();
+    push(&second, 2);
+    hook.until("the second image", |hook| hook.indexed() == 2);
+    assert!(!second.saw("PUT", "/manifests/").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_has_ipv6_alone() {
+    if !can_name() {
+        return;
+    }
+    let registry = Faulty::at("[::1]:0", Nature { referrers: true, ..Nature::default() }, |_, _| None).await;
+    registry.add_image("v1", &tar(1, 2, 30_000));
+    let sandbox = Sandbox::new();
+    let hosts = sandbox.path("hosts");
+    std::fs::write(&hosts, "::1 six.example\n").unwrap();
+    for image in [format!("six.example:{}/a/b:v1", registry.address.port()), format!("{}/a/b:v1", registry.host())] {
+        let command = sandbox.command(&index(&["--plain-http", &image]));
+        let text = tokio::task::block_in_place(|| shown(&mut with_hosts(&hosts, &command)));
+        assert!(text.ends_with("--- status 0 ---"), "{text}");
+    }
+}

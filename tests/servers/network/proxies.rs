@@ -1,0 +1,98 @@
+//! SOCKS and HTTPS proxies.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use crate::support::faulty::{Faulty, Nature};
+use crate::support::sandbox::{Sandbox, index, shown, small_image, tar};
+use crate::support::servers::{Server, private_ca, run, tool};
+
+/// A running proxy.
+struct Proxy {
+    child: Child,
+    port: u16,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Proxy {
+    fn start(kind: &str, certificate: &[&Path]) -> Option<Proxy> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/proxy.py");
+        let mut command = Command::new(tool("python3")?);
+        let mut child = command.arg(script).arg(kind).args(certificate).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let port = lines.next().unwrap().parse().unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let hosts = Arc::clone(&asked);
+        std::thread::spawn(move || lines.for_each(|host| hosts.lock().unwrap().push(host)));
+        Some(Proxy { child, port, asked })
+    }
+
+    /// The hosts that it was asked for, each once.
+    fn asked(&self) -> Vec<String> {
+        let mut asked = self.asked.lock().unwrap().clone();
+        asked.sort();
+        asked.dedup();
+        asked
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socks_proxy_resolves_the_names() {
+    let Some(proxy) = Proxy::start("socks", &[]) else { return };
+    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    registry.add_image("v1", &tar(1, 2, 40_000));
+    let port = registry.address.port();
+    let sandbox = Sandbox::new();
+    // Its name is known to the proxy alone.
+    let image = format!("registry.invalid:{port}/a/b:v1");
+    let run = |user: &str| {
+        let mut command = sandbox.command(&index(&["--plain-http", "--retry-for=1s", &image]));
+        command.env("ALL_PROXY", format!("socks5h://{user}@127.0.0.1:{}", proxy.port));
+        tokio::task::block_in_place(|| shown(&mut command))
+    };
+    let text = run("u:p");
+    assert!(text.ends_with("--- status 0 ---"), "{text}");
+    assert_eq!(proxy.asked(), ["registry.invalid"]);
+    let text = run("u:hunter2");
+    assert!(text.ends_with("--- status 1 ---") && !text.contains("hunter2"), "{text}");
+}
+
+#[test]
+fn an_https_proxy_passes_on_https() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = private_ca(dir.path()) else { return };
+    let at = |name: &str| dir.path().join(name);
+    let (cert, key) = (at("cert.pem"), at("key.pem"));
+    let tls = format!("  tls: {{certificate: '{}', key: '{}'}}\n", cert.display(), key.display());
+    let (Some(server), Some(proxy), Some(crane)) =
+        (Server::distribution("127.0.0.1:0", |_| tls), Proxy::start("https", &[&cert, &key]), tool("crane"))
+    else {
+        return;
+    };
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    let (layout, image) = (sandbox.path("img"), format!("{}/a/b:v1", server.host));
+    run(&crane, &["push", "--insecure", layout.to_str().unwrap(), &image]);
+    // Registries on this machine are spoken to without a proxy.
+    let image = format!("registry.invalid:{}/a/b:v1", server.port());
+    let run = |user: &str| {
+        let mut command = sandbox.command(&index(&["--plain-http=false", "--retry-for=1s", &image]));
+        command.env("SSL_CERT_FILE", at("ca.pem"));
+        command.env("https_proxy", format!("https://{user}@localhost:{}", proxy.port));
+        shown(&mut command)
+    };
+    let text = run("u:p");
+    assert!(text.ends_with("--- status 0 ---"), "{text}");
+    assert_eq!(proxy.asked(), ["registry.invalid"]);
+    let text = run("u:hunter2");
+    assert!(text.ends_with("--- status 1 ---") && !text.contains("hunter2"), "{text}");
+}
