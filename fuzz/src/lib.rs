@@ -84,7 +84,7 @@ fn decode_ahead(data: &[u8], at: usize, begin: Begin) -> (Decoded, Result<GzipEn
     let (before, rest) = data.split_at(at);
     let ahead: Vec<&[u8]> = pieces(rest).collect();
     let limit = usize::from(data[data.len() - 1]) << (data.len() % 16);
-    let stretch = Stretch::decode(Compressed(at as u64), begin, &ahead, vec![1, 2, 3], limit);
+    let stretch = Stretch::decode(Compressed(at as u64), begin, &ahead, vec![1, 2, 3], limit, limit.is_multiple_of(2));
     let mut reader = GzipReader::new();
     let mut recorder = Recorder(Decoded::default(), crc32fast::Hasher::new());
     let mut decoded = reader.push(before, &mut recorder);

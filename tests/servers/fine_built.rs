@@ -1,14 +1,19 @@
 //! Fine indexes in a registry that counts requests: each layer is read once, and only if it must be.
 
-use std::sync::Arc;
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
-use ociseek::digest::Digest;
-use ociseek::image::fine::{FINE_INDEX, FineIndex, parse};
-use ociseek::ops::index::{IndexOptions, Kinds};
+use futures_util::FutureExt;
+use ociseek::digest::{ChainState, Digest};
+use ociseek::fine::SPAN_SIZE;
+use ociseek::image::fine::{FINE_INDEX, FineIndex, FineRef, parse};
+use ociseek::ops::TOOL_IDENTIFIER;
+use ociseek::ops::index::{Existing, IndexOptions, Kinds, ManifestResult, Reuse};
+use ociseek::ops::prefetch::PrefetchList;
 use ociseek::ops::verify::{Problem, Verified, VerifyOptions, verify};
 use ociseek::progress::{Progress, Recorder};
 use ociseek::store::Source;
@@ -16,6 +21,9 @@ use ociseek::store::blob::Target;
 use serde_json::Value;
 
 use crate::reuse::{Setting, layer, options, requests};
+use crate::support::faulty::problem;
+use crate::support::fine::DocumentParts;
+use crate::support::sandbox::{OCI_MANIFEST, Sandbox, tar};
 
 /// The manifests with this text, without duplicates.
 fn manifests(setting: &Setting, text: &str) -> Vec<Bytes> {
@@ -93,4 +101,248 @@ async fn verify_reads_a_layer_once_for_both_kinds() {
     assert_eq!(one_index(manifest.indexes[0].digest).await, [by_ztocs.clone(), Vec::new()]);
     assert_eq!(one_index(manifest.fine[0].digest).await, [Vec::new(), by_documents.clone()]);
     assert!(!by_ztocs.is_empty() && !by_documents.is_empty());
+}
+
+fn both() -> IndexOptions {
+    IndexOptions { kinds: Kinds::Both, ..options() }
+}
+
+/// Options with a start that reads these files.
+fn starting(paths: &[&str]) -> IndexOptions {
+    let mut list = PrefetchList::default();
+    paths.iter().for_each(|path| list.add_path(path));
+    IndexOptions { prefetch: Some(Arc::new(list)), ..both() }
+}
+
+/// The fine index that a run in an empty registry attaches to the same image.
+async fn fresh(layers: &[&Bytes], options: &IndexOptions) -> FineIndex {
+    let setting = Setting::new().await;
+    setting.push("v1", layers);
+    setting.index("v1", options).await;
+    fine_index(&setting)
+}
+
+/// An image in a registry of its own, with a fine index of these documents.
+async fn with_documents(layers: &[&Bytes], documents: Vec<FineRef>, blobs: &Setting) -> Setting {
+    let setting = Setting::new().await;
+    let subject = setting.push("v1", layers);
+    for bytes in documents.iter().filter_map(|document| blobs.registry.blob(&document.document)) {
+        setting.registry.add_blob(bytes);
+    }
+    setting.registry.add_blob(&b"{}"[..]);
+    let build_tool = Some(TOOL_IDENTIFIER.to_owned());
+    let index = FineIndex { layers: documents, subject, build_tool, profile: None };
+    setting.registry.add_manifest("fine", OCI_MANIFEST, index.encode().bytes);
+    setting
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_recorded_start_reads_no_layer_again() {
+    let (one, two) = (layer(1, 3_000_000), layer(2, 700_000));
+    let setting = Setting::new().await;
+    setting.push("v1", &[&one, &two]);
+    setting.index("v1", &starting(&["/dir1/file0", "/dir2/file3"])).await;
+    assert!(fine_index(&setting).layers.iter().all(|document| document.start_size > document.head_size));
+    let other = starting(&["/dir1/file5"]);
+    for kinds in [Kinds::Both, Kinds::Fine] {
+        let other = match kinds {
+            Kinds::Fine => IndexOptions { kinds, ..starting(&["/dir1/file6"]) },
+            _ => other.clone(),
+        };
+        let done = setting.index("v1", &other).await;
+        assert_eq!(done.bytes_read, 0, "{kinds:?}");
+        assert!((1..(one.len() + two.len()) as u64).contains(&done.bytes_compared), "{}", done.bytes_compared);
+        assert_eq!((requests(&setting, &one).0, requests(&setting, &two).0), (1, 1), "{kinds:?}");
+        // Every byte is the same as without the old documents.
+        assert_eq!(fine_index(&setting).layers, fresh(&[&one, &two], &other).await.layers, "{kinds:?}");
+    }
+    assert_eq!(setting.warnings(), Vec::<String>::new());
+    assert_eq!(found(&verified(&setting, &VerifyOptions::default()).await), [Vec::new(), Vec::new()]);
+
+    // Not if the user wants everything built again.
+    for (number, options) in [
+        IndexOptions { existing: Existing::Replace, ..starting(&["/dir1/file1"]) },
+        IndexOptions { reuse: Reuse { indexes: false, ..Reuse::default() }, ..starting(&["/dir1/file2"]) },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        setting.index("v1", &options).await;
+        assert_eq!(requests(&setting, &one).0, 3 + number, "one is verify's");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_run_without_time_left_over_is_all_that_is_read() {
+    let (one, two) = (layer(1, 1_000_000), layer(2, 700_000));
+    let whole = Setting::new().await;
+    whole.push("v1", &[&one, &two]);
+    whole.index("v1", &both()).await;
+    let all = fine_index(&whole).layers;
+    let setting = with_documents(&[&one, &two], all[..1].to_vec(), &whole).await;
+    let fine = IndexOptions { kinds: Kinds::Fine, ..options() };
+    assert_eq!(setting.index("v1", &fine).await.bytes_read, two.len() as u64);
+    assert_eq!((requests(&setting, &one).0, requests(&setting, &two)), (0, (1, 0)));
+    assert_eq!(fine_index(&setting).layers, all);
+    // For a SOCI index too, of which nothing exists, each layer must be read.
+    let setting = with_documents(&[&one, &two], all[..1].to_vec(), &whole).await;
+    assert_eq!(setting.index("v1", &both()).await.bytes_read, (one.len() + two.len()) as u64);
+    assert_eq!((requests(&setting, &one).0, requests(&setting, &two)), (1, (1, 0)));
+    assert_eq!(fine_index(&setting).layers, all);
+}
+
+/// A document with changed parts, and what the index says of it.
+fn changed(setting: &Setting, document: &FineRef, change: impl FnOnce(&mut DocumentParts)) -> FineRef {
+    let bytes = setting.registry.blob(&document.document).unwrap();
+    let mut parts = DocumentParts::of(&bytes);
+    change(&mut parts);
+    let encoded = parts.encoded();
+    setting.registry.add_blob(encoded.bytes.clone());
+    FineRef {
+        document: encoded.digest,
+        size: encoded.bytes.len() as u64,
+        layer: document.layer,
+        head_size: encoded.head_size,
+        head_digest: encoded.head_digest,
+        start_size: encoded.start_size,
+    }
+}
+
+/// A document whose bytes are changed, under its new digest.
+fn rewritten(setting: &Setting, document: &FineRef, change: impl FnOnce(&mut Vec<u8>)) -> FineRef {
+    let mut bytes = setting.registry.blob(&document.document).unwrap().to_vec();
+    change(&mut bytes);
+    let size = bytes.len() as u64;
+    FineRef { size, document: setting.registry.add_blob(bytes), ..document.clone() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_or_hostile_document_is_built_again() {
+    type Change = fn(&Setting, &[FineRef]) -> FineRef;
+    // Each with what the warning says.
+    let changes: [(&str, Change); 9] = [
+        ("page 0", |setting, all| {
+            // The last byte of the last page.
+            rewritten(setting, &all[0], |bytes| *bytes.last_mut().unwrap() ^= 1)
+        }),
+        ("", |setting, all| rewritten(setting, &all[0], |bytes| bytes.truncate(bytes.len() - 1))),
+        ("digest", |setting, all| rewritten(setting, &all[0], |bytes| bytes[110] ^= 1)),
+        ("it is for layer", |_, all| FineRef { layer: all[0].layer, ..all[1].clone() }),
+        ("size", |setting, all| {
+            changed(setting, &all[0], |parts| parts.entries.iter_mut().for_each(|entry| entry.size -= 1))
+        }),
+        ("mode", |setting, all| {
+            changed(setting, &all[0], |parts| parts.entries.iter_mut().for_each(|entry| entry.mode = 0o4755))
+        }),
+        ("SHA-256", |setting, all| {
+            changed(setting, &all[0], |parts| {
+                parts.starts.iter_mut().skip(1).for_each(|start| start.state = ChainState::from_bytes([7; 32]));
+            })
+        }),
+        ("ociseek would build it differently", |setting, all| {
+            changed(setting, &all[0], |parts| parts.span_size = 2 * SPAN_SIZE)
+        }),
+        ("", |_, all| FineRef { document: Digest::sha256(b"nowhere"), ..all[0].clone() }),
+    ];
+    let (one, two) = (Bytes::from(compressed(1)), Bytes::from(compressed(2)));
+    let whole = Setting::new().await;
+    whole.push("v1", &[&one, &two]);
+    whole.index("v1", &both()).await;
+    let all = fine_index(&whole).layers;
+    assert!(all[0].head_size < all[0].size, "it has pages");
+    for (number, (why, change)) in changes.into_iter().enumerate() {
+        let wrong = change(&whole, &all);
+        // The other layer has none, so the index is not complete.
+        let setting = with_documents(&[&one, &two], vec![wrong], &whole).await;
+        let fine = IndexOptions { kinds: Kinds::Fine, ..options() };
+        let done = setting.index("v1", &fine).await;
+        assert_eq!(done.bytes_read, (one.len() + two.len()) as u64, "{number}");
+        assert_eq!(fine_index(&setting).layers, all, "{number}");
+        let warnings = setting.warnings();
+        assert!(warnings.len() == 1 && warnings[0].contains(" is not reused: "), "{number}: {warnings:?}");
+        assert!(warnings[0].contains(why), "{number}: {warnings:?}");
+        let clean = verified(&setting, &VerifyOptions::default()).await;
+        assert_eq!(found(&clean), [Vec::new(), Vec::new()], "{number}");
+    }
+}
+
+/// A layer whose windows matter.
+fn compressed(seed: u64) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(&tar(seed, 8, 200_000)).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// What a registry answers for a blob or manifest.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Damage {
+    Missing,
+    Cut,
+    Flipped,
+}
+
+/// A registry that damages what has this digest, as long as it was not written again.
+async fn damaging_later() -> (Setting, Arc<Mutex<Option<(Digest, Damage)>>>) {
+    let what: Arc<Mutex<Option<(Digest, Damage)>>> = Arc::default();
+    let told = Arc::clone(&what);
+    let setting = Setting::lying(move |seen, truth| {
+        let (digest, damage) = (*told.lock().unwrap())?;
+        if !seen.path.contains(&digest.hex()) || (seen.method == "HEAD" && damage != Damage::Missing) {
+            return None;
+        }
+        if seen.method == "PUT" {
+            *told.lock().unwrap() = None;
+            return None;
+        }
+        let (mut head, body) = truth.truth_now(seen).into_parts();
+        let mut bytes = axum::body::to_bytes(body, usize::MAX).now_or_never()?.ok()?.to_vec();
+        match damage {
+            Damage::Missing => return Some(problem(404, "NOT_FOUND", "gone")),
+            Damage::Cut => bytes.truncate(bytes.len() / 2),
+            Damage::Flipped => *bytes.last_mut()? ^= 1,
+        }
+        head.headers.remove("content-length");
+        head.headers.remove("docker-content-digest");
+        Some(Response::from_parts(head, Body::from(bytes)))
+    });
+    (setting.await, what)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fine_index_that_the_registry_damaged() {
+    let (one, two) = (Bytes::from(compressed(1)), Bytes::from(compressed(2)));
+    for damage in [Damage::Missing, Damage::Cut, Damage::Flipped] {
+        for of_manifest in [true, false] {
+            let (setting, what) = damaging_later().await;
+            setting.push("v1", &[&one, &two]);
+            let fine = IndexOptions { kinds: Kinds::Fine, ..options() };
+            setting.index("v1", &fine).await;
+            let index = fine_index(&setting);
+            let digest = if of_manifest { index.encode().descriptor.digest } else { index.layers[0].document };
+            *what.lock().unwrap() = Some((digest, damage));
+            let about = format!("{damage:?}, manifest: {of_manifest}");
+
+            let code = match (of_manifest, damage) {
+                (true, Damage::Missing) => "index-missing",
+                (true, _) => "index-damaged",
+                (false, Damage::Missing) => "document-missing",
+                (false, _) => "document-damaged",
+            };
+            let sandbox = Sandbox::new();
+            let name = format!("{}/a/b:v1", setting.registry.host());
+            let text = sandbox.run(&["verify", &name]);
+            assert!(text.contains(code) && text.contains(&digest.to_string()), "{about}: {text}");
+            assert!(text.contains("--- status 3 ---"), "{about}: {text}");
+
+            let done = setting.index("v1", &fine).await;
+            if damage == Damage::Missing || of_manifest {
+                assert_eq!(found(&verified(&setting, &VerifyOptions::default()).await)[1], [], "{about}");
+                assert!(setting.registry.saw("PUT", &digest.hex()).len() > 1, "{about}: it was written again");
+            } else {
+                // Its size and digest are those of the manifest, and nobody asks for its content.
+                let fine = done.manifests[0].fine.as_ref().unwrap();
+                assert!(matches!(fine.result, ManifestResult::AlreadyThere { .. }), "{about}: {:?}", fine.result);
+            }
+        }
+    }
 }

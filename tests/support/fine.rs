@@ -2,14 +2,15 @@
 
 use std::ops::Range;
 
+use ociseek::budget::Budget;
 use ociseek::codec::{Used, WINDOW};
 use ociseek::digest::{Algorithm, Digest, Hasher};
-use ociseek::fine::{Codec, FineLayer, FineSpans, FineStart, SpanParts, SpanWindow};
+use ociseek::fine::{self, Codec, EncodedFine, FineLayer, FineSpans, FineStart, SpanParts, SpanWindow};
 use ociseek::image::Descriptor;
 use ociseek::image::fine::{FineIndex, FineRef};
 use ociseek::image::manifest::OCI_MANIFEST;
 use ociseek::offset::SpanId;
-use ociseek::ztoc::{self, Checkpoint, Checkpoints};
+use ociseek::ztoc::{self, Checkpoint, Checkpoints, FileMetadata};
 
 use super::faulty::Faulty;
 
@@ -53,6 +54,39 @@ pub fn layer(blob: &[u8], ztoc: &[u8]) -> FineLayer {
     };
     let windows = checkpoints.iter().skip(1).filter(|_| codec == Codec::Gzip).map(window);
     FineLayer::new(ztoc.files, FineSpans::new(parts).unwrap(), windows).unwrap()
+}
+
+/// The content of a document, to be changed.
+pub struct DocumentParts {
+    pub entries: Vec<FileMetadata>,
+    pub starts: Vec<FineStart>,
+    pub windows: Vec<SpanWindow>,
+    pub span_size: u64,
+    spans: FineSpans,
+}
+
+impl DocumentParts {
+    pub fn of(document: &[u8]) -> DocumentParts {
+        let layer = fine::decode(document, &mut Budget::new(1 << 30).open()).unwrap();
+        let windows = layer.windows().flat_map(|windows| windows.unwrap().into_windows()).map(|(_, window)| window);
+        let (windows, spans) = (windows.collect(), layer.spans().clone());
+        let (entries, starts) = (layer.entries().to_vec(), spans.starts().to_vec());
+        DocumentParts { entries, starts, windows, span_size: spans.span_size(), spans }
+    }
+
+    /// The document without a recorded start.
+    pub fn encoded(self) -> EncodedFine {
+        let DocumentParts { entries, starts, windows, span_size, spans } = self;
+        let spans = SpanParts {
+            layer: spans.layer(),
+            codec: spans.codec(),
+            blob_size: spans.blob_size(),
+            tar_end: spans.tar_end(),
+            span_size,
+            starts,
+        };
+        FineLayer::new(entries, FineSpans::new(spans).unwrap(), windows).unwrap().encode(&[]).unwrap()
+    }
 }
 
 /// Adds a fine index for the image `manifest` to the registry, with the given layers and their

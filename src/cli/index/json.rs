@@ -49,8 +49,8 @@ pub(crate) struct Image {
     /// The layers that were not finished before --timeout.
     pub left: Vec<DigestText>,
     pub bytes_read: u64,
-    /// Bytes of other layers that were compared with ztocs before reusing these; present only if it
-    /// is not 0.
+    /// Bytes of other layers that were compared with ztocs and fine documents before reusing these; present
+    /// only if it is not 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub bytes_compared: u64,
     pub bytes_written: u64,

@@ -53,7 +53,7 @@ pub(crate) struct SharedReuseArgs {
     #[arg(hide_short_help = true)]
     pub reuse_tags: usize,
 
-    /// Read every layer that is not in the cache, ignoring other SOCI indexes
+    /// Read every layer that is not in the cache, ignoring other indexes
     #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = FalseyValueParser::new(), conflicts_with = "reuse_from")]
     #[arg(hide_short_help = true)]
     pub no_reuse: bool,

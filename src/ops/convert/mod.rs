@@ -98,7 +98,7 @@ pub(in crate::ops) async fn convert_built(
     let artifacts: Vec<Descriptor> = soci_indexes(&loaded.original.index.manifests).cloned().collect();
     let own =
         Own { digest: loaded.root, manifests: manifests.iter().collect(), artifacts: &artifacts, is_listed: false };
-    let supply = Supply { source: &from.source, cache, known, own };
+    let supply = Supply { source: &from.source, cache, known, documents: Vec::new(), own };
     let announce = |unread: &[Descriptor]| {
         let bytes = unread.iter().map(|layer| layer.size).sum();
         let platform = String::new();

@@ -9,6 +9,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
 use super::error::IndexError;
+use super::fine::reuse_documents;
 use super::guide::{Guides, guides};
 use super::model::Origin;
 use super::options::IndexOptions;
@@ -38,12 +39,34 @@ pub(in crate::ops) async fn ztocs(
     announce: impl FnOnce(&[Descriptor]),
     progress: &Arc<dyn Progress>,
 ) -> Result<Layers, IndexError> {
-    let documents = wanted.documents.clone();
-    let is_wanted = |layer: &Descriptor| documents.contains(&(layer.digest, layer.size));
+    let (ztocs, mut documents) = (wanted.ztocs.clone(), wanted.documents.clone());
     let (mut layers, unread) = look_up(wanted, built, supply.cache, options, supply.source.budget()).await?;
-    // Another index only replaces reading a layer if no fine document is wanted for it.
-    let (mut unread, reusable): (Vec<_>, Vec<_>) = unread.into_iter().partition(is_wanted);
-    unread.extend(reuse(&mut layers, reusable, supply, options, progress).await);
+    let lacks_document = |layers: &Layers, layer: &Descriptor| {
+        documents.contains(&(layer.digest, layer.size)) && layers.document(layer).is_none()
+    };
+    let missing = unread.iter().filter(|layer| lacks_document(&layers, layer)).cloned().collect();
+    reuse_documents(&mut layers, missing, supply, options, progress).await;
+    // Reading a layer for its document gives the ztoc too.
+    let (mut unread, reusable): (Vec<_>, Vec<_>) = unread.into_iter().partition(|layer| lacks_document(&layers, layer));
+    let mut no_ztoc = Vec::new();
+    for layer in reusable {
+        let blob = (layer.digest, layer.size);
+        // The cache was not asked to the end where it had no document.
+        let outcome = match documents.contains(&blob) {
+            true => cached(supply.cache, &layer, options).await,
+            false => None,
+        };
+        match outcome {
+            _ if !ztocs.contains(&blob) => {}
+            Some(outcome) => {
+                let built = BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache };
+                layers.add(&layer, built).map_err(|over| IndexError::memory(&layer, over))?;
+            }
+            None => no_ztoc.push(layer),
+        }
+    }
+    unread.extend(reuse(&mut layers, no_ztoc, supply, options, progress).await);
+    documents.retain(|blob| layers.document_of(blob).is_none());
     sort(&mut unread, options);
     announce(&unread);
     let guides = guides(&supply.known, &unread, options).await;

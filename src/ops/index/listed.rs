@@ -34,7 +34,9 @@ pub(super) async fn find<C>(
             Some(why) => Err(why),
             None => match destination.manifest(&descriptor.digest).await {
                 Ok(document) => parse(&document.bytes, subject),
-                Err(StoreError::Registry(error)) if !error.is_not_found() => return Err(unlisted(error.into())),
+                Err(StoreError::Registry(error)) if !error.is_not_found() && !error.is_other_content() => {
+                    return Err(unlisted(error.into()));
+                }
                 // Listed, but gone or damaged: then nobody can read it.
                 Err(error) => Err(Unusable::Fetch(error)),
             },

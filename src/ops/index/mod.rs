@@ -5,10 +5,10 @@
 //! 1. [`resolve`]: finds the manifests of the platforms by the image's name.
 //! 2. `existing`: decides what to do about existing indexes.
 //! 3. `build`: gets the ztocs of the layers from the cache, from an index of this image or of another
-//!    one (`reuse`), or by reading layers (`read`). Reading uses two threads for each layer, and more
-//!    if the layer can be divided by its members or by a ztoc with other options (`guide`; see
-//!    [`parallel`](crate::layer::parallel)). A broken layer ends the run. After a deadline, the
-//!    unfinished layers are left for another run.
+//!    one (`reuse`), or by reading layers (`read`). Fine documents may come from a fine index of this
+//!    image. Reading uses two threads for each layer, and more if the layer can be divided by its
+//!    members or by a ztoc with other options (`guide`; see [`parallel`](crate::layer::parallel)). A
+//!    broken layer ends the run. After a deadline, the unfinished layers are left for another run.
 //! 4. `gate`: checks the requirements.
 //! 5. `publish`: writes blobs first, then the index manifest. Until then, only the cache was written.
 //!
@@ -152,7 +152,7 @@ pub(in crate::ops) async fn index_keeping(
     let ResolvedImage { digest, manifests, artifacts } = image;
     let mut plans = Plans::make(manifests, destination, cache, options).await?;
     let wanted = plans.wanted();
-    let supply = plans.supply(digest, &artifacts, source, destination, cache);
+    let supply = plans.supply(digest, &artifacts, source, destination, cache, options);
     let announce = |unread: &[Descriptor]| plans.announce(unread, &**progress);
     let layers = build::ztocs(wanted, None, &supply, options, announce, progress).await?;
     gate::check(&plans.each, &layers, options).map_err(Box::new)?;

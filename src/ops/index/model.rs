@@ -78,7 +78,7 @@ pub struct IndexedImage {
     pub manifests: Vec<IndexedManifest>,
     /// How many bytes of layer blobs were read.
     pub bytes_read: u64,
-    /// How many bytes of other layer blobs were compared with ztocs before reusing these.
+    /// How many bytes of other layer blobs were compared with ztocs and fine documents before reusing these.
     pub bytes_compared: u64,
     /// How many bytes were uploaded or written; 0 if everything already existed.
     pub bytes_written: u64,

@@ -66,12 +66,16 @@ impl Plans {
         source: &'a Source,
         destination: Option<&Destination>,
         cache: Option<&'a ZtocCache>,
+        options: &IndexOptions,
     ) -> Supply<'a> {
         let offers = destination.into_iter().flat_map(|there| self.each.iter().flat_map(|plan| plan.offers(there)));
+        let fine = self.each.iter().filter_map(|plan| plan.fine.as_ref());
+        let documents =
+            destination.map_or_else(Vec::new, |there| fine.flat_map(|fine| fine.offers(there, options)).collect());
         let manifests = self.each.iter().map(|plan| &plan.manifest).collect();
         let is_listed = destination.is_some_and(|there| there.is(source));
         let own = Own { digest, manifests, artifacts, is_listed };
-        Supply { source, cache, known: offers.collect(), own }
+        Supply { source, cache, known: offers.collect(), documents, own }
     }
 
     /// Reports which of the `unread` layers are read for which platform.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::fine::DocumentOffer;
 use super::model::Origin;
 use super::options::IndexOptions;
 use crate::budget::{Budget, Charge, OverBudget};
@@ -22,6 +23,8 @@ pub(in crate::ops) struct Supply<'a> {
     pub cache: Option<&'a ZtocCache>,
     /// Indexes of the image itself, whose ztocs are tried first.
     pub known: Vec<ZtocOffer>,
+    /// Its fine indexes.
+    pub documents: Vec<DocumentOffer>,
     pub own: Own<'a>,
 }
 
@@ -55,7 +58,7 @@ pub(super) type BlobKey = (Digest, u64);
 pub(in crate::ops) struct Layers {
     by_blob: BTreeMap<BlobKey, BuiltLayer>,
     pub bytes_read: u64,
-    /// How many bytes of layers were compared with reused ztocs.
+    /// How many bytes of layers were compared with reused ztocs and fine documents.
     pub bytes_compared: u64,
     /// Fine documents without a recorded start.
     documents: BTreeMap<BlobKey, Arc<EncodedFine>>,
@@ -88,7 +91,11 @@ impl Layers {
 
     /// The fine document of a layer, without a recorded start.
     pub(super) fn document(&self, layer: &Descriptor) -> Option<&Arc<EncodedFine>> {
-        self.documents.get(&(layer.digest, layer.size))
+        self.document_of(&(layer.digest, layer.size))
+    }
+
+    pub(super) fn document_of(&self, blob: &BlobKey) -> Option<&Arc<EncodedFine>> {
+        self.documents.get(blob)
     }
 
     /// Charges and adds a fine document.

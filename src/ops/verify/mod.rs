@@ -45,7 +45,7 @@ pub use model::{
     VerifiedManifest, VerifyError, VerifyOptions,
 };
 pub use sample::MAX_SAMPLE;
-pub(super) use sample::probe;
+pub(super) use sample::{probe, probe_document};
 
 use fine::{FineCheck, FineJob};
 use jobs::Checked;

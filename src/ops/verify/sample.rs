@@ -17,7 +17,7 @@ use crate::layer::prove::{Difference, SpanHeaders, headers_of};
 use crate::layer::span::{SpanError, SpanTable, Spanned};
 use crate::offset::SpanId;
 use crate::store::{Source, read_times};
-use crate::ztoc::Checkpoints;
+use crate::ztoc::{Checkpoints, FileMetadata};
 
 /// The largest span that is read, in bytes of the blob, because it is in memory. Larger ones are
 /// only counted.
@@ -71,18 +71,40 @@ pub(in crate::ops) async fn probe(
     seed: u64,
 ) -> Result<LayerCheck, VerifyError> {
     let mut done = LayerCheck::default();
-    let Some(last) = spans.count().checked_sub(1) else { return Ok(done) };
-    let entries = u32::try_from(spans.ztoc().files.len()).unwrap_or(u32::MAX);
-    let headers = chosen(entries, count, seed).map(|SpanId(entry)| with_headers(spans, entry as usize));
-    let numbers: BTreeSet<SpanId> = headers.chain([SpanId(last)]).collect();
+    let numbers = probed(spans, &spans.ztoc().files, count, seed);
     read(source, layer, spans, numbers.into_iter(), check, &mut done).await?;
     Ok(done)
 }
 
+/// Like [`probe`], with a fine document whose bytes are `document`.
+///
+/// # Errors
+/// As [`probe`].
+pub(in crate::ops) async fn probe_document(
+    source: &Source,
+    layer: &Descriptor,
+    (spans, document): (&SpanTable<LayerMap>, Bytes),
+    count: u32,
+    seed: u64,
+) -> Result<LayerCheck, VerifyError> {
+    let mut done = LayerCheck::default();
+    let numbers = probed(spans, &spans.map().files, count, seed);
+    let check = move |spans: &SpanTable<LayerMap>, span, bytes: &Bytes| check_fine(spans, &document, span, bytes);
+    read(source, layer, spans, numbers.into_iter(), check, &mut done).await?;
+    Ok(done)
+}
+
+/// The spans that hold the headers of `count` of the `files`, and the last span.
+fn probed<T: Spanned>(spans: &SpanTable<T>, files: &[FileMetadata], count: u32, seed: u64) -> BTreeSet<SpanId> {
+    let Some(last) = spans.count().checked_sub(1) else { return BTreeSet::new() };
+    let entries = u32::try_from(files.len()).unwrap_or(u32::MAX);
+    let headers = chosen(entries, count, seed).map(|SpanId(entry)| with_headers(spans, files, entry as usize));
+    headers.chain([SpanId(last)]).collect()
+}
+
 /// The span that holds the headers of an entry, or of the next entry whose headers are in a single
 /// span.
-fn with_headers(spans: &SpanTable, entry: usize) -> SpanId {
-    let files = &spans.ztoc().files;
+fn with_headers<T: Spanned>(spans: &SpanTable<T>, files: &[FileMetadata], entry: usize) -> SpanId {
     let span = |entry: usize| SpanId::each(spans.covering(headers_of(files, entry)));
     let whole = (entry..files.len()).take(MOST_TRIED).map(span).find(|spans| spans.len() == 1);
     let first = whole.unwrap_or_else(|| span(entry)).next();

@@ -2,15 +2,14 @@
 //! damage with its code.
 
 use insta::assert_snapshot;
-use ociseek::budget::Budget;
 use ociseek::codec::{Used, WINDOW};
 use ociseek::digest::{ChainState, Digest};
-use ociseek::fine::{self, FineLayer, FineSpans, FineStart, SpanParts, SpanWindow};
+use ociseek::fine::SpanWindow;
 use ociseek::image::fine::{FINE_INDEX, FineIndex, parse};
-use ociseek::ztoc::FileMetadata;
 use serde_json::{Value, json};
 
 use super::image::{Image, QUICK};
+use crate::support::fine::DocumentParts;
 use crate::support::servers;
 
 /// An image with only a fine index.
@@ -45,32 +44,12 @@ fn edit_index(image: &Image, change: impl FnOnce(&mut FineIndex)) {
     std::fs::write(path, changed).unwrap();
 }
 
-/// The content of a document, to be changed.
-struct Parts {
-    entries: Vec<FileMetadata>,
-    starts: Vec<FineStart>,
-    windows: Vec<SpanWindow>,
-}
-
 /// Replaces the first layer's document by another consistent one.
-fn edit_document(image: &Image, change: impl FnOnce(&mut Parts)) {
+fn edit_document(image: &Image, change: impl FnOnce(&mut DocumentParts)) {
     let bytes = image.read(&index(image).layers[0].document);
-    let layer = fine::decode(&bytes, &mut Budget::new(1 << 30).open()).unwrap();
-    let windows = layer.windows().flat_map(|windows| windows.unwrap().into_windows()).map(|(_, window)| window);
-    let spans = layer.spans();
-    let mut parts =
-        Parts { entries: layer.entries().to_vec(), starts: spans.starts().to_vec(), windows: windows.collect() };
+    let mut parts = DocumentParts::of(&bytes);
     change(&mut parts);
-    let spans = SpanParts {
-        layer: spans.layer(),
-        codec: spans.codec(),
-        blob_size: spans.blob_size(),
-        tar_end: spans.tar_end(),
-        span_size: spans.span_size(),
-        starts: parts.starts,
-    };
-    let layer = FineLayer::new(parts.entries, FineSpans::new(spans).unwrap(), parts.windows).unwrap();
-    let encoded = layer.encode(&[]).unwrap();
+    let encoded = parts.encoded();
     let document = image.write(&encoded.bytes);
     edit_index(image, |index| {
         let reference = &mut index.layers[0];

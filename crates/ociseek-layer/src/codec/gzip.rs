@@ -1,9 +1,9 @@
 //! gzip (RFC 1952) as a push parser: decodes one member after another, checks checksums and
 //! lengths, and reports block starts.
 
+use super::WINDOW;
 use super::gzip_header::{HeaderError, HeaderParser};
-use super::inflate::{Inflate, Stop};
-use super::{Used, WINDOW};
+use super::inflate::{BackReference, Inflate, Stop};
 use crate::offset::{Compressed, Uncompressed};
 
 /// Receives the output of a [`GzipReader`].
@@ -14,16 +14,16 @@ pub trait Sink {
     /// A deflate block starts here: after a member's header, or after a block that is not its last.
     fn block_start(&mut self, at: BlockStart<'_>);
 
-    /// Whether to find out which bytes of the window are referred to by the output after the last
-    /// reported block start. Asked once for each block.
-    fn wants_used(&mut self) -> bool {
+    /// Whether to report the matches that refer to output before the block that was reported last. Asked
+    /// once for each block.
+    fn wants_references(&self) -> bool {
         false
     }
 
-    /// Reports which bytes of the window are referred to after the block for which this was last
-    /// wanted.
-    fn used(&mut self, used: &Used) {
-        let _ = used;
+    /// Reports matches that refer to output before the last block for which they were wanted, in their
+    /// order and before the next block is reported. Their positions are counted from `base`.
+    fn references(&mut self, base: Uncompressed, references: &[BackReference]) {
+        let _ = (base, references);
     }
 }
 
@@ -292,10 +292,12 @@ impl GzipReader {
             let bytes = self.inflate.output();
             self.crc.update(bytes);
             self.length += bytes.len() as u64;
+            let base = self.output;
             self.output += bytes.len() as u64;
             sink.output(bytes);
-            if let Some(used) = self.inflate.tracked(false) {
-                sink.used(used);
+            let references = self.inflate.references();
+            if !references.is_empty() {
+                sink.references(base, references);
             }
             match step.stop {
                 Stop::Output => {}
@@ -313,17 +315,14 @@ impl GzipReader {
         let input = self.input + taken as u64;
         self.block = (input, bits);
         sink.block_start(BlockStart { input, output: self.output, bits, window: self.inflate.window() });
-        if sink.wants_used() {
-            self.report_used(sink);
+        if sink.wants_references() {
             self.inflate.track();
         }
     }
 
-    /// Reports the bytes used of a window that is still tracked, when no more output can refer to it.
-    pub(crate) fn report_used(&mut self, sink: &mut impl Sink) {
-        if let Some(used) = self.inflate.tracked(true) {
-            sink.used(used);
-        }
+    /// Reports references to what was decoded so far, as [`Sink::wants_references`] says for a block.
+    pub(super) fn track(&mut self) {
+        self.inflate.track();
     }
 
     fn end_member(&mut self, trailer: [u8; 8], end: Compressed) -> Result<(), GzipError> {

@@ -10,6 +10,7 @@ use memchr::memmem;
 
 use super::WINDOW;
 use super::gzip::{BlockStart, GzipReader, Sink};
+use super::inflate::BackReference;
 use super::sniff::{self, Format};
 use crate::offset::{Compressed, Uncompressed};
 
@@ -82,6 +83,9 @@ crate::opaque_debug!(Stretch);
 struct Output {
     plain: Vec<u8>,
     starts: Vec<Start>,
+    /// Which of the blocks the reader's sink will ask for is not known, so references to before any block
+    /// are recorded. None if no sink will ask. Positions are counted in `plain`.
+    references: Option<Vec<BackReference>>,
 }
 
 struct Start {
@@ -92,7 +96,8 @@ struct Start {
 
 impl Output {
     fn size(&self) -> usize {
-        self.plain.len() + self.starts.len() * size_of::<Start>()
+        let references = self.references.as_ref().map_or(0, |references| size_of_val(&references[..]));
+        self.plain.len() + self.starts.len() * size_of::<Start>() + references
     }
 }
 
@@ -103,6 +108,15 @@ impl Sink for Output {
 
     fn block_start(&mut self, at: BlockStart<'_>) {
         self.starts.push(Start { input: at.input, output: self.plain.len(), bits: at.bits });
+    }
+
+    fn wants_references(&self) -> bool {
+        self.references.is_some()
+    }
+
+    fn references(&mut self, base: Uncompressed, references: &[BackReference]) {
+        let moved = |reference: &BackReference| BackReference { to: reference.to + base.0 as u32, ..*reference };
+        self.references.iter_mut().for_each(|all| all.extend(references.iter().map(moved)));
     }
 }
 
@@ -124,21 +138,26 @@ impl Default for Stretch {
 impl Stretch {
     /// Decodes `chunks`, found at `at` in a blob, on the assumption that they begin as given. Stops
     /// when the output exceeds `limit` bytes, by at most 4 MiB. The output replaces the content of
-    /// `plain`.
+    /// `plain`. `is_tracking` says whether a sink may want references.
     pub fn decode<C: AsRef<[u8]>>(
         at: Compressed,
         begin: Begin,
         chunks: &[C],
         mut plain: Vec<u8>,
         limit: usize,
+        is_tracking: bool,
     ) -> Stretch {
         plain.clear();
-        let decoded = Output { plain, starts: Vec::new() };
+        let decoded = Output { plain, starts: Vec::new(), references: is_tracking.then(Vec::new) };
         let reader = match &begin {
             Begin::Member => GzipReader::at_member(at),
             Begin::Block { bits, before, window } => {
                 let block = BlockStart { input: at, output: Uncompressed(0), bits: *bits, window };
-                GzipReader::resume(block, *before)
+                let mut reader = GzipReader::resume(block, *before);
+                if is_tracking {
+                    reader.track();
+                }
+                reader
             }
         };
         let mut stretch = Stretch { at, begin, reader, decoded, taken: 0, is_broken: false };
@@ -159,7 +178,8 @@ impl Stretch {
     /// works if the reader is at the start of the stretch and the guess was right. Returns how many
     /// bytes it can skip: 0 if the guess was wrong.
     pub fn hand_over(self, reader: &mut GzipReader, sink: &mut impl Sink) -> HandedOver {
-        let Stretch { at, begin, reader: ahead, decoded: Output { plain, starts }, taken, is_broken } = self;
+        let Stretch { at, begin, reader: ahead, decoded, taken, is_broken } = self;
+        let Output { plain, starts, references } = decoded;
         let was_right = match &begin {
             Begin::Member => reader.is_between_members(at),
             Begin::Block { bits, window, .. } => {
@@ -171,9 +191,13 @@ impl Stretch {
         }
         let mut passed = 0;
         let base = reader.output();
+        let references = references.unwrap_or_default();
+        let mut references = &references[..];
+        let mut pass_on = |sink: &mut _, end: usize| pass_references(sink, base, &mut references, end);
         let mut joined = [0; WINDOW];
         for Start { input, output, bits } in starts {
             sink.output(&plain[passed..output]);
+            pass_on(sink, output);
             passed = output;
             let window = match plain[..output].last_chunk() {
                 Some(window) => window,
@@ -186,6 +210,7 @@ impl Stretch {
             sink.block_start(BlockStart { input, output: Uncompressed(base.0 + output as u64), bits, window });
         }
         sink.output(&plain[passed..]);
+        pass_on(sink, plain.len());
         reader.go_on_as(ahead, &plain);
         HandedOver { taken, plain }
     }
@@ -194,6 +219,15 @@ impl Stretch {
     pub fn give_up(self) -> HandedOver {
         HandedOver { taken: 0, plain: self.decoded.plain }
     }
+}
+
+/// Passes on those of `references` that begin before `end`, and removes them.
+fn pass_references(sink: &mut impl Sink, base: Uncompressed, references: &mut &[BackReference], end: usize) {
+    let (now, later) = references.split_at(references.partition_point(|reference| (reference.to as usize) < end));
+    if !now.is_empty() {
+        sink.references(base, now);
+    }
+    *references = later;
 }
 
 /// How handing over a [`Stretch`] went.
@@ -233,7 +267,7 @@ mod tests {
     fn read(blob: &[u8], at: usize, begin: Begin) -> (usize, Output) {
         let (mut reader, mut decoded) = (GzipReader::new(), Output::default());
         reader.push(&blob[..at], &mut decoded).unwrap();
-        let stretch = Stretch::decode(Compressed(at as u64), begin, &[&blob[at..]], Vec::new(), usize::MAX);
+        let stretch = Stretch::decode(Compressed(at as u64), begin, &[&blob[at..]], Vec::new(), usize::MAX, false);
         let taken = stretch.hand_over(&mut reader, &mut decoded).taken;
         reader.push(&blob[at + taken..], &mut decoded).unwrap();
         assert_eq!(reader.finish().unwrap().members, 2);
@@ -301,7 +335,7 @@ mod tests {
     #[test]
     fn too_much_is_left_to_the_reader() {
         let (blob, border) = blob();
-        let stretch = Stretch::decode(Compressed(0), Begin::Member, &[&blob[..]], Vec::new(), 50_000);
+        let stretch = Stretch::decode(Compressed(0), Begin::Member, &[&blob[..]], Vec::new(), 50_000, false);
         let (mut reader, mut decoded) = (GzipReader::new(), Output::default());
         let taken = stretch.hand_over(&mut reader, &mut decoded).taken;
         assert!(taken > 20_000 && taken < border && (50_000..60_000).contains(&decoded.plain.len()));

@@ -81,6 +81,20 @@ impl FineLayer {
         (0..self.groups.len()).map(|group| self.group(group))
     }
 
+    /// The same layer with its windows compressed as indexing compresses them.
+    ///
+    /// # Errors
+    /// If a group cannot be decoded, or zstd cannot allocate memory.
+    pub fn compressed_again(self) -> Result<FineLayer, FineError> {
+        let mut groups = Groups::default();
+        for windows in self.windows() {
+            for (_, window) in windows?.into_windows() {
+                groups.push(window)?;
+            }
+        }
+        Ok(FineLayer { groups: groups.finish()?, ..self })
+    }
+
     /// The group that holds a span's window. None for the first span, which has no window.
     pub(crate) fn group_of(span: SpanId) -> Option<usize> {
         (span.0 > 0).then(|| group_of(span))

@@ -13,13 +13,13 @@ use super::slices::{GzipSlices, Slices};
 use super::spans::{GzipSpans, PlainSpans};
 use super::{LayerError, Starts, Unservable, UnservableCode};
 use crate::budget::Charge;
-use crate::codec::Used;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
+use crate::codec::inflate::BackReference;
 use crate::codec::sniff::Format;
 use crate::codec::stretch::{HandedOver, Stretch};
 use crate::codec::zstd::ZstdReader;
 use crate::digest::Digest;
-use crate::offset::Compressed;
+use crate::offset::{Compressed, Uncompressed};
 use crate::ztoc::{Checkpoints, MAX_ENCODED};
 
 /// What reads the blob.
@@ -158,6 +158,15 @@ impl LayerBody {
         }
     }
 
+    /// Ends the blob. [`LayerBody::spans`] must follow.
+    pub(super) fn end(&mut self) {
+        if let LayerBody::Gzip(body) = self
+            && let Some(fine) = &mut body.sink.fine
+        {
+            fine.end();
+        }
+    }
+
     /// The spans that began since the last call. `end` is the number of bytes of the blob so far.
     pub(super) fn spans(&mut self, end: Compressed) -> ScannedSpans {
         let found = match self {
@@ -285,13 +294,13 @@ impl Sink for GzipSink {
         }
     }
 
-    fn wants_used(&mut self) -> bool {
-        self.fine.as_mut().is_some_and(FineGzip::wants_used)
+    fn wants_references(&self) -> bool {
+        self.fine.as_ref().is_some_and(FineGzip::wants_references)
     }
 
-    fn used(&mut self, used: &Used) {
+    fn references(&mut self, base: Uncompressed, references: &[BackReference]) {
         if let Some(fine) = &mut self.fine {
-            fine.used(used);
+            fine.references(base, references);
         }
     }
 }

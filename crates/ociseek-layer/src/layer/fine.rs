@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use crate::budget::Charge;
 use crate::codec::gzip::BlockStart;
+use crate::codec::inflate::BackReference;
 use crate::codec::{Used, WINDOW};
 use crate::digest::{ChainState, Hasher};
 use crate::fine::{FineError, FineStart, Groups, SPAN_SIZE, SpanWindow};
@@ -26,8 +27,11 @@ fn start(input: Compressed, output: Uncompressed, bits: u8) -> FineStart {
 /// Chooses the checkpoints of a gzip blob and collects their windows.
 pub(super) struct FineGzip {
     last: Option<FineStart>,
-    /// The window of the last checkpoint.
+    /// The window of the last checkpoint, and what was referred to of it so far.
     window: Box<[u8; WINDOW]>,
+    used: Used,
+    /// Whether the last checkpoint needs a window, which the first one does not.
+    has_window: bool,
     /// Whether the last block became a checkpoint that needs a window.
     is_new: bool,
     notes: Vec<FineMessage>,
@@ -35,7 +39,14 @@ pub(super) struct FineGzip {
 
 impl FineGzip {
     pub(super) fn new() -> FineGzip {
-        FineGzip { last: None, window: Box::new([0; WINDOW]), is_new: false, notes: Vec::new() }
+        FineGzip {
+            last: None,
+            window: Box::new([0; WINDOW]),
+            used: Used::default(),
+            has_window: false,
+            is_new: false,
+            notes: Vec::new(),
+        }
     }
 
     /// Takes a checkpoint at the first block, and wherever more than a span size was decoded since
@@ -46,21 +57,39 @@ impl FineGzip {
         let is_next = self.last.as_ref().is_none_or(|last| {
             at.output - last.output > SPAN_SIZE && (next.border() > last.border() || last.output.0 == 0)
         });
+        self.is_new = is_next && self.last.is_some();
         if is_next {
-            self.is_new = self.last.is_some();
+            self.end();
+            self.has_window = self.is_new;
             self.last = Some(next);
             self.notes.push(FineMessage::Start(next));
             self.window.copy_from_slice(at.window);
         }
     }
 
-    /// Whether the window of the last block is wanted. True only once for each block.
-    pub(super) fn wants_used(&mut self) -> bool {
-        std::mem::take(&mut self.is_new)
+    /// Whether references to before the last block are wanted.
+    pub(super) fn wants_references(&self) -> bool {
+        self.is_new
     }
 
-    pub(super) fn used(&mut self, used: &Used) {
-        self.notes.push(FineMessage::Window(SpanWindow::new(&[], &self.window, used)));
+    /// Takes matches at positions counted from `base`. Those of output before the last checkpoint were
+    /// taken earlier.
+    pub(super) fn references(&mut self, base: Uncompressed, references: &[BackReference]) {
+        let Some(last) = self.last.filter(|_| self.has_window) else { return };
+        for BackReference { to, distance, length } in references {
+            let first = (base + u64::from(*to) - last.output + WINDOW as u64).saturating_sub(u64::from(*distance));
+            // A match after the window has no byte in it.
+            let first = usize::try_from(first).unwrap_or(WINDOW);
+            self.used.mark(first..first + usize::from(*length));
+        }
+    }
+
+    /// Ends the last checkpoint's window: what follows cannot refer to it.
+    pub(super) fn end(&mut self) {
+        if std::mem::take(&mut self.has_window) {
+            self.notes.push(FineMessage::Window(SpanWindow::new(&[], &self.window, &self.used)));
+            self.used.clear();
+        }
     }
 
     /// The messages since the last call.

@@ -210,9 +210,7 @@ impl LayerScan {
             return Err(error.clone());
         }
         self.failed_at_end = self.sniff().err();
-        if let LayerBody::Gzip(body) = &mut self.body {
-            body.reader.report_used(&mut body.sink);
-        }
+        self.body.end();
         Ok(self.body.spans(Compressed(self.size)))
     }
 

@@ -21,7 +21,11 @@ use crate::store::Destination;
 use crate::store::cache::ZtocCache;
 
 mod publish;
+mod reuse;
 mod start;
+
+pub(in crate::ops) use reuse::DocumentOffer;
+pub(super) use reuse::reuse_documents;
 
 /// The plan for the fine index of one platform.
 pub(super) struct FinePlan {
@@ -99,6 +103,12 @@ impl FinePlan {
             Decision::Build { .. } => &self.wanted,
             _ => &[],
         }
+    }
+
+    /// The existing fine indexes as sources of documents.
+    pub(super) fn offers(&self, destination: &Destination, options: &IndexOptions) -> Vec<DocumentOffer> {
+        let store = destination.as_source();
+        self.found.iter().filter_map(|found| DocumentOffer::of(found, &store, options)).collect()
     }
 
     async fn decide(

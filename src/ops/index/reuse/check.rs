@@ -20,7 +20,7 @@ const RATIO: u64 = 8;
 
 /// Why a ztoc is not used.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NotReusable {
+pub(in crate::ops::index) enum NotReusable {
     /// It may be correct, but it is not the one that would be built.
     Other,
     /// It differs from the claims of its index.
@@ -31,7 +31,7 @@ pub(super) enum NotReusable {
 /// for its entries, and the checkpoints of a layer that was compressed to an eighth. For most
 /// layers a ztoc is some hundredths of the layer. A larger one may be correct, but then reading its
 /// layer costs little more than fetching the ztoc.
-pub(super) fn in_proportion(layer_size: u64, span_size: u64) -> u64 {
+pub(in crate::ops::index) fn in_proportion(layer_size: u64, span_size: u64) -> u64 {
     let checkpoints = layer_size.saturating_mul(RATIO).div_ceil(span_size.max(1)).saturating_mul(CHECKPOINT);
     (layer_size / 2).saturating_add(checkpoints).saturating_add(SMALL).min(MAX_ZTOC)
 }

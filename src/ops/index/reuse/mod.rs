@@ -26,12 +26,13 @@ use crate::layer::{BuiltZtoc, Outcome};
 use crate::ops::discover::{MAX_ZTOC, causes};
 use crate::ops::verify::probe;
 use crate::progress::{Progress, ProgressEvent};
-use check::NotReusable;
 use places::ReuseSearch;
 
 mod check;
 mod places;
 mod tags;
+
+pub(super) use check::{NotReusable, in_proportion};
 
 /// How many ztocs are tried for a layer before it is read.
 const TRIES: usize = 3;

@@ -16,6 +16,7 @@
 //! other and with zlib-rs.
 
 use super::tables::{END_OF_BLOCK, EXCEPTIONAL, LITERAL, SUBTABLE, low_bits, value};
+use super::track::{Track, Untracked};
 use super::{Inflate, InflateError, Input, MARGIN};
 
 /// Input that one iteration may read: two fills of 8 bytes, the second at most 7 bytes further on.
@@ -34,36 +35,46 @@ impl Inflate {
     /// more, left from earlier input that ended inside a symbol. After filling, it decodes at least
     /// that symbol, so all bits that it returns come from this input.
     pub(super) fn fast(&mut self, input: &mut Input<'_>) -> Result<bool, InflateError> {
-        if self.is_tracking() { self.fast_any::<true>(input) } else { self.fast_any::<false>(input) }
+        match self.tracker.take() {
+            Some(mut tracker) if self.end < tracker.end() => {
+                let ended = self.fast_any(input, &mut *tracker);
+                self.tracker = Some(tracker);
+                ended
+            }
+            tracker => {
+                self.tracker = tracker;
+                self.fast_any(input, &mut Untracked)
+            }
+        }
     }
 
-    /// `TRACKED` records which bytes of the window are referred to, until tracking ends.
-    fn fast_any<const TRACKED: bool>(&mut self, input: &mut Input<'_>) -> Result<bool, InflateError> {
+    /// Stops where `track` ends.
+    fn fast_any(&mut self, input: &mut Input<'_>, track: &mut impl Track) -> Result<bool, InflateError> {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("bmi2") {
             // SAFETY: the CPU has BMI2.
-            return unsafe { self.fast_bmi2::<TRACKED>(input) };
+            return unsafe { self.fast_bmi2(input, track) };
         }
-        self.fast_loop::<TRACKED>(input, low_bits)
+        self.fast_loop(input, track, low_bits)
     }
 
     /// The same loop with shifts that take their count from any register, and masks in one instruction.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "bmi2")]
-    fn fast_bmi2<const TRACKED: bool>(&mut self, input: &mut Input<'_>) -> Result<bool, InflateError> {
-        self.fast_loop::<TRACKED>(input, |stream, count| std::arch::x86_64::_bzhi_u64(stream, count))
+    fn fast_bmi2(&mut self, input: &mut Input<'_>, track: &mut impl Track) -> Result<bool, InflateError> {
+        self.fast_loop(input, track, |stream, count| std::arch::x86_64::_bzhi_u64(stream, count))
     }
 
     /// `low` returns the low bits of its first argument; the low 8 bits of the second are their
     /// number.
     #[inline(always)]
-    fn fast_loop<const TRACKED: bool>(
+    fn fast_loop(
         &mut self,
         input: &mut Input<'_>,
+        track: &mut impl Track,
         low: impl Fn(u64, u32) -> u64,
     ) -> Result<bool, InflateError> {
-        let Inflate { codes, buffer, tracker, .. } = self;
-        let mut tracker = tracker.as_deref_mut().filter(|_| TRACKED);
+        let Inflate { codes, buffer, .. } = self;
         let codes = &**codes;
         let range = input.bytes.as_ptr_range();
         let (Some(last_in), Some(last_out)) =
@@ -71,7 +82,7 @@ impl Inflate {
         else {
             return Ok(false);
         };
-        let last_out = tracker.as_ref().map_or(last_out, |tracker| last_out.min(tracker.end()));
+        let last_out = last_out.min(track.end());
         if input.at + FIRST_FILL > last_in || self.end > last_out {
             return Ok(false);
         }
@@ -190,9 +201,7 @@ impl Inflate {
             if distance > out as usize - floor as usize {
                 return Err(TOO_FAR);
             }
-            if TRACKED && let Some(tracker) = &mut tracker {
-                tracker.note(out as usize - base as usize - distance, length);
-            }
+            track.note(out as usize - base as usize, distance, length);
             // SAFETY: `distance` is at least 1 and reaches no further back than `floor`; there is
             // room, as above.
             unsafe { copy_match(out, distance, length) };

@@ -20,7 +20,9 @@ use tables::{
     CODE_LENGTH_SYMBOLS, CodeLengthTable, Codes, DISTANCE_SYMBOLS, END_OF_BLOCK, EXCEPTIONAL, LITERAL, LITLEN_SYMBOLS,
     bits, low_bits, value,
 };
-use track::Tracker;
+use track::{Track, Tracker};
+
+pub use track::BackReference;
 
 /// Buffer size for the output of many steps, large enough to make the cost of moving the window
 /// negligible.
@@ -382,7 +384,7 @@ impl Inflate {
         if self.is_tracking()
             && let Some(tracker) = &mut self.tracker
         {
-            tracker.note(self.end - distance, length);
+            tracker.note(self.end, distance, length);
         }
         for at in self.end..self.end + length {
             self.buffer[at] = self.buffer[at - distance];

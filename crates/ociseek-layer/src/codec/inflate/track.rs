@@ -1,34 +1,70 @@
-//! Records which bytes of a window the following output refers to, until that output is too far
-//! away to reach the window.
+//! Records the matches that refer to what was decoded before a block, until the output is too far away
+//! from the block's start to reach it.
 
 use super::{Inflate, WINDOW};
-use crate::codec::Used;
 
-/// The bytes of the window before `origin` that output has referred to.
-#[derive(Default)]
+/// More than the matches of 32 KiB, of which each has at least 3 bytes, and of one that begins there.
+const MOST: usize = 1 << 14;
+
+/// A match that refers to output before a block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BackReference {
+    /// Where it begins in the output that it is reported for.
+    pub to: u32,
+    /// How far back it refers.
+    pub distance: u16,
+    /// Its length in bytes.
+    pub length: u16,
+}
+
+/// What a loop of the decoder reports its matches to.
+pub(super) trait Track {
+    /// Where in the buffer the recording ends.
+    fn end(&self) -> usize;
+
+    /// Takes a match that begins at `to` in the buffer.
+    fn note(&mut self, to: usize, distance: usize, length: usize);
+}
+
+/// Records nothing.
+pub(super) struct Untracked;
+
+impl Track for Untracked {
+    #[inline(always)]
+    fn end(&self) -> usize {
+        usize::MAX
+    }
+
+    #[inline(always)]
+    fn note(&mut self, _to: usize, _distance: usize, _length: usize) {}
+}
+
+/// The matches of one step that refer to what is before `origin`.
 pub(super) struct Tracker {
-    /// Where in the buffer the watched output starts. Output more than 32 KiB after it cannot reach
-    /// the window.
+    /// Where in the buffer the block starts. Output more than 32 KiB after it cannot reach further back.
     origin: usize,
-    is_on: bool,
-    used: Used,
+    found: Box<[BackReference; MOST]>,
+    count: usize,
+}
+
+impl Track for Tracker {
+    #[inline(always)]
+    fn end(&self) -> usize {
+        self.origin + WINDOW
+    }
+
+    #[inline(always)]
+    fn note(&mut self, to: usize, distance: usize, length: usize) {
+        // Always written, but only counted if it refers to what is before. So nothing branches.
+        self.found[self.count % MOST] =
+            BackReference { to: to as u32, distance: distance as u16, length: length as u16 };
+        self.count += usize::from(to - distance < self.origin);
+    }
 }
 
 impl Tracker {
-    /// Where in the buffer tracking ends; 0 if it is off.
-    #[inline]
-    pub(super) fn end(&self) -> usize {
-        if self.is_on { self.origin + WINDOW } else { 0 }
-    }
-
-    /// Records a match that begins at `from` in the buffer.
-    #[inline]
-    pub(super) fn note(&mut self, from: usize, length: usize) {
-        if from < self.origin {
-            // A match reaches back no further than the window, and `origin` is at least that far into the buffer.
-            let first = (from + WINDOW).saturating_sub(self.origin);
-            self.used.mark(first..first + length);
-        }
+    fn new() -> Tracker {
+        Tracker { origin: 0, found: Box::new([BackReference::default(); MOST]), count: 0 }
     }
 
     /// The buffer's content has moved towards its start.
@@ -38,23 +74,20 @@ impl Tracker {
 }
 
 impl Inflate {
-    /// Starts to record which bytes of [`Inflate::window`] the output from here on refers to.
+    /// Starts to record the matches that refer to what was decoded so far.
     pub fn track(&mut self) {
-        let tracker = self.tracker.get_or_insert_default();
-        tracker.used.clear();
-        (tracker.origin, tracker.is_on) = (self.end, true);
+        let tracker = self.tracker.get_or_insert_with(|| Box::new(Tracker::new()));
+        (tracker.origin, tracker.count) = (self.end, 0);
     }
 
-    /// Stops what [`Inflate::track`] started and returns the bytes used, if 32 KiB of output
-    /// followed. `once` returns them earlier, because no more output follows. Returns None if
-    /// tracking is off or not finished.
-    pub fn tracked(&mut self, once: bool) -> Option<&Used> {
-        let tracker = self.tracker.as_mut().filter(|tracker| tracker.is_on)?;
-        if !once && self.end < tracker.end() {
-            return None;
-        }
-        tracker.is_on = false;
-        Some(&tracker.used)
+    /// The matches of the last step that refer to what was decoded before [`Inflate::track`]. Each is
+    /// returned once, in the order of the output of that step, in which positions are counted.
+    pub fn references(&mut self) -> &[BackReference] {
+        let Some(tracker) = &mut self.tracker else { return &[] };
+        let count = std::mem::take(&mut tracker.count).min(MOST);
+        let found = &mut tracker.found[..count];
+        found.iter_mut().for_each(|reference| reference.to -= self.start as u32);
+        found
     }
 
     /// Whether output from here on is watched.

@@ -361,13 +361,22 @@ fn how_a_layer_is_cut_does_not_matter() {
         for chunk in [1, 7, 64, 1000, 4096] {
             assert!(index(&blob, chunk) == whole, "{name} in chunks of {chunk}");
         }
-        for cores in [1, 4] {
-            let mut batches =
-                blob.chunks(300_000).map(|batch| batch.chunks(9000).map(Bytes::copy_from_slice).collect());
-            let threads = Threads { cores, guide: None };
-            let next = || Ok::<Option<Vec<Bytes>>, Infallible>(batches.next());
-            let indexed = index_chunks(options(), None, threads, &Budget::new(u64::MAX), next).unwrap();
-            assert!(indexed == whole, "{name} on {cores} cores");
+        // A ztoc with other options shows where a single member can be divided.
+        let mut finer = LayerIndexer::new(LayerOptions { span_size: 50_000, ..LayerOptions::default() }, None);
+        finer.push(&blob).unwrap();
+        let Outcome::Ztoc(finer) = finer.finish().unwrap().outcome else { panic!("{name}") };
+        let finer = Arc::new(ztoc::decode(&finer.bytes).unwrap());
+        let encoded = |indexed: &IndexedLayer| indexed.fine.as_ref().unwrap().encode(&[]).unwrap().bytes;
+        for (cores, size) in [(1, 9000), (2, 9000), (2, 300_000), (4, 64), (7, 1000), (7, 70_001)] {
+            for guide in [None, Some(Arc::clone(&finer))] {
+                let mut batches =
+                    blob.chunks(300_000).map(|batch| batch.chunks(size).map(Bytes::copy_from_slice).collect());
+                let threads = Threads { cores, guide };
+                let next = || Ok::<Option<Vec<Bytes>>, Infallible>(batches.next());
+                let indexed = index_chunks(options(), None, threads, &Budget::new(u64::MAX), next).unwrap();
+                assert!(indexed == whole, "{name} in chunks of {size} on {cores} cores");
+                assert!(encoded(&indexed) == encoded(&whole), "{name} in chunks of {size} on {cores} cores");
+            }
         }
         let mut without = LayerIndexer::new(LayerOptions::default(), None);
         without.push(&blob).unwrap();

@@ -36,6 +36,8 @@ struct Job {
 pub(super) struct Team<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     threads: usize,
+    /// Whether a fine document is collected.
+    is_fine: bool,
     jobs: Option<Sender<Job>>,
     shared: Arc<Shared>,
 }
@@ -49,8 +51,8 @@ pub(super) struct Shared {
 }
 
 impl<'scope, 'env> Team<'scope, 'env> {
-    pub(super) fn new(scope: &'scope Scope<'scope, 'env>, threads: usize) -> Team<'scope, 'env> {
-        Team { scope, threads, jobs: None, shared: Arc::default() }
+    pub(super) fn new(scope: &'scope Scope<'scope, 'env>, threads: usize, is_fine: bool) -> Team<'scope, 'env> {
+        Team { scope, threads, is_fine, jobs: None, shared: Arc::default() }
     }
 
     pub(super) fn shared(&self) -> Arc<Shared> {
@@ -66,14 +68,14 @@ impl<'scope, 'env> Team<'scope, 'env> {
     pub(super) fn decode(&mut self, at: Compressed, begin: Begin, chunks: Vec<Bytes>) -> Ahead {
         let chunks = Arc::new(chunks);
         let (reply, decoded) = sync_channel(1);
-        let jobs = self.jobs.get_or_insert_with(|| start(self.scope, self.threads, &self.shared));
+        let jobs = self.jobs.get_or_insert_with(|| start(self.scope, self.threads, self.is_fine, &self.shared));
         // If all threads are gone, the scan decodes the stretch.
         let _ = jobs.send(Job { at, begin, chunks: Arc::clone(&chunks), reply });
         Ahead { chunks, decoded }
     }
 }
 
-fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize, shared: &Arc<Shared>) -> Sender<Job> {
+fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize, is_fine: bool, shared: &Arc<Shared>) -> Sender<Job> {
     let (jobs, queue) = channel::<Job>();
     let queue = Arc::new(Mutex::new(queue));
     for _ in 0..threads {
@@ -84,7 +86,7 @@ fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize, shared: &Arc<
                 let Ok(Job { at, begin, chunks, reply }) = next else { break };
                 let plain = locked(&shared.idle).pop().unwrap_or_default();
                 // The receiver is gone if the scan is over.
-                let _ = reply.send(Stretch::decode(at, begin, &chunks, plain, PLAIN));
+                let _ = reply.send(Stretch::decode(at, begin, &chunks, plain, PLAIN, is_fine));
             }
         });
     }

@@ -112,10 +112,9 @@ fn scan_chunks<E>(
 ) -> Result<Scanned, ChunksError<E>> {
     let decoders = threads.cores.min(MOST_DECODERS);
     let most = UNDER_WAY.max(decoders + 2);
-    // Only a decoder that reads the blob from start to end learns which bytes of windows are used.
     let is_fine = scan.is_fine();
     thread::scope(|scope| {
-        let mut team = Team::new(scope, decoders);
+        let mut team = Team::new(scope, decoders, is_fine);
         let shared = team.shared();
         let (read, to_scan) = sync_channel::<Work>(most);
         let (scanned, to_hash) = sync_channel::<(Work, ScannedSpans)>(most);
@@ -133,8 +132,7 @@ fn scan_chunks<E>(
             Ok((scan.end()?, scan))
         });
         let mut hashing = Hashing { hashes, scanned: to_hash, under_way: 0, most };
-        let is_shared_out = decoders > 1 && !is_fine;
-        let mut cutter = if is_shared_out { BlobCutter::new(threads.guide) } else { BlobCutter::idle() };
+        let mut cutter = if decoders > 1 { BlobCutter::new(threads.guide) } else { BlobCutter::idle() };
         let mut pass_on = |work: Work| {
             hashing.under_way += 1;
             read.send(work).map_err(|_| Broken)?;
