@@ -1,7 +1,9 @@
 //! Images that the kernel mounts through their fine indexes: everything is as packed.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 
 use ociseek::digest::Digest;
@@ -19,10 +21,11 @@ use ociseek::store::cache::ZtocCache;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::{Value, json};
 
-use crate::mount::everything;
+use crate::mount::{everything, unpack};
+use crate::support::corpus::{self, debian_layers};
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::fine;
-use crate::support::mounts::{Clean, PATIENCE, Serving, assert_same, can_mount, compressed, packed, seen};
+use crate::support::mounts::{Clean, PATIENCE, Serving, assert_same, can_mount, compressed, packed, seen, system};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
 
 /// Adds an image with this tar to the registry, with a fine index of small spans.
@@ -161,4 +164,60 @@ async fn what_is_in_memory_is_read_while_all_workers_are_busy_and_other_reads_wa
     });
     drop(image);
     workers.shutdown_background();
+}
+
+/// Makes a fine index of the image with this tag in a layout, and compares every file of a mount by it with what tar
+/// unpacks.
+fn assert_unpacked(layout: &Path, tag: &str) {
+    let sandbox = Sandbox::new();
+    let _clean = Clean(&sandbox);
+    let (unpacked, mnt) = (sandbox.path("unpacked"), sandbox.path("mnt"));
+    [&unpacked, &mnt].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+    let name = format!("oci:{}:{tag}", layout.display());
+    let index = ["index", "--fine-only", "--min-layer-size=0", "--no-cache", "--quiet", &name];
+    let output = sandbox.command(&index).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let blob = |digest: &Value| layout.join("blobs").join(digest.as_str().unwrap().replace(':', "/"));
+    let parse = |path: &Path| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap();
+    let listed = parse(&layout.join("index.json"));
+    let is_it = |entry: &&Value| entry["annotations"]["org.opencontainers.image.ref.name"] == tag;
+    let entry = listed["manifests"].as_array().unwrap().iter().find(is_it).unwrap();
+    let manifest = parse(&blob(&entry["digest"]));
+    for layer in manifest["layers"].as_array().unwrap() {
+        unpack(&blob(&layer["digest"]), &unpacked);
+    }
+    let serving = Serving::start(&sandbox, &["mount", "--stats", "stats", "--cache-dir", "cache", &name, "mnt"]);
+    let (expected, found) = (seen(&unpacked, false), seen(&mnt, false));
+    assert!(expected.len() > 1, "{name}: nothing was unpacked");
+    assert_same(&expected, &found);
+    drop(serving);
+    let stats = parse(&sandbox.path("stats"));
+    assert!(stats["layers"].as_array().unwrap().iter().all(|layer| layer["how"] == "fine"), "{name}: {stats}");
+}
+
+/// The Debian image of the corpus, and every tagged image of one platform in the layouts below the folder
+/// `OCISEEK_IMAGES`.
+#[test]
+fn every_file_of_real_images_is_as_tar_unpacks_it() {
+    let Some(layers) = debian_layers() else { return };
+    if !can_mount() {
+        return;
+    }
+    let debian = corpus::Image::of(&layers.join("debian-rootfs.go.tar.gz"));
+    assert_unpacked(&debian.dir.path().join("image"), "v1");
+    let Some(folder) = std::env::var_os("OCISEEK_IMAGES") else { return };
+    for layout in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let Ok(listed) = std::fs::read(layout.join("index.json")) else { continue };
+        let listed: Value = serde_json::from_slice(&listed).unwrap();
+        // A copy, because the fine index is written beside the image.
+        let copy = tempfile::tempdir().unwrap();
+        system("cp", &[OsStr::new("-a"), layout.join(".").as_os_str(), copy.path().as_os_str()]);
+        for entry in listed["manifests"].as_array().unwrap() {
+            let tag = &entry["annotations"]["org.opencontainers.image.ref.name"];
+            if let (Some(tag), Some(OCI_MANIFEST)) = (tag.as_str(), entry["mediaType"].as_str()) {
+                assert_unpacked(copy.path(), tag);
+            }
+        }
+    }
 }

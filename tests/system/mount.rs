@@ -158,7 +158,7 @@ fn the_demo_image_is_as_tar_unpacks_it() {
 }
 
 /// Unpacks a layer: whiteouts by hand, the rest with GNU tar.
-fn unpack(layer: &Path, to: &Path) {
+pub fn unpack(layer: &Path, to: &Path) {
     let names = system("tar", &[OsStr::new("-tf"), layer.as_os_str()]);
     for name in names.lines().map(Path::new) {
         let last = name.file_name().unwrap_or_default().to_str().unwrap();
