@@ -8,7 +8,6 @@ use super::blob::{AttachReport, Document, Referrers, Target};
 use super::layout::Layout;
 use super::registry::Repository;
 use super::{Source, StoreError, local};
-use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 
@@ -36,22 +35,6 @@ impl Destination {
     /// If it does not exist, cannot be fetched, or does not match its digest.
     pub async fn manifest(&self, digest: &Digest) -> Result<Document, StoreError> {
         self.as_source().manifest(&Target::Digest(*digest)).await
-    }
-
-    /// A blob of at most `limit` bytes with a verified digest.
-    ///
-    /// # Errors
-    /// If it does not exist, cannot be fetched, is too large, or does not match its digest.
-    pub async fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, StoreError> {
-        self.as_source().blob_bytes(blob, limit).await
-    }
-
-    /// As [`Source::budget`].
-    pub fn budget(&self) -> &Budget {
-        match self {
-            Destination::Registry(repository) => repository.budget(),
-            Destination::Layout(layout) => layout.budget(),
-        }
     }
 
     /// The same store as a source.

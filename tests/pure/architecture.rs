@@ -1,8 +1,10 @@
 //! Checks the order of the modules in each crate, and properties of the pure crate that the
 //! compiler cannot check. The crates themselves separate it from `store` and later modules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+use ociseek::code::Code;
 
 /// The source folders of the crates, with their modules in the order of lib.rs: a module only uses
 /// modules before it.
@@ -155,6 +157,20 @@ fn errors_are_not_exhaustive_and_hold_no_types_of_other_libraries() {
         }
     }
     assert!(count > 60, "only {count} were found");
+}
+
+/// docs/policy.md lists the codes (tests/servers/verify compares it), so each must be one that
+/// something reports.
+#[test]
+fn each_code_of_verify_is_reported_somewhere() {
+    let mut files = Vec::new();
+    CRATES.iter().for_each(|(folder, _)| sources(&root().join(folder), &mut files));
+    files.retain(|file| *file != root().join(PURE).join("code.rs"));
+    let text: String = files.iter().map(|file| code(file)).collect();
+    let name = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric()).collect::<String>();
+    let reported: BTreeSet<String> = text.split("Code::").skip(1).map(name).collect();
+    let never: Vec<_> = Code::ALL.iter().filter(|code| !reported.contains(&format!("{code:?}"))).collect();
+    assert_eq!(never, Vec::<&Code>::new());
 }
 
 /// A reader who searches for a name finds one thing. Private types may share names: their file

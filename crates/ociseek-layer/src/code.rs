@@ -53,7 +53,6 @@ codes! {
     PrefetchMalformed "prefetch-malformed" "something the index names as a prefetch list is not a prefetch list",
     PrefetchLayer "prefetch-layer" "a prefetch list is for a layer that has no ztoc, or already has a list",
     PrefetchRange "prefetch-range" "a prefetch list names spans that the layer does not have",
-    PrefetchOverlap "prefetch-overlap" "a warning: a prefetch list names a span twice",
     SpanSizeAnnotation "span-size-annotation" "the index and the ztoc disagree on the span size",
     ZtocMissing "ztoc-missing" "a ztoc listed by the index does not exist",
     ZtocDamaged "ztoc-damaged" "a ztoc does not have the digest or the size that the index states",

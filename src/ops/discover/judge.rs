@@ -52,14 +52,6 @@ impl IndexKind {
             _ => IndexKind::Soci,
         }
     }
-
-    /// A stable word for programs.
-    pub fn code(self) -> &'static str {
-        match self {
-            IndexKind::Soci => "soci",
-            IndexKind::Fine => "fine",
-        }
-    }
 }
 
 /// An index of either kind, with the properties that both have.
@@ -162,18 +154,6 @@ impl Note {
     /// Whether a reader ignores the entry.
     pub fn is_ignored(&self) -> bool {
         !matches!(self, Note::NotCanonical | Note::NotBeside | Note::MediaType { .. })
-    }
-
-    /// The layer of the entry.
-    pub fn layer(&self) -> Option<&Digest> {
-        match self {
-            Note::NotCanonical | Note::NotBeside | Note::Unknown { .. } => None,
-            Note::NotInImage { layer, .. }
-            | Note::Second { layer, .. }
-            | Note::TooLarge { layer, .. }
-            | Note::NotServable { layer, .. }
-            | Note::MediaType { layer, .. } => Some(layer),
-        }
     }
 }
 

@@ -122,25 +122,11 @@ pub async fn index(
     progress: &Arc<dyn Progress>,
 ) -> Result<IndexedImage, IndexError> {
     let image = resolve(source, root, options.wanted(), progress).await?;
-    index_resolved(source, image, destination, cache, options, progress).await
-}
-
-/// Like [`index`], for an image that was already resolved with [`IndexOptions::wanted`].
-///
-/// # Errors
-/// As [`index`].
-pub async fn index_resolved(
-    source: &Source,
-    image: ResolvedImage,
-    destination: Option<&Destination>,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
-) -> Result<IndexedImage, IndexError> {
     Ok(index_keeping(source, image, destination, cache, options, progress).await?.0)
 }
 
-/// Like [`index_resolved`], but also returns the built layers.
+/// As [`index`], for an image that was resolved with [`IndexOptions::wanted`]. Also returns the built
+/// layers.
 pub(in crate::ops) async fn index_keeping(
     source: &Source,
     image: ResolvedImage,

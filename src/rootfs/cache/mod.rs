@@ -31,8 +31,6 @@ use crate::store::cache::TARGET;
 use crate::store::entries::{drop_entry, evict, make_dir, open_entry, own_entry, temporary};
 use entry::EntryLayout;
 
-/// The default limit for all entries together, in bytes: 4 GiB, enough for a few large images.
-pub const DEFAULT_MAX: u64 = 4 << 30;
 /// The size limit of a span that is kept, in bytes.
 const MAX_SPAN: u64 = 1 << 30;
 /// How many bytes of a layer are kept in advance: this many for any layer, plus a multiple of the

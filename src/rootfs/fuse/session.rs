@@ -121,11 +121,6 @@ impl Mounted {
         &self.point
     }
 
-    /// The device number of the file system in the kernel's list.
-    pub fn device(&self) -> Option<(u32, u32)> {
-        self.device
-    }
-
     /// Waits until another process has unmounted it and it is no longer in use.
     ///
     /// # Errors

@@ -161,11 +161,6 @@ impl Archive {
         read::blob_bytes(self, blob, limit)
     }
 
-    /// Whether the blob is in the archive. It is not read.
-    pub fn blob_exists(&self, digest: &Digest) -> Result<bool, LayoutError> {
-        Ok(self.blobs.contains_key(digest))
-    }
-
     /// The referrers of `subject`, in the order of index.json.
     pub fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, LayoutError> {
         read::referrers(self, subject, artifact_type)
