@@ -14,7 +14,7 @@ use args::LazyCommand;
 use args::ServiceCommand;
 use args::{Cli, Command, Failures};
 use run::{blocking, settled, until};
-use shared::report::{CliError, DONE, failure, tell};
+use shared::report::{CliError, DONE, failure, report_error};
 use shared::signals;
 use shared::talk::TalkArgs;
 use shared::terminal::{Stdout, Style, complain};
@@ -87,8 +87,8 @@ pub fn run() -> ExitCode {
     match started.and_then(|()| execute(cli.command, cli.talk)) {
         Ok(()) => ExitCode::from(DONE),
         Err(error) => {
-            if !error.was_told() {
-                tell(None, &error);
+            if !error.is_reported() {
+                report_error(None, &error);
             }
             if !error.is_in_document() {
                 tell_programs(failures, &error);

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::job::{Job, Unit};
-use super::remembered::Remembered;
+use super::recent_keys::RecentKeys;
 
 /// A repository may use at most this fraction of the queue.
 const SHARE: usize = 4;
@@ -65,7 +65,7 @@ struct State {
     queued: HashSet<String>,
     /// By image.
     running: BTreeMap<String, Item>,
-    done: Remembered,
+    done: RecentKeys,
     closed: bool,
 }
 

@@ -9,7 +9,7 @@
 //! | [`lambda`] | a function of AWS Lambda |
 //! | [`allow`], [`secret`] | which images may be requested, and by whom |
 //! | [`runner`] | runs jobs, retries them, and reports their results |
-//! | [`backlog`], [`journal`], [`remembered`] | jobs waiting in this process, their file, and recently finished jobs |
+//! | [`backlog`], [`journal`], [`recent_keys`] | jobs waiting in this process, their file, and recently finished jobs |
 //! | `queue` | the queue for several processes (feature `nats`) |
 //! | [`log`], [`metrics`] | logs and metrics of a service |
 //! | [`http`] | limited connections; health and metrics |
@@ -30,8 +30,8 @@ pub mod log;
 pub mod metrics;
 #[cfg(feature = "nats")]
 pub mod queue;
+pub mod recent_keys;
 pub mod record;
-pub mod remembered;
 pub mod runner;
 pub mod secret;
 pub mod server;

@@ -18,10 +18,12 @@ use super::enabled::{EnabledImage, Enabling, NotEnabled};
 use super::job::{Done, Job, JobError, Products, Skipped};
 use crate::digest::Digest;
 use crate::image::{Manifest, ManifestError, Reference};
-use crate::ops::convert::{ConvertError, ConvertOutlook, ConvertStatus, Destined, SourceImage, outlook, up_to_date};
+use crate::ops::convert::{
+    ConvertDestination, ConvertError, ConvertOutlook, ConvertStatus, SourceImage, outlook, up_to_date,
+};
 use crate::ops::discover::causes;
 use crate::ops::index::{
-    Elsewhere, Existing, IndexOptions, IndexedManifest, LayerOutcome, LayerReport, ManifestResult,
+    Existing, IndexOptions, IndexedManifest, LayerOutcome, LayerReport, ManifestResult, ReuseSource,
 };
 use crate::ops::resolve::{ResolveError, ResolvedImage, parse, resolve_document};
 use crate::ops::versions::{EnabledResult, MakeRequest, Versions, VersionsResult, is_enabled, make};
@@ -63,7 +65,7 @@ impl JobContext {
         options.reuse.tag = image.tag.clone();
         for from in &self.reuse_from {
             match self.client.repository(&from.registry, &from.repository) {
-                Ok(repository) => options.reuse.from.push(Elsewhere {
+                Ok(repository) => options.reuse.from.push(ReuseSource {
                     name: from.to_string().into(),
                     source: Source::Registry(repository),
                     target: Target::of(from),
@@ -189,10 +191,10 @@ impl<'a> Place<'a> {
         SourceImage { source: self.source.clone(), root: Target::Digest(digest), descriptor: None }
     }
 
-    fn conversion(&self, digest: Digest, tag: String) -> (SourceImage, Destined) {
+    fn conversion(&self, digest: Digest, tag: String) -> (SourceImage, ConvertDestination) {
         let guard = Some(self.context.versions.guard(self.image.tag.clone()));
         let destination = Some(self.destination.clone());
-        (self.from(digest), Destined { destination, tag: Some(tag), replace_tag: false, guard })
+        (self.from(digest), ConvertDestination { destination, tag: Some(tag), replace_tag: false, guard })
     }
 
     /// Creates what `versions` requests for an image, except what already exists.

@@ -135,7 +135,7 @@ pub fn list<'a>(
     jobs: usize,
     progress: &'a Arc<dyn Progress>,
 ) -> impl Stream<Item = ListedImage> + 'a {
-    let known = Arc::new(Known::default());
+    let known = Arc::new(ListCache::default());
     let look = move |place: NamedTarget| {
         let known = Arc::clone(&known);
         async move {
@@ -157,14 +157,14 @@ pub fn list<'a>(
     stream::iter(places).map(look).buffered(jobs)
 }
 
-type Looked = Arc<Result<Vec<ListedManifest>, ListError>>;
+type ListResult = Arc<Result<Vec<ListedManifest>, ListError>>;
 
 /// Results, also those in progress, by the digest of a manifest or image index.
 #[derive(Default)]
-struct Known(Mutex<HashMap<Digest, Arc<OnceCell<Looked>>>>);
+struct ListCache(Mutex<HashMap<Digest, Arc<OnceCell<ListResult>>>>);
 
-impl Known {
-    fn of(&self, digest: Digest) -> Arc<OnceCell<Looked>> {
+impl ListCache {
+    fn of(&self, digest: Digest) -> Arc<OnceCell<ListResult>> {
         Arc::clone(self.0.hold().entry(digest).or_default())
     }
 }

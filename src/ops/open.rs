@@ -72,15 +72,15 @@ pub struct RootFs {
     /// The memory charge for the tree.
     _memory: Charge,
     /// The task that fetches the recorded start, which ends with this.
-    _start: Option<Fetching>,
+    _start: Option<AbortOnDrop>,
 }
 
 crate::opaque_debug!(RootFs);
 
 /// A task that ends when this is dropped.
-struct Fetching(AbortHandle);
+struct AbortOnDrop(AbortHandle);
 
-impl Drop for Fetching {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -161,7 +161,7 @@ pub async fn open(
             .opening_again(open_again(source, &found, caches));
     let start = options.start.then(|| {
         let content = content.clone();
-        Fetching(tokio::spawn(async move { content.fetch_start().await }).abort_handle())
+        AbortOnDrop(tokio::spawn(async move { content.fetch_start().await }).abort_handle())
     });
     let tree = flatten(&facts, progress).await?;
     let prefetch = prefetch_artifacts(&found, &facts);

@@ -31,7 +31,7 @@ pub struct RemoveOptions {
 
 /// The indexes of an image manifest, and the results.
 #[derive(Debug)]
-pub struct Cleared {
+pub struct RemovedIndexes {
     /// The digest of the image manifest.
     pub manifest: Digest,
     /// None if the image does not state it, or does not exist any more.
@@ -53,12 +53,12 @@ pub struct Removal {
     /// The tool that built it. None if it names none or was not read.
     pub tool: Option<String>,
     /// The result.
-    pub fate: Fate,
+    pub fate: RemovalOutcome,
 }
 
 /// The result for an index that was to be removed.
 #[derive(Debug)]
-pub enum Fate {
+pub enum RemovalOutcome {
     /// It was deleted.
     Removed,
     /// It would be removed without the dry run.
@@ -98,19 +98,19 @@ pub enum RemoveError {
 ///
 /// # Errors
 /// If the image cannot be read or its indexes cannot be listed. An index that cannot be deleted is
-/// part of the result ([`Fate::Failed`]).
+/// part of the result ([`RemovalOutcome::Failed`]).
 pub async fn remove(
     store: &Destination,
     root: &Target,
     options: &RemoveOptions,
     progress: &Arc<dyn Progress>,
-) -> Result<Vec<Cleared>, RemoveError> {
+) -> Result<Vec<RemovedIndexes>, RemoveError> {
     let source = store.as_source();
     let document = match (source.manifest(root).await, root) {
         (Ok(document), _) => document,
         // Referrers may outlive their image.
         (Err(error), Target::Digest(subject)) if error.is_not_found() => {
-            let left = Cleared { manifest: *subject, platform: None, indexes: Vec::new(), version_2: None };
+            let left = RemovedIndexes { manifest: *subject, platform: None, indexes: Vec::new(), version_2: None };
             let cleared = clear(store, left, options).await?;
             return if cleared.indexes.is_empty() { Err(ResolveError::Find(error).into()) } else { Ok(vec![cleared]) };
         }
@@ -118,7 +118,7 @@ pub async fn remove(
     };
     if let Some((subject, kind, tool)) = index_in(&document)? {
         let chosen = vec![Choice { index: document.digest, kind, tool, stays: None }];
-        let named = Cleared { manifest: subject, platform: None, indexes: Vec::new(), version_2: None };
+        let named = RemovedIndexes { manifest: subject, platform: None, indexes: Vec::new(), version_2: None };
         // Whether the list is the registry's own or the fallback tag's only matters for the message
         // if deletion is refused.
         let api = list(store, &subject).await.is_ok_and(|listed| listed.api);
@@ -130,7 +130,7 @@ pub async fn remove(
     for image in resolve(&source, root, wanted, progress).await?.manifests {
         let version_2 = image.annotations.get(INDEX_DIGEST).cloned();
         let manifest = image.descriptor.digest;
-        let found = Cleared { manifest, platform: image.platform, indexes: Vec::new(), version_2 };
+        let found = RemovedIndexes { manifest, platform: image.platform, indexes: Vec::new(), version_2 };
         cleared.push(clear(store, found, options).await?);
     }
     Ok(cleared)
@@ -160,11 +160,15 @@ struct Choice {
     index: Digest,
     kind: IndexKind,
     tool: Option<String>,
-    stays: Option<Fate>,
+    stays: Option<RemovalOutcome>,
 }
 
 /// Removes the indexes of an image manifest.
-async fn clear(store: &Destination, of: Cleared, options: &RemoveOptions) -> Result<Cleared, RemoveError> {
+async fn clear(
+    store: &Destination,
+    of: RemovedIndexes,
+    options: &RemoveOptions,
+) -> Result<RemovedIndexes, RemoveError> {
     let subject = of.manifest;
     let listed = list(store, &subject).await.map_err(|source| RemoveError::List { subject, source })?;
     let mut choices: Vec<Choice> = Vec::new();
@@ -183,7 +187,7 @@ async fn choose(
 ) -> Result<Choice, RemoveError> {
     let (digest, kind) = (listed.digest, IndexKind::listed(listed));
     let choice = |tool, stays| Choice { index: digest, kind, tool, stays };
-    let no_index = |why| choice(None, Some(Fate::NotAnIndex(why)));
+    let no_index = |why| choice(None, Some(RemovalOutcome::NotAnIndex(why)));
     if let Some(why) = unread {
         return Ok(no_index(why));
     }
@@ -191,7 +195,7 @@ async fn choose(
         Ok(document) => match Referring::parse(kind, &document.bytes, subject) {
             Ok(index) => {
                 let goes = all || index.tool.as_deref().is_some_and(is_ours);
-                choice(index.tool, (!goes).then_some(Fate::OfAnother))
+                choice(index.tool, (!goes).then_some(RemovalOutcome::OfAnother))
             }
             Err(why) => no_index(why),
         },
@@ -204,11 +208,11 @@ async fn choose(
 /// itself.
 async fn take(
     store: &Destination,
-    mut of: Cleared,
+    mut of: RemovedIndexes,
     choices: Vec<Choice>,
     api: bool,
     dry_run: bool,
-) -> Result<Cleared, RemoveError> {
+) -> Result<RemovedIndexes, RemoveError> {
     let subject = of.manifest;
     let goes: Vec<Digest> = choices.iter().filter(|choice| choice.stays.is_none()).map(|choice| choice.index).collect();
     let mut results = match goes.is_empty() || dry_run {
@@ -219,9 +223,9 @@ async fn take(
     of.indexes = (choices.into_iter())
         .map(|Choice { index, kind, tool, stays }| {
             let fate = stays.unwrap_or_else(|| match results.next() {
-                None => Fate::WouldRemove,
-                Some(Ok(())) => Fate::Removed,
-                Some(Err(source)) => Fate::Failed { source, unlisted: !api },
+                None => RemovalOutcome::WouldRemove,
+                Some(Ok(())) => RemovalOutcome::Removed,
+                Some(Err(source)) => RemovalOutcome::Failed { source, unlisted: !api },
             });
             Removal { index, kind, tool, fate }
         })

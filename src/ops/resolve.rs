@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::digest::Digest;
 use crate::image::config::{self, ConfigError, MAX_CONFIG};
 use crate::image::manifest::{self, MAX_DESCRIPTORS, Manifest, ManifestError};
-use crate::image::select::{Child, Chosen, MAX_NESTING, Next, Selector};
+use crate::image::select::{Child, MAX_NESTING, Next, SelectedImage, Selector};
 use crate::image::{Descriptor, ImageIndex, ImageManifest, Platform};
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::{Document, Target};
@@ -236,7 +236,7 @@ async fn of_index(
     }
     let mut manifests = Vec::with_capacity(chosen.len());
     let mut refused = None;
-    for Chosen { manifest: descriptor, platform } in chosen {
+    for SelectedImage { manifest: descriptor, platform } in chosen {
         match parse(&fetch(source, &descriptor, "manifest").await?) {
             Ok(Manifest::Image(image)) => {
                 // soci writes the subject with these three fields, as the index states them.
@@ -261,7 +261,7 @@ async fn of_index(
 /// The image that would run on this machine: a Linux image for its architecture, because containers
 /// are Linux on other systems too; otherwise one for its own system. The variant only matters for
 /// running it, and can be requested.
-fn for_host(images: Vec<Chosen>) -> Result<Chosen, ResolveError> {
+fn for_host(images: Vec<SelectedImage>) -> Result<SelectedImage, ResolveError> {
     let architecture = match std::env::consts::ARCH {
         "x86" => "386",
         "powerpc64" => "ppc64le",

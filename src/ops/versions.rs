@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::convert::{ConvertError, Converted, Destined, Guard, SourceImage, convert_built};
+use super::convert::{ConvertDestination, ConvertError, Converted, Guard, SourceImage, convert_built};
 use super::index::{IndexError, IndexOptions, IndexedImage, LayerReport, index_keeping};
 use super::resolve::{ResolveError, ResolvedImage, resolve};
 use crate::digest::Digest;
@@ -179,7 +179,8 @@ pub async fn make(
         EnabledResult::OutOfTime { left }
     } else {
         let guard = is_unattended.then(|| versions.guard(own));
-        let to = Destined { destination: destination.cloned(), tag: Some(tag.clone()), replace_tag: false, guard };
+        let to =
+            ConvertDestination { destination: destination.cloned(), tag: Some(tag.clone()), replace_tag: false, guard };
         match convert_built(&from, &to, cache, built, options, progress).await {
             Ok(converted) => EnabledResult::Converted(Box::new(converted)),
             Err(ConvertError::NothingToIndex { layers }) => EnabledResult::NothingToIndex { layers },

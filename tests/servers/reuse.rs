@@ -18,7 +18,7 @@ use ociseek::image::soci::{SociIndex, ZtocRef};
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
-    Elsewhere, Existing, IndexOptions, IndexedImage, LayerOutcome, ManifestResult, Origin, Reuse, index,
+    Existing, IndexOptions, IndexedImage, LayerOutcome, ManifestResult, Origin, Reuse, ReuseSource, index,
 };
 use ociseek::progress::{ProgressEvent, Recorder};
 use ociseek::store::blob::Target;
@@ -304,7 +304,7 @@ async fn an_image_that_the_user_names_may_be_in_another_registry() {
     there.push("base", &[&base]);
     there.index("base", &options()).await;
     here.push("v1", &[&base]);
-    let elsewhere = |tag: &str| Elsewhere {
+    let elsewhere = |tag: &str| ReuseSource {
         name: tag.into(),
         source: Source::Registry(there.repository()),
         target: Target::Tag(tag.into()),

@@ -73,7 +73,7 @@ pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliErr
     let unit = Unit::of(&versions);
     let cache = caches::ztocs(&args.cache, &progress).await;
     #[cfg(feature = "nats")]
-    let told = {
+    let on_change = {
         let progress = Arc::clone(&progress);
         move |change: ConnectionChange| progress.report(ProgressEvent::Warning(change.to_string()))
     };
@@ -93,7 +93,7 @@ pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliErr
         dry_run: args.dry_run,
         #[cfg(feature = "nats")]
         queue: match &args.queue {
-            Some(url) => Some(Queue::connect(url, told).await.map_err(HookError::from)?.by(unit)),
+            Some(url) => Some(Queue::connect(url, on_change).await.map_err(HookError::from)?.by(unit)),
             None => None,
         },
     };

@@ -5,7 +5,7 @@ use tokio::task::spawn_blocking;
 
 use crate::cli::lazy::detach::{self, Log};
 use crate::cli::lazy::error::LazyError;
-use crate::cli::lazy::made::{LiveBundle, blocking, make};
+use crate::cli::lazy::live_bundle::{LiveBundle, blocking, make};
 use crate::cli::lazy::{self, End};
 use crate::cli::run::until;
 use crate::cli::shared::report::CliError;
@@ -35,17 +35,17 @@ pub(super) async fn run(
     }
     let log = serve.detached.then(|| Log::open(serve.log.as_deref())).transpose()?;
     let record = serve.record.as_deref().map(lazy::create).transpose()?.map(Record::File);
-    let (mut opened, made) = until(interrupted, async {
+    let (mut opened, live_bundle) = until(interrupted, async {
         let image = name.to_string();
         let bundle = blocking(move || Bundle::new(&dir, &image)).await?;
         let run = lazy::run_options(args.container, args.command);
         let prefetch = args.lazy.prefetching();
         let opened = lazy::open_image(&name, None, args.lazy, talk).await?;
-        let made = make(&opened, bundle, &run, record, prefetch).await?;
-        Ok((opened, made))
+        let live_bundle = make(&opened, bundle, &run, record, prefetch).await?;
+        Ok((opened, live_bundle))
     })
     .await?;
-    let LiveBundle { bundle, mut live } = made;
+    let LiveBundle { bundle, mut live } = live_bundle;
     let dir = bundle.dir().display();
     let or_interrupt = if serve.detached { "" } else { "Ctrl-C or " };
     opened.tell_ready(&format!(
@@ -61,7 +61,7 @@ pub(super) async fn run(
     let end = lazy::serve(&mut live, interrupted).await;
     let mounted = live.since();
     let ended = match end {
-        Ok(End::Asked) => LiveBundle { bundle, live }.take_down(&opened).await,
+        Ok(End::Stopped) => LiveBundle { bundle, live }.take_down(&opened).await,
         // The process that unmounted it also removes the bundle.
         Ok(End::Unmounted) => {
             bundle.leave();

@@ -15,7 +15,7 @@ use crate::cli::shared::source::{Images, refuse_plain_layers, registry};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::image::{ImageName, Select};
-use crate::ops::convert::{Destined, convert};
+use crate::ops::convert::{ConvertDestination, convert};
 use crate::ops::index::IndexOptions;
 use crate::progress::Progress;
 use crate::store::layout::Layout;
@@ -108,7 +108,7 @@ async fn destination(
     name: &ImageName,
     replace_tag: bool,
     dry_run: bool,
-) -> Result<Destined, CliError> {
+) -> Result<ConvertDestination, CliError> {
     let (destination, tag) = match name {
         ImageName::Registry(reference) => {
             let tag = reference.tag.clone().unwrap_or_else(|| "latest".to_owned());
@@ -121,7 +121,7 @@ async fn destination(
             };
             let dir = dir.clone();
             if dry_run && !dir.exists() {
-                return Ok(Destined { destination: None, tag, replace_tag, guard: None });
+                return Ok(ConvertDestination { destination: None, tag, replace_tag, guard: None });
             }
             let open = move || if dry_run { Layout::open(&dir) } else { Layout::open_or_create(&dir) };
             (Some(Destination::Layout(Arc::new(blocking(open).await?))), tag)
@@ -129,5 +129,5 @@ async fn destination(
         // Already refused.
         ImageName::Archive { .. } | ImageName::Saved { .. } => (None, None),
     };
-    Ok(Destined { destination, tag, replace_tag, guard: None })
+    Ok(ConvertDestination { destination, tag, replace_tag, guard: None })
 }

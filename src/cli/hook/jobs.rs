@@ -138,9 +138,9 @@ pub(super) async fn runner(args: JobArgs) -> Result<Runner, CliError> {
 /// Connects to the queue. Changes of the connection are logged.
 #[cfg(feature = "nats")]
 pub(super) async fn connect(url: &QueueUrl) -> Result<Queue, CliError> {
-    let tell = |change: ConnectionChange| match change {
+    let on_change = |change: ConnectionChange| match change {
         ConnectionChange::Lost => warn!(name: "queue", target: TARGET, error = change.to_string()),
         ConnectionChange::Back => info!(name: "queue", target: TARGET, message = change.to_string()),
     };
-    Ok(Queue::connect(url, tell).await.map_err(HookError::from)?)
+    Ok(Queue::connect(url, on_change).await.map_err(HookError::from)?)
 }

@@ -60,7 +60,7 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
         };
         if let Some(error) = &error {
             failed += 1;
-            report::tell(Some(&image), error);
+            report::report_error(Some(&image), error);
         }
         let enabled = made.as_ref().and_then(|made| made.enabled.as_ref()).map(|e| (work.enabled(name, &e.tag), e));
         if args.format.get() == OutputFormat::Text {

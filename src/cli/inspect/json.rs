@@ -220,7 +220,7 @@ impl Layer {
                 spans: read.map(|(spans, _)| count(spans)),
                 ranges: read.map(|(spans, _)| ranges(spans)),
                 bytes: read.map(|(_, bytes)| *bytes),
-                error: spans.as_ref().err().map(|text| Failure::told(text)),
+                error: spans.as_ref().err().map(|text| Failure::of_text(text)),
             }
         });
         Layer {

@@ -35,7 +35,7 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
         command.arg0(name);
     }
     let mut child = command.spawn().map_err(CliError::Start)?;
-    let mut heard = Heard::default();
+    let mut output = ChildOutput::default();
     if let Some(stdout) = child.stdout.take() {
         let stdout = BufReader::new(stdout);
         tokio::select! {
@@ -46,11 +46,11 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
                 let _ = child.wait().await;
                 return Err(CliError::Exit(signal.exit_code()));
             }
-            read = hear(stdout) => heard = read.map_err(CliError::Start)?,
+            read = read_output(stdout) => output = read.map_err(CliError::Start)?,
         }
     }
-    Stdout::new().write_whole(heard.document.as_bytes()).map_err(CliError::Stdout)?;
-    if heard.is_ready {
+    Stdout::new().write_whole(output.document.as_bytes()).map_err(CliError::Stdout)?;
+    if output.is_ready {
         return Ok(());
     }
     let status = child.wait().await.map_err(CliError::Start)?;
@@ -62,14 +62,14 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
 
 /// The standard output of the background process.
 #[derive(Default)]
-struct Heard {
+struct ChildOutput {
     /// The JSON document about the mount or its failure. Empty unless requested.
     document: String,
     is_ready: bool,
 }
 
 /// Reads until the process is ready or has exited.
-async fn hear(mut stdout: impl AsyncBufRead + Unpin) -> io::Result<Heard> {
+async fn read_output(mut stdout: impl AsyncBufRead + Unpin) -> io::Result<ChildOutput> {
     let mut document = String::new();
     loop {
         let start = document.len();
@@ -79,7 +79,7 @@ async fn hear(mut stdout: impl AsyncBufRead + Unpin) -> io::Result<Heard> {
             document.truncate(start);
         }
         if is_over || is_ready {
-            return Ok(Heard { document, is_ready });
+            return Ok(ChildOutput { document, is_ready });
         }
     }
 }

@@ -12,7 +12,7 @@ use self::json::{Figures, Ready, Stats};
 use crate::cli::shared::caches;
 use crate::cli::shared::json::{Document, milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::report::{CliError, tell};
+use crate::cli::shared::report::{CliError, report_error};
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
@@ -31,7 +31,7 @@ pub(super) mod args;
 pub(super) mod detach;
 pub(super) mod error;
 pub(super) mod json;
-pub(super) mod made;
+pub(super) mod live_bundle;
 
 /// An opened image with the settings for its output.
 pub(super) struct Opened {
@@ -125,8 +125,8 @@ impl Opened {
 /// Handles an error after the document was printed: reports it only on standard error, and sets the
 /// exit status.
 pub(super) fn too_late(error: &CliError) -> CliError {
-    if !error.was_told() {
-        tell(None, error);
+    if !error.is_reported() {
+        report_error(None, error);
     }
     CliError::Exit(error.exit_code())
 }
@@ -134,7 +134,7 @@ pub(super) fn too_late(error: &CliError) -> CliError {
 /// Why a mount ends.
 pub(super) enum End {
     /// This process was asked to stop.
-    Asked,
+    Stopped,
     /// Another process unmounted it.
     Unmounted,
 }
@@ -146,7 +146,7 @@ pub(super) async fn serve(
 ) -> Result<End, CliError> {
     tokio::select! {
         biased;
-        Ok(_) = interrupted => Ok(End::Asked),
+        Ok(_) = interrupted => Ok(End::Stopped),
         ended = mount.mounted.ended() => Ok(ended.map(|()| End::Unmounted).map_err(LazyError::from)?),
     }
 }

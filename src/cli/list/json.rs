@@ -94,7 +94,7 @@ impl Manifest {
             platform: listed.platform.as_ref().map(ToString::to_string),
             manifest: ManifestRef::named(listed.manifest),
             created: listed.created.and_then(|time| time.to_rfc3339()),
-            error: listed.unlisted.as_deref().map(Failure::told),
+            error: listed.unlisted.as_deref().map(Failure::of_text),
             indexes: listed.indexes.iter().map(Index::of).collect(),
             fine: Fine::each(&listed.fine),
         }
@@ -111,7 +111,7 @@ impl Index {
             chosen: listed.chosen,
             tool: content.and_then(|content| content.tool.clone()),
             coverage: content.map(|content| CoverageJson::with_ztocs(&content.coverage, content.ztoc_bytes)),
-            error: listed.content.as_ref().err().map(|error| Failure::told(error)),
+            error: listed.content.as_ref().err().map(|error| Failure::of_text(error)),
         }
     }
 }

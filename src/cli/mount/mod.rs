@@ -60,7 +60,7 @@ pub(super) async fn run(
     let end = lazy::serve(&mut live, interrupted).await;
     let mounted = live.since();
     let ended = match end {
-        Ok(End::Asked) => stop(&opened, live).await,
+        Ok(End::Stopped) => stop(&opened, live).await,
         Ok(End::Unmounted) => Ok(()),
         Err(error) => Err(error),
     };

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::shared::json::{DigestText, Failure, Kind, Manifest as ManifestRef};
-use crate::ops::remove::{self, Cleared, Fate};
+use crate::ops::remove::{self, RemovalOutcome, RemovedIndexes};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -56,13 +56,13 @@ enum Status {
 }
 
 impl Removal {
-    pub(crate) fn of(image: &str, cleared: &[Cleared], dry_run: bool) -> Removal {
+    pub(crate) fn of(image: &str, cleared: &[RemovedIndexes], dry_run: bool) -> Removal {
         Removal { image: image.to_owned(), dry_run, manifests: cleared.iter().map(Manifest::of).collect() }
     }
 }
 
 impl Manifest {
-    fn of(cleared: &Cleared) -> Manifest {
+    fn of(cleared: &RemovedIndexes) -> Manifest {
         Manifest {
             platform: cleared.platform.as_ref().map(ToString::to_string),
             manifest: ManifestRef::named(cleared.manifest),
@@ -75,11 +75,11 @@ impl Manifest {
 impl Index {
     fn of(removal: &remove::Removal) -> Index {
         let (status, listed, error) = match &removal.fate {
-            Fate::Removed => (Status::Removed, false, None),
-            Fate::WouldRemove => (Status::WouldRemove, true, None),
-            Fate::OfAnother => (Status::Kept, true, None),
-            Fate::NotAnIndex(why) => (Status::NotAnIndex, true, Some(Failure::of(why))),
-            Fate::Failed { source, unlisted } => (Status::Failed, !unlisted, Some(Failure::of(source))),
+            RemovalOutcome::Removed => (Status::Removed, false, None),
+            RemovalOutcome::WouldRemove => (Status::WouldRemove, true, None),
+            RemovalOutcome::OfAnother => (Status::Kept, true, None),
+            RemovalOutcome::NotAnIndex(why) => (Status::NotAnIndex, true, Some(Failure::of(why))),
+            RemovalOutcome::Failed { source, unlisted } => (Status::Failed, !unlisted, Some(Failure::of(source))),
         };
         Index {
             digest: removal.index.into(),

@@ -10,7 +10,7 @@ use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::source::{Images, home};
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::ops::discover::IndexKind;
-use crate::ops::remove::{Cleared, Fate, Removal, RemoveOptions, remove};
+use crate::ops::remove::{Removal, RemovalOutcome, RemoveOptions, RemovedIndexes, remove};
 use crate::progress::Progress;
 use crate::store::StoreError;
 use args::RmArgs;
@@ -34,7 +34,9 @@ pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
     let all = cleared.iter().map(|one| one.indexes.len()).sum();
     let mut failed: Vec<StoreError> = (cleared.into_iter().flat_map(|one| one.indexes))
-        .filter_map(|removal| if let Fate::Failed { source, .. } = removal.fate { Some(source) } else { None })
+        .filter_map(
+            |removal| if let RemovalOutcome::Failed { source, .. } = removal.fate { Some(source) } else { None },
+        )
         .collect();
     match failed.len() {
         0 => Ok(()),
@@ -51,7 +53,7 @@ fn prefix(kind: IndexKind) -> &'static str {
 }
 
 /// A line for each index, and one for an image that has none.
-fn text(image: &str, cleared: &Cleared, style: Style) -> String {
+fn text(image: &str, cleared: &RemovedIndexes, style: Style) -> String {
     let mut text = String::new();
     let of = match &cleared.platform {
         Some(platform) => format!("{} {}", safe(image), safe(&platform.to_string())),
@@ -62,13 +64,13 @@ fn text(image: &str, cleared: &Cleared, style: Style) -> String {
         let index = format!("{}{index}", prefix(*kind));
         let tool = tool.as_ref().map(|tool| format!(" by {:?}", safe(tool))).unwrap_or_default();
         let _ = match fate {
-            Fate::Removed => writeln!(text, "{of}: {} {index}{tool}", style.green("removed")),
-            Fate::WouldRemove => writeln!(text, "{of}: would remove {index}{tool}"),
-            Fate::OfAnother => writeln!(text, "{of}: kept {index}{tool}: --all removes it too"),
-            Fate::NotAnIndex(why) => {
+            RemovalOutcome::Removed => writeln!(text, "{of}: {} {index}{tool}", style.green("removed")),
+            RemovalOutcome::WouldRemove => writeln!(text, "{of}: would remove {index}{tool}"),
+            RemovalOutcome::OfAnother => writeln!(text, "{of}: kept {index}{tool}: --all removes it too"),
+            RemovalOutcome::NotAnIndex(why) => {
                 writeln!(text, "{of}: {} {index}: {}", style.yellow("left alone"), safe(&in_one_line(why)))
             }
-            Fate::Failed { source, unlisted } => {
+            RemovalOutcome::Failed { source, unlisted } => {
                 let still = if *unlisted { "no longer listed, but not deleted" } else { "not removed" };
                 writeln!(text, "{of}: {} {index}{tool}: {}", style.red(still), safe(&in_one_line(source)))
             }

@@ -9,7 +9,7 @@ use super::source::Images;
 use crate::image::{ImageName, Platform};
 use crate::layer::LayerOptions;
 use crate::ops::discover::causes;
-use crate::ops::index::{Elsewhere, Existing, IndexOptions, Kinds};
+use crate::ops::index::{Existing, IndexOptions, Kinds, ReuseSource};
 use crate::progress::{Progress, ProgressEvent};
 
 pub(crate) fn layer_options(build: &BuildArgs) -> LayerOptions {
@@ -21,11 +21,11 @@ pub(crate) fn layer_options(build: &BuildArgs) -> LayerOptions {
 }
 
 /// The images of --reuse-from. Prints a warning for each image that cannot be opened.
-pub(crate) async fn named(images: &Images, names: &[ImageName], progress: &Arc<dyn Progress>) -> Vec<Elsewhere> {
+pub(crate) async fn named(images: &Images, names: &[ImageName], progress: &Arc<dyn Progress>) -> Vec<ReuseSource> {
     let mut found = Vec::with_capacity(names.len());
     for name in names {
         match images.open(name).await {
-            Ok((source, target)) => found.push(Elsewhere { name: name.to_string().into(), source, target }),
+            Ok((source, target)) => found.push(ReuseSource { name: name.to_string().into(), source, target }),
             Err(error) => {
                 let why = format!("cannot reuse anything from {name}: {}", causes(&error));
                 progress.report(ProgressEvent::Warning(why));

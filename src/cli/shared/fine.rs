@@ -47,7 +47,7 @@ impl Fine {
             bytes: content.map(|content| content.bytes),
             start_bytes: content.map(|content| content.start_bytes),
             profile: content.and_then(|content| content.profile).map(DigestText::from),
-            error: found.content.as_ref().err().map(|why| Failure::told(why)),
+            error: found.content.as_ref().err().map(|why| Failure::of_text(why)),
         }
     }
 }

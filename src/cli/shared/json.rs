@@ -87,7 +87,7 @@ impl Failure {
     }
 
     /// A failure of which only the text is known.
-    pub(crate) fn told(text: &str) -> Failure {
+    pub(crate) fn of_text(text: &str) -> Failure {
         Failure { message: text.to_owned(), causes: vec![text.to_owned()], hint: None }
     }
 }

@@ -87,5 +87,5 @@ pub(crate) fn tell_stats(rootfs: &RootFs) {
 pub(crate) fn tell_path(path: &[u8], error: &CliError) {
     let name = path.strip_prefix(b"/").unwrap_or(path);
     let says_it = matches!(error, CliError::Path(PathError::NotFound(at) | PathError::NotDirectory(at)) if at == name);
-    report::tell((!says_it).then(|| quoted(path)).as_deref(), error);
+    report::report_error((!says_it).then(|| quoted(path)).as_deref(), error);
 }

@@ -200,7 +200,7 @@ impl From<MakeError> for CliError {
 
 impl CliError {
     /// The only image or path failed, and the failure was already reported.
-    pub(crate) fn was_told(&self) -> bool {
+    pub(crate) fn is_reported(&self) -> bool {
         matches!(
             self,
             CliError::Images { all: 1, .. }
@@ -246,7 +246,7 @@ impl CliError {
 }
 
 /// Reports an error on standard error. `about` is the affected image.
-pub(crate) fn tell(about: Option<&str>, error: &CliError) {
+pub(crate) fn report_error(about: Option<&str>, error: &CliError) {
     let style = Style::stderr();
     let what = match about {
         Some(about) => format!("{}: {}", safe(about), message(error)),

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use self::json::{Needed, Read, Trace};
 use crate::cli::lazy::error::LazyError;
 use crate::cli::lazy::json::Figures;
-use crate::cli::lazy::made::{blocking, make};
+use crate::cli::lazy::live_bundle::{blocking, make};
 use crate::cli::lazy::{self, Opened};
 use crate::cli::run::until;
 use crate::cli::shared::json::{milliseconds, text as text_of};
@@ -55,26 +55,27 @@ pub(super) async fn run(
     let dir = temporary.path().join("bundle");
     let options = lazy::run_options(args.container, args.command);
     let name = args.image.to_string();
-    let (mut opened, made) = until(interrupted, async {
+    let (mut opened, live_bundle) = until(interrupted, async {
         let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
         let prefetch = args.lazy.prefetching();
         let opened = lazy::open_image(&args.image, None, args.lazy, talk).await?;
-        let made = make(&opened, bundle, &options, Some(Record::Kept), prefetch).await?;
-        Ok((opened, made))
+        let live_bundle = make(&opened, bundle, &options, Some(Record::Kept), prefetch).await?;
+        Ok((opened, live_bundle))
     })
     .await?;
     let started = Instant::now();
     // The container's standard output must not be mixed with ours.
     let stdout = if output.is_some() { Stdio::inherit() } else { std::io::stderr().into() };
     let ran = until(interrupted, async {
-        let ran = async { Container::run(&args.runtime, made.bundle.dir(), &container_name(), stdout)?.wait().await };
+        let ran =
+            async { Container::run(&args.runtime, live_bundle.bundle.dir(), &container_name(), stdout)?.wait().await };
         Ok(ran.await.map_err(LazyError::from)?)
     })
     .await;
     let took = started.elapsed();
-    let touches = made.live.touches();
-    let mounted = made.live.since();
-    if let Err(error) = made.take_down(&opened).await {
+    let touches = live_bundle.live.touches();
+    let mounted = live_bundle.live.since();
+    if let Err(error) = live_bundle.take_down(&opened).await {
         // A directory with a remaining mount must not be deleted.
         let _ = temporary.keep();
         return Err(error);

@@ -220,7 +220,7 @@ impl Ecr {
         }
         match status.is_success() {
             true => Ok(bytes),
-            false => Err(EcrError::Refused { host, status: Status(status), what: told(&bytes) }),
+            false => Err(EcrError::Refused { host, status: Status(status), what: error_text(&bytes) }),
         }
     }
 }
@@ -239,15 +239,15 @@ fn host(url: &Url) -> String {
 }
 
 /// The message for an error of the service: its type and its message, on one line.
-fn told(body: &[u8]) -> String {
+fn error_text(body: &[u8]) -> String {
     #[derive(Default, Deserialize)]
-    struct Told {
+    struct ErrorBody {
         #[serde(default, rename = "__type")]
         kind: String,
         #[serde(default, alias = "Message")]
         message: String,
     }
-    let Told { kind, message } = serde_json::from_slice(body).unwrap_or_default();
+    let ErrorBody { kind, message } = serde_json::from_slice(body).unwrap_or_default();
     let kind = kind.rsplit('#').next().unwrap_or_default();
     let text = format!("{kind} {message}");
     text.trim().chars().filter(|c| !c.is_control()).take(300).collect()
@@ -272,9 +272,9 @@ mod tests {
     #[test]
     fn what_a_service_says_of_an_error() {
         let error = br#"{"__type":"com.amazonaws.ecr#AccessDeniedException","Message":"not\nyou"}"#;
-        assert_eq!(told(error), "AccessDeniedException notyou");
-        assert_eq!(told(br#"{"__type":"ServerException","message":"m"}"#), "ServerException m");
-        assert_eq!(told(b"<html>"), "");
+        assert_eq!(error_text(error), "AccessDeniedException notyou");
+        assert_eq!(error_text(br#"{"__type":"ServerException","message":"m"}"#), "ServerException m");
+        assert_eq!(error_text(b"<html>"), "");
     }
 
     #[test]

@@ -98,14 +98,14 @@ pub struct Queue {
 crate::opaque_debug!(Queue);
 
 impl Queue {
-    /// Connects, and creates the streams if they do not exist. `tell` is called when the connection
+    /// Connects, and creates the streams if they do not exist. `on_change` is called when the connection
     /// is lost and when it is back.
     ///
     /// # Errors
     /// If the server does not respond, or the streams cannot be created.
     pub async fn connect(
         url: &QueueUrl,
-        tell: impl Fn(ConnectionChange) + Send + Sync + 'static,
+        on_change: impl Fn(ConnectionChange) + Send + Sync + 'static,
     ) -> Result<Queue, QueueError> {
         let losses = Arc::new(AtomicU64::new(0));
         let (counted, is_lost) = (Arc::clone(&losses), AtomicBool::new(false));
@@ -113,9 +113,9 @@ impl Queue {
             match event {
                 Event::Disconnected if !is_lost.swap(true, Ordering::SeqCst) => {
                     counted.fetch_add(1, Ordering::SeqCst);
-                    tell(ConnectionChange::Lost);
+                    on_change(ConnectionChange::Lost);
                 }
-                Event::Connected if is_lost.swap(false, Ordering::SeqCst) => tell(ConnectionChange::Back),
+                Event::Connected if is_lost.swap(false, Ordering::SeqCst) => on_change(ConnectionChange::Back),
                 _ => {}
             }
             std::future::ready(())

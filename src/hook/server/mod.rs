@@ -31,7 +31,7 @@ use tracing::info;
 use super::http::{Monitored, accept, monitor, monitor_router};
 use super::log::TARGET;
 use super::metrics::Counter;
-use super::remembered::Remembered;
+use super::recent_keys::RecentKeys;
 use super::runner::Runner;
 use super::secret::Secrets;
 use bounds::Bucket;
@@ -96,7 +96,7 @@ struct App {
     unproven_bodies: Semaphore,
     /// Events that were confirmed and whose jobs did not fail. Keys begin with the prefix of their
     /// job ([`notify::events_of`]), followed by the event's id.
-    seen: Mutex<Remembered>,
+    seen: Mutex<RecentKeys>,
     stopping: AtomicBool,
 }
 

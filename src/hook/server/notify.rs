@@ -181,14 +181,14 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
 
 /// The results for the images in a body.
 #[derive(Default)]
-struct Taken {
+struct IntakeResult {
     accepted: usize,
     duplicates: usize,
     reasons: Vec<String>,
     ignored: usize,
 }
 
-impl Taken {
+impl IntakeResult {
     fn ignore(&mut self, app: &App, label: &'static str, reason: String) {
         app.runner.metrics.count(Counter::Images, label);
         self.ignored += 1;
@@ -203,7 +203,7 @@ impl Taken {
 }
 
 async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Response, Refusal> {
-    let mut taken = Taken::default();
+    let mut taken = IntakeResult::default();
     for ignored in &events.ignored {
         taken.ignore(app, "ignored", ignored.to_string());
     }
@@ -243,7 +243,7 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
         app.runner.metrics.count(Counter::Images, "full");
         return Err(refusal);
     }
-    let Taken { accepted, duplicates, reasons, ignored } = taken;
+    let IntakeResult { accepted, duplicates, reasons, ignored } = taken;
     let status = if accepted > 0 { StatusCode::ACCEPTED } else { StatusCode::OK };
     let body = json!({"accepted": accepted, "duplicates": duplicates, "ignored": ignored, "reasons": reasons});
     Ok(answer(status, &body))
@@ -254,7 +254,7 @@ pub(super) fn events_of(app: &App, job: &Job) -> String {
     format!("{} ", job.key(app.runner.unit()))
 }
 
-async fn one(app: &App, job: Job, taken: &mut Taken) -> Result<(), Refusal> {
+async fn one(app: &App, job: Job, taken: &mut IntakeResult) -> Result<(), Refusal> {
     if let Some(skipped) = job.skipped_by_name(app.runner.versions()) {
         taken.ignore(app, "ignored", skipped.to_string());
         return Ok(());

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::image::ImageConfig;
 use super::overlay::mount_overlay;
-use super::remove::{Mark, clear, unmount, user_of};
-use super::spec::{self, RunOptions, Surroundings};
+use super::remove::{BundleMarker, clear, unmount, user_of};
+use super::spec::{self, RunOptions, SpecInputs};
 use super::{BundleError, CONFIG, IMAGE, MARK, ROOTFS, UPPER, WORK, directory, made, user};
 use crate::digest::Digest;
 use crate::ops::TOOL_IDENTIFIER;
@@ -51,7 +51,7 @@ pub async fn plan(
     let text = &image.config.user;
     let user = user::resolve(text, &passwd, &group);
     let user = user.map_err(|source| BundleError::User { text: text.chars().take(80).collect(), source })?;
-    let around = Surroundings {
+    let around = SpecInputs {
         user,
         // docker also names containers by twelve digits.
         hostname: manifest.hex().chars().take(12).collect(),
@@ -93,7 +93,7 @@ impl Bundle {
             return Err(BundleError::NotRoot);
         }
         let (dir, made_directory) = directory::claim(dir)?;
-        let mark = Mark { tool: TOOL_IDENTIFIER.to_owned(), image: image.to_owned(), made_directory };
+        let mark = BundleMarker { tool: TOOL_IDENTIFIER.to_owned(), image: image.to_owned(), made_directory };
         let file = write_json(&dir.join(MARK), &mark)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| made(&dir.join(MARK))(error.into()))?;
         let bundle = Bundle { dir, made_directory, _mark: file, removed: false };

@@ -18,7 +18,7 @@ const END: Duration = Duration::from_secs(10);
 
 /// The content of `ociseek.json`.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Mark {
+pub(super) struct BundleMarker {
     pub tool: String,
     pub image: String,
     /// Whether the bundle's directory was created with it. If so, it is removed too.
@@ -43,7 +43,7 @@ pub fn remove(dir: &Path) -> Result<(), BundleError> {
     clear(&dir, mark.made_directory)
 }
 
-fn read_mark(dir: &Path) -> Result<Mark, BundleError> {
+fn read_mark(dir: &Path) -> Result<BundleMarker, BundleError> {
     let bytes = fs::read(dir.join(MARK)).map_err(|_| BundleError::NotABundle(dir.to_owned()))?;
     serde_json::from_slice(&bytes).map_err(|_| BundleError::NotABundle(dir.to_owned()))
 }

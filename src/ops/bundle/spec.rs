@@ -60,7 +60,7 @@ pub struct RunOptions {
 
 /// Other inputs of the document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Surroundings {
+pub(super) struct SpecInputs {
     pub user: User,
     pub hostname: String,
     /// Whether the system only has cgroups of version 2.
@@ -81,7 +81,7 @@ pub(super) fn arguments(image: &ImageConfig, options: &RunOptions) -> Vec<String
 }
 
 /// The whole document.
-pub(super) fn config_json(image: &ImageConfig, options: &RunOptions, around: &Surroundings) -> Value {
+pub(super) fn config_json(image: &ImageConfig, options: &RunOptions, around: &SpecInputs) -> Value {
     json!({
         "ociVersion": "1.0.2",
         "process": process(image, options, &around.user),
@@ -152,7 +152,7 @@ fn mount(destination: &str, kind: &str, source: &str, options: &[&str]) -> Value
     json!({"destination": destination, "type": kind, "source": source, "options": options})
 }
 
-fn namespaces(options: &RunOptions, around: &Surroundings) -> Value {
+fn namespaces(options: &RunOptions, around: &SpecInputs) -> Value {
     let network = (!options.host_network).then_some("network");
     let cgroup = around.unified_cgroups.then_some("cgroup");
     let kinds = ["pid", "ipc", "uts", "mount"].into_iter().chain(network).chain(cgroup);
@@ -195,9 +195,9 @@ mod tests {
         ImageConfig::parse(text.as_bytes()).unwrap()
     }
 
-    fn around(uid: u32) -> Surroundings {
+    fn around(uid: u32) -> SpecInputs {
         let user = User { uid, gid: 5, groups: vec![7] };
-        Surroundings { user, hostname: "abc".to_owned(), unified_cgroups: false }
+        SpecInputs { user, hostname: "abc".to_owned(), unified_cgroups: false }
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
         // An entry without a value does not replace the default.
         let image = image(r#"{"Cmd":["sh"],"Env":["PATH"]}"#);
         let options = RunOptions { terminal: true, host_network: true, ..RunOptions::default() };
-        let spec = config_json(&image, &options, &Surroundings { unified_cgroups: true, ..around(1000) });
+        let spec = config_json(&image, &options, &SpecInputs { unified_cgroups: true, ..around(1000) });
         assert_eq!(spec["process"]["env"], json!([PATH, "TERM=xterm"]));
         assert_eq!(spec["process"]["capabilities"]["effective"], json!([]));
         assert_eq!(spec["process"]["capabilities"]["bounding"].as_array().map(Vec::len), Some(14));

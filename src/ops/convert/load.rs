@@ -29,7 +29,7 @@ pub const MAX_MANIFESTS: usize = 1000;
 pub const MAX_DOCUMENTS: u64 = 64 << 20;
 
 /// An image's documents.
-pub(super) struct Loaded {
+pub(super) struct ImageDocuments {
     /// The digest of the manifest or image index that the image's name refers to.
     pub root: Digest,
     pub original: Original,
@@ -47,7 +47,7 @@ fn is_index(media_type: &str) -> bool {
 
 /// Fetches the documents. An image index with a single manifest, or with only one that exists in a
 /// layout, is converted like that manifest.
-pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Result<Loaded, ConvertError> {
+pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Result<ImageDocuments, ConvertError> {
     let mut loader =
         Loader { source: &from.source, read: 0, documents: BTreeMap::new(), root: None, kept: BTreeMap::new() };
     let (media_type, digest, bytes) = match from.source.manifest(&from.root).await {
@@ -104,10 +104,10 @@ pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Re
         contents.push(content);
         found.extend(platform.map(|platform| (place, platform)));
     }
-    Ok(Loaded { root: digest, original: Original { index, contents, found }, kept: loader.kept })
+    Ok(ImageDocuments { root: digest, original: Original { index, contents, found }, kept: loader.kept })
 }
 
-impl Loaded {
+impl ImageDocuments {
     /// The image of a target, in the form that the search for its ztocs uses.
     pub(super) fn image(&self, target: &IndexTarget) -> Option<PlatformManifest> {
         let listed = self.original.index.manifests.get(target.entry)?;
@@ -138,7 +138,7 @@ impl Loader<'_> {
         root: Digest,
         mut descriptor: Descriptor,
         manifest: GoManifest,
-    ) -> Result<Loaded, ConvertError> {
+    ) -> Result<ImageDocuments, ConvertError> {
         let content = EntryContent::of(manifest.clone());
         if content == EntryContent::Kept {
             return Err(ConvertError::NotAnImage { digest: root });
@@ -146,7 +146,7 @@ impl Loader<'_> {
         if descriptor.platform.is_none() {
             descriptor.platform = Some(self.config_platform(&manifest).await?);
         }
-        Ok(Loaded { root, original: Original::single(descriptor, manifest), kept: self.kept })
+        Ok(ImageDocuments { root, original: Original::single(descriptor, manifest), kept: self.kept })
     }
 
     /// The content of an entry in the image index, and the platform of an image if its entry does

@@ -37,10 +37,10 @@ mod publish;
 
 pub use error::ConvertError;
 pub use load::{MAX_DOCUMENTS, MAX_MANIFESTS};
-pub use model::{ConvertStatus, Converted, ConvertedImage, Destined, Guard, SourceImage};
+pub use model::{ConvertDestination, ConvertStatus, Converted, ConvertedImage, Guard, SourceImage};
 pub use outlook::{ConvertOutlook, outlook, up_to_date};
 
-use load::Loaded;
+use load::ImageDocuments;
 use old::{OldIndex, old_indexes};
 use plan::{choose, plan, soci_indexes};
 
@@ -53,7 +53,7 @@ use plan::{choose, plan, soci_indexes};
 /// any error, the destination's tag is unchanged.
 pub async fn convert(
     from: &SourceImage,
-    to: &Destined,
+    to: &ConvertDestination,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
@@ -64,7 +64,7 @@ pub async fn convert(
 /// Like [`convert`], with layers of the image that were already built.
 pub(in crate::ops) async fn convert_built(
     from: &SourceImage,
-    to: &Destined,
+    to: &ConvertDestination,
     cache: Option<&ZtocCache>,
     built: Option<Layers>,
     options: &IndexOptions,
@@ -133,7 +133,7 @@ pub(in crate::ops) async fn convert_built(
             layers: reports.into_iter().flat_map(|(layers, _)| layers).collect(),
         });
     }
-    let Loaded { original, .. } = &loaded;
+    let ImageDocuments { original, .. } = &loaded;
     let enabled = original.clone().enable(&indexed, &options.layer.build_tool_identifier);
     let images = report(&loaded, &enabled, &indexed, reports);
     let mut converted = Converted {
@@ -182,7 +182,7 @@ pub(in crate::ops) async fn convert_built(
 
 /// The result for each image that was to be indexed.
 fn report(
-    loaded: &Loaded,
+    loaded: &ImageDocuments,
     enabled: &EnabledDocuments,
     indexed: &[Indexed],
     reports: Vec<(Vec<LayerReport>, Option<Prefetched>)>,

@@ -24,7 +24,7 @@ pub struct SourceImage {
 
 /// The destination of the converted image.
 #[derive(Debug)]
-pub struct Destined {
+pub struct ConvertDestination {
     /// None for a dry run into a layout that does not exist yet.
     pub destination: Option<Destination>,
     /// None if a layout should list it without a name.
@@ -44,13 +44,13 @@ pub struct Guard {
 }
 
 /// The existing content of the destination's name.
-pub(super) struct There {
+pub(super) struct ExistingImage {
     pub digest: Digest,
     /// Its manifests, if it is an image index.
     pub manifests: Vec<Descriptor>,
 }
 
-impl There {
+impl ExistingImage {
     fn is_enabled(&self) -> bool {
         listed(&self.manifests).next().is_some()
     }
@@ -115,19 +115,22 @@ pub enum ConvertStatus {
     },
 }
 
-impl Destined {
+impl ConvertDestination {
     /// The existing content of the name. For anything but an image index, only the digest is known.
-    pub(super) async fn there(&self) -> Result<Option<There>, ConvertError> {
+    pub(super) async fn there(&self) -> Result<Option<ExistingImage>, ConvertError> {
         let Some(document) = self.document().await.map_err(ConvertError::Destination)? else { return Ok(None) };
         let is_index = matches!(document.media_type.as_str(), OCI_INDEX | DOCKER_LIST);
         let index = decode_index(&document.bytes).ok().filter(|_| is_index);
-        Ok(Some(There { digest: document.digest, manifests: index.map_or_else(Vec::new, |i: Index| i.manifests) }))
+        Ok(Some(ExistingImage {
+            digest: document.digest,
+            manifests: index.map_or_else(Vec::new, |i: Index| i.manifests),
+        }))
     }
 
     /// Checks the guard, if there is one, before the image `root` of `source` replaces `there`.
     pub(super) async fn admit(
         &self,
-        there: Option<&There>,
+        there: Option<&ExistingImage>,
         source: &Source,
         root: &Digest,
     ) -> Result<(), ConvertError> {

@@ -1,6 +1,6 @@
 //! The existing SOCI indexes of an image, as sources of ztocs and prefetch lists.
 
-use super::load::Loaded;
+use super::load::ImageDocuments;
 use super::plan::{found, soci_indexes};
 use crate::image::enabled::IndexTarget;
 use crate::image::soci::{self, FoundIndex, ZtocRef};
@@ -41,7 +41,7 @@ pub(super) async fn old_indexes(store: &Source, manifests: &[Descriptor]) -> Vec
     found.map(|(listed, index)| OldIndex::of(store, listed, index)).collect()
 }
 
-impl Loaded {
+impl ImageDocuments {
     /// The SOCI indexes of the original image.
     pub(super) fn old_indexes(&self, store: &Source) -> Vec<OldIndex> {
         let listed = soci_indexes(&self.original.index.manifests);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::error::ConvertError;
 use super::load::load;
-use super::model::{Destined, SourceImage, There};
+use super::model::{ConvertDestination, ExistingImage, SourceImage};
 use super::plan::{choose, found, plan};
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -36,7 +36,7 @@ pub enum ConvertOutlook {
 /// it.
 pub async fn outlook(
     from: &SourceImage,
-    to: &Destined,
+    to: &ConvertDestination,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
@@ -52,7 +52,7 @@ pub async fn outlook(
 /// As [`outlook`].
 pub async fn up_to_date(
     from: &SourceImage,
-    to: &Destined,
+    to: &ConvertDestination,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
@@ -66,8 +66,8 @@ pub async fn up_to_date(
 
 async fn compare(
     from: &SourceImage,
-    to: &Destined,
-    there: Option<There>,
+    to: &ConvertDestination,
+    there: Option<ExistingImage>,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::error::ConvertError;
-use super::load::Loaded;
+use super::load::ImageDocuments;
 use super::model::SourceImage;
 use crate::image::enabled::IndexTarget;
 use crate::image::soci::{self, FoundIndex};
@@ -18,7 +18,7 @@ const MAX_OFFERS: usize = 64;
 
 /// The images to index; at least one.
 pub(super) fn choose(
-    loaded: &Loaded,
+    loaded: &ImageDocuments,
     platforms: &[Platform],
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<IndexTarget>, ConvertError> {
@@ -45,15 +45,15 @@ pub(super) fn choose(
 }
 
 /// A layer, and why it will not be indexed, if that is known without reading it.
-pub(super) type Planned = (Descriptor, Option<LeftOut>);
+pub(super) type PlannedLayer = (Descriptor, Option<LeftOut>);
 
 /// The layers of each target.
 pub(super) async fn plan(
-    loaded: &Loaded,
+    loaded: &ImageDocuments,
     targets: &[IndexTarget],
     from: &SourceImage,
     options: &IndexOptions,
-) -> Result<Vec<Vec<Planned>>, ConvertError> {
+) -> Result<Vec<Vec<PlannedLayer>>, ConvertError> {
     let mut planned = Vec::with_capacity(targets.len());
     for target in targets {
         let manifest = loaded.original.contents.get(target.entry).and_then(|content| content.image());

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::error::ConvertError;
-use super::load::Loaded;
-use super::model::Destined;
+use super::load::ImageDocuments;
+use super::model::ConvertDestination;
 use crate::digest::Digest;
 use crate::image::enabled::{EnabledDocuments, EntryContent};
 use crate::image::go::{GoManifest, decode_manifest};
@@ -34,12 +34,12 @@ pub(super) struct WrittenBytes {
 
 #[allow(clippy::too_many_arguments, reason = "each is another thing, and there is one caller")]
 pub(super) async fn publish(
-    loaded: &Loaded,
+    loaded: &ImageDocuments,
     enabled: &EnabledDocuments,
     (ztocs, prefetch): (&[IndexedZtoc<'_>], &[Artifact]),
     source: &Source,
     destination: &Destination,
-    to: &Destined,
+    to: &ConvertDestination,
     jobs: usize,
     progress: &Arc<dyn Progress>,
 ) -> Result<WrittenBytes, ConvertError> {
@@ -70,7 +70,7 @@ pub(super) async fn publish(
 
 /// Copies the parts of the image, `jobs` blobs at a time. Returns the number of bytes sent.
 async fn copy(
-    loaded: &Loaded,
+    loaded: &ImageDocuments,
     source: &Source,
     destination: &Destination,
     jobs: usize,
@@ -143,7 +143,7 @@ async fn blobs(
 
 /// The documents of the converted image.
 struct Manifests<'a> {
-    loaded: &'a Loaded,
+    loaded: &'a ImageDocuments,
     enabled: &'a EnabledDocuments,
     destination: &'a Destination,
     /// Whether the destination may lack content of the source.
@@ -152,7 +152,7 @@ struct Manifests<'a> {
 
 impl Manifests<'_> {
     /// Writes all documents, the image index last. Returns their size in bytes.
-    async fn push(&self, to: &Destined) -> Result<u64, ConvertError> {
+    async fn push(&self, to: &ConvertDestination) -> Result<u64, ConvertError> {
         let EnabledDocuments { manifests, indexes, index, bytes, digest } = self.enabled;
         let mut written = 0;
         if self.elsewhere {

@@ -50,7 +50,7 @@ pub use model::{
     IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, Origin, OtherIndex,
     Prefetched, PrefetchedLayer, Refused, RefusedManifest, Shortfall, ZtocFacts,
 };
-pub use options::{Elsewhere, Existing, Gate, IndexOptions, Kinds, Reuse};
+pub use options::{Existing, Gate, IndexOptions, Kinds, Reuse, ReuseSource};
 
 pub(in crate::ops) use assemble::{IndexedZtoc, assemble};
 pub(in crate::ops) use build::{LayersToBuild, ztocs};

@@ -138,7 +138,7 @@ pub struct Reuse {
     /// False to use only those in the cache.
     pub indexes: bool,
     /// Images named by the user, whose indexes are tried first.
-    pub from: Vec<Elsewhere>,
+    pub from: Vec<ReuseSource>,
     /// How many other tags of the image's repository are examined.
     pub tags: usize,
     /// The image's own tag, if it has one. Similar tags are examined first.
@@ -158,7 +158,7 @@ impl Default for Reuse {
 
 /// An image whose indexes may have ztocs of another image's layers.
 #[derive(Clone)]
-pub struct Elsewhere {
+pub struct ReuseSource {
     /// The user's name for it.
     pub name: Arc<str>,
     /// Its store.
@@ -167,7 +167,7 @@ pub struct Elsewhere {
     pub target: Target,
 }
 
-impl fmt::Debug for Elsewhere {
+impl fmt::Debug for ReuseSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }

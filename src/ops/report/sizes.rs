@@ -180,7 +180,7 @@ fn clipped(ranges: &[Range<u64>], table: &SpanTable<LayerMap>, spans: &[u32]) ->
 
 /// The spans that ranges of a tar need.
 #[derive(Default)]
-struct Touched {
+struct SpanSet {
     all: u64,
     spans: u64,
     bytes: u64,
@@ -189,8 +189,8 @@ struct Touched {
 }
 
 /// `ranges` must be sorted and disjoint.
-fn touched(table: &SpanTable<LayerMap>, span_size: Option<u64>, ranges: &[Range<u64>]) -> Touched {
-    let mut touched = Touched::default();
+fn touched(table: &SpanTable<LayerMap>, span_size: Option<u64>, ranges: &[Range<u64>]) -> SpanSet {
+    let mut touched = SpanSet::default();
     let mut ahead = ranges;
     let mut open: Option<Piece> = None;
     for span in (0..table.count()).map(SpanId) {
@@ -227,7 +227,7 @@ struct Piece {
     parts: u64,
 }
 
-impl Touched {
+impl SpanSet {
     fn add(&mut self, piece: &Piece, ahead: &mut &[Range<u64>]) {
         self.all += piece.parts;
         let length = piece.plain.end.saturating_sub(piece.plain.start);
@@ -282,7 +282,7 @@ mod tests {
         SpanTable::new(Arc::new(ztoc::decode(&built.bytes).unwrap().into())).unwrap()
     }
 
-    fn sums(touched: &Touched) -> (u64, u64, u64) {
+    fn sums(touched: &SpanSet) -> (u64, u64, u64) {
         (touched.all, touched.spans, touched.bytes)
     }
 

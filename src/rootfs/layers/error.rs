@@ -36,6 +36,22 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// The layer that cannot be opened.
+    pub fn layer(&self) -> Digest {
+        match self {
+            OpenError::Encrypted { layer }
+            | OpenError::Compression { layer, .. }
+            | OpenError::NotALayer { layer, .. }
+            | OpenError::Read { layer, .. }
+            | OpenError::Memory { layer, .. }
+            | OpenError::Broken { layer, .. }
+            | OpenError::Zstd { layer, .. }
+            | OpenError::TooLarge { layer }
+            | OpenError::Spans { layer, .. }
+            | OpenError::Ending { layer } => *layer,
+        }
+    }
+
     /// Whether the bytes of the layer are wrong, which may have been damaged on the way.
     pub(in crate::rootfs) fn is_damage(&self) -> bool {
         match self {

@@ -49,7 +49,7 @@ impl Child {
 
 /// An image of one platform.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chosen {
+pub struct SelectedImage {
     /// The manifest of the platform, as the image index lists it.
     pub manifest: Descriptor,
     /// The platform that the image index states for it.
@@ -60,8 +60,8 @@ pub struct Chosen {
 #[derive(Debug)]
 pub struct Selector {
     wanted: Vec<Platform>,
-    chosen: Vec<Chosen>,
-    shadowed: Vec<Chosen>,
+    chosen: Vec<SelectedImage>,
+    shadowed: Vec<SelectedImage>,
     others: Vec<Platform>,
     passed_over: Vec<(Descriptor, Child)>,
 }
@@ -81,9 +81,9 @@ pub enum Next {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
     /// In the order in which they were offered.
-    pub chosen: Vec<Chosen>,
+    pub chosen: Vec<SelectedImage>,
     /// Images whose platform an earlier image has. Consumers take the first.
-    pub shadowed: Vec<Chosen>,
+    pub shadowed: Vec<SelectedImage>,
     /// Wanted platforms that the index does not have.
     pub missing: Vec<Platform>,
     /// Platforms of the index that were not wanted.
@@ -122,7 +122,7 @@ impl Selector {
 
     /// Offers an image and its platform.
     pub fn offer(&mut self, manifest: Descriptor, platform: Platform) {
-        let image = Chosen { manifest, platform };
+        let image = SelectedImage { manifest, platform };
         if !self.wanted.is_empty() && !self.wanted.iter().any(|wanted| image.platform.matches(wanted)) {
             self.others.push(image.platform);
         } else if self.chosen.iter().any(|c| c.manifest.digest == image.manifest.digest) {
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    fn names(chosen: &[Chosen]) -> Vec<String> {
+    fn names(chosen: &[SelectedImage]) -> Vec<String> {
         chosen.iter().map(|c| c.platform.to_string()).collect()
     }
 

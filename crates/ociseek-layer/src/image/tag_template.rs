@@ -23,8 +23,8 @@ pub enum TagError {
     Template(String),
     #[error("{{tag}} in {0} has no value: the image is named by its digest only")]
     NoTag(TagTemplate),
-    #[error("{made:?}, which the template makes, is not a valid tag")]
-    Made { made: String },
+    #[error("{tag:?}, which the template makes, is not a valid tag")]
+    Invalid { tag: String },
     #[error("{0} is the image's own tag, which is never overwritten")]
     Own(String),
 }
@@ -41,7 +41,7 @@ impl TagTemplate {
         }
         let made = self.with(tag.unwrap_or_default(), &digest.short());
         match is_tag(&made) && !is_referrers_tag(&made) {
-            false => Err(TagError::Made { made }),
+            false => Err(TagError::Invalid { tag: made }),
             true => Ok(made),
         }
     }
@@ -100,9 +100,9 @@ mod tests {
         }
         assert!(matches!(made("{tag}-soci", None), Err(TagError::NoTag(_))));
         let long = "x".repeat(128);
-        assert!(matches!(made("{tag}-soci", Some(&long)), Err(TagError::Made { .. })));
+        assert!(matches!(made("{tag}-soci", Some(&long)), Err(TagError::Invalid { .. })));
         let referrers = format!("sha256-{}", "0".repeat(64));
-        assert_eq!(made("{tag}", Some(&referrers)), Err(TagError::Made { made: referrers }));
+        assert_eq!(made("{tag}", Some(&referrers)), Err(TagError::Invalid { tag: referrers }));
         for bad in ["", "-{tag}", "{tag}:x", "{Tag}", "{tag", "tag}", "{{tag}}", "a b", "{name}-soci", &long.repeat(2)]
         {
             assert_eq!(bad.parse::<TagTemplate>(), Err(TagError::Template(bad.to_owned())));

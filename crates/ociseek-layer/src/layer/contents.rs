@@ -1,6 +1,6 @@
 //! The tar side of a layer: its entries, or the reason why they cannot be served.
 
-use super::lenient::{self, Bent, Notes};
+use super::lenient::{self, AdaptedEntry, Notes};
 use super::model::NoZtoc;
 use super::{LayerError, Unservable, UnservableCode, consumer};
 use crate::budget::{Charge, OverBudget};
@@ -99,12 +99,12 @@ impl Contents {
                 return;
             }
             let listed = match policy {
-                EntryPolicy::Strict => consumer::file(entry).map(|file| Some(Bent { file, is_sparse: false })),
+                EntryPolicy::Strict => consumer::file(entry).map(|file| Some(AdaptedEntry { file, is_sparse: false })),
                 EntryPolicy::Lenient(notes) => Ok(lenient::file(entry, notes)),
             };
             match listed {
                 Ok(None) => {}
-                Ok(Some(Bent { file, is_sparse })) => {
+                Ok(Some(AdaptedEntry { file, is_sparse })) => {
                     *encoded_size += file.encoded_size_bound();
                     let footprint = file.footprint() + if is_sparse { SPARSE } else { 0 };
                     *over = memory.grow(footprint as u64, || "the list of its files".to_owned()).err();

@@ -30,14 +30,14 @@ impl Notes {
 }
 
 /// A tar entry in the form of a ztoc's entry, adapted as needed.
-pub(super) struct Bent {
+pub(super) struct AdaptedEntry {
     pub file: FileMetadata,
     /// The tar does not hold the file's plain bytes.
     pub is_sparse: bool,
 }
 
 /// None if the entry is not a file.
-pub(super) fn file(entry: Entry, notes: &mut Notes) -> Option<Bent> {
+pub(super) fn file(entry: Entry, notes: &mut Notes) -> Option<AdaptedEntry> {
     let (kind, is_sparse) = match kind(entry.kind) {
         Ok(kind) => (kind, false),
         Err(Unlisted::GlobalHeader) => return None,
@@ -61,5 +61,5 @@ pub(super) fn file(entry: Entry, notes: &mut Notes) -> Option<Bent> {
     let size = if kind == FileKind::Regular { u64::try_from(entry.size).unwrap_or(0) } else { 0 };
     // A sparse file may claim more bytes than there are positions after its offset.
     let size = size.min((i64::MAX as u64).saturating_sub(entry.data.0));
-    Some(Bent { file: FileMetadata { size, ..metadata(entry, kind, uid, gid) }, is_sparse })
+    Some(AdaptedEntry { file: FileMetadata { size, ..metadata(entry, kind, uid, gid) }, is_sparse })
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 
 use super::super::model::Origin;
-use super::super::options::{Elsewhere, IndexOptions};
+use super::super::options::{IndexOptions, ReuseSource};
 use super::super::supply::{Own, Supply, ZtocOffer};
 use super::may_fit;
 use super::tags;
@@ -84,7 +84,7 @@ impl<'a> ReuseSearch<'a> {
         if !missing.is_empty() && !self.options.platforms.is_empty() {
             let target = Target::Digest(*digest);
             let name: Arc<str> = digest.to_string().into();
-            let place = Elsewhere { name, source: self.supply.source.clone(), target };
+            let place = ReuseSource { name, source: self.supply.source.clone(), target };
             let mut images = self.images(place, PLATFORMS).await.unwrap_or_default();
             self.keep_new(&mut images);
             offers.extend(self.offers_of(images, missing).await);
@@ -117,7 +117,7 @@ impl<'a> ReuseSearch<'a> {
             return Vec::new();
         }
         let names = tags::nearest(own, listed(repository, own).await, most);
-        let place = |tag: String| Elsewhere {
+        let place = |tag: String| ReuseSource {
             name: format!("{}/{}:{tag}", repository.registry(), repository.name()).into(),
             source: self.supply.source.clone(),
             target: Target::Tag(tag),
@@ -134,9 +134,9 @@ impl<'a> ReuseSearch<'a> {
         images.retain(|image| self.seen.insert(image.manifest.descriptor.digest));
     }
 
-    async fn images(&self, place: Elsewhere, most: usize) -> Result<Vec<Image>, ResolveError> {
+    async fn images(&self, place: ReuseSource, most: usize) -> Result<Vec<Image>, ResolveError> {
         let source = place.source.with_budget(self.budget.clone());
-        images(Elsewhere { source, ..place }, self.options, most).await
+        images(ReuseSource { source, ..place }, self.options, most).await
     }
 
     /// The indexes of `images`, until each of the `missing` layers is listed in one of them.
@@ -202,8 +202,8 @@ async fn listed(repository: &Repository, own: Option<&str>) -> Vec<String> {
 }
 
 /// The images of at most `most` platforms for a name.
-async fn images(place: Elsewhere, options: &IndexOptions, most: usize) -> Result<Vec<Image>, ResolveError> {
-    let Elsewhere { name, source: store, target } = place;
+async fn images(place: ReuseSource, options: &IndexOptions, most: usize) -> Result<Vec<Image>, ResolveError> {
+    let ReuseSource { name, source: store, target } = place;
     let document = store.manifest(&target).await.map_err(ResolveError::Find)?;
     let image = |manifest, artifacts| Image { store: store.clone(), manifest, artifacts, name: Arc::clone(&name) };
     let index = match parse(&document)? {

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use super::Rejected;
+use super::Rejection;
 use super::keys::PublicKey;
 use crate::digest::Digest;
 use crate::image::json;
@@ -40,15 +40,15 @@ pub(super) fn simple<'a>(
     signature: &str,
     subject: &Digest,
     keys: &'a [PublicKey],
-) -> Result<&'a PublicKey, Rejected> {
+) -> Result<&'a PublicKey, Rejection> {
     let key = signer(payload, std::iter::once(signature), keys)?;
     let said: SimpleSigning = json::parse(payload, MAX_DOCUMENT, &["critical"])?;
     if said.critical.kind != PAYLOAD_TYPE {
-        return Err(Rejected::Purpose(cut(&said.critical.kind)));
+        return Err(Rejection::Purpose(cut(&said.critical.kind)));
     }
     match said.critical.image.digest == subject.to_string() {
         true => Ok(key),
-        false => Err(Rejected::Subject(cut(&said.critical.image.digest))),
+        false => Err(Rejection::Subject(cut(&said.critical.image.digest))),
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) enum SignatureBundle {
 
 /// # Errors
 /// When the bytes are not a bundle.
-pub(super) fn bundle(bytes: &[u8]) -> Result<SignatureBundle, Rejected> {
+pub(super) fn bundle(bytes: &[u8]) -> Result<SignatureBundle, Rejection> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Raw {
@@ -77,7 +77,7 @@ pub(super) fn bundle(bytes: &[u8]) -> Result<SignatureBundle, Rejected> {
     match (raw.dsse_envelope, raw.message_signature) {
         (Some(envelope), None) => Ok(SignatureBundle::Dsse(envelope)),
         (None, Some(message)) => Ok(SignatureBundle::Message { signature: message.signature }),
-        _ => Err(Rejected::Malformed("the bundle must have either dsseEnvelope or messageSignature".into())),
+        _ => Err(Rejection::Malformed("the bundle must have either dsseEnvelope or messageSignature".into())),
     }
 }
 
@@ -100,16 +100,16 @@ impl Envelope {
     ///
     /// # Errors
     /// As [`simple`].
-    pub(super) fn verify<'a>(&self, subject: &Digest, keys: &'a [PublicKey]) -> Result<&'a PublicKey, Rejected> {
+    pub(super) fn verify<'a>(&self, subject: &Digest, keys: &'a [PublicKey]) -> Result<&'a PublicKey, Rejection> {
         let payload = decoded(&self.payload)?;
         let signatures = self.signatures.iter().take(MOST).map(|signature| &signature.sig[..]);
         let key = signer(&pre_authentication(&self.payload_type, &payload), signatures, keys)?;
         if self.payload_type != IN_TOTO {
-            return Err(Rejected::Purpose(cut(&self.payload_type)));
+            return Err(Rejection::Purpose(cut(&self.payload_type)));
         }
         let said: Statement = json::parse(&payload, MAX_DOCUMENT, &["subject", "predicateType"])?;
         if said.predicate_type != PREDICATE {
-            return Err(Rejected::Purpose(cut(&said.predicate_type)));
+            return Err(Rejection::Purpose(cut(&said.predicate_type)));
         }
         let (algorithm, hex) = (subject.algorithm().name(), subject.hex());
         let names = |of: &Of| of.digest.get(algorithm).is_some_and(|digest| *digest == hex);
@@ -117,7 +117,7 @@ impl Envelope {
             true => Ok(key),
             false => {
                 let first = said.subject.first().and_then(|of| of.digest.iter().next());
-                Err(Rejected::Subject(first.map_or_else(String::new, |(name, hex)| cut(&format!("{name}:{hex}")))))
+                Err(Rejection::Subject(first.map_or_else(String::new, |(name, hex)| cut(&format!("{name}:{hex}")))))
             }
         }
     }
@@ -127,7 +127,7 @@ impl Envelope {
 ///
 /// # Errors
 /// If none of the keys made it.
-pub(super) fn message<'a>(manifest: &[u8], signature: &str, keys: &'a [PublicKey]) -> Result<&'a PublicKey, Rejected> {
+pub(super) fn message<'a>(manifest: &[u8], signature: &str, keys: &'a [PublicKey]) -> Result<&'a PublicKey, Rejection> {
     signer(manifest, std::iter::once(signature), keys)
 }
 
@@ -143,18 +143,18 @@ fn signer<'a, 'b>(
     message: &[u8],
     signatures: impl Iterator<Item = &'b str>,
     keys: &'a [PublicKey],
-) -> Result<&'a PublicKey, Rejected> {
+) -> Result<&'a PublicKey, Rejection> {
     for signature in signatures {
         let signature = decoded(signature)?;
         if let Some(key) = keys.iter().find(|key| key.signed(message, &signature)) {
             return Ok(key);
         }
     }
-    Err(Rejected::Key)
+    Err(Rejection::Key)
 }
 
-fn decoded(base64: &str) -> Result<Vec<u8>, Rejected> {
-    STANDARD.decode(base64).map_err(|_| Rejected::Malformed("it is not base64".into()))
+fn decoded(base64: &str) -> Result<Vec<u8>, Rejection> {
+    STANDARD.decode(base64).map_err(|_| Rejection::Malformed("it is not base64".into()))
 }
 
 fn cut(text: &str) -> String {

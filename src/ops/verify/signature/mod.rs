@@ -58,7 +58,7 @@ pub enum Signatures {
 
 /// Why a signature is rejected.
 #[derive(Debug, thiserror::Error)]
-enum Rejected {
+enum Rejection {
     #[error("no trusted key or certificate matches it, or the signed content was changed")]
     Key,
     #[error("its signature does not match its certificate")]
@@ -215,7 +215,7 @@ impl Search<'_> {
             Err(why) => return Ok(self.reject(why)),
         };
         let Some(layer) = layer else {
-            return Ok(self.reject(Rejected::Malformed(format!("it has no layer of type {media_type}"))));
+            return Ok(self.reject(Rejection::Malformed(format!("it has no layer of type {media_type}"))));
         };
         let bytes = match self.source.blob_bytes(&layer, limit as u64).await {
             Ok(bytes) => bytes,
@@ -249,12 +249,12 @@ impl Search<'_> {
     /// If it may exist.
     fn lost(&mut self, error: StoreError) -> Result<Option<Signer>, StoreError> {
         match Damage::of(&error) {
-            Some(_) => Ok(self.reject(Rejected::Lost(error))),
+            Some(_) => Ok(self.reject(Rejection::Lost(error))),
             None => Err(error),
         }
     }
 
-    fn reject(&mut self, why: Rejected) -> Option<Signer> {
+    fn reject(&mut self, why: Rejection) -> Option<Signer> {
         self.pass_over(&causes(&why), 1);
         None
     }
@@ -268,7 +268,7 @@ impl Search<'_> {
     }
 }
 
-fn layers(manifest: &[u8]) -> Result<Vec<Descriptor>, Rejected> {
+fn layers(manifest: &[u8]) -> Result<Vec<Descriptor>, Rejection> {
     Ok(json::parse::<SignatureManifest>(manifest, MAX_DOCUMENT, &["layers"])?.layers)
 }
 

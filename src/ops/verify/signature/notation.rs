@@ -16,7 +16,7 @@ use webpki::ring::{
 };
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage};
 
-use super::Rejected;
+use super::Rejection;
 use super::keys::Certificate;
 use crate::digest::Digest;
 use crate::image::json;
@@ -83,31 +83,31 @@ pub(super) fn verify<'a>(
     subject: &Digest,
     trusted: &'a [Certificate],
     now: UnixTime,
-) -> Result<&'a Certificate, Rejected> {
+) -> Result<&'a Certificate, Rejection> {
     let envelope: Envelope = json::parse(envelope, MAX_ENVELOPE, &["payload", "protected", "header", "signature"])?;
     if envelope.header.x5c.len() > MOST {
-        return Err(Rejected::Malformed(format!("it has more than {MOST} certificates")));
+        return Err(Rejection::Malformed(format!("it has more than {MOST} certificates")));
     }
     let certificate = |text: &String| Some(CertificateDer::from(STANDARD.decode(text).ok()?));
     let chain: Option<Vec<CertificateDer<'_>>> = envelope.header.x5c.iter().map(certificate).collect();
-    let chain = chain.ok_or_else(|| Rejected::Malformed("its certificates are not base64".into()))?;
+    let chain = chain.ok_or_else(|| Rejection::Malformed("its certificates are not base64".into()))?;
     let Some((leaf, rest)) = chain.split_first() else {
-        return Err(Rejected::Malformed("it has no certificate".into()));
+        return Err(Rejection::Malformed("it has no certificate".into()));
     };
-    let end = EndEntityCert::try_from(leaf).map_err(Rejected::Certificate)?;
+    let end = EndEntityCert::try_from(leaf).map_err(Rejection::Certificate)?;
 
     let protected: Protected = json::parse(&decoded(&envelope.protected)?, MAX_ENVELOPE, &["alg", "cty", "crit"])?;
     let signed = format!("{}.{}", envelope.protected, envelope.payload);
     let signature = decoded(&envelope.signature)?;
     let (algorithm, signature) = algorithm(&protected.alg, signature)?;
-    end.verify_signature(algorithm, signed.as_bytes(), &signature).map_err(Rejected::Signature)?;
+    end.verify_signature(algorithm, signed.as_bytes(), &signature).map_err(Rejection::Signature)?;
 
     let anchor = trusted_by(&end, leaf, rest, trusted, now)?;
     attributes(&protected, now)?;
     let payload: Payload = json::parse(&decoded(&envelope.payload)?, MAX_ENVELOPE, &["targetArtifact"])?;
     match payload.target_artifact.digest == subject.to_string() {
         true => Ok(anchor),
-        false => Err(Rejected::Subject(payload.target_artifact.digest.chars().take(150).collect())),
+        false => Err(Rejection::Subject(payload.target_artifact.digest.chars().take(150).collect())),
     }
 }
 
@@ -118,7 +118,7 @@ fn trusted_by<'a>(
     rest: &[CertificateDer<'_>],
     trusted: &'a [Certificate],
     now: UnixTime,
-) -> Result<&'a Certificate, Rejected> {
+) -> Result<&'a Certificate, Rejection> {
     let valid = |anchor: &CertificateDer<'_>| {
         let anchor = webpki::anchor_from_trusted_cert(anchor)?;
         let usage = KeyUsage::required_if_present(CODE_SIGNING);
@@ -134,27 +134,27 @@ fn trusted_by<'a>(
             Err(error) => reason = Some(error),
         }
     }
-    Err(reason.map_or(Rejected::Key, Rejected::Certificate))
+    Err(reason.map_or(Rejection::Key, Rejection::Certificate))
 }
 
-fn attributes(protected: &Protected, now: UnixTime) -> Result<(), Rejected> {
+fn attributes(protected: &Protected, now: UnixTime) -> Result<(), Rejection> {
     if protected.cty != PAYLOAD {
-        return Err(Rejected::Purpose(protected.cty.chars().take(150).collect()));
+        return Err(Rejection::Purpose(protected.cty.chars().take(150).collect()));
     }
     let unknown = protected.crit.iter().find(|critical| !UNDERSTOOD.contains(&&critical[..]));
     if let Some(unknown) = unknown {
         let unknown: String = unknown.chars().take(150).collect();
-        return Err(Rejected::Malformed(format!("it has the unknown critical attribute {unknown:?}")));
+        return Err(Rejection::Malformed(format!("it has the unknown critical attribute {unknown:?}")));
     }
     if protected.scheme != SCHEME {
         let scheme: String = protected.scheme.chars().take(150).collect();
-        return Err(Rejected::Malformed(format!("unsupported signing scheme {scheme:?} (supported: {SCHEME:?})")));
+        return Err(Rejection::Malformed(format!("unsupported signing scheme {scheme:?} (supported: {SCHEME:?})")));
     }
     let Some(expiry) = &protected.expiry else { return Ok(()) };
     match Time::from_rfc3339(expiry).map(|time| time.seconds) {
         Some(end) if i64::try_from(now.as_secs()).is_ok_and(|now| now < end) => Ok(()),
-        Some(_) => Err(Rejected::Expired(expiry.chars().take(40).collect())),
-        None => Err(Rejected::Malformed("its expiry is not a time".into())),
+        Some(_) => Err(Rejection::Expired(expiry.chars().take(40).collect())),
+        None => Err(Rejection::Malformed("its expiry is not a time".into())),
     }
 }
 
@@ -162,8 +162,8 @@ fn attributes(protected: &Protected, now: UnixTime) -> Result<(), Rejected> {
 fn algorithm(
     name: &str,
     signature: Vec<u8>,
-) -> Result<(&'static dyn SignatureVerificationAlgorithm, Vec<u8>), Rejected> {
-    let malformed = || Rejected::Malformed("its signature has the wrong length for its algorithm".into());
+) -> Result<(&'static dyn SignatureVerificationAlgorithm, Vec<u8>), Rejection> {
+    let malformed = || Rejection::Malformed("its signature has the wrong length for its algorithm".into());
     Ok(match name {
         "PS256" => (RSA_PSS_2048_8192_SHA256_LEGACY_KEY, signature),
         "PS384" => (RSA_PSS_2048_8192_SHA384_LEGACY_KEY, signature),
@@ -172,7 +172,7 @@ fn algorithm(
         "ES384" => (ECDSA_P384_SHA384, der(&signature, 48).ok_or_else(malformed)?),
         other => {
             let other: String = other.chars().take(40).collect();
-            return Err(Rejected::Malformed(format!(
+            return Err(Rejection::Malformed(format!(
                 "unsupported algorithm {other:?} (supported: PS256 to PS512, ES256, ES384)"
             )));
         }
@@ -199,8 +199,8 @@ fn der(signature: &[u8], length: usize) -> Option<Vec<u8>> {
     Some(der)
 }
 
-fn decoded(base64: &str) -> Result<Vec<u8>, Rejected> {
-    URL_SAFE_NO_PAD.decode(base64).map_err(|_| Rejected::Malformed("it is not base64".into()))
+fn decoded(base64: &str) -> Result<Vec<u8>, Rejection> {
+    URL_SAFE_NO_PAD.decode(base64).map_err(|_| Rejection::Malformed("it is not base64".into()))
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ enum State {
         head: Vec<u8>,
         plain: PlainCheck,
     },
-    Gzip(Box<MultiGzDecoder<Passing>>),
-    Zstd(Box<ZstdDecoder<'static, Passing>>),
+    Gzip(Box<MultiGzDecoder<CheckWriter>>),
+    Zstd(Box<ZstdDecoder<'static, CheckWriter>>),
     Plain(PlainCheck),
     Ended(Ended),
 }
@@ -37,9 +37,9 @@ pub(super) struct Ended {
 }
 
 /// A writer that never fails.
-pub(super) struct Passing(Option<PlainCheck>);
+pub(super) struct CheckWriter(Option<PlainCheck>);
 
-impl Write for Passing {
+impl Write for CheckWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if let Some(plain) = &mut self.0 {
             plain.push(bytes);
@@ -52,7 +52,7 @@ impl Write for Passing {
     }
 }
 
-impl Passing {
+impl CheckWriter {
     fn take(&mut self) -> Option<PlainCheck> {
         self.0.take()
     }
@@ -84,8 +84,8 @@ impl Straight {
         let State::Unknown { head, plain } = &mut self.state else { return };
         let (head, plain) = (std::mem::take(head), plain.take());
         self.state = match format(&head) {
-            Format::Gzip => State::Gzip(Box::new(MultiGzDecoder::new(Passing(Some(plain))))),
-            Format::Zstd => match ZstdDecoder::new(Passing(None)) {
+            Format::Gzip => State::Gzip(Box::new(MultiGzDecoder::new(CheckWriter(Some(plain))))),
+            Format::Zstd => match ZstdDecoder::new(CheckWriter(None)) {
                 Ok(mut decoder) => {
                     decoder.get_mut().0 = Some(plain);
                     State::Zstd(Box::new(decoder))

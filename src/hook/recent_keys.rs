@@ -11,16 +11,16 @@ const MEMORY: Duration = Duration::from_secs(600);
 
 /// Recently added keys.
 #[derive(Default)]
-pub struct Remembered {
+pub struct RecentKeys {
     /// The keys, with the times when they were added.
     known: BTreeMap<String, Instant>,
     /// The keys in the order in which they were added. May include forgotten ones.
     order: VecDeque<(Instant, String)>,
 }
 
-crate::opaque_debug!(Remembered);
+crate::opaque_debug!(RecentKeys);
 
-impl Remembered {
+impl RecentKeys {
     /// Whether `key` was added and not yet forgotten at `now`.
     pub fn knows(&mut self, key: &str, now: Instant) -> bool {
         while let Some((at, _)) = self.order.front()
@@ -60,29 +60,29 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_in_number_and_time() {
-        let mut remembered = Remembered::default();
+        let mut recent_keys = RecentKeys::default();
         let now = Instant::now();
         for n in 0..3 * REMEMBERED {
-            remembered.add(n.to_string(), now);
+            recent_keys.add(n.to_string(), now);
         }
-        assert!(remembered.order.len() <= REMEMBERED + 1 && remembered.known.len() == remembered.order.len());
+        assert!(recent_keys.order.len() <= REMEMBERED + 1 && recent_keys.known.len() == recent_keys.order.len());
         let last = (3 * REMEMBERED - 1).to_string();
-        assert!(remembered.knows(&last, now));
-        assert!(!remembered.knows(&last, now + MEMORY * 2));
+        assert!(recent_keys.knows(&last, now));
+        assert!(!recent_keys.knows(&last, now + MEMORY * 2));
     }
     #[test]
     fn what_is_forgotten_can_happen_again() {
-        let mut remembered = Remembered::default();
+        let mut recent_keys = RecentKeys::default();
         let now = Instant::now();
         for name in ["a 1", "a 2", "ab 1", "b 1"] {
-            remembered.add(name.into(), now);
+            recent_keys.add(name.into(), now);
         }
-        remembered.forget("a ");
+        recent_keys.forget("a ");
         let known =
-            |remembered: &mut Remembered, at| ["a 1", "a 2", "ab 1", "b 1"].map(|name| remembered.knows(name, at));
-        assert_eq!(known(&mut remembered, now), [false, false, true, true]);
+            |recent_keys: &mut RecentKeys, at| ["a 1", "a 2", "ab 1", "b 1"].map(|name| recent_keys.knows(name, at));
+        assert_eq!(known(&mut recent_keys, now), [false, false, true, true]);
         // When it is added a second time, its time starts again.
-        remembered.add("a 1".into(), now + MEMORY);
-        assert_eq!(known(&mut remembered, now + MEMORY + Duration::from_secs(1)), [true, false, false, false]);
+        recent_keys.add("a 1".into(), now + MEMORY);
+        assert_eq!(known(&mut recent_keys, now + MEMORY + Duration::from_secs(1)), [true, false, false, false]);
     }
 }
