@@ -25,7 +25,7 @@ pub enum Copied {
 
 impl Destination {
     /// Copies a blob from `source`, checking its size and digest. `sent` receives the number of
-    /// bytes of each chunk.
+    /// bytes of each chunk. What a registry sent is read once more if it is something else.
     ///
     /// # Errors
     /// If the source does not have the blob, its bytes do not match the descriptor, or the
@@ -35,6 +35,27 @@ impl Destination {
         blob: &Descriptor,
         source: &Source,
         sent: &(dyn Fn(u64) + Sync),
+    ) -> Result<Copied, StoreError> {
+        match self.copy_once(blob, source, sent, false).await {
+            // It may have been damaged on the way, or by a cache.
+            Err(error) if source.is_remote() && error.is_other_content() => {
+                let copied = self.copy_once(blob, source, sent, true).await;
+                copied.map_err(|error| match error.is_other_content() {
+                    true => StoreError::Twice(Box::new(error)),
+                    false => error,
+                })
+            }
+            copied => copied,
+        }
+    }
+
+    /// Copies a blob, with `anew` past caches before the source.
+    async fn copy_once(
+        &self,
+        blob: &Descriptor,
+        source: &Source,
+        sent: &(dyn Fn(u64) + Sync),
+        anew: bool,
     ) -> Result<Copied, StoreError> {
         match self {
             Destination::Registry(here) => {
@@ -47,14 +68,14 @@ impl Destination {
                 {
                     return Ok(Copied::Mounted);
                 }
-                upload(here, blob, source, sent).await.map(|()| Copied::Sent)
+                upload(here, blob, source, sent, anew).await.map(|()| Copied::Sent)
             }
             Destination::Layout(layout) => {
                 let wanted = blob.clone();
                 if local(layout, move |layout| layout.blob(&wanted)).await.is_ok() {
                     return Ok(Copied::There);
                 }
-                let mut content = source.blob(blob, false).await?;
+                let mut content = source.blob(blob, anew).await?;
                 let (chunks, received) = mpsc::channel::<Option<Bytes>>(CHUNKS);
                 let wanted = blob.clone();
                 let writing = local(layout, move |layout| layout.write_chunks(&wanted, Received(received, false)));
@@ -105,10 +126,11 @@ async fn upload(
     blob: &Descriptor,
     source: &Source,
     sent: &(dyn Fn(u64) + Sync),
+    anew: bool,
 ) -> Result<(), StoreError> {
     let mut begun = 0;
     loop {
-        let content = source.blob(blob, false).await?;
+        let content = source.blob(blob, anew).await?;
         begun += 1;
         let error = match send(here, blob, content, begun > 1, sent).await {
             Ok(Uploaded::Done) => return Ok(()),

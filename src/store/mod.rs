@@ -62,6 +62,9 @@ pub enum StoreError {
     Thread,
     #[error(transparent)]
     Memory(#[from] OverBudget),
+    /// Both times the content of a registry was not what was asked for.
+    #[error("it was read twice")]
+    Twice(#[source] Box<StoreError>),
 }
 
 impl StoreError {
@@ -79,13 +82,22 @@ impl StoreError {
         self.is_not_found() || matches!(self, StoreError::Local(LayoutError::Size { .. } | LayoutError::Damaged { .. }))
     }
 
+    /// The content is something else than what was to be copied.
+    pub(crate) fn is_other_content(&self) -> bool {
+        match self {
+            StoreError::Registry(error) => error.is_other_content(),
+            StoreError::Local(error) => matches!(error, LayoutError::Content { .. }),
+            _ => false,
+        }
+    }
+
     /// Whether the operation may succeed later.
     pub fn is_transient(&self) -> bool {
         match self {
             StoreError::Registry(error) => error.is_transient(),
             // Whether a full disk, for example, will soon have space again is unknown.
             StoreError::Local(_) | StoreError::Read { .. } | StoreError::Thread => true,
-            StoreError::Range { .. } | StoreError::Memory(_) => false,
+            StoreError::Range { .. } | StoreError::Memory(_) | StoreError::Twice(_) => false,
         }
     }
 

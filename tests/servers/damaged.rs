@@ -102,3 +102,25 @@ async fn what_stays_damaged_is_broken_and_was_read_twice() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_copied_is_read_once_more_too() {
+    let (registry, layers) = image().await;
+    let copy = async |from: &Faulty, to: &str| {
+        let (sandbox, from) = (Sandbox::new(), format!("{}/a/b:v1", from.host()));
+        let mut command = sandbox.command(&["copy", "--progress=none", &from, to]);
+        tokio::task::spawn_blocking(move || shown(&mut command)).await.unwrap()
+    };
+    let other = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let name = format!("{}/c/d:v1", other.host());
+    for to in ["oci:copy:v1", &name] {
+        let text = copy(&damaging(&registry, None).await, to).await;
+        assert!(text.ends_with("--- status 0 ---"), "{to}: {text}");
+    }
+    assert!(layers.iter().all(|layer| other.blob(layer) == registry.blob(layer)));
+    let another = format!("{}/e/f:v1", Faulty::honest(Nature::default()).await.host());
+    for to in ["oci:copy:v1", &another] {
+        let text = copy(&damaging(&registry, Some(layers[0])).await, to).await;
+        assert!(text.contains(": it was read twice: ") && text.ends_with("--- status 1 ---"), "{to}: {text}");
+    }
+}

@@ -245,6 +245,7 @@ pub(crate) fn store_hint(error: &StoreError) -> Option<String> {
         | StoreError::Read { .. }
         | StoreError::Range { .. }
         | StoreError::Thread
-        | StoreError::Memory(_) => None,
+        | StoreError::Memory(_)
+        | StoreError::Twice(_) => None,
     }
 }

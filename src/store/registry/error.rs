@@ -307,6 +307,7 @@ impl RegistryError {
         matches!(
             self,
             RegistryError::Digest { .. }
+                | RegistryError::Blob { .. }
                 | RegistryError::Size { .. }
                 | RegistryError::TooLarge { .. }
                 | RegistryError::BlobTooLarge { .. }
