@@ -5,7 +5,7 @@ RANGE = 8 << 20
 
 
 class Started:
-    """What one start took.
+    """The measurements of a start.
 
     Seconds until READY and from there to DONE, bytes over the link until READY and in all, seconds until the image was
     mounted, and the time of READY in seconds since 1970.
@@ -38,7 +38,7 @@ def contain(bundle, link, began, before, to_end=True):
 
 
 def lazy(ociseek, link, image, scratch, cache, *options, to_end=True):
-    """Mounts the image, then runs it; its bytes come when they are read."""
+    """Mounts the image, then runs it; its bytes are fetched when they are read."""
     bundle = f'{scratch}/bundle'
     before, began = link.received(), time.monotonic()
     subprocess.run([ociseek, 'bundle', '--detach', '--plain-http', '--cache-dir', cache, *options,
@@ -68,7 +68,7 @@ def unpacker(folder, stdin):
 
 
 def whole(_ociseek, link, image, scratch, config):
-    """As docker and containerd do it: three downloads at a time, layers unpacked in their order when they are there."""
+    """Pulls as docker and containerd do: three downloads at a time, and layers unpacked in order as they arrive."""
     before, began = link.received(), time.monotonic()
     found = layers(link, image)
     with futures.ThreadPoolExecutor(3) as pool:
@@ -82,7 +82,7 @@ def whole(_ociseek, link, image, scratch, config):
 
 
 def parallel(_ociseek, link, image, scratch, config):
-    """The tuned full pull: all layers at once, each by four ranges at a time, unpacked while it comes."""
+    """The tuned full pull: all layers at once, each in four ranges at a time, unpacked as it arrives."""
     before, began = link.received(), time.monotonic()
     found = layers(link, image)
 

@@ -1,4 +1,4 @@
-"""eStargz images: the layers of a layout converted by estargz' own library (peers/estargz)."""
+"""eStargz images: the layers of a layout converted by the estargz library (peers/estargz)."""
 import concurrent.futures as futures, hashlib, json, os, shutil, subprocess
 
 TOC = 'containerd.io/snapshot/stargz/toc.digest'
@@ -12,7 +12,7 @@ def recorded_files(record):
 
 
 def converted(program, source, target, files=()):
-    """Writes the image v1 of the layout `source` as eStargz into `target`, these files first; nothing if it is there.
+    """Writes the image v1 of the layout `source` as eStargz into `target`, with these files first, unless it exists.
 
     An image that was made with other files is made again.
     """

@@ -14,7 +14,7 @@ def inside(*args, **options):
 
 
 class Link:
-    """Used with `with`; afterwards nothing of it is left."""
+    """A context manager, which removes everything at the end."""
 
     def __init__(self, storage):
         self.storage, self.registry, self.host = storage, None, f'{ITS}:{PORT}'
@@ -47,14 +47,14 @@ class Link:
         self.remove()
 
     def limit(self, megabits):
-        """From now on the registry sends no more than this."""
-        # The bucket holds what the link carries in 8 ms: it is not filled more often than every 4 ms.
+        """Limits the speed of the registry from now on."""
+        # The bucket holds what the link carries in 8 ms, because the kernel may refill it only every 4 ms.
         burst = f'{max(megabits, 128)}kb'
         inside('tc', 'qdisc', 'replace', 'dev', THERE, 'root', 'tbf', 'rate', f'{megabits}mbit', 'burst', burst,
                'latency', '100ms')
 
     def received(self):
-        """Bytes that came over the link so far, headers and all."""
+        """The bytes that the link has carried so far, with headers."""
         with open(f'/sys/class/net/{HERE}/statistics/rx_bytes') as file:
             return int(file.read())
 

@@ -1,4 +1,4 @@
-"""The images of the boot benchmarks in their registry: as they are, and with what each arm wants."""
+"""The images of the boot benchmarks in their registry: unchanged, and in the form that each arm needs."""
 import hashlib, os, shutil, subprocess
 import arms, estargz
 
@@ -57,7 +57,7 @@ def ours(ociseek, link, name):
 
 
 def theirs(ociseek, link, name, record, programs):
-    """Pushes an image as soci-snapshotter and stargz-snapshotter want it, without the record and with it."""
+    """Pushes an image in the forms of soci-snapshotter and stargz-snapshotter, without and with the recorded start."""
     for repository, options in {f'{name}-soci': (), f'{name}-soci-start': ('--profile', record)}.items():
         subprocess.run([ociseek, 'convert', '--quiet', '--plain-http', '--min-layer-size', '0', *options,
                         f'oci:{BOOT}/{name}:v1', f'{link.host}/{repository}:v1'],

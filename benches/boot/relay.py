@@ -1,11 +1,11 @@
-"""Latency before a registry: the program peers/relay, which also notes each request that passes."""
+"""Latency before a registry: the program peers/relay, which also logs each request."""
 import json, os, socket, subprocess, time, urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def built(folder):
-    """Builds the Go programs of `peers`; the folder that has them."""
+    """Builds the Go programs of `peers` and returns their folder."""
     os.makedirs(folder, exist_ok=True)
     programs = ('relay', 'pull', 'stargz', 'estargz')
     subprocess.run(['go', 'build', '-o', folder + '/', *(f'./{name}' for name in programs)], check=True,
@@ -14,7 +14,7 @@ def built(folder):
 
 
 class Relay:
-    """A link with some milliseconds of latency for a round trip. Used with `with`."""
+    """A link with some milliseconds of latency for a round trip. A context manager."""
 
     def __init__(self, program, link, log, milliseconds):
         self.program, self.link, self.log, self.milliseconds = program, link, log, milliseconds
@@ -40,7 +40,7 @@ class Relay:
         return self.link.received()
 
     def requests(self, since, until):
-        """What was asked for in that time (seconds since 1970), in order."""
+        """The requests in that period (seconds since 1970), in order."""
         with open(self.log) as file:
             found = [json.loads(line) for line in file if line.endswith('\n')]
         return sorted((of for of in found if since <= of['asked'] <= until), key=lambda of: of['asked'])

@@ -1,4 +1,4 @@
-"""containerd with soci-snapshotter or stargz-snapshotter: their images mounted lazily, and started as ours are."""
+"""containerd with soci-snapshotter or stargz-snapshotter: mounts their images lazily and starts them like ours."""
 import os, shutil, subprocess, time
 import arms
 
@@ -37,7 +37,7 @@ SOCI = '''no_prometheus = true
 
 
 class Snapshotter:
-    """A snapshotter and its containerd, both with nothing on their disks. Used with `with`."""
+    """A snapshotter and its containerd, both with empty disks. A context manager."""
 
     def __init__(self, kind, programs, folder, prefetch=False):
         self.kind, self.programs, self.folder, self.prefetch = kind, programs, folder, prefetch

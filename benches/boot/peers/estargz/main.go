@@ -22,7 +22,7 @@ func main() {
 	defer os.Remove(tar.Name())
 	var options []estargz.Option
 	if len(os.Args) == 4 {
-		// Each layer is given the files of the whole image.
+		// Each layer gets the list of the whole image.
 		var elsewhere []string
 		options = append(options, estargz.WithPrioritizedFiles(lines(os.Args[3])),
 			estargz.WithAllowPrioritizeNotFound(&elsewhere))

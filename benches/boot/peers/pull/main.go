@@ -1,5 +1,5 @@
 // pull ADDRESS IMAGE TARGET: pulls an image with the snapshotter `lazy` of the containerd at ADDRESS, as its CRI plugin
-// does, and mounts it writable at TARGET. One process, so that no arm pays for starting a second one.
+// does, and mounts it writable at TARGET. It is one process, so no arm pays for starting a second one.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	daemon, err := client.New(address)
 	must(err)
 	ctx := namespaces.WithNamespace(context.Background(), "default")
-	// The lease keeps what it finds until the daemon's folder is removed.
+	// The lease keeps the content until the daemon's folder is removed.
 	ctx, _, err = daemon.WithLease(ctx)
 	must(err)
 	hosts := docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchAllHosts))

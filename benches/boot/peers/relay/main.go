@@ -1,6 +1,6 @@
-// relay LISTEN UPSTREAM LOG DELAY: passes TCP connections on, as a link with that much latency each way would (a
-// duration such as 10ms). A new connection costs a round trip before anything arrives. Each HTTP/1.1 request is one
-// line of JSON in LOG, written when its answer has ended.
+// relay LISTEN UPSTREAM LOG DELAY: forwards TCP connections like a link with this latency in each direction (a duration
+// such as 10ms). A new connection takes a round trip before any data arrives. Each HTTP/1.1 request is logged in LOG as
+// a line of JSON, when its response is complete.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Request is what passed of one request; times are seconds since 1970, at the client's side of the relay.
+// Request is the log entry of a request. Times are in seconds since 1970, measured on the client's side of the relay.
 type Request struct {
 	Connection int64   `json:"connection"`
 	Asked      float64 `json:"asked"`
@@ -29,7 +29,7 @@ type Request struct {
 	Whole      bool    `json:"whole"`
 }
 
-// Piece is a read from one side, and when the other side is given it.
+// Piece is the data of a read from one side, and the time when the other side gets it.
 type Piece struct {
 	due   time.Time
 	bytes []byte
@@ -85,10 +85,10 @@ func serve(client net.Conn, upstream string, number int64, delay time.Duration) 
 	<-watched
 }
 
-// pass copies from one side to the other, no piece before `open`, each later by `delay`. The watchers see what came
-// and what went.
+// pass copies from one side to the other: no piece before `open`, and each piece delayed by `delay`. The watchers see
+// the pieces as they arrive and as they leave.
 func pass(from, to net.Conn, open time.Time, delay time.Duration, came, went func([]byte) (int, error)) {
-	// So many pieces are under way at 1 Gbit/s if they are small.
+	// The number of pieces on their way at 1 Gbit/s, if they are small.
 	pieces := make(chan Piece, 4096)
 	stop := make(chan struct{})
 	go func() {
@@ -132,7 +132,7 @@ func pass(from, to net.Conn, open time.Time, delay time.Duration, came, went fun
 	}
 }
 
-// The watchers read to the end whatever comes, so that what they watch never waits for them for long.
+// The watchers always read to the end, so the connections that they watch never wait long for them.
 func watchRequests(from io.Reader, requests chan<- *http.Request, times chan<- time.Time) {
 	defer close(requests)
 	reader := bufio.NewReader(from)
