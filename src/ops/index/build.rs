@@ -45,7 +45,8 @@ pub(in crate::ops) async fn ztocs(
         documents.contains(&(layer.digest, layer.size)) && layers.document(layer).is_none()
     };
     let missing = unread.iter().filter(|layer| lacks_document(&layers, layer)).cloned().collect();
-    reuse_documents(&mut layers, missing, supply, options, progress).await;
+    // Boxed, as in `index`.
+    Box::pin(reuse_documents(&mut layers, missing, supply, options, progress)).await;
     // Reading a layer for its document gives the ztoc too.
     let (mut unread, reusable): (Vec<_>, Vec<_>) = unread.into_iter().partition(|layer| lacks_document(&layers, layer));
     let mut no_ztoc = Vec::new();
@@ -65,7 +66,7 @@ pub(in crate::ops) async fn ztocs(
             None => no_ztoc.push(layer),
         }
     }
-    unread.extend(reuse(&mut layers, no_ztoc, supply, options, progress).await);
+    unread.extend(Box::pin(reuse(&mut layers, no_ztoc, supply, options, progress)).await);
     documents.retain(|blob| layers.document_of(blob).is_none());
     sort(&mut unread, options);
     announce(&unread);

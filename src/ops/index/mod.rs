@@ -122,7 +122,8 @@ pub async fn index(
     progress: &Arc<dyn Progress>,
 ) -> Result<IndexedImage, IndexError> {
     let image = resolve(source, root, options.wanted(), progress).await?;
-    Ok(index_keeping(source, image, destination, cache, options, progress).await?.0)
+    // Boxed: in a debug build it takes much of the stack of whoever waits for it.
+    Ok(Box::pin(index_keeping(source, image, destination, cache, options, progress)).await?.0)
 }
 
 /// As [`index`], for an image that was resolved with [`IndexOptions::wanted`]. Also returns the built
@@ -140,7 +141,7 @@ pub(in crate::ops) async fn index_keeping(
     let wanted = plans.wanted();
     let supply = plans.supply(digest, &artifacts, source, destination, cache, options);
     let announce = |unread: &[Descriptor]| plans.announce(unread, &**progress);
-    let layers = build::ztocs(wanted, None, &supply, options, announce, progress).await?;
+    let layers = Box::pin(build::ztocs(wanted, None, &supply, options, announce, progress)).await?;
     gate::check(&plans.each, &layers, options).map_err(Box::new)?;
 
     let mut done = IndexedImage {
@@ -157,7 +158,7 @@ pub(in crate::ops) async fn index_keeping(
         if options.deadline.is_some() {
             plan.renew(destination, cache, options).await?;
         }
-        let (manifest, written) = publisher.publish(plan).await?;
+        let (manifest, written) = Box::pin(publisher.publish(plan)).await?;
         done.bytes_written += written;
         for layer in manifest.left() {
             if !done.left.iter().any(|left| left.digest == layer.digest) {
