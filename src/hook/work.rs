@@ -218,7 +218,8 @@ impl<'a> Place<'a> {
             resolved: Some(image),
             is_unattended: true,
         };
-        let made = make(subject, Some(&self.destination), versions, cache.as_ref(), &self.options, progress).await?;
+        let work = make(subject, Some(&self.destination), versions, cache.as_ref(), &self.options, progress);
+        let made = Box::pin(work).await?;
         let VersionsResult { index, enabled, failed } = made;
         if let Some(index) = &index {
             products.bytes_read += index.bytes_read;

@@ -138,7 +138,7 @@ pub async fn open(
 ) -> Result<RootFs, OpenImageError> {
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
     let source = &source.keeping(&caches.ztocs);
-    let mut found = discover::discover(source, root, platform, index, true, progress).await?;
+    let mut found = Box::pin(discover::discover(source, root, platform, index, true, progress)).await?;
     let chosen_fine = found.chosen_fine;
     if options.soci_only {
         found.chosen_fine = None;

@@ -170,7 +170,8 @@ pub async fn make(
             Some(resolved) => resolved,
             None => resolve(&from.source, &from.root, options.wanted(), progress).await?,
         };
-        let (done, layers) = index_keeping(&from.source, resolved, destination, cache, options, progress).await?;
+        let indexing = index_keeping(&from.source, resolved, destination, cache, options, progress);
+        let (done, layers) = Box::pin(indexing).await?;
         (index, built) = (Some(done), Some(layers));
     }
     let Some(tag) = tag else { return Ok(VersionsResult { index, enabled: None, failed: None }) };
@@ -181,7 +182,7 @@ pub async fn make(
         let guard = is_unattended.then(|| versions.guard(own));
         let to =
             ConvertDestination { destination: destination.cloned(), tag: Some(tag.clone()), replace_tag: false, guard };
-        match convert_built(&from, &to, cache, built, options, progress).await {
+        match Box::pin(convert_built(&from, &to, cache, built, options, progress)).await {
             Ok(converted) => EnabledResult::Converted(Box::new(converted)),
             Err(ConvertError::NothingToIndex { layers }) => EnabledResult::NothingToIndex { layers },
             Err(ConvertError::OutOfTime { left }) => EnabledResult::OutOfTime { left },

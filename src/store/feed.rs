@@ -102,7 +102,8 @@ pub async fn feed<T: Send + 'static, E: Send + 'static>(
     let waiting = (WAITING_IN_ALL / side_by_side.max(1)).clamp(1, MOST_WAITING);
     let (batches, received) = channel(waiting);
     let thread = spawn_blocking(move || work(Batches(received)));
-    send(blob, batches, on_chunk).await?;
+    // On the heap, once for each blob, for the sake of every future that reads one.
+    Box::pin(send(blob, batches, on_chunk)).await?;
     match thread.await {
         Ok(result) => result.map_err(FeedError::Work),
         Err(_) => Err(FeedError::Lost),

@@ -104,7 +104,7 @@ pub(in crate::ops) async fn convert_built(
         let platform = String::new();
         progress.report(ProgressEvent::Image { manifest: loaded.root, platform, layers: unread.len(), bytes });
     };
-    let layers = ztocs(wanted, built, &supply, options, announce, progress).await?;
+    let layers = Box::pin(ztocs(wanted, built, &supply, options, announce, progress)).await?;
 
     let mut seen = BTreeSet::new();
     let mut indexed = Vec::with_capacity(targets.len());

@@ -137,7 +137,7 @@ pub(in crate::ops) async fn index_keeping(
     progress: &Arc<dyn Progress>,
 ) -> Result<(IndexedImage, Layers), IndexError> {
     let ResolvedImage { digest, manifests, artifacts } = image;
-    let mut plans = Plans::make(manifests, destination, cache, options).await?;
+    let mut plans = Box::pin(Plans::make(manifests, destination, cache, options)).await?;
     let wanted = plans.wanted();
     let supply = plans.supply(digest, &artifacts, source, destination, cache, options);
     let announce = |unread: &[Descriptor]| plans.announce(unread, &**progress);

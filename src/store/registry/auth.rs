@@ -164,7 +164,7 @@ impl Authorizer {
         if slot.header.as_ref().is_none_or(due) {
             let challenge = slot.challenge.clone().or_else(|| self.last().clone());
             if let Some(challenge) = challenge {
-                self.fill(&mut slot, http, base, scope, challenge).await?;
+                Box::pin(self.fill(&mut slot, http, base, scope, challenge)).await?;
             }
         }
         let generation = Generation(slot.generation);
@@ -194,7 +194,7 @@ impl Authorizer {
         *self.last() = Some(challenge.clone().without_scope());
         let before = slot.header.take();
         self.forget_stale(&scope.repository).await;
-        self.fill(&mut slot, http, base, scope, challenge).await?;
+        Box::pin(self.fill(&mut slot, http, base, scope, challenge)).await?;
         // A refused password stays refused, but a token may have expired.
         Ok(match (&before, &slot.header) {
             (_, None) => false,

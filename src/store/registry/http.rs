@@ -267,7 +267,8 @@ impl Http {
     ) -> Result<Response, RegistryError> {
         let mut trail = Trail::new(request, authorization.as_ref(), &line);
         self.common.requests.fetch_add(1, Ordering::Relaxed);
-        match self.send(request, authorization, line, &mut trail).await {
+        // On the heap: each future that sends requests would otherwise hold several of these, on the stack of its thread.
+        match Box::pin(self.send(request, authorization, line, &mut trail)).await {
             Ok((inner, line, context)) => {
                 trail.status = Some(inner.status().as_u16());
                 self.pass_on_warnings(&line, inner.headers());
