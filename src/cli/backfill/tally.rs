@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
 
 use crate::cli::shared::progress::{TICK, Ticker};
-use crate::cli::shared::screen::set_bars;
+use crate::cli::shared::screen::{new_bars, set_bars};
 use crate::cli::shared::size::{about, human};
 use crate::cli::shared::talk::{ProgressStyle, TalkArgs};
 use crate::lock::Hold;
@@ -61,7 +61,7 @@ impl Tally {
                 let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
                 // The spaces at the end leave room for the ^C that a terminal echoes.
                 let style = BarStyle::with_template("[{bar:20}] {msg}   ").unwrap_or_else(|_| BarStyle::default_bar());
-                Shown::Bar { all: MultiProgress::new(), bar: bar.with_style(style.progress_chars("=> ")) }
+                Shown::Bar { all: new_bars(), bar: bar.with_style(style.progress_chars("=> ")) }
             }
             ProgressStyle::Auto | ProgressStyle::Plain => {
                 let shared = Arc::clone(&state);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle as BarStyle};
 
 use super::quote::quoted;
-use super::screen::set_bars;
+use super::screen::{new_bars, set_bars};
 use super::size::{about, duration, human, rate};
 use super::talk::{ProgressStyle, TalkArgs};
 use super::terminal::{Style, complain, safe};
@@ -142,7 +142,7 @@ struct BarsState {
 
 impl Bars {
     fn new() -> Bars {
-        Bars { all: MultiProgress::new(), state: Mutex::default() }
+        Bars { all: new_bars(), state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, BarsState> {
