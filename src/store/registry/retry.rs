@@ -27,15 +27,15 @@ pub(super) struct Retry {
     tries: u32,
     /// The waits between tries, except while it could not be connected to.
     waited: Duration,
-    /// The part of them that the registry requested.
-    told: Duration,
+    /// The longest wait that the registry requested.
+    requested: Duration,
     /// When the first try failed.
     since: Option<Instant>,
 }
 
 impl Retry {
     pub(super) fn new(http: &Arc<Http>) -> Retry {
-        Retry { http: Arc::clone(http), tries: 0, waited: Duration::ZERO, told: Duration::ZERO, since: None }
+        Retry { http: Arc::clone(http), tries: 0, waited: Duration::ZERO, requested: Duration::ZERO, since: None }
     }
 
     /// Call this after a failed try. Returns when it is time for the next one, or the error if
@@ -46,8 +46,9 @@ impl Retry {
             return Err(error);
         }
         let now = Instant::now();
-        // The registry may request longer waits than it is retried for otherwise.
-        let failing = (now - *self.since.get_or_insert(now)).saturating_sub(self.told);
+        // The registry may request a longer wait than it is retried for otherwise. Short ones that it
+        // requests each time do not make it endless.
+        let failing = (now - *self.since.get_or_insert(now)).saturating_sub(self.requested);
         let is_lost = error.is_connect();
         // Without a time limit a caller waits for the response, such as the reader of a mounted
         // file.
@@ -64,9 +65,7 @@ impl Retry {
         if !is_lost {
             self.waited += wait;
         }
-        if error.retry_after().is_some() {
-            self.told += wait;
-        }
+        self.requested = self.requested.max(error.retry_after().unwrap_or_default());
         debug!(
             name: "retry", target: TARGET,
             registry = error.host(),
@@ -128,7 +127,7 @@ impl Retry {
     pub(super) fn progressed(&mut self) {
         self.tries = 0;
         self.waited = Duration::ZERO;
-        self.told = Duration::ZERO;
+        self.requested = Duration::ZERO;
         self.since = None;
     }
 
@@ -189,8 +188,8 @@ mod tests {
             let mut retry = retry(Duration::from_secs(90));
             // The outage before the pause began 90 s ago.
             retry.http.outages().failed("r.example", Instant::now() - Duration::from_secs(59));
-            retry.told = Duration::from_secs(59);
-            retry.waited = retry.told;
+            retry.requested = Duration::from_secs(59);
+            retry.waited = retry.requested;
             retry.http.outages().connected("r.example", Instant::now());
             retry.again(after).await.unwrap();
         }
@@ -202,11 +201,21 @@ mod tests {
         retry.again(refused()).await.unwrap();
         assert_eq!(retry.waited, Duration::ZERO);
         retry.again(busy(Some(SOON))).await.unwrap();
-        assert!(retry.waited >= SOON && retry.told == retry.waited);
+        assert!(retry.waited >= SOON && retry.requested == SOON);
         // All requested pauses together have a limit.
         retry.waited = Duration::from_secs(90);
         let error = retry.again(busy(Some(SOON))).await.unwrap_err();
         assert!(matches!(error, RegistryError::GaveUp { .. }), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn short_pauses_that_the_registry_requests_each_time_are_given_up_in_time() {
+        let mut retry = retry(Duration::from_secs(59));
+        retry.requested = Duration::from_millis(100);
+        let pause = Duration::from_millis(200);
+        while let Ok(()) = retry.again(busy(Some(pause))).await {
+            assert!(retry.waited < Duration::from_secs(10), "{:?}", retry.waited);
+        }
     }
 
     #[tokio::test]
