@@ -138,10 +138,15 @@ impl Faulty {
         let address = self.address;
         *door = Some(Door::Closed(tokio::spawn(async move {
             let _ = serving.await;
-            let socket = TcpSocket::new_v4().unwrap();
-            socket.set_reuseaddr(true).unwrap();
-            socket.bind(address).unwrap();
-            socket
+            loop {
+                let socket = TcpSocket::new_v4().unwrap();
+                socket.set_reuseaddr(true).unwrap();
+                // A program that another test starts at this moment has the old socket until it runs.
+                if socket.bind(address).is_ok() {
+                    return socket;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
         })));
     }
 
