@@ -122,7 +122,7 @@ pub async fn index(
     progress: &Arc<dyn Progress>,
 ) -> Result<IndexedImage, IndexError> {
     let image = resolve(source, root, options.wanted(), progress).await?;
-    // Boxed: in a debug build it takes much of the stack of whoever waits for it.
+    // Boxed: in a debug build it takes much of the stack of its caller.
     Ok(Box::pin(index_keeping(source, image, destination, cache, options, progress)).await?.0)
 }
 

@@ -119,7 +119,8 @@ pub struct Limits {
     /// The minimum number of tries of a request, if the registry fails or does not respond.
     pub tries: u32,
     /// How long to retry if a registry cannot be connected to, or if it fails in another way after
-    /// enough tries. Waits that the registry requests do not count. None to retry for as long as the caller waits.
+    /// enough tries. The longest wait that the registry requests does not count. None to retry for as
+    /// long as the caller waits.
     pub patience: Option<Duration>,
     /// How many more failures than successes a client may have over all requests before it stops
     /// retrying.

@@ -267,7 +267,8 @@ impl Http {
     ) -> Result<Response, RegistryError> {
         let mut trail = Trail::new(request, authorization.as_ref(), &line);
         self.common.requests.fetch_add(1, Ordering::Relaxed);
-        // On the heap: each future that sends requests would otherwise hold several of these, on the stack of its thread.
+        // On the heap: futures that send requests would otherwise hold several of these, and threads
+        // have them on their stacks.
         match Box::pin(self.send(request, authorization, line, &mut trail)).await {
             Ok((inner, line, context)) => {
                 trail.status = Some(inner.status().as_u16());
