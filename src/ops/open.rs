@@ -137,7 +137,7 @@ pub async fn open(
     progress: &Arc<dyn Progress>,
 ) -> Result<RootFs, OpenImageError> {
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
-    let source = &source.keeping(&caches.ztocs);
+    let source = &source.with_documents_in(&caches.ztocs);
     let mut found = Box::pin(discover::discover(source, root, platform, index, true, progress)).await?;
     let chosen_fine = found.chosen_fine;
     if options.soci_only {

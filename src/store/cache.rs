@@ -4,8 +4,8 @@
 //! document, a ztoc from elsewhere, the head of a fine document from elsewhere, the map of a layer,
 //! and the manifests and configs of images that were read. An entry is a file named by the digest
 //! of its key. It holds the digest of the following bytes, a line of JSON, and the content. It is
-//! written to a temporary file and then renamed, which is atomic, so there are no locks and no
-//! process waits for another. A process that dies leaves at most a temporary file. A damaged entry
+//! written to a temporary file, which is then renamed. Renaming is atomic, so processes need no
+//! locks and never wait for each other. A process that dies leaves at most a temporary file. A damaged entry
 //! does not match its digest and is dropped.
 
 use std::fs::File;

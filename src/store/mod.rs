@@ -29,9 +29,9 @@ mod buffers;
 pub mod cache;
 pub mod copy;
 mod destination;
+mod documents;
 pub mod entries;
 pub mod feed;
-mod kept;
 pub mod layout;
 #[cfg(feature = "registry")]
 pub mod registry;

@@ -119,11 +119,11 @@ impl Repository {
         match self.0 {}
     }
 
-    pub(super) fn keeping(&self, _cache: &ZtocCache) -> Repository {
+    pub(super) fn with_documents_in(&self, _cache: &ZtocCache) -> Repository {
         match self.0 {}
     }
 
-    pub(super) fn kept(&self) -> Option<&ZtocCache> {
+    pub(super) fn document_cache(&self) -> Option<&ZtocCache> {
         match self.0 {}
     }
 

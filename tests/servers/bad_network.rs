@@ -1,7 +1,7 @@
 //! A bad network between the hook and a real registry: in the end every image is indexed, none twice, and the hook
 //! holds no more than at the beginning.
 //!
-//! `OCISEEK_PUSHES` says how many images are pushed (1,000 take an hour or less), `OCISEEK_NETWORK_SEED` by which seed
+//! `OCISEEK_PUSHES` says how many images are pushed (160 took 138 s), `OCISEEK_NETWORK_SEED` by which seed
 //! the network is bad.
 
 use std::collections::BTreeMap;

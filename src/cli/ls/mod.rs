@@ -70,7 +70,7 @@ async fn open_one(named: &Named, args: &LsArgs, number: usize) -> Result<(Descri
     let Named { source, root, caches, progress } = named;
     let read = &args.read;
     let (platform, index) = (read.view.platform.platform.as_ref(), read.view.index.as_ref());
-    let source = &source.keeping(&caches.ztocs);
+    let source = &source.with_documents_in(&caches.ztocs);
     let found = discover(source, root, platform, index, false, progress).await?;
     let layers = found.layers.len();
     let layer = found.layers.get(number).cloned().ok_or(OpenImageError::NoLayer { wanted: number, layers })?;

@@ -1,5 +1,5 @@
-//! Layers whose fine document turns out to be damaged after they were opened. They are opened again by
-//! what else there is, and read by that from then on.
+//! Layers whose fine document turns out to be damaged after they were opened. They are opened again
+//! without it, and read in that other way from then on.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl OnLayer {
     /// What the layer is read by instead of its fine document.
     pub(super) fn replacement(&self) -> Option<OnLayer> {
         let layer = Arc::clone(self.layer.replacement.get()?.as_ref()?);
-        // Its spans are others, so they need another number.
+        // Its spans differ from those of the document, so they need a layer number of their own.
         let id = LayerId(self.id.0 + self.inner.layers.len() as u32);
         Some(OnLayer { inner: Arc::clone(&self.inner), layer, id })
     }
@@ -59,8 +59,8 @@ impl OnLayer {
     async fn replace(&self, error: &ReadError) {
         let Some(open) = self.inner.open_again.get().cloned() else { return };
         let (on, why) = (self.clone(), causes(error));
-        // Opening may read the whole layer. If that takes longer than a read may wait, later ones
-        // have it.
+        // Opening may read the whole layer. If that takes longer than a read may wait, only later
+        // reads benefit.
         let opening = tokio::spawn(async move {
             let opened = on.layer.replacement.get_or_try_init(|| async {
                 let (inner, digest) = (&on.inner, on.layer.digest());

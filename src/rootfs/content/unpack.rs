@@ -41,7 +41,7 @@ impl OnLayer {
         let is_awaited = || !queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         let is_damage = matches!(&fed, Err(FeedError::Work(error)) if error.is_damage());
         if is_damage && inner.source.is_remote() && is_awaited() {
-            // It may have been damaged on the way. The spans that were right are off the queue.
+            // It may have been damaged on the way. The correct spans were taken from the queue.
             inner.counts.retries.add(1);
             fed = self.unpack_once(&queue, 2).await;
         }

@@ -71,7 +71,7 @@ impl Client {
             tags: Arc::clone(&self.shared.tags),
             parts: budget.apart(PARTS),
             budget,
-            kept: None,
+            documents: None,
         })
     }
 
@@ -95,8 +95,8 @@ pub struct Repository {
     pub(super) budget: Budget,
     /// The budget for parts of layers that are fetched in advance.
     pub(super) parts: Budget,
-    /// Where documents are kept that are named by their digest.
-    kept: Option<ZtocCache>,
+    /// The cache for documents that are named by their digest.
+    documents: Option<ZtocCache>,
 }
 
 crate::opaque_debug!(Repository);
@@ -113,12 +113,12 @@ impl Repository {
         Repository { parts: budget.apart(PARTS), budget, ..self.clone() }
     }
 
-    pub(in crate::store) fn keeping(&self, cache: &ZtocCache) -> Repository {
-        Repository { kept: Some(cache.clone()), ..self.clone() }
+    pub(in crate::store) fn with_documents_in(&self, cache: &ZtocCache) -> Repository {
+        Repository { documents: Some(cache.clone()), ..self.clone() }
     }
 
-    pub(in crate::store) fn kept(&self) -> Option<&ZtocCache> {
-        self.kept.as_ref()
+    pub(in crate::store) fn document_cache(&self) -> Option<&ZtocCache> {
+        self.documents.as_ref()
     }
 
     /// The registry as the user named it.

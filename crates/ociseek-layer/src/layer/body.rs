@@ -252,8 +252,8 @@ impl GzipBody {
 }
 
 impl GzipSink {
-    /// Between two calls of the decoder: frees memory that is no longer needed and hands over
-    /// complete spans.
+    /// Frees memory that is no longer needed, and passes on complete spans. Called between two calls
+    /// of the decoder.
     fn settle(&mut self) {
         if self.contents.is_refused() {
             (self.spans, self.fine, self.slices) = (GzipSpans::new(0), None, None);

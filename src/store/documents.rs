@@ -10,24 +10,24 @@ use crate::digest::Digest;
 use crate::image::Descriptor;
 
 impl Source {
-    /// The same source, which keeps documents of registries in `cache`.
+    /// The same source, with `cache` for the documents of registries.
     #[must_use]
-    pub fn keeping(&self, cache: &ZtocCache) -> Source {
+    pub fn with_documents_in(&self, cache: &ZtocCache) -> Source {
         match self {
-            Source::Registry(repository) => Source::Registry(repository.keeping(cache)),
+            Source::Registry(repository) => Source::Registry(repository.with_documents_in(cache)),
             Source::Layout(_) | Source::Archive(_) => self.clone(),
         }
     }
 
-    fn kept(&self) -> Option<&ZtocCache> {
+    fn document_cache(&self) -> Option<&ZtocCache> {
         match self {
-            Source::Registry(repository) => repository.kept(),
+            Source::Registry(repository) => repository.document_cache(),
             Source::Layout(_) | Source::Archive(_) => None,
         }
     }
 
     /// A manifest or image index that another document names, like [`Source::manifest`]. The
-    /// registry is not asked for one that the cache has ([`Source::keeping`]).
+    /// registry is not asked for one that the cache has ([`Source::with_documents_in`]).
     ///
     /// # Errors
     /// As [`Source::manifest`].
@@ -43,7 +43,7 @@ impl Source {
     }
 
     /// A small blob that another document names, like [`Source::blob_bytes`]. The registry is not
-    /// asked for one that the cache has ([`Source::keeping`]).
+    /// asked for one that the cache has ([`Source::with_documents_in`]).
     ///
     /// # Errors
     /// As [`Source::blob_bytes`].
@@ -68,14 +68,14 @@ impl Source {
     }
 
     async fn cached(&self, digest: &Digest) -> Option<(String, Bytes)> {
-        let (cache, digest) = (self.kept()?.clone(), *digest);
+        let (cache, digest) = (self.document_cache()?.clone(), *digest);
         let (media_type, bytes) = spawn_blocking(move || cache.get_document(&digest)).await.ok()??;
         Some((media_type, bytes.into()))
     }
 
-    /// Nothing depends on caching, so nobody waits for it.
+    /// Does not wait until the document is stored: nothing depends on it.
     fn keep(&self, digest: &Digest, media_type: &str, bytes: &Bytes) {
-        let Some(cache) = self.kept().cloned() else { return };
+        let Some(cache) = self.document_cache().cloned() else { return };
         let (digest, media_type, bytes) = (*digest, media_type.to_owned(), bytes.clone());
         spawn_blocking(move || cache.put_document(&digest, &media_type, &bytes));
     }
