@@ -11,7 +11,7 @@ use tokio::task::{AbortHandle, spawn_blocking};
 use super::open::RootFs;
 use crate::digest::Digest;
 use crate::progress::Progress;
-use crate::rootfs::fuse::{FuseOptions, MountError, Mounted};
+use crate::rootfs::fuse::{FuseMount, FuseOptions, MountError};
 use crate::rootfs::record::{ReadRecorder, Touch};
 use crate::tree::{NodeKind, Tree};
 
@@ -41,13 +41,13 @@ pub enum Record {
     /// A file, in which each line is written at once.
     File(File),
     /// Memory, for [`LiveMount::touches`].
-    Kept,
+    Memory,
 }
 
 /// A mounted image. It is unmounted when this is dropped.
 pub struct LiveMount {
     /// The mount itself.
-    pub mounted: Mounted,
+    pub mount: FuseMount,
     recorder: Option<Arc<ReadRecorder>>,
     prefetch: AbortHandle,
     since: Instant,
@@ -72,24 +72,24 @@ pub async fn mount(
         let layers: Vec<Digest> = image.layers.iter().map(|layer| layer.descriptor.digest).collect();
         let file = match record {
             Record::File(file) => Some(file),
-            Record::Kept => None,
+            Record::Memory => None,
         };
         Arc::new(ReadRecorder::new(Arc::clone(tree), content.clone(), layers, file, Arc::clone(progress)))
     });
     fuse.recorder = recorder.clone();
     let (files, reads, at, runtime) = (Arc::clone(tree), content.clone(), point.to_owned(), Handle::current());
-    let mounted = spawn_blocking(move || Mounted::new(files, reads, &at, &fuse, runtime)).await;
-    let mounted = mounted.map_err(|error| MountError::Session { point: point.to_owned(), source: error.into() })??;
+    let mount = spawn_blocking(move || FuseMount::new(files, reads, &at, &fuse, runtime)).await;
+    let mount = mount.map_err(|error| MountError::Session { point: point.to_owned(), source: error.into() })??;
     let content = content.clone();
     let artifacts = if ignore_lists { Vec::new() } else { image.prefetch.clone() };
     let fetching = async move {
-        content.prefetch_listed(artifacts).await;
+        content.prefetch_artifacts(artifacts).await;
         if all {
             content.prefetch().await;
         }
     };
     let prefetch = tokio::spawn(fetching).abort_handle();
-    Ok(LiveMount { mounted, recorder, prefetch, since: Instant::now() })
+    Ok(LiveMount { mount, recorder, prefetch, since: Instant::now() })
 }
 
 impl LiveMount {
@@ -108,17 +108,17 @@ impl LiveMount {
         if let (Some(recorder), Ok(id)) = (&self.recorder, tree.resolve(path.as_bytes(), true))
             && let NodeKind::File(extent) = &tree.node(id).kind
         {
-            recorder.touched(id, extent.layer, 0, extent.offset, extent.size);
+            recorder.record_read(id, extent.layer, 0, extent.offset, extent.size);
         }
     }
 
-    /// Like [`Mounted::unmount`].
+    /// Like [`FuseMount::unmount`].
     ///
     /// # Errors
     /// If it stays mounted.
     pub async fn unmount(mut self) -> Result<bool, MountError> {
-        let point = self.mounted.point().to_owned();
-        let unmounted = spawn_blocking(move || self.mounted.unmount()).await;
+        let point = self.mount.point().to_owned();
+        let unmounted = spawn_blocking(move || self.mount.unmount()).await;
         unmounted.map_err(|error| MountError::Session { point, source: error.into() })?
     }
 }

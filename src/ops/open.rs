@@ -17,7 +17,7 @@ use crate::image::{Descriptor, NotIndexed, Platform};
 use crate::layer::LayerMap;
 use crate::offset::LayerId;
 use crate::progress::{Progress, ProgressEvent, ReadAllReason, Silent};
-use crate::rootfs::content::{Content, ContentOptions, OpenAgain};
+use crate::rootfs::content::{Content, ContentOptions, ReopenLayer};
 use crate::rootfs::layers::{self, Caches, FetchedDocument, LayerAccess, OpenLayer};
 use crate::store::blob::Target;
 use crate::store::{Source, StoreError, Traffic, charged};
@@ -158,7 +158,7 @@ pub async fn open(
     let memory = charge_tree(source.budget(), facts.iter().map(|layer| &layer.map.files[..]))?;
     let content =
         Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress))
-            .opening_again(open_again(source, &found, caches));
+            .with_reopen(reopen(source, &found, caches));
     let start = options.start.then(|| {
         let content = content.clone();
         AbortOnDrop(tokio::spawn(async move { content.fetch_start().await }).abort_handle())
@@ -202,7 +202,7 @@ pub async fn open_layers_of(
 }
 
 /// How to open a layer of the image `found` without its fine document.
-fn open_again(source: &Source, found: &Discovered, caches: &Caches) -> OpenAgain {
+fn reopen(source: &Source, found: &Discovered, caches: &Caches) -> ReopenLayer {
     let ztoc = |layer: &Descriptor| Some((layer.digest, found.ztoc_for(&layer.digest)?.clone()));
     let ztocs: HashMap<Digest, ZtocRef> = found.layers.iter().filter_map(ztoc).collect();
     let (source, ztocs, caches) = (source.clone(), Arc::new(ztocs), caches.clone());

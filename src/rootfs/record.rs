@@ -31,7 +31,7 @@ use crate::progress::{Progress, ProgressEvent};
 use crate::tree::{NodeId, Tree};
 
 /// The most reads that are kept for a report. An output file receives all of them.
-const MAX_KEPT: usize = 1_000_000;
+const MAX_TOUCHES: usize = 1_000_000;
 
 /// A read that touched something for the first time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -189,10 +189,10 @@ impl Ranges {
 }
 
 enum Notes {
-    Kept(Vec<Touch>),
-    Written(File),
+    Memory(Vec<Touch>),
+    File(File),
     /// Writing the file failed.
-    Ended,
+    Failed,
 }
 
 impl ReadRecorder {
@@ -205,14 +205,14 @@ impl ReadRecorder {
         output: Option<File>,
         progress: Arc<dyn Progress>,
     ) -> ReadRecorder {
-        let notes = output.map_or(Notes::Kept(Vec::new()), Notes::Written);
+        let notes = output.map_or(Notes::Memory(Vec::new()), Notes::File);
         let state = State { files: HashMap::new(), spans: HashSet::new(), notes };
         ReadRecorder { tree, content, layers, started: Instant::now(), state: Mutex::new(state), progress }
     }
 
     /// Records a read of `size` bytes from byte `offset` of a file, which is byte `at` of its
     /// layer's tar.
-    pub fn touched(&self, node: NodeId, layer: LayerId, offset: u64, at: Uncompressed, size: u64) {
+    pub fn record_read(&self, node: NodeId, layer: LayerId, offset: u64, at: Uncompressed, size: u64) {
         let since_mount = self.started.elapsed();
         let Some(digest) = self.layers.get(layer.0 as usize) else { return };
         let needed = self.content.spans(layer, at..Uncompressed(at.0.saturating_add(size)));
@@ -227,11 +227,11 @@ impl ReadRecorder {
         let path = FilePath(self.tree.path(node));
         let touch = Touch { since_mount, path, layer: *digest, offset, size, spans };
         match &mut state.notes {
-            Notes::Kept(touches) if touches.len() < MAX_KEPT => touches.push(touch),
-            Notes::Kept(_) | Notes::Ended => {}
-            Notes::Written(file) => {
+            Notes::Memory(touches) if touches.len() < MAX_TOUCHES => touches.push(touch),
+            Notes::Memory(_) | Notes::Failed => {}
+            Notes::File(file) => {
                 if let Err(error) = write_line(file, &touch) {
-                    state.notes = Notes::Ended;
+                    state.notes = Notes::Failed;
                     let text = format!("cannot write the record of reads any further: {error}");
                     self.progress.report(ProgressEvent::Warning(text));
                 }
@@ -242,8 +242,8 @@ impl ReadRecorder {
     /// The touches so far, in order. Empty if they are written to a file.
     pub fn touches(&self) -> Vec<Touch> {
         match &self.state.lock().unwrap_or_else(PoisonError::into_inner).notes {
-            Notes::Kept(touches) => touches.clone(),
-            Notes::Written(_) | Notes::Ended => Vec::new(),
+            Notes::Memory(touches) => touches.clone(),
+            Notes::File(_) | Notes::Failed => Vec::new(),
         }
     }
 }

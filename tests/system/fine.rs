@@ -13,7 +13,7 @@ use ociseek::offset::SpanId;
 use ociseek::ops::open::{OpenOptions, open};
 use ociseek::progress::{Progress, Silent};
 use ociseek::rootfs::cache::SpanCache;
-use ociseek::rootfs::fuse::{FuseOptions, Mounted};
+use ociseek::rootfs::fuse::{FuseMount, FuseOptions};
 use ociseek::rootfs::layers::Caches;
 use ociseek::store::Source;
 use ociseek::store::blob::Target;
@@ -138,7 +138,7 @@ async fn what_is_in_memory_is_read_while_all_workers_are_busy_and_other_reads_wa
     tokio::task::block_in_place(|| {
         let (tree, content) = (Arc::clone(&image.tree), image.content.clone());
         let options = FuseOptions::default();
-        let mounted = Mounted::new(tree, content, &mnt, &options, workers.handle().clone()).unwrap();
+        let mounted = FuseMount::new(tree, content, &mnt, &options, workers.handle().clone()).unwrap();
         let file = |number: usize| mnt.join(format!("dir1/file{number}"));
         let first = read_at(&file(0), 0).recv_timeout(PATIENCE).unwrap();
 

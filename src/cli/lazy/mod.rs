@@ -147,7 +147,7 @@ pub(super) async fn serve(
     tokio::select! {
         biased;
         Ok(_) = interrupted => Ok(End::Stopped),
-        ended = mount.mounted.ended() => Ok(ended.map(|()| End::Unmounted).map_err(LazyError::from)?),
+        ended = mount.mount.ended() => Ok(ended.map(|()| End::Unmounted).map_err(LazyError::from)?),
     }
 }
 

@@ -46,13 +46,13 @@ pub(super) async fn run(
         Ok((opened, live))
     })
     .await?;
-    let point = live.mounted.point().display();
+    let point = live.mount.point().display();
     let unmount = if rustix::process::geteuid().is_root() { "umount" } else { "fusermount3 -u" };
     let or_interrupt = if serve.detached { "" } else { "Ctrl-C or " };
     opened.tell_ready(&format!("{} is mounted at {point} ({or_interrupt}{unmount} {point} ends it)", opened.name));
     let format = args.format;
     if format.is_json() {
-        opened.print_ready(live.mounted.point())?;
+        opened.print_ready(live.mount.point())?;
     }
     if let Some(log) = log {
         log.ready()?;
@@ -69,7 +69,7 @@ pub(super) async fn run(
 }
 
 async fn stop(opened: &lazy::Opened, live: LiveMount) -> Result<(), CliError> {
-    let point = live.mounted.point().display().to_string();
+    let point = live.mount.point().display().to_string();
     if live.unmount().await.map_err(LazyError::from)? {
         opened.warn(&format!("{point} was in use when it was unmounted: open files can no longer be read"));
     }

@@ -59,7 +59,7 @@ pub(super) async fn run(
         let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
         let prefetch = args.lazy.prefetching();
         let opened = lazy::open_image(&args.image, None, args.lazy, talk).await?;
-        let live_bundle = make(&opened, bundle, &options, Some(Record::Kept), prefetch).await?;
+        let live_bundle = make(&opened, bundle, &options, Some(Record::Memory), prefetch).await?;
         Ok((opened, live_bundle))
     })
     .await?;

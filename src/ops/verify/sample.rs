@@ -14,7 +14,7 @@ use crate::fine::decode_page;
 use crate::image::Descriptor;
 use crate::layer::LayerMap;
 use crate::layer::prove::{Difference, SpanHeaders, headers_of};
-use crate::layer::span::{SpanError, SpanTable, Spanned};
+use crate::layer::span::{HasSpans, SpanError, SpanTable};
 use crate::offset::SpanId;
 use crate::store::{Source, read_times};
 use crate::ztoc::{Checkpoints, FileMetadata};
@@ -95,7 +95,7 @@ pub(in crate::ops) async fn probe_document(
 }
 
 /// The spans that hold the headers of `count` of the `files`, and the last span.
-fn probed<T: Spanned>(spans: &SpanTable<T>, files: &[FileMetadata], count: u32, seed: u64) -> BTreeSet<SpanId> {
+fn probed<T: HasSpans>(spans: &SpanTable<T>, files: &[FileMetadata], count: u32, seed: u64) -> BTreeSet<SpanId> {
     let Some(last) = spans.count().checked_sub(1) else { return BTreeSet::new() };
     let entries = u32::try_from(files.len()).unwrap_or(u32::MAX);
     let headers = chosen(entries, count, seed).map(|SpanId(entry)| with_headers(spans, files, entry as usize));
@@ -104,14 +104,14 @@ fn probed<T: Spanned>(spans: &SpanTable<T>, files: &[FileMetadata], count: u32, 
 
 /// The span that holds the headers of an entry, or of the next entry whose headers are in a single
 /// span.
-fn with_headers<T: Spanned>(spans: &SpanTable<T>, files: &[FileMetadata], entry: usize) -> SpanId {
+fn with_headers<T: HasSpans>(spans: &SpanTable<T>, files: &[FileMetadata], entry: usize) -> SpanId {
     let span = |entry: usize| SpanId::each(spans.covering(headers_of(files, entry)));
     let whole = (entry..files.len()).take(MOST_TRIED).map(span).find(|spans| spans.len() == 1);
     let first = whole.unwrap_or_else(|| span(entry)).next();
     first.unwrap_or_default().min(SpanId(spans.count().saturating_sub(1)))
 }
 
-async fn read<T: Spanned + Send + Sync + 'static>(
+async fn read<T: HasSpans + Send + Sync + 'static>(
     source: &Source,
     layer: &Descriptor,
     spans: &SpanTable<T>,

@@ -1,7 +1,7 @@
 //! The keys of decoded spans.
 
 use crate::digest::{Algorithm, Digest, Hasher, hex};
-use crate::layer::span::{SpanTable, Spanned};
+use crate::layer::span::{HasSpans, SpanTable};
 use crate::offset::SpanId;
 use crate::ztoc::Checkpoint;
 
@@ -16,7 +16,7 @@ pub struct SpanKey([u8; 32]);
 
 impl SpanKey {
     /// `span` must be below the table's count.
-    pub fn of<T: Spanned>(table: &SpanTable<T>, span: SpanId) -> SpanKey {
+    pub fn of<T: HasSpans>(table: &SpanTable<T>, span: SpanId) -> SpanKey {
         let plain = table.plain_range(span);
         let size = plain.end - plain.start;
         match table.checkpoint(span) {

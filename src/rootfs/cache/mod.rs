@@ -6,9 +6,9 @@
 //! nothing is synced: a file gets its name by renaming, and a damaged one does not match its
 //! digests and is dropped.
 
-mod at_once;
 mod entry;
 mod key;
+mod nonblocking;
 
 use std::fs::File;
 use std::io;
@@ -136,11 +136,11 @@ impl SpanCache {
 
     /// Like [`SpanCache::read`], but never waits for a disk: None unless the system has all of it in
     /// memory. A damaged entry stays.
-    pub fn read_at_once(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
+    pub fn read_nonblocking(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
         let path = self.path(key)?;
         let layout = EntryLayout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
-        let (file, length) = own_entry(at_once::open(&path)?, layout.file_size()).ok()?;
-        let found = entry::read(length, key, &layout, pieces, |bytes, at| at_once::fill(&file, bytes, at))?;
+        let (file, length) = own_entry(nonblocking::open(&path)?, layout.file_size()).ok()?;
+        let found = entry::read(length, key, &layout, pieces, |bytes, at| nonblocking::fill(&file, bytes, at))?;
         touch(&file);
         Some(found)
     }

@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
-use super::flights::SpanRequest;
+use super::in_flight::SpanRequest;
 use super::inner::CountGuard;
 use super::layer::{Layer, OnLayer};
 use super::model::{Counts, Purpose, ReadError};
@@ -49,7 +49,7 @@ impl OnLayer {
         if spans.is_empty() {
             return;
         }
-        spans.sort_by_key(|wanted| wanted.flight.span());
+        spans.sort_by_key(|wanted| wanted.promise.span());
         let on = self.clone();
         tokio::spawn(async move {
             let spans = match disk {
@@ -72,13 +72,13 @@ impl OnLayer {
 
     async fn fetch(&self, mut group: VecDeque<SpanRequest>) {
         let (layer, deadline) = (self.layer.digest(), self.inner.options.deadline);
-        let (begun, asked, first) = (Instant::now(), group.len(), group.front().map(|wanted| wanted.flight.span().0));
-        let spans: Vec<SpanId> = group.iter().map(|wanted| wanted.flight.span()).collect();
+        let (begun, asked, first) = (Instant::now(), group.len(), group.front().map(|wanted| wanted.promise.span().0));
+        let spans: Vec<SpanId> = group.iter().map(|wanted| wanted.promise.span()).collect();
         let purpose = match self.inner.start.covers(spans.iter().map(|span| self.span(*span))) {
             true => Purpose::Start,
             false => Purpose::Reading,
         };
-        self.bring_windows(spans.into_iter(), purpose);
+        self.fetch_windows(spans.into_iter(), purpose);
         let received = timeout(deadline, self.receive(&mut group, purpose)).await;
         debug!(
             name: "fetched", target: "ociseek::content",
@@ -87,7 +87,7 @@ impl OnLayer {
         );
         // The spans left in the group did not arrive.
         for wanted in group {
-            let span = wanted.flight.span();
+            let span = wanted.promise.span();
             let error = match &received {
                 Ok(Ok(())) => continue,
                 Ok(Err(Failed::Store(source))) => ReadError::Fetch { layer, span, source: Arc::clone(source) },
@@ -96,7 +96,7 @@ impl OnLayer {
                 }
                 Err(_) => ReadError::Deadline { layer, span, after: deadline },
             };
-            wanted.flight.land(Err(error));
+            wanted.promise.complete(Err(error));
         }
     }
 
@@ -104,27 +104,27 @@ impl OnLayer {
     async fn receive(&self, group: &mut VecDeque<SpanRequest>, purpose: Purpose) -> Result<(), Failed> {
         let OnLayer { inner, layer, .. } = self;
         let (Some(first), Some(last)) = (group.front(), group.back()) else { return Ok(()) };
-        let position = layer.blob_range(first.flight.span()).start;
-        let end = layer.blob_range(last.flight.span()).end;
-        let largest = group.iter().map(|w| layer.blob_range(w.flight.span())).map(|r| r.end - r.start).max();
+        let position = layer.blob_range(first.promise.span()).start;
+        let end = layer.blob_range(last.promise.span()).end;
+        let largest = group.iter().map(|w| layer.blob_range(w.promise.span())).map(|r| r.end - r.start).max();
         if let Some(bytes) = largest.filter(|bytes| *bytes > MAX_COMPRESSED) {
             return Err(Failed::TooLarge(bytes));
         }
-        let _line = inner.lines.acquire().await;
+        let _permit = inner.requests.acquire().await;
         let permit = Arc::new(inner.permit(end - position).await);
         // The bytes of the first incomplete span in the group. Neighbours may share a byte.
         let mut bytes: Vec<u8> = Vec::new();
         let mut race = Race::new(self, position..end, purpose);
         while let Some(mut chunk) = race.next().await? {
             while let Some(wanted) = group.front() {
-                let range = layer.blob_range(wanted.flight.span());
+                let range = layer.blob_range(wanted.promise.span());
                 let missing = usize::try_from(range.end - range.start).unwrap_or(usize::MAX) - bytes.len();
                 if chunk.len() < missing {
                     bytes.extend_from_slice(&chunk);
                     break;
                 }
                 bytes.extend_from_slice(&chunk.split_to(missing));
-                let shared = group.get(1).is_some_and(|next| layer.blob_range(next.flight.span()).start < range.end);
+                let shared = group.get(1).is_some_and(|next| layer.blob_range(next.promise.span()).start < range.end);
                 let seed = bytes.last().copied().filter(|_| shared);
                 let complete = std::mem::replace(&mut bytes, seed.into_iter().collect());
                 if let Some(wanted) = group.pop_front() {
@@ -135,7 +135,7 @@ impl OnLayer {
         Ok(())
     }
 
-    /// Decodes a span whose bytes have all arrived, and ends its flight.
+    /// Decodes a span whose bytes have all arrived, and ends its promise.
     async fn finish(
         self,
         wanted: SpanRequest,
@@ -143,11 +143,11 @@ impl OnLayer {
         purpose: Purpose,
         permit: Arc<Option<OwnedSemaphorePermit>>,
     ) {
-        let (span, layer) = (wanted.flight.span(), self.layer.digest());
+        let (span, layer) = (wanted.promise.span(), self.layer.digest());
         let broken = |source| ReadError::Span { layer, source };
         let windows = match self.windows(span, purpose).await {
             Ok(windows) => windows,
-            Err(error) => return wanted.flight.land(Err(error)),
+            Err(error) => return wanted.promise.complete(Err(error)),
         };
         let result = match self.decode_off(span, &wanted.pieces, windows.clone(), blob).await {
             // A cache between us and the registry may have stored wrong bytes.
@@ -168,7 +168,7 @@ impl OnLayer {
         };
         drop(permit);
         if let Some(result) = result {
-            wanted.flight.land(result.map(Arc::new));
+            wanted.promise.complete(result.map(Arc::new));
         }
     }
 
@@ -201,7 +201,7 @@ impl OnLayer {
         decoded.await.ok()
     }
 
-    /// Ends the flights of the spans that are in the cache after all, and returns the others.
+    /// Completes the fetches of spans that are in the cache after all, and returns the others.
     pub(super) async fn not_on_disk(&self, spans: Vec<SpanRequest>) -> Vec<SpanRequest> {
         if !self.keeps_on_disk() {
             return spans;
@@ -209,8 +209,8 @@ impl OnLayer {
         let on = self.clone();
         let asked = spawn_blocking(move || {
             let (there, missing): (Vec<SpanRequest>, Vec<SpanRequest>) =
-                spans.into_iter().partition(|wanted| on.is_on_disk(wanted.flight.span()));
-            there.into_iter().for_each(|wanted| wanted.flight.land(Ok(Arc::default())));
+                spans.into_iter().partition(|wanted| on.is_on_disk(wanted.promise.span()));
+            there.into_iter().for_each(|wanted| wanted.promise.complete(Ok(Arc::default())));
             missing
         });
         asked.await.unwrap_or_default()
@@ -232,10 +232,10 @@ impl From<StoreError> for Failed {
 fn groups(layer: &Layer, spans: Vec<SpanRequest>) -> Vec<VecDeque<SpanRequest>> {
     let mut groups: Vec<VecDeque<SpanRequest>> = Vec::new();
     for wanted in spans {
-        let end = layer.blob_range(wanted.flight.span()).end;
+        let end = layer.blob_range(wanted.promise.span()).end;
         let fits = |group: &&mut VecDeque<SpanRequest>| {
-            let is_next = group.back().is_some_and(|last| last.flight.span().0 + 1 == wanted.flight.span().0);
-            let start = group.front().map_or(end, |first| layer.blob_range(first.flight.span()).start);
+            let is_next = group.back().is_some_and(|last| last.promise.span().0 + 1 == wanted.promise.span().0);
+            let start = group.front().map_or(end, |first| layer.blob_range(first.promise.span()).start);
             is_next && end - start <= REQUEST
         };
         match groups.last_mut().filter(fits) {

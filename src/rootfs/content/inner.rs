@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::flights::{Flights, Misses};
+use super::in_flight::{Misses, SpansInFlight};
 use super::layer::{Layer, OnLayer};
-use super::model::{ContentOptions, Counts, OpenAgain, ReadError};
+use super::model::{ContentOptions, Counts, ReadError, ReopenLayer};
 use super::pieces::Memory;
 use super::race::Pace;
 use super::start::{self, StartProgress};
@@ -28,7 +28,7 @@ const WARNINGS: usize = 64;
 const UNITS: usize = (128 << 20) / UNIT as usize;
 const UNIT: u64 = 64 << 10;
 /// Requests at a time: those for a recorded start, and 8 others.
-const LINES: usize = start::AT_A_TIME + 8;
+const REQUESTS: usize = start::AT_A_TIME + 8;
 
 pub(super) struct Inner {
     pub source: Source,
@@ -38,13 +38,13 @@ pub(super) struct Inner {
     pub options: ContentOptions,
     pub progress: Arc<dyn Progress>,
     pub memory: Memory,
-    pub flights: Flights,
+    pub in_flight: SpansInFlight,
     pub misses: Misses,
     pub counts: Counts,
     /// Permits for compressed bytes.
     room: Arc<Semaphore>,
     /// A permit for each request in progress.
-    pub lines: Semaphore,
+    pub requests: Semaphore,
     /// A permit for each span that is being decoded.
     pub decoders: Arc<Semaphore>,
     /// The number of reads that are waiting.
@@ -55,7 +55,7 @@ pub(super) struct Inner {
     pub start: StartProgress,
     pub pace: Pace,
     /// How to open a layer whose fine document turned out to be damaged.
-    pub open_again: OnceLock<OpenAgain>,
+    pub reopen: OnceLock<ReopenLayer>,
     /// The warnings reported so far.
     given: Mutex<BTreeSet<String>>,
 }
@@ -96,17 +96,17 @@ impl Inner {
             memory: Memory::new(options.memory),
             misses: Misses::new(options.deadline),
             options,
-            flights: Flights::default(),
+            in_flight: SpansInFlight::default(),
             counts,
             room: Arc::new(Semaphore::new(UNITS)),
-            lines: Semaphore::new(LINES),
+            requests: Semaphore::new(REQUESTS),
             decoders: Arc::new(Semaphore::new(threads.clamp(2, 8))),
             waiting: AtomicUsize::new(0),
             waited_for: AtomicUsize::new(0),
             windows,
             start: StartProgress::default(),
             pace: Pace::default(),
-            open_again: OnceLock::new(),
+            reopen: OnceLock::new(),
             given: Mutex::default(),
         }
     }

@@ -1,18 +1,18 @@
 //! Reads ranges of the tars of an image's layers.
 //!
 //! A read looks for its spans in memory (`pieces`, of 64 KiB), then in the cache on disk, and then
-//! joins their `flights`: one of the tasks that want a span fetches it (`fetch`), decodes it and
-//! adds it to both caches. A layer that cannot be decoded from a checkpoint is decoded from its
-//! start (`unpack`). For sequential readers, the following bytes are fetched in advance
-//! (`readers`). `start` fetches a recorded start, and `prefetch` fetches the rest. The `windows` of
-//! fine documents are fetched as spans need them; where they are damaged, `replace` opens the layer
-//! by what else there is.
+//! joins their fetches (`in_flight`): one of the tasks that want a span fetches it (`fetch`),
+//! decodes it and adds it to both caches. A layer that cannot be decoded from a checkpoint is
+//! decoded from its start (`unpack`). For sequential readers, the following bytes are fetched in
+//! advance (`readers`). `start` fetches a recorded start, and `prefetch` fetches the rest. The
+//! `windows` of fine documents are fetched as spans need them; where they are damaged, `replace`
+//! opens the layer by what else there is.
 //!
 //! Fetches are independent tasks, so a reader that disappears does not affect others. Errors are
 //! not remembered: the next read tries again.
 
 mod fetch;
-mod flights;
+mod in_flight;
 mod inner;
 mod layer;
 mod lru;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use model::{ContentOptions, ContentStats, OpenAgain, ReadError, StartStats};
+pub use model::{ContentOptions, ContentStats, ReadError, ReopenLayer, StartStats};
 
 use super::cache::SpanCache;
 use super::layers::OpenLayer;
@@ -87,11 +87,11 @@ impl Content {
         read.await.inspect_err(|error| self.inner.failed(error))
     }
 
-    /// The same content. A layer whose fine document turns out to be damaged is opened by `open_again`
+    /// The same content. A layer whose fine document turns out to be damaged is opened by `reopen`
     /// and read by that; otherwise its reads fail.
     #[must_use]
-    pub fn opening_again(self, open_again: OpenAgain) -> Content {
-        let _ = self.inner.open_again.set(open_again);
+    pub fn with_reopen(self, reopen: ReopenLayer) -> Content {
+        let _ = self.inner.reopen.set(reopen);
         self
     }
 
@@ -117,8 +117,8 @@ impl Content {
     /// Fetches the spans that prefetch artifacts list into the cache on disk. Each artifact comes
     /// with the number of its layer. Without such a cache it ends at once. Drop the future to stop
     /// it.
-    pub async fn prefetch_listed(&self, artifacts: Vec<(LayerId, Descriptor)>) {
-        prefetch::artifacts(&self.inner, artifacts).await;
+    pub async fn prefetch_artifacts(&self, artifacts: Vec<(LayerId, Descriptor)>) {
+        prefetch::fetch_artifacts(&self.inner, artifacts).await;
     }
 
     /// Fetches all spans that are missing in the cache on disk, in order, giving priority to reads.
@@ -132,7 +132,7 @@ impl Content {
     /// of the memory, and into the cache on disk. Ends when all is fetched, when its spans are not
     /// read, or when fetching fails. Drop the future to stop it.
     pub async fn fetch_start(&self) {
-        start::bring(&self.inner).await;
+        start::fetch(&self.inner).await;
     }
 
     /// The progress of the recorded start.

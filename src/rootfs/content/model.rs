@@ -16,7 +16,7 @@ use crate::rootfs::layers::{OpenError, OpenLayer};
 use crate::store::StoreError;
 
 /// Opens a layer without its fine document.
-pub type OpenAgain = Arc<dyn Fn(Descriptor) -> BoxFuture<'static, Result<OpenLayer, OpenError>> + Send + Sync>;
+pub type ReopenLayer = Arc<dyn Fn(Descriptor) -> BoxFuture<'static, Result<OpenLayer, OpenError>> + Send + Sync>;
 
 /// Options for reading layers.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use super::fetch::{Disk, FetchCause};
-use super::flights::{Boarding, SpanRequest};
+use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::Inner;
 use super::layer::{Layer, OnLayer};
 use crate::image::Descriptor;
@@ -35,7 +35,7 @@ const AT_A_TIME: usize = 4;
 
 /// Fetches the spans that prefetch artifacts list. An artifact that cannot be used is reported as a
 /// warning.
-pub(super) async fn artifacts(inner: &Arc<Inner>, artifacts: Vec<(LayerId, Descriptor)>) {
+pub(super) async fn fetch_artifacts(inner: &Arc<Inner>, artifacts: Vec<(LayerId, Descriptor)>) {
     let mut all = Vec::new();
     for (layer, artifact) in artifacts {
         let ranges = match inner.source.blob_bytes(&artifact, MAX_PREFETCH).await {
@@ -47,11 +47,11 @@ pub(super) async fn artifacts(inner: &Arc<Inner>, artifacts: Vec<(LayerId, Descr
             Err(why) => inner.warn(format!("ignoring prefetch artifact {}: {why}", artifact.digest)),
         }
     }
-    listed(inner, all).await;
+    fetch_ranges(inner, all).await;
 }
 
 /// Fetches the listed spans of each layer. Spans that do not exist are ignored.
-async fn listed(inner: &Arc<Inner>, listed: Vec<(LayerId, Vec<SpanRange>)>) {
+async fn fetch_ranges(inner: &Arc<Inner>, listed: Vec<(LayerId, Vec<SpanRange>)>) {
     // The spans of this image must not displace each other.
     let room = inner.cache.max_bytes() / 10 * 8;
     let mut steps = Vec::new();
@@ -71,9 +71,9 @@ async fn listed(inner: &Arc<Inner>, listed: Vec<(LayerId, Vec<SpanRange>)>) {
             }
         }
     }
-    let bringing = stream::iter(steps).map(|(on, spans)| async move { on.bring(spans).await });
+    let fetches = stream::iter(steps).map(|(on, spans)| async move { on.fetch_missing(spans).await });
     // A span that did not arrive is fetched again when it is read.
-    bringing.buffer_unordered(AT_A_TIME).for_each(|_| ready(())).await;
+    fetches.buffer_unordered(AT_A_TIME).for_each(|_| ready(())).await;
 }
 
 pub(super) async fn prefetch(inner: &Arc<Inner>) {
@@ -102,7 +102,7 @@ pub(super) async fn prefetch(inner: &Arc<Inner>) {
             while inner.waiting.load(Ordering::Relaxed) > 0 {
                 sleep(PAUSE).await;
             }
-            match on.bring(spans).await {
+            match on.fetch_missing(spans).await {
                 true => failures = 0,
                 false => failures += 1,
             }
@@ -128,7 +128,7 @@ fn size(layer: &Layer, spans: &Range<SpanId>) -> u64 {
 
 impl OnLayer {
     /// Fetches the spans that are not on disk. Returns false if one of them did not arrive.
-    async fn bring(&self, spans: Range<SpanId>) -> bool {
+    async fn fetch_missing(&self, spans: Range<SpanId>) -> bool {
         let on = self.clone();
         let missing = spawn_blocking(move || {
             let is_missing = |span: &SpanId| on.layer.size(*span) > 0 && !on.is_on_disk(*span);
@@ -136,23 +136,23 @@ impl OnLayer {
         });
         let (mut wanted, mut waiters) = (Vec::new(), Vec::new());
         for span in missing.await.unwrap_or_default() {
-            match self.inner.flights.board(self.span(span), FetchCause::Ahead) {
-                Boarding::Wait(waiter) => waiters.push(waiter),
-                Boarding::Fetch(flight, waiter) => {
-                    wanted.push(SpanRequest { flight, pieces: None });
+            match self.inner.in_flight.join(self.span(span), FetchCause::Ahead) {
+                FetchRole::Wait(waiter) => waiters.push(waiter),
+                FetchRole::Fetch(promise, waiter) => {
+                    wanted.push(SpanRequest { promise, pieces: None });
                     waiters.push(waiter);
                 }
             }
         }
         debug!(name: "prefetch", target: "ociseek::content", layer = %self.layer.digest(), spans = wanted.len());
         self.launch(wanted, Disk::Ask, FetchCause::Ahead);
-        let mut came = true;
+        let mut all_arrived = true;
         for waiter in waiters {
             if let Some(Err(error)) = waiter.result().await {
                 self.inner.report(&error);
-                came = false;
+                all_arrived = false;
             }
         }
-        came
+        all_arrived
     }
 }

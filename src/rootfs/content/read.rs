@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tracing::trace;
 
 use super::fetch::{Disk, FetchCause};
-use super::flights::{Boarding, SpanRequest, Waiter};
+use super::in_flight::{FetchRole, SpanRequest, Waiter};
 use super::inner::CountGuard;
 use super::layer::OnLayer;
 use super::model::ReadError;
@@ -82,7 +82,7 @@ impl OnLayer {
                 return Err(ReadError::Deadline { layer, span: missed.span, after: inner.options.deadline });
             }
             let disk = if look == 0 { Disk::Ask } else { Disk::Distrust };
-            let mut waiters = self.board(parts, ahead.take(), disk);
+            let mut waiters = self.join(parts, ahead.take(), disk);
             if waiters.is_empty() {
                 return Ok(());
             }
@@ -129,7 +129,7 @@ impl OnLayer {
         let OnLayer { inner, layer, .. } = self;
         for part in parts.iter_mut().filter(|part| part.found.is_none()) {
             let numbers = covering(&part.range);
-            let pieces = inner.cache.read_at_once(&layer.key(part.span), layer.size(part.span), numbers.clone());
+            let pieces = inner.cache.read_nonblocking(&layer.key(part.span), layer.size(part.span), numbers.clone());
             part.found = pieces.and_then(|pieces| self.found_on_disk(part.span, &part.range, pieces));
         }
     }
@@ -174,19 +174,19 @@ impl OnLayer {
         }
     }
 
-    /// Joins the flights of the missing parts. Launches those that no other task has launched,
+    /// Joins the fetches of the missing parts. Starts those that no other task has started,
     /// together with the spans to read ahead. Returns a waiter for each part that is still missing.
-    fn board(&self, parts: &mut [Part], ahead: Option<Range<u64>>, disk: Disk) -> Vec<Waiter> {
+    fn join(&self, parts: &mut [Part], ahead: Option<Range<u64>>, disk: Disk) -> Vec<Waiter> {
         let inner = &self.inner;
         let (mut waiters, mut wanted) = (Vec::new(), Vec::new());
         for part in parts.iter_mut().filter(|part| part.found.is_none()) {
-            match inner.flights.board(self.span(part.span), FetchCause::Read) {
-                Boarding::Wait(waiter) => waiters.push(waiter),
-                Boarding::Fetch(flight, waiter) => {
+            match inner.in_flight.join(self.span(part.span), FetchCause::Read) {
+                FetchRole::Wait(waiter) => waiters.push(waiter),
+                FetchRole::Fetch(promise, waiter) => {
                     // It may have arrived after we looked and before we joined.
                     part.found = self.in_memory(part);
                     if part.found.is_none() {
-                        wanted.push(SpanRequest { flight, pieces: Some(covering(&part.range)) });
+                        wanted.push(SpanRequest { promise, pieces: Some(covering(&part.range)) });
                         waiters.push(waiter);
                     }
                 }
@@ -197,11 +197,11 @@ impl OnLayer {
             let size = self.layer.size(span);
             // If memory would keep only a part of a span, the task that wants that part must fetch
             // it.
-            if (size > HANDED_OVER && !is_on_disk) || inner.flights.has(self.span(span)) || self.is_in_memory(span) {
+            if (size > HANDED_OVER && !is_on_disk) || inner.in_flight.has(self.span(span)) || self.is_in_memory(span) {
                 continue;
             }
-            if let Boarding::Fetch(flight, _) = inner.flights.board(self.span(span), FetchCause::Ahead) {
-                wanted.push(SpanRequest { flight, pieces: Some(covering(&range)) });
+            if let FetchRole::Fetch(promise, _) = inner.in_flight.join(self.span(span), FetchCause::Ahead) {
+                wanted.push(SpanRequest { promise, pieces: Some(covering(&range)) });
             }
         }
         self.launch(wanted, disk, FetchCause::Read);

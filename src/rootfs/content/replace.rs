@@ -57,7 +57,7 @@ impl OnLayer {
     /// Opens the layer without its fine document, because of `error`. Waits for at most the deadline
     /// of a read.
     async fn replace(&self, error: &ReadError) {
-        let Some(open) = self.inner.open_again.get().cloned() else { return };
+        let Some(open) = self.inner.reopen.get().cloned() else { return };
         let (on, why) = (self.clone(), causes(error));
         // Opening may read the whole layer. If that takes longer than a read may wait, only later
         // reads benefit.

@@ -20,7 +20,7 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use super::fetch::{Disk, FetchCause};
-use super::flights::{Boarding, SpanRequest};
+use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::{CountGuard, Inner};
 use super::layer::{OnLayer, SpanOf};
 use super::model::StartStats;
@@ -94,19 +94,19 @@ impl StartProgress {
 }
 
 /// Fetches the recorded start of all layers.
-pub(super) async fn bring(inner: &Arc<Inner>) {
+pub(super) async fn fetch(inner: &Arc<Inner>) {
     let steps = steps(inner);
     {
         let mut planned = inner.start.planned.lock().unwrap_or_else(PoisonError::into_inner);
         planned.extend(steps.iter().flat_map(|(on, spans)| SpanId::each(spans.clone()).map(|span| on.span(span))));
     }
     let room = &Semaphore::new(ROOM);
-    let bringing = stream::iter(steps).map(|(on, spans)| async move {
+    let fetches = stream::iter(steps).map(|(on, spans)| async move {
         let units = usize::try_from(blob_bytes(&on, &spans).div_ceil(UNIT)).unwrap_or(ROOM).min(ROOM);
         let _room = room.acquire_many(units as u32).await;
-        on.bring_start(spans).await;
+        on.fetch_missing_start(spans).await;
     });
-    bringing.buffer_unordered(AT_A_TIME).for_each(|()| ready(())).await;
+    fetches.buffer_unordered(AT_A_TIME).for_each(|()| ready(())).await;
 }
 
 /// The compressed bytes of neighbouring spans.
@@ -179,7 +179,7 @@ fn merged(on: &OnLayer, spans: &[SpanId]) -> Vec<Range<SpanId>> {
 
 impl OnLayer {
     /// Fetches the spans that are in no cache yet, while no read needs the connection.
-    async fn bring_start(&self, spans: Range<SpanId>) {
+    async fn fetch_missing_start(&self, spans: Range<SpanId>) {
         let start = &self.inner.start;
         while self.inner.waited_for.load(Ordering::Relaxed) > 0 && start.under_way.load(Ordering::Relaxed) > 0 {
             sleep(PAUSE).await;
@@ -209,11 +209,11 @@ impl OnLayer {
             if pieces.is_none() && !self.keeps_on_disk() {
                 continue;
             }
-            if let Boarding::Fetch(flight, waiter) = self.inner.flights.board(self.span(span), FetchCause::Ahead) {
+            if let FetchRole::Fetch(promise, waiter) = self.inner.in_flight.join(self.span(span), FetchCause::Ahead) {
                 start.in_memory.fetch_add(if pieces.is_some() { size } else { 0 }, Ordering::Relaxed);
                 let blob = self.layer.blob_range(span);
                 start.fetched(self.span(span), blob.end - blob.start);
-                wanted.push(SpanRequest { flight, pieces });
+                wanted.push(SpanRequest { promise, pieces });
                 waiters.push(waiter);
             }
         }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::fetch::Disk;
-use super::flights::SpanRequest;
+use super::in_flight::SpanRequest;
 use super::layer::OnLayer;
 use super::model::ReadError;
 use super::pieces::PieceSink;
@@ -22,7 +22,7 @@ use crate::store::feed::{Abandoned, Batches, FeedError, feed};
 type Queue = Arc<Mutex<VecDeque<SpanRequest>>>;
 
 impl OnLayer {
-    /// Ends the flights of spans of a layer that is decoded from its start. `spans` must be in
+    /// Fetches spans of a layer that is decoded from its start. `spans` must be in
     /// order. Afterwards it continues for the cache, as long as that accepts spans.
     pub(super) async fn unpack(&self, spans: Vec<SpanRequest>, disk: Disk) {
         let OnLayer { inner, layer, .. } = self;
@@ -53,8 +53,8 @@ impl OnLayer {
         let source = Arc::new(error);
         let left = std::mem::take(&mut *queue.lock().unwrap_or_else(PoisonError::into_inner));
         for wanted in left {
-            let span = wanted.flight.span();
-            wanted.flight.land(Err(ReadError::Unpack { layer: digest, span, source: Arc::clone(&source) }));
+            let span = wanted.promise.span();
+            wanted.promise.complete(Err(ReadError::Unpack { layer: digest, span, source: Arc::clone(&source) }));
         }
     }
 
@@ -167,7 +167,7 @@ impl<'a> Spans<'a> {
             if queue.is_empty() && !self.fills {
                 return Err(Stop::Enough);
             }
-            queue.front().filter(|first| first.flight.span() == span).map(|first| first.pieces.clone())
+            queue.front().filter(|first| first.promise.span() == span).map(|first| first.pieces.clone())
         };
         let lacks = || self.fills && !on.is_on_disk(span);
         let sink = (pieces.is_some() || lacks()).then(|| {
@@ -188,10 +188,10 @@ impl<'a> Spans<'a> {
         let (run, is_kept) = sink.finish();
         self.fills &= is_kept;
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if queue.front().is_some_and(|first| first.flight.span() == span)
+        if queue.front().is_some_and(|first| first.promise.span() == span)
             && let Some(first) = queue.pop_front()
         {
-            first.flight.land(Ok(Arc::new(run)));
+            first.promise.complete(Ok(Arc::new(run)));
         }
         Ok(())
     }

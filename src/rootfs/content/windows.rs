@@ -55,7 +55,7 @@ impl OnLayer {
     }
 
     /// Fetches the windows of spans in the background, while the spans are being fetched.
-    pub(super) fn bring_windows(&self, spans: impl Iterator<Item = SpanId> + Clone, purpose: Purpose) {
+    pub(super) fn fetch_windows(&self, spans: impl Iterator<Item = SpanId> + Clone, purpose: Purpose) {
         if self.missing(spans.clone()).is_empty() {
             return;
         }

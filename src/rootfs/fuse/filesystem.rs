@@ -229,7 +229,7 @@ impl Filesystem for ImageFs {
             if let Some(recorder) = recorder {
                 // A line of the record may have to wait for the disk.
                 tokio::task::yield_now().await;
-                recorder.touched(id, extent.layer, offset, at, u64::from(size));
+                recorder.record_read(id, extent.layer, offset, at, u64::from(size));
             }
             match content.read(extent.layer, at, size as usize).await {
                 Ok(bytes) => reply.data(&bytes),

@@ -1,6 +1,6 @@
 //! An image's files as a mounted FUSE file system.
 //!
-//! [`Mounted`] represents the mount: creating it mounts the files, dropping it unmounts them. Root
+//! [`FuseMount`] represents the mount: creating it mounts the files, dropping it unmounts them. Root
 //! mounts with the system call, other users with `fusermount3`. Neither needs a C library.
 
 use std::io;
@@ -10,7 +10,7 @@ pub use mounts::{FS_TYPE, MountInfo, mounted_at, mounts};
 pub(crate) use point::take_down;
 pub(crate) use point::without_following;
 pub use point::{ExistingMount, prepare};
-pub use session::{FuseOptions, Mounted};
+pub use session::{FuseMount, FuseOptions};
 
 mod attr;
 mod filesystem;

@@ -51,7 +51,7 @@ pub struct FuseOptions {
 }
 
 /// A mounted image. It is unmounted when this is dropped.
-pub struct Mounted {
+pub struct FuseMount {
     point: PathBuf,
     /// The device number, which identifies this mount among others at `point`.
     device: Option<(u32, u32)>,
@@ -59,9 +59,9 @@ pub struct Mounted {
     alive: oneshot::Receiver<()>,
 }
 
-crate::opaque_debug!(Mounted);
+crate::opaque_debug!(FuseMount);
 
-impl Mounted {
+impl FuseMount {
     /// Mounts an image's files on `point`, a path returned by [`super::prepare`]. Reads run on
     /// tokio's `runtime`. The files are available when this returns. Blocks briefly.
     ///
@@ -73,7 +73,7 @@ impl Mounted {
         point: &Path,
         options: &FuseOptions,
         runtime: Handle,
-    ) -> Result<Mounted, MountError> {
+    ) -> Result<FuseMount, MountError> {
         let root = rustix::process::geteuid().is_root();
         if !root && (options.suid || options.dev) {
             return Err(MountError::RootOnly);
@@ -113,7 +113,7 @@ impl Mounted {
             // Only root may set it. Others do with less.
             let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD);
         }
-        Ok(Mounted { point: point.to_owned(), device, session: Some(session), alive: gone })
+        Ok(FuseMount { point: point.to_owned(), device, session: Some(session), alive: gone })
     }
 
     /// The mount point.
@@ -165,7 +165,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for FuseMount {
     fn drop(&mut self) {
         // Callers that need to know about a failure unmount explicitly.
         let _ = self.unmount();

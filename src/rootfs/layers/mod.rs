@@ -4,13 +4,13 @@
 //! 2. The ztoc of the image's SOCI index, if there is one and it fits (`index_ztoc`).
 //! 3. The map that an earlier opening left in the cache of ztocs.
 //! 4. The layer itself, read once from front to back (see [`read_chunks`]). Of a zstd layer, in which
-//!    nothing can be decoded alone, the decoded tar goes into the span cache (`shelf`) and is read from
+//!    nothing can be decoded alone, the decoded tar goes into the span cache (`keeper`) and is read from
 //!    there.
 
 mod document;
 mod error;
 mod index_ztoc;
-mod shelf;
+mod keeper;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) use document::OpenDocument;
 pub(crate) use document::{UnfitDocument, open as fit_document};
 pub use error::OpenError;
 use index_ztoc::UnfitZtoc;
-use shelf::Shelf;
+use keeper::CacheKeeper;
 
 use crate::budget::{Charge, OverBudget};
 use crate::digest::Digest;
@@ -368,7 +368,7 @@ async fn read_through(
     let keeps_plain = matches!(source, Source::Registry(_));
     let (ztocs, wanted) = (caches.ztocs.clone(), layer.clone());
     let work = move |mut batches: Batches| {
-        let keeper = spans.is_enabled().then(|| Box::new(Shelf::new(&spans, wanted.size)) as _);
+        let keeper = spans.is_enabled().then(|| Box::new(CacheKeeper::new(&spans, wanted.size)) as _);
         let options = ReadOptions { span_size, whole_span_size: WHOLE_SPAN_SIZE, keeper, keeps_plain };
         let threads = Threads::for_one_of(side_by_side, None);
         let expected = (wanted.digest, wanted.size);

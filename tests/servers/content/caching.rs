@@ -197,7 +197,7 @@ async fn what_an_index_lists_is_fetched_and_nothing_else() {
     let [near, far] = ["2,\"end_span\":3", "90000,\"end_span\":4294967295"].map(|r| format!("{{\"start_span\":{r}}}"));
     let listed = list(&format!("{{\"version\":\"1.0\",\"prefetch_spans\":[{near},{far}]}}"));
     let odd = list("{\"version\":\"1.0\",\"prefetch_spans\":[]}");
-    content.prefetch_listed(vec![(LayerId(0), odd), (LayerId(0), listed.clone()), (LayerId(7), listed)]).await;
+    content.prefetch_artifacts(vec![(LayerId(0), odd), (LayerId(0), listed.clone()), (LayerId(7), listed)]).await;
     let blob = layer.digest.to_string();
     assert_eq!(faulty.saw("GET", &blob).len(), 1, "neighbours come in one request");
     let warnings = desk.warnings();

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::span::{Begins, Spanned};
+use super::span::{HasSpans, SpanBounds};
 use crate::digest::Digest;
 use crate::fine::{Codec, FineHead};
 use crate::offset::{Compressed, Uncompressed};
@@ -115,12 +115,14 @@ impl From<FineHead> for LayerMap {
     }
 }
 
-impl Spanned for LayerMap {
-    fn begins(&self) -> Begins<'_> {
+impl HasSpans for LayerMap {
+    fn bounds(&self) -> SpanBounds<'_> {
         match &self.starts {
-            Starts::InBlob(checkpoints) => Begins::Cuts(checkpoints.cuts()),
-            Starts::Unpacked { span_size } => Begins::Cuts(Cuts::Every { span_size: *span_size, size: self.size.0 }),
-            Starts::Fine(head) => Begins::Fine(head),
+            Starts::InBlob(checkpoints) => SpanBounds::Cuts(checkpoints.cuts()),
+            Starts::Unpacked { span_size } => {
+                SpanBounds::Cuts(Cuts::Every { span_size: *span_size, size: self.size.0 })
+            }
+            Starts::Fine(head) => SpanBounds::Fine(head),
         }
     }
 

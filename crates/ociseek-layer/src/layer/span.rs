@@ -17,7 +17,7 @@ const STEP: usize = 16 << 10;
 
 /// Where spans begin, from either source.
 #[derive(Debug, Clone, Copy)]
-pub enum Begins<'a> {
+pub enum SpanBounds<'a> {
     /// From a ztoc or the layer's blob itself.
     Cuts(Cuts<'a>),
     /// From a fine document.
@@ -25,9 +25,9 @@ pub enum Begins<'a> {
 }
 
 /// A layer that can be cut into spans: a [`Ztoc`] or a [`LayerMap`].
-pub trait Spanned {
+pub trait HasSpans {
     /// Where spans begin.
-    fn begins(&self) -> Begins<'_>;
+    fn bounds(&self) -> SpanBounds<'_>;
     /// The digest of each span's bytes. Empty for a fine document.
     fn span_digests(&self) -> &[Digest];
     /// The number of bytes that are cut into spans.
@@ -36,9 +36,9 @@ pub trait Spanned {
     fn tar_end(&self) -> Uncompressed;
 }
 
-impl Spanned for Ztoc {
-    fn begins(&self) -> Begins<'_> {
-        Begins::Cuts(self.checkpoints.cuts())
+impl HasSpans for Ztoc {
+    fn bounds(&self) -> SpanBounds<'_> {
+        SpanBounds::Cuts(self.checkpoints.cuts())
     }
 
     fn span_digests(&self) -> &[Digest] {
@@ -110,15 +110,15 @@ impl SpanTable<LayerMap> {
     }
 }
 
-impl<T: Spanned> SpanTable<T> {
+impl<T: HasSpans> SpanTable<T> {
     /// # Errors
     /// If the spans are out of order, do not cover the tar from its start, or lack digests.
     pub fn new(layer: Arc<T>) -> Result<SpanTable<T>, SpanError> {
         let digests = layer.span_digests().len();
-        let cuts = match layer.begins() {
-            Begins::Cuts(cuts) => cuts,
+        let cuts = match layer.bounds() {
+            SpanBounds::Cuts(cuts) => cuts,
             // These were checked when the head was decoded.
-            Begins::Fine(head) => {
+            SpanBounds::Fine(head) => {
                 let count = head.spans().count();
                 return Ok(SpanTable { layer, count });
             }
@@ -151,9 +151,9 @@ impl<T: Spanned> SpanTable<T> {
         if range.is_empty() {
             return SpanId(0)..SpanId(0);
         }
-        let cuts = match self.layer.begins() {
-            Begins::Cuts(cuts) => cuts,
-            Begins::Fine(head) => return head.spans().covering(range),
+        let cuts = match self.layer.bounds() {
+            SpanBounds::Cuts(cuts) => cuts,
+            SpanBounds::Fine(head) => return head.spans().covering(range),
         };
         match cuts {
             Cuts::At(list) => {
@@ -172,9 +172,9 @@ impl<T: Spanned> SpanTable<T> {
     /// these are bytes of its tar; with a fine document, they are the bytes between the span's
     /// borders. `span` must be below [`SpanTable::count`].
     pub fn blob_range(&self, span: SpanId) -> Range<Compressed> {
-        let cuts = match self.layer.begins() {
-            Begins::Cuts(cuts) => cuts,
-            Begins::Fine(head) => return head.fetch_range(span),
+        let cuts = match self.layer.bounds() {
+            SpanBounds::Cuts(cuts) => cuts,
+            SpanBounds::Fine(head) => return head.fetch_range(span),
         };
         let end = match cuts {
             Cuts::At(list) => list.get(span.0 as usize + 1).map(|next| next.input),
@@ -187,7 +187,7 @@ impl<T: Spanned> SpanTable<T> {
     /// The bytes of the tar that the span holds. The last span ends where the tar's reader stops,
     /// and may be empty.
     pub fn plain_range(&self, span: SpanId) -> Range<Uncompressed> {
-        if let Begins::Fine(head) = self.layer.begins() {
+        if let SpanBounds::Fine(head) = self.layer.bounds() {
             return head.spans().plain_range(span);
         }
         let end = self.plain_end();
@@ -198,35 +198,35 @@ impl<T: Spanned> SpanTable<T> {
 
     /// The end of the tar bytes that spans hold.
     pub fn plain_end(&self) -> Uncompressed {
-        match self.layer.begins() {
-            Begins::Cuts(Cuts::At(_)) => self.layer.tar_end(),
+        match self.layer.bounds() {
+            SpanBounds::Cuts(Cuts::At(_)) => self.layer.tar_end(),
             // The bytes after the tar's end can be read as well.
-            Begins::Cuts(Cuts::Every { size, .. }) => Uncompressed(size),
-            Begins::Fine(head) => head.spans().plain_end(),
+            SpanBounds::Cuts(Cuts::Every { size, .. }) => Uncompressed(size),
+            SpanBounds::Fine(head) => head.spans().plain_end(),
         }
     }
 
     /// The digest that identifies a span: that of its bytes, or its [identity](FineHead::identity)
     /// with a fine document, which has other proofs. `span` must be below [`SpanTable::count`].
     pub fn digest(&self, span: SpanId) -> Digest {
-        match self.layer.begins() {
-            Begins::Cuts(_) => self.layer.span_digests()[span.0 as usize],
-            Begins::Fine(head) => head.identity(span),
+        match self.layer.bounds() {
+            SpanBounds::Cuts(_) => self.layer.span_digests()[span.0 as usize],
+            SpanBounds::Fine(head) => head.identity(span),
         }
     }
 
     /// The checkpoint to decode the span from, if it must be decoded and its window is known.
     pub fn checkpoint(&self, span: SpanId) -> Option<&Checkpoint> {
-        match self.layer.begins() {
-            Begins::Cuts(Cuts::At(list)) => list.get(span.0 as usize),
-            Begins::Cuts(Cuts::Every { .. }) | Begins::Fine(_) => None,
+        match self.layer.bounds() {
+            SpanBounds::Cuts(Cuts::At(list)) => list.get(span.0 as usize),
+            SpanBounds::Cuts(Cuts::Every { .. }) | SpanBounds::Fine(_) => None,
         }
     }
 
     fn start(&self, span: SpanId) -> Option<(Compressed, Uncompressed)> {
-        match self.layer.begins() {
-            Begins::Cuts(cuts) => cuts.start(span).filter(|_| span.0 < self.count),
-            Begins::Fine(_) => None,
+        match self.layer.bounds() {
+            SpanBounds::Cuts(cuts) => cuts.start(span).filter(|_| span.0 < self.count),
+            SpanBounds::Fine(_) => None,
         }
     }
 
@@ -264,7 +264,7 @@ impl<T: Spanned> SpanTable<T> {
         }
         let plain = self.plain_range(span);
         let size = plain.end - plain.start;
-        if let Begins::Fine(head) = self.layer.begins() {
+        if let SpanBounds::Fine(head) = self.layer.bounds() {
             let spans = head.spans();
             return if spans.proves(span, blob) {
                 decode_fine(span, spans, window, blob, size, out)

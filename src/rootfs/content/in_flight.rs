@@ -1,5 +1,5 @@
-//! Flights: fetches of spans in progress, each shared by all who wait for the span. Also remembers
-//! spans that missed the deadline.
+//! The spans in flight: fetches in progress, each shared by all tasks that wait for the span. Also
+//! remembers spans that missed the deadline.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,20 +21,20 @@ const MISSED: Duration = Duration::from_secs(1);
 /// caches or fetches the span itself.
 pub(super) type SpanResult = Result<Arc<Run>, ReadError>;
 
-/// A span in flight, and the reason.
-type InFlight = (watch::Receiver<Option<SpanResult>>, FetchCause);
+/// The result of a fetch in progress, and the reason for the fetch.
+type FetchInProgress = (watch::Receiver<Option<SpanResult>>, FetchCause);
 
 #[derive(Clone, Default)]
-pub(super) struct Flights {
-    in_flight: Arc<Mutex<HashMap<SpanOf, InFlight>>>,
+pub(super) struct SpansInFlight {
+    fetches: Arc<Mutex<HashMap<SpanOf, FetchInProgress>>>,
 }
 
-/// The result of [`Flights::board`].
-pub(super) enum Boarding {
+/// The result of [`SpansInFlight::join`].
+pub(super) enum FetchRole {
     /// The span is already being fetched.
     Wait(Waiter),
-    /// It was not; the holder of this flight must fetch it.
-    Fetch(Flight, Waiter),
+    /// It was not; the holder of the promise must fetch it.
+    Fetch(FetchPromise, Waiter),
 }
 
 /// Waits for a span.
@@ -45,60 +45,63 @@ pub(super) struct Waiter {
     pub is_joined_ahead: bool,
 }
 
-/// The duty to fetch a span. If it is dropped before [`Flight::land`], all waiters fail.
-pub(super) struct Flight {
+/// The duty to fetch a span. If it is dropped before [`FetchPromise::complete`], all waiters fail.
+pub(super) struct FetchPromise {
     of: SpanOf,
-    flights: Flights,
+    in_flight: SpansInFlight,
     sender: watch::Sender<Option<SpanResult>>,
 }
 
 /// A span to be fetched.
 pub(super) struct SpanRequest {
-    pub flight: Flight,
+    pub promise: FetchPromise,
     /// The pieces that must at least be passed on. None if the span is fetched only for the cache
     /// on disk.
     pub pieces: Option<Range<u32>>,
 }
 
-impl Flights {
+impl SpansInFlight {
     /// `cause` is the reason if the span must be fetched.
-    pub(super) fn board(&self, of: SpanOf, cause: FetchCause) -> Boarding {
-        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((result, other)) = in_flight.get(&of) {
-            return Boarding::Wait(Waiter { result: result.clone(), is_joined_ahead: *other == FetchCause::Ahead });
+    pub(super) fn join(&self, of: SpanOf, cause: FetchCause) -> FetchRole {
+        let mut fetches = self.fetches.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((result, other)) = fetches.get(&of) {
+            return FetchRole::Wait(Waiter { result: result.clone(), is_joined_ahead: *other == FetchCause::Ahead });
         }
         let (sender, result) = watch::channel(None);
-        in_flight.insert(of, (result.clone(), cause));
-        Boarding::Fetch(Flight { of, flights: self.clone(), sender }, Waiter { result, is_joined_ahead: false })
+        fetches.insert(of, (result.clone(), cause));
+        FetchRole::Fetch(
+            FetchPromise { of, in_flight: self.clone(), sender },
+            Waiter { result, is_joined_ahead: false },
+        )
     }
 
     /// Whether the span is being fetched.
     pub(super) fn has(&self, of: SpanOf) -> bool {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&of)
+        self.fetches.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&of)
     }
 }
 
-impl Flight {
+impl FetchPromise {
     pub(super) fn span(&self) -> SpanId {
         self.of.span
     }
 
-    /// Ends the fetch. Its results must already be in the caches, because tasks that find no flight
-    /// look there.
-    pub(super) fn land(self, result: SpanResult) {
-        self.leave();
+    /// Ends the fetch. Its results must already be in the caches, because tasks that find no fetch in
+    /// progress look there.
+    pub(super) fn complete(self, result: SpanResult) {
+        self.remove();
         self.sender.send_replace(Some(result));
     }
 
-    fn leave(&self) {
-        self.flights.in_flight.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.of);
+    fn remove(&self) {
+        self.in_flight.fetches.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.of);
     }
 }
 
-impl Drop for Flight {
+impl Drop for FetchPromise {
     fn drop(&mut self) {
         if self.sender.borrow().is_none() {
-            self.leave();
+            self.remove();
         }
     }
 }

@@ -6,19 +6,19 @@ use crate::rootfs::cache::{SpanCache, SpanKey};
 use crate::ztoc::Checkpoint;
 
 /// Adds spans of a layer to the cache while there is room for them.
-pub(super) struct Shelf {
+pub(super) struct CacheKeeper {
     cache: SpanCache,
     room: u64,
 }
 
-impl Shelf {
+impl CacheKeeper {
     /// For a layer whose blob has `compressed` bytes.
-    pub(super) fn new(cache: &SpanCache, compressed: u64) -> Shelf {
-        Shelf { cache: cache.clone(), room: cache.room_for(compressed) }
+    pub(super) fn new(cache: &SpanCache, compressed: u64) -> CacheKeeper {
+        CacheKeeper { cache: cache.clone(), room: cache.room_for(compressed) }
     }
 }
 
-impl KeepSpans for Shelf {
+impl KeepSpans for CacheKeeper {
     fn keep(&mut self, digest: &Digest, checkpoint: Option<&Checkpoint>, plain: &[u8]) -> bool {
         let size = plain.len() as u64;
         let key = match checkpoint {
