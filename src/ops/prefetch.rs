@@ -170,26 +170,28 @@ pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Pr
     Ok(PrefetchSpans { spans, bytes, missing })
 }
 
-/// The recorded starts of fine documents: by layer, the spans in the order of first use.
-pub type LayerStarts = BTreeMap<Digest, Vec<Range<SpanId>>>;
+/// What a start reads, by layer: parts of the tar in the order of first use.
+pub type LayerReads = BTreeMap<Digest, Vec<Range<Uncompressed>>>;
 
-/// The spans of fine documents that hold the files on the list, by layer, in the order of the list.
-/// Also returns entries that match no file. `layers` starts with the lowest.
+/// What the list names, by layer, in the order of the list. Also returns entries that match no
+/// file. `layers` starts with the lowest.
 ///
 /// # Errors
 /// If the layers cannot be combined.
-pub fn starts(
+pub fn reads<'a>(
     list: &PrefetchList,
-    layers: &[(Digest, Arc<FineLayer>)],
-) -> Result<(LayerStarts, Vec<Missing>), PathLookupError> {
-    let tree = Tree::flatten(layers.iter().map(|(_, layer)| layer.entries()))?;
+    layers: impl Iterator<Item = (Digest, &'a FineLayer)> + Clone,
+) -> Result<(LayerReads, Vec<Missing>), PathLookupError> {
+    let tree = Tree::flatten(layers.clone().map(|(_, layer)| layer.entries()))?;
+    let digests: Vec<Digest> = layers.map(|(digest, _)| digest).collect();
     let (parts, missing) = find(list, &tree);
-    let mut starts = LayerStarts::new();
+    let mut reads = LayerReads::new();
     for (layer, bytes) in parts {
-        let Some((digest, layer)) = layers.get(layer) else { continue };
-        starts.entry(*digest).or_default().push(layer.spans_of(bytes));
+        if let Some(digest) = digests.get(layer) {
+            reads.entry(*digest).or_default().push(bytes);
+        }
     }
-    Ok((starts, missing))
+    Ok((reads, missing))
 }
 
 /// Why a file of a recorded start is not found: most images have small layers that are not indexed.

@@ -127,6 +127,7 @@ pub(crate) fn index_hint(error: &IndexError) -> Option<String> {
         IndexError::Document { source, .. }
         | IndexError::Referrers { source, .. }
         | IndexError::ReadLayer { source, .. }
+        | IndexError::ReadSpans { source, .. }
         | IndexError::Push { source, .. }
         | IndexError::Attach { source, .. } => store_hint(source),
         _ => None,

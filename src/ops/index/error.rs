@@ -41,6 +41,8 @@ pub enum IndexError {
     Prefetch(#[from] PathLookupError),
     #[error("cannot make the fine document of layer {layer}")]
     Fine { layer: Digest, source: FineError },
+    #[error("cannot read the spans of layer {layer} that the recorded start reads")]
+    ReadSpans { layer: Digest, source: StoreError },
     #[error("cannot reread the ztoc of layer {layer}")]
     OwnZtoc { layer: Digest, source: ZtocError },
     #[error("the thread looking up the files to prefetch stopped unexpectedly")]
@@ -63,6 +65,7 @@ impl IndexError {
             IndexError::Document { source, .. }
             | IndexError::Referrers { source, .. }
             | IndexError::ReadLayer { source, .. }
+            | IndexError::ReadSpans { source, .. }
             | IndexError::Push { source, .. }
             | IndexError::Attach { source, .. } => Some(source),
             IndexError::BrokenLayer { .. }

@@ -19,6 +19,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use super::resolve::{ResolvedImage, resolve};
 use crate::image::Descriptor;
@@ -153,7 +154,16 @@ pub(in crate::ops) async fn index_keeping(
         left: Vec::new(),
     };
     let budget = source.budget();
-    let mut publisher = Publisher { layers: &layers, destination, budget, options, progress, seen: BTreeSet::new() };
+    let mut publisher = Publisher {
+        source,
+        layers: &layers,
+        destination,
+        budget,
+        options,
+        progress,
+        seen: BTreeSet::new(),
+        bytes_read: AtomicU64::new(0),
+    };
     for mut plan in plans.each {
         if options.deadline.is_some() {
             plan.renew(destination, cache, options).await?;
@@ -167,5 +177,6 @@ pub(in crate::ops) async fn index_keeping(
         }
         done.manifests.push(manifest);
     }
+    done.bytes_read += publisher.bytes_read.into_inner();
     Ok((done, layers))
 }

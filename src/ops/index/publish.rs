@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 
@@ -22,10 +23,12 @@ use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC};
 use crate::layer::LayerOptions;
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::AttachReport;
-use crate::store::{Destination, StoreError};
+use crate::store::{Destination, Source, StoreError};
 
 /// Attaches the indexes of an image's platforms, one after the other.
 pub(super) struct Publisher<'a> {
+    /// The store of the image.
+    pub source: &'a Source,
     pub layers: &'a Layers,
     pub destination: Option<&'a Destination>,
     pub budget: &'a Budget,
@@ -33,6 +36,8 @@ pub(super) struct Publisher<'a> {
     pub progress: &'a Arc<dyn Progress>,
     /// The layers that were already reported.
     pub seen: BTreeSet<Digest>,
+    /// The bytes of layers that were read to divide their spans.
+    pub bytes_read: AtomicU64,
 }
 
 /// The result for a platform's index.

@@ -81,18 +81,15 @@ impl FineLayer {
         (0..self.groups.len()).map(|group| self.group(group))
     }
 
-    /// The same layer with its windows compressed as indexing compresses them.
+    /// The window of a span. None if it has none.
     ///
     /// # Errors
-    /// If a group cannot be decoded, or zstd cannot allocate memory.
-    pub fn compressed_again(self) -> Result<FineLayer, FineError> {
-        let mut groups = Groups::default();
-        for windows in self.windows() {
-            for (_, window) in windows?.into_windows() {
-                groups.push(window)?;
-            }
+    /// If its group cannot be decoded.
+    pub fn window(&self, span: SpanId) -> Result<Option<SpanWindow>, FineError> {
+        match self.spans.has_window(span) {
+            true => Ok(self.group(group_of(span))?.get(span).cloned()),
+            false => Ok(None),
         }
-        Ok(FineLayer { groups: groups.finish()?, ..self })
     }
 
     /// The group that holds a span's window. None for the first span, which has no window.

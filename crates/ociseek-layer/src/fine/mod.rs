@@ -1,11 +1,12 @@
-//! The fine document of a layer: its list of files and starting points for decoding, 256 KiB apart.
-//! It is compressed, and a reader fetches little more than it needs (format: docs/fine.md).
+//! The fine document of a layer: its list of files and starting points for decoding, 256 KiB apart,
+//! or 64 KiB where a recorded start reads. It is compressed, and a reader fetches little more than it needs (format: docs/fine.md).
 //!
 //! A ztoc stores 32 KiB for each checkpoint, which limits how close checkpoints can be. A fine
 //! document stores only those bytes of a window that the span refers to, about 2 KiB compressed, in
 //! pages that are fetched on demand. [`decode_head`] reads the part that every reader needs,
 //! [`decode_page`] a page, and [`decode`] a whole document. [`FineLayer::encode`] writes one.
 
+mod divided;
 mod encode;
 mod entries;
 mod error;
@@ -22,6 +23,7 @@ mod hostile;
 #[cfg(test)]
 mod tests;
 
+pub use divided::SpanDivision;
 pub use encode::EncodedFine;
 pub use error::FineError;
 pub use head::{FineHead, PageId, decode_head};
@@ -31,8 +33,10 @@ pub use pages::{Windows, decode_page};
 pub use spans::{Codec, FineSpans, FineStart, SpanParts};
 pub use window::SpanWindow;
 
-/// The least distance between two checkpoints, in bytes of the tar.
+/// The least distance between two checkpoints, in bytes of the tar, except in divided spans.
 pub const SPAN_SIZE: u64 = 256 << 10;
+/// The least distance between two checkpoints of a divided span, in bytes of the tar.
+pub const DIVIDED_SPAN_SIZE: u64 = 64 << 10;
 /// The size limit of a head that is written or read, in bytes, both stored and with its frames
 /// decoded. A layer with a million files needs about that much.
 pub const MAX_HEAD: usize = 64 << 20;

@@ -8,8 +8,8 @@ use crate::codec::gzip::BlockStart;
 use crate::codec::inflate::BackReference;
 use crate::codec::{Used, WINDOW};
 use crate::digest::{ChainState, Hasher};
-use crate::fine::{FineError, FineStart, Groups, SPAN_SIZE, SpanWindow};
-use crate::offset::{Compressed, Uncompressed};
+use crate::fine::{DIVIDED_SPAN_SIZE, FineError, FineSpans, FineStart, Groups, SPAN_SIZE, SpanWindow};
+use crate::offset::{Compressed, SpanId, Uncompressed};
 
 /// A message from the decoding half to the hashing half.
 #[derive(Debug)]
@@ -26,6 +26,9 @@ fn start(input: Compressed, output: Uncompressed, bits: u8) -> FineStart {
 
 /// Chooses the checkpoints of a gzip blob and collects their windows.
 pub(super) struct FineGzip {
+    /// The least distance between two of them, in bytes of the tar.
+    span_size: u64,
+    limits: StartLimits,
     last: Option<FineStart>,
     /// The window of the last checkpoint, and what was referred to of it so far.
     window: Box<[u8; WINDOW]>,
@@ -37,10 +40,43 @@ pub(super) struct FineGzip {
     notes: Vec<FineMessage>,
 }
 
+/// How far checkpoints may be.
+#[derive(Debug, Clone, Copy)]
+struct StartLimits {
+    /// The largest border, in bytes of the blob.
+    border: u64,
+    /// The largest output.
+    output: u64,
+}
+
 impl FineGzip {
+    /// For a whole blob.
     pub(super) fn new() -> FineGzip {
+        FineGzip::after(None, SPAN_SIZE, StartLimits { border: u64::MAX, output: u64::MAX })
+    }
+
+    /// For the part of a blob that `span` holds, to divide it. All new checkpoints are at most
+    /// [`SPAN_SIZE`] bytes after its start, so the division can be undone
+    /// ([`FineLayer::undivided`](crate::fine::FineLayer::undivided)).
+    pub(super) fn dividing(spans: &FineSpans, span: SpanId) -> FineGzip {
+        let starts = spans.starts();
+        let (this, next) = (starts.get(span.0 as usize).copied(), starts.get(span.0 as usize + 1));
+        let end = next.map_or(spans.tar_end(), |next| next.output);
+        let limits = StartLimits {
+            border: next.map_or(spans.blob_size(), FineStart::border).saturating_sub(1),
+            output: end
+                .0
+                .saturating_sub(WINDOW as u64)
+                .min(this.map_or(0, |this| this.output.0.saturating_add(SPAN_SIZE))),
+        };
+        FineGzip::after(this, DIVIDED_SPAN_SIZE, limits)
+    }
+
+    fn after(last: Option<FineStart>, span_size: u64, limits: StartLimits) -> FineGzip {
         FineGzip {
-            last: None,
+            span_size,
+            limits,
+            last,
             window: Box::new([0; WINDOW]),
             used: Used::default(),
             has_window: false,
@@ -55,8 +91,9 @@ impl FineGzip {
     pub(super) fn block_start(&mut self, at: BlockStart<'_>) {
         let next = start(at.input, at.output, at.bits);
         let is_next = self.last.as_ref().is_none_or(|last| {
-            at.output - last.output > SPAN_SIZE && (next.border() > last.border() || last.output.0 == 0)
+            at.output - last.output > self.span_size && (next.border() > last.border() || last.output.0 == 0)
         });
+        let is_next = is_next && next.border() <= self.limits.border && at.output.0 <= self.limits.output;
         self.is_new = is_next && self.last.is_some();
         if is_next {
             self.end();

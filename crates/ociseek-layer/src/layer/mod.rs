@@ -14,6 +14,7 @@
 mod body;
 mod consumer;
 mod contents;
+mod divide;
 mod fine;
 mod format;
 mod hashes;
@@ -34,6 +35,7 @@ mod unservable;
 
 pub use consumer::servable;
 pub use consumer::{file as stated, shown};
+pub use divide::divide_span;
 pub use format::format;
 pub use indexer::LayerIndexer;
 pub use lenient::Notes;

@@ -267,7 +267,8 @@ impl<T: HasSpans> SpanTable<T> {
         if let SpanBounds::Fine(head) = self.layer.bounds() {
             let spans = head.spans();
             return if spans.proves(span, blob) {
-                decode_fine(span, spans, window, blob, size, out)
+                let mut filter = SpanFilter { left: size, out, is_broken_off: false };
+                decode_fine(span, spans, window, blob, size, &mut filter)
             } else {
                 Err(SpanError::Proof { span })
             };
@@ -314,22 +315,22 @@ fn decode_checkpoint(
     };
     let Checkpoint { input, output, bits, window } = checkpoint;
     let at = BlockStart { input: *input, output: *output, bits: *bits, window };
-    decode_gzip(span, at, before, [blob, &[]], size, out)
+    decode_gzip(span, at, before, [blob, &[]], size, &mut SpanFilter { left: size, out, is_broken_off: false })
 }
 
-/// Decodes a span of a fine document.
-fn decode_fine(
+/// Decodes a span of a fine document, whose bytes were proven.
+pub(super) fn decode_fine(
     span: SpanId,
     spans: &FineSpans,
     window: Option<&SpanWindow>,
     blob: &[u8],
     size: u64,
-    out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    sink: &mut impl SpanSink,
 ) -> Result<(), SpanError> {
     let start = match spans.starts().get(span.0 as usize) {
         Some(start) if spans.codec() == Codec::Gzip => start,
         _ => {
-            let _ = out(blob);
+            sink.output(blob);
             return Ok(());
         }
     };
@@ -337,7 +338,7 @@ fn decode_fine(
     if !spans.has_window(span) {
         let body = blob.get(input.0 as usize..).unwrap_or_default();
         let at = BlockStart { input, output, bits, window: &[0; WINDOW] };
-        return decode_gzip(span, at, 0, [body, &[]], size, out);
+        return decode_gzip(span, at, 0, [body, &[]], size, sink);
     }
     let window = window.ok_or(SpanError::NoWindow { span })?;
     let (before, lead) = match window.lead().split_first() {
@@ -345,7 +346,7 @@ fn decode_fine(
         _ => (0, window.lead()),
     };
     let at = BlockStart { input, output, bits, window: &window.expand(0) };
-    decode_gzip(span, at, before, [lead, blob], size, out)
+    decode_gzip(span, at, before, [lead, blob], size, sink)
 }
 
 /// `before` holds the first bits of the block if they are in the byte before `at.input`. `parts` is
@@ -356,19 +357,29 @@ fn decode_gzip(
     before: u8,
     parts: [&[u8]; 2],
     size: u64,
-    out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    sink: &mut impl SpanSink,
 ) -> Result<(), SpanError> {
     let mut reader = GzipReader::resume(at, before);
-    let mut wanted = SpanFilter { left: size, out, is_broken_off: false };
     for piece in parts.iter().flat_map(|part| part.chunks(STEP)) {
-        if wanted.is_over() {
+        if sink.is_over() {
             break;
         }
-        reader.push(piece, &mut wanted).map_err(|source| SpanError::Gzip { span, source })?;
+        reader.push(piece, sink).map_err(|source| SpanError::Gzip { span, source })?;
     }
-    match wanted.is_over() {
+    match sink.is_over() {
         true => Ok(()),
-        false => Err(SpanError::Short { span, expected: size, found: size - wanted.left }),
+        false => Err(SpanError::Short { span, expected: size, found: size - sink.left() }),
+    }
+}
+
+/// Receives what a span decodes to, and the bytes after it that are decoded with its last ones.
+pub(super) trait SpanSink: Sink {
+    /// How many bytes of the span are still to come.
+    fn left(&self) -> u64;
+
+    /// Whether it needs nothing more.
+    fn is_over(&self) -> bool {
+        self.left() == 0
     }
 }
 
@@ -379,7 +390,11 @@ struct SpanFilter<'a> {
     is_broken_off: bool,
 }
 
-impl SpanFilter<'_> {
+impl SpanSink for SpanFilter<'_> {
+    fn left(&self) -> u64 {
+        self.left
+    }
+
     fn is_over(&self) -> bool {
         self.left == 0 || self.is_broken_off
     }

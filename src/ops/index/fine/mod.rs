@@ -20,6 +20,7 @@ use crate::ops::discover::{parse_fine, preferred};
 use crate::store::Destination;
 use crate::store::cache::ZtocCache;
 
+mod divide;
 mod publish;
 mod reuse;
 mod start;

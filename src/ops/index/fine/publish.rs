@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::start::{Encoded, LayerDocument, with_list, with_old};
+use super::start::{Encoded, LayerDocument, StartWriter};
 use super::{FinePlan, FoundFine, is_whole};
 use crate::digest::Digest;
 use crate::fine::EncodedFine;
@@ -109,10 +109,16 @@ impl Publisher<'_> {
             let has_list = found.content.as_ref().is_ok_and(|index| index.profile.is_some());
             has_list && replaces.contains(&found.descriptor.digest)
         });
+        let writer = StartWriter {
+            source: self.source,
+            options: self.options,
+            progress: self.progress,
+            bytes_read: &self.bytes_read,
+        };
         // `_memory` is that of documents that were encoded again, which the budget does not know yet.
         let (documents, _memory, profile) = match (list, old, self.destination) {
             (Some(list), ..) => {
-                let (Encoded { documents, memory }, missing) = with_list(list, documents, self.budget).await?;
+                let (Encoded { documents, memory }, missing) = writer.with_list(list, documents).await?;
                 if !self.options.kinds.has_soci() {
                     // Otherwise they were already reported for the SOCI index's list.
                     missing
@@ -123,7 +129,7 @@ impl Publisher<'_> {
             }
             (None, Some(old), Some(there)) => {
                 let profile = old.content.as_ref().ok().and_then(|index| index.profile);
-                let encoded = with_old(old, &there.as_source(), documents, self.progress).await?;
+                let encoded = writer.with_old(old, &there.as_source(), documents).await?;
                 (encoded.documents, Some(encoded.memory), profile)
             }
             (None, ..) => (documents, None, None),

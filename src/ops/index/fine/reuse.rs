@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use super::FoundFine;
 use crate::budget::Charge;
 use crate::digest::Digest;
-use crate::fine::{self, Codec, EncodedFine, FineLayer, SPAN_SIZE};
+use crate::fine::{self, Codec, DIVIDED_SPAN_SIZE, EncodedFine, FineLayer, SPAN_SIZE};
 use crate::image::fine::FineRef;
 use crate::image::{Descriptor, LayerKind};
 use crate::ops::discover::causes;
@@ -126,7 +126,7 @@ impl DocumentReuse<'_> {
         layer: &Descriptor,
         read: &mut u64,
     ) -> Result<EncodedFine, NotReusable> {
-        if document.size > in_proportion(layer.size, SPAN_SIZE) {
+        if document.size > in_proportion(layer.size, DIVIDED_SPAN_SIZE) {
             return Err(NotReusable::Other);
         }
         let what = || format!("fine document {} of {} bytes", document.document, document.size);
@@ -159,11 +159,10 @@ impl DocumentReuse<'_> {
 /// # Errors
 /// If indexing would not make it.
 fn encoded(bytes: &Bytes, is_plain: bool, mut memory: Charge) -> Result<EncodedFine, NotReusable> {
-    let layer = fine::decode(bytes, &mut memory).map_err(|error| wrong(&error))?;
+    let layer = fine::decode(bytes, &mut memory).and_then(FineLayer::undivided).map_err(|error| wrong(&error))?;
     if !is_as_built(&layer) || (is_plain && layer.spans().codec() != Codec::Plain) {
         return Err(NotReusable::Wrong("ociseek would build it differently".to_owned()));
     }
-    let layer = layer.compressed_again().map_err(|error| wrong(&error))?;
     layer.encode(&[]).map_err(|error| wrong(&error))
 }
 

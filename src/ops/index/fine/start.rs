@@ -2,20 +2,23 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use tokio::task::spawn_blocking;
 
 use super::FoundFine;
-use crate::budget::{Budget, Charge};
+use super::divide::divide;
+use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::fine::{self, EncodedFine, FineError, FineLayer};
 use crate::image::Descriptor;
 use crate::image::fine::FineRef;
-use crate::offset::SpanId;
+use crate::offset::{SpanId, Uncompressed};
 use crate::ops::discover::causes;
 use crate::ops::index::error::IndexError;
+use crate::ops::index::options::IndexOptions;
 use crate::ops::open::charge_tree;
-use crate::ops::prefetch::{LayerStarts, Missing, PrefetchList, starts};
+use crate::ops::prefetch::{LayerReads, Missing, PrefetchList, reads};
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 
@@ -28,74 +31,93 @@ pub(super) struct Encoded {
     pub memory: Charge,
 }
 
-/// The documents with the start that `list` specifies, and entries that match no file. `documents`
-/// are those of the image's layers, lowest first.
-///
-/// # Errors
-/// If the layers cannot be combined, or a document does not fit into memory.
-pub(super) async fn with_list(
-    list: &Arc<PrefetchList>,
-    documents: Vec<LayerDocument>,
-    budget: &Budget,
-) -> Result<(Encoded, Vec<Missing>), IndexError> {
-    let (list, budget) = (Arc::clone(list), budget.clone());
-    blocking(move || {
-        let mut memory = budget.open();
-        let layers =
-            documents.iter().map(|(layer, document)| Ok((layer.digest, decoded(layer, document, &mut memory)?)));
-        let layers: Vec<(Digest, Arc<FineLayer>)> = layers.collect::<Result<_, IndexError>>()?;
-        let _tree = charge_tree(&budget, layers.iter().map(|(_, layer)| layer.entries()))?;
-        let (starts, missing) = starts(&list, &layers)?;
-        let mut encoded = Encoded { documents: Vec::with_capacity(documents.len()), memory: budget.open() };
-        for ((layer, _), (digest, fine)) in documents.into_iter().zip(&layers) {
-            let start = starts.get(digest).map_or(&[][..], Vec::as_slice);
-            encoded.push(layer, fine, start)?;
-        }
-        Ok((encoded, missing))
-    })
-    .await
+/// What it takes to put a recorded start into documents.
+pub(super) struct StartWriter<'a> {
+    /// The store of the layers.
+    pub source: &'a Source,
+    pub options: &'a IndexOptions,
+    pub progress: &'a Arc<dyn Progress>,
+    /// Grows by the bytes of layers that are read.
+    pub bytes_read: &'a AtomicU64,
 }
 
-/// The documents with the start of those in `old`. A start that cannot be carried over is reported.
-///
-/// # Errors
-/// If a document does not fit into memory.
-pub(super) async fn with_old(
-    old: &FoundFine,
-    store: &Source,
-    documents: Vec<LayerDocument>,
-    progress: &Arc<dyn Progress>,
-) -> Result<Encoded, IndexError> {
-    let budget = store.budget().clone();
-    let mut encoded = Encoded { documents: Vec::with_capacity(documents.len()), memory: budget.open() };
-    let Ok(old) = &old.content else {
-        encoded.documents = documents;
-        return Ok(encoded);
-    };
-    let mut starts = LayerStarts::new();
-    for document in &old.layers {
-        match start_of(store, document).await {
-            Ok(start) => drop(starts.insert(document.layer, start)),
-            Err(why) => {
-                let text = format!("the recorded start of layer {} is not carried over: {why}", document.layer);
-                progress.report(ProgressEvent::Warning(text));
+impl StartWriter<'_> {
+    /// The documents with the start that `list` specifies, and entries that match no file.
+    /// `documents` are those of the image's layers, lowest first.
+    ///
+    /// # Errors
+    /// If the layers cannot be combined, a document does not fit into memory, or a layer cannot be
+    /// read.
+    pub(super) async fn with_list(
+        &self,
+        list: &Arc<PrefetchList>,
+        documents: Vec<LayerDocument>,
+    ) -> Result<(Encoded, Vec<Missing>), IndexError> {
+        let (list, budget) = (Arc::clone(list), self.source.budget().clone());
+        let found = blocking(move || {
+            let mut memory = budget.open();
+            let layers = decoded(documents, &mut memory)?;
+            let _tree = charge_tree(&budget, layers.iter().map(|(_, fine)| fine.entries()))?;
+            let (reads, missing) = reads(&list, layers.iter().map(|(layer, fine)| (layer.digest, fine)))?;
+            Ok((layers, memory, reads, missing))
+        });
+        let (layers, memory, reads, missing) = found.await?;
+        Ok((self.with_reads(reads, layers, memory).await?, missing))
+    }
+
+    /// The documents with the start of those in `old`, which are in `store`. A start that cannot be
+    /// carried over is reported.
+    ///
+    /// # Errors
+    /// If a document does not fit into memory, or a layer cannot be read.
+    pub(super) async fn with_old(
+        &self,
+        old: &FoundFine,
+        store: &Source,
+        documents: Vec<LayerDocument>,
+    ) -> Result<Encoded, IndexError> {
+        let budget = store.budget().clone();
+        let mut reads = LayerReads::new();
+        for document in old.content.iter().flat_map(|old| &old.layers) {
+            match start_of(store, document).await {
+                Ok(start) => drop(reads.insert(document.layer, start)),
+                Err(why) => {
+                    let text = format!("the recorded start of layer {} is not carried over: {why}", document.layer);
+                    self.progress.report(ProgressEvent::Warning(text));
+                }
             }
         }
-    }
-    blocking(move || {
-        for (layer, document) in documents {
-            let Some(start) = starts.get(&layer.digest).filter(|start| !start.is_empty()) else {
-                encoded.documents.push((layer, document));
-                continue;
-            };
+        let decoding = blocking(move || {
             let mut memory = budget.open();
-            let fine = decoded(&layer, &document, &mut memory)?;
-            // The same layer has the same spans.
-            encoded.push(layer, &fine, start)?;
+            Ok((decoded(documents, &mut memory)?, memory))
+        });
+        let (layers, memory) = decoding.await?;
+        self.with_reads(reads, layers, memory).await
+    }
+
+    /// Encodes the layers again with a start that reads this. Spans that it reads are divided first.
+    async fn with_reads(
+        &self,
+        reads: LayerReads,
+        layers: Vec<(Descriptor, FineLayer)>,
+        memory: Charge,
+    ) -> Result<Encoded, IndexError> {
+        let budget = self.source.budget();
+        let mut encoded = Encoded { documents: Vec::with_capacity(layers.len()), memory: budget.open() };
+        for (layer, fine) in layers {
+            let reads = reads.get(&layer.digest).cloned().unwrap_or_default();
+            let divisions = divide(self, &layer, &fine, &reads).await?;
+            let encode = blocking(move || {
+                let fine = fine.divided(&divisions.spans).map_err(|source| unwritten(&layer, source))?;
+                let start: Vec<Range<SpanId>> = reads.into_iter().map(|bytes| fine.spans_of(bytes)).collect();
+                encoded.push(layer, &fine, &start)?;
+                Ok(encoded)
+            });
+            encoded = encode.await?;
         }
+        drop(memory);
         Ok(encoded)
-    })
-    .await
+    }
 }
 
 impl Encoded {
@@ -110,8 +132,9 @@ impl Encoded {
     }
 }
 
-/// The start in a document, which takes reading its head. The error says why that is not possible.
-async fn start_of(store: &Source, document: &FineRef) -> Result<Vec<Range<SpanId>>, String> {
+/// The parts of the layer's tar that are the start in a document, which takes reading its head. The error
+/// says why that is not possible.
+async fn start_of(store: &Source, document: &FineRef) -> Result<Vec<Range<Uncompressed>>, String> {
     if document.start_size == document.head_size {
         return Ok(Vec::new());
     }
@@ -122,11 +145,17 @@ async fn start_of(store: &Source, document: &FineRef) -> Result<Vec<Range<SpanId
         return Err(format!("the head of {} does not have the digest that its index states", document.document));
     }
     let head = fine::decode_head(&head, document.size, &mut memory).map_err(|error| causes(&error))?;
-    Ok(head.start().to_vec())
+    let (spans, last) = (head.spans(), |spans: &Range<SpanId>| SpanId(spans.end.0.saturating_sub(1)));
+    let bytes = |range: &Range<SpanId>| spans.plain_range(range.start).start..spans.plain_range(last(range)).end;
+    Ok(head.start().iter().map(bytes).collect())
 }
 
-fn decoded(layer: &Descriptor, document: &EncodedFine, memory: &mut Charge) -> Result<Arc<FineLayer>, IndexError> {
-    fine::decode(&document.bytes, memory).map(Arc::new).map_err(|source| unwritten(layer, source))
+fn decoded(documents: Vec<LayerDocument>, memory: &mut Charge) -> Result<Vec<(Descriptor, FineLayer)>, IndexError> {
+    let decoded = documents.into_iter().map(|(layer, document)| {
+        let fine = fine::decode(&document.bytes, memory).map_err(|source| unwritten(&layer, source))?;
+        Ok((layer, fine))
+    });
+    decoded.collect()
 }
 
 fn unwritten(layer: &Descriptor, source: FineError) -> IndexError {
@@ -142,6 +171,7 @@ async fn blocking<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
     use crate::digest::ChainState;
     use crate::fine::{Codec, FineSpans, SpanParts};
     use crate::offset::{Compressed, Uncompressed};
