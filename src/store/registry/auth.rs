@@ -359,15 +359,15 @@ impl Authorizer {
             http.progress().report(ProgressEvent::TokenService { registry: self.registry.to_string(), host });
         }
 
-        let request = self.token_request(url, service, scope, credential)?;
+        let mut request = self.token_request(url, service, scope, credential)?;
         let mut retry = Retry::new(http);
         loop {
-            match self.ask(http, &request, shown, line(&request.method, &request.url)).await {
+            match self.ask(http, &request, shown, line(&request.method, &request.url), retry.reads()).await {
                 Ok(header) => {
                     http.answered(&self.registry);
                     return Ok(header);
                 }
-                Err(error) => retry.again(error).await?,
+                Err(error) => retry.read_again(&mut request, error).await?,
             }
         }
     }
@@ -378,6 +378,7 @@ impl Authorizer {
         request: &Request,
         shown: Option<CredentialOrigin>,
         line: RequestLine,
+        reads: u32,
     ) -> Result<Header, RegistryError> {
         // Redirects are not followed, because the credentials are for this address only.
         let line = line.at_try(request.next_try());
@@ -391,7 +392,10 @@ impl Authorizer {
             access_token: Option<String>,
             expires_in: Option<serde_json::Value>,
         }
-        // The source of a JSON error may repeat its input, which could be a token here.
+        if let Err(source) = serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
+            return Err(RegistryError::Json { line, source, reads });
+        }
+        // The source of an error in valid JSON may repeat its input, which could be a token here.
         let wrong = |what: &str| RegistryError::Protocol { line: line.clone(), what: what.to_owned() };
         let answer: Answer =
             serde_json::from_slice(&body).map_err(|_| wrong("the token service's answer is not JSON with a token"))?;

@@ -133,11 +133,12 @@ pub enum RegistryError {
     /// The response violates the distribution spec.
     #[error("{line}: {what}")]
     Protocol { line: RequestLine, what: String },
-    #[error("{line}: the answer is not the expected JSON")]
-    Json { line: RequestLine, source: serde_json::Error },
+    /// `reads` is how many times it was read: what may have been damaged on the way is read once more.
+    #[error("{line}: the answer is not the expected JSON{}", read_times(*.reads))]
+    Json { line: RequestLine, source: serde_json::Error, reads: u32 },
     #[error("{line}: the answer is larger than {limit} bytes")]
     TooLarge { line: RequestLine, limit: u64 },
-    /// `reads` is how many times it was read: what was damaged on the way is read once more.
+    /// `reads` as above.
     #[error("{line}: the content has the digest {found}, not {expected}{}", read_times(*.reads))]
     Digest { line: RequestLine, expected: Box<Digest>, found: Box<Digest>, reads: u32 },
     #[error("{line}: the content has {found} bytes, not {expected}")]

@@ -80,7 +80,7 @@ impl Repository {
         match self.tagged(subject, Access::Pull).await? {
             UnderTag::Referrers(tagged) => {
                 let target = self.request(reqwest::Method::GET, &format!("manifests/{}", tag(subject))).await?;
-                descriptors(&tagged.bytes, &self.request_line(&target))
+                descriptors(&tagged.bytes, &self.request_line(&target), 1)
             }
             UnderTag::Nothing | UnderTag::Other { .. } => Ok(Vec::new()),
         }

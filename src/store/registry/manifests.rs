@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use reqwest::Method;
 use reqwest::header::{ACCEPT, HeaderName, HeaderValue};
+use serde::de::IgnoredAny;
 
 use super::auth::Access;
 use super::client::Repository;
@@ -28,7 +29,8 @@ const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-diges
 
 impl Repository {
     /// The manifest or index that `target` names. Its bytes match the requested digest, or, for a
-    /// tag, the digest that the registry states. At most 4 MiB are read.
+    /// tag, the digest that the registry states; if it states none, they are JSON. At most 4 MiB are
+    /// read.
     ///
     /// # Errors
     /// [`RegistryError::is_not_found`] if it does not exist; [`RegistryError::Digest`] if it does
@@ -51,16 +53,10 @@ impl Repository {
         let request = self.request(Method::GET, &format!("manifests/{target}")).await?;
         let mut request = request.header(ACCEPT, HeaderValue::from_static(ACCEPTED));
         let mut retry = Retry::new(&self.registry.http);
-        let mut reads = 1;
         loop {
-            match self.try_document(&request, target, access, reads).await {
+            match self.try_document(&request, target, access, retry.reads()).await {
                 Ok(found) => return Ok(found),
-                // It may have been damaged on the way, or by a cache.
-                Err(RegistryError::Digest { .. }) if reads == 1 => {
-                    reads += 1;
-                    request = request.past_caches();
-                }
-                Err(error) => retry.again(error).await?,
+                Err(error) => retry.read_again(&mut request, error).await?,
             }
         }
     }
@@ -92,7 +88,13 @@ impl Repository {
                 }
                 found
             }
-            None => Digest::sha256(&bytes),
+            None => {
+                // Nothing else shows that it arrived whole.
+                if let Err(source) = serde_json::from_slice::<IgnoredAny>(&bytes) {
+                    return Err(RegistryError::Json { line, source, reads });
+                }
+                Digest::sha256(&bytes)
+            }
         };
         let media_type = if is_vague(&media_type) { own_media_type(&bytes).unwrap_or(media_type) } else { media_type };
         Ok((Document { media_type, digest, bytes }, etag))

@@ -11,6 +11,7 @@ use super::auth::{Access, Scope};
 use super::client::{Client, Repository};
 use super::error::RegistryError;
 use super::http::{Request, texts};
+use super::retry::Retry;
 use super::session::Registry;
 use crate::header::next_link;
 use crate::image::{is_repository, is_tag};
@@ -111,31 +112,57 @@ impl Names {
     /// [`RegistryError::is_not_found`] if the repository does not exist.
     pub async fn next_page(&mut self) -> Result<Option<Page>, RegistryError> {
         let Some(mut request) = self.next.take() else { return Ok(None) };
-        let line = self.registry.request_line(&request.method, &request.url);
-        let wrong = |what: &str| RegistryError::Protocol { line: line.clone(), what: what.to_owned() };
         self.pages += 1;
         if self.seen.contains(&request.url) || self.pages > PAGES {
-            return Err(wrong("the list does not end"));
+            return Err(self.wrong(&request, "the list does not end"));
         }
         self.seen.push_back(request.url.clone());
         if self.seen.len() > SEEN {
             self.seen.pop_front();
         }
-        let response = self.registry.send(&request, &self.scope).await?.expect(&[200]).await?;
-        let response = response.no_web_page("a list")?;
-        if let Some(link) = next_link(texts(response.headers(), &LINK)) {
-            let base = self.registry.base().await?;
-            let url = request.url.join(link).ok().filter(|url| super::address::same_origin(base, url));
-            request.url = url.ok_or_else(|| wrong("the next page is not on the registry"))?;
-            self.next = Some(request);
-        }
-        let body = response.bytes(BODY).await?;
-        let page = parse(&body, self.kind).map_err(|source| RegistryError::Json { line: line.clone(), source })?;
+        let (page, next) = self.page(request.clone()).await?;
         self.empty = if page.names.is_empty() && page.refused == 0 { self.empty + 1 } else { 0 };
         if self.empty > EMPTY {
-            return Err(wrong(&format!("the list does not end: {EMPTY} pages in a row are empty")));
+            return Err(self.wrong(&request, &format!("the list does not end: {EMPTY} pages in a row are empty")));
+        }
+        if let Some(url) = next {
+            request.url = url;
+            self.next = Some(request);
         }
         Ok(Some(page))
+    }
+
+    /// A page, and the URL of the next one.
+    async fn page(&self, mut request: Request) -> Result<(Page, Option<url::Url>), RegistryError> {
+        let mut retry = Retry::new(&self.registry.http);
+        loop {
+            match self.try_page(&request, retry.reads()).await {
+                Ok(page) => return Ok(page),
+                Err(error) => retry.read_again(&mut request, error).await?,
+            }
+        }
+    }
+
+    async fn try_page(&self, request: &Request, reads: u32) -> Result<(Page, Option<url::Url>), RegistryError> {
+        let response = self.registry.once(request, &self.scope).await?.expect(&[200]).await?;
+        let response = response.no_web_page("a list")?;
+        let line = response.line.clone();
+        let next = match next_link(texts(response.headers(), &LINK)) {
+            Some(link) => {
+                let base = self.registry.base().await?;
+                let url = request.url.join(link).ok().filter(|url| super::address::same_origin(base, url));
+                Some(url.ok_or_else(|| self.wrong(request, "the next page is not on the registry"))?)
+            }
+            None => None,
+        };
+        let body = response.bytes(BODY).await?;
+        let page = parse(&body, self.kind).map_err(|source| RegistryError::Json { line, source, reads })?;
+        Ok((page, next))
+    }
+
+    fn wrong(&self, request: &Request, what: &str) -> RegistryError {
+        let line = self.registry.request_line(&request.method, &request.url);
+        RegistryError::Protocol { line, what: what.to_owned() }
     }
 }
 

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use reqwest::Method;
 use reqwest::header::{ACCEPT, HeaderValue, LINK};
 use serde::Deserialize;
@@ -62,7 +61,7 @@ impl Tagged {
 
 /// A page of a list.
 struct Page {
-    bytes: Bytes,
+    descriptors: Vec<Descriptor>,
     next: Option<String>,
 }
 
@@ -133,7 +132,7 @@ impl Repository {
                 // An incomplete list is not usable.
                 return if seen.len() == 1 { Ok(None) } else { Err(endless("a further page of the list is missing")) };
             };
-            let mut on_page = descriptors(&page.bytes, &line)?;
+            let mut on_page = page.descriptors;
             listed += on_page.len();
             keep_wanted(&mut on_page, artifact_type);
             charge_list(charge, subject, &on_page)?;
@@ -147,16 +146,17 @@ impl Repository {
     }
 
     async fn page(&self, request: &Request) -> Result<Option<Page>, RegistryError> {
+        let mut request = request.clone();
         let mut retry = Retry::new(&self.registry.http);
         loop {
-            match self.try_page(request).await {
+            match self.try_page(&request, retry.reads()).await {
                 Ok(page) => return Ok(page),
-                Err(error) => retry.again(error).await?,
+                Err(error) => retry.read_again(&mut request, error).await?,
             }
         }
     }
 
-    async fn try_page(&self, request: &Request) -> Result<Option<Page>, RegistryError> {
+    async fn try_page(&self, request: &Request, reads: u32) -> Result<Option<Page>, RegistryError> {
         let response = self.registry.once(request, &self.scope(Access::Pull)).await?;
         match response.status().as_u16() {
             200 if response.media_type() == OCI_INDEX => {}
@@ -165,7 +165,9 @@ impl Repository {
             _ => return Err(response.refusal().await),
         }
         let next = next_link(texts(response.headers(), &LINK)).map(str::to_owned);
-        Ok(Some(Page { bytes: response.bytes(MANIFEST).await?, next }))
+        let line = response.line.clone();
+        let bytes = response.bytes(MANIFEST).await?;
+        Ok(Some(Page { descriptors: descriptors(&bytes, &line, reads)?, next }))
     }
 
     /// The URL of the next page, which must be at the registry.
@@ -193,13 +195,13 @@ fn charge_list(charge: &mut Charge, subject: &Digest, list: &[Descriptor]) -> Re
 }
 
 /// The entries of an index of referrers.
-pub(super) fn descriptors(index: &[u8], line: &RequestLine) -> Result<Vec<Descriptor>, RegistryError> {
+pub(super) fn descriptors(index: &[u8], line: &RequestLine, reads: u32) -> Result<Vec<Descriptor>, RegistryError> {
     #[derive(Deserialize)]
     struct Index {
         // Go encodes an empty list as null unless the program prevents it.
         manifests: Option<Vec<Descriptor>>,
     }
     let index: Index =
-        serde_json::from_slice(index).map_err(|source| RegistryError::Json { line: line.clone(), source })?;
+        serde_json::from_slice(index).map_err(|source| RegistryError::Json { line: line.clone(), source, reads })?;
     Ok(index.manifests.unwrap_or_default())
 }

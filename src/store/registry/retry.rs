@@ -9,7 +9,7 @@ use tracing::debug;
 use super::TARGET;
 use super::backoff::jitter;
 use super::error::RegistryError;
-use super::http::Http;
+use super::http::{Http, Request};
 use crate::progress::{ProgressEvent, causes};
 
 /// The longest wait between two tries, unless the registry requests more.
@@ -31,11 +31,34 @@ pub(super) struct Retry {
     requested: Duration,
     /// When the first try failed.
     since: Option<Instant>,
+    /// The number of readings, counting the current one.
+    reads: u32,
 }
 
 impl Retry {
     pub(super) fn new(http: &Arc<Http>) -> Retry {
-        Retry { http: Arc::clone(http), tries: 0, waited: Duration::ZERO, requested: Duration::ZERO, since: None }
+        let (waited, requested) = (Duration::ZERO, Duration::ZERO);
+        Retry { http: Arc::clone(http), tries: 0, waited, requested, since: None, reads: 1 }
+    }
+
+    /// The number of times that the answer was read, counting the current one.
+    pub(super) fn reads(&self) -> u32 {
+        self.reads
+    }
+
+    /// Like [`Retry::again`], for a request whose whole answer is checked. An answer that may have
+    /// been damaged on its way, or by a cache, is read once more.
+    pub(super) async fn read_again(
+        &mut self,
+        request: &mut Request,
+        error: RegistryError,
+    ) -> Result<(), RegistryError> {
+        if self.reads == 1 && matches!(error, RegistryError::Digest { .. } | RegistryError::Json { .. }) {
+            self.reads = 2;
+            *request = request.clone().past_caches();
+            return Ok(());
+        }
+        self.again(error).await
     }
 
     /// Call this after a failed try. Returns when it is time for the next one, or the error if

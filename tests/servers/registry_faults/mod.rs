@@ -5,6 +5,7 @@ mod authorization;
 mod certificates;
 mod downloads;
 mod environment;
+mod garbled;
 mod manifests;
 mod outages;
 mod redirects;

@@ -1,0 +1,122 @@
+//! Lists and manifests without a digest that are damaged on their way, with status 200.
+
+use super::*;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Damage {
+    /// Half of it, with a length to match.
+    Half,
+    /// Nothing, with a length to match.
+    Empty,
+    /// One byte is wrong.
+    Byte,
+    /// Half of it; then the connection ends.
+    BrokenOff,
+}
+
+/// What is requested, and a part of its path.
+const WANTED: [(&str, &str); 7] = [
+    ("manifest", "/manifests/t"),
+    ("referrers", "/referrers/"),
+    ("second page of referrers", "?page=1"),
+    ("fallback tag", "/manifests/sha256-"),
+    ("tags", "/tags/list"),
+    ("second page of tags", "last=t0"),
+    ("token", "/token"),
+];
+
+/// A registry that states no digest, and damages its first `times` answers for this path.
+async fn damaging(path: &'static str, damage: Damage, times: usize) -> Faulty {
+    let now = first(times);
+    let nature = Nature {
+        referrers: path.contains("/referrers/") || path.contains("page="),
+        bearer: Some(None),
+        ..Nature::default()
+    };
+    let faulty = Faulty::start(nature, move |seen, faulty| {
+        let mut answer = match seen.path.rsplit_once("?page=") {
+            Some(_) => index_answer(&json!([index("second").1])),
+            None => faulty.truth_now(seen),
+        };
+        answer.headers_mut().remove("docker-content-digest");
+        if seen.path.contains("/referrers/") && !seen.path.contains('?') && answer.status() == 200 {
+            answer.headers_mut().insert(header::LINK, "<?page=1>; rel=next".parse().unwrap());
+        }
+        let (answer, whole) = body_of(answer);
+        let is_hit = seen.method == "GET" && answer.status() == 200 && seen.path.contains(path) && now();
+        Some(match damage {
+            _ if !is_hit => answer,
+            Damage::Half => answer.map(|_| Body::from(whole.slice(..whole.len() / 2))),
+            Damage::Empty => answer.map(|_| Body::empty()),
+            Damage::Byte => answer.map(|_| Body::from([b"[", &whole[1..]].concat())),
+            Damage::BrokenOff => cut(answer, &whole, whole.len() / 2),
+        })
+    })
+    .await;
+    let list = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [index("x").1]});
+    faulty.add_manifest(&tag(), INDEX, list.to_string());
+    for number in 0..150 {
+        faulty.add_manifest(&format!("t{number:03}"), MANIFEST, subject().0);
+    }
+    faulty.add_manifest("t", MANIFEST, subject().0);
+    faulty
+}
+
+/// Requests what has this name. It is right.
+async fn ask(name: &str, repository: &Repository) -> Result<(), RegistryError> {
+    match name {
+        "manifest" | "token" => {
+            let document = repository.manifest(&Target::Tag("t".into())).await?;
+            assert_eq!((document.digest, document.bytes), (subject().1.digest, subject().0));
+        }
+        "tags" | "second page of tags" => {
+            let (mut tags, mut found) = (repository.tags(None).await?, Vec::new());
+            while let Some(page) = tags.next_page().await? {
+                found.extend(page.names);
+            }
+            assert_eq!((found.len(), found.last().unwrap().as_str()), (152, "t149"));
+        }
+        "fallback tag" => {
+            let found = repository.referrers(&subject().1.digest, None).await?;
+            assert_eq!((entries(&found.descriptors), found.api), (vec!["x"], false));
+        }
+        _ => {
+            let found = repository.referrers(&subject().1.digest, None).await?;
+            assert_eq!((entries(&found.descriptors), found.api), (vec!["second"], true));
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_list_that_is_damaged_once_is_read_once_more() {
+    for (name, path) in WANTED {
+        for damage in [Damage::Half, Damage::Empty, Damage::Byte, Damage::BrokenOff] {
+            let faulty = damaging(path, damage, 1).await;
+            ask(name, &repository(&faulty, config())).await.unwrap_or_else(|e| panic!("{name}, {damage:?}: {e}"));
+            let past_caches = (damage != Damage::BrokenOff).then_some("no-cache");
+            let mut seen = faulty.saw("GET", path);
+            seen.retain(|seen| name == "token" || seen.header("authorization").is_some());
+            let seen: Vec<_> = seen.iter().map(|seen| seen.header("cache-control")).take(2).collect();
+            assert_eq!(seen, [None, past_caches], "{name}, {damage:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_stays_damaged_is_an_error_that_says_so() {
+    for (name, path) in WANTED {
+        for damage in [Damage::Half, Damage::Empty, Damage::Byte] {
+            let faulty = damaging(path, damage, usize::MAX).await;
+            let error = ask(name, &repository(&faulty, config())).await.unwrap_err();
+            let text = everything(&error);
+            assert!(
+                text.contains("the answer is not the expected JSON (it was read twice)"),
+                "{name}, {damage:?}: {text}"
+            );
+            let mut seen = faulty.saw("GET", path);
+            seen.retain(|seen| name == "token" || seen.header("authorization").is_some());
+            assert_eq!(seen.len(), 2, "{name}, {damage:?}");
+        }
+    }
+}
