@@ -69,9 +69,14 @@ impl Sandbox {
         let mut dirs = vec![self.path(name)];
         while let Some(dir) = dirs.pop() {
             for entry in std::fs::read_dir(dir).into_iter().flatten().map(Result::unwrap) {
-                match entry.file_type().unwrap().is_dir() {
-                    true => dirs.push(entry.path()),
-                    false => files.push((entry.path(), std::fs::read(entry.path()).unwrap())),
+                if entry.file_type().unwrap().is_dir() {
+                    dirs.push(entry.path());
+                    continue;
+                }
+                match std::fs::read(entry.path()) {
+                    // A temporary file that was renamed meanwhile.
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                    content => files.push((entry.path(), content.unwrap())),
                 }
             }
         }

@@ -19,3 +19,4 @@ mod readback;
 mod report;
 mod tutorial;
 mod users;
+mod xattrs;

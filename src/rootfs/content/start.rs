@@ -1,6 +1,7 @@
 //! Fetches the recorded start of the image's fine documents: the spans that a start is known to
-//! read, in order, before and in parallel to requested reads. Several requests are in progress, so
-//! that latency hardly counts, but of few bytes, so that nothing that is requested waits for long.
+//! read, in order, before and in parallel to requested reads. Those that the cache on disk has are
+//! put into memory. Several requests are in progress, so that latency hardly counts, but of few
+//! bytes, so that nothing that is requested waits for long.
 //!
 //! Requested reads have priority: while one is fetched, nothing new is fetched in advance. It stops
 //! if the fetched spans are not read.
@@ -76,6 +77,12 @@ impl StartProgress {
         self.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Whether `size` more bytes may be put into memory: the spans of this image must not displace
+    /// each other.
+    fn has_room(&self, inner: &Inner, size: u64) -> bool {
+        self.in_memory.load(Ordering::Relaxed).saturating_add(size) <= inner.options.memory / 2
+    }
+
     fn fetched(&self, span: SpanOf, bytes: u64) {
         self.spans.fetch_add(1, Ordering::Relaxed);
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,6 +107,10 @@ pub(super) async fn fetch(inner: &Arc<Inner>) {
         let mut planned = inner.start.planned.lock().unwrap_or_else(PoisonError::into_inner);
         planned.extend(steps.iter().flat_map(|(on, spans)| SpanId::each(spans.clone()).map(|span| on.span(span))));
     }
+    let loading = spawn_blocking({
+        let (inner, steps) = (Arc::clone(inner), steps.clone());
+        move || load(&inner, &steps)
+    });
     let room = &Semaphore::new(ROOM);
     let fetches = stream::iter(steps).map(|(on, spans)| async move {
         let units = usize::try_from(blob_bytes(&on, &spans).div_ceil(UNIT)).unwrap_or(ROOM).min(ROOM);
@@ -107,6 +118,33 @@ pub(super) async fn fetch(inner: &Arc<Inner>) {
         on.fetch_missing_start(spans).await;
     });
     fetches.buffer_unordered(AT_A_TIME).for_each(|()| ready(())).await;
+    let _ = loading.await;
+}
+
+/// Puts the spans that the cache on disk has into memory, in order, up to the part of it that a
+/// start may take. It reads and verifies them on one thread, ahead of the program that starts.
+fn load(inner: &Inner, steps: &[(OnLayer, Range<SpanId>)]) {
+    for (on, spans) in steps.iter().filter(|(on, _)| on.keeps_on_disk()) {
+        for span in SpanId::each(spans.clone()).filter(|span| !on.is_in_memory(*span)) {
+            let size = on.layer.size(span);
+            if !inner.start.has_room(inner, size) {
+                return;
+            }
+            let pieces = inner.cache.read(&on.layer.key(span), size, 0..pieces(size)).unwrap_or_default();
+            for (number, piece) in (0..).zip(&pieces) {
+                inner.memory.put(on.piece(span, number), piece.clone(), piece.len() as u64);
+            }
+            if !pieces.is_empty() {
+                inner.start.in_memory.fetch_add(size, Ordering::Relaxed);
+                inner.counts.disk_hits.add(1);
+            }
+        }
+    }
+}
+
+/// The number of pieces of a span of `size` bytes.
+fn pieces(size: u64) -> u32 {
+    u32::try_from(size.div_ceil(PIECE as u64)).unwrap_or(u32::MAX)
 }
 
 /// The compressed bytes of neighbouring spans.
@@ -203,9 +241,7 @@ impl OnLayer {
         let (mut wanted, mut waiters) = (Vec::new(), Vec::new());
         for span in missing.await.unwrap_or_default() {
             let size = self.layer.size(span);
-            // The spans of this image must not displace each other in memory.
-            let fits = start.in_memory.load(Ordering::Relaxed) + size <= self.inner.options.memory / 2;
-            let pieces = fits.then(|| 0..u32::try_from(size.div_ceil(PIECE as u64)).unwrap_or(u32::MAX));
+            let pieces = start.has_room(&self.inner, size).then(|| 0..pieces(size));
             if pieces.is_none() && !self.keeps_on_disk() {
                 continue;
             }

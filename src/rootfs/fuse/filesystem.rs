@@ -69,6 +69,8 @@ pub(super) struct ImageFs {
     /// implemented.
     pub no_open: bool,
     pub no_opendir: bool,
+    /// Whether the kernel need not ask for extended attributes, since no file has any.
+    pub no_xattrs: bool,
 }
 
 impl ImageFs {
@@ -152,6 +154,8 @@ impl Filesystem for ImageFs {
         if self.checked && (0..self.tree.len() as u32).any(lists) {
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }
+        let has_xattrs = |id| self.tree.node(NodeId(id)).xattrs.iter().any(|(name, _)| !self.is_hidden(name));
+        self.no_xattrs = !(0..self.tree.len() as u32).any(has_xattrs);
         self.no_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.no_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         // An older kernel has fewer capabilities, which is fine.
@@ -290,7 +294,12 @@ impl Filesystem for ImageFs {
         reply.statfs(blocks, 0, 0, self.tree.len() as u64, 0, attr::BLOCK, 255, attr::BLOCK);
     }
 
+    /// An overlay asks for its own attributes at each lookup, which can be more than a third of all
+    /// requests of a start. The kernel takes ENOSYS for an answer to all later ones.
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if self.no_xattrs {
+            return reply.error(Errno::ENOSYS);
+        }
         let value = self.xattrs(ino).and_then(|mut xattrs| {
             xattrs.find(|(known, _)| *known == name.as_bytes()).map(|(_, value)| value).ok_or(Errno::NO_XATTR)
         });

@@ -93,6 +93,7 @@ impl FuseMount {
             _alive: alive,
             no_open: false,
             no_opendir: false,
+            no_xattrs: false,
         };
         let refused = |source| MountError::Session { point: point.to_owned(), source };
         let session = match kernel_mount(point, options)? {

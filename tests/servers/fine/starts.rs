@@ -49,6 +49,34 @@ async fn a_recorded_start_is_fetched_at_once_and_nothing_twice() {
 }
 
 #[tokio::test]
+async fn a_recorded_start_comes_into_memory_from_the_cache() {
+    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let start = [SpanId(2)..SpanId(6), SpanId(12)..SpanId(14)];
+    let image = Image::push(&registry, false, &start);
+    let dir = tempfile::tempdir().unwrap();
+    settled(&Reader::new(&registry, Some(dir.path())).open(true, options()).await, 6).await;
+    let before = image.saw(&registry, 0);
+
+    let opened = Reader::new(&registry, Some(dir.path())).open(true, options()).await;
+    for _ in 0..2000 {
+        if opened.content.stats().disk_hits >= 6 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // From here on, memory alone has them.
+    std::fs::remove_dir_all(SpanCache::dir_in(dir.path())).unwrap();
+    let spans = opened.layers[0].map.fine().unwrap().spans();
+    for span in start.iter().cloned().flat_map(SpanId::each) {
+        let plain = spans.plain_range(span);
+        let range = plain.start.0 as usize..plain.end.0 as usize;
+        assert!(read(&opened, 0, range.clone()).await == image.tars[0][range], "span {span}");
+    }
+    assert_eq!(image.saw(&registry, 0), before);
+    assert_eq!(opened.content.stats().requests, 0);
+}
+
+#[tokio::test]
 async fn a_recorded_start_has_many_small_requests_or_few_large_ones_in_progress() {
     let each = |spans: Range<u32>| spans.map(|span| SpanId(2 * span)..SpanId(2 * span + 1)).collect::<Vec<_>>();
     let large = || (0..3).map(|range| SpanId(20 * range)..SpanId(20 * range + 13)).collect::<Vec<_>>();
