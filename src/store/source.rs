@@ -96,6 +96,14 @@ impl Source {
         matches!(self, Source::Registry(_))
     }
 
+    /// Whether parts of blobs can be had, as far as is known: see [`Repository::sends_parts`].
+    pub(crate) fn sends_parts(&self) -> bool {
+        match self {
+            Source::Registry(repository) => repository.sends_parts(),
+            Source::Layout(_) | Source::Archive(_) => true,
+        }
+    }
+
     /// A blob as a stream. Its size matches its descriptor; the reader must verify its digest. With
     /// `anew`, caches on the way must not answer.
     ///

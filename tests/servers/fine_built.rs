@@ -195,6 +195,30 @@ async fn the_spans_of_a_recorded_start_are_divided_and_stay_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn without_parts_of_layers_the_spans_of_a_recorded_start_stay_whole() {
+    let layer = layer(1, 3_000_000);
+    let whole = layer.clone();
+    let setting = Setting::lying(move |seen, registry| {
+        let digest = Digest::sha256(&whole);
+        let is_layer = seen.is("GET", &format!("/blobs/{digest}")) && registry.blob(&digest).is_some();
+        is_layer.then(|| Response::new(Body::from(whole.clone())))
+    })
+    .await;
+    setting.push("v1", &[&layer]);
+    setting.index("v1", &starting(&["/dir1/file0", "/dir1/file5", "/dir1/file9"])).await;
+    let warnings = setting.warnings();
+    assert!(
+        warnings.iter().any(|warning| warning.contains("not divided: the registry sends no parts")),
+        "{warnings:?}"
+    );
+    // The index is as useful as one of an undivided layer.
+    let index = fine_index(&setting);
+    assert!(index.layers[0].start_size > index.layers[0].head_size);
+    assert_eq!(found(&verified(&setting, &VerifyOptions::default()).await), [Vec::new(), Vec::new()]);
+    assert!(setting.registry.saw("GET", &format!("/blobs/{}", Digest::sha256(&layer))).len() <= 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_run_without_time_left_over_is_all_that_is_read() {
     let (one, two) = (layer(1, 1_000_000), layer(2, 700_000));
     let whole = Setting::new().await;

@@ -75,6 +75,11 @@ struct Hold {
 }
 
 impl Repository {
+    /// False if the registry sent a whole blob instead of a part, a short time ago.
+    pub(crate) fn sends_parts(&self) -> bool {
+        self.registry.ranges.may_ask()
+    }
+
     /// Starts to read a whole blob, with `anew` past caches. Large ones are read over as many connections as
     /// [`Limits::connections`](super::Limits::connections) and the memory for parts allow.
     ///
@@ -88,7 +93,7 @@ impl Repository {
         }
         // Fails only if the semaphore is closed, which never happens.
         let slot = Arc::clone(self.slots()).acquire_owned().await.ok();
-        let several = self.registry.http.limits.connections > 1 && self.registry.ranges.may_ask();
+        let several = self.registry.http.limits.connections > 1 && self.sends_parts();
         let Some(charge) = self.charge_part(part).filter(|_| several) else {
             return Ok(one(self.blob_part(blob, 0..blob.size, anew).await?, slot));
         };
@@ -162,21 +167,17 @@ impl Parts {
             let needed = self.ahead.is_empty();
             let slot = if needed { slots.acquire_owned().await.ok() } else { slots.try_acquire_owned().ok() };
             let charge = self.repository.charge_part(self.part);
-            if !needed && (slot.is_none() || charge.is_none() || !self.sends_parts()) {
+            if !needed && (slot.is_none() || charge.is_none() || !self.repository.sends_parts()) {
                 return;
             }
             self.begin(Hold { _slot: slot, _charge: charge }, None);
         }
     }
 
-    fn sends_parts(&self) -> bool {
-        self.repository.registry.ranges.may_ask()
-    }
-
     /// Starts to fetch the next part. `opened` is its response if it was already requested. If the
     /// registry has stopped sending parts, this fetches the whole rest.
     fn begin(&mut self, hold: Hold, opened: Option<BlobStream>) {
-        let length = if opened.is_some() || self.sends_parts() { self.part } else { self.blob.size };
+        let length = if opened.is_some() || self.repository.sends_parts() { self.part } else { self.blob.size };
         let range = self.next..self.next.saturating_add(length).min(self.blob.size);
         // Room for a whole part, which then never waits for earlier parts.
         let (batches, received) = channel(self.part as usize / BATCH + 2);

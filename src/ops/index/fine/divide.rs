@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
 
 use super::start::StartWriter;
@@ -38,8 +38,8 @@ pub(super) struct Divisions {
 /// A span to divide, with its window.
 type WholeSpan = (SpanId, Option<SpanWindow>);
 
-/// Divides the spans of a layer that hold bytes of `reads`. Without the time or with other bytes than
-/// those that the document proves, they stay whole, which is reported.
+/// Divides the spans of a layer that hold bytes of `reads`. They stay whole if there is no time, if the
+/// registry sends no parts of layers, or if it sends other bytes than the document proves; that is reported.
 ///
 /// # Errors
 /// If the layer cannot be read, or there is not enough memory.
@@ -59,10 +59,15 @@ pub(super) async fn divide(
     let batches = batches(&spans, reads);
     let mut divided = BTreeMap::new();
     let dividing = async {
-        let requests = batches.into_iter().map(|batch| divide_batch(writer, layer, fine, &spans, batch));
-        let mut requests = stream::iter(requests).buffer_unordered(AT_A_TIME);
-        while let Some(batch) = requests.try_next().await? {
-            for (span, division) in batch {
+        let mut batches = batches.into_iter().map(|batch| divide_batch(writer, layer, fine, &spans, batch));
+        // Whether the registry sends parts of blobs is known after one request.
+        let first = stream::iter(batches.next()).buffered(1);
+        let mut done = first.chain(stream::iter(batches).buffer_unordered(AT_A_TIME));
+        while let Some(batch) = done.next().await {
+            if !writer.source.sends_parts() {
+                return Ok(Err("the registry sends no parts of layers"));
+            }
+            for (span, division) in batch? {
                 match division {
                     Ok(division) => {
                         memory.grow(division.footprint() as u64, what).map_err(unwritten)?;
@@ -75,15 +80,12 @@ pub(super) async fn divide(
                 }
             }
         }
-        Ok::<_, IndexError>(())
+        Ok::<_, IndexError>(Ok(()))
     };
-    match writer.options.before_deadline(dividing).await {
-        Some(done) => done?,
-        None => {
-            let text = format!("layer {}: no time was left to divide the spans of the recorded start", layer.digest);
-            writer.progress.report(ProgressEvent::Warning(text));
-            divided.clear();
-        }
+    if let Err(why) = writer.options.before_deadline(dividing).await.unwrap_or(Ok(Err("no time was left")))? {
+        let text = format!("layer {}: the spans of the recorded start are not divided: {why}", layer.digest);
+        writer.progress.report(ProgressEvent::Warning(text));
+        divided.clear();
     }
     Ok(Divisions { spans: divided, _memory: memory })
 }
