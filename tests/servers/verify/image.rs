@@ -194,3 +194,17 @@ pub fn codes(document: &Value) -> Vec<String> {
 
 /// All spans of every layer, without reading the layers completely.
 pub const QUICK: [&str; 2] = ["--quick", "--spans=100000"];
+
+/// Checks the codes of a full verification and of one by spans; each must be in the output.
+pub fn found(image: &Image, full: &[&str], quick: &[&str]) {
+    for (words, more) in [(full, &[][..]), (quick, &QUICK[..])] {
+        if words.is_empty() {
+            image.verify(0, more);
+            continue;
+        }
+        let codes = image.codes(more);
+        for word in words {
+            assert!(codes.iter().any(|code| code == word), "{word} is not in {codes:?} ({more:?})");
+        }
+    }
+}

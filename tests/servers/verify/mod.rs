@@ -4,6 +4,7 @@
 mod damage;
 mod fine;
 mod image;
+mod indexes;
 mod policy;
 mod signatures;
 
