@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 pub mod answers;
 pub mod corpus;
+pub mod fault_plan;
+pub mod fault_points;
 pub mod faulty;
 pub mod fine;
 pub mod hook;

@@ -119,6 +119,11 @@ pub struct Serving {
 impl Serving {
     /// Starts it and waits until it reports that it has mounted.
     pub fn start(sandbox: &Sandbox, args: &[&str]) -> Serving {
+        Serving::try_start(sandbox, args).unwrap_or_else(|(_, stderr)| panic!("it ended: {stderr}"))
+    }
+
+    /// Like [`Serving::start`]. If it ends instead, its exit status and its error output.
+    pub fn try_start(sandbox: &Sandbox, args: &[&str]) -> Result<Serving, (ExitStatus, String)> {
         let mut child =
             sandbox.command_that_hangs_up(args).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = Arc::new(Mutex::new(String::new()));
@@ -132,12 +137,14 @@ impl Serving {
         let mut serving = Serving { child, stderr, reader: Some(reader) };
         let begun = Instant::now();
         while !serving.stderr().contains(" read so far\n") {
-            let ended = serving.child.try_wait().unwrap();
-            assert!(ended.is_none(), "it ended: {}", serving.stderr());
+            if serving.child.try_wait().unwrap().is_some() {
+                let status = serving.end();
+                return Err((status, serving.stderr()));
+            }
             assert!(begun.elapsed() < PATIENCE, "it is not ready: {}", serving.stderr());
             std::thread::sleep(Duration::from_millis(5));
         }
-        serving
+        Ok(serving)
     }
 
     /// Its error output so far.

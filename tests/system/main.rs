@@ -10,6 +10,7 @@ mod boot;
 mod bundle;
 mod consumer;
 mod differential;
+mod faults;
 mod fine;
 mod flatten;
 mod load;

@@ -11,7 +11,7 @@ use futures_util::{StreamExt, stream};
 use ociseek::digest::Digest;
 
 use super::jobs::{Ended, Job, ON_DISK, Place, Registries, Templates, image_digest, layouts_whole, natures, whole};
-use super::{Score, chosen};
+use crate::support::fault_points::{Score, chosen};
 use crate::support::faulty::Faulty;
 use crate::support::sandbox::Sandbox;
 use crate::support::servers::{skip, tool};

@@ -16,9 +16,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::jobs::{Ended, JOBS, Job, Registries, SMALL, WAITS, image_digest, natures, whole};
-use super::requests::{Fault, KILLS, Plan, QUICK, STALLS};
-use super::{Score, chosen};
 use crate::hook_nats::Nats;
+use crate::support::fault_plan::{Fault, KILLS, Plan, QUICK, STALLS};
+use crate::support::fault_points::{Score, chosen};
 use crate::support::hook::{Hook, PATIENCE};
 use crate::support::sandbox::Sandbox;
 

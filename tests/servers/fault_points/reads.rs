@@ -23,8 +23,8 @@ use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use ociseek::tree::NodeKind;
 use serde_json::json;
 
-use super::requests::{Fault, Plan, QUICK, STALLS};
-use super::{Score, chosen};
+use crate::support::fault_plan::{Fault, Plan, QUICK, STALLS};
+use crate::support::fault_points::{Score, chosen};
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::fine;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, tar};
