@@ -49,6 +49,14 @@ pub(crate) fn own_entry(file: File, most: u64) -> io::Result<(File, u64)> {
     Ok((file, metadata.len()))
 }
 
+/// Opens a file of our own user for reading and writing, which is created if it does not exist.
+/// Refuses the same as [`open_entry`].
+pub(crate) fn open_own(path: &Path) -> io::Result<File> {
+    let flags = OPEN.difference(OFlags::RDONLY).union(OFlags::RDWR).union(OFlags::CREATE);
+    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
+    Ok(own_entry(File::from(file), u64::MAX)?.0)
+}
+
 /// Removes whatever has the name of an entry. If that fails, it is found again next time.
 pub(crate) fn drop_entry(path: &Path) {
     let is_dir = fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());

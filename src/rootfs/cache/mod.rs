@@ -2,10 +2,12 @@
 //! the image and for other processes that read the same layer.
 //!
 //! An entry is a file named by its [`SpanKey`], which determines its content. Each 64 KiB have a
-//! separate digest, so reading a small part of a large span costs little. There are no locks, and
-//! nothing is synced: a file gets its name by renaming, and a damaged one does not match its
-//! digests and is dropped.
+//! separate digest, so reading a small part of a large span costs little. Nothing is synced, and
+//! entries are not locked: a file gets its name by renaming, and a damaged one does not match its
+//! digests and is dropped. Who fetches a span may claim it (`claims`), so that others do not fetch it
+//! too.
 
+mod claims;
 mod entry;
 mod key;
 mod nonblocking;
@@ -23,12 +25,14 @@ use bytes::Bytes;
 use rustix::io::Errno;
 use tracing::trace;
 
+pub(in crate::rootfs) use claims::{Claim, ClaimOutcome};
 pub use entry::PIECE;
 pub use key::SpanKey;
 
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::cache::TARGET;
 use crate::store::entries::{drop_entry, evict, make_dir, open_entry, own_entry, temporary};
+use claims::Claims;
 use entry::EntryLayout;
 
 /// The size limit of a span that is kept, in bytes.
@@ -59,6 +63,7 @@ struct Inner {
     written: AtomicU64,
     warned: AtomicBool,
     progress: Arc<dyn Progress>,
+    claims: Arc<Claims>,
 }
 
 impl SpanCache {
@@ -79,6 +84,7 @@ impl SpanCache {
             written: AtomicU64::new(0),
             warned: AtomicBool::new(false),
             progress,
+            claims: Arc::default(),
         };
         if let Some(dir) = &inner.dir
             && let Err(e) = make_dir(dir)
@@ -148,7 +154,7 @@ impl SpanCache {
     /// Starts to store a span of `size` bytes. None if it should not be stored.
     pub fn writer(&self, key: &SpanKey, size: u64) -> Option<SpanWriter> {
         let (dir, path) = (self.inner.dir.as_ref()?, self.path(key)?);
-        let layout = EntryLayout::new(size).filter(|l| size <= MAX_SPAN && l.file_size() <= self.inner.max / 2)?;
+        let layout = self.layout_to_store(size)?;
         let entry = temporary(dir).map(|file| entry::EntryWriter::new(file, *key, layout));
         match entry {
             Ok(entry) => Some(SpanWriter { cache: self.clone(), path, entry }),
@@ -156,6 +162,18 @@ impl SpanCache {
                 self.inner.warn(&e);
                 None
             }
+        }
+    }
+
+    /// Claims a span of `size` bytes that will be fetched and stored. A caller that gets the claim must look
+    /// again whether the span is there: another process may have stored it before it gave up its claim.
+    /// Nothing can be claimed if it would not be stored, or after any problem with the directory.
+    pub(in crate::rootfs) fn claim(&self, key: &SpanKey, size: u64) -> ClaimOutcome {
+        match &self.inner.dir {
+            Some(dir) if self.layout_to_store(size).is_some() && !self.inner.warned.load(Ordering::Relaxed) => {
+                self.inner.claims.claim(dir, key)
+            }
+            _ => ClaimOutcome::Unavailable,
         }
     }
 
@@ -170,6 +188,11 @@ impl SpanCache {
     /// however large it is when decoded.
     pub fn room_for(&self, compressed: u64) -> u64 {
         (self.inner.max / 10 * 8).min(WORTH.saturating_add(compressed.saturating_mul(WORTH_TIMES)))
+    }
+
+    /// None if a span of `size` bytes is too large to be stored.
+    fn layout_to_store(&self, size: u64) -> Option<EntryLayout> {
+        EntryLayout::new(size).filter(|l| size <= MAX_SPAN && l.file_size() <= self.inner.max / 2)
     }
 
     fn path(&self, key: &SpanKey) -> Option<PathBuf> {

@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
+use super::claimed::MissingSpans;
 use super::in_flight::SpanRequest;
 use super::inner::CountGuard;
 use super::layer::{Layer, OnLayer};
@@ -52,22 +53,34 @@ impl OnLayer {
         spans.sort_by_key(|wanted| wanted.promise.span());
         let on = self.clone();
         tokio::spawn(async move {
-            let spans = match disk {
-                Disk::Ask => on.not_on_disk(spans).await,
-                Disk::Distrust => spans,
-            };
             if on.layer.open.map().is_unpacked() {
+                let spans = match disk {
+                    Disk::Ask => on.not_on_disk(spans).await,
+                    Disk::Distrust => spans,
+                };
                 on.unpack(spans, disk).await;
                 return;
             }
-            for group in groups(&on.layer, spans) {
-                let on = on.clone();
-                tokio::spawn(async move {
-                    let _counted = (cause == FetchCause::Read).then(|| CountGuard::new(&on.inner.waited_for));
-                    on.fetch(group).await;
-                });
+            let MissingSpans { ours, others } = match disk {
+                Disk::Ask => on.claim(spans).await,
+                Disk::Distrust => MissingSpans { ours: spans, others: Vec::new() },
+            };
+            on.fetch_groups(ours, cause);
+            if !others.is_empty() {
+                on.await_others(others, cause).await;
             }
         });
+    }
+
+    /// Fetches spans, which must be in order.
+    pub(super) fn fetch_groups(&self, spans: Vec<SpanRequest>, cause: FetchCause) {
+        for group in groups(&self.layer, spans) {
+            let on = self.clone();
+            tokio::spawn(async move {
+                let _counted = (cause == FetchCause::Read).then(|| CountGuard::new(&on.inner.waited_for));
+                on.fetch(group).await;
+            });
+        }
     }
 
     async fn fetch(&self, mut group: VecDeque<SpanRequest>) {

@@ -13,6 +13,7 @@ use super::layer::SpanOf;
 use super::model::ReadError;
 use super::pieces::Run;
 use crate::offset::SpanId;
+use crate::rootfs::cache::Claim;
 
 /// How long to remember that a span missed the deadline.
 const MISSED: Duration = Duration::from_secs(1);
@@ -50,6 +51,8 @@ pub(super) struct FetchPromise {
     of: SpanOf,
     in_flight: SpansInFlight,
     sender: watch::Sender<Option<SpanResult>>,
+    /// Keeps other processes from fetching the span until this is dropped.
+    claim: Option<Claim>,
 }
 
 /// A span to be fetched.
@@ -70,7 +73,7 @@ impl SpansInFlight {
         let (sender, result) = watch::channel(None);
         fetches.insert(of, (result.clone(), cause));
         FetchRole::Fetch(
-            FetchPromise { of, in_flight: self.clone(), sender },
+            FetchPromise { of, in_flight: self.clone(), sender, claim: None },
             Waiter { result, is_joined_ahead: false },
         )
     }
@@ -84,6 +87,11 @@ impl SpansInFlight {
 impl FetchPromise {
     pub(super) fn span(&self) -> SpanId {
         self.of.span
+    }
+
+    /// Keeps the claim until the fetch ends.
+    pub(super) fn hold(&mut self, claim: Claim) {
+        self.claim = Some(claim);
     }
 
     /// Ends the fetch. Its results must already be in the caches, because tasks that find no fetch in

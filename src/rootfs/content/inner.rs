@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::claimed::OthersIgnored;
 use super::in_flight::{Misses, SpansInFlight};
 use super::layer::{Layer, OnLayer};
 use super::model::{ContentOptions, Counts, ReadError, ReopenLayer};
@@ -40,6 +41,7 @@ pub(super) struct Inner {
     pub memory: Memory,
     pub in_flight: SpansInFlight,
     pub misses: Misses,
+    pub others_ignored: OthersIgnored,
     pub counts: Counts,
     /// Permits for compressed bytes.
     room: Arc<Semaphore>,
@@ -97,6 +99,7 @@ impl Inner {
             misses: Misses::new(options.deadline),
             options,
             in_flight: SpansInFlight::default(),
+            others_ignored: OthersIgnored::default(),
             counts,
             room: Arc::new(Semaphore::new(UNITS)),
             requests: Semaphore::new(REQUESTS),

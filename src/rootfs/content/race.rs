@@ -19,6 +19,12 @@ use crate::store::StoreError;
 
 /// How many times a silent connection is given up before the deadline.
 const PATIENCE: u32 = 4;
+
+/// How long nothing may arrive.
+pub(super) fn stall(deadline: Duration) -> Duration {
+    deadline / PATIENCE
+}
+
 /// A request is slow if it takes this many times as long as usual.
 const TIMES: f64 = 4.0;
 /// No request is slow before this time.
@@ -101,7 +107,7 @@ pub(super) struct Race<'a> {
 
 impl<'a> Race<'a> {
     pub(super) fn new(on: &'a OnLayer, range: Range<u64>, purpose: Purpose) -> Race<'a> {
-        let (now, stall) = (Instant::now(), on.inner.options.deadline / PATIENCE);
+        let (now, stall) = (Instant::now(), stall(on.inner.options.deadline));
         let slow = now + on.inner.pace.patience(range.end - range.start, stall);
         let mut race = Race {
             on,

@@ -254,7 +254,7 @@ impl OnLayer {
             }
         }
         debug!(name: "start", target: "ociseek::content", layer = %self.layer.digest(), spans = wanted.len());
-        self.launch(wanted, Disk::Distrust, FetchCause::Ahead);
+        self.launch(wanted, Disk::Ask, FetchCause::Ahead);
         for waiter in waiters {
             match waiter.result().await {
                 // The next read of the span tries again and reports the error.

@@ -87,8 +87,7 @@ async fn the_next_content_on_the_same_cache_asks_nothing() {
     assert!(second.stats().disk_hits > 0);
 
     // Every entry is damaged: all is fetched again, and is correct.
-    for entry in std::fs::read_dir(dir.path().join("spans")).unwrap() {
-        let path = entry.unwrap().path();
+    for path in entries(dir.path()) {
         let mut bytes = std::fs::read(&path).unwrap();
         let end = bytes.len();
         bytes[end - 1] ^= 1;
@@ -131,8 +130,7 @@ async fn the_first_poll_of_a_read_returns_what_is_in_memory() {
     assert!(read(&second, 1000, 5000).await.unwrap() == plain[1000..6000]);
     let stats = second.stats();
     assert_eq!((stats.requests, stats.disk_hits, stats.spans_decoded), (0, 1, 0));
-    for entry in std::fs::read_dir(dir.path().join("spans")).unwrap() {
-        let path = entry.unwrap().path();
+    for path in entries(dir.path()) {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes.iter_mut().skip(10).for_each(|byte| *byte ^= 1);
         std::fs::write(&path, bytes).unwrap();
@@ -287,8 +285,7 @@ async fn a_bomb_does_not_push_others_out_of_the_cache() {
     for at in [90 << 20, 50 << 20, 1000] {
         assert!(read(&content, at, 1000).await.unwrap() == plain[at..at + 1000]);
     }
-    let kept = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().metadata().unwrap().len();
-    let kept: u64 = std::fs::read_dir(dir.path().join("spans")).unwrap().map(kept).sum();
+    let kept: u64 = entries(dir.path()).iter().map(|path| path.metadata().unwrap().len()).sum();
     assert!(kept < 75 << 20, "{kept}");
     assert!(desk.caches.spans.has(&mine, 4));
 }

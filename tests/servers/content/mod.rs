@@ -5,10 +5,11 @@ mod caching;
 mod faults;
 mod laws;
 mod opening;
+mod shared;
 
 use crate::support::tarball;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,6 +126,12 @@ impl Desk {
     fn warnings(&self) -> Vec<String> {
         self.recorder.warnings()
     }
+}
+
+/// The files of the cached spans.
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(dir.join("spans")).unwrap().map(|file| file.unwrap().path());
+    files.filter(|path| path.file_name().is_some_and(|name| name.len() == 64)).collect()
 }
 
 /// Nothing is read ahead, so that requests can be counted.

@@ -48,6 +48,30 @@ async fn a_recorded_start_is_fetched_at_once_and_nothing_twice() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mounts_that_share_a_cache_fetch_a_recorded_start_once() {
+    let nature = Nature { referrers: true, slow_blobs: Duration::from_millis(50), ..Nature::default() };
+    let registry = Faulty::honest(nature).await;
+    let start: Vec<Range<SpanId>> = (0..10).map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
+    let image = Image::push(&registry, false, &start);
+    let dir = tempfile::tempdir().unwrap();
+    let readers = [(); 2].map(|()| Reader::new(&registry, Some(dir.path())));
+    let options = || ContentOptions { deadline: Duration::from_secs(120), ..options() };
+    let (one, other) = tokio::join!(readers[0].open(true, options()), readers[1].open(true, options()));
+    let decoded = || one.content.stats().spans_decoded + other.content.stats().spans_decoded;
+    for _ in 0..2000 {
+        if decoded() >= 10 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(decoded(), 10);
+    let (a, b) = tokio::join!(read(&one, 0, 0..image.tars[0].len()), read(&other, 0, 0..image.tars[0].len()));
+    assert!(a == image.tars[0] && b == image.tars[0]);
+    let spans = one.layers[0].map.fine().unwrap().spans().count();
+    assert_eq!(decoded(), u64::from(spans));
+}
+
 #[tokio::test]
 async fn a_recorded_start_comes_into_memory_from_the_cache() {
     let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
