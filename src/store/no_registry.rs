@@ -162,6 +162,10 @@ impl Repository {
         match self.0 {}
     }
 
+    pub(super) fn sends_parts(&self) -> bool {
+        match self.0 {}
+    }
+
     pub(super) async fn blob_part(
         &self,
         _blob: &Descriptor,

@@ -5,6 +5,7 @@ use ociseek::offset::Uncompressed;
 use ociseek::ztoc::{Checkpoints, FileKind, Ztoc};
 
 use super::image::{Image, QUICK, found};
+use crate::support::sandbox::{GZIP, tar};
 
 fn checkpoint(ztoc: &mut Ztoc, number: usize) -> &mut ociseek::ztoc::Checkpoint {
     match &mut ztoc.checkpoints {
@@ -129,6 +130,45 @@ fn entries_that_are_missing_or_made_up() {
         ztoc.files.push(last);
     });
     found(&image, &["entry-added"], &["entry-added"]);
+}
+
+#[test]
+fn the_differences_of_a_layer_are_listed_up_to_a_thousand() {
+    let image = Image::of(&[(GZIP, &tar(1, 1100, 10))], |_| {});
+    image.run_index(&[]);
+    image.edit_ztoc(0, |ztoc| ztoc.files.iter_mut().for_each(|file| file.uid += 1));
+    assert_eq!(image.codes(&[]), ["entry-field", "more"]);
+}
+
+#[test]
+fn spans_that_begin_too_late() {
+    let image = Image::new();
+    image.edit_ztoc(0, |ztoc| checkpoint(ztoc, 0).output.0 += 1);
+    found(&image, &["spans"], &["spans"]);
+}
+
+#[test]
+fn entries_in_another_order() {
+    let image = Image::new();
+    image.edit_ztoc(0, |ztoc| ztoc.files.swap(1, 2));
+    found(&image, &["entry-order"], &["entry-field"]);
+}
+
+#[test]
+fn a_ztoc_for_another_compression() {
+    let image = Image::new();
+    let plain = image.read(&image.ztoc(1).0);
+    image.replace_ztoc(0, &plain);
+    // A reader of spans sees that they are not those of the layer.
+    found(&image, &["compression"], &["size", "span-digest"]);
+}
+
+#[test]
+fn a_layer_that_is_no_tar() {
+    let image = Image::of(&[(GZIP, &tar(1, 6, 70_000)), (GZIP, &b"not a tar".repeat(20_000))], |_| {});
+    image.run_index(&[]);
+    image.edit_index(&image.layers[0].to_string(), &image.layers[1].to_string());
+    found(&image, &["broken-tar"], &["size", "span-range"]);
 }
 
 #[test]

@@ -36,18 +36,23 @@ impl Image {
 
     /// `config` can change the image's config.
     pub fn unindexed(config: impl FnOnce(&mut Value)) -> Image {
+        let tars = [tar(1, 6, 70_000), tar(2, 3, 30_000), tar(3, 2, 50_000), tar(4, 1, 10)];
+        Image::of(&[(GZIP, &tars[0]), (PLAIN, &tars[1]), (GZIP, &tars[2]), (GZIP, &tars[3])], config)
+    }
+
+    /// An image of these tars, each as a layer of a media type.
+    pub fn of(tars: &[(&str, &Vec<u8>)], config: impl FnOnce(&mut Value)) -> Image {
         let sandbox = Sandbox::new();
         let dir = sandbox.path("img");
         let mut layout = Layout::new(&dir);
-        let tars = [tar(1, 6, 70_000), tar(2, 3, 30_000), tar(3, 2, 50_000), tar(4, 1, 10)];
-        let blobs = [compressed(&tars[0]), tars[1].clone(), compressed(&tars[2]), compressed(&tars[3])];
-        let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
+        let blob = |(kind, tar): &(&str, &Vec<u8>)| if *kind == GZIP { compressed(tar) } else { tar.to_vec() };
+        let blobs: Vec<Vec<u8>> = tars.iter().map(blob).collect();
+        let diff_ids: Vec<Digest> = tars.iter().map(|(_, tar)| Digest::sha256(tar)).collect();
         let mut document =
             json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
         config(&mut document);
         let document = layout.blob(OCI_CONFIG, document.to_string().as_bytes());
-        let types = [GZIP, PLAIN, GZIP, GZIP];
-        let layers: Vec<Value> = blobs.iter().zip(types).map(|(blob, kind)| layout.blob(kind, blob)).collect();
+        let layers: Vec<Value> = blobs.iter().zip(tars).map(|(blob, (kind, _))| layout.blob(kind, blob)).collect();
         let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": document, "layers": layers});
         let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
         layout.tag(manifest, "v1");
@@ -105,6 +110,14 @@ impl Image {
         let index = self.index_json();
         let listed = index["manifests"].as_array().unwrap().iter().filter(|m| m["artifactType"] == INDEX_V1);
         listed.map(|m| m["digest"].as_str().unwrap().parse().unwrap()).collect()
+    }
+
+    /// The digest of the manifest with a tag.
+    pub fn tagged(&self, tag: &str) -> Digest {
+        let index = self.index_json();
+        let is_tagged = |m: &&Value| m["annotations"]["org.opencontainers.image.ref.name"] == tag;
+        let manifest = index["manifests"].as_array().unwrap().iter().find(is_tagged).unwrap();
+        manifest["digest"].as_str().unwrap().parse().unwrap()
     }
 
     /// The manifest of the only index.

@@ -2,7 +2,7 @@
 
 use ociseek::digest::Digest;
 use ociseek::ops::discover::MAX_ZTOC;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::damage::consumer;
 use super::image::{Image, codes, found};
@@ -41,6 +41,19 @@ fn the_index_document() {
     let ztoc = image.read(&image.ztoc(2).0);
     image.replace_ztoc(0, &ztoc);
     found(&image, &["size", "span-digest"], &["size", "span-digest"]);
+}
+
+#[test]
+fn an_image_manifest_that_names_no_digest() {
+    let image = Image::new();
+    let name = |name: &str| json!({"org.opencontainers.image.ref.name": name});
+    let old = image.tagged("v1");
+    let mut manifest: Value = serde_json::from_slice(&image.read(&old)).unwrap();
+    manifest["annotations"] = json!({"com.amazon.soci.index-digest": "not a digest"});
+    image.list(&manifest, &name("odd"));
+    image.sandbox.run(&["index", "--quiet", "--no-cache", "--min-layer-size=1KiB", "oci:img:odd"]);
+    let document = image.sandbox.json(3, &["verify", "--format=json", "--progress=none", "oci:img:odd"]);
+    assert_eq!(codes(&document), ["annotation"]);
 }
 
 #[test]
