@@ -208,7 +208,7 @@ async fn without_parts_of_layers_the_spans_of_a_recorded_start_stay_whole() {
     setting.index("v1", &starting(&["/dir1/file0", "/dir1/file5", "/dir1/file9"])).await;
     let warnings = setting.warnings();
     assert!(
-        warnings.iter().any(|warning| warning.contains("not divided: the registry sends no parts")),
+        warnings.iter().any(|warning| warning.contains("not divided: the registry does not send parts")),
         "{warnings:?}"
     );
     // The index is as useful as one of an undivided layer.

@@ -31,7 +31,7 @@ pub enum Fault {
     Denied,
     /// The response stops, and the connection stays open.
     Stall,
-    /// There is no answer, and the connection stays.
+    /// The registry does not answer, and keeps the connection open.
     Silence,
     /// From here on nobody answers, and new connections are refused.
     Down,
@@ -39,6 +39,18 @@ pub enum Fault {
     Kill {
         done: bool,
     },
+}
+
+/// A fault at a request of a kind of image.
+#[derive(Debug, Clone, Copy)]
+pub struct Point {
+    /// The number of the kind.
+    pub kind: usize,
+    pub fault: Fault,
+    /// Whether it comes from then on, or once.
+    pub lasts: bool,
+    /// The number of the request.
+    pub at: usize,
 }
 
 pub const QUICK: [Fault; 10] = [

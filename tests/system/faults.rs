@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use tokio::runtime::Runtime;
 
-use crate::support::fault_plan::{Fault, Plan, QUICK, STALLS};
+use crate::support::fault_plan::{Fault, Plan, Point, QUICK, STALLS};
 use crate::support::fault_points::{Score, chosen};
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::mounts::{self, Clean, Serving, can_mount, mounts_below, wait_until};
@@ -31,14 +31,6 @@ const PIECE: usize = 1_000_000;
 const HANGS: Duration = Duration::from_secs(60);
 /// By what the image is read.
 const KINDS: [&str; 2] = ["SOCI index", "no index"];
-
-#[derive(Debug, Clone, Copy)]
-struct Point {
-    kind: usize,
-    fault: Fault,
-    lasts: bool,
-    at: usize,
-}
 
 /// An image, its files, and how many requests it takes to mount it and to read it if all is well.
 struct Sound {

@@ -23,7 +23,7 @@ use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use ociseek::tree::NodeKind;
 use serde_json::json;
 
-use crate::support::fault_plan::{Fault, Plan, QUICK, STALLS};
+use crate::support::fault_plan::{Fault, Plan, Point, QUICK, STALLS};
 use crate::support::fault_points::{Score, chosen};
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::fine;
@@ -150,14 +150,6 @@ async fn read_all(image: &RootFs, tars: &[Vec<u8>]) -> Result<usize, String> {
         }
     }
     Ok(failed)
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Point {
-    kind: usize,
-    fault: Fault,
-    lasts: bool,
-    at: usize,
 }
 
 /// An image, and how many requests it takes to open it and to read it if all is well.

@@ -10,8 +10,8 @@ use crate::offset::{SpanId, Uncompressed};
 
 /// Divides `span` at blocks that are at least [`DIVIDED_SPAN_SIZE`](crate::fine::DIVIDED_SPAN_SIZE)
 /// apart. `window` is the one of the span, if it has one, and `blob` has the bytes of its
-/// [`fetch_range`](FineSpans::fetch_range). The division is empty if there is no such block, and
-/// for plain tars. The same layer always gives the same division.
+/// [`fetch_range`](FineSpans::fetch_range). The division is empty if the span has no such block, or
+/// the layer is a plain tar. The same layer always gives the same division.
 ///
 /// # Errors
 /// If `blob` is not what the span's proof says, or cannot be decoded.

@@ -264,4 +264,4 @@ impl FineHashes {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

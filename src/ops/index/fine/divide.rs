@@ -38,8 +38,9 @@ pub(super) struct Divisions {
 /// A span to divide, with its window.
 type WholeSpan = (SpanId, Option<SpanWindow>);
 
-/// Divides the spans of a layer that hold bytes of `reads`. They stay whole if there is no time, if the
-/// registry sends no parts of layers, or if it sends other bytes than the document proves; that is reported.
+/// Divides the spans of a layer that hold bytes of `reads`. They stay whole if time runs out, if the
+/// registry does not send parts of layers, or if it sends bytes that the document does not prove. A warning
+/// says so.
 ///
 /// # Errors
 /// If the layer cannot be read, or there is not enough memory.
@@ -65,7 +66,7 @@ pub(super) async fn divide(
         let mut done = first.chain(stream::iter(batches).buffer_unordered(AT_A_TIME));
         while let Some(batch) = done.next().await {
             if !writer.source.sends_parts() {
-                return Ok(Err("the registry sends no parts of layers"));
+                return Ok(Err("the registry does not send parts of layers"));
             }
             for (span, division) in batch? {
                 match division {
@@ -82,7 +83,7 @@ pub(super) async fn divide(
         }
         Ok::<_, IndexError>(Ok(()))
     };
-    if let Err(why) = writer.options.before_deadline(dividing).await.unwrap_or(Ok(Err("no time was left")))? {
+    if let Err(why) = writer.options.before_deadline(dividing).await.unwrap_or(Ok(Err("time ran out")))? {
         let text = format!("layer {}: the spans of the recorded start are not divided: {why}", layer.digest);
         writer.progress.report(ProgressEvent::Warning(text));
         divided.clear();

@@ -1,16 +1,14 @@
 //! Tests of divided spans.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::ops::ControlFlow;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use proptest::prelude::*;
 
 use super::divide_span;
 use crate::budget::Budget;
 use crate::fine::{self, DIVIDED_SPAN_SIZE, FineLayer, SPAN_SIZE, SpanDivision};
+use crate::layer::fine::tests::gzip;
 use crate::layer::span::{SpanError, SpanTable};
 use crate::layer::{LayerIndexer, LayerMap, LayerOptions};
 use crate::offset::SpanId;
@@ -35,16 +33,6 @@ fn tar(size: usize, seed: u64) -> Vec<u8> {
     header.set_mode(0o644);
     archive.append_data(&mut header, "words", &text[..]).unwrap();
     archive.into_inner().unwrap()
-}
-
-fn gzip(tar: &[u8], level: u32, members: usize) -> Vec<u8> {
-    let mut blob = Vec::new();
-    for part in tar.chunks(tar.len().div_ceil(members)) {
-        let mut encoder = GzEncoder::new(&mut blob, Compression::new(level));
-        encoder.write_all(part).unwrap();
-        encoder.finish().unwrap();
-    }
-    blob
 }
 
 fn document(blob: &[u8]) -> FineLayer {

@@ -70,7 +70,8 @@ fn tar() -> Vec<u8> {
     archive.into_inner().unwrap()
 }
 
-fn gzip(tar: &[u8], level: u32, members: usize) -> Vec<u8> {
+/// A tar as `members` gzip members of about equal size.
+pub(in crate::layer) fn gzip(tar: &[u8], level: u32, members: usize) -> Vec<u8> {
     let mut blob = Vec::new();
     for part in tar.chunks(tar.len().div_ceil(members)) {
         let mut encoder = GzEncoder::new(&mut blob, Compression::new(level));
