@@ -1,4 +1,4 @@
-"""What the benches share: where things are, how a command is measured, how a layout is made."""
+"""Shared by the benchmarks: paths, measuring a command, and making a layout."""
 import os, statistics, subprocess, sys, time
 
 root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -11,9 +11,10 @@ tool_id = "AWS SOCI CLI v0.2"
 
 
 def run(command, stdin=(), stderr=None):
-    """Wall seconds, CPU seconds, peak MB and standard output of a command, which must succeed; `stdin` is in pieces.
+    """Runs a command, which must succeed. Returns wall seconds, CPU seconds, peak MB and standard output. `stdin`
+    yields pieces.
 
-    The peak is never below that of this process, which the kernel counts in."""
+    The peak is never below that of this process, because the kernel includes it."""
     started = time.monotonic()
     process = subprocess.Popen(
     command,
@@ -34,7 +35,7 @@ def run(command, stdin=(), stderr=None):
 
 
 def interleaved(rounds, jobs):
-    """Runs all jobs in turn, so many times; for each name, the median of each of the figures that its job returns."""
+    """Runs all jobs in turn, so many times. Returns the median of each figure of each job, by the job's name."""
     figures = {name: [] for name in jobs}
     for _ in range(rounds):
         for name, job in jobs.items():
@@ -43,8 +44,9 @@ def interleaved(rounds, jobs):
 
 
 def layout(folder, layers, diff_ids=None):
-    """An OCI layout of one image, v1, with these layers in pieces. Without diff_ids the config has wrong ones."""
-    import hashlib, json  # not above: what they take would show as the peak of every command
+    """Makes an OCI layout with one image, v1, of these layers, which yield pieces. Without `diff_ids`, those in the
+    config are wrong."""
+    import hashlib, json  # imported here, because their memory would count in the peak of every command
 
     os.makedirs(f"{folder}/blobs/sha256")
 

@@ -1,8 +1,8 @@
-"""torture.py OUT [SEED]: writes some 3,400 odd layers, 40 MB in all, into the directory OUT.
+"""torture.py OUT [SEED]: writes about 3,400 unusual layers (40 MB) into the directory OUT.
 
-The file names begin with what they are odd in: gzip framing, PAX records, tar header fields, trees, damage. Everything is
-derived from the seed, so the same seed gives the same bytes (given the same zlib). tests/system/differential.rs gives them to
-ociseek and to soci's library and compares.
+Each file name begins with what is unusual: gzip framing, PAX records, tar header fields, trees, damage. All content is derived
+from the seed, so the same seed gives the same bytes (with the same version of zlib). tests/system/differential.rs compares what
+ociseek and soci's library do with these layers.
 """
 import bz2, lzma, os, random, struct, sys, zlib
 
@@ -35,7 +35,7 @@ def num(v, n):
 
 
 def seal(h, how='unsigned'):
-    """Writes the checksum of a header block."""
+    """Returns the header block with its checksum."""
     h = bytearray(h)
     h[148:156] = b' ' * 8
     total = sum(h) if how != 'signed' else sum(b - 256 if b > 127 else b for b in h)
@@ -132,7 +132,7 @@ def member(data, level=6, flags=0, fields=b'', raw=None, crc=None, isize=None, c
 
 
 class Bits:
-    """Writes deflate blocks bit by bit, so that block borders fall where we want them."""
+    """Writes deflate blocks bit by bit, so that block borders can be anywhere."""
 
     def __init__(self):
         self.acc = self.n = 0
@@ -157,7 +157,7 @@ class Bits:
             self.huff(0, 7)
 
     def match(self, distance_code, extra_bits, extra):
-        """Within a fixed block: a match of length 3."""
+        """Writes a match of length 3. Only inside a fixed block."""
         self.huff(1, 7), self.huff(distance_code, 5), self.put(extra, extra_bits)
 
     def stored(self, data, last=False, bad=False):
@@ -177,7 +177,7 @@ count = [0]
 
 
 def tar(name, data, gz=True):
-    """A tar as a layer: gzipped, and every third one plain too."""
+    """Saves a tar as a gzip layer, and every third one also uncompressed."""
     count[0] += 1
     save(name + '.tar.gz', member(data))
     if count[0] % 3 == 0:
@@ -187,7 +187,7 @@ def tar(name, data, gz=True):
 BODY = b''.join(f(f'dir{i % 3}/f{i:02}', prose(R.randrange(0, 9000))) for i in range(14)) + f('noise', noise(6000)) + END
 GOOD = member(BODY)
 
-# a1: cut at any byte
+# a1: truncated at various bytes
 for n in list(range(0, 14)) + [len(GOOD) - i for i in range(1, 14)] + sorted(R.sample(range(20, len(GOOD) - 20), 24)):
     save(f'a01-gzip-cut-{n:05}.tar.gz', GOOD[:n])
 for n in [1, 100, 511, 512, 513, 1024, len(BODY) - 1, len(BODY) - 511, len(BODY) - 512, len(BODY) - 513, len(BODY) - 1024,
@@ -217,7 +217,7 @@ for where in range(3):
         parts = [member(BODY[i * 9000:(i + 1) * 9000 if i < 2 else len(BODY)], **(k if i == where else {})) for i in range(3)]
         save(f'a03-wrong-{list(k)[0]}-{list(k.values())[0]}-member-{where}.tar.gz', b''.join(parts))
 
-# a4: bytes behind the last member
+# a4: bytes after the last member
 for name, tail in {'zero': b'\0', 'zeros-512': bytes(512), 'zeros-511': bytes(511), 'zeros-10240': bytes(10240), 'text': b'garbage', 'x1f': b'\x1f', 'magic': b'\x1f\x8b',
                    'magic-cm': b'\x1f\x8b\x08', 'magic-cm7': b'\x1f\x8b\x07' + bytes(40), 'header': GOOD[:10], 'header-flags': b'\x1f\x8b\x08\xe0' + bytes(30),
                    'half-member': GOOD[:900], 'zlib': zlib.compress(b'x'), 'zero-member': b'\0' + member(b''), 'newline': b'\n', 'noise': noise(300)}.items():
@@ -245,7 +245,7 @@ for n in (1, 2, 3, 10, 1000):
     save(f'a06-empty-last-{n}.tar.gz', GOOD + E0 * n)
     save(f'a06-empty-alone-{n}.tar.gz', E0 * n)
     save(f'a06-empty-middle-{n}.tar.gz', member(BODY[:20000]) + E0 * n + member(BODY[20000:]))
-save('a06-empty-first-3000.tar.gz', E0 * 3000 + GOOD)  # soci takes 32 KiB for each
+save('a06-empty-first-3000.tar.gz', E0 * 3000 + GOOD)  # soci stores 32 KiB for each
 save('a06-empty-first-stored.tar.gz', member(b'', raw=b'\x01\0\0\xff\xff') + GOOD)
 save('a06-empty-first-many-blocks.tar.gz', member(b'', raw=b'\0\0\0\xff\xff' * 5 + b'\x01\0\0\xff\xff') + GOOD)
 
@@ -321,7 +321,7 @@ save('a10-one-fixed-block.tar.gz', member(BODY, raw=b.done()))
 save('a10-huffman-only.tar.gz', member(BODY, strategy=2))
 for phase in range(8):
     b, at = Bits(), 0
-    while at < len(BODY):  # literals above 143 take 9 bits: borders fall on every phase
+    while at < len(BODY):  # literals above 143 take 9 bits, so blocks start at every bit position
         n = R.randrange(1, 2600)
         b.fixed(BODY[at:at + n], last=at + n >= len(BODY))
         at += n
@@ -336,7 +336,7 @@ b = Bits()
 first = pad(hdr('m', size=40000)) + noise(32768 - 512)
 b.stored(first)
 b.fixed(b'', end=False)
-b.match(29, 13, 8191)  # distance 32768, just behind a block border
+b.match(29, 13, 8191)  # distance 32768, directly after a block border
 b.huff(0, 7)
 rest = 512 + 40000 - 32768 - 3
 tail = bytes(rest + (-40000 % 512)) + END
@@ -362,11 +362,11 @@ for level in range(10):
 for s in range(1, 5):
     save(f'a10-strategy-{s}.tar.gz', member(BODY, strategy=s))
 
-# a11: bombs
+# a11: decompression bombs
 ZEROS = f('zeros', bytes(20 << 20)) + END
 save('a11-bomb-20MiB.tar.gz', member(ZEROS, level=9))
 
-# a12, a13, a14, a15: ends
+# a12, a13, a14, a15: how the tar ends
 for name, data in {'a12-zero-bytes': b'', 'a12-zeros-511': bytes(511), 'a12-zeros-512': bytes(512), 'a12-zeros-513': bytes(513), 'a12-zeros-1024': END, 'a12-zeros-1025': bytes(1025),
                    'a12-zeros-10240': bytes(10240), 'a13-no-end': A, 'a13-one-end-block': A + bytes(512), 'a13-end': A + END, 'a13-ends-in-padding': A[:-100], 'a13-ends-in-data': A[:514],
                    'a13-ends-before-padding': A[:518], 'a13-ends-after-pax': A + pax(('path', 'x')), 'a13-ends-after-pax-and-zeros': A + pax(('path', 'x')) + END,
@@ -377,12 +377,12 @@ for name, data in {'a12-zero-bytes': b'', 'a12-zeros-511': bytes(511), 'a12-zero
     save(f'{name}.tar', data)
     save(f'{name}.tar.gz', member(data))
     save(f'{name}.stored.tar.gz', member(data, level=0))
-for n in (4096, 65536, 8192, 131072):  # plain tars whose last file ends on the border of a span
+for n in (4096, 65536, 8192, 131072):  # uncompressed tars whose last file ends at or near a span border
     for off in (-1024, -512, 0):
         for end in (b'', bytes(512), END):
             save(f'a15-span-aligned-{n}-{-off}-{len(end)}.tar', f('a.bin', prose(n - 512 + off)) + end)
 
-# a16: many
+# a16: many entries, headers, directories or links
 save('a16-many-entries.tar.gz', member(b''.join(f(f'd{i % 7}/{i:05}') for i in range(8000)) + END))
 save('a16-one-name-5000-times.tar.gz', member(b''.join(f('same', b'%d' % i) for i in range(5000)) + END))
 save('a16-globals-1000.tar.gz', member(pax(('comment', 'x'), typ=b'g') * 1000 + A + END))
@@ -390,7 +390,7 @@ save('a16-pax-in-a-row-10000.tar.gz', member(pax(('path', 'x')) * 10000 + A + EN
 save('a16-deep-path.tar.gz', member(pax(('path', 'd/' * 600 + 'f')) + A + END))
 save('a16-hardlinks-2000.tar.gz', member(A + b''.join(hdr(f'h{i}', b'1', link='a.txt' if i % 2 else f'h{i - 1}' if i else 'a.txt') for i in range(2000)) + END))
 
-# a17, a18, a19, a20: sizes and several headers
+# a17, a18, a19, a20: sizes, and several extension headers for one entry
 for n in (0, 1, 5, 6, 7, 511, 512, 513, 1024, 2 ** 33, 2 ** 63 - 1, 2 ** 63, 2 ** 64, -1):
     tar(f'a18-pax-size-{n}', pax(('size', str(n))) + A + Z + END)
     tar(f'a18-pax-size-{n}-over-0', pax(('size', str(n))) + hdr('a.txt') + pad(b'hello\n') + Z + END)
@@ -496,7 +496,7 @@ for t in b'\0\x30\x31\x32\x33\x34\x35\x36\x37':
     for m, magic in (('v7', V7), ('gnu', GNU), ('ustar', USTAR)):
         save(f'a29-type-{t:03}-slash-{m}.tar.gz', member(A + hdr('e/', bytes([t]), magic=magic, link='a.txt') + Z + END))
 
-# a30: data on what has none
+# a30: data in entries whose type has none
 for t in b'123456':
     for n in (1, 512, 5000, -1, 2 ** 40):
         for data in (False, True):
@@ -593,7 +593,7 @@ for mode in (0o4755, 0o2755, 0o1777, 0o6755, 0o7777, 0o7000):
 tar('a40-device-0-0', hdr('c', b'3') + hdr('b', b'4') + hdr('p', b'6') + Z + END)
 tar('a40-device-with-link', hdr('c', b'3', link='x') + hdr('d/', b'5', link='x') + hdr('f', b'0', link='x') + Z + END)
 
-# Mutations: one field of one header of a rich tar, with its checksum mended.
+# Mutations: one changed field in one header of a varied tar, with a correct checksum.
 RICH = (hdr('d/', b'5', mode=0o755) + f('d/a', prose(800)) + hdr('d/s', b'2', link='a') + hdr('d/h', b'1', link='d/a') + pax((X + 'k', 'v'), ('mtime', '5.5')) + f('p', b'pax') + long(b'L', b'long' * 40 + b'\0')
         + f('short', b'gnu', magic=GNU) + hdr('c', b'3', dev=(1, 3)) + hdr('fifo', b'6') + f('v7', b'old', magic=V7) + f('last', prose(2000)) + END)
 HEADERS = [i for i in range(0, len(RICH) - 1024, 512) if RICH[i + 148:i + 154].strip(b'\0 ').isdigit() and seal(RICH[i:i + 512])[148:154] == RICH[i + 148:i + 154]]
@@ -614,14 +614,14 @@ for i in range(120):
         at = R.randrange(len(body))
         body = body[:at] + bytes([R.randrange(256)]) + body[at + R.randrange(2):]
     save(f'mut-pax-{i:03}.tar.gz', member(paxraw(body) + A + Z + END))
-# Blocks in any order: whole headers and data dropped, repeated, exchanged.
+# Blocks in random order: whole headers and data blocks are removed, repeated and exchanged.
 for i in range(120):
     blocks = [RICH[j:j + 512] for j in range(0, len(RICH), 512)]
     for _ in range(R.choice((1, 2))):
         j, k = R.randrange(len(blocks)), R.randrange(len(blocks))
         R.choice((lambda: blocks.pop(j), lambda: blocks.insert(j, blocks[k]), lambda: blocks.__setitem__(j, blocks[k]), lambda: blocks.insert(j, bytes(512))))()
     save(f'mut-blocks-{i:03}.tar.gz', member(b''.join(blocks)))
-# Framings: members, levels, strategies, flushes, empty blocks at random.
+# Gzip framing: random members, levels, strategies, flushes and empty blocks.
 for i in range(100):
     data, out, at = R.choice((BODY, RICH, FAR)), b'', 0
     while at < len(data):

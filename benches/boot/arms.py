@@ -1,4 +1,4 @@
-"""The ways to start a container, each from nothing to the first line of its program."""
+"""The ways to start a container that has not run before, up to the first line that its program prints."""
 import concurrent.futures as futures, json, os, shutil, subprocess, time, urllib.request
 
 RANGE = 8 << 20
@@ -7,8 +7,8 @@ RANGE = 8 << 20
 class Started:
     """The measurements of a start.
 
-    Seconds until READY and from there to DONE, bytes over the link until READY and in all, seconds until the image was
-    mounted, and the time of READY in seconds since 1970.
+    Seconds until READY and from READY to DONE, bytes over the link until READY and in total, seconds until the image
+    was mounted, and the time of READY in seconds since 1970.
     """
 
     def __init__(self, ready, work, at_ready, in_all, mounted, at):
@@ -17,7 +17,7 @@ class Started:
 
 
 def contain(bundle, link, began, before, to_end=True):
-    """Runs a bundle to its end, or to READY and then kills it, and times its lines."""
+    """Runs a bundle and records when it prints its lines. Waits for its end, or kills it at READY."""
     mounted = time.monotonic() - began
     name = f'boot-{os.getpid()}'
     runc = subprocess.Popen(['runc', 'run', '-b', bundle, name], stdout=subprocess.PIPE, text=True)
@@ -38,7 +38,7 @@ def contain(bundle, link, began, before, to_end=True):
 
 
 def lazy(ociseek, link, image, scratch, cache, *options, to_end=True):
-    """Mounts the image, then runs it; its bytes are fetched when they are read."""
+    """Mounts the image, and runs the container. Bytes are fetched when they are read."""
     bundle = f'{scratch}/bundle'
     before, began = link.received(), time.monotonic()
     subprocess.run([ociseek, 'bundle', '--detach', '--plain-http', '--cache-dir', cache, *options,
@@ -68,7 +68,7 @@ def unpacker(folder, stdin):
 
 
 def whole(_ociseek, link, image, scratch, config):
-    """Pulls as docker and containerd do: three downloads at a time, and layers unpacked in order as they arrive."""
+    """Pulls as docker and containerd do: downloads three layers at a time, and unpacks them in order as they arrive."""
     before, began = link.received(), time.monotonic()
     found = layers(link, image)
     with futures.ThreadPoolExecutor(3) as pool:
@@ -82,7 +82,7 @@ def whole(_ociseek, link, image, scratch, config):
 
 
 def parallel(_ociseek, link, image, scratch, config):
-    """The tuned full pull: all layers at once, each in four ranges at a time, unpacked as it arrives."""
+    """Pulls as fast as possible: all layers in parallel, each in four ranges at a time, unpacked as they arrive."""
     before, began = link.received(), time.monotonic()
     found = layers(link, image)
 
@@ -94,7 +94,7 @@ def parallel(_ociseek, link, image, scratch, config):
         tar = unpacker(f'{scratch}/layer{number}', subprocess.PIPE)
         starts = list(range(0, size, RANGE))
         with futures.ThreadPoolExecutor(4) as pool:
-            # No more than four ranges wait in memory.
+            # At most four ranges are in memory.
             pending = [pool.submit(ranged, url, start, size) for start in starts[:4]]
             for number in range(len(starts)):
                 tar.stdin.write(pending[number].result())
@@ -112,7 +112,7 @@ def parallel(_ociseek, link, image, scratch, config):
 
 
 def overlay(scratch, count, unpacked=''):
-    """Mounts the unpacked layers, which are in `scratch` or in the folder `unpacked/`, with a writable one on top."""
+    """Mounts the unpacked layers below a writable one. They are in `scratch`, or in the folder `unpacked/`."""
     for folder in ('upper', 'work', 'bundle/rootfs'):
         os.makedirs(f'{scratch}/{folder}')
     lower = ':'.join(f'{unpacked}layer{number}' for number in reversed(range(count)))
@@ -121,7 +121,7 @@ def overlay(scratch, count, unpacked=''):
 
 
 def overlaid(scratch, count, config, link, began, before, unpacked=''):
-    """A container over the unpacked layers."""
+    """Runs a container on the unpacked layers."""
     overlay(scratch, count, unpacked)
     shutil.copy(config, f'{scratch}/bundle/config.json')
     try:

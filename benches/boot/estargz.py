@@ -1,20 +1,20 @@
-"""eStargz images: the layers of a layout converted by the estargz library (peers/estargz)."""
+"""Makes eStargz images: converts the layers of a layout with the estargz library (peers/estargz)."""
 import concurrent.futures as futures, hashlib, json, os, shutil, subprocess
 
 TOC = 'containerd.io/snapshot/stargz/toc.digest'
 
 
 def recorded_files(record):
-    """The files of a recorded start, without a leading slash, in the order of their first read."""
+    """Returns the files of a recorded start, without a leading slash, in the order of their first reads."""
     with open(record) as file:
         paths = [json.loads(line).get('path') for line in file]
     return list(dict.fromkeys(path.lstrip('/') for path in paths if path))
 
 
 def converted(program, source, target, files=()):
-    """Writes the image v1 of the layout `source` as eStargz into `target`, with these files first, unless it exists.
+    """Writes the image v1 of the layout `source` as eStargz into `target`, with these files first.
 
-    An image that was made with other files is made again.
+    Does nothing if it was already made with the same files.
     """
     wanted = json.dumps(list(files))
     if os.path.exists(f'{target}/files') and open(f'{target}/files').read() == wanted:

@@ -14,7 +14,7 @@ def inside(*args, **options):
 
 
 class Link:
-    """A context manager, which removes everything at the end."""
+    """A context manager. It removes everything at the end."""
 
     def __init__(self, storage):
         self.storage, self.registry, self.host = storage, None, f'{ITS}:{PORT}'
@@ -54,7 +54,7 @@ class Link:
                'latency', '100ms')
 
     def received(self):
-        """The bytes that the link has carried so far, with headers."""
+        """Returns the bytes that the link has carried so far, with headers."""
         with open(f'/sys/class/net/{HERE}/statistics/rx_bytes') as file:
             return int(file.read())
 

@@ -1,4 +1,4 @@
-"""The images of the boot benchmarks in their registry: unchanged, and in the form that each arm needs."""
+"""Puts the images of the boot benchmarks into their registry: unchanged, and in the form that each arm needs."""
 import hashlib, os, shutil, subprocess
 import arms, estargz
 
@@ -28,8 +28,9 @@ def push(link, layout, repository):
 def ours(ociseek, link, name):
     """Pushes and indexes an image while the link is fast, as NAME, NAME-fine and NAME-start.
 
-    Returns its size in bytes, a runtime configuration for all arms, and the record of a start. That is kept, since two
-    starts do not read quite alike, and an index or image made with another one would have to be made again.
+    Returns its size in bytes, a runtime configuration for all arms, and the record of a start. The record is kept for
+    later runs: two starts do not read exactly the same, so another record would change all indexes and images made from
+    it.
     """
     with open(f'{BOOT}/{name}/index.json', 'rb') as file:
         record = f'{CORPUS}/work/records/{name}-{hashlib.sha256(file.read()).hexdigest()[:12]}.jsonl'

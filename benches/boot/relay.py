@@ -1,4 +1,4 @@
-"""Latency before a registry: the program peers/relay, which also logs each request."""
+"""Adds latency to a registry with the program peers/relay, which also logs each request."""
 import json, os, socket, subprocess, time, urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -14,7 +14,7 @@ def built(folder):
 
 
 class Relay:
-    """A link with some milliseconds of latency for a round trip. A context manager."""
+    """A context manager: a link with a round trip of some milliseconds."""
 
     def __init__(self, program, link, log, milliseconds):
         self.program, self.link, self.log, self.milliseconds = program, link, log, milliseconds
@@ -40,7 +40,7 @@ class Relay:
         return self.link.received()
 
     def requests(self, since, until):
-        """The requests in that period (seconds since 1970), in order."""
+        """Returns the requests in that period (seconds since 1970), in order."""
         with open(self.log) as file:
             found = [json.loads(line) for line in file if line.endswith('\n')]
         return sorted((of for of in found if since <= of['asked'] <= until), key=lambda of: of['asked'])

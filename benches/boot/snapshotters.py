@@ -1,4 +1,4 @@
-"""containerd with soci-snapshotter or stargz-snapshotter: mounts their images lazily and starts them like ours."""
+"""Runs containerd with soci-snapshotter or stargz-snapshotter: mounts their images lazily and starts them like ours."""
 import os, shutil, subprocess, time
 import arms
 
@@ -26,7 +26,7 @@ disabled_plugins = [{disabled}]
     platform = "linux/amd64"
     snapshotter = "lazy"
 '''
-# Everything else has its default value.
+# All other settings have their default values.
 SOCI = '''no_prometheus = true
 [content_store]
   type = "soci"
@@ -81,7 +81,8 @@ class Snapshotter:
             file.write(template.format(folder=self.folder, **values))
 
     def start(self, relay, image, config):
-        """Pulls as containerd does with this snapshotter, mounts, and runs the container by runc until it is ready."""
+        """Pulls as containerd does with this snapshotter, mounts, and runs the container with runc until it is
+        ready."""
         bundle = f'{self.folder}/bundle'
         os.makedirs(f'{bundle}/rootfs')
         shutil.copy(config, f'{bundle}/config.json')

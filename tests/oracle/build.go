@@ -9,7 +9,7 @@ import (
 	"github.com/awslabs/soci-snapshotter/ztoc"
 )
 
-// build makes a ztoc as `soci create` does.
+// build builds a ztoc as `soci create` does, and writes it to a file.
 func build(job string) verdict {
 	parts, err := fields(job, 5)
 	if err != nil {

@@ -20,23 +20,23 @@ import (
 	"oras.land/oras-go/v2/content/oci"
 )
 
-// The build tool identifier of soci's command.
+// The build tool identifier that the soci command uses.
 const cliTool = "AWS SOCI CLI v0.2"
 
-// soci.NewDB opens one database for the life of the process, so a second job would find the ztocs
-// of the first one and build none.
+// Whether a job has run. soci.NewDB opens one database for the life of the process, so a second job
+// would find the ztocs of the first one and build none.
 var converted bool
 
-// convert does what `soci convert --standalone --format oci-dir LAYOUT OUT` of v0.15 does
-// (cmd/soci/commands/convert.go and internal/standalone.go there, a module of its own that is not
-// to be had from here), by the same calls of soci's library: LAYOUT is copied into a temporary
-// directory ($TMPDIR), converted there with a new artifacts database, and copied to OUT, which gets
-// an index.json of the converted image alone. OUT must not be there. One job a process; the answer
-// has the digest of the converted image, and what the conversion alone took, without both copies.
+// convert does what `soci convert --standalone --format oci-dir LAYOUT OUT` of v0.15 does, with the
+// same calls to soci's library. (The command itself is in cmd/soci/commands/convert.go and
+// internal/standalone.go, in a separate module that cannot be imported here.) It copies LAYOUT into
+// a temporary directory in $TMPDIR, converts it there with a new artifacts database, and copies the
+// result to OUT, with an index.json that lists only the converted image. OUT must not exist. Only
+// one job can run in a process. The answer contains the digest of the converted image, and the wall
+// clock and CPU time of the conversion, without the two copies.
 //
-// Left out: tars as input and as output (which is the command's default format), platforms other
-// than the image's own, layouts of more than one image, prefetch files, and the parsing of a
-// command line.
+// Not supported: tars as input or output (the command's default format), platforms other than the
+// image's own, layouts with several images, prefetch files, and command-line options.
 func convert(job string) verdict {
 	parts, err := fields(job, 4)
 	if err != nil {
@@ -51,10 +51,10 @@ func convert(job string) verdict {
 		return refused(err)
 	}
 	if converted {
-		return refused(errors.New("one conversion a process"))
+		return refused(errors.New("only one conversion can run in a process"))
 	}
 	converted = true
-	os.Stdout = os.Stderr // the library names each layer there; the answers have their own writer already
+	os.Stdout = os.Stderr // the library prints each layer to stdout; answers go to a writer that was opened before
 	v, err := convertLayout(context.Background(), parts[0], parts[1], span, smallest)
 	if err != nil {
 		return refused(err)
@@ -127,7 +127,7 @@ func convertLayout(ctx context.Context, layout, out string, span, smallest int64
 	return ok("%s converted in %.3f s, %.3f CPU s", made.Digest, wall.Seconds(), spent.Seconds()), nil
 }
 
-// onlyImage is what the index.json of a layout points to.
+// onlyImage returns the descriptor of the only image in a layout's index.json.
 func onlyImage(layout string) (ocispec.Descriptor, error) {
 	var index ocispec.Index
 	bytes, err := os.ReadFile(filepath.Join(layout, ocispec.ImageIndexFile))
@@ -143,7 +143,7 @@ func onlyImage(layout string) (ocispec.Descriptor, error) {
 	return index.Manifests[0], nil
 }
 
-// cpu is what this process has used so far, on all threads, in user and system mode.
+// cpu returns the CPU time that this process has used so far, on all threads, in user and system mode.
 func cpu() time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

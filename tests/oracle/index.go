@@ -7,7 +7,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// index writes the SOCI index manifest (v1) that soci writes for these ztoc descriptors, subject and tool.
+// index prints the SOCI index manifest (version 1) that soci creates for the given ztoc descriptors,
+// subject and tool.
 func index(job string) verdict {
 	var in struct {
 		Blobs   []ocispec.Descriptor `json:"blobs"`

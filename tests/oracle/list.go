@@ -18,8 +18,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// runList answers for each layer on standard input, a blob after its length in four bytes, what
-// archive/tar lists in it.
+// runList reads layers from standard input, each preceded by its length as four bytes in
+// little-endian order, and answers each with what archive/tar lists in it.
 func runList() {
 	in, out := bufio.NewReaderSize(os.Stdin, 1<<20), bufio.NewWriter(os.Stdout)
 	for {
@@ -37,7 +37,8 @@ func runList() {
 	}
 }
 
-// list gives one word for each property of each entry, and the checksum of a regular file's content.
+// list returns the properties of each entry as words, including the size and checksum of a regular
+// file's content.
 func list(blob string) verdict {
 	plain, err := unpacked([]byte(blob))
 	if err != nil {
@@ -87,7 +88,7 @@ func records(all map[string]string) string {
 	return strings.Join(list, ",")
 }
 
-// unpacked decodes a layer to its end. Bytes behind the last gzip member are no part of it.
+// unpacked decodes a whole layer. Bytes after the last gzip member are ignored.
 func unpacked(blob []byte) ([]byte, error) {
 	frame, skippable := []byte{0x28, 0xb5, 0x2f, 0xfd}, []byte{0x2a, 0x4d, 0x18}
 	switch {

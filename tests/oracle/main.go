@@ -1,18 +1,18 @@
-// ociseek-oracle asks soci's own library, so that tests compare with it and not with what we
-// believe of it. Each command reads jobs from stdin and answers each with one line, in order: `ok`,
-// `refused` or `bad`, a tab, and what there is to say.
+// ociseek-oracle calls soci's own library, so that tests compare our results with soci's and not
+// with our idea of them. Most commands read one job per line from standard input and answer each
+// job with one line, in the same order: `ok`, `refused` or `bad`, a tab, and the details.
 //
-//	build    span size, tool, gzip|uncompressed, LAYER, OUT  (tab-separated)  writes the ztoc that soci builds
-//	verify   ZTOC, LAYER                                                      what the snapshotter would serve
-//	index    one JSON document a line                                         the SOCI index, by soci's MarshalIndex
-//	convert  LAYOUT, OUT, span size, minimum layer size                       what `soci convert --standalone` writes
+//	build    span size, tool, gzip|uncompressed, LAYER, OUT   writes the ztoc that soci builds
+//	verify   ZTOC, LAYER                                      checks what the snapshotter would serve
+//	index    one JSON document per line                       prints the SOCI index of soci's MarshalIndex
+//	convert  LAYOUT, OUT, span size, minimum layer size       writes what `soci convert --standalone` writes
 //
-// and two that take their jobs elsewhere:
+// The fields of a job are separated by tabs. Two commands get their input in another way:
 //
-//	standalone [options] SRC DST    soci's whole converter: what `soci convert --standalone --format oci-dir` writes
-//	list                            from stdin layers, each after its length: what archive/tar finds in them
+//	standalone [options] SRC DST    writes what `soci convert --standalone --format oci-dir` writes
+//	list                            lists what archive/tar finds in layers from standard input, each after its length
 //
-// soci panics on some layers, and takes for ever on others: neither ends the run.
+// soci panics on some layers and never finishes on others. Neither stops this program.
 package main
 
 import (
@@ -23,11 +23,11 @@ import (
 	"time"
 )
 
-// A layer that takes soci longer than this has hung it. Whoever asks should end this process then:
-// the job goes on in it.
+// The time limit for a job. A job that takes longer counts as hung. It continues in this process, so
+// the caller should then kill the process.
 const patience = 300 * time.Second
 
-// A verdict is one line of the answer. `bad` is for a ztoc that does not do what it should.
+// A verdict is the answer to one job. `bad` means that the ztoc is wrong.
 type verdict struct{ word, detail string }
 
 func ok(format string, a ...any) verdict { return verdict{"ok", fmt.Sprintf(format, a...)} }
@@ -64,7 +64,7 @@ func main() {
 	}
 }
 
-// patiently runs a job; a panic or a hang is a verdict too.
+// patiently runs a job. A panic and a timeout become verdicts.
 func patiently(command func(string) verdict, job string) verdict {
 	done := make(chan verdict, 1)
 	go func() {

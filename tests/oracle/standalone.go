@@ -21,16 +21,17 @@ import (
 	"oras.land/oras-go/v2/content/oci"
 )
 
-// runStandalone is soci's own converter without its command line: LoadImage, Convert and
-// SaveImageToDir as `soci convert --standalone --format oci-dir` of v0.15.0 calls them
-// (cmd/soci/commands/internal/standalone.go; soci's cmd is a module that the Go proxy cannot
-// build). It prints the digest of the converted image.
+// runStandalone runs soci's own converter without soci's command line. It does what LoadImage,
+// Convert and SaveImageToDir do for `soci convert --standalone --format oci-dir` of v0.15.0
+// (cmd/soci/commands/internal/standalone.go; soci's cmd is a separate module that cannot be built
+// from the Go proxy). It prints the digest of the converted image.
 //
 //	ociseek-oracle standalone [--all-platforms] [--platform P] [--span-size N] [--min-layer-size N]
 //	    [--build-tool-identifier T] [--prefetch-file PATH]... SRC DST
 //
-// SRC and DST are directories, or oci:DIR:TAG as ociseek has them: then the tag is written into
-// DST's index.json. One conversion a process: soci.NewDB opens one database for the life of it.
+// SRC and DST are directories, or names in ociseek's form oci:DIR:TAG. With a TAG, DST's index.json
+// gets that tag. Only one conversion can run in a process, because soci.NewDB opens one database for
+// the life of the process.
 func runStandalone(args []string) {
 	fs := flag.NewFlagSet("standalone", flag.ExitOnError)
 	all, one := fs.Bool("all-platforms", false, ""), fs.String("platform", "", "")
@@ -88,7 +89,7 @@ func standalone(
 		return nil, err
 	}
 	stdout := os.Stdout
-	os.Stdout = os.Stderr // the library names each layer there
+	os.Stdout = os.Stderr // the library prints each layer to stdout
 	defer func() { os.Stdout = stdout }()
 	builder, err := soci.NewIndexBuilder(content, &store.SociStore{Store: orasStore},
 		soci.WithMinLayerSize(smallest), soci.WithSpanSize(span), soci.WithBuildToolIdentifier(tool),

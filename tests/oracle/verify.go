@@ -20,13 +20,13 @@ import (
 	"github.com/awslabs/soci-snapshotter/ztoc/compression"
 )
 
-// A node of the tree that unpacking the layer would leave.
+// A node of the file tree that unpacking the layer would create.
 type node struct {
 	header *tar.Header
-	sum    []byte // of a regular file's content
+	sum    []byte // the hash of a regular file's content
 }
 
-// A comparison collects what a ztoc gets wrong.
+// A comparison counts the faults of a ztoc and keeps the first few.
 type comparison struct {
 	bad   int
 	first []string
@@ -38,10 +38,11 @@ func (c *comparison) complain(format string, a ...any) {
 	}
 }
 
-// verify compares what the snapshotter serves with archive/tar over a straight decompression: every
-// regular entry through the span manager (span digests, monotone checkpoints), every span on its
-// own (background fetcher, prefetch), and every file of the mounted tree through the metadata store
-// and fs/reader (comparison with the tar headers).
+// verify compares what the snapshotter would serve with what archive/tar reads from the layer when
+// it is decompressed from start to end. It reads every regular entry through the span manager (span
+// digests, increasing checkpoints), every span by itself (background fetcher, prefetch), and every
+// file of the mounted tree through the metadata store and fs/reader (comparison with the tar
+// headers).
 func verify(job string) verdict {
 	parts, err := fields(job, 2)
 	if err != nil {
@@ -97,7 +98,7 @@ func verify(job string) verdict {
 	return ok("%d entries, %d spans, %d mounted", len(entries), spans, len(tree))
 }
 
-// entries compares the ztoc with the tar, entry by entry and byte by byte, and returns the tree.
+// entries compares the ztoc with the tar, entry by entry and byte by byte. It returns the file tree.
 func (c *comparison) entries(
 	plain io.Reader, files []ztoc.FileMetadata, sm *spanmanager.SpanManager,
 ) (map[string]node, error) {
@@ -122,7 +123,7 @@ func (c *comparison) entries(
 			dirs[dir] = true
 		}
 		target, linked := tree[clean(h.Linkname)]
-		if h.Typeflag != tar.TypeDir && dirs[clean(h.Name)] { // what was below a directory of that name goes with it
+		if h.Typeflag != tar.TypeDir && dirs[clean(h.Name)] { // it replaces a directory with all its content
 			for name := range tree {
 				if strings.HasPrefix(name, clean(h.Name)+"/") {
 					delete(tree, name)
@@ -154,9 +155,9 @@ func (c *comparison) entries(
 	return tree, err
 }
 
-// content reads one entry through the span manager.
+// content compares an entry, read through the span manager, with the expected hash.
 func (c *comparison) content(m ztoc.FileMetadata, size int64, want []byte, sm *spanmanager.SpanManager) {
-	if m.UncompressedSize == 0 { // the snapshotter never asks the span manager for empty files
+	if m.UncompressedSize == 0 { // the snapshotter never reads empty files through the span manager
 		return
 	}
 	r, err := sm.GetContents(m.UncompressedOffset, m.UncompressedOffset+m.UncompressedSize)
@@ -172,7 +173,7 @@ func (c *comparison) content(m ztoc.FileMetadata, size int64, want []byte, sm *s
 	}
 }
 
-// mounted reads the files of the tree that the snapshotter would mount.
+// mounted compares the tree that the snapshotter would mount with the tree of the tar.
 func (c *comparison) mounted(
 	toc ztoc.TOC, files []ztoc.FileMetadata, layer *io.SectionReader, sm *spanmanager.SpanManager, tree map[string]node,
 ) error {
@@ -228,7 +229,7 @@ func (c *comparison) mounted(
 	return nil
 }
 
-// attributes compares a node with the tar header that made it.
+// attributes compares the attributes of a file with its tar header.
 func (c *comparison) attributes(name string, attr metadata.Attr, h *tar.Header) {
 	xattrs := map[string][]byte{}
 	for key, value := range h.PAXRecords {
@@ -241,7 +242,7 @@ func (c *comparison) attributes(name string, attr metadata.Attr, h *tar.Header) 
 		same = same && bytes.Equal(attr.Xattrs[key], value)
 	}
 	regular := h.Typeflag == tar.TypeReg
-	// The type comes from the type flag; a mode field that says another type says nothing.
+	// The type comes from the type flag. Type bits in the mode field are ignored.
 	mode := h.FileInfo().Mode()
 	const bits = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
 	sameType := attr.Mode.IsRegular() == regular && attr.Mode.IsDir() == (h.Typeflag == tar.TypeDir) &&

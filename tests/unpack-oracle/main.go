@@ -1,9 +1,9 @@
-// ociseek-unpack-oracle unpacks stacks of layers with containerd's own applier, so that tests
-// compare with it and not with what we believe of it. It must run as root.
+// ociseek-unpack-oracle unpacks stacks of layers with containerd's own code, so that tests compare
+// our results with containerd's and not with our idea of them. It must run as root.
 //
-// Each line of stdin names the tars of one stack, lowest first, with tabs in between. It is
-// answered with one line of JSON: what then lies in the directory, or the layer that could not be
-// applied, and why.
+// Each line of standard input names the tars of one stack, lowest layer first, separated by tabs.
+// The answer is one line of JSON: the entries of the resulting directory, or the number of the layer
+// that could not be applied and the error.
 package main
 
 import (
@@ -26,12 +26,12 @@ import (
 )
 
 type answer struct {
-	Layer   int      `json:"layer"` // that failed
+	Layer   int      `json:"layer"` // the layer that failed
 	Error   string   `json:"error,omitempty"`
 	Entries []*entry `json:"entries"`
 }
 
-// An entry of the tree. Bytes are in hex. Times set by the clock, not by a layer, are left out.
+// An entry of the directory. Names and values are in hex. Mtime is null if no layer has set it.
 type entry struct {
 	Path   string            `json:"path"`
 	Kind   string            `json:"kind"`
@@ -77,7 +77,7 @@ func unpack(root string, layers []string) answer {
 	if err := os.Chmod(root, 0o755); err != nil {
 		return answer{Layer: -1, Error: err.Error()}
 	}
-	// The clock of files may be a tick behind the one that is read here.
+	// File times may be a clock tick behind time.Now.
 	start := time.Now().Add(-100 * time.Millisecond)
 	for number, layer := range layers {
 		content, err := os.ReadFile(layer)
@@ -168,7 +168,7 @@ func xattrs(path string) (map[string]string, error) {
 		}
 		value := make([]byte, 1<<16)
 		n, err := unix.Lgetxattr(path, name, value)
-		if err == unix.EINVAL { // Linux takes an empty set of capabilities, but does not give it back.
+		if err == unix.EINVAL { // Linux stores an empty capability set but cannot read it back
 			n, err = 0, nil
 		}
 		if err != nil {

@@ -1,4 +1,4 @@
-// mklayer: makes test layers the way image builders do.
+// mklayer makes test layers as image builders do.
 //
 //	mklayer tar DIR PREFIX OUT.tar      docker/containerd-style tar (PAX, whole-second mtimes, xattrs, hard links)
 //	mklayer compress ALGO IN.tar OUT    ALGO: go, go9, go1, go0, klauspost, pgzip, estargz, zstd

@@ -1,5 +1,5 @@
-// estargz LAYER OUTPUT [LIST]: makes an eStargz layer of a gzip layer, with the files that LIST names, one path a line,
-// first and in that order. Prints the digest, the diff ID, the digest of the table of contents, and the size.
+// estargz LAYER OUTPUT [LIST]: converts a gzip layer to an eStargz layer that begins with the files of LIST (one path
+// per line), in that order. Prints the digest, the diff ID, the digest of the table of contents, and the size.
 package main
 
 import (

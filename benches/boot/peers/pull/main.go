@@ -1,5 +1,6 @@
 // pull ADDRESS IMAGE TARGET: pulls an image with the snapshotter `lazy` of the containerd at ADDRESS, as its CRI plugin
-// does, and mounts it writable at TARGET. It is one process, so no arm pays for starting a second one.
+// does, and mounts it at TARGET, writable. A single process does both, so that the time of no arm includes a second
+// start.
 package main
 
 import (

@@ -85,10 +85,10 @@ func serve(client net.Conn, upstream string, number int64, delay time.Duration) 
 	<-watched
 }
 
-// pass copies from one side to the other: no piece before `open`, and each piece delayed by `delay`. The watchers see
-// the pieces as they arrive and as they leave.
+// pass copies from one side to the other. It sends nothing before `open`, and delays each piece by `delay`. The
+// watchers get the pieces when they arrive and when they leave.
 func pass(from, to net.Conn, open time.Time, delay time.Duration, came, went func([]byte) (int, error)) {
-	// The number of pieces on their way at 1 Gbit/s, if they are small.
+	// Enough small pieces for 1 Gbit/s.
 	pieces := make(chan Piece, 4096)
 	stop := make(chan struct{})
 	go func() {
@@ -132,7 +132,7 @@ func pass(from, to net.Conn, open time.Time, delay time.Duration, came, went fun
 	}
 }
 
-// The watchers always read to the end, so the connections that they watch never wait long for them.
+// The watchers always read to the end, so they do not hold up the connections that they watch.
 func watchRequests(from io.Reader, requests chan<- *http.Request, times chan<- time.Time) {
 	defer close(requests)
 	reader := bufio.NewReader(from)

@@ -1,5 +1,5 @@
 // stargz ADDRESS ROOT: serves stargz-snapshotter's library as a proxy plugin of containerd, as containerd-stargz-grpc
-// does with no configuration file: its command is a Go module of its own that the module proxy does not have.
+// does without a configuration file. (That command is a separate Go module, which the module proxy does not have.)
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	address, root := os.Args[1], os.Args[2]
 	must(service.Supported(root))
 	ctx := context.Background()
-	// A configuration file, even an empty one, sets this.
+	// This is what a configuration file sets, even an empty one.
 	settings := service.Config{Config: config.Config{NoPrometheus: true}}
 	settings.DirectoryCacheConfig.Direct = true
 	snapshotter, err := service.NewStargzSnapshotterService(ctx, root, &settings,
