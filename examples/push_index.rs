@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ociseek::image::Reference;
 use ociseek::ops::index::{IndexOptions, IndexedManifest, ManifestResult, index};
-use ociseek::progress::{Progress, Silent};
+use ociseek::progress::{Progress, SilentProgress};
 use ociseek::store::blob::Target;
 use ociseek::store::registry::{Client, ClientConfig};
 use ociseek::store::{Destination, Source};
@@ -27,7 +27,7 @@ pub async fn push_index(image: &str) -> Result<Vec<String>, Box<dyn Error>> {
     let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
     // Layers of any size. The other options are those of `ociseek index`.
     let options = IndexOptions { min_layer_size: 0, ..IndexOptions::default() };
-    let progress: Arc<dyn Progress> = Arc::new(Silent);
+    let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
     let done = index(&source, &Target::of(&image), Some(&destination), None, &options, &progress).await?;
     Ok(done.manifests.iter().map(line).collect())
 }

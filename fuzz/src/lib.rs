@@ -15,7 +15,7 @@ mod zstd_frames;
 use std::io::Read;
 
 use ociseek_layer::codec::gzip::{BlockStart, GzipEnd, GzipError, GzipReader, Sink};
-use ociseek_layer::codec::stretch::{Begin, MemberFinder, Stretch};
+use ociseek_layer::codec::stretch::{MemberFinder, Stretch, StretchStart};
 use ociseek_layer::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
 use ociseek_layer::offset::{Compressed, Uncompressed};
 use ociseek_layer::tar::{Entry, Kind, TarError, Walker};
@@ -80,7 +80,7 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Option<(Decoded, Result
 }
 
 /// The same, with the bytes from `at` decoded in advance as `begin`, which may be wrong.
-fn decode_ahead(data: &[u8], at: usize, begin: Begin) -> (Decoded, Result<GzipEnd, GzipError>) {
+fn decode_ahead(data: &[u8], at: usize, begin: StretchStart) -> (Decoded, Result<GzipEnd, GzipError>) {
     let (before, rest) = data.split_at(at);
     let ahead: Vec<&[u8]> = pieces(rest).collect();
     let limit = usize::from(data[data.len() - 1]) << (data.len() % 16);
@@ -98,13 +98,13 @@ fn decode_ahead(data: &[u8], at: usize, begin: Begin) -> (Decoded, Result<GzipEn
 
 /// The positions where decoding in advance may start: apparent members, and a block, sometimes with
 /// a wrong window.
-fn begins(data: &[u8], starts: usize) -> Vec<(usize, Begin)> {
-    struct Wanted(usize, Option<(usize, Begin)>);
+fn begins(data: &[u8], starts: usize) -> Vec<(usize, StretchStart)> {
+    struct Wanted(usize, Option<(usize, StretchStart)>);
     impl Sink for Wanted {
         fn output(&mut self, _bytes: &[u8]) {}
         fn block_start(&mut self, at: BlockStart<'_>) {
             if self.0 == 0 {
-                let block = Begin::Block { bits: at.bits, before: 0, window: Box::new(*at.window) };
+                let block = StretchStart::Block { bits: at.bits, before: 0, window: Box::new(*at.window) };
                 self.1 = Some((at.input.0 as usize, block));
             }
             self.0 = self.0.wrapping_sub(1);
@@ -114,15 +114,15 @@ fn begins(data: &[u8], starts: usize) -> Vec<(usize, Begin)> {
     let finder = MemberFinder::like(data);
     let mut at = 0;
     while let Some(next) = finder.as_ref().and_then(|finder| finder.find(data, at)).filter(|_| begins.len() < 8) {
-        begins.push((next, Begin::Member));
+        begins.push((next, StretchStart::Member));
         at = next + 1;
     }
     let last = usize::from(data.last().copied().unwrap_or(0));
     let mut wanted = Wanted(last * starts / 256, None);
     let _ = GzipReader::new().push(data, &mut wanted);
-    if let Some((at, Begin::Block { bits, mut window, .. })) = wanted.1 {
+    if let Some((at, StretchStart::Block { bits, mut window, .. })) = wanted.1 {
         window[(last << 7) % (32 << 10)] ^= u8::from(data.len().is_multiple_of(8));
-        begins.push((at, Begin::Block { bits, before: data[at - 1], window }));
+        begins.push((at, StretchStart::Block { bits, before: data[at - 1], window }));
     }
     begins
 }

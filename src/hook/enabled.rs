@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::job::Skipped;
+use super::job::SkipReason;
 use crate::digest::Digest;
 use crate::image::{Reference, TagError};
 
@@ -13,12 +13,12 @@ pub struct EnabledImage {
     /// The name with its tag. None if there is no tag for it.
     pub name: Option<Reference>,
     /// The result.
-    pub result: Enabling,
+    pub result: EnableOutcome,
 }
 
 /// The result for the SOCI-enabled image of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Enabling {
+pub enum EnableOutcome {
     /// The image was written.
     Written {
         /// The digest of its image index.
@@ -29,7 +29,7 @@ pub enum Enabling {
     /// Exactly this image already had its tag, so nothing was written.
     AlreadyThere(Digest),
     /// No image was made because the job was skipped.
-    NothingToIndex(Skipped),
+    NothingToIndex(SkipReason),
     /// The job ran out of time before all layers were indexed.
     OutOfTime {
         /// The number of layers that are not indexed yet.
@@ -54,7 +54,7 @@ pub enum NotEnabled {
     Untagged(String),
     /// For the image that the tag names now.
     #[error("the tag names another image now: {0}")]
-    Skipped(Box<Skipped>),
+    Skipped(Box<SkipReason>),
 }
 
 impl NotEnabled {
@@ -76,19 +76,19 @@ impl EnabledImage {
     /// A stable word for logs and metrics.
     pub fn status(&self) -> &'static str {
         match &self.result {
-            Enabling::Written { .. } => "written",
-            Enabling::AlreadyThere(_) => "already-there",
-            Enabling::NothingToIndex(_) => "nothing-to-index",
-            Enabling::OutOfTime { .. } => "out-of-time",
-            Enabling::Skipped(_) => "skipped",
+            EnableOutcome::Written { .. } => "written",
+            EnableOutcome::AlreadyThere(_) => "already-there",
+            EnableOutcome::NothingToIndex(_) => "nothing-to-index",
+            EnableOutcome::OutOfTime { .. } => "out-of-time",
+            EnableOutcome::Skipped(_) => "skipped",
         }
     }
 
     /// The digest of the SOCI-enabled image, if it exists now.
     pub fn digest(&self) -> Option<Digest> {
         match &self.result {
-            Enabling::Written { digest, .. } | Enabling::AlreadyThere(digest) => Some(*digest),
-            Enabling::NothingToIndex(_) | Enabling::OutOfTime { .. } | Enabling::Skipped(_) => None,
+            EnableOutcome::Written { digest, .. } | EnableOutcome::AlreadyThere(digest) => Some(*digest),
+            EnableOutcome::NothingToIndex(_) | EnableOutcome::OutOfTime { .. } | EnableOutcome::Skipped(_) => None,
         }
     }
 
@@ -100,9 +100,9 @@ impl EnabledImage {
     /// Why the image does not exist: a stable word and a sentence.
     pub fn reason(&self) -> Option<(&'static str, String)> {
         match &self.result {
-            Enabling::NothingToIndex(why) => Some((why.code(), why.to_string())),
-            Enabling::Skipped(why) => Some((why.code(), why.to_string())),
-            Enabling::Written { .. } | Enabling::AlreadyThere(_) | Enabling::OutOfTime { .. } => None,
+            EnableOutcome::NothingToIndex(why) => Some((why.code(), why.to_string())),
+            EnableOutcome::Skipped(why) => Some((why.code(), why.to_string())),
+            EnableOutcome::Written { .. } | EnableOutcome::AlreadyThere(_) | EnableOutcome::OutOfTime { .. } => None,
         }
     }
 
@@ -115,8 +115,8 @@ impl EnabledImage {
             "status": self.status(),
         });
         match &self.result {
-            Enabling::Written { replaced: Some(replaced), .. } => said["replaced"] = json!(replaced),
-            Enabling::OutOfTime { left } => said["left"] = json!(left),
+            EnableOutcome::Written { replaced: Some(replaced), .. } => said["replaced"] = json!(replaced),
+            EnableOutcome::OutOfTime { left } => said["left"] = json!(left),
             _ => {}
         }
         if let Some((code, message)) = self.reason() {

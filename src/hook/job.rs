@@ -6,7 +6,7 @@ use super::enabled::{EnabledImage, NotEnabled};
 use crate::digest::Digest;
 use crate::image::{Reference, TagError, TagTemplate, is_referrers_tag};
 use crate::ops::convert::ConvertError;
-use crate::ops::index::{IndexError, IndexedImage, LeftOut};
+use crate::ops::index::{IndexError, IndexedImage, LeftOutReason};
 use crate::ops::resolve::ResolveError;
 use crate::ops::versions::{MakeError, Versions};
 use crate::store::StoreError;
@@ -41,7 +41,7 @@ impl Unit {
 
 /// The result of a job.
 #[derive(Debug, Clone)]
-pub enum Done {
+pub enum JobResult {
     /// At least one platform got a new index, or the SOCI-enabled image was written.
     Indexed(Box<Products>),
     /// The job ran out of time. The finished layers are attached; repeating the job continues with
@@ -50,7 +50,7 @@ pub enum Done {
     /// Everything already exists.
     AlreadyIndexed(Box<Products>),
     /// Nothing is made for this image, with the reason.
-    Skipped(Skipped),
+    Skipped(SkipReason),
     /// The image does not exist any more.
     Gone,
 }
@@ -70,30 +70,32 @@ pub struct Products {
     pub bytes_written: u64,
 }
 
-impl Done {
+impl JobResult {
     /// The outputs, if there was anything to do.
     pub fn products(&self) -> Option<&Products> {
         match self {
-            Done::Indexed(products) | Done::Sparse(products) | Done::AlreadyIndexed(products) => Some(products),
-            Done::Skipped(_) | Done::Gone => None,
+            JobResult::Indexed(products) | JobResult::Sparse(products) | JobResult::AlreadyIndexed(products) => {
+                Some(products)
+            }
+            JobResult::Skipped(_) | JobResult::Gone => None,
         }
     }
 
     /// A stable word for logs and metrics.
     pub fn code(&self) -> &'static str {
         match self {
-            Done::Indexed(_) => "indexed",
-            Done::Sparse(_) => "sparse",
-            Done::AlreadyIndexed(_) => "already-indexed",
-            Done::Skipped(_) => "skipped",
-            Done::Gone => "gone",
+            JobResult::Indexed(_) => "indexed",
+            JobResult::Sparse(_) => "sparse",
+            JobResult::AlreadyIndexed(_) => "already-indexed",
+            JobResult::Skipped(_) => "skipped",
+            JobResult::Gone => "gone",
         }
     }
 
     /// The manifest or image index of the job, if it was found.
     pub fn digest(&self) -> Option<Digest> {
         match self {
-            Done::Skipped(Skipped::Subject(digest)) => Some(*digest),
+            JobResult::Skipped(SkipReason::Subject(digest)) => Some(*digest),
             done => done.products().map(|products| products.digest),
         }
     }
@@ -103,7 +105,7 @@ impl Done {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
-pub enum Skipped {
+pub enum SkipReason {
     #[error("{0} is a fallback tag, where registries without the referrers API list referrers")]
     ReferrersTag(String),
     #[error("it is {0}")]
@@ -124,35 +126,35 @@ pub enum Skipped {
     NotEnabled(NotEnabled),
 }
 
-impl Skipped {
+impl SkipReason {
     /// A stable word for logs and metrics.
     pub fn code(&self) -> &'static str {
         match self {
-            Skipped::ReferrersTag(_) => "referrers-tag",
-            Skipped::NotAnImage(_) => "not-an-image",
-            Skipped::Subject(_) => "has-a-subject",
-            Skipped::SociEnabled => "soci-enabled",
-            Skipped::TooLarge { .. } => "too-large",
-            Skipped::LayersTooSmall { .. } => "layers-too-small",
-            Skipped::NotServable(_) => "not-servable",
-            Skipped::NotEnabled(why) => why.code(),
+            SkipReason::ReferrersTag(_) => "referrers-tag",
+            SkipReason::NotAnImage(_) => "not-an-image",
+            SkipReason::Subject(_) => "has-a-subject",
+            SkipReason::SociEnabled => "soci-enabled",
+            SkipReason::TooLarge { .. } => "too-large",
+            SkipReason::LayersTooSmall { .. } => "layers-too-small",
+            SkipReason::NotServable(_) => "not-servable",
+            SkipReason::NotEnabled(why) => why.code(),
         }
     }
 
     /// The reason why the index has no layers. An image that only has small layers is normal, but
     /// about other reasons its author should be told.
-    pub(super) fn nothing_to_index<'a>(reasons: impl Iterator<Item = &'a LeftOut>) -> Skipped {
+    pub(super) fn nothing_to_index<'a>(reasons: impl Iterator<Item = &'a LeftOutReason>) -> SkipReason {
         let (mut codes, mut size) = (BTreeSet::new(), None);
         for reason in reasons {
             codes.insert(reason.code());
-            if let LeftOut::Small { least } = reason {
+            if let LeftOutReason::Small { least } = reason {
                 size = Some(*least);
             }
         }
         match size {
-            Some(least) if codes.len() == 1 => Skipped::LayersTooSmall { least },
-            _ if codes.is_empty() => Skipped::NotServable(vec!["no-layers"]),
-            _ => Skipped::NotServable(codes.into_iter().collect()),
+            Some(least) if codes.len() == 1 => SkipReason::LayersTooSmall { least },
+            _ if codes.is_empty() => SkipReason::NotServable(vec!["no-layers"]),
+            _ => SkipReason::NotServable(codes.into_iter().collect()),
         }
     }
 }
@@ -214,10 +216,10 @@ impl JobError {
 
 impl Job {
     /// Whether the name alone shows that there is nothing to do. Makes no requests.
-    pub fn skipped_by_name(&self, versions: &Versions) -> Option<Skipped> {
+    pub fn skipped_by_name(&self, versions: &Versions) -> Option<SkipReason> {
         match (&self.image.tag, versions) {
-            (Some(tag), _) if is_referrers_tag(tag) => Some(Skipped::ReferrersTag(tag.clone())),
-            (None, Versions::V2(_)) => self.not_enabled(versions).map(Skipped::NotEnabled),
+            (Some(tag), _) if is_referrers_tag(tag) => Some(SkipReason::ReferrersTag(tag.clone())),
+            (None, Versions::V2(_)) => self.not_enabled(versions).map(SkipReason::NotEnabled),
             _ => None,
         }
     }
@@ -330,11 +332,11 @@ mod tests {
 
     #[test]
     fn why_nothing_is_indexed() {
-        let small = LeftOut::Small { least: 10 };
-        let zstd = LeftOut::Kind { code: "zstd", reason: String::new() };
-        let skipped = |reasons: &[&LeftOut]| Skipped::nothing_to_index(reasons.iter().copied());
-        assert_eq!(skipped(&[&small, &small]), Skipped::LayersTooSmall { least: 10 });
-        assert_eq!(skipped(&[&zstd, &small, &zstd]), Skipped::NotServable(vec!["too-small", "zstd"]));
+        let small = LeftOutReason::Small { least: 10 };
+        let zstd = LeftOutReason::Kind { code: "zstd", reason: String::new() };
+        let skipped = |reasons: &[&LeftOutReason]| SkipReason::nothing_to_index(reasons.iter().copied());
+        assert_eq!(skipped(&[&small, &small]), SkipReason::LayersTooSmall { least: 10 });
+        assert_eq!(skipped(&[&zstd, &small, &zstd]), SkipReason::NotServable(vec!["too-small", "zstd"]));
         assert_eq!(skipped(&[&zstd]).to_string(), "none of its layers can be served lazily (zstd)");
         assert_eq!(skipped(&[]).to_string(), "none of its layers can be served lazily (no-layers)");
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 use tracing::{info, warn};
 
-use super::job::{Done, Products};
+use super::job::{JobResult, Products};
 use crate::logging::{Line, level_word};
 use crate::ops::index::{IndexedManifest, ManifestResult};
 use crate::progress::{Progress, ProgressEvent};
@@ -47,13 +47,13 @@ impl Progress for LogProgress {
 }
 
 /// Logs the result of a job.
-pub fn job(image: Option<&str>, done: &Done, took: Option<Duration>) {
+pub fn job(image: Option<&str>, done: &JobResult, took: Option<Duration>) {
     let products = done.products();
     let json = |value: Value| Some(value.to_string());
     let index = products.and_then(|products| products.index.as_ref());
     let not_deleted = products.map(not_deleted).filter(|digests| !digests.is_empty());
     let skipped = match done {
-        Done::Skipped(skipped) => Some(skipped),
+        JobResult::Skipped(skipped) => Some(skipped),
         _ => None,
     };
     info!(

@@ -12,7 +12,7 @@ use serde_json::json;
 use tracing::{Instrument, debug, error, info_span, warn};
 
 use super::allow::AllowList;
-use super::job::{Done, Job, Unit};
+use super::job::{Job, JobResult, Unit};
 use super::log::{self, TARGET, now};
 use super::metrics::{Counter, Metrics};
 use super::work::{JobContext, run};
@@ -31,7 +31,7 @@ const JOBS_OF_A_CLIENT: u32 = 500;
 #[derive(Debug)]
 pub enum JobOutcome {
     /// There is nothing left to do.
-    Done(Done),
+    Done(JobResult),
     /// A retry may help, after this time.
     Again(Duration),
     /// Retries are useless, for this reason.

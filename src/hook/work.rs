@@ -14,8 +14,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::enabled::{EnabledImage, Enabling, NotEnabled};
-use super::job::{Done, Job, JobError, Products, Skipped};
+use super::enabled::{EnableOutcome, EnabledImage, NotEnabled};
+use super::job::{Job, JobError, JobResult, Products, SkipReason};
 use crate::digest::Digest;
 use crate::image::{Manifest, ManifestError, Reference};
 use crate::ops::convert::{
@@ -85,19 +85,19 @@ impl JobContext {
 /// # Errors
 /// If the image cannot be read, is broken, or cannot get its index. [`JobError::is_transient`]
 /// tells whether a retry may help.
-pub async fn run(job: &Job, context: &JobContext) -> Result<Done, JobError> {
+pub async fn run(job: &Job, context: &JobContext) -> Result<JobResult, JobError> {
     if let Some(skipped) = job.skipped_by_name(&context.versions) {
-        return Ok(Done::Skipped(skipped));
+        return Ok(JobResult::Skipped(skipped));
     }
     let repository = context.client.repository(&job.image.registry, &job.image.repository);
     let repository = repository.map_err(|error| JobError::Name(error.into()))?;
     let source = Source::Registry(repository.clone());
-    let Some(document) = fetch(job, &source).await? else { return Ok(Done::Gone) };
+    let Some(document) = fetch(job, &source).await? else { return Ok(JobResult::Gone) };
     match run_document(job, &document, &source, repository, context).await {
         // It was deleted in the meantime, or was broken before. Its manifest shows which.
         Err(error) if error.store().is_some_and(StoreError::is_not_found) => {
             match source.manifest(&Target::Digest(document.digest)).await {
-                Err(gone) if gone.is_not_found() => Ok(Done::Gone),
+                Err(gone) if gone.is_not_found() => Ok(JobResult::Gone),
                 _ => Err(error),
             }
         }
@@ -120,15 +120,15 @@ async fn run_document(
     source: &Source,
     repository: Repository,
     context: &JobContext,
-) -> Result<Done, JobError> {
+) -> Result<JobResult, JobError> {
     let image = match resolved(document, source, context).await? {
-        Judged::Image(image) => image,
-        Judged::Skipped(why) => return Ok(Done::Skipped(why)),
+        DocumentKind::Image(image) => image,
+        DocumentKind::Skipped(why) => return Ok(JobResult::Skipped(why)),
     };
     let place = Place::of(&job.image, source, repository, context);
     let mut products = place.make(image, &context.versions).await?;
     place.follow(&mut products).await?;
-    Ok(judged(Box::new(products)))
+    Ok(job_result(Box::new(products)))
 }
 
 /// The prospect of converting an image.
@@ -205,7 +205,7 @@ impl<'a> Place<'a> {
         products.enabled = match versions.tag(self.image.tag.as_deref(), &image.digest) {
             Ok(None) => None,
             Ok(Some(tag)) => self.known(image.digest, tag).await,
-            Err(why) => Some(EnabledImage { name: None, result: Enabling::Skipped(why.into()) }),
+            Err(why) => Some(EnabledImage { name: None, result: EnableOutcome::Skipped(why.into()) }),
         };
         let versions = match (&products.enabled, versions) {
             (None, versions) => versions,
@@ -230,13 +230,14 @@ impl<'a> Place<'a> {
                 products.bytes_read += converted.bytes_read;
                 products.bytes_written += converted.bytes_written;
             }
-            products.enabled = Some(EnabledImage { name: Some(self.name(&made.tag)), result: enabling(made.result) });
+            products.enabled =
+                Some(EnabledImage { name: Some(self.name(&made.tag)), result: enable_outcome(made.result) });
         }
         if let (Some(error), Ok(Some(tag))) = (failed, versions.tag(self.image.tag.as_deref(), &products.digest)) {
             let name = self.name(&tag);
             match not_enabled(error) {
                 Ok(why) => {
-                    products.enabled = Some(EnabledImage { name: Some(name), result: Enabling::Skipped(why) });
+                    products.enabled = Some(EnabledImage { name: Some(name), result: EnableOutcome::Skipped(why) });
                 }
                 Err(source) => return Err(JobError::Enabled { name, source }),
             }
@@ -255,8 +256,8 @@ impl<'a> Place<'a> {
         let name = Some(self.name(&tag));
         let (from, to) = self.conversion(digest, tag);
         match up_to_date(&from, &to, cache.as_ref(), &self.options, progress).await {
-            Ok(there) => there.map(|digest| EnabledImage { name, result: Enabling::AlreadyThere(digest) }),
-            Err(error) => not_enabled(error).ok().map(|why| EnabledImage { name, result: Enabling::Skipped(why) }),
+            Ok(there) => there.map(|digest| EnabledImage { name, result: EnableOutcome::AlreadyThere(digest) }),
+            Err(error) => not_enabled(error).ok().map(|why| EnabledImage { name, result: EnableOutcome::Skipped(why) }),
         }
     }
 
@@ -270,8 +271,8 @@ impl<'a> Place<'a> {
         let (mut last, mut moves) = (products.digest, 0);
         loop {
             let Some(EnabledImage { result, .. }) = &mut products.enabled else { return Ok(()) };
-            let moved = matches!(result, Enabling::Skipped(NotEnabled::Moved(_)));
-            if !moved && !matches!(result, Enabling::Written { .. }) {
+            let moved = matches!(result, EnableOutcome::Skipped(NotEnabled::Moved(_)));
+            if !moved && !matches!(result, EnableOutcome::Written { .. }) {
                 return Ok(());
             }
             let document = match self.source.manifest(&Target::Tag(own.clone())).await {
@@ -279,7 +280,7 @@ impl<'a> Place<'a> {
                 Ok(document) => document,
                 Err(error) if error.is_not_found() => {
                     if moved {
-                        *result = Enabling::Skipped(NotEnabled::Untagged(own.clone()));
+                        *result = EnableOutcome::Skipped(NotEnabled::Untagged(own.clone()));
                     }
                     return Ok(());
                 }
@@ -290,10 +291,10 @@ impl<'a> Place<'a> {
             }
             moves += 1;
             let image = match resolved(&document, self.source, self.context).await? {
-                Judged::Image(image) => image,
-                Judged::Skipped(why) => {
+                DocumentKind::Image(image) => image,
+                DocumentKind::Skipped(why) => {
                     if moved {
-                        *result = Enabling::Skipped(NotEnabled::Skipped(Box::new(why)));
+                        *result = EnableOutcome::Skipped(NotEnabled::Skipped(Box::new(why)));
                     }
                     return Ok(());
                 }
@@ -316,40 +317,44 @@ fn not_enabled(error: ConvertError) -> Result<NotEnabled, Box<ConvertError>> {
     }
 }
 
-fn enabling(result: EnabledResult) -> Enabling {
+fn enable_outcome(result: EnabledResult) -> EnableOutcome {
     match result {
         EnabledResult::Converted(converted) => match converted.outcome {
             ConvertStatus::Written { replaced: before } | ConvertStatus::DryRun { replaces: before } => {
-                Enabling::Written { digest: converted.digest, replaced: before }
+                EnableOutcome::Written { digest: converted.digest, replaced: before }
             }
-            ConvertStatus::AlreadyThere => Enabling::AlreadyThere(converted.digest),
+            ConvertStatus::AlreadyThere => EnableOutcome::AlreadyThere(converted.digest),
         },
-        EnabledResult::NothingToIndex { layers } => Enabling::NothingToIndex(nothing_to_index(&layers)),
-        EnabledResult::OutOfTime { left } => Enabling::OutOfTime { left },
+        EnabledResult::NothingToIndex { layers } => EnableOutcome::NothingToIndex(nothing_to_index(&layers)),
+        EnabledResult::OutOfTime { left } => EnableOutcome::OutOfTime { left },
     }
 }
 
-fn nothing_to_index<'a>(layers: impl IntoIterator<Item = &'a LayerReport>) -> Skipped {
-    Skipped::nothing_to_index(layers.into_iter().filter_map(|layer| match &layer.outcome {
+fn nothing_to_index<'a>(layers: impl IntoIterator<Item = &'a LayerReport>) -> SkipReason {
+    SkipReason::nothing_to_index(layers.into_iter().filter_map(|layer| match &layer.outcome {
         LayerOutcome::LeftOut(reason) => Some(reason),
         LayerOutcome::Indexed(_) | LayerOutcome::Listed { .. } => None,
     }))
 }
 
 /// The kind of a document for this work.
-pub(super) enum Judged {
+pub(super) enum DocumentKind {
     Image(ResolvedImage),
     /// There is nothing to do for it.
-    Skipped(Skipped),
+    Skipped(SkipReason),
 }
 
 /// The image in a document, or why there is nothing to do for it.
-pub(super) async fn resolved(document: &Document, source: &Source, context: &JobContext) -> Result<Judged, JobError> {
+pub(super) async fn resolved(
+    document: &Document,
+    source: &Source,
+    context: &JobContext,
+) -> Result<DocumentKind, JobError> {
     let JobContext { options, max_image_size, progress, .. } = context;
     let manifest = match parse(document) {
         Ok(manifest) => manifest,
         Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {
-            return Ok(Judged::Skipped(Skipped::NotAnImage(what)));
+            return Ok(DocumentKind::Skipped(SkipReason::NotAnImage(what)));
         }
         Err(error) => return Err(error.into()),
     };
@@ -358,18 +363,18 @@ pub(super) async fn resolved(document: &Document, source: &Source, context: &Job
         Manifest::Index(index) => &index.subject,
     };
     if let Some(subject) = subject {
-        return Ok(Judged::Skipped(Skipped::Subject(subject.digest)));
+        return Ok(DocumentKind::Skipped(SkipReason::Subject(subject.digest)));
     }
     if is_enabled(&manifest) {
-        return Ok(Judged::Skipped(Skipped::SociEnabled));
+        return Ok(DocumentKind::Skipped(SkipReason::SociEnabled));
     }
     let image = match resolve_document(source, document, manifest, options.wanted(), progress).await {
         Ok(image) => image,
         Err(error @ (ResolveError::NoImage(_) | ResolveError::NoPlatform { .. })) => {
-            return Ok(Judged::Skipped(Skipped::NotAnImage(error.to_string())));
+            return Ok(DocumentKind::Skipped(SkipReason::NotAnImage(error.to_string())));
         }
         Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {
-            return Ok(Judged::Skipped(Skipped::NotAnImage(what)));
+            return Ok(DocumentKind::Skipped(SkipReason::NotAnImage(what)));
         }
         Err(error) => return Err(error.into()),
     };
@@ -377,9 +382,9 @@ pub(super) async fn resolved(document: &Document, source: &Source, context: &Job
         && let size = declared_size(&image)
         && size > limit
     {
-        return Ok(Judged::Skipped(Skipped::TooLarge { size, limit }));
+        return Ok(DocumentKind::Skipped(SkipReason::TooLarge { size, limit }));
     }
-    Ok(Judged::Image(image))
+    Ok(DocumentKind::Image(image))
 }
 
 /// The size of all layers in bytes, without duplicates.
@@ -389,7 +394,7 @@ fn declared_size(image: &ResolvedImage) -> u64 {
     blobs.iter().fold(0, |sum, (_, size)| sum.saturating_add(*size))
 }
 
-fn judged(products: Box<Products>) -> Done {
+fn job_result(products: Box<Products>) -> JobResult {
     let Products { index, enabled, .. } = &*products;
     let result = enabled.as_ref().map(|enabled| &enabled.result);
     let manifests = index.as_ref().map_or(&[][..], |index| &index.manifests);
@@ -399,20 +404,20 @@ fn judged(products: Box<Products>) -> Done {
     };
     let is = |wanted: fn(&ManifestResult) -> bool| results().any(wanted);
     let is_left = index.as_ref().is_some_and(|index| !index.left.is_empty());
-    if is_left || matches!(result, Some(Enabling::OutOfTime { .. })) {
-        Done::Sparse(products)
+    if is_left || matches!(result, Some(EnableOutcome::OutOfTime { .. })) {
+        JobResult::Sparse(products)
     } else if is(|result| matches!(result, ManifestResult::Attached { .. } | ManifestResult::DryRun { .. }))
-        || matches!(result, Some(Enabling::Written { .. }))
+        || matches!(result, Some(EnableOutcome::Written { .. }))
     {
-        Done::Indexed(products)
+        JobResult::Indexed(products)
     } else if is(|result| !matches!(result, ManifestResult::NothingToIndex))
-        || matches!(result, Some(Enabling::AlreadyThere(_)))
+        || matches!(result, Some(EnableOutcome::AlreadyThere(_)))
     {
-        Done::AlreadyIndexed(products)
+        JobResult::AlreadyIndexed(products)
     } else {
-        Done::Skipped(match result {
-            Some(Enabling::NothingToIndex(why)) if index.is_none() => why.clone(),
-            Some(Enabling::Skipped(why)) if index.is_none() => Skipped::NotEnabled(why.clone()),
+        JobResult::Skipped(match result {
+            Some(EnableOutcome::NothingToIndex(why)) if index.is_none() => why.clone(),
+            Some(EnableOutcome::Skipped(why)) if index.is_none() => SkipReason::NotEnabled(why.clone()),
             _ => nothing_to_index(manifests.iter().flat_map(|manifest| &manifest.layers)),
         })
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::discover::{Discovered, FoundIndexRef, Via};
+use super::discover::{DiscoveredImage, DiscoveryMethod, FoundIndexRef};
 use crate::digest::Digest;
 use crate::image::Coverage;
 use crate::image::consumer::{Defect, Facts, IndexLookup, Verdicts};
@@ -65,18 +65,20 @@ pub enum Effect {
 }
 
 /// The verdict of each consumer about an image, as far as the facts are known.
-pub fn verdicts(image: &Discovered, pieces: &Pieces) -> Verdicts {
+pub fn verdicts(image: &DiscoveredImage, pieces: &Pieces) -> Verdicts {
     let index = |found: &FoundIndexRef| IndexLookup::Index(found.digest, covered(found, image, pieces));
-    let first = |is_there: fn(&Via) -> bool| image.indexes.iter().find(|found| is_there(&found.via)).map(index);
+    let first =
+        |is_there: fn(&DiscoveryMethod) -> bool| image.indexes.iter().find(|found| is_there(&found.via)).map(index);
     // An annotation without a value counts as missing (fs/fs.go, findSociIndexDescAnnotation).
-    let named = match first(|via| *via == Via::Annotation) {
+    let named = match first(|via| *via == DiscoveryMethod::Annotation) {
         None if image.odd_annotation.as_ref().is_some_and(|odd| !odd.is_empty()) => IndexLookup::Unreadable,
         found => found.unwrap_or(IndexLookup::Empty),
     };
-    let listed = match first(|via| matches!(via, Via::Api | Via::TagSchema | Via::Layout)) {
-        None if image.listing.is_err() => IndexLookup::Unreadable,
-        found => found.unwrap_or(IndexLookup::Empty),
-    };
+    let listed =
+        match first(|via| matches!(via, DiscoveryMethod::Api | DiscoveryMethod::TagSchema | DiscoveryMethod::Layout)) {
+            None if image.listing.is_err() => IndexLookup::Unreadable,
+            found => found.unwrap_or(IndexLookup::Empty),
+        };
     Verdicts::of(&Facts {
         platform: image.platform.as_ref(),
         layers: &image.layers,
@@ -88,7 +90,7 @@ pub fn verdicts(image: &Discovered, pieces: &Pieces) -> Verdicts {
 }
 
 /// The coverage of the image by an index, if a consumer can use it.
-fn covered(index: &FoundIndexRef, image: &Discovered, pieces: &Pieces) -> Result<Coverage, Defect> {
+fn covered(index: &FoundIndexRef, image: &DiscoveredImage, pieces: &Pieces) -> Result<Coverage, Defect> {
     let Ok(content) = &index.content else { return Err(Defect::Unusable) };
     if !content.index.canonical {
         return Err(Defect::NotCanonical);

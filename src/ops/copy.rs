@@ -18,7 +18,7 @@ use crate::image::manifest::MAX_DOCUMENT;
 use crate::image::{Descriptor, JsonError, LayerKind, json};
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::{Document, Target};
-use crate::store::copy::Copied;
+use crate::store::copy::CopyMethod;
 use crate::store::feed::reported;
 use crate::store::{Destination, Source, StoreError};
 
@@ -68,7 +68,7 @@ pub struct CopiedReferrer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlobCounts {
     /// The number that the destination already had.
-    pub there: usize,
+    pub present: usize,
     /// The number that the registry mounted from another of its repositories.
     pub mounted: usize,
     /// The number that were downloaded and uploaded.
@@ -107,7 +107,7 @@ pub enum CopyError {
 /// A manifest or image index of any kind, reduced to the fields that name other content.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Named {
+struct ManifestReferences {
     artifact_type: Option<String>,
     config: Option<Descriptor>,
     layers: Option<Vec<Descriptor>>,
@@ -297,22 +297,27 @@ impl Graph {
 /// Parses a document to find the content that it names.
 fn node(document: Document) -> Result<Node, CopyError> {
     let Document { media_type, digest, bytes } = document;
-    let named: Named = json::parse(&bytes, MAX_DOCUMENT, &KEYS).map_err(|source| CopyError::Json { digest, source })?;
-    if named.fs_layers.is_some() {
+    let references: ManifestReferences =
+        json::parse(&bytes, MAX_DOCUMENT, &KEYS).map_err(|source| CopyError::Json { digest, source })?;
+    if references.fs_layers.is_some() {
         return Err(CopyError::Schema1(digest));
     }
     let mut descriptor = Descriptor::new(media_type, digest, bytes.len() as u64);
-    let config_type = named.config.as_ref().map(|config| config.media_type.clone());
-    descriptor.artifact_type = named.artifact_type.filter(|stated| !stated.is_empty()).or(config_type);
-    descriptor.annotations = named.annotations;
-    let blobs = named.config.into_iter().chain(named.layers.unwrap_or_default()).chain(named.blobs.unwrap_or_default());
+    let config_type = references.config.as_ref().map(|config| config.media_type.clone());
+    descriptor.artifact_type = references.artifact_type.filter(|stated| !stated.is_empty()).or(config_type);
+    descriptor.annotations = references.annotations;
+    let blobs = references
+        .config
+        .into_iter()
+        .chain(references.layers.unwrap_or_default())
+        .chain(references.blobs.unwrap_or_default());
     Ok(Node {
         descriptor,
         bytes,
-        children: named.manifests.unwrap_or_default(),
+        children: references.manifests.unwrap_or_default(),
         // Foreign layers are downloaded from elsewhere, so registries need not have them.
         blobs: blobs.filter(|blob| LayerKind::of(&blob.media_type) != LayerKind::Foreign).collect(),
-        subject: named.subject,
+        subject: references.subject,
     })
 }
 
@@ -327,7 +332,7 @@ async fn blobs(
     let mut seen = BTreeSet::new();
     let all = graph.order().into_iter().flat_map(|node| &node.blobs);
     let blobs: Vec<&Descriptor> = all.filter(|blob| seen.insert(blob.digest)).collect();
-    let copied: Vec<(u64, Copied)> = stream::iter(blobs)
+    let copied: Vec<(u64, CopyMethod)> = stream::iter(blobs)
         .map(|blob| async move {
             let layer = blob.digest;
             let sent = |bytes| progress.report(ProgressEvent::LayerRead { layer, bytes });
@@ -340,9 +345,9 @@ async fn blobs(
     let mut counts = BlobCounts::default();
     for (bytes, copied) in copied {
         match copied {
-            Copied::There => counts.there += 1,
-            Copied::Mounted => counts.mounted += 1,
-            Copied::Sent => {
+            CopyMethod::Present => counts.present += 1,
+            CopyMethod::Mounted => counts.mounted += 1,
+            CopyMethod::Sent => {
                 counts.streamed += 1;
                 counts.bytes += bytes;
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::consumers::{BrokenZtoc, Effect, Pieces, verdicts};
-use super::discover::{DiscoverError, Discovered, causes, discover_all, fetch_ztoc};
+use super::discover::{DiscoverError, DiscoveredImage, causes, discover_all, fetch_ztoc};
 use super::prefetch;
 use super::resolve::PlatformChoice;
 use crate::budget::Charge;
@@ -26,16 +26,16 @@ pub const LEAST_DIGITS: usize = 6;
 
 /// The image of one platform, its indexes, and the ztocs of the index that a reader takes.
 #[derive(Debug)]
-pub struct Inspected {
+pub struct InspectedImage {
     /// The image's documents and indexes.
-    pub image: Discovered,
+    pub image: DiscoveredImage,
     /// The layers of the image, in its order.
     pub layers: Vec<InspectedLayer>,
     /// Facts about ztocs and blobs for consumers.
     pub pieces: Pieces,
 }
 
-impl Inspected {
+impl InspectedImage {
     /// The verdict of each consumer about the image.
     pub fn verdicts(&self) -> Verdicts {
         verdicts(&self.image, &self.pieces)
@@ -96,7 +96,7 @@ pub async fn inspect(
     wanted: PlatformChoice<'_>,
     requested: Option<&Digest>,
     progress: &Arc<dyn Progress>,
-) -> Result<Vec<Inspected>, DiscoverError> {
+) -> Result<Vec<InspectedImage>, DiscoverError> {
     let mut all = Vec::new();
     let mut known: BTreeMap<(Digest, Option<Digest>), (ZtocSummary, Option<InspectedList>)> = BTreeMap::new();
     for image in discover_all(source, root, wanted, requested, progress).await? {
@@ -119,7 +119,7 @@ pub async fn inspect(
             layers.push(InspectedLayer { ztoc: Some((reference.clone(), facts)), prefetch });
         }
         let pieces = pieces(source, &image, &layers);
-        all.push(Inspected { image, layers, pieces });
+        all.push(InspectedImage { image, layers, pieces });
     }
     Ok(all)
 }
@@ -198,7 +198,7 @@ async fn listed(source: &Source, artifact: &Descriptor, ztoc: Option<Ztoc>) -> R
 }
 
 /// The facts from reading the ztocs of the index that a reader takes.
-fn pieces(source: &Source, image: &Discovered, layers: &[InspectedLayer]) -> Pieces {
+fn pieces(source: &Source, image: &DiscoveredImage, layers: &[InspectedLayer]) -> Pieces {
     let in_ecr = match source {
         Source::Registry(repository) => Some(ecr::region(repository.registry()).is_some()),
         Source::Layout(_) | Source::Archive(_) => None,

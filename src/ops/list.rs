@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::stream::{self, Stream, StreamExt};
 use tokio::sync::OnceCell;
 
-use super::discover::{DiscoverError, Discovered, FineSummary, Via, causes, discover_all};
+use super::discover::{DiscoverError, DiscoveredImage, DiscoveryMethod, FineSummary, causes, discover_all};
 use super::resolve::{PlatformChoice, ResolveError};
 use crate::digest::Digest;
 use crate::image::config::{self, MAX_CONFIG};
@@ -70,7 +70,7 @@ pub struct ListedIndex {
     /// Its version.
     pub version: Version,
     /// How it was found.
-    pub via: Via,
+    pub via: DiscoveryMethod,
     /// Whether a reader takes this one.
     pub chosen: bool,
     /// Its content, or why it cannot be used.
@@ -184,9 +184,9 @@ async fn manifests(
     Ok(listed)
 }
 
-fn summary(image: Discovered, created: Option<Time>) -> ListedManifest {
+fn summary(image: DiscoveredImage, created: Option<Time>) -> ListedManifest {
     let fine = image.fine_summaries();
-    let Discovered { manifest, platform, layers, indexes, listing, chosen, .. } = image;
+    let DiscoveredImage { manifest, platform, layers, indexes, listing, chosen, .. } = image;
     let indexes = indexes.into_iter().enumerate().map(|(place, index)| ListedIndex {
         digest: index.digest,
         version: index.version,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::task::{AbortHandle, spawn_blocking};
 
-use super::discover::{self, DiscoverError, Discovered, FoundFineRef, FoundIndexRef, MAX_ZTOC};
+use super::discover::{self, DiscoverError, DiscoveredImage, FoundFineRef, FoundIndexRef, MAX_ZTOC};
 use super::resolve;
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
@@ -16,7 +16,7 @@ use crate::image::soci::{ZtocRef, prefetch_lists};
 use crate::image::{Descriptor, NotIndexed, Platform};
 use crate::layer::LayerMap;
 use crate::offset::LayerId;
-use crate::progress::{Progress, ProgressEvent, ReadAllReason, Silent};
+use crate::progress::{Progress, ProgressEvent, ReadAllReason, SilentProgress};
 use crate::rootfs::content::{Content, ContentOptions, ReopenLayer};
 use crate::rootfs::layers::{self, Caches, FetchedDocument, LayerAccess, OpenLayer};
 use crate::store::blob::Target;
@@ -190,7 +190,7 @@ pub async fn open(
 /// If one of them cannot be read.
 pub async fn open_layers_of(
     source: &Source,
-    found: &Discovered,
+    found: &DiscoveredImage,
     layers: Vec<Descriptor>,
     start: bool,
     caches: &Caches,
@@ -202,7 +202,7 @@ pub async fn open_layers_of(
 }
 
 /// How to open a layer of the image `found` without its fine document.
-fn reopen(source: &Source, found: &Discovered, caches: &Caches) -> ReopenLayer {
+fn reopen(source: &Source, found: &DiscoveredImage, caches: &Caches) -> ReopenLayer {
     let ztoc = |layer: &Descriptor| Some((layer.digest, found.ztoc_for(&layer.digest)?.clone()));
     let ztocs: HashMap<Digest, ZtocRef> = found.layers.iter().filter_map(ztoc).collect();
     let (source, ztocs, caches) = (source.clone(), Arc::new(ztocs), caches.clone());
@@ -210,7 +210,7 @@ fn reopen(source: &Source, found: &Discovered, caches: &Caches) -> ReopenLayer {
         let (source, ztocs, caches) = (source.clone(), Arc::clone(&ztocs), caches.clone());
         Box::pin(async move {
             // The reader reports what matters. Bars would run into what programs print.
-            let progress: Arc<dyn Progress> = Arc::new(Silent);
+            let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
             let ztoc = fetch_ztoc_of(&source, ztocs.get(&layer.digest), &caches, &progress).await?;
             layers::open_layer(&source, &layer, ztoc, &caches, &progress).await
         })
@@ -221,7 +221,7 @@ fn reopen(source: &Source, found: &Discovered, caches: &Caches) -> ReopenLayer {
 /// ztoc.
 pub fn announce(
     source: &Source,
-    found: &Discovered,
+    found: &DiscoveredImage,
     layers: &[Descriptor],
     caches: &Caches,
     progress: &Arc<dyn Progress>,
@@ -249,7 +249,7 @@ pub fn announce(
 }
 
 /// The prefetch artifacts of the index that is used.
-fn prefetch_artifacts(found: &Discovered, layers: &[LayerFacts]) -> Vec<(LayerId, Descriptor)> {
+fn prefetch_artifacts(found: &DiscoveredImage, layers: &[LayerFacts]) -> Vec<(LayerId, Descriptor)> {
     let Some((_, content)) = found.index() else { return Vec::new() };
     let mut artifacts = prefetch_lists(&content.index.others);
     let indexed = (0..).zip(layers).filter(|(_, layer)| layer.how == LayerAccess::Index);
@@ -274,7 +274,7 @@ async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<
 }
 
 /// The config, which must list as many layers as the manifest.
-async fn read_config(source: &Source, found: &mut Discovered) -> Result<Bytes, OpenImageError> {
+async fn read_config(source: &Source, found: &mut DiscoveredImage) -> Result<Bytes, OpenImageError> {
     let digest = found.config.digest;
     let bytes = match found.config_read.take() {
         Some(read) => read,

@@ -24,11 +24,12 @@ use crate::ztoc::Ztoc;
 /// The files to prefetch, as specified by the user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PrefetchList {
-    wishes: Vec<Wish>,
+    requests: Vec<RequestedRead>,
 }
 
+/// What to prefetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Wish {
+enum RequestedRead {
     /// A whole file, or all files that match a glob.
     File(Vec<u8>),
     /// A part of a file, in bytes.
@@ -69,19 +70,19 @@ pub struct PrefetchSpans {
     /// For each layer: the size of these spans in its blob, in bytes.
     pub bytes: Vec<u64>,
     /// Paths that match no file, in the given order.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingPath>,
 }
 
 /// A path that matches no file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingPath {
     /// Quoted if it contains unusual characters.
     pub path: String,
     /// The reason, for people.
     pub reason: String,
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is not prefetched: {}", self.path, self.reason)
     }
@@ -90,7 +91,7 @@ impl fmt::Display for Missing {
 impl PrefetchList {
     /// Adds a path or a glob. It starts at the root of the image, with or without a leading slash.
     pub fn add_path(&mut self, path: &str) {
-        self.wishes.push(Wish::File(path.as_bytes().to_vec()));
+        self.requests.push(RequestedRead::File(path.as_bytes().to_vec()));
     }
 
     /// Adds a file of paths: a JSON array of strings, as for soci's `--prefetch-files-json`, or one
@@ -103,10 +104,10 @@ impl PrefetchList {
             Some(b'[') => serde_json::from_slice(text).map_err(PathListError::Json)?,
             _ => std::str::from_utf8(text).map_err(PathListError::Utf8)?.lines().map(str::to_owned).collect(),
         };
-        let before = self.wishes.len();
+        let before = self.requests.len();
         // soci trims them too.
         paths.iter().map(|path| path.trim()).filter(|path| !path.is_empty()).for_each(|path| self.add_path(path));
-        match self.wishes.len() > before {
+        match self.requests.len() > before {
             true => Ok(()),
             false => Err(PathListError::Empty),
         }
@@ -118,17 +119,21 @@ impl PrefetchList {
     /// If it is something else.
     pub fn add_profile(&mut self, text: &[u8]) -> Result<(), PathListError> {
         let reads = record::parse(text)?.into_iter();
-        self.wishes.extend(reads.map(|read| Wish::Part { path: read.path, offset: read.offset, size: read.size }));
+        self.requests.extend(reads.map(|read| RequestedRead::Part {
+            path: read.path,
+            offset: read.offset,
+            size: read.size,
+        }));
         Ok(())
     }
 
     /// Identifies this list: the SHA-256 of all its entries, in order.
     pub fn digest(&self) -> Digest {
         let mut text = Vec::new();
-        for wish in &self.wishes {
+        for wish in &self.requests {
             let (path, offset, size) = match wish {
-                Wish::File(path) => (path, 0, None),
-                Wish::Part { path, offset, size } => (path, *offset, Some(*size)),
+                RequestedRead::File(path) => (path, 0, None),
+                RequestedRead::Part { path, offset, size } => (path, *offset, Some(*size)),
             };
             // The length of the path makes the text unambiguous.
             text.extend_from_slice(format!("{} {offset} {size:?} ", path.len()).as_bytes());
@@ -139,7 +144,7 @@ impl PrefetchList {
 
     /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
-        self.wishes.is_empty()
+        self.requests.is_empty()
     }
 }
 
@@ -181,7 +186,7 @@ pub type LayerReads = BTreeMap<Digest, Vec<Range<Uncompressed>>>;
 pub fn reads<'a>(
     list: &PrefetchList,
     layers: impl Iterator<Item = (Digest, &'a FineLayer)> + Clone,
-) -> Result<(LayerReads, Vec<Missing>), PathLookupError> {
+) -> Result<(LayerReads, Vec<MissingPath>), PathLookupError> {
     let tree = Tree::flatten(layers.clone().map(|(_, layer)| layer.entries()))?;
     let digests: Vec<Digest> = layers.map(|(digest, _)| digest).collect();
     let (parts, missing) = find(list, &tree);
@@ -201,19 +206,19 @@ const NOT_INDEXED: &str = "no indexed layer has it (the others are pulled whole)
 type Part = (usize, Range<Uncompressed>);
 
 /// The locations of the listed parts of files, in order, and the entries that match no file.
-fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<Missing>) {
+fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<MissingPath>) {
     let mut found = Parts { tree, parts: Vec::new() };
     let mut missing = Vec::new();
     // Recorded files that do not exist are reported once.
     let mut unread = BTreeMap::new();
-    for wish in &list.wishes {
+    for wish in &list.requests {
         match wish {
-            Wish::File(path) => {
+            RequestedRead::File(path) => {
                 if let Err(reason) = found.add_files(path) {
-                    missing.push(Missing { path: shown(path), reason });
+                    missing.push(MissingPath { path: shown(path), reason });
                 }
             }
-            Wish::Part { path, offset, size } => match extent_of(tree, path) {
+            RequestedRead::Part { path, offset, size } => match extent_of(tree, path) {
                 Ok(extent) => {
                     let part = part(&extent, *offset, *size);
                     found.parts.extend(part.map(|bytes| (extent.layer.0 as usize, bytes)));
@@ -225,7 +230,7 @@ fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<Missing>) {
             },
         }
     }
-    missing.extend(unread.into_iter().map(|(path, reason)| Missing { path: shown(path), reason }));
+    missing.extend(unread.into_iter().map(|(path, reason)| MissingPath { path: shown(path), reason }));
     (found.parts, missing)
 }
 

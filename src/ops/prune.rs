@@ -72,10 +72,10 @@ pub enum WasteReason {
     NotThere,
 }
 
-/// Something that could not be examined.
+/// A tag that could not be examined.
 #[derive(Debug)]
-pub struct Unseen {
-    /// A tag.
+pub struct UnexaminedTag {
+    /// Its name.
     pub name: String,
     /// The error.
     pub error: PruneError,
@@ -100,11 +100,11 @@ pub enum PruneError {
 
 /// The findings in a repository.
 #[derive(Debug, Default)]
-pub struct Pruned {
+pub struct PruneReport {
     /// The obsolete indexes and entries, whether removed or not.
     pub waste: Vec<Waste>,
-    /// What could not be examined.
-    pub unseen: Vec<Unseen>,
+    /// The tags that could not be examined.
+    pub unexamined: Vec<UnexaminedTag>,
     /// The number of image manifests that were examined.
     pub images: usize,
 }
@@ -117,7 +117,7 @@ pub async fn prune(
     repository: &Repository,
     options: &PruneOptions,
     progress: &Arc<dyn Progress>,
-) -> Result<Pruned, PruneError> {
+) -> Result<PruneReport, PruneError> {
     let mut names = repository.tags(None).await.map_err(PruneError::Tags)?;
     let mut tags = Vec::new();
     while let Some(page) = names.next_page().await.map_err(PruneError::Tags)? {
@@ -137,11 +137,11 @@ pub async fn prune(
         }
     });
     let mut looked = std::pin::pin!(looked.buffered(options.jobs));
-    let mut pruned = Pruned::default();
+    let mut pruned = PruneReport::default();
     while let Some((name, found)) = looked.next().await {
         match found {
             Ok(waste) => pruned.waste.extend(waste),
-            Err(error) => pruned.unseen.push(Unseen { name, error }),
+            Err(error) => pruned.unexamined.push(UnexaminedTag { name, error }),
         }
     }
     pruned.images = seen.hold().len();

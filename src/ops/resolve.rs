@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::digest::Digest;
 use crate::image::config::{self, ConfigError, MAX_CONFIG};
 use crate::image::manifest::{self, MAX_DESCRIPTORS, Manifest, ManifestError};
-use crate::image::select::{Child, MAX_NESTING, Next, SelectedImage, Selector};
+use crate::image::select::{Child, MAX_NESTING, NextFetch, SelectedImage, Selector};
 use crate::image::{Descriptor, ImageIndex, ImageManifest, Platform};
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::{Document, Target};
@@ -303,7 +303,7 @@ async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut S
         let mut below = Vec::new();
         for next in std::mem::take(&mut level) {
             match next {
-                Next::Config(descriptor) => {
+                NextFetch::Config(descriptor) => {
                     let document = fetch(source, &descriptor, "manifest").await?;
                     if let Manifest::Image(image) = parse(&document)? {
                         let platform = match platform(source, &image).await {
@@ -321,7 +321,7 @@ async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut S
                         selector.offer(descriptor, platform);
                     }
                 }
-                Next::Index(descriptor) => {
+                NextFetch::Index(descriptor) => {
                     let digest = descriptor.digest;
                     if depth >= MAX_NESTING {
                         return Err(ResolveError::TooDeep { digest, limit: MAX_NESTING });

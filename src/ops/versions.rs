@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::convert::{ConvertDestination, ConvertError, Converted, Guard, SourceImage, convert_built};
+use super::convert::{ConvertDestination, ConvertError, ConvertReport, Guard, SourceImage, convert_built};
 use super::index::{IndexError, IndexOptions, IndexedImage, LayerReport, index_keeping};
 use super::resolve::{ResolveError, ResolvedImage, resolve};
 use crate::digest::Digest;
@@ -63,7 +63,7 @@ pub struct EnabledReport {
 #[derive(Debug)]
 pub enum EnabledResult {
     /// It was written, or already existed.
-    Converted(Box<Converted>),
+    Converted(Box<ConvertReport>),
     /// It was not made, because no layer can be indexed.
     NothingToIndex {
         /// For each layer, from the bottom up: why it is not indexed.

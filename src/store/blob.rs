@@ -18,7 +18,7 @@ pub struct Document {
 
 /// How an index came to be a referrer of its image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Attached {
+pub enum AttachMethod {
     /// The registry linked it itself (it answered with `OCI-Subject`).
     ReferrersApi,
     /// The client added it to the index under this tag (`sha256-…`), for registries without the
@@ -32,7 +32,7 @@ pub enum Attached {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachReport {
     /// Where the index is listed now.
-    pub attached: Attached,
+    pub attached: AttachMethod,
     /// Replaced manifests that the registry refused to delete. With the referrers API they are
     /// still listed, with the tag schema they are not.
     pub not_deleted: Vec<Digest>,

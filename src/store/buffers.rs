@@ -17,7 +17,7 @@ pub struct Buffers(Arc<Mutex<Vec<Box<[u8]>>>>);
 crate::opaque_debug!(Buffers);
 
 /// A buffer in use. It is returned when it is dropped.
-struct Lent {
+struct LentBuffer {
     buffer: Box<[u8]>,
     filled: usize,
     home: Arc<Mutex<Vec<Box<[u8]>>>>,
@@ -31,7 +31,7 @@ impl Buffers {
     pub fn read_chunk(&self, reader: &mut impl Read) -> io::Result<Bytes> {
         let idle = self.0.hold().pop();
         let buffer = idle.unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice());
-        let mut lent = Lent { buffer, filled: 0, home: Arc::clone(&self.0) };
+        let mut lent = LentBuffer { buffer, filled: 0, home: Arc::clone(&self.0) };
         while lent.filled < CHUNK {
             match reader.read(&mut lent.buffer[lent.filled..]) {
                 Ok(0) => break,
@@ -44,13 +44,13 @@ impl Buffers {
     }
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for LentBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.buffer[..self.filled]
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentBuffer {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.buffer);
         self.home.hold().push(buffer);

@@ -124,12 +124,12 @@ struct Meta<F> {
 #[derive(Serialize, Deserialize)]
 struct OutcomeFacts {
     layer_size: u64,
-    outcome: Kept,
+    outcome: StoredOutcome,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Kept {
+enum StoredOutcome {
     Ztoc {
         spans: u32,
         entries: u64,
@@ -202,7 +202,7 @@ impl ZtocCache {
 
     /// Stores the outcome for a layer of `size` bytes.
     pub fn put(&self, key: CacheKey<'_>, size: u64, outcome: &Outcome) {
-        let (outcome, ztoc) = kept(outcome);
+        let (outcome, ztoc) = stored(outcome);
         self.store(&Key::Outcome(key), OutcomeFacts { layer_size: size, outcome }, &[ztoc]);
     }
 
@@ -343,22 +343,22 @@ fn matching(digest: &Digest, bytes: Vec<u8>) -> Option<Vec<u8>> {
 }
 
 /// The stored form of an outcome: facts, and the ztoc.
-fn kept(outcome: &Outcome) -> (Kept, &[u8]) {
+fn stored(outcome: &Outcome) -> (StoredOutcome, &[u8]) {
     match outcome {
         Outcome::Ztoc(BuiltZtoc { bytes, spans, entries, uncompressed_size, form, .. }) => {
             let (spans, entries, uncompressed_size) = (*spans, *entries, *uncompressed_size);
-            (Kept::Ztoc { spans, entries, uncompressed_size, gzip_members: form.gzip_members() }, bytes)
+            (StoredOutcome::Ztoc { spans, entries, uncompressed_size, gzip_members: form.gzip_members() }, bytes)
         }
         Outcome::Unservable(verdict) => {
             let (code, reason) = (verdict.code.word().to_owned(), verdict.reason.clone());
-            (Kept::Unservable { code, reason }, &[])
+            (StoredOutcome::Unservable { code, reason }, &[])
         }
     }
 }
 
-fn outcome_of(kept: Kept, bytes: Vec<u8>) -> Option<Outcome> {
-    Some(match kept {
-        Kept::Ztoc { spans, entries, uncompressed_size, gzip_members } => {
+fn outcome_of(stored: StoredOutcome, bytes: Vec<u8>) -> Option<Outcome> {
+    Some(match stored {
+        StoredOutcome::Ztoc { spans, entries, uncompressed_size, gzip_members } => {
             let form = match gzip_members {
                 Some(0) => BlobForm::Tar,
                 members => BlobForm::Gzip { members },
@@ -366,7 +366,7 @@ fn outcome_of(kept: Kept, bytes: Vec<u8>) -> Option<Outcome> {
             let digest = Digest::sha256(&bytes);
             Outcome::Ztoc(BuiltZtoc { bytes, digest, spans, entries, uncompressed_size, form })
         }
-        Kept::Unservable { code, reason } => {
+        StoredOutcome::Unservable { code, reason } => {
             Outcome::Unservable(Unservable::new(UnservableCode::from_word(&code)?, reason))
         }
     })

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::registry::{RegistryError, Repository, Uploaded};
+use super::registry::{RegistryError, Repository, UploadOutcome};
 use super::stream::CHUNKS;
 use super::{Blob, Destination, Source, StoreError, local};
 use crate::image::Descriptor;
@@ -14,9 +14,9 @@ const UPLOADS: u32 = 3;
 
 /// How a blob was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Copied {
+pub enum CopyMethod {
     /// The destination already had it.
-    There,
+    Present,
     /// The registry mounted it from another of its repositories.
     Mounted,
     /// Its bytes were sent or written.
@@ -35,7 +35,7 @@ impl Destination {
         blob: &Descriptor,
         source: &Source,
         sent: &(dyn Fn(u64) + Sync),
-    ) -> Result<Copied, StoreError> {
+    ) -> Result<CopyMethod, StoreError> {
         match self.copy_once(blob, source, sent, false).await {
             // It may have been damaged on the way, or by a cache.
             Err(error) if source.is_remote() && error.is_other_content() => {
@@ -56,29 +56,30 @@ impl Destination {
         source: &Source,
         sent: &(dyn Fn(u64) + Sync),
         anew: bool,
-    ) -> Result<Copied, StoreError> {
+    ) -> Result<CopyMethod, StoreError> {
         match self {
             Destination::Registry(here) => {
                 if here.is_there(blob).await? {
-                    return Ok(Copied::There);
+                    return Ok(CopyMethod::Present);
                 }
                 if let Source::Registry(there) = source
                     && there.registry() == here.registry()
                     && here.mount_blob(&blob.digest, there).await?
                 {
-                    return Ok(Copied::Mounted);
+                    return Ok(CopyMethod::Mounted);
                 }
-                upload(here, blob, source, sent, anew).await.map(|()| Copied::Sent)
+                upload(here, blob, source, sent, anew).await.map(|()| CopyMethod::Sent)
             }
             Destination::Layout(layout) => {
                 let wanted = blob.clone();
                 if local(layout, move |layout| layout.blob(&wanted)).await.is_ok() {
-                    return Ok(Copied::There);
+                    return Ok(CopyMethod::Present);
                 }
                 let mut content = source.blob(blob, anew).await?;
                 let (chunks, received) = mpsc::channel::<Option<Bytes>>(CHUNKS);
                 let wanted = blob.clone();
-                let writing = local(layout, move |layout| layout.write_chunks(&wanted, Received(received, false)));
+                let writing =
+                    local(layout, move |layout| layout.write_chunks(&wanted, ReceivedChunks(received, false)));
                 let feeding = async move {
                     while let Some(chunk) = content.next().await? {
                         sent(chunk.len() as u64);
@@ -92,16 +93,16 @@ impl Destination {
                 };
                 let (fed, written) = tokio::join!(feeding, writing);
                 // If reading failed, that is also why writing failed.
-                fed.and(written).map(|()| Copied::Sent)
+                fed.and(written).map(|()| CopyMethod::Sent)
             }
         }
     }
 }
 
 /// Chunks up to an end marker. If the sender disappears without one, yields a None.
-struct Received(mpsc::Receiver<Option<Bytes>>, bool);
+struct ReceivedChunks(mpsc::Receiver<Option<Bytes>>, bool);
 
-impl Iterator for Received {
+impl Iterator for ReceivedChunks {
     type Item = Option<Bytes>;
     fn next(&mut self) -> Option<Option<Bytes>> {
         if self.1 {
@@ -133,8 +134,8 @@ async fn upload(
         let content = source.blob(blob, anew).await?;
         begun += 1;
         let error = match send(here, blob, content, begun > 1, sent).await {
-            Ok(Uploaded::Done) => return Ok(()),
-            Ok(Uploaded::Again(error)) => error,
+            Ok(UploadOutcome::Done) => return Ok(()),
+            Ok(UploadOutcome::Restart(error)) => error,
             Err(StoreError::Registry(error)) if error.is_transient() => {
                 // The response may have been lost after the upload succeeded.
                 if here.is_there(blob).await? {
@@ -156,12 +157,12 @@ async fn send(
     mut content: Blob,
     small: bool,
     sent: &(dyn Fn(u64) + Sync),
-) -> Result<Uploaded, StoreError> {
+) -> Result<UploadOutcome, StoreError> {
     let mut upload = here.upload(blob, small).await?;
     while let Some(chunk) = content.next().await? {
         sent(chunk.len() as u64);
-        if let again @ Uploaded::Again(_) = upload.push(&chunk).await? {
-            return Ok(again);
+        if let restart @ UploadOutcome::Restart(_) = upload.push(&chunk).await? {
+            return Ok(restart);
         }
     }
     Ok(upload.finish().await?)

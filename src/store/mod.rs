@@ -123,16 +123,16 @@ pub(crate) const DOCUMENT_COST: u64 = 8;
 
 /// The same bytes. They stay charged for as long as they exist.
 pub(crate) fn charged(content: Bytes, charge: Charge) -> Bytes {
-    struct Charged {
+    struct ChargedBytes {
         content: Bytes,
         _charge: Charge,
     }
-    impl AsRef<[u8]> for Charged {
+    impl AsRef<[u8]> for ChargedBytes {
         fn as_ref(&self) -> &[u8] {
             &self.content
         }
     }
-    Bytes::from_owner(Charged { content, _charge: charge })
+    Bytes::from_owner(ChargedBytes { content, _charge: charge })
 }
 
 /// The requests to a registry and the size of the responses, without headers.

@@ -39,9 +39,9 @@ pub struct Upload(Never);
 /// The result of an upload.
 #[derive(Debug)]
 #[expect(dead_code, reason = "nothing makes one")]
-pub(crate) enum Uploaded {
+pub(crate) enum UploadOutcome {
     Done,
-    Again(RegistryError),
+    Restart(RegistryError),
 }
 
 /// A list of names that arrives in pages.
@@ -90,11 +90,11 @@ impl BlobStream {
 }
 
 impl Upload {
-    pub(super) async fn push(&mut self, _chunk: &[u8]) -> Result<Uploaded, RegistryError> {
+    pub(super) async fn push(&mut self, _chunk: &[u8]) -> Result<UploadOutcome, RegistryError> {
         match self.0 {}
     }
 
-    pub(super) async fn finish(self) -> Result<Uploaded, RegistryError> {
+    pub(super) async fn finish(self) -> Result<UploadOutcome, RegistryError> {
         match self.0 {}
     }
 }

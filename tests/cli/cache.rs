@@ -11,11 +11,11 @@ use std::time::Duration;
 use crate::support::{writer, written_by_this_process};
 use ociseek::digest::Digest;
 use ociseek::layer::{BlobForm, BuiltZtoc, Outcome, Unservable, UnservableCode};
-use ociseek::progress::{Progress, Recorder, Silent};
+use ociseek::progress::{Progress, Recorder, SilentProgress};
 use ociseek::store::cache::{CacheKey, ZtocCache};
 
 fn open(dir: &Path) -> ZtocCache {
-    ZtocCache::open(Some(dir), Arc::new(Silent))
+    ZtocCache::open(Some(dir), Arc::new(SilentProgress))
 }
 
 fn ztoc(content: &[u8]) -> Outcome {
@@ -53,7 +53,7 @@ fn what_is_kept_comes_back_under_its_own_key_only() {
     let verdict = Outcome::Unservable(Unservable::new(UnservableCode::SparseFile, "why \u{2028} \"so\""));
     cache.put(key(&layer), 7, &verdict);
     assert_eq!(cache.get(key(&layer)), Some((7, verdict)));
-    let nothing = ZtocCache::open(None, Arc::new(Silent));
+    let nothing = ZtocCache::open(None, Arc::new(SilentProgress));
     nothing.put(key(&layer), 1, &ztoc(b"x"));
     assert_eq!(nothing.get(key(&layer)), None);
 }
@@ -152,7 +152,7 @@ fn neither_a_lock_nor_a_deleted_directory_stops_it() {
 #[test]
 fn the_least_used_entries_go_first() {
     let dir = tempfile::tempdir().unwrap();
-    let cache = ZtocCache::with_limit(Some(dir.path()), 10_000, Arc::new(Silent));
+    let cache = ZtocCache::with_limit(Some(dir.path()), 10_000, Arc::new(SilentProgress));
     let layers: Vec<Digest> = (0..12u8).map(|i| Digest::sha256(&[i])).collect();
     let stale = dir.path().join(".tmp-dead");
     let fresh = dir.path().join(".tmp-alive");

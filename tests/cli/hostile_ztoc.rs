@@ -12,7 +12,7 @@ use ociseek::digest::{Algorithm, Digest};
 use ociseek::layer::prove::LayerProof;
 use ociseek::layer::span::SpanTable;
 use ociseek::offset::Uncompressed;
-use ociseek::ops::extract::{ExtractError, Extracted, Output, extract};
+use ociseek::ops::extract::{ExtractError, ExtractReport, Output, extract};
 use ociseek::time::Time;
 use ociseek::tree::Tree;
 use ociseek::ztoc::{Checkpoint, Checkpoints, FileKind, FileMetadata, Ztoc, decode, encode};
@@ -223,7 +223,7 @@ fn found(dir: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
 }
 
 /// Extracts if the ztoc is usable at all, and returns the result.
-fn run(ztoc: &[u8], layer: &File, out: &Path) -> Option<Result<Extracted, ExtractError>> {
+fn run(ztoc: &[u8], layer: &File, out: &Path) -> Option<Result<ExtractReport, ExtractError>> {
     let table = SpanTable::new(Arc::new(decode(ztoc).ok()?)).ok()?;
     let mut output = Output::new(out, false).expect("the directory can be made");
     Some(extract(&table, layer, &mut output, &|| true))

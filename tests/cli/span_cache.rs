@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime};
 
 use crate::support::{this_test, writer, written_by_this_process};
 use ociseek::digest::Digest;
-use ociseek::progress::{Progress, Recorder, Silent};
+use ociseek::progress::{Progress, Recorder, SilentProgress};
 use ociseek::rootfs::cache::{PIECE, SpanCache, SpanKey};
 
 const PLENTY: u64 = 1 << 30;
 
 fn open(dir: &Path) -> SpanCache {
-    SpanCache::open(Some(dir), PLENTY, Arc::new(Silent))
+    SpanCache::open(Some(dir), PLENTY, Arc::new(SilentProgress))
 }
 
 fn span(seed: u8, length: usize) -> Vec<u8> {
@@ -64,7 +64,7 @@ fn what_is_kept_is_found_whole_and_in_part() {
     let path = dir.path().join("spans");
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     assert_eq!(entries(dir.path())[0].metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    let nothing = SpanCache::open(None, PLENTY, Arc::new(Silent));
+    let nothing = SpanCache::open(None, PLENTY, Arc::new(SilentProgress));
     nothing.put(&key(b"x"), b"x");
     assert!(!nothing.is_enabled() && read(&nothing, b"x").is_none());
 }
@@ -216,7 +216,7 @@ fn a_file_size_limit_is_like_a_full_disk() {
 #[test]
 fn the_least_used_spans_go_first() {
     let dir = tempfile::tempdir().unwrap();
-    let cache = SpanCache::open(Some(dir.path()), 1_000_000, Arc::new(Silent));
+    let cache = SpanCache::open(Some(dir.path()), 1_000_000, Arc::new(SilentProgress));
     let spans: Vec<Vec<u8>> = (0..20).map(|seed| span(seed, 100_000)).collect();
     for (number, span) in spans.iter().enumerate() {
         let before = entries(dir.path());
@@ -241,7 +241,7 @@ fn the_least_used_spans_go_first() {
         others.put(&key(&span(seed, 100_000)), &span(seed, 100_000));
     }
     cache.put(&key(b"x"), b"x");
-    let fresh = SpanCache::open(Some(dir.path()), 1_000_000, Arc::new(Silent));
+    let fresh = SpanCache::open(Some(dir.path()), 1_000_000, Arc::new(SilentProgress));
     fresh.put(&key(b"y"), b"y");
     let total: u64 = entries(dir.path()).iter().map(|p| p.metadata().unwrap().len()).sum();
     assert!(total <= 1_000_000, "{total}");

@@ -8,7 +8,7 @@ use ociseek::digest::{Algorithm, Digest};
 use ociseek::image::manifest::{OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use ociseek::image::soci::{INDEX_V1, SociIndex};
 use ociseek::image::{Descriptor, Select};
-use ociseek::store::blob::{Attached, Target};
+use ociseek::store::blob::{AttachMethod, Target};
 use ociseek::store::layout::{Layout, LayoutError};
 
 const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
@@ -115,8 +115,8 @@ fn attaching_lists_a_referrer_and_keeps_what_others_wrote() {
     let attach = |index: &ociseek::image::soci::EncodedIndex, replaces: &[Digest]| {
         layout.attach(&index.descriptor, &index.bytes, &subject, replaces).unwrap()
     };
-    assert_eq!(attach(&old, &[]), Attached::Layout);
-    assert_eq!(attach(&old, &[]), Attached::Layout);
+    assert_eq!(attach(&old, &[]), AttachMethod::Layout);
+    assert_eq!(attach(&old, &[]), AttachMethod::Layout);
     let digests = || -> Vec<Digest> {
         layout.referrers(&subject.digest, Some(INDEX_V1)).unwrap().descriptors.iter().map(|d| d.digest).collect()
     };

@@ -75,17 +75,17 @@ async fn every_image_is_indexed_once_over_a_bad_network() {
     }
     let ((few, little), (descriptors, memory)) = (early.unwrap(), holds(hook.child.id()));
     let of = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-    let done = &relay.done;
+    let state = &relay.state;
     println!(
         "seed {seed}: {pushes} pushes in {} s: {:?}; {} connections, {} cut, {} held up, {} stalled, {} damaged; \
          descriptors {few}, then {descriptors}; memory {} MiB, then {} MiB",
         begun.elapsed().as_secs(),
         hook.results(),
-        of(&done.connections),
-        of(&done.cuts),
-        of(&done.delays),
-        of(&done.stalls),
-        of(&done.damages),
+        of(&state.connections),
+        of(&state.cuts),
+        of(&state.delays),
+        of(&state.stalls),
+        of(&state.damages),
         little >> 20,
         memory >> 20,
     );

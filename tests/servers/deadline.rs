@@ -14,9 +14,9 @@ use ociseek::image::soci::{self, SociIndex, ZtocRef};
 use ociseek::layer::LayerOptions;
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
-    IndexError, IndexOptions, IndexedImage, LayerOutcome, LayerReport, LeftOut, ManifestResult, Origin, index,
+    IndexError, IndexOptions, IndexedImage, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, Origin, index,
 };
-use ociseek::progress::{Progress, Silent};
+use ociseek::progress::{Progress, SilentProgress};
 use ociseek::store::blob::Target;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Repository};
 use ociseek::store::{Destination, Source};
@@ -81,7 +81,7 @@ impl Slow {
     async fn index(&self, options: &IndexOptions) -> Result<IndexedImage, IndexError> {
         let repository = self.repository();
         let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
-        let progress: Arc<dyn Progress> = Arc::new(Silent);
+        let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
         index(&source, &Target::Tag("v1".into()), Some(&destination), None, options, &progress).await
     }
 
@@ -169,7 +169,7 @@ async fn what_is_done_in_time_is_attached_and_the_next_run_does_the_rest() {
         assert_eq!(left(&first), slow.digests(&[1]));
         assert!(matches!(
             first.manifests[0].layers[1].outcome,
-            LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: false })
+            LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: false })
         ));
         let sparse = attached(&first).0.clone();
         let bytes = slow.registry.manifest(&sparse.digest.to_string()).unwrap();
@@ -220,7 +220,7 @@ async fn when_nothing_is_done_in_time_nothing_is_attached() {
     assert!(matches!(done.manifests[0].result, ManifestResult::OutOfTime), "{done:?}");
     // Repeating the run would make no progress, which is reported.
     let stuck =
-        |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
+        |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true }));
     assert!(done.manifests[0].layers.iter().all(stuck), "{done:?}");
     assert_eq!(left(&done), slow.digests(&[0, 1, 2, 3]));
     let written = slow.registry.seen().into_iter().filter(|seen| !matches!(seen.method.as_str(), "GET" | "HEAD"));
@@ -236,7 +236,7 @@ async fn a_deadline_that_is_over_begins_nothing() {
     assert_eq!(done.left.len(), 4);
     assert_eq!(slow.reads(), [0; 4]);
     let begun =
-        |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
+        |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true }));
     assert!(!done.manifests[0].layers.iter().any(begun), "{done:?}");
 }
 
@@ -352,7 +352,7 @@ async fn a_layer_that_is_lacking_for_its_content_is_looked_at_again_and_nothing_
     slow.registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
 
     let first = slow.complete().await;
-    assert!(matches!(first.manifests[0].layers[1].outcome, LayerOutcome::LeftOut(LeftOut::Unservable(_))));
+    assert!(matches!(first.manifests[0].layers[1].outcome, LayerOutcome::LeftOut(LeftOutReason::Unservable(_))));
     let before = slow.registry.seen().len();
     let again = slow.complete().await;
     assert!(matches!(again.manifests[0].result, ManifestResult::AlreadyThere { built: true, .. }), "{again:?}");

@@ -15,7 +15,7 @@ use ociseek::image::fine::{FINE_INDEX, FineIndex, FineRef, parse};
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{Existing, IndexOptions, Kinds, ManifestResult, Reuse};
 use ociseek::ops::prefetch::PrefetchList;
-use ociseek::ops::verify::{Problem, Verified, VerifyOptions, verify};
+use ociseek::ops::verify::{Problem, VerifiedImage, VerifyOptions, verify};
 use ociseek::progress::{Progress, Recorder};
 use ociseek::store::Source;
 use ociseek::store::blob::Target;
@@ -42,13 +42,13 @@ fn fine_index(setting: &Setting) -> FineIndex {
     parse(&found[0]).unwrap()
 }
 
-async fn verified(setting: &Setting, options: &VerifyOptions) -> Verified {
+async fn verified(setting: &Setting, options: &VerifyOptions) -> VerifiedImage {
     let progress: Arc<dyn Progress> = Arc::new(Recorder::default());
     verify(&Source::Registry(setting.repository()), &Target::Tag("v1".into()), options, &progress).await.unwrap()
 }
 
 /// What is found of the layers by their ztocs, and by their fine documents.
-fn found(verified: &Verified) -> [Vec<Problem>; 2] {
+fn found(verified: &VerifiedImage) -> [Vec<Problem>; 2] {
     let manifest = &verified.manifests[0];
     let ztocs = manifest.indexes.iter().flat_map(|index| &index.layers).flat_map(|layer| &layer.differences);
     let documents = manifest.fine.iter().flat_map(|index| &index.layers).flat_map(|layer| &layer.differences);
@@ -89,8 +89,11 @@ async fn verify_reads_a_layer_once_for_both_kinds() {
     assert_eq!(verified_all.bytes_read, (one.len() + two.len()) as u64 + ztocs + documents);
     let manifest = &verified_all.manifests[0];
     for (ztoc, document) in manifest.indexes[0].layers.iter().zip(&manifest.fine[0].layers) {
-        assert_eq!((ztoc.proven.spans, document.proven.spans), (ztoc.proven.of_spans, document.proven.of_spans));
-        assert_eq!((ztoc.proven.bytes, ztoc.proven.entries), (document.proven.bytes, document.proven.entries));
+        assert_eq!(
+            (ztoc.compared.spans, document.compared.spans),
+            (ztoc.compared.of_spans, document.compared.of_spans)
+        );
+        assert_eq!((ztoc.compared.bytes, ztoc.compared.entries), (document.compared.bytes, document.compared.entries));
     }
 
     // Each kind has the same findings together as alone.

@@ -14,7 +14,7 @@ use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox};
 use crate::support::servers::{Server, free_port, tool};
 use ociseek::digest::Digest;
 use ociseek::hook::job::Job;
-use ociseek::hook::queue::{Published, Queue};
+use ociseek::hook::queue::{PublishOutcome, Queue};
 use ociseek::store::blob::Target;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::json;
@@ -170,8 +170,8 @@ async fn what_fails_is_parked_with_its_reason_and_others_go_on() {
     let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
     let job = |name: &str| Job { image: name.parse().unwrap() };
     let poison = job(&format!("{}/team/app0@{broken}", server.host));
-    assert_eq!(queue.publish(&poison).await.unwrap(), Published::New);
-    assert_eq!(queue.publish(&poison).await.unwrap(), Published::Duplicate);
+    assert_eq!(queue.publish(&poison).await.unwrap(), PublishOutcome::New);
+    assert_eq!(queue.publish(&poison).await.unwrap(), PublishOutcome::Duplicate);
     let stranger = job(&format!("127.0.0.1:1/team/app0@{broken}"));
     queue.publish(&stranger).await.unwrap();
     let client = async_nats::connect(format!("nats://127.0.0.1:{}", nats.port)).await.unwrap();
@@ -201,13 +201,13 @@ async fn what_fails_is_parked_with_its_reason_and_others_go_on() {
     assert_eq!(hook.events("stopped").len(), 1);
 
     // The server still remembers the image, but a new request is queued again.
-    assert_eq!(queue.publish(&poison).await.unwrap(), Published::New);
-    assert_eq!(queue.publish(&poison).await.unwrap(), Published::Duplicate);
+    assert_eq!(queue.publish(&poison).await.unwrap(), PublishOutcome::New);
+    assert_eq!(queue.publish(&poison).await.unwrap(), PublishOutcome::Duplicate);
     assert_eq!(nats.messages("test").await, 1);
     let hook = worker(&sandbox, &nats, &server.host, &[]);
     hook.until("it is parked again", |hook| hook.events("dead-letter").len() == 1);
     nats.until("test-parked", 4).await;
-    assert_eq!(queue.publish(&poison).await.unwrap(), Published::New, "and again");
+    assert_eq!(queue.publish(&poison).await.unwrap(), PublishOutcome::New, "and again");
 }
 
 /// `IP:PORT` of a worker's own endpoints.

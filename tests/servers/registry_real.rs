@@ -13,8 +13,10 @@ use bytes::Bytes;
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::progress::{ProgressEvent, Recorder};
-use ociseek::store::blob::{Attached, Target};
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits, RegistryError, Repository, Untrusted};
+use ociseek::store::blob::{AttachMethod, Target};
+use ociseek::store::registry::{
+    CertificateFault, Client, ClientConfig, CredentialSource, Limits, RegistryError, Repository,
+};
 use serde_json::{Value, json};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -74,7 +76,11 @@ async fn push(repository: &Repository, content: &Bytes) -> Descriptor {
 
 /// Pushes blobs and attaches an index with this name. Returns the index's digest and how it was
 /// attached.
-async fn attach(repository: &Repository, name: &str, replaces: &[Digest]) -> Result<(Digest, Attached), RegistryError> {
+async fn attach(
+    repository: &Repository,
+    name: &str,
+    replaces: &[Digest],
+) -> Result<(Digest, AttachMethod), RegistryError> {
     repository.push_blob(&Descriptor::of(SOCI, b"{}"), Bytes::from_static(b"{}")).await?;
     let layer = push(repository, &content(5000)).await;
     let (bytes, index) = index(&layer, name);
@@ -109,7 +115,7 @@ async fn round(host: &str, config: ClientConfig) {
     let found = repository.referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
     assert_eq!(found.descriptors.iter().map(|found| found.digest).collect::<Vec<_>>(), [old]);
     let (new, attached) = attach(&repository, "new", &[old]).await.unwrap();
-    assert_eq!(found.api, attached == Attached::ReferrersApi);
+    assert_eq!(found.api, attached == AttachMethod::ReferrersApi);
     let found = repository.referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
     assert_eq!(found.descriptors.iter().map(|found| found.digest).collect::<Vec<_>>(), [new]);
     assert_eq!(found.descriptors[0].annotations["name"], "new");
@@ -140,7 +146,7 @@ fn read_by_others(server: &Server, oras_options: &[&str]) -> Option<[Vec<String>
 }
 
 /// Attaches an index to an existing image, and lets other clients read the result.
-async fn attach_for_others(server: &Server, oras_options: &[&str]) -> Option<Attached> {
+async fn attach_for_others(server: &Server, oras_options: &[&str]) -> Option<AttachMethod> {
     let repository = repository(&server.host, config());
     push(&repository, &Bytes::from_static(b"{}")).await;
     server.put_manifest(REPOSITORY, "latest", MANIFEST, &subject().0);
@@ -169,7 +175,10 @@ async fn distribution() {
     round(&server.host, config()).await;
     // A new registry, so that the others read the result of a single run.
     let Some(server) = Server::distribution("127.0.0.1:0", no_more) else { return };
-    assert_eq!(attach_for_others(&server, &[]).await.unwrap_or(Attached::TagSchema(tag())), Attached::TagSchema(tag()));
+    assert_eq!(
+        attach_for_others(&server, &[]).await.unwrap_or(AttachMethod::TagSchema(tag())),
+        AttachMethod::TagSchema(tag())
+    );
 }
 
 #[tokio::test]
@@ -219,7 +228,7 @@ async fn distribution_with_tls_of_a_private_authority() {
     assert!(get(ClientConfig { insecure_skip_tls_verify: true, ..config() }).await.is_not_found());
     // A certificate of an unknown authority is not retried.
     let error = get(ClientConfig { plain_http: Some(false), ..config() }).await;
-    assert_eq!(error.untrusted(), Some(Untrusted::Issuer { given: false }), "{error:?}");
+    assert_eq!(error.untrusted(), Some(CertificateFault::Issuer { given: false }), "{error:?}");
     assert!(matches!(error, RegistryError::Transport { .. }), "{error:?}");
     // HTTP to a registry that uses HTTPS: the error says so.
     let error = get(config()).await;
@@ -376,7 +385,7 @@ async fn olareg() {
     let Some(server) = Server::olareg(none) else { return };
     round(&server.host, config()).await;
     let Some(server) = Server::olareg(none) else { return };
-    assert_eq!(attach_for_others(&server, &[]).await.unwrap_or(Attached::ReferrersApi), Attached::ReferrersApi);
+    assert_eq!(attach_for_others(&server, &[]).await.unwrap_or(AttachMethod::ReferrersApi), AttachMethod::ReferrersApi);
 }
 
 #[tokio::test]
@@ -387,8 +396,8 @@ async fn olareg_without_its_referrers_api() {
     // oras treats olareg's 405 as an error, so it needs this option.
     let by_tag = ["--distribution-spec", "v1.1-referrers-tag"];
     assert_eq!(
-        attach_for_others(&server, &by_tag).await.unwrap_or(Attached::TagSchema(tag())),
-        Attached::TagSchema(tag())
+        attach_for_others(&server, &by_tag).await.unwrap_or(AttachMethod::TagSchema(tag())),
+        AttachMethod::TagSchema(tag())
     );
 }
 

@@ -9,7 +9,7 @@ use crate::support::faulty::{Faulty, Nature, Seen, status};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
-use ociseek::progress::Silent;
+use ociseek::progress::SilentProgress;
 use ociseek::store::cache::ZtocCache;
 use serde_json::json;
 
@@ -108,7 +108,7 @@ async fn a_second_opening_asks_for_the_image_and_its_referrers_alone() {
     assert_eq!(asked(&registry, &sandbox, &by_digest, &config).await, again);
 
     // What has another digest is not used.
-    let cache = ZtocCache::open(Some(&sandbox.path("cache")), Arc::new(Silent));
+    let cache = ZtocCache::open(Some(&sandbox.path("cache")), Arc::new(SilentProgress));
     let documents: BTreeSet<Digest> = registry.manifests().values().map(|bytes| Digest::sha256(bytes)).collect();
     for digest in documents.iter().chain([&config]) {
         cache.put_document(digest, OCI_MANIFEST, b"{}");

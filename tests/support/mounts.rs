@@ -199,7 +199,7 @@ impl Drop for Clean<'_> {
 
 /// The visible attributes of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct FileAttributes {
     pub mode: u32,
     pub owner: (u32, u32),
     pub links: u64,
@@ -213,7 +213,7 @@ pub struct Seen {
 }
 
 /// Everything below `root`, by path. `directory_times` includes the times of directories.
-pub fn seen(root: &Path, directory_times: bool) -> BTreeMap<PathBuf, Seen> {
+pub fn seen(root: &Path, directory_times: bool) -> BTreeMap<PathBuf, FileAttributes> {
     let (mut all, mut inodes) = (BTreeMap::new(), BTreeMap::new());
     let mut paths = vec![root.to_owned()];
     let mut next = vec![root.to_owned()];
@@ -241,7 +241,7 @@ pub fn seen(root: &Path, directory_times: bool) -> BTreeMap<PathBuf, Seen> {
         };
         let is_device = kind.is_char_device() || kind.is_block_device();
         let counts = name != Path::new("") && (directory_times || !kind.is_dir());
-        let seen = Seen {
+        let seen = FileAttributes {
             mode: metadata.mode(),
             owner: (metadata.uid(), metadata.gid()),
             links: metadata.nlink(),
@@ -273,8 +273,8 @@ pub fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 /// Compares two trees file by file.
-pub fn assert_same(left: &BTreeMap<PathBuf, Seen>, right: &BTreeMap<PathBuf, Seen>) {
-    let names = |tree: &BTreeMap<PathBuf, Seen>| tree.keys().cloned().collect::<Vec<_>>();
+pub fn assert_same(left: &BTreeMap<PathBuf, FileAttributes>, right: &BTreeMap<PathBuf, FileAttributes>) {
+    let names = |tree: &BTreeMap<PathBuf, FileAttributes>| tree.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(left), names(right));
     for (path, seen) in left {
         assert_eq!(Some(seen), right.get(path), "{}", path.display());

@@ -22,12 +22,12 @@ const STALL: Duration = Duration::from_secs(20);
 pub struct Relay {
     /// `127.0.0.1:PORT`
     pub host: String,
-    pub done: Arc<Done>,
+    pub state: Arc<RelayState>,
 }
 
-/// What it did.
+/// What it has done so far, and whether it still cuts, delays and damages.
 #[derive(Default)]
-pub struct Done {
+pub struct RelayState {
     pub connections: AtomicUsize,
     pub cuts: AtomicUsize,
     pub delays: AtomicUsize,
@@ -42,8 +42,8 @@ pub struct Done {
 impl Relay {
     pub fn start(server: &str, seed: u64) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (host, done) = (listener.local_addr().unwrap().to_string(), Arc::new(Done::default()));
-        let (server, counts) = (server.to_owned(), Arc::clone(&done));
+        let (host, state) = (listener.local_addr().unwrap().to_string(), Arc::new(RelayState::default()));
+        let (server, counts) = (server.to_owned(), Arc::clone(&state));
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let number = counts.connections.fetch_add(1, Ordering::Relaxed) as u64;
@@ -54,40 +54,40 @@ impl Relay {
                 thread::spawn(move || pass(upstream, client, Random::new(seed, 2 * number + 1), &down, true));
             }
         });
-        Relay { host, done }
+        Relay { host, state }
     }
 }
 
 /// Passes on what one side sends, until it ends or the connection is cut.
-fn pass(mut from: TcpStream, mut to: TcpStream, mut random: Random, done: &Done, is_answer: bool) {
+fn pass(mut from: TcpStream, mut to: TcpStream, mut random: Random, state: &RelayState, is_answer: bool) {
     let mut piece = vec![0; PIECE];
     while let Ok(read) = from.read(&mut piece)
         && read > 0
     {
         let mut passed = &mut piece[..read];
-        let is_hit = random.below(HIT) == 0 && !done.is_over.load(Ordering::Relaxed);
+        let is_hit = random.below(HIT) == 0 && !state.is_over.load(Ordering::Relaxed);
         let kind = if is_hit { random.below(16) } else { u64::MAX };
-        let since = done.since.fetch_add(1, Ordering::Relaxed);
+        let since = state.since.fetch_add(1, Ordering::Relaxed);
         let hit = |count: &AtomicUsize| count.fetch_add(1, Ordering::Relaxed);
         match kind {
             0 => {
-                hit(&done.stalls);
+                hit(&state.stalls);
                 thread::sleep(STALL);
                 break;
             }
             1..5 => {
-                hit(&done.cuts);
+                hit(&state.cuts);
                 passed = &mut passed[..read / 2];
             }
             5..8 if is_answer && since > APART => {
                 if let Some(body) = body(passed) {
-                    hit(&done.damages);
-                    done.since.store(0, Ordering::Relaxed);
+                    hit(&state.damages);
+                    state.since.store(0, Ordering::Relaxed);
                     body[random.below(body.len() as u64) as usize] ^= 1 << random.below(8);
                 }
             }
             8..16 => {
-                hit(&done.delays);
+                hit(&state.delays);
                 thread::sleep(Duration::from_millis(random.below(300)));
             }
             _ => {}

@@ -41,7 +41,7 @@ fn ociseek(home: &Path, args: &[&str]) -> Output {
 
 /// All visible attributes of a file, with its content as a hash.
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct FileAttributes {
     /// Type, mode, owner, size (except for directories), device, mtime.
     facts: (u32, u32, u32, u64, u64, i64, i64),
     links: u64,
@@ -50,7 +50,7 @@ struct Seen {
     content: Option<Digest>,
 }
 
-fn seen(path: &Path) -> Seen {
+fn attributes(path: &Path) -> FileAttributes {
     let meta = fs::symlink_metadata(path).unwrap();
     let kind = meta.file_type();
     let device = if kind.is_char_device() || kind.is_block_device() { meta.rdev() } else { 0 };
@@ -60,7 +60,7 @@ fn seen(path: &Path) -> Seen {
         copy(&mut File::open(path).unwrap(), |bytes| hasher.update(bytes));
         hasher.finish()
     });
-    Seen {
+    FileAttributes {
         facts: (meta.mode(), meta.uid(), meta.gid(), size, device, meta.mtime(), meta.mtime_nsec()),
         // The number of links of a directory depends on the file system.
         links: if meta.is_dir() { 0 } else { meta.nlink() },
@@ -97,7 +97,7 @@ fn assert_same(left: &Path, right: &Path) -> usize {
         assert_eq!(ours, theirs, "in {}", directory.display());
         for name in ours {
             let path = directory.join(name);
-            assert_eq!(seen(&left.join(&path)), seen(&right.join(&path)), "{}", path.display());
+            assert_eq!(attributes(&left.join(&path)), attributes(&right.join(&path)), "{}", path.display());
             count += 1;
             if fs::symlink_metadata(left.join(&path)).unwrap().is_dir() {
                 directories.push(path);

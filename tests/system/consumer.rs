@@ -185,7 +185,7 @@ impl Consumer {
             .output()
             .expect("the consumer runs");
         let (said, summary) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
-        let kept = Kept(said.lines().find_map(|line| line.strip_prefix("kept ")).expect("its files").into());
+        let kept = RunFiles(said.lines().find_map(|line| line.strip_prefix("kept ")).expect("its files").into());
         assert!(output.status.success(), "{reference}: {said}{summary}");
         let summary: Value = serde_json::from_str(summary.lines().last().expect("a summary")).expect("a summary");
 
@@ -268,9 +268,9 @@ impl Consumer {
 }
 
 /// The files of a run, which are removed at the end.
-struct Kept(PathBuf);
+struct RunFiles(PathBuf);
 
-impl Drop for Kept {
+impl Drop for RunFiles {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

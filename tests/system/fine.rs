@@ -11,7 +11,7 @@ use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::SpanId;
 use ociseek::ops::open::{OpenOptions, open};
-use ociseek::progress::{Progress, Silent};
+use ociseek::progress::{Progress, SilentProgress};
 use ociseek::rootfs::cache::SpanCache;
 use ociseek::rootfs::fuse::{FuseMount, FuseOptions};
 use ociseek::rootfs::layers::Caches;
@@ -125,7 +125,7 @@ async fn what_is_in_memory_is_read_while_all_workers_are_busy_and_other_reads_wa
     let tar = tar(1, FILES, 200_000);
     push(&registry, &tar);
 
-    let progress: Arc<dyn Progress> = Arc::new(Silent);
+    let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
     let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
     let source = Source::Registry(Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap());
     let ztocs = ZtocCache::open(None, Arc::clone(&progress));

@@ -90,9 +90,9 @@ pub trait Progress: Send + Sync {
 
 /// Ignores all events.
 #[derive(Debug)]
-pub struct Silent;
+pub struct SilentProgress;
 
-impl Progress for Silent {
+impl Progress for SilentProgress {
     fn report(&self, _: ProgressEvent) {}
 }
 

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::cli::shared::json::{Coded, DigestText, Failure, digests, milliseconds};
 use crate::hook::backfill::{ImageOutcome, ImageReport};
-use crate::hook::enabled::{EnabledImage, Enabling};
-use crate::hook::job::{Done, Products};
+use crate::hook::enabled::{EnableOutcome, EnabledImage};
+use crate::hook::job::{JobResult, Products};
 
 /// The result for an image, or for a list of repositories or tags that failed.
 #[derive(Serialize)]
@@ -52,7 +52,7 @@ impl Enabled {
 
     fn of(enabled: &EnabledImage) -> Enabled {
         let replaced = match &enabled.result {
-            Enabling::Written { replaced, .. } => *replaced,
+            EnableOutcome::Written { replaced, .. } => *replaced,
             _ => None,
         };
         Enabled {
@@ -62,7 +62,7 @@ impl Enabled {
             replaced: replaced.map(DigestText::from),
             reason: enabled.reason().map(|(code, text)| Coded { code, text }),
             left: match &enabled.result {
-                Enabling::OutOfTime { left } => *left,
+                EnableOutcome::OutOfTime { left } => *left,
                 _ => 0,
             },
         }
@@ -77,7 +77,7 @@ impl<'a> Line<'a> {
             image: &report.name,
             digest: report.digest.map(DigestText::from),
             reason: match &report.result {
-                Ok(ImageOutcome::Done(Done::Skipped(skipped))) => Some(skipped.code()),
+                Ok(ImageOutcome::Done(JobResult::Skipped(skipped))) => Some(skipped.code()),
                 _ => None,
             },
             error: report.result.as_ref().err().map(|error| Failure::of(error)),

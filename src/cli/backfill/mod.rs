@@ -10,7 +10,7 @@ use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::build::unattended;
 use crate::cli::shared::caches;
 use crate::cli::shared::json::line;
-use crate::cli::shared::progress::OnlyWarnings;
+use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Registries, client_config};
@@ -20,7 +20,7 @@ use crate::hook::backfill::{BackfillState, ImageOutcome, ImageReport, Options, W
 use crate::hook::enabled::EnabledImage;
 #[cfg(feature = "nats")]
 use crate::hook::job::Unit;
-use crate::hook::job::{Done, Products};
+use crate::hook::job::{JobResult, Products};
 #[cfg(feature = "nats")]
 use crate::hook::queue::ConnectionChange;
 #[cfg(feature = "nats")]
@@ -45,7 +45,7 @@ mod tally;
 pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliError> {
     let started = Instant::now();
     // Progress inside images that are processed at the same time is not shown.
-    let progress: Arc<dyn Progress> = Arc::new(OnlyWarnings);
+    let progress: Arc<dyn Progress> = Arc::new(WarningProgress);
     let cores = cores();
     let jobs = args.jobs.map_or(cores, usize::from);
     let places = args.places.iter().map(WalkRoot::registry);
@@ -220,7 +220,7 @@ fn text(code: &str, report: &ImageReport, products: Option<&Products>) -> String
     };
     let mut more: Vec<String> = match &report.result {
         Err(error) => vec![in_one_line(error)],
-        Ok(ImageOutcome::Done(Done::Skipped(skipped))) => vec![safe(&skipped.to_string())],
+        Ok(ImageOutcome::Done(JobResult::Skipped(skipped))) => vec![safe(&skipped.to_string())],
         Ok(ImageOutcome::Pending { enabled: Some(enabled) }) => vec![safe(&enabled.to_string())],
         Ok(_) => products.and_then(|products| products.enabled.as_ref()).map(enabled_text).into_iter().collect(),
     };

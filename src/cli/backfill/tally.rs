@@ -17,10 +17,10 @@ const ENOUGH: (u64, Duration) = (3, Duration::from_secs(2));
 
 pub(super) struct Tally {
     state: Arc<Mutex<State>>,
-    shown: Shown,
+    output: ProgressOutput,
 }
 
-enum Shown {
+enum ProgressOutput {
     Bar { all: MultiProgress, bar: ProgressBar },
     Lines(#[allow(dead_code, reason = "it writes for as long as it is there")] Ticker),
     Nothing,
@@ -54,22 +54,22 @@ impl Tally {
     pub(super) fn new(talk: TalkArgs) -> Tally {
         let state = State { since: Instant::now(), found: 0, is_listed: false, done: 0, bytes: 0 };
         let state = Arc::new(Mutex::new(state));
-        let shown = match talk.progress {
-            _ if talk.quiet => Shown::Nothing,
-            ProgressStyle::None => Shown::Nothing,
+        let output = match talk.progress {
+            _ if talk.quiet => ProgressOutput::Nothing,
+            ProgressStyle::None => ProgressOutput::Nothing,
             ProgressStyle::Auto if std::io::stderr().is_terminal() => {
                 let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
                 // The spaces at the end leave room for the ^C that a terminal echoes.
                 let style = BarStyle::with_template("[{bar:20}] {msg}   ").unwrap_or_else(|_| BarStyle::default_bar());
-                Shown::Bar { all: new_bars(), bar: bar.with_style(style.progress_chars("=> ")) }
+                ProgressOutput::Bar { all: new_bars(), bar: bar.with_style(style.progress_chars("=> ")) }
             }
             ProgressStyle::Auto | ProgressStyle::Plain => {
                 let shared = Arc::clone(&state);
                 let line = move |state: &State| (state.found > 0).then(|| state.line(state.since.elapsed()));
-                Shown::Lines(Ticker::new(move || line(&shared.hold())))
+                ProgressOutput::Lines(Ticker::new(move || line(&shared.hold())))
             }
         };
-        Tally { state, shown }
+        Tally { state, output }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -80,7 +80,7 @@ impl Tally {
         let mut state = self.lock();
         state.found += 1;
         self.draw(&state);
-        if let Shown::Bar { all, bar } = &self.shown
+        if let ProgressOutput::Bar { all, bar } = &self.output
             && state.found == 1
         {
             set_bars(Some(all.clone()));
@@ -103,7 +103,7 @@ impl Tally {
     }
 
     fn draw(&self, state: &State) {
-        if let Shown::Bar { bar, .. } = &self.shown {
+        if let ProgressOutput::Bar { bar, .. } = &self.output {
             bar.set_length(state.found);
             bar.set_position(state.done);
             bar.set_message(state.line(state.since.elapsed()));
@@ -113,7 +113,7 @@ impl Tally {
 
 impl Drop for Tally {
     fn drop(&mut self) {
-        if let Shown::Bar { bar, .. } = &self.shown {
+        if let ProgressOutput::Bar { bar, .. } = &self.output {
             bar.finish_and_clear();
             set_bars(None);
         }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 
-use crate::cli::shared::reading::ReadArgs;
+use crate::cli::shared::read_image::ReadArgs;
 use crate::image::ImageName;
 
 const CAT_LONG_ABOUT: &str = "\

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::reading::{Named, tell_path, tell_stats};
+use crate::cli::shared::read_image::{FoundImage, tell_path, tell_stats};
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
@@ -21,7 +21,8 @@ const PIECE: u64 = 1 << 20;
 /// Writes the files one after the other, and continues after failures.
 pub(super) async fn run(args: CatArgs, talk: TalkArgs) -> Result<(), CliError> {
     let display = Arc::new(Display::new(talk));
-    let opening = async { Named::new(&args.image, &args.read, display.clone()).await?.open(&args.read, false).await };
+    let opening =
+        async { FoundImage::new(&args.image, &args.read, display.clone()).await?.open(&args.read, false).await };
     let rootfs = display.during(&args.image.to_string(), opening).await?;
     let mut stdout = Stdout::new();
     let mut failed = 0;

@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use crate::cli::shared::json::{CoverageJson, DigestText, IndexRef, Manifest, milliseconds};
 use crate::cli::shared::layers::json::Layer;
-use crate::cli::shared::layers::prefetched::Prefetched;
+use crate::cli::shared::layers::prefetch::Prefetched;
 use crate::digest::Digest;
-use crate::ops::convert::{ConvertStatus, Converted, ConvertedImage};
+use crate::ops::convert::{ConvertReport, ConvertStatus, ConvertedImage};
 use crate::ops::versions::EnabledResult;
 
 #[derive(Serialize)]
@@ -110,7 +110,7 @@ fn outcome(outcome: &ConvertStatus) -> (Status, Option<Digest>) {
 }
 
 impl Conversion {
-    pub(crate) fn of(source: String, destination: String, done: &Converted, seconds: f64) -> Conversion {
+    pub(crate) fn of(source: String, destination: String, done: &ConvertReport, seconds: f64) -> Conversion {
         let (status, replaced) = outcome(&done.outcome);
         Conversion {
             source,

@@ -2,16 +2,16 @@
 
 use std::fmt::Write;
 
-use crate::cli::shared::layers::prefetched;
+use crate::cli::shared::layers::prefetch;
 use crate::cli::shared::layers::text::{coverage, heading, layers, members, why_nothing};
 use crate::cli::shared::size::{duration, human};
 use crate::cli::shared::terminal::{Style, safe};
 use crate::image::ImageName;
-use crate::ops::convert::{ConvertStatus, Converted, ConvertedImage};
+use crate::ops::convert::{ConvertReport, ConvertStatus, ConvertedImage};
 use crate::ops::versions::EnabledResult;
 
 /// The report on an image that was converted in `seconds`.
-pub(crate) fn report(source: &str, name: &ImageName, done: &Converted, seconds: f64, style: Style) -> String {
+pub(crate) fn report(source: &str, name: &ImageName, done: &ConvertReport, seconds: f64, style: Style) -> String {
     let mut text = String::new();
     for image in &done.images {
         one(&mut text, source, image, style);
@@ -46,7 +46,7 @@ pub(crate) fn made(source: &str, name: &ImageName, result: &EnabledResult, with_
     text
 }
 
-fn enabled(text: &mut String, name: &ImageName, done: &Converted, style: Style) {
+fn enabled(text: &mut String, name: &ImageName, done: &ConvertReport, style: Style) {
     let shown = safe(&name.to_string());
     let _ = writeln!(text, "{}", style.bold(&shown));
     let _ = writeln!(text, "  {} {}", style.green("image"), style.green(&done.digest.to_string()));
@@ -73,7 +73,7 @@ fn enabled(text: &mut String, name: &ImageName, done: &Converted, style: Style) 
 }
 
 /// The name of the new image for signing tools.
-fn to_sign(name: &ImageName, done: &Converted) -> String {
+fn to_sign(name: &ImageName, done: &ConvertReport) -> String {
     match name {
         ImageName::Registry(r) => format!("{}/{}@{}", r.registry, r.repository, done.digest),
         ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => done.digest.to_string(),
@@ -88,7 +88,7 @@ fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
             let _ = writeln!(text, "  {} {}", style.green("index"), style.green(&index.digest.to_string()));
             let _ = writeln!(text, "  new manifest {}", image.manifest);
             coverage(text, &image.coverage);
-            prefetched::line(text, image.prefetch.as_ref());
+            prefetch::line(text, image.prefetch.as_ref());
         }
         None => {
             let _ = writeln!(text, "  {} {}", style.yellow("no index:"), why_nothing(&image.layers));
@@ -98,7 +98,7 @@ fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
 }
 
 /// The totals of bytes and time.
-fn totals(done: &Converted, seconds: f64) -> String {
+fn totals(done: &ConvertReport, seconds: f64) -> String {
     let part = |what: &str, bytes: u64| if bytes == 0 { String::new() } else { format!(", {what} {}", human(bytes)) };
     let (copied, written) = (part("copied", done.bytes_copied), part("wrote", done.bytes_written));
     format!("read {}{copied}{written}, in {}", human(done.bytes_read), duration(seconds))

@@ -53,7 +53,7 @@ impl Copy {
             digest: report.digest.into(),
             manifests: report.manifests,
             referrers: referrers.collect(),
-            blobs: Blobs { there: blobs.there, mounted: blobs.mounted, streamed: blobs.streamed },
+            blobs: Blobs { there: blobs.present, mounted: blobs.mounted, streamed: blobs.streamed },
             bytes_streamed: blobs.bytes,
             seconds: milliseconds(seconds),
         }

@@ -97,7 +97,7 @@ async fn destination(images: &Images, place: &ListPlace) -> Result<Destination, 
 
 fn text(name: &str, report: &CopyReport, seconds: f64) -> String {
     let blobs = &report.blobs;
-    let all = (blobs.there + blobs.mounted + blobs.streamed) as u64;
+    let all = (blobs.present + blobs.mounted + blobs.streamed) as u64;
     let mut text = format!(
         "{}@{}: {}, {}; {}: {} there, {} mounted, {} copied ({}), in {}\n",
         safe(name),
@@ -105,7 +105,7 @@ fn text(name: &str, report: &CopyReport, seconds: f64) -> String {
         counted(report.manifests as u64, "manifest", "manifests"),
         counted(report.referrers.len() as u64, "referrer", "referrers"),
         counted(all, "blob", "blobs"),
-        blobs.there,
+        blobs.present,
         blobs.mounted,
         blobs.streamed,
         human(blobs.bytes),

@@ -23,16 +23,16 @@ pub(super) mod args;
 pub(super) mod json;
 
 /// An argument: an existing file, or else an image.
-enum Typed {
+enum DiffArgument {
     File(PathBuf),
     Image(ImageName),
 }
 
 pub(super) async fn run(args: DiffArgs, talk: TalkArgs) -> Result<(), CliError> {
-    let (a, b) = (typed(&args.a)?, typed(&args.b)?);
+    let (a, b) = (argument(&args.a)?, argument(&args.b)?);
     let mut stdout = Stdout::new();
     let (text, same) = match (a, b) {
-        (Typed::File(a), Typed::File(b)) => {
+        (DiffArgument::File(a), DiffArgument::File(b)) => {
             let read = move || Ok::<_, CliError>((read_ztoc(&a)?.1, read_ztoc(&b)?.1));
             let (a, b) = tokio::task::spawn_blocking(read).await.map_err(|error| CliError::Start(error.into()))??;
             let changes = ztocs(&a, &b);
@@ -44,7 +44,7 @@ pub(super) async fn run(args: DiffArgs, talk: TalkArgs) -> Result<(), CliError> 
             };
             (text, changes.is_empty())
         }
-        (Typed::Image(a), Typed::Image(b)) => {
+        (DiffArgument::Image(a), DiffArgument::Image(b)) => {
             let display = Arc::new(Display::new(talk));
             let progress: Arc<dyn Progress> = display.clone();
             let images = Images::new(args.registry.clone(), [&a, &b], &progress).await?;
@@ -68,12 +68,12 @@ pub(super) async fn run(args: DiffArgs, talk: TalkArgs) -> Result<(), CliError> 
     if same { Ok(()) } else { Err(CliError::Differs) }
 }
 
-fn typed(text: &str) -> Result<Typed, CliError> {
+fn argument(text: &str) -> Result<DiffArgument, CliError> {
     let path = PathBuf::from(text);
     if path.is_file() {
-        return Ok(Typed::File(path));
+        return Ok(DiffArgument::File(path));
     }
-    text.parse().map(Typed::Image).map_err(|source| CliError::ImageName { typed: text.to_owned(), source })
+    text.parse().map(DiffArgument::Image).map_err(|source| CliError::ImageName { typed: text.to_owned(), source })
 }
 
 fn count(changes: &Changes) -> u64 {

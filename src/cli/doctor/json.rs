@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::next::{next, platform};
+use super::advice::{next, platform};
 use crate::cli::shared::consumer::ConsumerJson;
 use crate::cli::shared::fine::Fine;
 use crate::cli::shared::json::Manifest as ManifestRef;

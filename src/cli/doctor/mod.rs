@@ -14,9 +14,9 @@ use crate::progress::Progress;
 use args::DoctorArgs;
 use text::text;
 
+mod advice;
 pub(super) mod args;
 pub(super) mod json;
-mod next;
 mod text;
 
 pub(super) async fn run(args: DoctorArgs, talk: TalkArgs) -> Result<(), CliError> {

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::next::{next, platform};
+use super::advice::{next, platform};
 use crate::cli::shared::size::human;
 use crate::cli::shared::terminal::{Style, safe};
 use crate::image::consumer::{Defect, Reason, Verdict};
-use crate::ops::doctor::{ByFine, Diagnosis, Finding};
+use crate::ops::doctor::{Diagnosis, Finding, FineUse};
 
 /// Who reads fine indexes.
 const READERS_OF_FINE: &str = "ociseek mount, ociseek bundle";
@@ -43,7 +43,7 @@ pub(super) fn text(name: &str, found: &Diagnosis, style: Style) -> String {
         let _ = writeln!(text, "  {:width$}  {mark}  {what}", consumer.name());
     }
     if let Some(fine) = fine {
-        let ByFine { index, coverage, start_bytes, is_recorded } = fine;
+        let FineUse { index, coverage, start_bytes, is_recorded } = fine;
         let recorded = if is_recorded { ", with its recorded start" } else { "" };
         let _ = writeln!(
             text,

@@ -7,17 +7,17 @@ use crate::cli::shared::json::{
     CoverageJson, DigestText, Failure, IndexRef, Manifest as ManifestRef, digests, milliseconds,
 };
 use crate::cli::shared::layers::json::Layer;
-use crate::cli::shared::layers::prefetched::Prefetched;
+use crate::cli::shared::layers::prefetch::Prefetched;
 use crate::cli::shared::layers::text::shortfall_text;
 use crate::image::Descriptor;
 use crate::image::coverage;
-use crate::ops::convert::Converted;
+use crate::ops::convert::ConvertReport;
 use crate::ops::index::{
-    IndexedFine, IndexedImage, IndexedManifest, LayerReport, ManifestResult, OtherIndex, Refused, RefusedManifest,
+    IndexedFine, IndexedImage, IndexedManifest, LayerReport, ManifestResult, OtherIndex, RefusedImage, RefusedManifest,
     Shortfall,
 };
 use crate::ops::versions::{EnabledResult, VersionsResult};
-use crate::store::blob::Attached;
+use crate::store::blob::AttachMethod;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -205,7 +205,7 @@ impl Image {
             EnabledResult::Converted(converted) => Some(&**converted),
             EnabledResult::NothingToIndex { .. } | EnabledResult::OutOfTime { .. } => None,
         });
-        let sum = |of_index: fn(&IndexedImage) -> u64, of_image: fn(&Converted) -> u64| {
+        let sum = |of_index: fn(&IndexedImage) -> u64, of_image: fn(&ConvertReport) -> u64| {
             index.map_or(0, of_index) + converted.map_or(0, of_image)
         };
         let digest = index.map(|index| index.digest).or(converted.map(|converted| converted.source));
@@ -225,7 +225,7 @@ impl Image {
     }
 
     /// It could be indexed, but falls short of a requirement.
-    pub(crate) fn refused(image: String, refused: &Refused, error: Failure, seconds: f64) -> Image {
+    pub(crate) fn refused(image: String, refused: &RefusedImage, error: Failure, seconds: f64) -> Image {
         Image {
             manifests: refused.manifests.iter().map(Manifest::refused).collect(),
             bytes_read: refused.bytes_read,
@@ -263,9 +263,11 @@ impl IndexOutcome {
             ManifestResult::NotRequested => (Status::NotAsked, None),
         };
         let (attached, tag) = match result {
-            ManifestResult::Attached { how: Attached::ReferrersApi, .. } => (Some(How::ReferrersApi), None),
-            ManifestResult::Attached { how: Attached::TagSchema(tag), .. } => (Some(How::TagSchema), Some(tag.clone())),
-            ManifestResult::Attached { how: Attached::Layout, .. } => (Some(How::Layout), None),
+            ManifestResult::Attached { how: AttachMethod::ReferrersApi, .. } => (Some(How::ReferrersApi), None),
+            ManifestResult::Attached { how: AttachMethod::TagSchema(tag), .. } => {
+                (Some(How::TagSchema), Some(tag.clone()))
+            }
+            ManifestResult::Attached { how: AttachMethod::Layout, .. } => (Some(How::Layout), None),
             _ => (None, None),
         };
         let (replaced, not_deleted) = match result {

@@ -15,7 +15,7 @@ use crate::cli::shared::source::{Images, home};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::image::{ImageName, Reference, Select};
-use crate::ops::index::{Gate, IndexError, IndexOptions, Refused};
+use crate::ops::index::{Gate, IndexError, IndexOptions, RefusedImage};
 use crate::ops::versions::{EnabledReport, MakeRequest, Versions, VersionsResult, make};
 use crate::progress::Progress;
 use crate::store::cache::ZtocCache;
@@ -40,7 +40,7 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
     let images = Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress).await?;
     options.reuse.from = named(&images, &args.reuse.reuse_from, &progress).await;
     let cache = caches::ztocs(&args.cache, &progress).await;
-    let work = Work { options, versions, images, cache, output: args.output, progress };
+    let settings = SharedSettings { options, versions, images, cache, output: args.output, progress };
     let mut stdout = Stdout::new();
     let mut images = Vec::new();
     let mut failed = 0;
@@ -48,7 +48,7 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
         let image = name.to_string();
         let image_started = Instant::now();
         display.begin(&image);
-        let result = work.index(name).await;
+        let result = settings.index(name).await;
         display.end();
         let seconds = image_started.elapsed().as_secs_f64();
         let (made, error) = match result {
@@ -62,14 +62,14 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
             failed += 1;
             report::report_error(Some(&image), error);
         }
-        let enabled = made.as_ref().and_then(|made| made.enabled.as_ref()).map(|e| (work.enabled(name, &e.tag), e));
+        let enabled = made.as_ref().and_then(|made| made.enabled.as_ref()).map(|e| (settings.enabled(name, &e.tag), e));
         if args.format.get() == OutputFormat::Text {
             let mut text = String::new();
             match (&made, error.as_ref().and_then(refused)) {
                 (Some(made), _) if talk.quiet => text = text::digests(made),
                 (Some(made), _) => {
                     if let Some(index) = &made.index {
-                        text = text::report(&image, work.target().as_deref(), index, seconds, stdout.style);
+                        text = text::report(&image, settings.target().as_deref(), index, seconds, stdout.style);
                     }
                     if let Some((name, EnabledReport { result, .. })) = &enabled {
                         let with_layers = made.index.is_none();
@@ -111,7 +111,7 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
 }
 
 /// The refusal, if the index fell short of a gate.
-fn refused(error: &CliError) -> Option<&Refused> {
+fn refused(error: &CliError) -> Option<&RefusedImage> {
     match error {
         CliError::Index(error) => match &**error {
             IndexError::Refused(refused) => Some(refused),
@@ -167,7 +167,7 @@ fn options(args: &IndexArgs, versions: &Versions, started: Instant) -> Result<In
 }
 
 /// The settings that all images share.
-struct Work {
+struct SharedSettings {
     options: IndexOptions,
     versions: Versions,
     images: Images,
@@ -176,7 +176,7 @@ struct Work {
     progress: Arc<dyn Progress>,
 }
 
-impl Work {
+impl SharedSettings {
     async fn index(&self, name: &ImageName) -> Result<VersionsResult, CliError> {
         let from = self.images.open_root(name).await?;
         let destination = self.destination(&from.source).await?;

@@ -2,16 +2,17 @@
 
 use std::fmt::Write;
 
-use crate::cli::shared::layers::prefetched;
+use crate::cli::shared::layers::prefetch;
 use crate::cli::shared::layers::text::{coverage, heading, layers, members, why_nothing};
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::terminal::{Style, safe};
 use crate::image::fine::FineRef;
 use crate::ops::index::{
-    IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, OtherIndex, Refused,
+    IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex,
+    RefusedImage,
 };
 use crate::ops::versions::{EnabledReport, EnabledResult, VersionsResult};
-use crate::store::blob::Attached;
+use crate::store::blob::AttachMethod;
 
 const READERS: &str =
     "read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when given this index digest";
@@ -32,7 +33,7 @@ pub(super) fn report(image: &str, target: Option<&str>, done: &IndexedImage, sec
         if manifest.result.index().is_some() {
             coverage(&mut text, &manifest.coverage);
         }
-        prefetched::line(&mut text, manifest.prefetch.as_ref());
+        prefetch::line(&mut text, manifest.prefetch.as_ref());
         members(&mut text, &manifest.layers, style);
         others(&mut text, manifest, style);
         if let Some(made) = &manifest.fine {
@@ -44,7 +45,7 @@ pub(super) fn report(image: &str, target: Option<&str>, done: &IndexedImage, sec
 }
 
 /// The report on an image that falls short of the gate.
-pub(super) fn refused(image: &str, refused: &Refused, style: Style) -> String {
+pub(super) fn refused(image: &str, refused: &RefusedImage, style: Style) -> String {
     let mut text = String::new();
     for manifest in &refused.manifests {
         heading(&mut text, image, manifest.platform.as_deref(), &manifest.manifest.digest, style);
@@ -78,7 +79,7 @@ fn soci<'a>(
     text: &mut String,
     target: Option<&str>,
     manifest: &'a IndexedManifest,
-    attached: &mut Option<&'a Attached>,
+    attached: &mut Option<&'a AttachMethod>,
     style: Style,
 ) {
     let is_new = result(text, "index", target, &manifest.result, attached, style);
@@ -103,7 +104,7 @@ fn fine<'a>(
     text: &mut String,
     target: Option<&str>,
     made: &'a IndexedFine,
-    attached: &mut Option<&'a Attached>,
+    attached: &mut Option<&'a AttachMethod>,
     style: Style,
 ) {
     result(text, "fine index", target, &made.result, attached, style);
@@ -124,7 +125,7 @@ fn result<'a>(
     word: &str,
     target: Option<&str>,
     result: &'a ManifestResult,
-    attached: &mut Option<&'a Attached>,
+    attached: &mut Option<&'a AttachMethod>,
     style: Style,
 ) -> bool {
     let line = |text: &mut String, colour: &str, rest: &str| {
@@ -137,12 +138,12 @@ fn result<'a>(
             let is_same = before.is_some_and(|before| std::mem::discriminant(before) == std::mem::discriminant(how));
             let told = match (how, target) {
                 _ if is_same => "attached in the same way".to_owned(),
-                (Attached::ReferrersApi, _) => "attached through the registry's referrers API".to_owned(),
-                (Attached::TagSchema(tag), _) => {
+                (AttachMethod::ReferrersApi, _) => "attached through the registry's referrers API".to_owned(),
+                (AttachMethod::TagSchema(tag), _) => {
                     format!("attached through the tag schema, as tag {tag} (this registry has no referrers API)")
                 }
-                (Attached::Layout, Some(target)) => format!("written as a referrer into {}", safe(target)),
-                (Attached::Layout, None) => "written as a referrer into the image's layout".to_owned(),
+                (AttachMethod::Layout, Some(target)) => format!("written as a referrer into {}", safe(target)),
+                (AttachMethod::Layout, None) => "written as a referrer into the image's layout".to_owned(),
             };
             let _ = writeln!(text, "  {told}");
             for digest in replaced {
@@ -180,7 +181,7 @@ fn result<'a>(
 pub(super) fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
     let (layers, bytes) = manifest.left().fold((0, 0), |(layers, bytes), layer| (layers + 1, bytes + layer.size));
     let is_stuck =
-        |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true }));
+        |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true }));
     let next = match manifest.layers.iter().any(is_stuck) {
         true => "use a longer --timeout: no layer was done in time, and another run may get no further",
         false => "run it again to continue",

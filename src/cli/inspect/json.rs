@@ -2,16 +2,16 @@
 
 use serde::Serialize;
 
-use super::covered::{covered, ztoc_bytes};
+use super::coverage::{covered, ztoc_bytes};
 use crate::cli::shared::consumer::ConsumerJson;
 use crate::cli::shared::fine::Fine;
 use crate::cli::shared::json::{Coded, CoverageJson, DigestText, Failure, Manifest as ManifestRef};
-use crate::cli::shared::layers::prefetched::{Spans, ranges};
+use crate::cli::shared::layers::prefetch::{Spans, ranges};
 use crate::image::Descriptor;
 use crate::image::prefetch::count;
 use crate::image::soci::{PREFETCH, ZtocRef, prefetch_layer};
-use crate::ops::discover::{Discovered, FoundIndexRef};
-use crate::ops::inspect::{Inspected, InspectedLayer, InspectedList};
+use crate::ops::discover::{DiscoveredImage, FoundIndexRef};
+use crate::ops::inspect::{InspectedImage, InspectedLayer, InspectedList};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -145,13 +145,13 @@ struct Prefetch {
 }
 
 impl Inspection {
-    pub(crate) fn of(image: &str, inspected: &[Inspected]) -> Inspection {
+    pub(crate) fn of(image: &str, inspected: &[InspectedImage]) -> Inspection {
         Inspection { image: image.to_owned(), manifests: inspected.iter().map(Manifest::of).collect() }
     }
 }
 
 impl Manifest {
-    fn of(inspected: &Inspected) -> Manifest {
+    fn of(inspected: &InspectedImage) -> Manifest {
         let image = &inspected.image;
         let indexes = image.indexes.iter().enumerate();
         let layers = image.layers.iter().zip(&inspected.layers);
@@ -198,7 +198,7 @@ impl Index {
 }
 
 impl Layer {
-    fn of(descriptor: &Descriptor, found: &InspectedLayer, image: &Discovered) -> Layer {
+    fn of(descriptor: &Descriptor, found: &InspectedLayer, image: &DiscoveredImage) -> Layer {
         let ztoc = found.ztoc.as_ref().map(|(reference, facts)| {
             let read = facts.as_ref().ok();
             Ztoc {

@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use args::InspectArgs;
 
 pub(super) mod args;
-mod covered;
+mod coverage;
 pub(super) mod json;
 mod text;
 

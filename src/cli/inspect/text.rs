@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::covered::{covered, ztoc_bytes};
-use crate::cli::shared::layers::prefetched;
+use super::coverage::{covered, ztoc_bytes};
+use crate::cli::shared::layers::prefetch;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Style, safe};
 use crate::image::LayerKind;
 use crate::image::consumer::{Consumer, Verdict};
 use crate::image::soci::Version;
-use crate::ops::discover::{Discovered, FineSummary, FoundIndexRef, Via};
-use crate::ops::inspect::{Inspected, InspectedList};
+use crate::ops::discover::{DiscoveredImage, DiscoveryMethod, FineSummary, FoundIndexRef};
+use crate::ops::inspect::{InspectedImage, InspectedList};
 
-pub(super) fn text(name: &str, inspected: &Inspected, style: Style) -> String {
+pub(super) fn text(name: &str, inspected: &InspectedImage, style: Style) -> String {
     let image = &inspected.image;
     let mut text = String::new();
     let platform = image.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string);
@@ -51,7 +51,7 @@ pub(super) fn text(name: &str, inspected: &Inspected, style: Style) -> String {
 }
 
 /// An index with its faults.
-fn index(text: &mut String, image: &Discovered, found: &FoundIndexRef, is_chosen: bool, style: Style) {
+fn index(text: &mut String, image: &DiscoveredImage, found: &FoundIndexRef, is_chosen: bool, style: Style) {
     let digest = found.digest.to_string();
     let digest = if is_chosen { style.green(&digest) } else { digest };
     let _ = writeln!(text, "  index {digest}");
@@ -84,7 +84,7 @@ fn maker(tool: Option<&str>) -> String {
 }
 
 /// A fine index with its fault, if any.
-fn fine(text: &mut String, image: &Discovered, found: &FineSummary, style: Style) {
+fn fine(text: &mut String, image: &DiscoveredImage, found: &FineSummary, style: Style) {
     let digest = found.digest.to_string();
     let digest = if found.chosen { style.green(&digest) } else { digest };
     let _ = writeln!(text, "  fine index {digest}");
@@ -109,18 +109,18 @@ fn fine(text: &mut String, image: &Discovered, found: &FineSummary, style: Style
     }
 }
 
-fn via(via: Via) -> &'static str {
+fn via(via: DiscoveryMethod) -> &'static str {
     match via {
-        Via::Annotation => "named by the image manifest",
-        Via::Api => "listed by the referrers API",
-        Via::TagSchema => "listed by the tag schema",
-        Via::Layout => "listed in the layout",
-        Via::Requested => "asked for",
+        DiscoveryMethod::Annotation => "named by the image manifest",
+        DiscoveryMethod::Api => "listed by the referrers API",
+        DiscoveryMethod::TagSchema => "listed by the tag schema",
+        DiscoveryMethod::Layout => "listed in the layout",
+        DiscoveryMethod::Requested => "asked for",
     }
 }
 
 /// A line for each layer, in columns.
-pub(super) fn layers(text: &mut String, inspected: &Inspected, style: Style) {
+pub(super) fn layers(text: &mut String, inspected: &InspectedImage, style: Style) {
     let mut rows = vec![["LAYER", "SIZE", "SPANS", "FILES", "PLAIN", "ZTOC", ""].map(str::to_owned)];
     for (layer, ztoc) in inspected.image.layers.iter().zip(&inspected.layers) {
         let (digest, size) = (layer.digest.short(), human(layer.size));
@@ -155,7 +155,7 @@ pub(super) fn layers(text: &mut String, inspected: &Inspected, style: Style) {
     }
 }
 
-fn coverage(text: &mut String, inspected: &Inspected) {
+fn coverage(text: &mut String, inspected: &InspectedImage) {
     let covered = covered(&inspected.image);
     let _ = writeln!(
         text,
@@ -170,7 +170,7 @@ fn coverage(text: &mut String, inspected: &Inspected) {
 }
 
 /// The prefetch lists of the index, if it has any.
-fn prefetch(text: &mut String, inspected: &Inspected, style: Style) {
+fn prefetch(text: &mut String, inspected: &InspectedImage, style: Style) {
     let mut seen = BTreeSet::new();
     let layers = inspected.image.layers.iter().zip(&inspected.layers);
     let once = layers.filter(|(layer, _)| seen.insert(layer.digest));
@@ -183,7 +183,7 @@ fn prefetch(text: &mut String, inspected: &Inspected, style: Style) {
     }
     let mut usable = lists.iter().filter_map(|list| list.spans.as_ref().ok()).peekable();
     if usable.peek().is_some() {
-        let line = prefetched::summary(usable.map(|(spans, bytes)| (&spans[..], *bytes)));
+        let line = prefetch::summary(usable.map(|(spans, bytes)| (&spans[..], *bytes)));
         let _ = writeln!(text, "  {line}");
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Opened;
+use super::OpenedImage;
 use crate::cli::shared::json::{DigestText, IndexRef, Manifest};
 use crate::rootfs::content::{ContentStats, StartStats};
 use crate::rootfs::layers::LayerAccess;
@@ -143,7 +143,7 @@ pub(crate) struct Ready {
 }
 
 impl Figures {
-    pub(crate) fn of(opened: &Opened) -> Figures {
+    pub(crate) fn of(opened: &OpenedImage) -> Figures {
         let image = &opened.image;
         let layers = image.layers.iter().map(|layer| Layer {
             digest: layer.descriptor.digest.into(),

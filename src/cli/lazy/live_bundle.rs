@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
 
-use super::Opened;
+use super::OpenedImage;
 use super::error::LazyError;
 use crate::cli::shared::report::CliError;
 use crate::ops::bundle::{ACCOUNTS, Bundle, BundleError, RunOptions, plan};
@@ -19,7 +19,7 @@ pub(crate) struct LiveBundle {
 
 /// Mounts the image and the overlay, and writes config.json.
 pub(crate) async fn make(
-    opened: &Opened,
+    opened: &OpenedImage,
     bundle: Bundle,
     run: &RunOptions,
     record: Option<Record>,
@@ -49,7 +49,7 @@ pub(crate) async fn make(
 }
 
 impl LiveBundle {
-    pub(crate) async fn take_down(self, opened: &Opened) -> Result<(), CliError> {
+    pub(crate) async fn take_down(self, opened: &OpenedImage) -> Result<(), CliError> {
         let LiveBundle { bundle, live } = self;
         let dir = bundle.dir().display().to_string();
         let user = blocking(move || bundle.remove()).await?;

@@ -34,7 +34,7 @@ pub(super) mod json;
 pub(super) mod live_bundle;
 
 /// An opened image with the settings for its output.
-pub(super) struct Opened {
+pub(super) struct OpenedImage {
     pub image: RootFs,
     pub name: String,
     pub progress: Arc<dyn Progress>,
@@ -49,7 +49,7 @@ pub(super) async fn open_image(
     layer: Option<usize>,
     args: LazyArgs,
     talk: TalkArgs,
-) -> Result<Opened, CliError> {
+) -> Result<OpenedImage, CliError> {
     let started = Instant::now();
     // Detects that the file cannot be written before anything is fetched.
     let stats = args.stats.map(|path| create(&path).map(|file| (path, file))).transpose()?;
@@ -72,7 +72,7 @@ pub(super) async fn open_image(
         Ok::<_, CliError>(open(&source, &root, &options, &caches, &progress).await?)
     };
     let image = display.during(&name, opening).await?;
-    Ok(Opened { image, name, progress, started, stats, quiet: talk.quiet })
+    Ok(OpenedImage { image, name, progress, started, stats, quiet: talk.quiet })
 }
 
 /// Creates a file, or truncates an existing one.
@@ -80,7 +80,7 @@ pub(super) fn create(path: &Path) -> Result<File, CliError> {
     File::create(path).map_err(|source| CliError::Write { path: path.to_owned(), source })
 }
 
-impl Opened {
+impl OpenedImage {
     /// Reports that the image is mounted. `what` tells where, and how to unmount it.
     pub(super) fn tell_ready(&self, what: &str) {
         if self.quiet {
@@ -94,7 +94,7 @@ impl Opened {
         complain(&safe(&text));
     }
 
-    /// Like [`tell_ready`](Opened::tell_ready), as JSON on standard output.
+    /// Like [`tell_ready`](OpenedImage::tell_ready), as JSON on standard output.
     pub(super) fn print_ready(&self, dir: &Path) -> Result<(), CliError> {
         let ready = Ready {
             dir: dir.display().to_string(),

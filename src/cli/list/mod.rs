@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::place::ListPlace;
-use crate::cli::shared::progress::OnlyWarnings;
+use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::size::human;
 use crate::cli::shared::source::Images;
@@ -26,7 +26,7 @@ pub(super) mod args;
 pub(super) mod json;
 
 pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
-    let progress: Arc<dyn Progress> = Arc::new(OnlyWarnings);
+    let progress: Arc<dyn Progress> = Arc::new(WarningProgress);
     let images = Images::at(args.registry, args.place.registry().into_iter(), &progress).await?;
     let (source, places) = places(&images, &args.place).await?;
     let table = Table::new(&places);

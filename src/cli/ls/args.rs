@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Arg, ArgAction, Args};
 
 use crate::cli::shared::args::FormatArgs;
-use crate::cli::shared::reading::ReadArgs;
+use crate::cli::shared::read_image::ReadArgs;
 use crate::image::ImageName;
 
 const LS_LONG_ABOUT: &str = "\

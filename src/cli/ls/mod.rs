@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::quote::quoted;
-use crate::cli::shared::reading::{Named, tell_stats};
+use crate::cli::shared::read_image::{FoundImage, tell_stats};
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
@@ -27,7 +27,7 @@ mod text;
 
 pub(super) async fn run(args: LsArgs, talk: TalkArgs) -> Result<(), CliError> {
     let (display, image) = (Arc::new(Display::new(talk)), args.image.to_string());
-    let named = async || Named::new(&args.image, &args.read, display.clone()).await;
+    let find = async || FoundImage::new(&args.image, &args.read, display.clone()).await;
     let mut stdout = Stdout::new();
     let names = if io::stdout().is_terminal() { NameStyle::Quoted } else { NameStyle::Raw };
     let detail = match (args.long, args.human) {
@@ -37,7 +37,7 @@ pub(super) async fn run(args: LsArgs, talk: TalkArgs) -> Result<(), CliError> {
     };
     let path = args.path.as_bytes();
     if let Some(number) = args.layer {
-        let opening = async { open_one(&named().await?, &args, number).await };
+        let opening = async { open_one(&find().await?, &args, number).await };
         let (layer, open) = display.during(&image, opening).await?;
         let entries = entries(&open.map().files, path);
         if entries.is_empty() && !is_root(path) {
@@ -50,7 +50,7 @@ pub(super) async fn run(args: LsArgs, talk: TalkArgs) -> Result<(), CliError> {
         };
         return written.map_err(CliError::Stdout);
     }
-    let opening = async { named().await?.open(&args.read, false).await };
+    let opening = async { find().await?.open(&args.read, false).await };
     let rootfs = display.during(&image, opening).await?;
     let listing = Listing::of(&rootfs, path, &args)?;
     let out = BufWriter::with_capacity(64 << 10, &mut stdout);
@@ -66,8 +66,8 @@ pub(super) async fn run(args: LsArgs, talk: TalkArgs) -> Result<(), CliError> {
 }
 
 /// Opens a single layer, which need not be a complete file system.
-async fn open_one(named: &Named, args: &LsArgs, number: usize) -> Result<(Descriptor, OpenLayer), CliError> {
-    let Named { source, root, caches, progress } = named;
+async fn open_one(image: &FoundImage, args: &LsArgs, number: usize) -> Result<(Descriptor, OpenLayer), CliError> {
+    let FoundImage { source, root, caches, progress } = image;
     let read = &args.read;
     let (platform, index) = (read.view.platform.platform.as_ref(), read.view.index.as_ref());
     let source = &source.with_documents_in(&caches.ztocs);

@@ -68,7 +68,7 @@ pub(super) async fn run(
     ended.and(written).map_err(|error| if format.is_json() { lazy::too_late(&error) } else { error })
 }
 
-async fn stop(opened: &lazy::Opened, live: LiveMount) -> Result<(), CliError> {
+async fn stop(opened: &lazy::OpenedImage, live: LiveMount) -> Result<(), CliError> {
     let point = live.mount.point().display().to_string();
     if live.unmount().await.map_err(LazyError::from)? {
         opened.warn(&format!("{point} was in use when it was unmounted: open files can no longer be read"));

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::shared::json::{DigestText, Failure, Kind};
-use crate::ops::prune::{self, Pruned, WasteReason};
+use crate::ops::prune::{self, PruneReport, WasteReason};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -63,14 +63,14 @@ struct Unseen {
 }
 
 impl Pruning {
-    pub(crate) fn of(name: &str, pruned: &Pruned, delete: bool) -> Pruning {
-        let unseen = pruned.unseen.iter();
+    pub(crate) fn of(name: &str, pruned: &PruneReport, delete: bool) -> Pruning {
+        let unexamined = pruned.unexamined.iter();
         Pruning {
             repository: name.to_owned(),
             dry_run: !delete,
             images: pruned.images,
             waste: pruned.waste.iter().map(Waste::of).collect(),
-            not_looked_at: unseen.map(|u| Unseen { tag: u.name.clone(), error: Failure::of(&u.error) }).collect(),
+            not_looked_at: unexamined.map(|u| Unseen { tag: u.name.clone(), error: Failure::of(&u.error) }).collect(),
         }
     }
 }

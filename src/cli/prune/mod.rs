@@ -7,13 +7,13 @@ use self::json::Pruning;
 use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::place::ListPlace;
-use crate::cli::shared::progress::OnlyWarnings;
+use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::size::counted;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::ops::discover::IndexKind;
-use crate::ops::prune::{PruneOptions, Pruned, Waste, WasteReason, prune};
+use crate::ops::prune::{PruneOptions, PruneReport, Waste, WasteReason, prune};
 use crate::progress::Progress;
 use crate::store::StoreError;
 use args::PruneArgs;
@@ -25,7 +25,7 @@ pub(super) async fn run(args: PruneArgs) -> Result<(), CliError> {
     let ListPlace::Repository { registry, repository } = &args.repository else {
         return Err(CliError::Usage("expected a repository in a registry, without a tag"));
     };
-    let progress: Arc<dyn Progress> = Arc::new(OnlyWarnings);
+    let progress: Arc<dyn Progress> = Arc::new(WarningProgress);
     let images = Images::at(args.registry, std::iter::once(registry.as_str()), &progress).await?;
     let repository = images.repository_at(registry, repository)?;
     let options = PruneOptions { delete: args.delete, all: args.all, jobs: usize::from(args.image_jobs.jobs) };
@@ -37,17 +37,17 @@ pub(super) async fn run(args: PruneArgs) -> Result<(), CliError> {
         OutputFormat::Text => text(&name, &pruned, args.delete, stdout.style),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
-    let (all, unseen) = (pruned.waste.len() + pruned.unseen.len(), pruned.unseen.len());
+    let (all, unexamined) = (pruned.waste.len() + pruned.unexamined.len(), pruned.unexamined.len());
     let mut failed: Vec<StoreError> =
         pruned.waste.into_iter().filter_map(|waste| waste.removed.and_then(Result::err)).collect();
     match failed.len() {
-        0 if unseen == 0 => Ok(()),
-        0 => Err(CliError::Listed { failed: unseen, all: pruned.images + unseen }),
+        0 if unexamined == 0 => Ok(()),
+        0 => Err(CliError::Listed { failed: unexamined, all: pruned.images + unexamined }),
         count => Err(CliError::NotRemoved { failed: count, all, source: failed.swap_remove(0) }),
     }
 }
 
-fn text(name: &str, pruned: &Pruned, delete: bool, style: Style) -> String {
+fn text(name: &str, pruned: &PruneReport, delete: bool, style: Style) -> String {
     let mut text = String::new();
     for Waste { subject, digest, kind, tool, why, removed } in &pruned.waste {
         let tool = tool.as_ref().map(|tool| format!(" by {:?}", safe(tool))).unwrap_or_default();
@@ -68,13 +68,13 @@ fn text(name: &str, pruned: &Pruned, delete: bool, style: Style) -> String {
         };
         let _ = writeln!(text, "{done}: {what} {digest}{tool} of {}: {why}", subject.short());
     }
-    for unseen in &pruned.unseen {
+    for unexamined in &pruned.unexamined {
         let _ = writeln!(
             text,
             "{}: {}: {}",
             style.yellow("not looked at"),
-            safe(&unseen.name),
-            safe(&in_one_line(&unseen.error))
+            safe(&unexamined.name),
+            safe(&in_one_line(&unexamined.error))
         );
     }
     let images = counted(pruned.images as u64, "image manifest", "image manifests");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::cli::shared::reading::ReadArgs;
+use crate::cli::shared::read_image::ReadArgs;
 use crate::image::ImageName;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -259,7 +259,7 @@ pub(crate) fn text(image: &str, report: &facts::Report) -> io::Result<String> {
 }
 
 impl Shadowed {
-    fn of(shadowed: facts::Shadowed) -> Shadowed {
+    fn of(shadowed: facts::ShadowedFiles) -> Shadowed {
         Shadowed { files: shadowed.files, bytes: shadowed.bytes }
     }
 }

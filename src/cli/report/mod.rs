@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::task::spawn_blocking;
 
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::reading::{Named, tell_stats};
+use crate::cli::shared::read_image::{FoundImage, tell_stats};
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
@@ -26,13 +26,13 @@ pub(super) async fn run(args: ReportArgs, talk: TalkArgs) -> Result<(), CliError
     let reads = profile(&args)?;
     let display = Arc::new(Display::new(talk));
     let opening = async {
-        let named = Named::new(&args.image, &args.read, display.clone()).await?;
-        let image = named.open(&args.read, true).await?;
+        let found = FoundImage::new(&args.image, &args.read, display.clone()).await?;
+        let image = found.open(&args.read, true).await?;
         let documents = FineDocuments::of(&image).await;
-        Ok::<_, CliError>((named, image, documents))
+        Ok::<_, CliError>((found, image, documents))
     };
-    let (named, image, documents) = display.during(&args.image.to_string(), opening).await?;
-    let budget = named.source.budget().clone();
+    let (found, image, documents) = display.during(&args.image.to_string(), opening).await?;
+    let budget = found.source.budget().clone();
     let facts = spawn_blocking(move || (Report::of(&image, &documents, reads.as_deref(), &budget), image)).await;
     let (facts, image) = facts.map_err(|error| CliError::Start(error.into()))?;
     let (facts, name) = (facts?, args.image.to_string());

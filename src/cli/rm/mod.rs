@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::json::text as text_of;
-use crate::cli::shared::progress::OnlyWarnings;
+use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::{CliError, in_one_line};
 use crate::cli::shared::source::{Images, home};
 use crate::cli::shared::terminal::{Stdout, Style, safe};
@@ -19,7 +19,7 @@ pub(super) mod args;
 pub(super) mod json;
 
 pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
-    let progress: Arc<dyn Progress> = Arc::new(OnlyWarnings);
+    let progress: Arc<dyn Progress> = Arc::new(WarningProgress);
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = images.open(&args.image).await?;
     let store = home(&source).ok_or(CliError::Usage("archives are read-only: cannot remove anything from one"))?;

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::json::{Coded, CoverageJson, IndexRef};
 use crate::image::consumer::{self, Verdict};
 use crate::ops::discover::FoundIndexRef;
-use crate::ops::inspect::Inspected;
+use crate::ops::inspect::InspectedImage;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Consumer"))]
@@ -29,7 +29,7 @@ pub(crate) struct ConsumerJson {
 }
 
 impl ConsumerJson {
-    pub(crate) fn each(inspected: &Inspected) -> Vec<ConsumerJson> {
+    pub(crate) fn each(inspected: &InspectedImage) -> Vec<ConsumerJson> {
         let indexes = &inspected.image.indexes;
         inspected.verdicts().iter().map(|(consumer, verdict)| ConsumerJson::of(consumer, verdict, indexes)).collect()
     }

@@ -13,7 +13,7 @@ use crate::ops::diff::DiffError;
 use crate::ops::discover::{DiscoverError, Unusable};
 use crate::ops::doctor::DoctorError;
 use crate::ops::extract::ExtractError;
-use crate::ops::index::{IndexError, Refused, RefusedManifest};
+use crate::ops::index::{IndexError, RefusedImage, RefusedManifest};
 use crate::ops::inspect::ZtocFailure;
 use crate::ops::open::OpenImageError;
 use crate::ops::prune::PruneError;
@@ -149,7 +149,7 @@ pub(crate) fn convert_hint(error: &ConvertError) -> Option<String> {
 }
 
 /// An existing index is checked as it is.
-fn refused_hint(refused: &Refused) -> Option<String> {
+fn refused_hint(refused: &RefusedImage) -> Option<String> {
     let stays = |m: &RefusedManifest| m.stays.is_some() && !m.shortfalls.is_empty();
     refused.manifests.iter().any(stays).then(|| "--existing replace rebuilds the existing index".into())
 }

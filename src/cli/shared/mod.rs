@@ -19,7 +19,7 @@ pub(super) mod policy;
 pub(super) mod prefetch;
 pub(super) mod progress;
 pub(super) mod quote;
-pub(super) mod reading;
+pub(super) mod read_image;
 pub(super) mod registry_hint;
 pub(super) mod report;
 pub(super) mod reuse;

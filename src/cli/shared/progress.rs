@@ -104,9 +104,9 @@ impl Progress for Display {
 }
 
 /// Shows only warnings.
-pub(crate) struct OnlyWarnings;
+pub(crate) struct WarningProgress;
 
-impl Progress for OnlyWarnings {
+impl Progress for WarningProgress {
     fn report(&self, event: ProgressEvent) {
         if let ProgressEvent::Warning(text) = event {
             warn(&text);

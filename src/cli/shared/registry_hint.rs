@@ -1,7 +1,7 @@
 //! Hints for failures of registries.
 
 use crate::image::ecr;
-use crate::store::registry::{CredentialOrigin, HelperError, RegistryError, Untrusted};
+use crate::store::registry::{CertificateFault, CredentialOrigin, HelperError, RegistryError};
 
 pub(crate) fn registry_hint(error: &RegistryError) -> Option<String> {
     match error {
@@ -121,29 +121,29 @@ fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
     None
 }
 
-fn certificate_hint(why: Untrusted, host: &str) -> String {
+fn certificate_hint(why: CertificateFault, host: &str) -> String {
     const SKIP: &str = "--insecure-skip-tls-verify skips the check";
     match why {
-        Untrusted::Issuer { given: false } => format!(
+        CertificateFault::Issuer { given: false } => format!(
             "to trust the private certificate authority of {host}, use --ca-file FILE, or store it as \
              /etc/docker/certs.d/{host}/ca.crt"
         ),
-        Untrusted::Issuer { given: true } => format!(
+        CertificateFault::Issuer { given: true } => format!(
             "no certificate in --ca-file or certs.d/{host} signed it; openssl s_client -showcerts -connect {} shows \
              which one did",
             with_port(host)
         ),
-        Untrusted::Authority => {
+        CertificateFault::Authority => {
             format!("pass this certificate as --ca-file FILE, or store it as /etc/docker/certs.d/{host}/ca.crt")
         }
-        Untrusted::Expired => {
+        CertificateFault::Expired => {
             format!("the certificate of {host} must be renewed, or this machine's clock is wrong; {SKIP}")
         }
-        Untrusted::NotYetValid => format!("check this machine's clock; {SKIP}"),
-        Untrusted::Name => {
+        CertificateFault::NotYetValid => format!("check this machine's clock; {SKIP}"),
+        CertificateFault::Name => {
             format!("use a registry name that the certificate covers, or have one issued for {host}; {SKIP}")
         }
-        Untrusted::Other => format!("the registry needs another certificate; {SKIP}"),
+        CertificateFault::Other => format!("the registry needs another certificate; {SKIP}"),
     }
 }
 

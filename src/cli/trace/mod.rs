@@ -15,7 +15,7 @@ use self::json::{Needed, Read, Trace};
 use crate::cli::lazy::error::LazyError;
 use crate::cli::lazy::json::Figures;
 use crate::cli::lazy::live_bundle::{blocking, make};
-use crate::cli::lazy::{self, Opened};
+use crate::cli::lazy::{self, OpenedImage};
 use crate::cli::run::until;
 use crate::cli::shared::json::{milliseconds, text as text_of};
 use crate::cli::shared::report::{CliError, FAILED};
@@ -119,7 +119,7 @@ fn code(status: ExitStatus) -> u8 {
 }
 
 impl Needed {
-    fn of(opened: &Opened, touches: &[Touch]) -> Needed {
+    fn of(opened: &OpenedImage, touches: &[Touch]) -> Needed {
         let files: BTreeSet<&[u8]> = touches.iter().map(|touch| &touch.path.0[..]).collect();
         let spans: BTreeSet<_> =
             touches.iter().flat_map(|touch| touch.spans.iter().map(|span| (touch.layer, SpanId(*span)))).collect();
@@ -138,7 +138,7 @@ impl Needed {
         needed
     }
 
-    fn summary(&self, opened: &Opened, run: &Run) -> String {
+    fn summary(&self, opened: &OpenedImage, run: &Run) -> String {
         let stats = opened.image.content.stats();
         let share = self.bytes.saturating_mul(100).checked_div(stats.image_bytes).unwrap_or(0);
         format!(
@@ -155,7 +155,7 @@ impl Needed {
     }
 }
 
-fn document(opened: &Opened, run: &Run, needed: Needed) -> Result<Vec<u8>, CliError> {
+fn document(opened: &OpenedImage, run: &Run, needed: Needed) -> Result<Vec<u8>, CliError> {
     let trace = Trace {
         figures: Figures::of(opened),
         status: code(run.status),
@@ -172,7 +172,7 @@ fn lines(touches: &[Touch]) -> Result<Vec<u8>, CliError> {
     Ok(text)
 }
 
-fn text(opened: &Opened, run: &Run) -> String {
+fn text(opened: &OpenedImage, run: &Run) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", safe(&opened.name));
     let _ = writeln!(text, "{:>10}  {:>10}  {:12}  {:12}  file", "ms", "bytes", "layer", "spans");

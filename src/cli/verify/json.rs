@@ -6,7 +6,8 @@ use crate::cli::shared::difference::Status;
 use crate::cli::shared::json::{DigestText, Manifest as ManifestRef};
 use crate::ops::verify::policy::Ruling;
 use crate::ops::verify::{
-    Depth, Problem, Proven, Verified, VerifiedDocument, VerifiedFine, VerifiedIndex, VerifiedLayer, VerifiedManifest,
+    ComparedCounts, Depth, Problem, VerifiedDocument, VerifiedFine, VerifiedImage, VerifiedIndex, VerifiedLayer,
+    VerifiedManifest,
 };
 
 #[derive(Serialize)]
@@ -172,7 +173,7 @@ struct Document {
 }
 
 impl Verification {
-    pub(crate) fn of(image: &str, verified: &Verified, depth: Depth) -> Verification {
+    pub(crate) fn of(image: &str, verified: &VerifiedImage, depth: Depth) -> Verification {
         let seed = match depth {
             Depth::Full => None,
             Depth::Quick { seed, .. } => Some(seed),
@@ -234,19 +235,19 @@ impl Layer {
             digest: verified.layer.into(),
             ztoc: Ztoc { digest: verified.ztoc.into() },
             tool: verified.tool.as_deref().map(|tool| String::from_utf8_lossy(tool).into_owned()),
-            compared: Compared::of(&verified.proven, &verified.differences),
+            compared: Compared::of(&verified.compared, &verified.differences),
         }
     }
 }
 
 impl Compared {
-    fn of(proven: &Proven, differences: &[Problem]) -> Compared {
+    fn of(compared: &ComparedCounts, differences: &[Problem]) -> Compared {
         Compared {
-            spans: proven.spans,
-            of_spans: proven.of_spans,
-            spans_too_large: proven.too_large,
-            entries: proven.entries,
-            bytes: proven.bytes,
+            spans: compared.spans,
+            of_spans: compared.of_spans,
+            spans_too_large: compared.too_large,
+            entries: compared.entries,
+            bytes: compared.bytes,
             differences: findings(differences),
         }
     }
@@ -268,7 +269,7 @@ impl FineLayer {
         FineLayer {
             digest: verified.layer.into(),
             document: Document { digest: verified.document.into() },
-            compared: Compared::of(&verified.proven, &verified.differences),
+            compared: Compared::of(&verified.compared, &verified.differences),
         }
     }
 }

@@ -16,7 +16,9 @@ use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::code::Code;
 use crate::ops::verify::policy::Ruling;
-use crate::ops::verify::{Depth, MAX_SAMPLE, Problem, Proven, Verified, VerifiedManifest, VerifyOptions, verify};
+use crate::ops::verify::{
+    ComparedCounts, Depth, MAX_SAMPLE, Problem, VerifiedImage, VerifiedManifest, VerifyOptions, verify,
+};
 use crate::progress::{Progress, ProgressEvent};
 use args::VerifyArgs;
 
@@ -60,7 +62,7 @@ pub(super) async fn run(args: VerifyArgs, talk: TalkArgs) -> Result<(), CliError
 }
 
 /// A line for each index and for each finding.
-fn text(name: &str, verified: &Verified, depth: Depth, style: Style) -> String {
+fn text(name: &str, verified: &VerifiedImage, depth: Depth, style: Style) -> String {
     let mut text = String::new();
     for manifest in &verified.manifests {
         let platform = manifest.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string);
@@ -91,9 +93,9 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
     for index in &manifest.indexes {
         let wrong = index.differences.len() + index.layers.iter().map(|layer| layer.differences.len()).sum::<usize>();
         let broken = index.rulings.iter().map(|ruling| ruling.violations.len()).sum::<usize>();
-        let proven: Vec<Proven> = index.layers.iter().map(|layer| layer.proven).collect();
+        let compared: Vec<ComparedCounts> = index.layers.iter().map(|layer| layer.compared).collect();
         let head = format!("{image}: index {}: {}", index.digest, verdict(wrong, broken, style));
-        covered(text, &head, &proven, manifest.layers, depth, style);
+        covered(text, &head, &compared, manifest.layers, depth, style);
         findings(text, &index.differences, style);
         for layer in index.layers.iter().filter(|layer| !layer.differences.is_empty()) {
             let _ = writeln!(text, "  layer {} ztoc {}", layer.layer, layer.ztoc);
@@ -106,9 +108,9 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
 fn fine(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Depth, style: Style) {
     for index in &manifest.fine {
         let wrong = index.differences.len() + index.layers.iter().map(|layer| layer.differences.len()).sum::<usize>();
-        let proven: Vec<Proven> = index.layers.iter().map(|layer| layer.proven).collect();
+        let compared: Vec<ComparedCounts> = index.layers.iter().map(|layer| layer.compared).collect();
         let head = format!("{image}: fine index {}: {}", index.digest, verdict(wrong, 0, style));
-        covered(text, &head, &proven, manifest.layers, depth, style);
+        covered(text, &head, &compared, manifest.layers, depth, style);
         findings(text, &index.differences, style);
         for layer in index.layers.iter().filter(|layer| !layer.differences.is_empty()) {
             let _ = writeln!(text, "  layer {} document {}", layer.layer, layer.document);
@@ -129,15 +131,15 @@ fn verdict(wrong: usize, broken: usize, style: Style) -> String {
 
 /// The line for an index that begins with `head`: how many of the image's `layers` it covers, and
 /// what was compared.
-fn covered(text: &mut String, head: &str, proven: &[Proven], layers: usize, depth: Depth, style: Style) {
-    let all = proven.iter().fold(Proven::default(), |a, b| Proven {
+fn covered(text: &mut String, head: &str, compared: &[ComparedCounts], layers: usize, depth: Depth, style: Style) {
+    let all = compared.iter().fold(ComparedCounts::default(), |a, b| ComparedCounts {
         spans: a.spans + b.spans,
         of_spans: a.of_spans + b.of_spans,
         too_large: a.too_large + b.too_large,
         entries: a.entries + b.entries,
         bytes: a.bytes + b.bytes,
     });
-    let layers = format!("{} of {}", proven.len(), counted(layers as u64, "layer", "layers"));
+    let layers = format!("{} of {}", compared.len(), counted(layers as u64, "layer", "layers"));
     let spans = counted(all.of_spans, "span", "spans");
     let what = match depth {
         Depth::Full => {

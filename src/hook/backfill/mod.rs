@@ -15,10 +15,10 @@ use tokio::sync::mpsc::channel;
 
 use crate::digest::Digest;
 use crate::hook::allow::Glob;
-use crate::hook::job::{Done, Job, JobError, Skipped, Unit};
+use crate::hook::job::{Job, JobError, JobResult, SkipReason, Unit};
 #[cfg(feature = "nats")]
 use crate::hook::queue::{Queue, QueueError};
-use crate::hook::work::{self, EnabledOutlook, JobContext, Judged};
+use crate::hook::work::{self, DocumentKind, EnabledOutlook, JobContext};
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::{Reference, is_registry};
 use crate::lock::Hold;
@@ -117,7 +117,7 @@ pub struct ImageReport {
 #[derive(Debug)]
 pub enum ImageOutcome {
     /// It was indexed, skipped, or already complete.
-    Done(Done),
+    Done(JobResult),
     /// It lacks an index or a SOCI-enabled image, and this is a dry run.
     Pending {
         /// The SOCI-enabled image that would be written, if any.
@@ -206,10 +206,10 @@ pub async fn run(places: &[WalkRoot], options: &Options, state: Option<BackfillS
     let found = stream::unfold(found, async |mut found| Some((found.recv().await?, found)));
     let work = found.map(|found| async {
         match found {
-            WalkItem::Image { image, seen } => {
+            WalkItem::Image { image, locks } => {
                 let begun = Instant::now();
                 let name = image.to_string();
-                let (digest, result) = one(Job { image }, options, state.as_ref(), &seen).await;
+                let (digest, result) = one(Job { image }, options, state.as_ref(), &locks).await;
                 watch.done(ImageReport { name, digest, result, seconds: begun.elapsed().as_secs_f64() });
             }
             WalkItem::Failed { name, error } => {
@@ -220,19 +220,19 @@ pub async fn run(places: &[WalkRoot], options: &Options, state: Option<BackfillS
     tokio::join!(listing, work.buffer_unordered(options.jobs.max(1)).collect::<()>());
 }
 
-/// The images that the tags of a repository name. Dropped with the last of them.
+/// A lock for each image that the tags of a repository name. Dropped with the last of the tags.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<HashMap<Digest, Turn>>>);
+struct ImageLocks(Arc<Mutex<HashMap<Digest, ImageLock>>>);
 
 /// Held while an image is being processed.
-type Turn = Arc<tokio::sync::Mutex<()>>;
+type ImageLock = Arc<tokio::sync::Mutex<()>>;
 
-impl Seen {
-    /// The turn of an image, and whether it is the first one.
-    fn turn(&self, digest: Digest) -> (Turn, bool) {
-        let mut seen = self.0.hold();
-        let is_new = !seen.contains_key(&digest);
-        (Arc::clone(seen.entry(digest).or_default()), is_new)
+impl ImageLocks {
+    /// The lock of an image, and whether the image is new.
+    fn lock_of(&self, digest: Digest) -> (ImageLock, bool) {
+        let mut locks = self.0.hold();
+        let is_new = !locks.contains_key(&digest);
+        (Arc::clone(locks.entry(digest).or_default()), is_new)
     }
 }
 
@@ -240,12 +240,12 @@ async fn one(
     mut job: Job,
     options: &Options,
     state: Option<&Mutex<BackfillState>>,
-    seen: &Seen,
+    locks: &ImageLocks,
 ) -> (Option<Digest>, Result<ImageOutcome, BackfillError>) {
     let context = &options.context;
     let unit = Unit::of(&context.versions);
     if let Some(skipped) = job.skipped_by_name(&context.versions) {
-        return (None, Ok(ImageOutcome::Done(Done::Skipped(skipped))));
+        return (None, Ok(ImageOutcome::Done(JobResult::Skipped(skipped))));
     }
     let repository = match context.client.repository(&job.image.registry, &job.image.repository) {
         Ok(repository) => repository,
@@ -254,23 +254,23 @@ async fn one(
     let source = Source::Registry(repository.clone());
     let document = match work::fetch(&job, &source).await {
         Ok(Some(document)) => document,
-        Ok(None) => return (None, Ok(ImageOutcome::Done(Done::Gone))),
+        Ok(None) => return (None, Ok(ImageOutcome::Done(JobResult::Gone))),
         Err(error) => return (None, Err(error.into())),
     };
     let digest = document.digest;
     // The tag may move while the image is being processed.
     job.image.digest = Some(digest);
     let name = job.key(unit);
-    let lock = |state: &'_ Mutex<BackfillState>| state.hold().has(&name);
-    if state.is_some_and(lock) {
+    let is_done = |state: &'_ Mutex<BackfillState>| state.hold().has(&name);
+    if state.is_some_and(is_done) {
         return (Some(digest), Ok(ImageOutcome::DoneBefore));
     }
-    let (turn, is_new) = seen.turn(digest);
+    let (lock, is_new) = locks.lock_of(digest);
     if !is_new && unit == Unit::Image {
         return (Some(digest), Ok(ImageOutcome::SameAsBefore));
     }
     // An image that was read for one tag need not be read again for the next.
-    let _turn = turn.lock().await;
+    let _locked = lock.lock().await;
     let work = async {
         let outcome = match passed_over(&job, &document, &source, repository, options).await? {
             Some(outcome) => outcome,
@@ -280,7 +280,7 @@ async fn one(
             Some(state),
             ImageOutcome::Queued
             | ImageOutcome::Complete
-            | ImageOutcome::Done(Done::Indexed(_) | Done::AlreadyIndexed(_) | Done::Skipped(_)),
+            | ImageOutcome::Done(JobResult::Indexed(_) | JobResult::AlreadyIndexed(_) | JobResult::Skipped(_)),
         ) = (state, &outcome)
         {
             state.hold().add(&name)?;
@@ -317,8 +317,8 @@ async fn passed_over(
     }
     let context = &options.context;
     let image = match work::resolved(document, source, context).await? {
-        Judged::Image(image) => image,
-        Judged::Skipped(why) => return Ok(Some(ImageOutcome::Done(Done::Skipped(why)))),
+        DocumentKind::Image(image) => image,
+        DocumentKind::Skipped(why) => return Ok(Some(ImageOutcome::Done(JobResult::Skipped(why)))),
     };
     if let Some(since) = options.since
         && made(source, &image).await.is_some_and(|made| made < since)
@@ -354,13 +354,13 @@ fn verdict(index: Option<Outlook>, enabled: Option<EnabledOutlook>) -> ImageOutc
         return ImageOutcome::Complete;
     }
     let skipped = match (index, enabled) {
-        (None, Some(Err(why))) => Skipped::NotEnabled(why),
+        (None, Some(Err(why))) => SkipReason::NotEnabled(why),
         (Some(Outlook::NothingToIndex(reasons)), _) | (_, Some(Ok(ConvertOutlook::NothingToIndex(reasons)))) => {
-            Skipped::nothing_to_index(reasons.iter())
+            SkipReason::nothing_to_index(reasons.iter())
         }
-        _ => Skipped::nothing_to_index(std::iter::empty()),
+        _ => SkipReason::nothing_to_index(std::iter::empty()),
     };
-    ImageOutcome::Done(Done::Skipped(skipped))
+    ImageOutcome::Done(JobResult::Skipped(skipped))
 }
 
 /// The creation time of the newest of an image's platforms, in seconds since 1970. None if no

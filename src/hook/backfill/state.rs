@@ -28,7 +28,7 @@ pub enum StateError {
 pub struct BackfillState {
     path: PathBuf,
     file: File,
-    done: Done,
+    done: FinishedWork,
 }
 
 crate::opaque_debug!(BackfillState);
@@ -36,9 +36,9 @@ crate::opaque_debug!(BackfillState);
 /// The finished work by subject: an image of a repository, or a tag with the image that it last
 /// named.
 #[derive(Default)]
-struct Done(HashMap<String, String>);
+struct FinishedWork(HashMap<String, String>);
 
-impl Done {
+impl FinishedWork {
     fn has(&self, key: &str) -> bool {
         let (name, digest) = split(key);
         self.0.get(name).is_some_and(|done| done == digest)
@@ -70,7 +70,7 @@ impl BackfillState {
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
         let head = header(options, versions);
         let mut lines = Lines(BufReader::new(&file));
-        let (mut done, mut ends_well) = (Done::default(), true);
+        let (mut done, mut ends_well) = (FinishedWork::default(), true);
         match lines.next().map_err(failed)? {
             None => file.write_all(format!("{head}\n").as_bytes()).map_err(failed)?,
             // The process that created the file ended before its first line was complete.

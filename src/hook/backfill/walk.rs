@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use futures_util::stream::{self, Stream};
 
-use super::{BackfillError, Options, Seen, WalkRoot};
-use crate::hook::job::{Job, Skipped};
+use super::{BackfillError, ImageLocks, Options, WalkRoot};
+use crate::hook::job::{Job, SkipReason};
 use crate::image::Reference;
 use crate::ops::versions::Versions;
 use crate::store::registry::{Names, RegistryError};
@@ -14,7 +14,7 @@ use crate::store::registry::{Names, RegistryError};
 pub(super) enum WalkItem {
     Image {
         image: Reference,
-        seen: Seen,
+        locks: ImageLocks,
     },
     /// A list failed.
     Failed {
@@ -40,7 +40,7 @@ struct Tags {
     registry: String,
     repository: String,
     names: Names,
-    seen: Seen,
+    locks: ImageLocks,
 }
 
 impl Tags {
@@ -49,8 +49,8 @@ impl Tags {
         let (registry, repository) = (self.registry.clone(), self.repository.clone());
         let job = Job { image: Reference { registry, repository, tag: Some(tag), digest: None } };
         match job.skipped_by_name(versions) {
-            Some(Skipped::ReferrersTag(_)) => None,
-            _ => Some(WalkItem::Image { image: job.image, seen: self.seen.clone() }),
+            Some(SkipReason::ReferrersTag(_)) => None,
+            _ => Some(WalkItem::Image { image: job.image, locks: self.locks.clone() }),
         }
     }
 }
@@ -96,7 +96,7 @@ impl Walk<'_> {
             }
         } else if let Some((registry, repository)) = self.repositories.pop_front() {
             match self.list_tags(&registry, &repository).await {
-                Ok(names) => self.tags = Some(Tags { registry, repository, names, seen: Seen::default() }),
+                Ok(names) => self.tags = Some(Tags { registry, repository, names, locks: ImageLocks::default() }),
                 Err(error) => self.failed(format!("{registry}/{repository}"), BackfillError::Tags(error)),
             }
         } else if let Some((registry, mut names)) = self.catalog.take() {

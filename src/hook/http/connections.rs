@@ -104,7 +104,7 @@ async fn connection(
     let router = router.layer(axum::Extension(Peer(peer.ip()))).layer(axum::middleware::map_response(count));
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(64 << 10);
-    let stream = TokioIo::new(Impatient { stream, patience, waits: None });
+    let stream = TokioIo::new(WriteTimeout { stream, patience, waits: None });
     let mut connection = std::pin::pin!(builder.serve_connection(stream, TowerToHyperService::new(router)));
     // How a connection ends only concerns its peer.
     tokio::select! {
@@ -162,13 +162,13 @@ fn network(peer: IpAddr) -> IpAddr {
 }
 
 /// A stream that fails if its peer accepts none of the written bytes for longer than `patience`.
-struct Impatient {
+struct WriteTimeout {
     stream: TcpStream,
     patience: Duration,
     waits: Option<Pin<Box<Sleep>>>,
 }
 
-impl Impatient {
+impl WriteTimeout {
     fn judge(&mut self, context: &mut Context, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if written.is_ready() {
             self.waits = None;
@@ -180,13 +180,13 @@ impl Impatient {
     }
 }
 
-impl AsyncRead for Impatient {
+impl AsyncRead for WriteTimeout {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context, into: &mut ReadBuf) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, into)
     }
 }
 
-impl AsyncWrite for Impatient {
+impl AsyncWrite for WriteTimeout {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.judge(context, written)

@@ -13,10 +13,10 @@ use tracing::{Instrument, error, info, info_span};
 
 use super::input::Input;
 use super::runtime::{Failure, Invocation};
-use crate::event::{EventError, Headers, Ignored, PushEvent, Shape, parse};
+use crate::event::{EventError, Headers, IgnoreReason, PushEvent, Shape, parse};
 use crate::hook::aws::{Ecr, EcrError, Token};
-use crate::hook::enabled::Enabling;
-use crate::hook::job::{Done, Job, JobError, Products};
+use crate::hook::enabled::EnableOutcome;
+use crate::hook::job::{Job, JobError, JobResult, Products};
 use crate::hook::log::{self, TARGET};
 use crate::hook::work::{self, JobContext};
 use crate::image::Reference;
@@ -110,29 +110,29 @@ struct CallOutcome {
     /// The number of unfinished layers in all images.
     left: usize,
     /// The reason why repeating the call would not help.
-    stuck: Option<Stuck>,
+    stuck: Option<StuckReason>,
 }
 
 /// The log entry for an image, or for another part of an event.
 struct Entry {
     image: Option<String>,
     took: Option<Duration>,
-    what: What,
+    result: EntryResult,
 }
 
-enum What {
+enum EntryResult {
     Ignored(String),
     /// `may_pass` tells whether a retry may help. None for an event that cannot be parsed.
     Failed {
         error: String,
         may_pass: Option<bool>,
     },
-    Done(Box<Done>),
+    Done(Box<JobResult>),
 }
 
 impl Entry {
-    fn ignored(ignored: &Ignored) -> Entry {
-        Entry { image: None, took: None, what: What::Ignored(ignored.to_string()) }
+    fn ignored(ignored: &IgnoreReason) -> Entry {
+        Entry { image: None, took: None, result: EntryResult::Ignored(ignored.to_string()) }
     }
 
     fn failed(error: &ImageError) -> Entry {
@@ -143,15 +143,17 @@ impl Entry {
             ImageError::NotBegun | ImageError::NotAttached => Some(true),
             ImageError::NotEcr(_) | ImageError::Account(_) | ImageError::Client(_) => Some(false),
         };
-        Entry { image: None, took: None, what: What::Failed { error: in_one_line(error), may_pass } }
+        Entry { image: None, took: None, result: EntryResult::Failed { error: in_one_line(error), may_pass } }
     }
 
     fn to_json(&self) -> Value {
-        let mut fields = match &self.what {
-            What::Ignored(reason) => json!({"status": "ignored", "reason": reason}),
-            What::Failed { error, may_pass: None } => json!({"status": "failed", "error": error}),
-            What::Failed { error, may_pass } => json!({"status": "failed", "error": error, "may_pass": may_pass}),
-            What::Done(done) => done_image(done),
+        let mut fields = match &self.result {
+            EntryResult::Ignored(reason) => json!({"status": "ignored", "reason": reason}),
+            EntryResult::Failed { error, may_pass: None } => json!({"status": "failed", "error": error}),
+            EntryResult::Failed { error, may_pass } => {
+                json!({"status": "failed", "error": error, "may_pass": may_pass})
+            }
+            EntryResult::Done(done) => done_image(done),
         };
         if let Some(image) = &self.image {
             fields["image"] = json!(image);
@@ -166,39 +168,41 @@ impl Entry {
 impl CallOutcome {
     fn add(&mut self, entry: &Entry) {
         let (image, took) = (entry.image.as_deref(), entry.took);
-        match &entry.what {
-            What::Failed { error, may_pass } => {
+        match &entry.result {
+            EntryResult::Failed { error, may_pass } => {
                 let name = entry.image.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
                 self.failed.push(format!("{name}{error}"));
                 let seconds = took.map(log::seconds);
                 error!(name: "job", target: TARGET, image, result = "failed", error, may_pass, seconds);
             }
-            What::Done(done) => {
+            EntryResult::Done(done) => {
                 if let Some(products) = done.products() {
                     self.left += left(products);
-                    self.stuck = self.stuck.or(Stuck::of(products));
+                    self.stuck = self.stuck.or(StuckReason::of(products));
                 }
                 log::job(image, done, took);
             }
-            What::Ignored(reason) => info!(name: "job", target: TARGET, result = "ignored", message = reason),
+            EntryResult::Ignored(reason) => info!(name: "job", target: TARGET, result = "ignored", message = reason),
         }
         self.images.push(entry.to_json());
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stuck {
+enum StuckReason {
     /// No layer of an image was finished in time.
     Layer,
     /// An unfinished SOCI-enabled image keeps nothing for the next call.
     Enabled,
 }
 
-impl Stuck {
-    fn of(products: &Products) -> Option<Stuck> {
+impl StuckReason {
+    fn of(products: &Products) -> Option<StuckReason> {
         match (&products.index, &products.enabled) {
-            (Some(index), _) => index.is_stuck().then_some(Stuck::Layer),
-            (None, Some(enabled)) => matches!(enabled.result, Enabling::OutOfTime { .. }).then_some(Stuck::Enabled),
+            (Some(index), _) => index.is_stuck().then_some(StuckReason::Layer),
+            (None, Some(enabled)) => {
+                matches!(enabled.result, EnableOutcome::OutOfTime { .. }).then_some(StuckReason::Enabled)
+            }
             (None, None) => None,
         }
     }
@@ -260,15 +264,15 @@ impl Function {
         for push in &events.pushes {
             // Events of other registries have no meaning for ECR, whatever host they name.
             if !matches!(events.shape, Shape::Ecr | Shape::Direct) {
-                let what = Ignored::NotAPush(format!("{} event", events.shape));
-                outcome.add(&Entry::ignored(&what));
+                let reason = IgnoreReason::NotAPush(format!("{} event", events.shape));
+                outcome.add(&Entry::ignored(&reason));
                 continue;
             }
             let begun = Instant::now();
             let name = push.image(None).map_or_else(|| push.repository.clone(), |image| image.to_string());
             let span = info_span!(target: TARGET, "job", image = name);
             let entry = match self.image(push, account, time).instrument(span).await {
-                Ok(done) => Entry { image: None, took: None, what: What::Done(Box::new(done)) },
+                Ok(done) => Entry { image: None, took: None, result: EntryResult::Done(Box::new(done)) },
                 Err(error) => Entry::failed(&error),
             };
             outcome.add(&Entry { image: Some(name), took: Some(begun.elapsed()), ..entry });
@@ -276,7 +280,7 @@ impl Function {
         (Some(events.shape), outcome)
     }
 
-    async fn image(&self, push: &PushEvent, account: Option<&str>, time: Time) -> Result<Done, ImageError> {
+    async fn image(&self, push: &PushEvent, account: Option<&str>, time: Time) -> Result<JobResult, ImageError> {
         if Instant::now() >= time.stop {
             return Err(ImageError::NotBegun);
         }
@@ -351,19 +355,19 @@ impl Function {
 fn left(products: &Products) -> usize {
     let index = products.index.as_ref().map_or(0, |index| index.left.len());
     let enabled = match products.enabled.as_ref().map(|enabled| &enabled.result) {
-        Some(Enabling::OutOfTime { left }) => *left,
+        Some(EnableOutcome::OutOfTime { left }) => *left,
         _ => 0,
     };
     index.max(enabled)
 }
 
-fn time_was_up(left: usize, stuck: Option<Stuck>) -> String {
+fn time_was_up(left: usize, stuck: Option<StuckReason>) -> String {
     let next = match stuck {
         None => "the next call continues",
-        Some(Stuck::Layer) => {
+        Some(StuckReason::Layer) => {
             "none was finished: give the function a longer timeout, or more memory, which also means more CPU"
         }
-        Some(Stuck::Enabled) => {
+        Some(StuckReason::Enabled) => {
             "a SOCI-enabled image needs all layers in one call: give the function a longer timeout or more memory \
              (which also means more CPU), or use OCISEEK_V2 instead of OCISEEK_V2_ONLY so that the index keeps the \
              finished layers"
@@ -372,9 +376,9 @@ fn time_was_up(left: usize, stuck: Option<Stuck>) -> String {
     format!("timed out with {left} layers left; {next}")
 }
 
-fn done_image(done: &Done) -> Value {
+fn done_image(done: &JobResult) -> Value {
     let mut said = json!({"status": done.code()});
-    if let Done::Skipped(skipped) = done {
+    if let JobResult::Skipped(skipped) = done {
         said["reason"] = json!(skipped.to_string());
     }
     let Some(products) = done.products() else { return said };
@@ -415,10 +419,10 @@ mod tests {
     #[test]
     fn a_call_that_got_nowhere_does_not_promise_that_the_next_one_will() {
         assert!(time_was_up(2, None).ends_with("2 layers left; the next call continues"));
-        for stuck in [Stuck::Layer, Stuck::Enabled] {
+        for stuck in [StuckReason::Layer, StuckReason::Enabled] {
             let said = time_was_up(1, Some(stuck));
             assert!(said.contains("longer timeout") && !said.contains("goes on"), "{said}");
-            assert_eq!(said.contains("OCISEEK_V2 instead"), stuck == Stuck::Enabled);
+            assert_eq!(said.contains("OCISEEK_V2 instead"), stuck == StuckReason::Enabled);
         }
     }
 

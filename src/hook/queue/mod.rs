@@ -60,7 +60,7 @@ pub enum QueueError {
 
 /// The result of publishing a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Published {
+pub enum PublishOutcome {
     /// It waits for a worker.
     New,
     /// The same image is in the queue and not done.
@@ -168,7 +168,7 @@ impl Queue {
     ///
     /// # Errors
     /// If the server is not reachable or has no space. Then the job is not in the queue.
-    pub async fn publish(&self, job: &Job) -> Result<Published, QueueError> {
+    pub async fn publish(&self, job: &Job) -> Result<PublishOutcome, QueueError> {
         if !self.is_connected() {
             return Err(QueueError::Away);
         }
@@ -179,16 +179,16 @@ impl Queue {
             let mut id = key.clone();
             for _ in 0..TIMES_KNOWN {
                 let there = self.send(message().message_id(&id)).await?;
-                let Some(sequence) = there else { return Ok(Published::New) };
+                let Some(sequence) = there else { return Ok(PublishOutcome::New) };
                 if self.holds(sequence).await? {
-                    return Ok(Published::Duplicate);
+                    return Ok(PublishOutcome::Duplicate);
                 }
                 // The server still remembers it, but it was completed, perhaps with a failure, and
                 // should be tried again. Other publishers that notice this derive the same id.
                 id = format!("{key} after {sequence}");
             }
         }
-        self.send(message()).await.map(|_| Published::New)
+        self.send(message()).await.map(|_| PublishOutcome::New)
     }
 
     /// Sends a message to the jobs. Returns the sequence number of an earlier message with the same

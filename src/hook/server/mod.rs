@@ -145,7 +145,7 @@ pub async fn serve(
     let stopped = async {
         stop.await;
         app.stopping.store(true, Ordering::Relaxed);
-        let (waiting, running) = app.sink.here().map_or((0, 0), |here| here.backlog.lengths());
+        let (waiting, running) = app.sink.local().map_or((0, 0), |queue| queue.backlog.lengths());
         info!(name: "stopping", target: TARGET, queued = waiting, running);
     };
     let service = async {
@@ -197,8 +197,8 @@ impl Monitored for App {
 
     /// A shared queue has metrics of its own.
     fn gauges(&self) -> Vec<(&'static str, &'static str, u64)> {
-        let Some(here) = self.sink.here() else { return Vec::new() };
-        let (waiting, running) = here.backlog.lengths();
+        let Some(queue) = self.sink.local() else { return Vec::new() };
+        let (waiting, running) = queue.backlog.lengths();
         vec![
             ("ociseek_hook_queued", "Jobs waiting", waiting as u64),
             ("ociseek_hook_running", "Jobs in progress", running as u64),

@@ -220,7 +220,7 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
         let job = Job { image };
         // Only a process that runs a job knows its result. A shared queue detects duplicates
         // itself.
-        let id = app.sink.here().and(push.id.as_ref());
+        let id = app.sink.local().and(push.id.as_ref());
         let id = id.map(|id| format!("{}{} {id}", events_of(app, &job), events.shape));
         if let Some(id) = &id {
             let mut seen = app.seen.lock().await;

@@ -6,14 +6,14 @@ use crate::hook::backlog::{Backlog, Item, Offer};
 use crate::hook::job::{Job, Unit};
 use crate::hook::journal::{Journal, JournalError};
 #[cfg(feature = "nats")]
-use crate::hook::queue::{Published, Queue, QueueError};
+use crate::hook::queue::{PublishOutcome, Queue, QueueError};
 
 /// The queue of this process, or a shared one.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one of them at a time")]
 pub enum JobQueue {
     /// The queue of this process.
-    Here(Here),
+    Local(LocalQueue),
     /// A queue that several services share.
     #[cfg(feature = "nats")]
     Queue(Queue),
@@ -21,29 +21,29 @@ pub enum JobQueue {
 
 /// A queue in memory, with a journal that survives the process.
 #[derive(Debug)]
-pub struct Here {
+pub struct LocalQueue {
     /// The waiting and running jobs.
     pub backlog: Backlog,
     /// The file in which they survive the process, if there is one.
     pub journal: Option<Journal>,
 }
 
-impl Here {
+impl LocalQueue {
     /// A queue for `capacity` jobs, counted by `unit`. The remaining jobs of the journal are
     /// already in the queue.
     ///
     /// # Errors
     /// If the journal cannot be read or written.
-    pub fn new(capacity: usize, unit: Unit, journal: Option<&Path>) -> Result<Here, JournalError> {
+    pub fn new(capacity: usize, unit: Unit, journal: Option<&Path>) -> Result<LocalQueue, JournalError> {
         let backlog = Backlog::new(capacity, unit);
-        let Some(path) = journal else { return Ok(Here { backlog, journal: None }) };
+        let Some(path) = journal else { return Ok(LocalQueue { backlog, journal: None }) };
         let (journal, left) = Journal::open(path, unit)?;
-        let here = Here { backlog, journal: Some(journal) };
+        let queue = LocalQueue { backlog, journal: Some(journal) };
         for item in left {
             // These were accepted before, so they need no room.
-            here.backlog.restore(item);
+            queue.backlog.restore(item);
         }
-        Ok(here)
+        Ok(queue)
     }
 }
 
@@ -66,10 +66,10 @@ impl JobQueue {
         match self {
             #[cfg(feature = "nats")]
             JobQueue::Queue(queue) => Ok(match queue.publish(&job).await? {
-                Published::New => Offer::Accepted,
-                Published::Duplicate => Offer::Duplicate,
+                PublishOutcome::New => Offer::Accepted,
+                PublishOutcome::Duplicate => Offer::Duplicate,
             }),
-            JobQueue::Here(Here { backlog, journal }) => {
+            JobQueue::Local(LocalQueue { backlog, journal }) => {
                 let keep = |item: &Item| journal.as_ref().map_or(Ok(()), |journal| journal.accepted(item));
                 Ok(backlog.offer(Item { job, tries: 0 }, keep)?)
             }
@@ -77,9 +77,9 @@ impl JobQueue {
     }
 
     /// The queue of this process, if it has one.
-    pub fn here(&self) -> Option<&Here> {
+    pub fn local(&self) -> Option<&LocalQueue> {
         match self {
-            JobQueue::Here(here) => Some(here),
+            JobQueue::Local(queue) => Some(queue),
             #[cfg(feature = "nats")]
             JobQueue::Queue(_) => None,
         }
@@ -88,7 +88,7 @@ impl JobQueue {
     /// Whether a job would probably be accepted.
     pub fn has_room(&self) -> bool {
         match self {
-            JobQueue::Here(here) => here.backlog.has_room(),
+            JobQueue::Local(queue) => queue.backlog.has_room(),
             #[cfg(feature = "nats")]
             JobQueue::Queue(queue) => queue.is_connected(),
         }

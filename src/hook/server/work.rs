@@ -7,7 +7,7 @@ use tracing::error;
 
 use super::App;
 use super::notify::events_of;
-use super::sink::Here;
+use super::sink::LocalQueue;
 use crate::hook::backlog::Item;
 use crate::hook::journal::{Journal, JournalError};
 use crate::hook::log::TARGET;
@@ -16,7 +16,7 @@ use crate::ops::discover::causes;
 
 pub(super) fn start(app: &Arc<App>) -> JoinSet<()> {
     let mut workers = JoinSet::new();
-    if app.sink.here().is_none() {
+    if app.sink.local().is_none() {
         return workers;
     }
     for _ in 0..app.config.workers.max(1) {
@@ -27,29 +27,29 @@ pub(super) fn start(app: &Arc<App>) -> JoinSet<()> {
 }
 
 async fn work(app: &App) {
-    let Some(here) = app.sink.here() else { return };
-    while let Some(item) = here.backlog.next().await {
+    let Some(queue) = app.sink.local() else { return };
+    while let Some(item) = queue.backlog.next().await {
         // The job may have killed the process each time, and remained in the journal.
         if item.tries > TRIES {
             app.runner.give_up(&item.job, item.tries - 1, "the process died each time it worked on this job");
-            end(app, here, &item, false).await;
+            end(app, queue, &item, false).await;
             continue;
         }
-        note(here, |journal| journal.begun(&item));
+        note(queue, |journal| journal.begun(&item));
         match app.runner.run(&item.job, item.tries).await {
-            JobOutcome::Done(_) => end(app, here, &item, true).await,
+            JobOutcome::Done(_) => end(app, queue, &item, true).await,
             JobOutcome::Dead(reason) => {
                 app.runner.give_up(&item.job, item.tries, &reason);
-                end(app, here, &item, false).await;
+                end(app, queue, &item, false).await;
             }
             // False if the same job already waits. Then it is in the journal.
-            JobOutcome::Again(wait) => drop(here.backlog.again(item, wait)),
+            JobOutcome::Again(wait) => drop(queue.backlog.again(item, wait)),
         }
     }
 }
 
-async fn end(app: &App, here: &Here, item: &Item, done: bool) {
-    here.backlog.finished(item, done, |next| note(here, |journal| journal.done(item, next)));
+async fn end(app: &App, queue: &LocalQueue, item: &Item, done: bool) {
+    queue.backlog.finished(item, done, |next| note(queue, |journal| journal.done(item, next)));
     if !done {
         // If the sender repeats the event, it wants the job to be tried again.
         app.seen.lock().await.forget(&events_of(app, &item.job));
@@ -58,25 +58,25 @@ async fn end(app: &App, here: &Here, item: &Item, done: bool) {
 
 /// Accepted jobs are in the journal. If other lines cannot be written, a job may run twice, which
 /// is harmless.
-fn note(here: &Here, write: impl FnOnce(&Journal) -> Result<(), JournalError>) {
-    if let Some(Err(error)) = here.journal.as_ref().map(write) {
+fn note(queue: &LocalQueue, write: impl FnOnce(&Journal) -> Result<(), JournalError>) {
+    if let Some(Err(error)) = queue.journal.as_ref().map(write) {
         error!(name: "journal", target: TARGET, error = causes(&error));
     }
 }
 
 /// Lets jobs continue for as long as they may, and returns how many are left.
 pub(super) async fn finish(app: &App, mut workers: JoinSet<()>) -> usize {
-    let Some(here) = app.sink.here() else { return 0 };
-    here.backlog.close();
+    let Some(queue) = app.sink.local() else { return 0 };
+    queue.backlog.close();
     let all = async { while workers.join_next().await.is_some() {} };
     let in_time = tokio::time::timeout(app.config.drain, all).await.is_ok();
     if !in_time {
         workers.shutdown().await;
     }
-    let left = here.backlog.drain();
+    let left = queue.backlog.drain();
     for item in &left {
-        match &here.journal {
-            Some(_) => note(here, |journal| journal.released(item)),
+        match &queue.journal {
+            Some(_) => note(queue, |journal| journal.released(item)),
             None => app.runner.give_up(&item.job, item.tries, "the service stopped before the job was done"),
         }
     }

@@ -17,11 +17,11 @@ use std::sync::Arc;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::coverage::Coverage;
-use crate::image::enabled::{EnabledDocuments, Indexed};
+use crate::image::enabled::{EnabledDocuments, SociIndexParts};
 use crate::image::soci::ZtocRef;
 use crate::ops::index::{
-    IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOut, Own, Prefetched, Supply,
-    assemble, prefetch_artifacts, ztocs,
+    IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOutReason, OwnImage,
+    PrefetchSummary, Supply, assemble, prefetch_artifacts, ztocs,
 };
 use crate::ops::resolve::PlatformManifest;
 use crate::progress::{Progress, ProgressEvent};
@@ -30,18 +30,18 @@ use crate::store::cache::ZtocCache;
 mod error;
 mod load;
 mod model;
-mod old;
+mod old_index;
 mod outlook;
 mod plan;
 mod publish;
 
 pub use error::ConvertError;
 pub use load::{MAX_DOCUMENTS, MAX_MANIFESTS};
-pub use model::{ConvertDestination, ConvertStatus, Converted, ConvertedImage, Guard, SourceImage};
+pub use model::{ConvertDestination, ConvertReport, ConvertStatus, ConvertedImage, Guard, SourceImage};
 pub use outlook::{ConvertOutlook, outlook, up_to_date};
 
 use load::ImageDocuments;
-use old::{OldIndex, old_indexes};
+use old_index::{OldIndex, old_indexes};
 use plan::{choose, plan, soci_indexes};
 
 /// Converts an image. `options` determines how layers are indexed and which platforms are. Its
@@ -57,7 +57,7 @@ pub async fn convert(
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
-) -> Result<Converted, ConvertError> {
+) -> Result<ConvertReport, ConvertError> {
     convert_built(from, to, cache, None, options, progress).await
 }
 
@@ -69,7 +69,7 @@ pub(in crate::ops) async fn convert_built(
     built: Option<Layers>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
-) -> Result<Converted, ConvertError> {
+) -> Result<ConvertReport, ConvertError> {
     let loaded = load::load(from, progress).await?;
     let there = to.there().await?;
     let is_source = there.as_ref().is_some_and(|there| there.digest == loaded.root);
@@ -96,8 +96,12 @@ pub(in crate::ops) async fn convert_built(
     };
     let manifests: Vec<PlatformManifest> = targets.iter().filter_map(|target| loaded.image(target)).collect();
     let artifacts: Vec<Descriptor> = soci_indexes(&loaded.original.index.manifests).cloned().collect();
-    let own =
-        Own { digest: loaded.root, manifests: manifests.iter().collect(), artifacts: &artifacts, is_listed: false };
+    let own = OwnImage {
+        digest: loaded.root,
+        manifests: manifests.iter().collect(),
+        artifacts: &artifacts,
+        is_listed: false,
+    };
     let supply = Supply { source: &from.source, cache, known, documents: Vec::new(), own };
     let announce = |unread: &[Descriptor]| {
         let bytes = unread.iter().map(|layer| layer.size).sum();
@@ -118,12 +122,12 @@ pub(in crate::ops) async fn convert_built(
         let (list, budget) = (options.prefetch.as_ref(), from.source.budget());
         let (prefetch, told) = prefetch_artifacts(list, lists, &ztocs, budget, progress).await?;
         let listed = prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect();
-        indexed.push(Indexed { target: target.clone(), ztocs: refs, prefetch: listed });
+        indexed.push(SociIndexParts { target: target.clone(), ztocs: refs, prefetch: listed });
         all_prefetch.extend(prefetch);
         reports.push((report, told));
         all_ztocs.extend(ztocs);
     }
-    let is_left = |l: &&LayerReport| matches!(l.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
+    let is_left = |l: &&LayerReport| matches!(l.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }));
     let left = reports.iter().flat_map(|(layers, _)| layers).filter(is_left).count();
     if left > 0 {
         return Err(ConvertError::OutOfTime { left });
@@ -136,7 +140,7 @@ pub(in crate::ops) async fn convert_built(
     let ImageDocuments { original, .. } = &loaded;
     let enabled = original.clone().enable(&indexed, &options.layer.build_tool_identifier);
     let images = report(&loaded, &enabled, &indexed, reports);
-    let mut converted = Converted {
+    let mut converted = ConvertReport {
         source: loaded.root,
         digest: enabled.digest,
         size: enabled.bytes.len() as u64,
@@ -184,12 +188,12 @@ pub(in crate::ops) async fn convert_built(
 fn report(
     loaded: &ImageDocuments,
     enabled: &EnabledDocuments,
-    indexed: &[Indexed],
-    reports: Vec<(Vec<LayerReport>, Option<Prefetched>)>,
+    indexed: &[SociIndexParts],
+    reports: Vec<(Vec<LayerReport>, Option<PrefetchSummary>)>,
 ) -> Vec<ConvertedImage> {
     let mut made = enabled.indexes.iter();
     let mut images = Vec::with_capacity(indexed.len());
-    for (Indexed { target, ztocs: refs, .. }, (layers, prefetch)) in indexed.iter().zip(reports) {
+    for (SociIndexParts { target, ztocs: refs, .. }, (layers, prefetch)) in indexed.iter().zip(reports) {
         let new = enabled.manifests.iter().find(|manifest| manifest.entry == target.entry);
         let was = loaded.original.index.manifests.get(target.entry).map(|entry| entry.digest);
         let covered: BTreeSet<Digest> = refs.iter().map(|ztoc| ztoc.layer).collect();
@@ -210,5 +214,5 @@ fn report(
 /// Whether all layers that are not indexed are small.
 pub fn are_small(layers: &[LayerReport]) -> bool {
     !layers.is_empty()
-        && layers.iter().all(|layer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::Small { .. })))
+        && layers.iter().all(|layer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::Small { .. })))
 }

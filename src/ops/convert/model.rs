@@ -7,7 +7,7 @@ use crate::image::enabled::listed;
 use crate::image::go::{Index, decode_index};
 use crate::image::manifest::{DOCKER_LIST, OCI_INDEX};
 use crate::image::{Descriptor, Platform, Select};
-use crate::ops::index::{LayerReport, Prefetched};
+use crate::ops::index::{LayerReport, PrefetchSummary};
 use crate::store::blob::{Document, Target};
 use crate::store::{Destination, Source, StoreError, blocking};
 
@@ -58,7 +58,7 @@ impl ExistingImage {
 
 /// A converted image.
 #[derive(Debug, Clone)]
-pub struct Converted {
+pub struct ConvertReport {
     /// The digest of the original image.
     pub source: Digest,
     /// The digest of the SOCI-enabled image.
@@ -95,7 +95,7 @@ pub struct ConvertedImage {
     /// The coverage of the layers by the index.
     pub coverage: Coverage,
     /// The prefetch list of its SOCI index, if it has one.
-    pub prefetch: Option<Prefetched>,
+    pub prefetch: Option<PrefetchSummary>,
 }
 
 /// The result for a SOCI-enabled image.

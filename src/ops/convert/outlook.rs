@@ -9,9 +9,9 @@ use super::model::{ConvertDestination, ExistingImage, SourceImage};
 use super::plan::{choose, found, plan};
 use crate::digest::Digest;
 use crate::image::Descriptor;
-use crate::image::enabled::Indexed;
+use crate::image::enabled::SociIndexParts;
 use crate::image::soci::{FoundIndex, PREFETCH, ZtocRef};
-use crate::ops::index::{IndexOptions, LeftOut, unservable};
+use crate::ops::index::{IndexOptions, LeftOutReason, unservable};
 use crate::progress::Progress;
 use crate::store::cache::ZtocCache;
 
@@ -23,7 +23,7 @@ pub enum ConvertOutlook {
     /// Exactly this image exists.
     Complete(Digest),
     /// No layer can be indexed, for these reasons.
-    NothingToIndex(Vec<LeftOut>),
+    NothingToIndex(Vec<LeftOutReason>),
 }
 
 /// Examines the content of the destination's name.
@@ -96,7 +96,7 @@ async fn compare(
             }
         }
         let prefetch = if options.prefetch.is_none() { prefetch(&known, &ztocs) } else { Vec::new() };
-        indexed.push(Indexed { target, ztocs, prefetch });
+        indexed.push(SociIndexParts { target, ztocs, prefetch });
     }
     if indexed.iter().all(|indexed| indexed.ztocs.is_empty()) {
         return Ok(ConvertOutlook::NothingToIndex(reasons));

@@ -8,7 +8,7 @@ use super::model::SourceImage;
 use crate::image::enabled::IndexTarget;
 use crate::image::soci::{self, FoundIndex};
 use crate::image::{Descriptor, LayerKind, Platform};
-use crate::ops::index::{IndexOptions, LeftOut, left_out};
+use crate::ops::index::{IndexOptions, LeftOutReason, left_out_reason};
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 use crate::store::blob::Target;
@@ -45,7 +45,7 @@ pub(super) fn choose(
 }
 
 /// A layer, and why it will not be indexed, if that is known without reading it.
-pub(super) type PlannedLayer = (Descriptor, Option<LeftOut>);
+pub(super) type PlannedLayer = (Descriptor, Option<LeftOutReason>);
 
 /// The layers of each target.
 pub(super) async fn plan(
@@ -59,7 +59,7 @@ pub(super) async fn plan(
         let manifest = loaded.original.contents.get(target.entry).and_then(|content| content.image());
         let mut layers = Vec::new();
         for layer in manifest.map(|manifest| manifest.layers()).unwrap_or_default() {
-            let mut why = left_out(layer, options);
+            let mut why = left_out_reason(layer, options);
             // soci indexes foreign gzip layers, and fails if they are stored elsewhere.
             let is_foreign = LayerKind::of(&layer.media_type) == LayerKind::Foreign;
             if is_foreign && LayerKind::is_gzip(&layer.media_type) && layer.size >= options.min_layer_size {

@@ -19,7 +19,7 @@ use crate::image::soci::{CONFIG, INDEX_V2, ZTOC};
 use crate::image::{Descriptor, LayerKind};
 use crate::ops::index::{Artifact, IndexedZtoc};
 use crate::progress::{Progress, ProgressEvent};
-use crate::store::copy::Copied;
+use crate::store::copy::CopyMethod;
 use crate::store::feed::reported;
 use crate::store::{Destination, Source, blocking};
 
@@ -96,8 +96,8 @@ async fn copy(
             };
             let copy = async {
                 match destination.copy_blob(&blob, source, &sent).await {
-                    Ok(Copied::Sent) => drop(copied.fetch_add(blob.size, Ordering::Relaxed)),
-                    Ok(Copied::There | Copied::Mounted) => {}
+                    Ok(CopyMethod::Sent) => drop(copied.fetch_add(blob.size, Ordering::Relaxed)),
+                    Ok(CopyMethod::Present | CopyMethod::Mounted) => {}
                     // A foreign layer is stored elsewhere, as its manifest states.
                     Err(error) if LayerKind::of(&blob.media_type) == LayerKind::Foreign && error.is_not_found() => {}
                     Err(source) => return Err(ConvertError::Copy { digest: layer, source }),

@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 use futures_util::{StreamExt, stream};
 
 use super::judge::{self, preferred};
-use super::{DiscoverError, Discovered, FoundFineRef, FoundIndexRef, IndexContent, IndexKind, Note, Unusable, Via};
+use super::{
+    DiscoverError, DiscoveredImage, DiscoveryMethod, FoundFineRef, FoundIndexRef, IndexContent, IndexKind, Note,
+    Unusable,
+};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::enabled::INDEX_DIGEST;
@@ -69,7 +72,7 @@ pub(super) async fn indexes_of(
     image: PlatformManifest,
     artifacts: &[Descriptor],
     requested: Option<&Digest>,
-) -> Result<Discovered, DiscoverError> {
+) -> Result<DiscoveredImage, DiscoverError> {
     let PlatformManifest { descriptor: manifest, platform, config, layers, annotations } = image;
     let mut finder = Finder::new(source, &manifest, &layers);
     let mut odd_annotation = None;
@@ -104,7 +107,7 @@ pub(super) async fn indexes_of(
             }
         }
     }
-    Ok(Discovered {
+    Ok(DiscoveredImage {
         root,
         manifest,
         platform,
@@ -137,19 +140,19 @@ impl<'a> Finder<'a> {
     /// Adds the index of version 2 that the image manifest names.
     async fn named(&mut self, digest: Digest, artifacts: &[Descriptor]) {
         let listed = artifacts.iter().find(|artifact| artifact.digest == digest);
-        self.read(digest, listed.map(|artifact| artifact.size), Version::V2, Via::Annotation).await;
+        self.read(digest, listed.map(|artifact| artifact.size), Version::V2, DiscoveryMethod::Annotation).await;
         if let (None, Some(FoundIndexRef { content: Ok(content), .. })) = (listed, self.indexes.last_mut()) {
             content.notes.push(Note::NotBeside);
         }
     }
 
     /// Adds the indexes of version 1 and the fine indexes, which are referrers.
-    async fn listed(&mut self) -> Result<Via, StoreError> {
+    async fn listed(&mut self) -> Result<DiscoveryMethod, StoreError> {
         let listed = self.source.referrers_of(&self.manifest.digest, &IndexKind::ARTIFACT_TYPES).await?;
         let via = match (self.source, listed.api) {
-            (Source::Registry(_), true) => Via::Api,
-            (Source::Registry(_), false) => Via::TagSchema,
-            (Source::Layout(_) | Source::Archive(_), _) => Via::Layout,
+            (Source::Registry(_), true) => DiscoveryMethod::Api,
+            (Source::Registry(_), false) => DiscoveryMethod::TagSchema,
+            (Source::Layout(_) | Source::Archive(_), _) => DiscoveryMethod::Layout,
         };
         let source = self.source;
         let fetch = |(descriptor, unread): (Descriptor, Option<Unusable>)| async move {
@@ -178,13 +181,15 @@ impl<'a> Finder<'a> {
         }
         match self.source.manifest(&Target::Digest(digest)).await {
             Ok(document) if parse_fine_index(&document.bytes).is_ok() => {
-                self.found_fine(digest, None, Via::Requested, Ok(document));
+                self.found_fine(digest, None, DiscoveryMethod::Requested, Ok(document));
             }
-            document => self.take(digest, None, Version::V1, Via::Requested, document.map_err(Unusable::Fetch)),
+            document => {
+                self.take(digest, None, Version::V1, DiscoveryMethod::Requested, document.map_err(Unusable::Fetch))
+            }
         }
     }
 
-    async fn read(&mut self, digest: Digest, size: Option<u64>, version: Version, via: Via) {
+    async fn read(&mut self, digest: Digest, size: Option<u64>, version: Version, via: DiscoveryMethod) {
         let document = self.source.document(&digest).await;
         self.take(digest, size, version, via, document.map_err(Unusable::Fetch));
     }
@@ -194,7 +199,7 @@ impl<'a> Finder<'a> {
         digest: Digest,
         size: Option<u64>,
         version: Version,
-        via: Via,
+        via: DiscoveryMethod,
         document: Result<Document, Unusable>,
     ) {
         let (size, content) = match document {
@@ -207,7 +212,13 @@ impl<'a> Finder<'a> {
         self.found(digest, size, version, via, content);
     }
 
-    fn found_fine(&mut self, digest: Digest, size: Option<u64>, via: Via, document: Result<Document, Unusable>) {
+    fn found_fine(
+        &mut self,
+        digest: Digest,
+        size: Option<u64>,
+        via: DiscoveryMethod,
+        document: Result<Document, Unusable>,
+    ) {
         let found = document.as_ref().ok().map(|document| document.bytes.len() as u64);
         let content = document.and_then(|document| {
             check(&document, size)?;
@@ -221,11 +232,11 @@ impl<'a> Finder<'a> {
         document: &Document,
         expected: Option<u64>,
         version: Version,
-        via: Via,
+        via: DiscoveryMethod,
     ) -> Result<IndexContent, Unusable> {
         check(document, expected)?;
         // An index that is requested by digest may have either version.
-        let version = (via != Via::Requested).then_some(version);
+        let version = (via != DiscoveryMethod::Requested).then_some(version);
         judge::judge(&document.bytes, version, self.manifest, self.layers)
     }
 
@@ -234,7 +245,7 @@ impl<'a> Finder<'a> {
         digest: Digest,
         size: Option<u64>,
         version: Version,
-        via: Via,
+        via: DiscoveryMethod,
         content: Result<IndexContent, Unusable>,
     ) {
         let version = content.as_ref().map_or(version, |content| content.index.version);

@@ -1,6 +1,6 @@
 //! Summaries of an image's fine indexes.
 
-use super::{Discovered, FoundFineRef, Via, causes};
+use super::{DiscoveredImage, DiscoveryMethod, FoundFineRef, causes};
 use crate::digest::Digest;
 use crate::image::Coverage;
 
@@ -12,7 +12,7 @@ pub struct FineSummary {
     /// The size of its manifest in bytes, if known.
     pub size: Option<u64>,
     /// How it was found.
-    pub via: Via,
+    pub via: DiscoveryMethod,
     /// Whether a reader takes this one.
     pub chosen: bool,
     /// Its content, or why it cannot be used.
@@ -35,7 +35,7 @@ pub struct FineFacts {
     pub profile: Option<Digest>,
 }
 
-impl Discovered {
+impl DiscoveredImage {
     /// The fine indexes of the image, in order.
     pub fn fine_summaries(&self) -> Vec<FineSummary> {
         let fine = self.fine.iter().enumerate();

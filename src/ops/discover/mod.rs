@@ -53,7 +53,7 @@ pub enum DiscoverError {
 
 /// The image of one platform and its indexes.
 #[derive(Debug)]
-pub struct Discovered {
+pub struct DiscoveredImage {
     /// The digest of the manifest or image index that the image's name refers to.
     pub root: Digest,
     /// Media type, digest and size of the image manifest.
@@ -69,7 +69,7 @@ pub struct Discovered {
     /// The index of version 2 first, then those of version 1 in the order of the store.
     pub indexes: Vec<FoundIndexRef>,
     /// How the store lists referrers, or why it does not.
-    pub listing: Result<Via, StoreError>,
+    pub listing: Result<DiscoveryMethod, StoreError>,
     /// The image manifest's annotation for an index of version 2, if it is not a digest.
     pub odd_annotation: Option<String>,
     /// Which of `indexes` a reader takes.
@@ -88,7 +88,7 @@ pub struct FoundFineRef {
     /// The size of its manifest in bytes, if known.
     pub size: Option<u64>,
     /// How it was found.
-    pub via: Via,
+    pub via: DiscoveryMethod,
     /// Its content, or why it cannot be used.
     pub content: Result<FineContent, Unusable>,
 }
@@ -103,14 +103,14 @@ pub struct FoundIndexRef {
     /// The version that it must have, according to how it was found.
     pub version: Version,
     /// How it was found.
-    pub via: Via,
+    pub via: DiscoveryMethod,
     /// Its content, or why it cannot be used.
     pub content: Result<IndexContent, Unusable>,
 }
 
 /// How an index was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Via {
+pub enum DiscoveryMethod {
     /// Named by the image manifest's annotation (version 2).
     Annotation,
     /// Listed by the registry's referrers API.
@@ -123,20 +123,20 @@ pub enum Via {
     Requested,
 }
 
-impl Via {
+impl DiscoveryMethod {
     /// A stable word for programs.
     pub fn code(self) -> &'static str {
         match self {
-            Via::Annotation => "annotation",
-            Via::Api => "referrers-api",
-            Via::TagSchema => "tag-schema",
-            Via::Layout => "layout",
-            Via::Requested => "asked",
+            DiscoveryMethod::Annotation => "annotation",
+            DiscoveryMethod::Api => "referrers-api",
+            DiscoveryMethod::TagSchema => "tag-schema",
+            DiscoveryMethod::Layout => "layout",
+            DiscoveryMethod::Requested => "asked",
         }
     }
 }
 
-impl Discovered {
+impl DiscoveredImage {
     /// The index that a reader takes.
     pub fn index(&self) -> Option<(&FoundIndexRef, &IndexContent)> {
         let found = self.indexes.get(self.chosen?)?;
@@ -177,7 +177,7 @@ pub async fn discover(
     requested: Option<&Digest>,
     config: bool,
     progress: &Arc<dyn Progress>,
-) -> Result<Discovered, DiscoverError> {
+) -> Result<DiscoveredImage, DiscoverError> {
     let wanted = platform.map_or(PlatformChoice::Host, |platform| PlatformChoice::Each(std::slice::from_ref(platform)));
     let document = source.manifest(root).await.map_err(ResolveError::Find)?;
     // For an image without an image index, only the config states the platform.
@@ -223,7 +223,7 @@ pub async fn discover_all(
     wanted: PlatformChoice<'_>,
     requested: Option<&Digest>,
     progress: &Arc<dyn Progress>,
-) -> Result<Vec<Discovered>, DiscoverError> {
+) -> Result<Vec<DiscoveredImage>, DiscoverError> {
     let image = resolve::resolve(source, root, wanted, progress).await?;
     let mut all = Vec::with_capacity(image.manifests.len());
     for manifest in image.manifests {
@@ -247,7 +247,7 @@ pub async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef) -> Result<Bytes, Discov
 }
 
 /// Warns about entries that a reader ignores.
-fn warn(discovered: &Discovered, progress: &Arc<dyn Progress>) {
+fn warn(discovered: &DiscoveredImage, progress: &Arc<dyn Progress>) {
     let warn = |text: String| progress.report(ProgressEvent::Warning(text));
     if let Err(error) = &discovered.listing {
         warn(format!("cannot list the SOCI indexes of {}: {}", discovered.manifest.digest, causes(error)));

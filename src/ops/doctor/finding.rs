@@ -8,8 +8,8 @@ use crate::image::soci::Version;
 use crate::image::{Descriptor, LayerKind, NotIndexed};
 use crate::ops::TOOL_IDENTIFIER;
 use crate::ops::consumers::{BrokenDocument, BrokenZtoc, Effect, Pieces};
-use crate::ops::discover::{Discovered, FoundIndexRef, Note, Via, causes};
-use crate::ops::inspect::Inspected;
+use crate::ops::discover::{DiscoveredImage, DiscoveryMethod, FoundIndexRef, Note, causes};
+use crate::ops::inspect::InspectedImage;
 use crate::ops::maker;
 
 /// The smallest size of an image for which Fargate's documentation recommends lazy loading, in
@@ -205,8 +205,8 @@ impl fmt::Display for Finding {
 }
 
 /// All findings about the image of one platform, problems first.
-pub fn findings(inspected: &Inspected) -> Vec<Finding> {
-    let Inspected { image, pieces, .. } = inspected;
+pub fn findings(inspected: &InspectedImage) -> Vec<Finding> {
+    let InspectedImage { image, pieces, .. } = inspected;
     let mut all = Vec::new();
     all.extend(pieces.config.map(Finding::LostConfig));
     all.extend(pieces.layers.iter().map(|layer| Finding::LostLayer(*layer)));
@@ -244,7 +244,7 @@ pub fn findings(inspected: &Inspected) -> Vec<Finding> {
     all
 }
 
-fn fine(all: &mut Vec<Finding>, image: &Discovered, pieces: &Pieces) {
+fn fine(all: &mut Vec<Finding>, image: &DiscoveredImage, pieces: &Pieces) {
     let unusable = image.fine.iter().filter_map(|found| Some((found.digest, found.content.as_ref().err()?)));
     all.extend(unusable.map(|(index, why)| Finding::UnusableFine { index, why: causes(why) }));
     all.extend(pieces.documents.iter().map(|broken| Finding::BrokenDocument(broken.clone())));
@@ -259,7 +259,7 @@ fn fine(all: &mut Vec<Finding>, image: &Discovered, pieces: &Pieces) {
 }
 
 fn is_v1(index: &FoundIndexRef) -> bool {
-    index.via != Via::Annotation
+    index.via != DiscoveryMethod::Annotation
 }
 
 fn about(all: &mut Vec<Finding>, found: &FoundIndexRef, pieces: &Pieces) {
@@ -281,7 +281,7 @@ fn about(all: &mut Vec<Finding>, found: &FoundIndexRef, pieces: &Pieces) {
 
 /// The layers that are not in the index which a reader takes; without an index, only those that
 /// cannot be indexed.
-fn uncovered(all: &mut Vec<Finding>, image: &Discovered) {
+fn uncovered(all: &mut Vec<Finding>, image: &DiscoveredImage) {
     let mut seen = BTreeSet::new();
     for layer in image.layers.iter().filter(|layer| image.ztoc_for(&layer.digest).is_none()) {
         let why = match why_not(layer) {

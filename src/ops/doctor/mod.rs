@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::consumers::{BrokenDocument, Pieces};
-use super::discover::{DiscoverError, Discovered, causes};
+use super::discover::{DiscoverError, DiscoveredImage, causes};
 use super::head::fetch_head;
-use super::inspect::{Inspected, inspect};
+use super::inspect::{InspectedImage, inspect};
 use super::resolve::{PlatformChoice, ResolveError};
 use crate::digest::Digest;
 use crate::image::soci::{INDEX_V1, ZTOC};
@@ -24,14 +24,14 @@ pub use finding::{Finding, NoIndex, findings, uncovered_code, uncovered_text, wh
 #[derive(Debug)]
 pub struct Diagnosis {
     /// The image with its indexes and ztocs.
-    pub inspected: Inspected,
+    pub inspected: InspectedImage,
     /// Problems first.
     pub findings: Vec<Finding>,
 }
 
 /// What `ociseek mount` and `ociseek bundle` make of the fine index that they take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ByFine {
+pub struct FineUse {
     /// The digest of its manifest.
     pub index: Digest,
     /// The layers that they read by it.
@@ -44,11 +44,11 @@ pub struct ByFine {
 
 impl Diagnosis {
     /// What the commands that read fine indexes make of the image's; None: it has no usable one.
-    pub fn by_fine(&self) -> Option<ByFine> {
+    pub fn by_fine(&self) -> Option<FineUse> {
         let (found, content) = self.inspected.image.fine_index()?;
         let broken: BTreeSet<&Digest> = self.inspected.pieces.documents.iter().map(|broken| &broken.layer).collect();
         let sound = || content.documents.values().filter(|document| !broken.contains(&document.layer));
-        Some(ByFine {
+        Some(FineUse {
             index: found.digest,
             coverage: Coverage::of(&self.inspected.image.layers, |layer| {
                 content.documents.contains_key(&layer.digest) && !broken.contains(&layer.digest)
@@ -96,7 +96,7 @@ pub async fn diagnose(
 async fn look_for_pieces(
     source: &Source,
     root: &Digest,
-    image: &Discovered,
+    image: &DiscoveredImage,
     pieces: &mut Pieces,
 ) -> Result<(), DoctorError> {
     let mut known = BTreeMap::new();
@@ -130,7 +130,7 @@ async fn look_for_pieces(
 }
 
 /// The documents of the fine index that a reader takes by which it cannot read their layers, as far as the heads tell.
-async fn broken_documents(source: &Source, image: &Discovered) -> Vec<BrokenDocument> {
+async fn broken_documents(source: &Source, image: &DiscoveredImage) -> Vec<BrokenDocument> {
     let (mut seen, mut broken) = (BTreeSet::new(), Vec::new());
     for layer in &image.layers {
         let Some(document) = image.document_for(&layer.digest).filter(|_| seen.insert(layer.digest)) else { continue };

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 pub use output::Output;
-use output::Writing;
+use output::UnfinishedFile;
 
 use crate::layer::shown;
 use crate::layer::span::{SpanError, SpanTable};
@@ -28,7 +28,7 @@ const MAX_SPAN: u64 = i32::MAX as u64;
 
 /// The result of extracting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Extracted {
+pub struct ExtractReport {
     /// The number of regular files.
     pub files: u64,
     /// The size of their content in bytes.
@@ -109,7 +109,7 @@ pub fn extract(
     blob: &File,
     output: &mut Output,
     go_on: &dyn Fn() -> bool,
-) -> Result<Extracted, ExtractError> {
+) -> Result<ExtractReport, ExtractError> {
     let ztoc = table.ztoc();
     if *ztoc.version != *VERSION {
         return Err(ExtractError::Version(shown(&ztoc.version)));
@@ -131,15 +131,16 @@ pub fn extract(
             _ => files.push(name),
         }
     }
-    let mut reading = Reading { table, blob, tree: &tree, files: &files, done: 0, open: None, output, go_on, bytes: 0 };
-    reading.all()?;
-    let bytes = reading.bytes;
+    let mut extraction =
+        Extraction { table, blob, tree: &tree, files: &files, done: 0, open: None, output, go_on, bytes: 0 };
+    extraction.all()?;
+    let bytes = extraction.bytes;
     for (first, name) in &links {
         stop(go_on)?;
         output.link(&tree, (first.directory, first.name(&tree)), (name.directory, name.name(&tree)))?;
     }
     let warnings = tree.warnings().to_vec();
-    Ok(Extracted { files: files.len() as u64, bytes, hard_links: links.len() as u64, left_out, warnings })
+    Ok(ExtractReport { files: files.len() as u64, bytes, hard_links: links.len() as u64, left_out, warnings })
 }
 
 impl Name {
@@ -192,7 +193,7 @@ fn check_files(ztoc: &Ztoc) -> Result<(), ExtractError> {
 }
 
 /// The state of writing decoded spans to files.
-struct Reading<'a> {
+struct Extraction<'a> {
     table: &'a SpanTable,
     blob: &'a File,
     tree: &'a Tree,
@@ -201,13 +202,13 @@ struct Reading<'a> {
     /// The number of files written so far.
     done: usize,
     /// The file that is being written, and the position of its next byte in the tar.
-    open: Option<(Writing, u64)>,
+    open: Option<(UnfinishedFile, u64)>,
     output: &'a mut Output,
     go_on: &'a dyn Fn() -> bool,
     bytes: u64,
 }
 
-impl Reading<'_> {
+impl Extraction<'_> {
     fn all(&mut self) -> Result<(), ExtractError> {
         let mut blob = Vec::new();
         loop {
@@ -269,7 +270,7 @@ impl Reading<'_> {
         }
     }
 
-    fn opened(&mut self, name: &Name) -> Result<&mut (Writing, u64), ExtractError> {
+    fn opened(&mut self, name: &Name) -> Result<&mut (UnfinishedFile, u64), ExtractError> {
         let open = match self.open.take() {
             Some(open) => open,
             None => (self.output.create(self.tree, name.directory, name.name(self.tree))?, name.extent.offset.0),

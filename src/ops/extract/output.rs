@@ -30,7 +30,7 @@ pub struct Output {
 crate::opaque_debug!(Output);
 
 /// A file without its final name. It is deleted if it is dropped before it gets one.
-pub(super) struct Writing {
+pub(super) struct UnfinishedFile {
     file: Option<BufWriter<File>>,
     directory: Rc<OwnedFd>,
     temporary: String,
@@ -55,7 +55,12 @@ impl Output {
     }
 
     /// Creates a file that will be called `name` in a directory of the tree.
-    pub(super) fn create(&mut self, tree: &Tree, directory: NodeId, name: &[u8]) -> Result<Writing, ExtractError> {
+    pub(super) fn create(
+        &mut self,
+        tree: &Tree,
+        directory: NodeId,
+        name: &[u8],
+    ) -> Result<UnfinishedFile, ExtractError> {
         let failed = |error: Errno| ExtractError::Write { name: name.into(), source: error.into() };
         let directory = self.directory(tree, directory).map_err(failed)?;
         if !self.replaces && rustix::fs::statat(&*directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
@@ -68,7 +73,7 @@ impl Output {
             match rustix::fs::openat(&*directory, &temporary, flags, Mode::RUSR | Mode::WUSR) {
                 Ok(file) => {
                     let file = Some(BufWriter::with_capacity(64 << 10, File::from(file)));
-                    return Ok(Writing { file, directory, temporary, name: name.into() });
+                    return Ok(UnfinishedFile { file, directory, temporary, name: name.into() });
                 }
                 // The layer may have such a name, or a killed process left it.
                 Err(Errno::EXIST) => {}
@@ -127,7 +132,7 @@ impl Output {
     }
 }
 
-impl Writing {
+impl UnfinishedFile {
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), ExtractError> {
         let written = self.file.as_mut().map_or(Ok(()), |file| file.write_all(bytes));
         written.map_err(|source| self.failed(source))
@@ -177,7 +182,7 @@ impl Writing {
     }
 }
 
-impl Drop for Writing {
+impl Drop for UnfinishedFile {
     fn drop(&mut self) {
         if !self.temporary.is_empty() {
             // If it cannot be removed, there is nobody to report that to.

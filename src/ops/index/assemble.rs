@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::left_out::mislabelled;
-use super::model::{LayerOutcome, LayerReport, LeftOut, Origin, ZtocFacts};
+use super::model::{LayerOutcome, LayerReport, LeftOutReason, Origin, ZtocFacts};
+use super::reasons::mislabelled;
 use super::supply::Layers;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -39,8 +39,8 @@ impl IndexedZtoc<'_> {
 
     /// Its bytes without copying, because ztocs take most of the memory.
     pub(crate) fn content(&self) -> Bytes {
-        struct Shared(Arc<Outcome>);
-        impl AsRef<[u8]> for Shared {
+        struct ZtocBytes(Arc<Outcome>);
+        impl AsRef<[u8]> for ZtocBytes {
             fn as_ref(&self) -> &[u8] {
                 match &*self.0 {
                     Outcome::Ztoc(ztoc) => &ztoc.bytes,
@@ -48,13 +48,13 @@ impl IndexedZtoc<'_> {
                 }
             }
         }
-        Bytes::from_owner(Shared(Arc::clone(self.outcome)))
+        Bytes::from_owner(ZtocBytes(Arc::clone(self.outcome)))
     }
 }
 
 /// The report for each layer, and the ztocs for the index, in the order of the manifest.
 pub(in crate::ops) fn assemble<'a>(
-    planned: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>,
+    planned: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOutReason>)>,
     layers: &'a Layers,
     seen: &mut BTreeSet<Digest>,
 ) -> (Vec<LayerReport>, Vec<IndexedZtoc<'a>>) {
@@ -64,9 +64,9 @@ pub(in crate::ops) fn assemble<'a>(
         let outcome = match (left_out, layers.get(layer)) {
             (Some(left_out), _) => LayerOutcome::LeftOut(left_out.clone()),
             // Each layer that is not left out was built, unless time ran out.
-            (None, None) => LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: layers.stuck }),
+            (None, None) => LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: layers.stuck }),
             (None, Some(built)) => match &*built.outcome {
-                Outcome::Unservable(verdict) => LayerOutcome::LeftOut(LeftOut::Unservable(verdict.clone())),
+                Outcome::Unservable(verdict) => LayerOutcome::LeftOut(LeftOutReason::Unservable(verdict.clone())),
                 Outcome::Ztoc(ztoc) => match mislabelled(layer, ztoc) {
                     Some(left_out) => LayerOutcome::LeftOut(left_out),
                     None => {

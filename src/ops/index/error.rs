@@ -1,6 +1,6 @@
 //! Why an image could not be indexed.
 
-use super::model::Refused;
+use super::model::RefusedImage;
 use crate::budget::OverBudget;
 use crate::digest::Digest;
 use crate::fine::FineError;
@@ -36,7 +36,7 @@ pub enum IndexError {
     LayerThread { layer: Digest },
     /// It could be indexed, but falls short of the gate ([`super::Gate`]).
     #[error(transparent)]
-    Refused(#[from] Box<Refused>),
+    Refused(#[from] Box<RefusedImage>),
     #[error(transparent)]
     Prefetch(#[from] PathLookupError),
     #[error("cannot make the fine document of layer {layer}")]

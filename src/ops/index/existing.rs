@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use super::listed::ExistingManifest;
-use super::model::{LayerOutcome, LayerReport, LeftOut, OtherIndex};
+use super::existing_manifest::ExistingManifest;
+use super::model::{LayerOutcome, LayerReport, LeftOutReason, OtherIndex};
 use super::options::Existing;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -52,7 +52,7 @@ pub(super) enum Decision {
 }
 
 /// The options that determine the content of an index.
-pub(super) struct Want<'a> {
+pub(super) struct RequestedIndex<'a> {
     pub rule: Existing,
     pub tool: &'a str,
     pub span_size: u64,
@@ -71,14 +71,14 @@ pub(super) struct ExistingIndex<'a> {
     pub is_same: bool,
 }
 
-pub(super) fn decide(found: &[DestinationIndex], want: &Want) -> Decision {
+pub(super) fn decide(found: &[DestinationIndex], requested: &RequestedIndex) -> Decision {
     let seen = found.iter().map(|f| ExistingIndex {
         digest: f.descriptor.digest,
         usable: f.content.is_ok(),
         tool: f.tool(),
-        is_same: f.matches(want),
+        is_same: f.matches(requested),
     });
-    decide_seen(&seen.collect::<Vec<_>>(), want.rule, want.tool)
+    decide_seen(&seen.collect::<Vec<_>>(), requested.rule, requested.tool)
 }
 
 /// Decides what to do about indexes of one kind. `own_name` is the tool name that is used for
@@ -166,16 +166,16 @@ impl DestinationIndex {
     /// with the current options would lack it too.
     pub(super) fn layers<'a>(
         &self,
-        layers: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOut>)>,
+        layers: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOutReason>)>,
     ) -> Vec<LayerReport> {
         let ztocs = self.content.as_ref().map_or(&[][..], |content| &content.ztocs);
-        let outcome = |layer: &Descriptor, left_out: &Option<LeftOut>| match (
+        let outcome = |layer: &Descriptor, left_out: &Option<LeftOutReason>| match (
             ztocs.iter().find(|ztoc| ztoc.layer == layer.digest),
             left_out,
         ) {
             (Some(ztoc), _) => LayerOutcome::Listed { ztoc: ztoc.ztoc, size: ztoc.size },
             (None, Some(left_out)) => LayerOutcome::LeftOut(left_out.clone()),
-            (None, None) => LayerOutcome::LeftOut(LeftOut::NotListed),
+            (None, None) => LayerOutcome::LeftOut(LeftOutReason::NotListed),
         };
         layers
             .map(|(layer, left_out)| LayerReport { descriptor: layer.clone(), outcome: outcome(layer, left_out) })
@@ -183,19 +183,19 @@ impl DestinationIndex {
     }
 
     /// Whether the same tool with the same options would build exactly this index.
-    fn matches(&self, want: &Want) -> bool {
+    fn matches(&self, requested: &RequestedIndex) -> bool {
         let Ok(content) = &self.content else { return false };
-        if content.tool.as_deref() != Some(want.tool) || !content.usual || want.prefetch {
+        if content.tool.as_deref() != Some(requested.tool) || !content.usual || requested.prefetch {
             return false;
         }
         let indexed: BTreeSet<Digest> = content.ztocs.iter().map(|z| z.layer).collect();
-        let wanted: BTreeSet<Digest> = want.layers.iter().map(|w| w.layer).collect();
-        if content.ztocs.iter().any(|z| z.span_size != want.span_size) || !indexed.is_subset(&wanted) {
+        let wanted: BTreeSet<Digest> = requested.layers.iter().map(|w| w.layer).collect();
+        if content.ztocs.iter().any(|z| z.span_size != requested.span_size) || !indexed.is_subset(&wanted) {
             return false;
         }
         // An index does not state why it lacks a layer. The layer may have been too small, its
         // content may prevent a ztoc, or time ran out. Only the second reason would apply again.
-        !indexed.is_empty() && want.layers.iter().all(|w| indexed.contains(&w.layer) || w.unservable)
+        !indexed.is_empty() && requested.layers.iter().all(|w| indexed.contains(&w.layer) || w.unservable)
     }
 }
 
@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn decided(rule: Existing, found: &[DestinationIndex], layers: &[(u8, bool)]) -> Decision {
-        decide(found, &Want { rule, tool: TOOL, span_size: 4096, prefetch: false, layers: &wanted(layers) })
+        decide(found, &RequestedIndex { rule, tool: TOOL, span_size: 4096, prefetch: false, layers: &wanted(layers) })
     }
 
     fn replaces(found: &[&DestinationIndex]) -> Decision {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use super::assemble::assemble;
 use super::existing::Decision;
-use super::model::{LayerOutcome, LeftOut, Refused, RefusedManifest, Shortfall};
+use super::model::{LayerOutcome, LeftOutReason, RefusedImage, RefusedManifest, Shortfall};
 use super::options::{Gate, IndexOptions};
 use super::plan::Plan;
 use super::supply::Layers;
@@ -14,7 +14,7 @@ use crate::digest::Digest;
 use crate::image::coverage::Coverage;
 
 /// Checks the final indexes against the gate.
-pub(super) fn check(plans: &[Plan], layers: &Layers, options: &IndexOptions) -> Result<(), Refused> {
+pub(super) fn check(plans: &[Plan], layers: &Layers, options: &IndexOptions) -> Result<(), RefusedImage> {
     if options.gate == Gate::default() {
         return Ok(());
     }
@@ -22,7 +22,7 @@ pub(super) fn check(plans: &[Plan], layers: &Layers, options: &IndexOptions) -> 
     let manifests: Vec<_> = plans.iter().map(|plan| judge(plan, layers, options, &mut seen)).collect();
     match manifests.iter().all(|manifest| manifest.shortfalls.is_empty()) {
         true => Ok(()),
-        false => Err(Refused { manifests, bytes_read: layers.bytes_read }),
+        false => Err(RefusedImage { manifests, bytes_read: layers.bytes_read }),
     }
 }
 
@@ -47,7 +47,7 @@ fn judge(plan: &Plan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeS
     if gate.all_servable {
         let mut named = BTreeSet::new();
         for (layer, reason) in missing {
-            if !matches!(reason, LeftOut::Small { .. }) && named.insert(layer.digest) {
+            if !matches!(reason, LeftOutReason::Small { .. }) && named.insert(layer.digest) {
                 shortfalls.push(Shortfall::LeftOut { layer: Box::new(layer.clone()), reason: reason.clone() });
             }
         }

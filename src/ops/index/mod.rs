@@ -32,33 +32,33 @@ mod assemble;
 mod build;
 mod error;
 mod existing;
+mod existing_manifest;
 mod fine;
 mod gate;
 mod guide;
-mod left_out;
-mod listed;
 mod model;
 mod options;
 mod plan;
 mod prefetch;
 mod publish;
 mod read;
+mod reasons;
 mod reuse;
 mod supply;
 
 pub use error::IndexError;
 pub use model::{
-    IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, Origin, OtherIndex,
-    Prefetched, PrefetchedLayer, Refused, RefusedManifest, Shortfall, ZtocFacts,
+    IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, Origin,
+    OtherIndex, PrefetchSummary, PrefetchedLayer, RefusedImage, RefusedManifest, Shortfall, ZtocFacts,
 };
 pub use options::{Existing, Gate, IndexOptions, Kinds, Reuse, ReuseSource};
 
 pub(in crate::ops) use assemble::{IndexedZtoc, assemble};
 pub(in crate::ops) use build::{LayersToBuild, ztocs};
-pub(in crate::ops) use left_out::left_out;
 pub(in crate::ops) use plan::unservable;
 pub(in crate::ops) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
-pub(in crate::ops) use supply::{Layers, Own, Supply, ZtocOffer};
+pub(in crate::ops) use reasons::left_out_reason;
+pub(in crate::ops) use supply::{Layers, OwnImage, Supply, ZtocOffer};
 
 use existing::Decision;
 use fine::FinePlan;
@@ -73,7 +73,7 @@ pub enum Outlook {
     /// It has everything it can have.
     Complete,
     /// No layer would be indexed, for these reasons.
-    NothingToIndex(Vec<LeftOut>),
+    NothingToIndex(Vec<LeftOutReason>),
 }
 
 /// Examines the indexes attached to an image, and the cached outcomes of its layers.

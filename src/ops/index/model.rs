@@ -9,12 +9,12 @@ use crate::image::fine::FineRef;
 use crate::image::prefetch::SpanRange;
 use crate::image::{Descriptor, NotIndexed};
 use crate::layer::Unservable;
-use crate::ops::prefetch::Missing;
-use crate::store::blob::Attached;
+use crate::ops::prefetch::MissingPath;
+use crate::store::blob::AttachMethod;
 
 /// An image whose index falls short of the [`Gate`](super::Gate). Nothing was attached for any of its platforms.
 #[derive(Debug)]
-pub struct Refused {
+pub struct RefusedImage {
     /// The manifest of each platform, in the order of the image index, including those that do not
     /// fall short.
     pub manifests: Vec<RefusedManifest>,
@@ -48,7 +48,7 @@ pub enum Shortfall {
         /// The layer, as the image manifest lists it.
         layer: Box<Descriptor>,
         /// The reason.
-        reason: LeftOut,
+        reason: LeftOutReason,
     },
     /// The index covers too little.
     Coverage {
@@ -61,13 +61,13 @@ pub enum Shortfall {
     },
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusedImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("nothing was attached: the index does not meet the requirements")
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for RefusedImage {}
 
 /// The result for an image.
 #[derive(Debug, Clone)]
@@ -83,7 +83,7 @@ pub struct IndexedImage {
     /// How many bytes were uploaded or written; 0 if everything already existed.
     pub bytes_written: u64,
     /// The layers that were not finished in time, without duplicates. Another run with the same
-    /// options continues with them, unless this one was [stuck](LeftOut::OutOfTime).
+    /// options continues with them, unless this one was [stuck](LeftOutReason::OutOfTime).
     pub left: Vec<Descriptor>,
 }
 
@@ -92,7 +92,7 @@ impl IndexedImage {
     pub fn is_stuck(&self) -> bool {
         let layers = self.manifests.iter().flat_map(|manifest| &manifest.layers);
         let mut outcomes = layers.map(|layer| &layer.outcome);
-        outcomes.any(|outcome| matches!(outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { stuck: true })))
+        outcomes.any(|outcome| matches!(outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true })))
     }
 }
 
@@ -110,7 +110,7 @@ pub struct IndexedManifest {
     /// The coverage by the index of `result`.
     pub coverage: Coverage,
     /// The prefetch list of the index of `result`, if it was built and has one.
-    pub prefetch: Option<Prefetched>,
+    pub prefetch: Option<PrefetchSummary>,
     /// Other SOCI indexes (version 1) of the manifest that remain listed, in the listed order.
     pub others: Vec<OtherIndex>,
     /// The result for its fine index, if one was requested.
@@ -140,7 +140,8 @@ impl IndexedManifest {
 
     /// The layers that were not finished in time.
     pub fn left(&self) -> impl Iterator<Item = &Descriptor> {
-        let left = |layer: &&LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
+        let left =
+            |layer: &&LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }));
         let listed = self.layers.iter().filter(left).map(|layer| &layer.descriptor);
         let is_listed = |layer: &Descriptor| self.layers.iter().any(|listed| listed.descriptor.digest == layer.digest);
         // Without a SOCI index, there are no reports for single layers.
@@ -151,11 +152,11 @@ impl IndexedManifest {
 
 /// The prefetch list of an index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Prefetched {
+pub struct PrefetchSummary {
     /// The layers on the list, without duplicates, from the bottom up.
     pub layers: Vec<PrefetchedLayer>,
     /// Paths on the list that match no file.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingPath>,
     /// Whether the list was taken over from the previous index.
     pub carried_over: bool,
 }
@@ -181,7 +182,7 @@ pub enum ManifestResult {
         /// The index's manifest.
         index: Descriptor,
         /// How it is found.
-        how: Attached,
+        how: AttachMethod,
         /// The indexes that it replaced.
         replaced: Vec<Digest>,
         /// Those of them that the destination refused to delete.
@@ -264,7 +265,7 @@ pub enum LayerOutcome {
         size: u64,
     },
     /// It is not, for this reason.
-    LeftOut(LeftOut),
+    LeftOut(LeftOutReason),
 }
 
 /// Facts from a layer's ztoc, and its source.
@@ -308,7 +309,7 @@ pub enum Origin {
 
 /// Why a layer is not in the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LeftOut {
+pub enum LeftOutReason {
     /// It is smaller than the minimum size.
     Small {
         /// The minimum size in bytes.
@@ -333,16 +334,16 @@ pub enum LeftOut {
     NotListed,
 }
 
-impl LeftOut {
+impl LeftOutReason {
     /// A stable word for programs.
     pub fn code(&self) -> &'static str {
         match self {
-            LeftOut::Small { least } => NotIndexed::Small { least: *least }.code(),
-            LeftOut::Kind { code, .. } => code,
-            LeftOut::Unservable(verdict) => verdict.code.word(),
-            LeftOut::OutOfTime { stuck: false } => "out-of-time",
-            LeftOut::OutOfTime { stuck: true } => "needs-more-time",
-            LeftOut::NotListed => "not-listed",
+            LeftOutReason::Small { least } => NotIndexed::Small { least: *least }.code(),
+            LeftOutReason::Kind { code, .. } => code,
+            LeftOutReason::Unservable(verdict) => verdict.code.word(),
+            LeftOutReason::OutOfTime { stuck: false } => "out-of-time",
+            LeftOutReason::OutOfTime { stuck: true } => "needs-more-time",
+            LeftOutReason::NotListed => "not-listed",
         }
     }
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use super::build;
 use super::error::IndexError;
-use super::existing::{CandidateLayer, Decision, DestinationContent, DestinationIndex, Want, decide};
+use super::existing::{CandidateLayer, Decision, DestinationContent, DestinationIndex, RequestedIndex, decide};
+use super::existing_manifest::find;
 use super::fine::FinePlan;
-use super::left_out::{left_out, mislabelled};
-use super::listed::find;
-use super::model::{LeftOut, Origin};
+use super::model::{LeftOutReason, Origin};
 use super::options::{Existing, IndexOptions};
 use super::prefetch::{OldList, old_lists};
-use super::supply::{BlobKey, Own, Supply, ZtocOffer, cached};
+use super::reasons::{left_out_reason, mislabelled};
+use super::supply::{BlobKey, OwnImage, Supply, ZtocOffer, cached};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::{CONFIG, INDEX_V1, PREFETCH, Version};
@@ -74,7 +74,7 @@ impl Plans {
             destination.map_or_else(Vec::new, |there| fine.flat_map(|fine| fine.offers(there, options)).collect());
         let manifests = self.each.iter().map(|plan| &plan.manifest).collect();
         let is_listed = destination.is_some_and(|there| there.is(source));
-        let own = Own { digest, manifests, artifacts, is_listed };
+        let own = OwnImage { digest, manifests, artifacts, is_listed };
         Supply { source, cache, known: offers.collect(), documents, own }
     }
 
@@ -98,7 +98,7 @@ pub(super) struct Plan {
     pub manifest: PlatformManifest,
     /// For each layer of the manifest: why it will not be in the index, if that is known without
     /// reading it.
-    pub left_out: Vec<Option<LeftOut>>,
+    pub left_out: Vec<Option<LeftOutReason>>,
     /// The manifests that the destination lists as SOCI indexes (version 1), in its order.
     pub(super) found: Vec<DestinationIndex>,
     pub(super) decision: Decision,
@@ -113,7 +113,7 @@ impl Plan {
         cache: Option<&ZtocCache>,
         options: &IndexOptions,
     ) -> Result<Plan, IndexError> {
-        let left_out: Vec<_> = manifest.layers.iter().map(|layer| left_out(layer, options)).collect();
+        let left_out: Vec<_> = manifest.layers.iter().map(|layer| left_out_reason(layer, options)).collect();
         let mut plan = Plan { manifest, left_out, found: Vec::new(), decision: Decision::NotRequested, fine: None };
         if options.kinds.has_soci() {
             if let Some(destination) = destination {
@@ -196,7 +196,7 @@ impl Plan {
         let decided = |layers: &[CandidateLayer]| {
             let tool = &options.layer.build_tool_identifier;
             let (span_size, prefetch) = (options.layer.span_size, options.prefetch.is_some());
-            decide(&self.found, &Want { rule: options.existing, tool, span_size, prefetch, layers })
+            decide(&self.found, &RequestedIndex { rule: options.existing, tool, span_size, prefetch, layers })
         };
         let mut decision = decided(&wanted);
         if options.existing == Existing::Skip && !self.found.is_empty() && matches!(decision, Decision::Build { .. }) {
@@ -223,10 +223,10 @@ pub(in crate::ops) async fn unservable(
     cache: Option<&ZtocCache>,
     layer: &Descriptor,
     options: &IndexOptions,
-) -> Option<LeftOut> {
+) -> Option<LeftOutReason> {
     match cached(cache, layer, options).await? {
         Outcome::Ztoc(ztoc) => mislabelled(layer, &ztoc),
-        Outcome::Unservable(verdict) => Some(LeftOut::Unservable(verdict)),
+        Outcome::Unservable(verdict) => Some(LeftOutReason::Unservable(verdict)),
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::task::spawn_blocking;
 
 use super::assemble::IndexedZtoc;
 use super::error::IndexError;
-use super::model::{Prefetched, PrefetchedLayer};
+use super::model::{PrefetchSummary, PrefetchedLayer};
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -61,7 +61,7 @@ pub(in crate::ops) async fn prefetch_artifacts(
     ztocs: &[IndexedZtoc<'_>],
     budget: &Budget,
     progress: &Arc<dyn Progress>,
-) -> Result<(Vec<Artifact>, Option<Prefetched>), IndexError> {
+) -> Result<(Vec<Artifact>, Option<PrefetchSummary>), IndexError> {
     let (resolved, carried_over) = match list {
         Some(list) => (looked_up(list, ztocs, budget).await?, false),
         None if old.is_empty() => return Ok((Vec::new(), None)),
@@ -78,7 +78,7 @@ pub(in crate::ops) async fn prefetch_artifacts(
         }
         artifacts.push(artifact);
     }
-    let told = Prefetched { layers, missing, carried_over };
+    let told = PrefetchSummary { layers, missing, carried_over };
     let is_nothing = told.carried_over && told.layers.is_empty();
     Ok((artifacts, (!is_nothing).then_some(told)))
 }

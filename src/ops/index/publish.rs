@@ -10,7 +10,9 @@ use bytes::Bytes;
 use super::assemble::{IndexedZtoc, assemble};
 use super::error::IndexError;
 use super::existing::{Decision, DestinationIndex, others, outdoes, outdone};
-use super::model::{IndexedManifest, LayerOutcome, LayerReport, LeftOut, ManifestResult, OtherIndex, Prefetched};
+use super::model::{
+    IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex, PrefetchSummary,
+};
 use super::options::IndexOptions;
 use super::plan::{Plan, is_whole};
 use super::prefetch::{Artifact, OldList, prefetch_artifacts};
@@ -41,19 +43,19 @@ pub(super) struct Publisher<'a> {
 }
 
 /// The result for a platform's index.
-struct Settled {
+struct PlatformResult {
     result: ManifestResult,
     /// The layers that the index of `result` covers.
     covered: BTreeSet<Digest>,
     others: Vec<OtherIndex>,
     /// Present if the index was built and has a list.
-    prefetch: Option<Prefetched>,
+    prefetch: Option<PrefetchSummary>,
     bytes_written: u64,
 }
 
-impl Settled {
-    fn none(result: ManifestResult) -> Settled {
-        Settled { result, covered: BTreeSet::new(), others: Vec::new(), prefetch: None, bytes_written: 0 }
+impl PlatformResult {
+    fn none(result: ManifestResult) -> PlatformResult {
+        PlatformResult { result, covered: BTreeSet::new(), others: Vec::new(), prefetch: None, bytes_written: 0 }
     }
 
     /// An existing index is kept, and nothing was written.
@@ -61,10 +63,10 @@ impl Settled {
         found: &[DestinationIndex],
         place: usize,
         result: impl FnOnce(&DestinationIndex) -> ManifestResult,
-    ) -> Settled {
+    ) -> PlatformResult {
         let stays = &found[place];
         let others = others(found, &stays.descriptor.digest, &[]);
-        Settled { result: result(stays), covered: stays.covered(), others, prefetch: None, bytes_written: 0 }
+        PlatformResult { result: result(stays), covered: stays.covered(), others, prefetch: None, bytes_written: 0 }
     }
 }
 
@@ -74,7 +76,7 @@ struct Assembled<'a> {
     covered: BTreeSet<Digest>,
     prefetch: Vec<Artifact>,
     /// The summary of `prefetch` for the report.
-    prefetched: Option<Prefetched>,
+    prefetched: Option<PrefetchSummary>,
     manifest: Bytes,
     descriptor: Descriptor,
 }
@@ -85,18 +87,18 @@ impl Publisher<'_> {
     pub(super) async fn publish(&mut self, plan: Plan) -> Result<(IndexedManifest, u64), IndexError> {
         let Plan { manifest, left_out, found, decision, .. } = &plan;
         let listed = |place: usize| found[place].layers(manifest.layers.iter().zip(left_out));
-        let (layers, settled) = match decision {
-            Decision::Done(place) => (listed(*place), Settled::stays(found, *place, already_there(false))),
-            Decision::Keep(place) => (listed(*place), Settled::stays(found, *place, kept)),
-            Decision::NotRequested => (Vec::new(), Settled::none(ManifestResult::NotRequested)),
+        let (layers, outcome) = match decision {
+            Decision::Done(place) => (listed(*place), PlatformResult::stays(found, *place, already_there(false))),
+            Decision::Keep(place) => (listed(*place), PlatformResult::stays(found, *place, kept)),
+            Decision::NotRequested => (Vec::new(), PlatformResult::none(ManifestResult::NotRequested)),
             Decision::Build { replaces } => {
                 let (layers, ztocs) = assemble(manifest.layers.iter().zip(left_out), self.layers, &mut self.seen);
                 let old = plan.old_lists(self.destination);
-                let settled = self.settle(&manifest.descriptor, found, (replaces, &old), &layers, &ztocs).await?;
-                (layers, settled)
+                let outcome = self.build(&manifest.descriptor, found, (replaces, &old), &layers, &ztocs).await?;
+                (layers, outcome)
             }
         };
-        let Settled { result, covered, others, prefetch, mut bytes_written } = settled;
+        let PlatformResult { result, covered, others, prefetch, mut bytes_written } = outcome;
         let coverage = Coverage::of(&manifest.layers, |layer| covered.contains(&layer.digest));
         let platform = manifest.platform.as_ref().map(ToString::to_string);
         let Plan { manifest, fine, .. } = plan;
@@ -114,16 +116,17 @@ impl Publisher<'_> {
 
     /// Decides between the existing indexes and an index of `ztocs`, which would replace `replaces`
     /// and carry over the lists of `old`.
-    async fn settle(
+    async fn build(
         &self,
         subject: &Descriptor,
         found: &[DestinationIndex],
         (replaces, old): (&[Digest], &[OldList]),
         layers: &[LayerReport],
         ztocs: &[IndexedZtoc<'_>],
-    ) -> Result<Settled, IndexError> {
+    ) -> Result<PlatformResult, IndexError> {
         let covered: BTreeSet<Digest> = ztocs.iter().map(|ztoc| ztoc.layer.digest).collect();
-        let is_left = |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::OutOfTime { .. }));
+        let is_left =
+            |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }));
         let is_partial = layers.iter().any(is_left);
         let mut replaces = replaces.to_vec();
         if is_partial {
@@ -132,12 +135,12 @@ impl Publisher<'_> {
             if let Some(place) = outdoes(found, build_tool_identifier, *span_size, &covered)
                 && self.is_whole(&found[place]).await?
             {
-                return Ok(Settled::stays(found, place, already_there(true)));
+                return Ok(PlatformResult::stays(found, place, already_there(true)));
             }
         }
         if ztocs.is_empty() {
             let result = if is_partial { ManifestResult::OutOfTime } else { ManifestResult::NothingToIndex };
-            return Ok(Settled {
+            return Ok(PlatformResult {
                 result,
                 covered,
                 others: others(found, &subject.digest, &[]),
@@ -150,7 +153,7 @@ impl Publisher<'_> {
         let others = others(found, &index.descriptor.digest, &replaces);
         let unwritten = |result, index: Assembled, others| {
             let Assembled { covered, prefetched: prefetch, .. } = index;
-            Ok(Settled { result, covered, others, prefetch, bytes_written: 0 })
+            Ok(PlatformResult { result, covered, others, prefetch, bytes_written: 0 })
         };
         let same = found.iter().find(|found| found.descriptor.digest == index.descriptor.digest);
         if let Some(same) = same.filter(|_| replaces.is_empty())
@@ -202,7 +205,7 @@ impl Publisher<'_> {
         index: Assembled<'_>,
         replaces: Vec<Digest>,
         others: Vec<OtherIndex>,
-    ) -> Result<Settled, IndexError> {
+    ) -> Result<PlatformResult, IndexError> {
         let blobs = index.ztocs.len() + index.prefetch.len() + 1;
         self.progress.report(ProgressEvent::Attaching { index: index.descriptor.digest, blobs });
         let push = Push { destination, index: &index, subject };
@@ -210,7 +213,7 @@ impl Publisher<'_> {
         let Assembled { covered, prefetched: prefetch, descriptor: index, .. } = index;
         let others = listed(destination, &subject.digest, &index.digest, others).await;
         let result = ManifestResult::Attached { index, how, replaced: replaces, not_deleted };
-        Ok(Settled { result, covered, others, prefetch, bytes_written })
+        Ok(PlatformResult { result, covered, others, prefetch, bytes_written })
     }
 }
 

@@ -25,11 +25,11 @@ pub(in crate::ops) struct Supply<'a> {
     pub known: Vec<ZtocOffer>,
     /// Its fine indexes.
     pub documents: Vec<DocumentOffer>,
-    pub own: Own<'a>,
+    pub own: OwnImage<'a>,
 }
 
 /// The image that the layers belong to.
-pub(in crate::ops) struct Own<'a> {
+pub(in crate::ops) struct OwnImage<'a> {
     pub digest: Digest,
     pub manifests: Vec<&'a PlatformManifest>,
     /// The entries of its image index that are not images.

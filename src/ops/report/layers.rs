@@ -41,7 +41,7 @@ pub struct LayerBreakdown {
     /// The number of files with content in the tar.
     pub files: u64,
     /// The files in it that upper layers replace or remove.
-    pub shadowed: Shadowed,
+    pub shadowed: ShadowedFiles,
     /// The spans that a recorded start needs. None without a record.
     pub read: Option<SpansRead>,
     /// All its spans in groups, in order.
@@ -54,12 +54,12 @@ pub enum Lazy {
     /// They can.
     Yes,
     /// They pull it completely.
-    No(Uncovered),
+    No(UncoveredReason),
 }
 
 /// Why a layer is pulled completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Uncovered {
+pub enum UncoveredReason {
     /// The index has a ztoc for it that cannot be used.
     BadZtoc,
     /// The index has no ztoc for it. None if that depends on its content, or on the options with
@@ -71,7 +71,7 @@ pub enum Uncovered {
 
 /// Files that are not visible, because upper layers replace or remove them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Shadowed {
+pub struct ShadowedFiles {
     /// The number of files.
     pub files: u64,
     /// The size of their content in bytes.
@@ -87,30 +87,30 @@ pub struct SpansRead {
     pub bytes: u64,
 }
 
-impl Shadowed {
+impl ShadowedFiles {
     /// The sum of both.
-    pub fn and(self, other: Shadowed) -> Shadowed {
-        Shadowed { files: self.files + other.files, bytes: self.bytes.saturating_add(other.bytes) }
+    pub fn and(self, other: ShadowedFiles) -> ShadowedFiles {
+        ShadowedFiles { files: self.files + other.files, bytes: self.bytes.saturating_add(other.bytes) }
     }
 }
 
-impl Uncovered {
+impl UncoveredReason {
     /// A stable word for programs.
     pub fn code(self) -> &'static str {
         match self {
-            Uncovered::BadZtoc => "bad-ztoc",
-            Uncovered::NoIndex(None) => "no-index",
-            Uncovered::NotInIndex(why) | Uncovered::NoIndex(why) => uncovered_code(why),
+            UncoveredReason::BadZtoc => "bad-ztoc",
+            UncoveredReason::NoIndex(None) => "no-index",
+            UncoveredReason::NotInIndex(why) | UncoveredReason::NoIndex(why) => uncovered_code(why),
         }
     }
 }
 
-impl fmt::Display for Uncovered {
+impl fmt::Display for UncoveredReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Uncovered::BadZtoc => f.write_str("the index has a ztoc for it that cannot be used"),
-            Uncovered::NoIndex(None) => f.write_str("the image has no SOCI index"),
-            Uncovered::NotInIndex(why) | Uncovered::NoIndex(why) => f.write_str(uncovered_text(*why)),
+            UncoveredReason::BadZtoc => f.write_str("the index has a ztoc for it that cannot be used"),
+            UncoveredReason::NoIndex(None) => f.write_str("the image has no SOCI index"),
+            UncoveredReason::NotInIndex(why) | UncoveredReason::NoIndex(why) => f.write_str(uncovered_text(*why)),
         }
     }
 }
@@ -148,7 +148,7 @@ pub(super) fn layers(
             span_size: facts.map.span_size(),
             spans: table.count(),
             files: files.len() as u64,
-            shadowed: if is_first { shadowed(number as u32, &files, live) } else { Shadowed::default() },
+            shadowed: if is_first { shadowed(number as u32, &files, live) } else { ShadowedFiles::default() },
             read: reads.map(|_| SpansRead {
                 spans: read.len() as u32,
                 bytes: read.iter().map(range).map(|range| range.end.0.saturating_sub(range.start.0)).sum(),
@@ -162,11 +162,11 @@ pub(super) fn layers(
     all.collect()
 }
 
-fn uncovered(image: &RootFs, layer: &Descriptor) -> Uncovered {
+fn uncovered(image: &RootFs, layer: &Descriptor) -> UncoveredReason {
     match image.index.as_ref().and_then(|index| index.content.as_ref().ok()) {
-        None => Uncovered::NoIndex(why_not(layer)),
-        Some(content) if content.ztocs.contains_key(&layer.digest) => Uncovered::BadZtoc,
-        Some(_) => Uncovered::NotInIndex(why_not(layer)),
+        None => UncoveredReason::NoIndex(why_not(layer)),
+        Some(content) if content.ztocs.contains_key(&layer.digest) => UncoveredReason::BadZtoc,
+        Some(_) => UncoveredReason::NotInIndex(why_not(layer)),
     }
 }
 
@@ -176,8 +176,8 @@ fn created_by(image: &RootFs) -> Vec<String> {
     if commands.len() == image.layers.len() { commands } else { Vec::new() }
 }
 
-fn shadowed(layer: u32, files: &[&FileMetadata], live: &[(Place, u64)]) -> Shadowed {
+fn shadowed(layer: u32, files: &[&FileMetadata], live: &[(Place, u64)]) -> ShadowedFiles {
     let is_live = |offset: u64| live.binary_search_by_key(&(layer, offset), |(place, _)| *place).is_ok();
     let gone = files.iter().filter(|file| !is_live(file.offset.0));
-    gone.fold(Shadowed::default(), |sum, file| sum.and(Shadowed { files: 1, bytes: file.size }))
+    gone.fold(ShadowedFiles::default(), |sum, file| sum.and(ShadowedFiles { files: 1, bytes: file.size }))
 }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use fine::{FineDocuments, FineReport};
 pub use groups::{Group, GroupFile};
-pub use layers::{LayerBreakdown, Lazy, Shadowed, SpansRead, Uncovered};
+pub use layers::{LayerBreakdown, Lazy, ShadowedFiles, SpansRead, UncoveredReason};
 pub use sizes::Fetch;
 pub use start::{StartError, StartTotals};
 
@@ -86,7 +86,7 @@ pub struct Totals {
     /// The size of their content in bytes.
     pub file_bytes: u64,
     /// The files that are not visible.
-    pub shadowed: Shadowed,
+    pub shadowed: ShadowedFiles,
 }
 
 /// A file of the flattened image.
@@ -133,7 +133,7 @@ impl Report {
             plain: once(&same).filter_map(|n| image.layers.get(n)).map(|layer| layer.map.tar_end.0).sum(),
             files: live.len() as u64,
             file_bytes: live.iter().map(|(_, size)| size).sum(),
-            shadowed: layers.iter().map(|layer| layer.shadowed).fold(Shadowed::default(), Shadowed::and),
+            shadowed: layers.iter().map(|layer| layer.shadowed).fold(ShadowedFiles::default(), ShadowedFiles::and),
         };
         let sizes = reads.as_ref().map(|reads| sizes::sizes(image, &layers, &same, reads)).unwrap_or_default();
         let by_fine = reads.as_ref().map(|reads| sizes::by_fine(image, &layers, &same, documents, reads));

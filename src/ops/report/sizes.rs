@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::fine::FineDocuments;
-use super::layers::{LayerBreakdown, Lazy, Uncovered};
+use super::layers::{LayerBreakdown, Lazy, UncoveredReason};
 use super::once;
 use super::start::Reads;
 use crate::codec::WINDOW;
@@ -58,9 +58,9 @@ impl Fetch {
 /// assume one that covers all possible layers.
 pub(super) fn sizes(image: &RootFs, layers: &[LayerBreakdown], same: &[usize], reads: &Reads) -> Vec<Fetch> {
     let opened: Vec<_> = image.content.layers().collect();
-    let tables = |is_lazy: &dyn Fn(&LayerBreakdown) -> bool| -> Vec<Way<'_>> {
+    let tables = |is_lazy: &dyn Fn(&LayerBreakdown) -> bool| -> Vec<ReadPlan<'_>> {
         let each = once(same).filter_map(|n| Some((n, opened.get(n)?.spans(), layers.get(n)?)));
-        each.map(|(number, now, layer)| Way {
+        each.map(|(number, now, layer)| ReadPlan {
             number,
             now,
             by: is_lazy(layer).then_some(now),
@@ -72,7 +72,7 @@ pub(super) fn sizes(image: &RootFs, layers: &[LayerBreakdown], same: &[usize], r
     let mut all = vec![fetch(&now, None, reads)];
     let could = tables(&|layer| match layer.lazy {
         Lazy::Yes => true,
-        Lazy::No(Uncovered::NoIndex(None)) => {
+        Lazy::No(UncoveredReason::NoIndex(None)) => {
             image.layers.get(layer.number).is_some_and(|l| l.how == LayerAccess::Local)
         }
         Lazy::No(_) => false,
@@ -99,13 +99,13 @@ pub(super) fn by_fine(
     let ways = each.map(|(number, now, layer)| {
         let without = (layer.lazy == Lazy::Yes).then_some(now);
         let by = documents.spans.get(&layer.descriptor.digest).or(without);
-        Way { number, now, by, size: layer.descriptor.size }
+        ReadPlan { number, now, by, size: layer.descriptor.size }
     });
     fetch(&ways.collect::<Vec<_>>(), None, reads)
 }
 
 /// How a layer is read.
-struct Way<'a> {
+struct ReadPlan<'a> {
     number: usize,
     /// The spans as they are.
     now: &'a SpanTable<LayerMap>,
@@ -115,10 +115,10 @@ struct Way<'a> {
     size: u64,
 }
 
-fn fetch(layers: &[Way<'_>], span_size: Option<u64>, reads: &Reads) -> Fetch {
+fn fetch(layers: &[ReadPlan<'_>], span_size: Option<u64>, reads: &Reads) -> Fetch {
     let mut sum = Fetch { span_size, ..Fetch::default() };
     let (mut at_most, mut is_cut) = (0u64, false);
-    for Way { number, now, by, size } in layers {
+    for ReadPlan { number, now, by, size } in layers {
         let Some(table) = by else {
             sum.whole = sum.whole.saturating_add(*size);
             continue;

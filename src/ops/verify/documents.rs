@@ -7,7 +7,9 @@ use crate::digest::Digest;
 use crate::image::fine::FineRef;
 use crate::image::soci::ZtocRef;
 use crate::layer::prove::Difference;
-use crate::ops::discover::{Discovered, FineContent, FoundFineRef, FoundIndexRef, IndexContent, Unusable, Via};
+use crate::ops::discover::{
+    DiscoveredImage, DiscoveryMethod, FineContent, FoundFineRef, FoundIndexRef, IndexContent, Unusable,
+};
 use crate::store::StoreError;
 use crate::store::layout::LayoutError;
 use crate::ztoc::{FileKind, VERSION, Ztoc};
@@ -119,9 +121,11 @@ fn of_unusable(why: &Unusable) -> Code {
 }
 
 /// Facts that are not faults, but may be surprising.
-pub(super) fn warnings(image: &Discovered) -> Vec<String> {
+pub(super) fn warnings(image: &DiscoveredImage) -> Vec<String> {
     let mut warnings = Vec::new();
-    let listed = |index: &&FoundIndexRef| matches!(index.via, Via::Api | Via::TagSchema | Via::Layout);
+    let listed = |index: &&FoundIndexRef| {
+        matches!(index.via, DiscoveryMethod::Api | DiscoveryMethod::TagSchema | DiscoveryMethod::Layout)
+    };
     let listed: Vec<&FoundIndexRef> = image.indexes.iter().filter(listed).collect();
     if let [first, _, ..] = listed[..] {
         warnings.push(format!(

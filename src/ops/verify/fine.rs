@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::documents::{self, Damage};
-use super::model::{Depth, LayerCheck, Problem, Proving, VerifiedDocument, VerifiedFine, VerifyError};
+use super::model::{Depth, LayerCheck, Problem, VerifiedDocument, VerifiedFine, VerifyContext, VerifyError};
 use super::{causes, sample};
 use crate::budget::{Charge, OverBudget};
 use crate::code::Code;
@@ -52,9 +52,9 @@ impl FineCheck {
         let mut documents = self.content.map_or_else(BTreeMap::new, |content| content.documents);
         // A layer that occurs twice in the image is reported once.
         let layers = layers.iter().filter_map(|layer| documents.remove(&layer.digest)).filter_map(|document| {
-            let LayerCheck { proven, differences, .. } = results.get(&document)?;
+            let LayerCheck { compared, differences, .. } = results.get(&document)?;
             let FineRef { layer, document, .. } = document;
-            Some(VerifiedDocument { layer, document, proven: *proven, differences: differences.clone() })
+            Some(VerifiedDocument { layer, document, compared: *compared, differences: differences.clone() })
         });
         VerifiedFine { layers: layers.collect(), ..self.verified }
     }
@@ -73,7 +73,7 @@ impl FineJob {
     /// layer is still to be compared with it.
     pub(super) async fn open(
         &self,
-        Proving { source, depth, .. }: Proving<'_>,
+        VerifyContext { source, depth, .. }: VerifyContext<'_>,
         done: &mut LayerCheck,
         memory: &mut Charge,
     ) -> Result<Option<FineLayer>, VerifyError> {
@@ -85,8 +85,8 @@ impl FineJob {
         let Some(layer) = self.decode(&bytes, done, if is_full { memory } else { &mut for_now })? else {
             return Ok(None);
         };
-        done.proven.entries = layer.entries().len() as u64;
-        done.proven.of_spans = u64::from(spans.count());
+        done.compared.entries = layer.entries().len() as u64;
+        done.compared.of_spans = u64::from(spans.count());
         match depth {
             Depth::Quick { spans: count, seed } => {
                 drop((layer, for_now));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::causes;
 use super::documents::Damage;
-use super::model::{LayerCheck, Problem, Proving, VerifyError};
+use super::model::{LayerCheck, Problem, VerifyContext, VerifyError};
 use crate::code::Code;
 use crate::digest::{Algorithm, Digest};
 use crate::fine::FineLayer;
@@ -16,7 +16,7 @@ use crate::store::{Source, read_times};
 use crate::ztoc::Ztoc;
 
 /// A layer, and the documents to verify it against.
-pub(super) struct Against<'a> {
+pub(super) struct LayerToVerify<'a> {
     pub layer: &'a Descriptor,
     /// The digest of the layer's plain tar according to the image's config.
     pub diff_id: Option<Digest>,
@@ -35,17 +35,17 @@ pub(super) struct Faults {
 /// Reads the whole layer once, and finds its differences from its documents, the manifest and the config.
 /// Counts what was read.
 pub(super) async fn prove(
-    Proving { source, side_by_side, progress, .. }: Proving<'_>,
-    against: Against<'_>,
+    VerifyContext { source, side_by_side, progress, .. }: VerifyContext<'_>,
+    to_verify: LayerToVerify<'_>,
     bytes_read: &mut u64,
 ) -> Result<Faults, VerifyError> {
-    let (layer, diff_id) = (against.layer.digest, against.diff_id);
+    let (layer, diff_id) = (to_verify.layer.digest, to_verify.diff_id);
     let mut reads = 1;
-    let mut read = read_layer(source, &against, side_by_side, progress, false, bytes_read).await;
+    let mut read = read_layer(source, &to_verify, side_by_side, progress, false, bytes_read).await;
     if read.as_ref().is_ok_and(|proof| proof.digest != layer) && source.is_remote() {
         // It may have been damaged on the way, or by a cache.
         reads = 2;
-        read = read_layer(source, &against, side_by_side, progress, true, bytes_read).await;
+        read = read_layer(source, &to_verify, side_by_side, progress, true, bytes_read).await;
     }
     let proof = match read {
         Ok(proof) => proof,
@@ -83,7 +83,7 @@ pub(super) fn other_tar(stated: &Digest, proof: &Proof) -> Option<Problem> {
 /// Reads a layer once, with `anew` past caches.
 pub(super) async fn read_layer(
     source: &Source,
-    Against { layer, diff_id, ztoc, fine }: &Against<'_>,
+    LayerToVerify { layer, diff_id, ztoc, fine }: &LayerToVerify<'_>,
     side_by_side: usize,
     progress: &Arc<dyn Progress>,
     anew: bool,

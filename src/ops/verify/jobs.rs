@@ -6,8 +6,8 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::fine::FineJob;
-use super::full::{self, Against, Faults};
-use super::model::{LayerCheck, LayerClaim, Proving, VerifyError};
+use super::full::{self, Faults, LayerToVerify};
+use super::model::{LayerCheck, LayerClaim, VerifyContext, VerifyError};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::fine::FineRef;
@@ -24,15 +24,15 @@ pub(super) struct LayerJob {
 
 /// The results of all jobs.
 #[derive(Default)]
-pub(super) struct Checked {
+pub(super) struct LayerChecks {
     /// By layer and ztoc.
     pub ztocs: BTreeMap<(Digest, Digest), LayerCheck>,
     pub documents: BTreeMap<FineRef, LayerCheck>,
     pub bytes_read: u64,
 }
 
-/// The result of a job.
-struct Done {
+/// The result for a layer.
+struct LayerResult {
     ztoc: Option<((Digest, Digest), LayerCheck)>,
     document: Option<(FineRef, LayerCheck)>,
     /// How many bytes of the layer were read for both.
@@ -61,17 +61,17 @@ pub(super) fn joined(
     jobs
 }
 
-/// Runs the jobs, as many at a time as `proving` says.
-pub(super) async fn run(jobs: Vec<LayerJob>, proving: Proving<'_>) -> Result<Checked, VerifyError> {
-    let running = stream::iter(jobs).map(|job| job.run(proving)).buffer_unordered(proving.side_by_side);
-    let add = |mut checked: Checked, done: Done| async move {
+/// Runs the jobs, as many at a time as `context` says.
+pub(super) async fn run(jobs: Vec<LayerJob>, context: VerifyContext<'_>) -> Result<LayerChecks, VerifyError> {
+    let running = stream::iter(jobs).map(|job| job.run(context)).buffer_unordered(context.side_by_side);
+    let add = |mut checked: LayerChecks, done: LayerResult| async move {
         let checks = done.ztoc.iter().map(|(_, check)| check).chain(done.document.iter().map(|(_, check)| check));
         checked.bytes_read += done.bytes_read + checks.map(|check| check.bytes_read).sum::<u64>();
         checked.ztocs.extend(done.ztoc);
         checked.documents.extend(done.document);
         Ok(checked)
     };
-    running.try_fold(Checked::default(), add).await
+    running.try_fold(LayerChecks::default(), add).await
 }
 
 impl LayerJob {
@@ -79,33 +79,33 @@ impl LayerJob {
         &self.layer
     }
 
-    async fn run(self, proving: Proving<'_>) -> Result<Done, VerifyError> {
+    async fn run(self, context: VerifyContext<'_>) -> Result<LayerResult, VerifyError> {
         let LayerJob { ztoc: claim, fine: job, layer, diff_id } = self;
         let (mut of_ztoc, mut of_document, mut bytes_read) = (LayerCheck::default(), LayerCheck::default(), 0);
-        let budget = proving.source.budget();
+        let budget = context.source.budget();
         let (mut for_ztoc, mut for_document) = (budget.open(), budget.open());
         let ztoc = match &claim {
-            Some(claim) => claim.open(proving, &mut of_ztoc, &mut for_ztoc).await?,
+            Some(claim) => claim.open(context, &mut of_ztoc, &mut for_ztoc).await?,
             None => None,
         };
         if ztoc.is_none() {
             for_ztoc.shrink_to(0);
         }
         let fine = match &job {
-            Some(job) => job.open(proving, &mut of_document, &mut for_document).await?.map(Arc::new),
+            Some(job) => job.open(context, &mut of_document, &mut for_document).await?.map(Arc::new),
             None => None,
         };
         let has_ztoc = ztoc.is_some();
         let tar_end = fine.as_ref().map(|fine| fine.spans().tar_end().0);
         if has_ztoc || fine.is_some() {
-            let against = Against { layer: &layer, diff_id, ztoc, fine };
-            let Faults { proof, of_layer } = full::prove(proving, against, &mut bytes_read).await?;
+            let to_verify = LayerToVerify { layer: &layer, diff_id, ztoc, fine };
+            let Faults { proof, of_layer } = full::prove(context, to_verify, &mut bytes_read).await?;
             if has_ztoc {
                 of_ztoc.differences.extend(of_layer.iter().cloned());
                 if let Some(proof) = &proof {
                     full::add(&proof.differences, proof.more, Difference::to_string, &mut of_ztoc);
-                    of_ztoc.proven.spans = of_ztoc.proven.of_spans;
-                    of_ztoc.proven.bytes = proof.compared;
+                    of_ztoc.compared.spans = of_ztoc.compared.of_spans;
+                    of_ztoc.compared.bytes = proof.compared;
                 }
             }
             if let Some(end) = tar_end {
@@ -113,12 +113,12 @@ impl LayerJob {
                 if let Some(proof) = &proof {
                     let found = &proof.of_document;
                     full::add(&found.list, found.more, Difference::of_document, &mut of_document);
-                    of_document.proven.spans = of_document.proven.of_spans;
-                    of_document.proven.bytes = end.min(proof.plain_size);
+                    of_document.compared.spans = of_document.compared.of_spans;
+                    of_document.compared.bytes = end.min(proof.plain_size);
                 }
             }
         }
         let ztoc = claim.map(|claim| ((claim.layer.digest, claim.ztoc.ztoc), of_ztoc));
-        Ok(Done { ztoc, document: job.map(|job| (job.document, of_document)), bytes_read })
+        Ok(LayerResult { ztoc, document: job.map(|job| (job.document, of_document)), bytes_read })
     }
 }

@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::discover::{Discovered, IndexContent, Via, causes, discover_all};
+use super::discover::{DiscoveredImage, DiscoveryMethod, IndexContent, causes, discover_all};
 use super::resolve::PlatformChoice;
 use crate::code::Code;
 use crate::digest::Digest;
@@ -41,15 +41,15 @@ pub mod signature;
 mod ztocs;
 
 pub use model::{
-    Depth, Problem, Proven, UnindexedLayers, Verified, VerifiedDocument, VerifiedFine, VerifiedIndex, VerifiedLayer,
-    VerifiedManifest, VerifyError, VerifyOptions,
+    ComparedCounts, Depth, Problem, UnindexedLayers, VerifiedDocument, VerifiedFine, VerifiedImage, VerifiedIndex,
+    VerifiedLayer, VerifiedManifest, VerifyError, VerifyOptions,
 };
 pub use sample::MAX_SAMPLE;
 pub(super) use sample::{probe, probe_document};
 
 use fine::{FineCheck, FineJob};
-use jobs::Checked;
-use model::{LayerClaim, Proving};
+use jobs::LayerChecks;
+use model::{LayerClaim, VerifyContext};
 use policy::Policy;
 use prefetch::Lists;
 use signature::Signatures;
@@ -63,7 +63,7 @@ pub async fn verify(
     root: &Target,
     options: &VerifyOptions,
     progress: &Arc<dyn Progress>,
-) -> Result<Verified, VerifyError> {
+) -> Result<VerifiedImage, VerifyError> {
     let wanted =
         if options.platforms.is_empty() { PlatformChoice::All } else { PlatformChoice::Each(&options.platforms) };
     let images = discover_all(source, root, wanted, options.index.as_ref(), progress).await?;
@@ -97,14 +97,14 @@ pub async fn verify(
     let jobs = jobs::joined(jobs, fine_jobs);
     announce(&plans, &jobs.iter().map(|job| job.layer().size).collect::<Vec<u64>>(), options, progress);
     let side_by_side = options.jobs.max(1);
-    let proving = Proving { source, depth: options.depth, side_by_side, progress };
-    let checked = jobs::run(jobs, proving).await?;
+    let context = VerifyContext { source, depth: options.depth, side_by_side, progress };
+    let checked = jobs::run(jobs, context).await?;
     let mut manifests = Vec::with_capacity(plans.len());
     for plan in plans {
         let signatures = plan.signatures(source, &options.policy).await?;
         manifests.push(plan.finish(&checked, &options.policy, &signatures));
     }
-    Ok(Verified { manifests, bytes_read: checked.bytes_read })
+    Ok(VerifiedImage { manifests, bytes_read: checked.bytes_read })
 }
 
 /// The plan for the image of one platform.
@@ -123,7 +123,7 @@ struct Plan {
 }
 
 impl Plan {
-    async fn make(source: &Source, mut image: Discovered, options: &VerifyOptions) -> Result<Plan, VerifyError> {
+    async fn make(source: &Source, mut image: DiscoveredImage, options: &VerifyOptions) -> Result<Plan, VerifyError> {
         let manifest = image.manifest.digest;
         image.indexes.retain(|index| options.index.is_none_or(|requested| index.digest == requested));
         image.fine.retain(|index| options.index.is_none_or(|requested| index.digest == requested));
@@ -150,8 +150,8 @@ impl Plan {
         for found in image.indexes {
             signed.push(match found.via {
                 // The image manifest names the index, and the image index names the manifest.
-                Via::Annotation if image.root == manifest => vec![found.digest, manifest],
-                Via::Annotation => vec![found.digest, image.root, manifest],
+                DiscoveryMethod::Annotation if image.root == manifest => vec![found.digest, manifest],
+                DiscoveryMethod::Annotation => vec![found.digest, image.root, manifest],
                 _ => vec![found.digest],
             });
             let (digest, version) = (found.digest, found.version);
@@ -213,7 +213,7 @@ impl Plan {
 
     fn finish(
         mut self,
-        Checked { ztocs: results, documents, .. }: &Checked,
+        LayerChecks { ztocs: results, documents, .. }: &LayerChecks,
         policy: &Policy,
         signatures: &[Option<Signatures>],
     ) -> VerifiedManifest {
@@ -222,12 +222,12 @@ impl Plan {
             let covered = content.iter().flat_map(|content| self.covered(content));
             let layers = covered.filter_map(|(layer, ztoc, _)| {
                 let done = results.get(&(layer.digest, ztoc.ztoc))?;
-                let (proven, tool, mut differences) = (done.proven, done.tool.clone(), done.differences.clone());
+                let (compared, tool, mut differences) = (done.compared, done.tool.clone(), done.differences.clone());
                 // The spans of an unusable ztoc are not known.
-                if proven.of_spans > 0 {
-                    differences.extend(lists.of_layer(&layer.digest, proven.of_spans));
+                if compared.of_spans > 0 {
+                    differences.extend(lists.of_layer(&layer.digest, compared.of_spans));
                 }
-                Some(VerifiedLayer { layer: layer.digest, ztoc: ztoc.ztoc, tool, proven, differences })
+                Some(VerifiedLayer { layer: layer.digest, ztoc: ztoc.ztoc, tool, compared, differences })
             });
             all.push(layers.collect());
             rulings.push(content.as_ref().map_or_else(Vec::new, |content| {
@@ -252,7 +252,7 @@ impl Plan {
 }
 
 /// The diff IDs in the image's config, and a finding if they are not valid.
-async fn diff_ids(source: &Source, image: &Discovered) -> Result<(Vec<Digest>, Option<Problem>), VerifyError> {
+async fn diff_ids(source: &Source, image: &DiscoveredImage) -> Result<(Vec<Digest>, Option<Problem>), VerifyError> {
     let digest = image.config.digest;
     let wrong = |text: String| Ok((Vec::new(), Some(Problem::new(Code::Config, format!("config {digest}: {text}")))));
     let bytes = match source.blob_bytes(&image.config, MAX_CONFIG as u64).await {
@@ -271,7 +271,7 @@ async fn diff_ids(source: &Source, image: &Discovered) -> Result<(Vec<Digest>, O
 }
 
 /// Whether it has nothing to verify.
-fn is_bare(image: &Discovered) -> bool {
+fn is_bare(image: &DiscoveredImage) -> bool {
     image.indexes.is_empty() && image.fine.is_empty()
 }
 

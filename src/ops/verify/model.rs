@@ -54,14 +54,14 @@ pub enum Depth {
 
 /// The result for an image.
 #[derive(Debug, Clone)]
-pub struct Verified {
+pub struct VerifiedImage {
     /// The manifest of each platform, in the order of the image index.
     pub manifests: Vec<VerifiedManifest>,
     /// How many bytes of layers, ztocs and fine documents were read.
     pub bytes_read: u64,
 }
 
-impl Verified {
+impl VerifiedImage {
     /// All faults that were found.
     pub fn differences(&self) -> impl Iterator<Item = &Problem> {
         self.manifests.iter().flat_map(VerifiedManifest::differences)
@@ -140,7 +140,7 @@ pub struct VerifiedLayer {
     /// The tool identifier in the ztoc. None if it could not be read.
     pub tool: Option<Box<[u8]>>,
     /// How much of it was verified.
-    pub proven: Proven,
+    pub compared: ComparedCounts,
     /// Its faults, if any.
     pub differences: Vec<Problem>,
 }
@@ -166,14 +166,14 @@ pub struct VerifiedDocument {
     /// The document that the fine index lists for it.
     pub document: Digest,
     /// How much of it was verified.
-    pub proven: Proven,
+    pub compared: ComparedCounts,
     /// Its faults, if any.
     pub differences: Vec<Problem>,
 }
 
 /// How much was compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Proven {
+pub struct ComparedCounts {
     /// The number of spans that were compared.
     pub spans: u64,
     /// The number of spans of the layer, according to its ztoc or fine document.
@@ -189,7 +189,7 @@ pub struct Proven {
 
 /// How layers are read and compared.
 #[derive(Clone, Copy)]
-pub(super) struct Proving<'a> {
+pub(super) struct VerifyContext<'a> {
     pub source: &'a Source,
     pub depth: Depth,
     /// How many layers are read at a time; at least 1.
@@ -208,7 +208,7 @@ pub(super) struct LayerClaim {
 /// The result of a job.
 #[derive(Default)]
 pub(in crate::ops) struct LayerCheck {
-    pub proven: Proven,
+    pub compared: ComparedCounts,
     pub differences: Vec<Problem>,
     pub bytes_read: u64,
     /// The tool identifier in the ztoc.

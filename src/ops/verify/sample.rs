@@ -123,7 +123,7 @@ async fn read<T: HasSpans + Send + Sync + 'static>(
         let range = spans.blob_range(span);
         let (start, end) = (range.start.0, range.end.0);
         if end - start > MAX_SAMPLE {
-            done.proven.too_large += 1;
+            done.compared.too_large += 1;
             continue;
         }
         if end > layer.size {
@@ -156,9 +156,9 @@ async fn read<T: HasSpans + Send + Sync + 'static>(
         let twice =
             |wrong: Problem| Problem { text: format!("{}{}", wrong.text, read_times(1 + u32::from(anew))), ..wrong };
         done.differences.extend(wrong.into_iter().map(twice));
-        done.proven.spans += 1;
+        done.compared.spans += 1;
         let plain = spans.plain_range(span);
-        done.proven.bytes += plain.end - plain.start;
+        done.compared.bytes += plain.end - plain.start;
     }
     Ok(())
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::full::{Against, other_tar, read_layer};
-use super::model::{Problem, UnindexedLayers, Verified, VerifiedManifest, VerifyError, VerifyOptions};
-use super::{Discovered, diff_ids};
+use super::full::{LayerToVerify, other_tar, read_layer};
+use super::model::{Problem, UnindexedLayers, VerifiedImage, VerifiedManifest, VerifyError, VerifyOptions};
+use super::{DiscoveredImage, diff_ids};
 use crate::progress::Progress;
 use crate::store::Source;
 use crate::store::feed::{Abandoned, FeedError};
@@ -15,12 +15,12 @@ use crate::store::feed::{Abandoned, FeedError};
 /// Reads the layers of the images, without duplicates.
 pub(super) async fn verify(
     source: &Source,
-    images: Vec<Discovered>,
+    images: Vec<DiscoveredImage>,
     options: &VerifyOptions,
     progress: &Arc<dyn Progress>,
-) -> Result<Verified, VerifyError> {
+) -> Result<VerifiedImage, VerifyError> {
     let side_by_side = options.jobs.max(1);
-    let mut verified = Verified { manifests: Vec::with_capacity(images.len()), bytes_read: 0 };
+    let mut verified = VerifiedImage { manifests: Vec::with_capacity(images.len()), bytes_read: 0 };
     for image in images {
         let (diff_ids, wrong) = diff_ids(source, &image).await?;
         let mut manifest = VerifiedManifest {
@@ -41,8 +41,8 @@ pub(super) async fn verify(
             .map(async |(layer, diff_id)| {
                 let digest = layer.digest;
                 let mut read = 0;
-                let against = Against { layer: &layer, diff_id: Some(diff_id), ztoc: None, fine: None };
-                let proof = read_layer(source, &against, side_by_side, progress, false, &mut read).await;
+                let to_verify = LayerToVerify { layer: &layer, diff_id: Some(diff_id), ztoc: None, fine: None };
+                let proof = read_layer(source, &to_verify, side_by_side, progress, false, &mut read).await;
                 let proof = proof.map_err(|failure| match failure {
                     FeedError::Lost | FeedError::Work(Abandoned) => VerifyError::Thread { layer: digest },
                     FeedError::Store(source) => VerifyError::Layer { layer: digest, source },

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::documents::{self, Damage};
-use super::model::{Depth, LayerCheck, LayerClaim, Problem, Proving, VerifyError};
+use super::model::{Depth, LayerCheck, LayerClaim, Problem, VerifyContext, VerifyError};
 use super::{causes, sample};
 use crate::budget::Charge;
 use crate::code::Code;
@@ -18,12 +18,12 @@ impl LayerClaim {
     /// still to be compared with it.
     pub(super) async fn open(
         &self,
-        Proving { source, depth, .. }: Proving<'_>,
+        VerifyContext { source, depth, .. }: VerifyContext<'_>,
         done: &mut LayerCheck,
         memory: &mut Charge,
     ) -> Result<Option<Arc<Ztoc>>, VerifyError> {
         let Some(spans) = self.spans(source, depth, done, memory).await? else { return Ok(None) };
-        done.proven.of_spans = u64::from(spans.count());
+        done.compared.of_spans = u64::from(spans.count());
         match depth {
             Depth::Quick { spans: count, seed } => {
                 sample::sample(source, &self.layer, &spans, count, seed, done).await?;
@@ -71,7 +71,7 @@ impl LayerClaim {
         if depth != Depth::Full {
             done.differences.extend(documents::of_ztoc(&ztoc, self.layer.size));
         }
-        done.proven.entries = ztoc.files.len() as u64;
+        done.compared.entries = ztoc.files.len() as u64;
         done.tool = Some(ztoc.build_tool_identifier.clone());
         match SpanTable::new(ztoc) {
             Ok(spans) => Ok(Some(spans)),

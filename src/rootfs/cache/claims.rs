@@ -25,10 +25,11 @@ const FILE: &str = ".claims";
 
 /// The claims of all clones of a cache.
 #[derive(Default)]
-pub(super) struct Claims(Mutex<Claimed>);
+pub(super) struct Claims(Mutex<ClaimFile>);
 
+/// The open file with the locks, and the positions that are locked in it.
 #[derive(Default)]
-struct Claimed {
+struct ClaimFile {
     /// None before the first claim, and after an error.
     file: Option<Arc<File>>,
     positions: HashSet<i64>,
@@ -82,7 +83,7 @@ impl Claims {
     }
 }
 
-impl Claimed {
+impl ClaimFile {
     /// The file, which is opened again if it was deleted: other processes use the new one.
     fn file(&mut self, dir: &Path) -> io::Result<Arc<File>> {
         if let Some(file) = &self.file

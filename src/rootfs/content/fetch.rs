@@ -10,10 +10,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
-use super::claimed::MissingSpans;
+use super::claim::MissingSpans;
 use super::in_flight::SpanRequest;
 use super::inner::CountGuard;
-use super::layer::{Layer, OnLayer};
+use super::layer::{Layer, LayerHandle};
 use super::model::{Counts, Purpose, ReadError};
 use super::pieces::Run;
 use super::race::Race;
@@ -32,7 +32,7 @@ pub(super) enum FetchCause {
     /// A read waits for one of them.
     Read,
     /// They may be read later.
-    Ahead,
+    Readahead,
 }
 
 /// Whether the cache on disk may have a span that should be fetched.
@@ -44,7 +44,7 @@ pub(super) enum Disk {
     Distrust,
 }
 
-impl OnLayer {
+impl LayerHandle {
     /// Fetches spans in the background.
     pub(super) fn launch(&self, mut spans: Vec<SpanRequest>, disk: Disk, cause: FetchCause) {
         if spans.is_empty() {
@@ -89,7 +89,7 @@ impl OnLayer {
         let spans: Vec<SpanId> = group.iter().map(|wanted| wanted.promise.span()).collect();
         let purpose = match self.inner.start.covers(spans.iter().map(|span| self.span(*span))) {
             true => Purpose::Start,
-            false => Purpose::Reading,
+            false => Purpose::Read,
         };
         self.fetch_windows(spans.into_iter(), purpose);
         let received = timeout(deadline, self.receive(&mut group, purpose)).await;
@@ -115,7 +115,7 @@ impl OnLayer {
 
     /// Reads the bytes of the spans in `group`, and removes each complete span from it.
     async fn receive(&self, group: &mut VecDeque<SpanRequest>, purpose: Purpose) -> Result<(), Failed> {
-        let OnLayer { inner, layer, .. } = self;
+        let LayerHandle { inner, layer, .. } = self;
         let (Some(first), Some(last)) = (group.front(), group.back()) else { return Ok(()) };
         let position = layer.blob_range(first.promise.span()).start;
         let end = layer.blob_range(last.promise.span()).end;
@@ -187,7 +187,7 @@ impl OnLayer {
 
     /// The bytes of a span, from the registry itself.
     async fn fetch_past_caches(&self, span: SpanId, purpose: Purpose) -> Result<Vec<u8>, StoreError> {
-        let OnLayer { inner, layer, .. } = self;
+        let LayerHandle { inner, layer, .. } = self;
         let part = inner.source.blob_part(&layer.open.descriptor, layer.blob_range(span), true).await?;
         let mut part = CountedPart::new(part, &inner.counts, purpose);
         let mut bytes = Vec::new();

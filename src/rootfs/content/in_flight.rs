@@ -68,7 +68,10 @@ impl SpansInFlight {
     pub(super) fn join(&self, of: SpanOf, cause: FetchCause) -> FetchRole {
         let mut fetches = self.fetches.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((result, other)) = fetches.get(&of) {
-            return FetchRole::Wait(Waiter { result: result.clone(), is_joined_ahead: *other == FetchCause::Ahead });
+            return FetchRole::Wait(Waiter {
+                result: result.clone(),
+                is_joined_ahead: *other == FetchCause::Readahead,
+            });
         }
         let (sender, result) = watch::channel(None);
         fetches.insert(of, (result.clone(), cause));

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::claimed::OthersIgnored;
+use super::claim::OthersIgnored;
 use super::in_flight::{Misses, SpansInFlight};
-use super::layer::{Layer, OnLayer};
+use super::layer::{Layer, LayerHandle};
 use super::model::{ContentOptions, Counts, ReadError, ReopenLayer};
 use super::pieces::Memory;
 use super::race::Pace;
@@ -115,8 +115,8 @@ impl Inner {
     }
 
     /// A layer with all that is needed to read it.
-    pub(super) fn on(self: &Arc<Self>, layer: LayerId) -> Option<OnLayer> {
-        OnLayer::new(self, layer)
+    pub(super) fn on(self: &Arc<Self>, layer: LayerId) -> Option<LayerHandle> {
+        LayerHandle::new(self, layer)
     }
 
     /// A permit for `bytes` compressed bytes, limited to all permits that exist.

@@ -29,7 +29,7 @@ pub(super) struct Layer {
 
 /// A layer of the image, with all that is needed to read it. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct OnLayer {
+pub(super) struct LayerHandle {
     pub inner: Arc<Inner>,
     pub layer: Arc<Layer>,
     /// The number of the layer in the image.
@@ -91,11 +91,11 @@ impl Layer {
     }
 }
 
-impl OnLayer {
+impl LayerHandle {
     /// None if the image has no such layer.
-    pub(super) fn new(inner: &Arc<Inner>, id: LayerId) -> Option<OnLayer> {
+    pub(super) fn new(inner: &Arc<Inner>, id: LayerId) -> Option<LayerHandle> {
         let layer = Arc::clone(inner.layers.get(id.0 as usize)?);
-        Some(OnLayer { inner: Arc::clone(inner), layer, id })
+        Some(LayerHandle { inner: Arc::clone(inner), layer, id })
     }
 
     pub(super) fn span(&self, span: SpanId) -> SpanOf {

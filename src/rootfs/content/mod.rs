@@ -3,7 +3,7 @@
 //! A read looks for its spans in memory (`pieces`, of 64 KiB), then in the cache on disk, and then
 //! joins their fetches (`in_flight`): one of the tasks that want a span fetches it (`fetch`),
 //! decodes it and adds it to both caches. Processes that share the cache on disk do not fetch what
-//! another is fetching (`claimed`). A layer that cannot be decoded from a checkpoint is
+//! another is fetching (`claim`). A layer that cannot be decoded from a checkpoint is
 //! decoded from its start (`unpack`). For sequential readers, the following bytes are fetched in
 //! advance (`readers`). `start` fetches a recorded start, and `prefetch` fetches the rest. The
 //! `windows` of fine documents are fetched as spans need them; where they are damaged, `replace`
@@ -12,7 +12,7 @@
 //! Fetches are independent tasks, so a reader that disappears does not affect others. Errors are
 //! not remembered: the next read tries again.
 
-mod claimed;
+mod claim;
 mod fetch;
 mod in_flight;
 mod inner;
@@ -43,7 +43,7 @@ use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::progress::Progress;
 use crate::store::Source;
 use inner::Inner;
-use layer::OnLayer;
+use layer::LayerHandle;
 
 /// The content of an image's layers. Cheap to clone.
 #[derive(Clone)]
@@ -147,7 +147,7 @@ impl Content {
         self.inner.counts.stats()
     }
 
-    fn on(&self, layer: LayerId) -> Result<OnLayer, ReadError> {
+    fn on(&self, layer: LayerId) -> Result<LayerHandle, ReadError> {
         self.inner.on(layer).ok_or(ReadError::NoLayer(layer))
     }
 }

@@ -80,7 +80,7 @@ pub(super) enum Purpose {
     /// The recorded start, whether or not a read requests it first.
     Start,
     /// Any other read.
-    Reading,
+    Read,
 }
 
 /// The counters for [`ContentStats`].

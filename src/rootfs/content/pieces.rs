@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 
 use bytes::{Bytes, BytesMut};
 
-use super::layer::{OnLayer, SpanOf};
+use super::layer::{LayerHandle, SpanOf};
 use super::lru::Lru;
 use crate::fine::Windows;
 use crate::layer::span::SpanError;
@@ -108,13 +108,14 @@ fn handed_over(size: u64, wanted: Option<&Range<u32>>) -> Range<u32> {
 
 /// Takes the plain bytes of a span and passes them on.
 pub(super) struct PieceSink<'a> {
-    on: &'a OnLayer,
+    on: &'a LayerHandle,
     span: SpanId,
     cutter: PieceCutter,
-    keep: Keep,
+    keeper: SpanKeeper,
 }
 
-struct Keep {
+/// Keeps the pieces of a span that are asked for, and writes all of them to the cache on disk.
+struct SpanKeeper {
     writer: Option<SpanWriter>,
     over: Range<u32>,
     run: Run,
@@ -122,7 +123,7 @@ struct Keep {
     is_over: bool,
 }
 
-impl Keep {
+impl SpanKeeper {
     fn take(&mut self, number: u32, piece: Bytes) {
         self.writer = self.writer.take().and_then(|mut writer| writer.write(&piece).then_some(writer));
         if self.over.contains(&number) {
@@ -134,44 +135,44 @@ impl Keep {
 
 impl<'a> PieceSink<'a> {
     /// At least the pieces of `wanted` are passed on.
-    pub(super) fn new(on: &'a OnLayer, span: SpanId, wanted: Option<&Range<u32>>) -> PieceSink<'a> {
+    pub(super) fn new(on: &'a LayerHandle, span: SpanId, wanted: Option<&Range<u32>>) -> PieceSink<'a> {
         let size = on.layer.size(span);
         let over = handed_over(size, wanted);
         let writer = on.keeps_on_disk().then(|| on.inner.cache.writer(&on.layer.key(span), size)).flatten();
         let run = Run { first: over.start, pieces: Vec::new() };
         let is_over = writer.is_none() && over.is_empty();
-        PieceSink { on, span, cutter: PieceCutter::new(), keep: Keep { writer, over, run, is_over } }
+        PieceSink { on, span, cutter: PieceCutter::new(), keeper: SpanKeeper { writer, over, run, is_over } }
     }
 
     /// Takes the next bytes of the span. Returns whether more are needed.
     pub(super) fn push(&mut self, bytes: &[u8]) -> ControlFlow<()> {
-        let keep = &mut self.keep;
-        self.cutter.push(bytes, &mut |number, piece| keep.take(number, piece));
-        if self.keep.is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        let keeper = &mut self.keeper;
+        self.cutter.push(bytes, &mut |number, piece| keeper.take(number, piece));
+        if self.keeper.is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// Whether the cache on disk has accepted everything so far.
     pub(super) fn is_kept(&self) -> bool {
-        self.keep.writer.is_some()
+        self.keeper.writer.is_some()
     }
 
     /// Call this after all bytes were verified. Adds the span to the caches; the second value tells
     /// whether the one on disk has it.
     pub(super) fn finish(mut self) -> (Run, bool) {
-        let keep = &mut self.keep;
-        if !keep.is_over {
-            self.cutter.finish(&mut |number, piece| keep.take(number, piece));
+        let keeper = &mut self.keeper;
+        if !keeper.is_over {
+            self.cutter.finish(&mut |number, piece| keeper.take(number, piece));
         }
-        let is_kept = self.keep.writer.is_some_and(SpanWriter::finish);
-        for (number, piece) in (self.keep.run.first..).zip(&self.keep.run.pieces) {
+        let is_kept = self.keeper.writer.is_some_and(SpanWriter::finish);
+        for (number, piece) in (self.keeper.run.first..).zip(&self.keeper.run.pieces) {
             self.on.inner.memory.put(self.on.piece(self.span, number), piece.clone(), piece.len() as u64);
         }
         self.on.inner.counts.spans_decoded.add(1);
-        (self.keep.run, is_kept)
+        (self.keeper.run, is_kept)
     }
 }
 
-impl OnLayer {
+impl LayerHandle {
     /// Decodes a span. `blob` has all its bytes, and `windows` is the page with its window, if
     /// there is one. Blocks.
     pub(super) fn decode(

@@ -15,7 +15,7 @@ use tracing::debug;
 use super::fetch::{Disk, FetchCause};
 use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::Inner;
-use super::layer::{Layer, OnLayer};
+use super::layer::{Layer, LayerHandle};
 use crate::image::Descriptor;
 use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse};
 use crate::offset::{LayerId, SpanId};
@@ -57,7 +57,7 @@ async fn fetch_ranges(inner: &Arc<Inner>, listed: Vec<(LayerId, Vec<SpanRange>)>
     let mut steps = Vec::new();
     let mut planned = 0;
     for (layer, ranges) in listed {
-        let Some(on) = inner.on(layer).filter(OnLayer::keeps_on_disk) else { continue };
+        let Some(on) = inner.on(layer).filter(LayerHandle::keeps_on_disk) else { continue };
         for range in ranges {
             let end = range.end().saturating_add(1).min(on.layer.open.spans.count());
             let mut next = *range.start();
@@ -126,7 +126,7 @@ fn size(layer: &Layer, spans: &Range<SpanId>) -> u64 {
     SpanId::each(spans.clone()).map(|span| layer.size(span)).sum()
 }
 
-impl OnLayer {
+impl LayerHandle {
     /// Fetches the spans that are not on disk. Returns false if one of them did not arrive.
     async fn fetch_missing(&self, spans: Range<SpanId>) -> bool {
         let on = self.clone();
@@ -136,7 +136,7 @@ impl OnLayer {
         });
         let (mut wanted, mut waiters) = (Vec::new(), Vec::new());
         for span in missing.await.unwrap_or_default() {
-            match self.inner.in_flight.join(self.span(span), FetchCause::Ahead) {
+            match self.inner.in_flight.join(self.span(span), FetchCause::Readahead) {
                 FetchRole::Wait(waiter) => waiters.push(waiter),
                 FetchRole::Fetch(promise, waiter) => {
                     wanted.push(SpanRequest { promise, pieces: None });
@@ -145,7 +145,7 @@ impl OnLayer {
             }
         }
         debug!(name: "prefetch", target: "ociseek::content", layer = %self.layer.digest(), spans = wanted.len());
-        self.launch(wanted, Disk::Ask, FetchCause::Ahead);
+        self.launch(wanted, Disk::Ask, FetchCause::Readahead);
         let mut all_arrived = true;
         for waiter in waiters {
             if let Some(Err(error)) = waiter.result().await {

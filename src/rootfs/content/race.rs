@@ -13,7 +13,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use tokio::time::{Instant, timeout_at};
 
 use super::fetch::CountedPart;
-use super::layer::OnLayer;
+use super::layer::LayerHandle;
 use super::model::Purpose;
 use crate::store::StoreError;
 
@@ -86,7 +86,7 @@ struct Lane<'a> {
 
 /// A range that is being fetched.
 pub(super) struct Race<'a> {
-    on: &'a OnLayer,
+    on: &'a LayerHandle,
     purpose: Purpose,
     /// The position of the next byte, and the end.
     range: Range<u64>,
@@ -106,7 +106,7 @@ pub(super) struct Race<'a> {
 }
 
 impl<'a> Race<'a> {
-    pub(super) fn new(on: &'a OnLayer, range: Range<u64>, purpose: Purpose) -> Race<'a> {
+    pub(super) fn new(on: &'a LayerHandle, range: Range<u64>, purpose: Purpose) -> Race<'a> {
         let (now, stall) = (Instant::now(), stall(on.inner.options.deadline));
         let slow = now + on.inner.pace.patience(range.end - range.start, stall);
         let mut race = Race {

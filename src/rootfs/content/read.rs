@@ -11,7 +11,7 @@ use tracing::trace;
 use super::fetch::{Disk, FetchCause};
 use super::in_flight::{FetchRole, SpanRequest, Waiter};
 use super::inner::CountGuard;
-use super::layer::OnLayer;
+use super::layer::LayerHandle;
 use super::model::ReadError;
 use super::pieces::{HANDED_OVER, Run, covering};
 use crate::offset::{SpanId, Uncompressed};
@@ -29,7 +29,7 @@ struct Part {
     found: Option<Vec<Bytes>>,
 }
 
-impl OnLayer {
+impl LayerHandle {
     pub(super) async fn read(&self, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
         let layer = self.layer.digest();
         if size == 0 {
@@ -126,7 +126,7 @@ impl OnLayer {
         if !self.keeps_on_disk() {
             return;
         }
-        let OnLayer { inner, layer, .. } = self;
+        let LayerHandle { inner, layer, .. } = self;
         for part in parts.iter_mut().filter(|part| part.found.is_none()) {
             let numbers = covering(&part.range);
             let pieces = inner.cache.read_nonblocking(&layer.key(part.span), layer.size(part.span), numbers.clone());
@@ -158,7 +158,7 @@ impl OnLayer {
         let on = self.clone();
         let looked = spawn_blocking(move || {
             let read = |(span, range): (SpanId, Range<u64>)| {
-                let OnLayer { inner, layer, .. } = &on;
+                let LayerHandle { inner, layer, .. } = &on;
                 let Some(pieces) = inner.cache.read(&layer.key(span), layer.size(span), covering(&range)) else {
                     let of = layer.digest();
                     trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = false);
@@ -200,7 +200,7 @@ impl OnLayer {
             if (size > HANDED_OVER && !is_on_disk) || inner.in_flight.has(self.span(span)) || self.is_in_memory(span) {
                 continue;
             }
-            if let FetchRole::Fetch(promise, _) = inner.in_flight.join(self.span(span), FetchCause::Ahead) {
+            if let FetchRole::Fetch(promise, _) = inner.in_flight.join(self.span(span), FetchCause::Readahead) {
                 wanted.push(SpanRequest { promise, pieces: Some(covering(&range)) });
             }
         }

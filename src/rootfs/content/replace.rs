@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use super::layer::{Layer, OnLayer};
+use super::layer::{Layer, LayerHandle};
 use super::model::ReadError;
 use crate::layer::span::SpanError;
 use crate::offset::{LayerId, Uncompressed};
@@ -27,13 +27,13 @@ impl ReadError {
     }
 }
 
-impl OnLayer {
+impl LayerHandle {
     /// What the layer is read by instead of its fine document.
-    pub(super) fn replacement(&self) -> Option<OnLayer> {
+    pub(super) fn replacement(&self) -> Option<LayerHandle> {
         let layer = Arc::clone(self.layer.replacement.get()?.as_ref()?);
         // Its spans differ from those of the document, so they need a layer number of their own.
         let id = LayerId(self.id.0 + self.inner.layers.len() as u32);
-        Some(OnLayer { inner: Arc::clone(&self.inner), layer, id })
+        Some(LayerHandle { inner: Arc::clone(&self.inner), layer, id })
     }
 
     /// Reads without the fine document what could not be read by it. Returns `error` if that is not

@@ -23,7 +23,7 @@ use tracing::debug;
 use super::fetch::{Disk, FetchCause};
 use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::{CountGuard, Inner};
-use super::layer::{OnLayer, SpanOf};
+use super::layer::{LayerHandle, SpanOf};
 use super::model::StartStats;
 use crate::offset::{LayerId, SpanId};
 use crate::rootfs::cache::PIECE;
@@ -123,7 +123,7 @@ pub(super) async fn fetch(inner: &Arc<Inner>) {
 
 /// Puts the spans that the cache on disk has into memory, in order, up to the part of it that a
 /// start may take. It reads and verifies them on one thread, ahead of the program that starts.
-fn load(inner: &Inner, steps: &[(OnLayer, Range<SpanId>)]) {
+fn load(inner: &Inner, steps: &[(LayerHandle, Range<SpanId>)]) {
     for (on, spans) in steps.iter().filter(|(on, _)| on.keeps_on_disk()) {
         for span in SpanId::each(spans.clone()).filter(|span| !on.is_in_memory(*span)) {
             let size = on.layer.size(span);
@@ -148,21 +148,22 @@ fn pieces(size: u64) -> u32 {
 }
 
 /// The compressed bytes of neighbouring spans.
-fn blob_bytes(on: &OnLayer, spans: &Range<SpanId>) -> u64 {
+fn blob_bytes(on: &LayerHandle, spans: &Range<SpanId>) -> u64 {
     let last = SpanId(spans.end.0.saturating_sub(1));
     on.layer.blob_range(last).end - on.layer.blob_range(spans.start).start
 }
 
 /// The requests in order. The next one is always for the layer with the fewest bytes so far, since
 /// no document states the order between layers.
-fn steps(inner: &Arc<Inner>) -> Vec<(OnLayer, Range<SpanId>)> {
+fn steps(inner: &Arc<Inner>) -> Vec<(LayerHandle, Range<SpanId>)> {
     // A layer that occurs twice in the image is read at its upper position.
     let mut places: HashMap<_, u32> = HashMap::new();
     places.extend((0..).zip(&inner.layers).map(|(place, layer)| (layer.digest(), place)));
     let mut places: Vec<u32> = places.into_values().collect();
     places.sort_unstable();
     let layers = places.into_iter().filter_map(|place| inner.on(LayerId(place)));
-    let mut queues: Vec<(OnLayer, VecDeque<Range<SpanId>>)> = layers.map(|on| (on.clone(), requests(&on))).collect();
+    let mut queues: Vec<(LayerHandle, VecDeque<Range<SpanId>>)> =
+        layers.map(|on| (on.clone(), requests(&on))).collect();
     let mut turns: BinaryHeap<Reverse<(u64, usize)>> = (0..queues.len()).map(|queue| Reverse((0, queue))).collect();
     let mut steps = Vec::new();
     while let Some(Reverse((bytes, turn))) = turns.pop() {
@@ -176,7 +177,7 @@ fn steps(inner: &Arc<Inner>) -> Vec<(OnLayer, Range<SpanId>)> {
 
 /// The requests for a layer's recorded start, in its order, except that neighbours that are read
 /// soon after each other are fetched together, up to the size of a request.
-fn requests(on: &OnLayer) -> VecDeque<Range<SpanId>> {
+fn requests(on: &LayerHandle) -> VecDeque<Range<SpanId>> {
     let mut requests = VecDeque::new();
     let Some(head) = on.layer.open.map().fine() else { return requests };
     let (mut batch, mut bytes) = (Vec::new(), 0);
@@ -194,7 +195,7 @@ fn requests(on: &OnLayer) -> VecDeque<Range<SpanId>> {
 }
 
 /// Merges neighbours. The ranges are ordered by their first span in `spans`.
-fn merged(on: &OnLayer, spans: &[SpanId]) -> Vec<Range<SpanId>> {
+fn merged(on: &LayerHandle, spans: &[SpanId]) -> Vec<Range<SpanId>> {
     let mut sorted: Vec<(SpanId, usize)> = spans.iter().copied().zip(0..).collect();
     sorted.sort_unstable();
     let mut runs: Vec<(usize, Range<SpanId>)> = Vec::new();
@@ -215,7 +216,7 @@ fn merged(on: &OnLayer, spans: &[SpanId]) -> Vec<Range<SpanId>> {
     runs.into_iter().map(|(_, run)| run).collect()
 }
 
-impl OnLayer {
+impl LayerHandle {
     /// Fetches the spans that are in no cache yet, while no read needs the connection.
     async fn fetch_missing_start(&self, spans: Range<SpanId>) {
         let start = &self.inner.start;
@@ -245,7 +246,8 @@ impl OnLayer {
             if pieces.is_none() && !self.keeps_on_disk() {
                 continue;
             }
-            if let FetchRole::Fetch(promise, waiter) = self.inner.in_flight.join(self.span(span), FetchCause::Ahead) {
+            if let FetchRole::Fetch(promise, waiter) = self.inner.in_flight.join(self.span(span), FetchCause::Readahead)
+            {
                 start.in_memory.fetch_add(if pieces.is_some() { size } else { 0 }, Ordering::Relaxed);
                 let blob = self.layer.blob_range(span);
                 start.fetched(self.span(span), blob.end - blob.start);
@@ -254,7 +256,7 @@ impl OnLayer {
             }
         }
         debug!(name: "start", target: "ociseek::content", layer = %self.layer.digest(), spans = wanted.len());
-        self.launch(wanted, Disk::Ask, FetchCause::Ahead);
+        self.launch(wanted, Disk::Ask, FetchCause::Readahead);
         for waiter in waiters {
             match waiter.result().await {
                 // The next read of the span tries again and reports the error.

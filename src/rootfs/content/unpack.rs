@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::fetch::Disk;
 use super::in_flight::SpanRequest;
-use super::layer::OnLayer;
+use super::layer::LayerHandle;
 use super::model::ReadError;
 use super::pieces::PieceSink;
 use crate::codec::zstd::ZstdReader;
@@ -21,11 +21,11 @@ use crate::store::feed::{Abandoned, Batches, FeedError, feed};
 /// why they did not arrive.
 type Queue = Arc<Mutex<VecDeque<SpanRequest>>>;
 
-impl OnLayer {
+impl LayerHandle {
     /// Fetches spans of a layer that is decoded from its start. `spans` must be in
     /// order. Afterwards it continues for the cache, as long as that accepts spans.
     pub(super) async fn unpack(&self, spans: Vec<SpanRequest>, disk: Disk) {
-        let OnLayer { inner, layer, .. } = self;
+        let LayerHandle { inner, layer, .. } = self;
         let _alone = layer.unpacking.lock().await;
         // The task before us has left all spans there.
         let spans = match disk {
@@ -83,7 +83,7 @@ impl OnLayer {
 }
 
 /// The thread's function.
-fn run(on: &OnLayer, queue: &Queue, mut batches: Batches, reads: u32) -> Result<(), OpenError> {
+fn run(on: &LayerHandle, queue: &Queue, mut batches: Batches, reads: u32) -> Result<(), OpenError> {
     let layer = on.layer.digest();
     let broken = |source| OpenError::Zstd { layer, reads, source };
     let mut reader = ZstdReader::new().map_err(broken)?;
@@ -115,15 +115,15 @@ impl From<std::io::Error> for Stop {
 
 /// Cuts the tar into spans.
 struct Spans<'a> {
-    on: &'a OnLayer,
+    on: &'a LayerHandle,
     queue: &'a Queue,
     next: SpanId,
-    current: Option<Current<'a>>,
+    current: Option<CurrentSpan<'a>>,
     /// Whether spans that nobody waits for are decoded too, for the cache.
     fills: bool,
 }
 
-struct Current<'a> {
+struct CurrentSpan<'a> {
     span: SpanId,
     /// The number of bytes that the current span still lacks.
     left: u64,
@@ -155,7 +155,7 @@ impl<'a> Spans<'a> {
         Ok(())
     }
 
-    fn begin(&mut self) -> Result<Current<'a>, Stop> {
+    fn begin(&mut self) -> Result<CurrentSpan<'a>, Stop> {
         let (on, span) = (self.on, self.next);
         let left = on.layer.size(span);
         if span.0 >= on.layer.open.spans.count() || left == 0 {
@@ -176,11 +176,11 @@ impl<'a> Spans<'a> {
         });
         // Otherwise the layer would be decoded to its end in vain.
         self.fills &= sink.as_ref().is_none_or(|(sink, _)| sink.is_kept());
-        Ok(Current { span, left, sink })
+        Ok(CurrentSpan { span, left, sink })
     }
 
-    fn end(&mut self, current: Current<'a>) -> Result<(), Stop> {
-        let Current { span, sink: Some((sink, hasher)), .. } = current else { return Ok(()) };
+    fn end(&mut self, current: CurrentSpan<'a>) -> Result<(), Stop> {
+        let CurrentSpan { span, sink: Some((sink, hasher)), .. } = current else { return Ok(()) };
         let (expected, actual) = (self.on.layer.open.spans.digest(span), hasher.finish());
         if actual != expected {
             return Err(Stop::Span(SpanError::Digest { span, expected, actual }));

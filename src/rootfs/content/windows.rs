@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::time::timeout;
 
 use super::fetch::CountedPart;
-use super::layer::OnLayer;
+use super::layer::LayerHandle;
 use super::lru::Lru;
 use super::model::{Purpose, ReadError};
 use crate::digest::Digest;
@@ -42,7 +42,7 @@ impl WindowStore {
     }
 }
 
-impl OnLayer {
+impl LayerHandle {
     fn document(&self) -> Option<(&FineHead, &OpenDocument)> {
         Some((self.layer.open.map().fine()?, self.layer.open.document.as_ref()?))
     }

@@ -73,9 +73,9 @@ impl Archive {
     /// If it cannot be read, or is not such an archive.
     pub fn open(path: &Path) -> Result<Archive, LayoutError> {
         let not = |reason: &str| LayoutError::NotALayout { path: path.to_owned(), reason: reason.to_owned() };
-        let opened = Opened::new(path, &not)?;
+        let archive_file = ArchiveFile::new(path, &not)?;
         let (mut blobs, mut marker, mut index, mut docker) = (HashMap::new(), None, None, false);
-        tar::members(path, &opened.file, opened.length, |name, entry| {
+        tar::members(path, &archive_file.file, archive_file.length, |name, entry| {
             let Some(member) = Member::named(name).filter(|_| entry.kind != Kind::Directory) else { return Ok(()) };
             let unsound = |what: &str| LayoutError::Tar {
                 path: path.to_owned(),
@@ -109,9 +109,9 @@ impl Archive {
             (None, _) => return Err(not("it has no file oci-layout")),
             (_, None) => return Err(not("it has no index.json")),
         };
-        let marker = opened.whole(marker, MAX_MARKER)?;
-        let index_json = Arc::new(opened.whole(index, MAX_INDEX_JSON)?);
-        let archive = opened.archive(blobs, Documents::Layout { index_json });
+        let marker = archive_file.whole(marker, MAX_MARKER)?;
+        let index_json = Arc::new(archive_file.whole(index, MAX_INDEX_JSON)?);
+        let archive = archive_file.archive(blobs, Documents::Layout { index_json });
         check_marker(&archive, &marker)?;
         Ok(archive)
     }
@@ -125,9 +125,9 @@ impl Archive {
     /// If the archive cannot be read, is not in this format, or does not hold the complete image.
     pub fn open_saved(path: &Path, select: &SelectSaved, progress: &dyn Progress) -> Result<Archive, LayoutError> {
         let not = |reason: &str| LayoutError::NotSaved { path: path.to_owned(), reason: reason.to_owned() };
-        let opened = Opened::new(path, &not)?;
-        let saved::Saved { manifest, bytes, blobs } = saved::open(&opened, select, progress)?;
-        Ok(opened.archive(blobs, Documents::Saved { manifest: Box::new(manifest), bytes }))
+        let archive_file = ArchiveFile::new(path, &not)?;
+        let saved::Saved { manifest, bytes, blobs } = saved::open(&archive_file, select, progress)?;
+        Ok(archive_file.archive(blobs, Documents::Saved { manifest: Box::new(manifest), bytes }))
     }
 
     /// Whether `docker save` or a similar tool wrote it. Then the only manifest of the image is the
@@ -218,15 +218,15 @@ impl Member {
 }
 
 /// A file that may be an archive.
-struct Opened<'a> {
+struct ArchiveFile<'a> {
     path: &'a Path,
     file: Arc<File>,
     /// The size in bytes.
     length: u64,
 }
 
-impl Opened<'_> {
-    fn new<'a>(path: &'a Path, not: &dyn Fn(&str) -> LayoutError) -> Result<Opened<'a>, LayoutError> {
+impl ArchiveFile<'_> {
+    fn new<'a>(path: &'a Path, not: &dyn Fn(&str) -> LayoutError) -> Result<ArchiveFile<'a>, LayoutError> {
         let io = |source| LayoutError::Io { action: "open", path: path.to_owned(), source };
         let file = open_without_waiting(path).map_err(io)?;
         let metadata = file.metadata().map_err(io)?;
@@ -236,12 +236,12 @@ impl Opened<'_> {
         if !metadata.is_file() {
             return Err(not("it is not a regular file, which random access needs: save it to a file first"));
         }
-        let opened = Opened { path, file: Arc::new(file), length: metadata.len() };
-        if opened.length == 0 {
+        let archive_file = ArchiveFile { path, file: Arc::new(file), length: metadata.len() };
+        if archive_file.length == 0 {
             return Err(not("it is empty"));
         }
-        opened.refuse_compressed()?;
-        Ok(opened)
+        archive_file.refuse_compressed()?;
+        Ok(archive_file)
     }
 
     fn archive(self, blobs: HashMap<Digest, Place>, kind: Documents) -> Archive {

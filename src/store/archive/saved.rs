@@ -16,7 +16,7 @@ use serde::Deserialize;
 use zstd::stream::read::Decoder as ZstdDecoder;
 
 use super::tar::members;
-use super::{Opened, Place};
+use super::{ArchiveFile, Place};
 use crate::codec::sniff::Format;
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::image::config::{self, MAX_CONFIG};
@@ -60,13 +60,13 @@ struct Image {
 }
 
 /// Finds the image in the archive and makes its manifest.
-pub(super) fn open(opened: &Opened, select: &SelectSaved, progress: &dyn Progress) -> Result<Saved, LayoutError> {
-    let path = opened.path;
-    let members = Members::of(opened)?;
-    let images = images(opened, &members)?;
+pub(super) fn open(file: &ArchiveFile, select: &SelectSaved, progress: &dyn Progress) -> Result<Saved, LayoutError> {
+    let path = file.path;
+    let members = Members::of(file)?;
+    let images = images(file, &members)?;
     let image = choose(path, &images, select)?;
 
-    let (config, config_place) = config(opened, &members, &image.config)?;
+    let (config, config_place) = config(file, &members, &image.config)?;
     let diff_ids = config::diff_ids(&config).map_err(|source| LayoutError::SavedConfig {
         path: path.to_owned(),
         name: shown(&image.config),
@@ -85,7 +85,7 @@ pub(super) fn open(opened: &Opened, select: &SelectSaved, progress: &dyn Progres
     let (mut seen, mut found) = (HashSet::new(), Vec::new());
     for (name, diff_id) in image.layers.iter().zip(&diff_ids) {
         if seen.insert(*diff_id) {
-            found.push(Layer::find(opened, name, members.find(path, name)?, *diff_id)?);
+            found.push(Layer::find(file, name, members.find(path, name)?, *diff_id)?);
         }
     }
     let compressed = || found.iter().filter(|layer: &&Layer| layer.compression.is_some());
@@ -95,7 +95,7 @@ pub(super) fn open(opened: &Opened, select: &SelectSaved, progress: &dyn Progres
     }
     let mut known: HashMap<Digest, Descriptor> = HashMap::new();
     for layer in found {
-        let descriptor = layer.descriptor(opened, progress)?;
+        let descriptor = layer.descriptor(file, progress)?;
         blobs.insert(descriptor.digest, layer.place);
         known.insert(layer.diff_id, descriptor);
     }
@@ -117,12 +117,12 @@ pub(super) fn open(opened: &Opened, select: &SelectSaved, progress: &dyn Progres
 struct Members(HashMap<Box<[u8]>, Member>);
 
 struct Member {
-    what: What,
+    kind: MemberKind,
     /// Whether another member has the same name.
     is_twice: bool,
 }
 
-enum What {
+enum MemberKind {
     File(Place),
     /// A link with its target; None if the target is outside the archive.
     Link(Option<Box<[u8]>>),
@@ -130,20 +130,20 @@ enum What {
 }
 
 impl Members {
-    fn of(opened: &Opened) -> Result<Members, LayoutError> {
+    fn of(file: &ArchiveFile) -> Result<Members, LayoutError> {
         let mut all: HashMap<Box<[u8]>, Member> = HashMap::new();
         let mut bytes = 0;
-        members(opened.path, &opened.file, opened.length, |name, entry| {
+        members(file.path, &file.file, file.length, |name, entry| {
             // Nobody can ask for a name that leads out of the archive.
             let Some(name) = resolved(name).filter(|_| entry.kind != Kind::Directory) else { return Ok(()) };
-            let what = what(&name, entry);
+            let kind = kind(&name, entry);
             bytes += name.len();
-            if let What::Link(Some(target)) = &what {
+            if let MemberKind::Link(Some(target)) = &kind {
                 bytes += target.len();
             }
-            all.entry(name).and_modify(|member| member.is_twice = true).or_insert(Member { what, is_twice: false });
+            all.entry(name).and_modify(|member| member.is_twice = true).or_insert(Member { kind, is_twice: false });
             if all.len() > MAX_MEMBERS || bytes > MAX_NAMES {
-                return Err(not_saved(opened.path, format!("it has more than {MAX_MEMBERS} files, or too long names")));
+                return Err(not_saved(file.path, format!("it has more than {MAX_MEMBERS} files, or too long names")));
             }
             Ok(())
         })?;
@@ -163,28 +163,28 @@ impl Members {
             if member.is_twice {
                 return Err(wrong("is in the archive twice"));
             }
-            match &member.what {
-                What::File(place) => return Ok(*place),
-                What::Link(target) => {
+            match &member.kind {
+                MemberKind::File(place) => return Ok(*place),
+                MemberKind::Link(target) => {
                     next = target.clone().ok_or_else(|| wrong("is a link that leads out of the archive"))?
                 }
-                What::Other => return Err(wrong("is not a regular file")),
+                MemberKind::Other => return Err(wrong("is not a regular file")),
             }
         }
         Err(wrong("is a link in a loop, or through too many links"))
     }
 }
 
-fn what(name: &[u8], entry: &Entry) -> What {
+fn kind(name: &[u8], entry: &Entry) -> MemberKind {
     match entry.kind {
-        Kind::Regular => What::File(Place { offset: entry.data.0, size: entry.size.unsigned_abs() }),
-        Kind::HardLink => What::Link(resolved(&entry.linkname)),
-        Kind::Symlink if entry.linkname.first() == Some(&b'/') => What::Link(None),
+        Kind::Regular => MemberKind::File(Place { offset: entry.data.0, size: entry.size.unsigned_abs() }),
+        Kind::HardLink => MemberKind::Link(resolved(&entry.linkname)),
+        Kind::Symlink if entry.linkname.first() == Some(&b'/') => MemberKind::Link(None),
         Kind::Symlink => {
             let directory = name.iter().rposition(|&b| b == b'/').map_or(&[][..], |slash| &name[..slash]);
-            What::Link(resolved(&[directory, b"/", &entry.linkname].concat()))
+            MemberKind::Link(resolved(&[directory, b"/", &entry.linkname].concat()))
         }
-        _ => What::Other,
+        _ => MemberKind::Other,
     }
 }
 
@@ -202,9 +202,9 @@ fn resolved(name: &[u8]) -> Option<Box<[u8]>> {
 }
 
 /// The entries of manifest.json.
-fn images(opened: &Opened, members: &Members) -> Result<Vec<Image>, LayoutError> {
+fn images(file: &ArchiveFile, members: &Members) -> Result<Vec<Image>, LayoutError> {
     const KEYS: Level = Level { keys: &["Config", "RepoTags", "Layers"], below: &[] };
-    let path = opened.path;
+    let path = file.path;
     if !members.has(MANIFEST_JSON) {
         return Err(not_saved(
             path,
@@ -217,7 +217,7 @@ fn images(opened: &Opened, members: &Members) -> Result<Vec<Image>, LayoutError>
             },
         ));
     }
-    let bytes = opened.whole(members.find(path, MANIFEST_JSON)?, MAX_DOCUMENT)?;
+    let bytes = file.whole(members.find(path, MANIFEST_JSON)?, MAX_DOCUMENT)?;
     json::parse_list(&bytes, MAX_DOCUMENT, KEYS).map_err(|source| LayoutError::Document {
         path: path.to_owned(),
         name: MANIFEST_JSON.to_owned(),
@@ -268,9 +268,9 @@ fn label(number: usize, image: &Image) -> String {
     }
 }
 
-fn config(opened: &Opened, members: &Members, name: &str) -> Result<(Vec<u8>, Place), LayoutError> {
-    let place = members.find(opened.path, name)?;
-    Ok((opened.whole(place, MAX_CONFIG)?, place))
+fn config(file: &ArchiveFile, members: &Members, name: &str) -> Result<(Vec<u8>, Place), LayoutError> {
+    let place = members.find(file.path, name)?;
+    Ok((file.whole(place, MAX_CONFIG)?, place))
 }
 
 enum Compression {
@@ -288,14 +288,14 @@ struct Layer<'a> {
 }
 
 impl Layer<'_> {
-    fn find<'a>(opened: &Opened, name: &'a str, place: Place, diff_id: Digest) -> Result<Layer<'a>, LayoutError> {
-        let head = opened.whole(Place { size: place.size.min(BLOCK as u64), ..place }, BLOCK)?;
+    fn find<'a>(file: &ArchiveFile, name: &'a str, place: Place, diff_id: Digest) -> Result<Layer<'a>, LayoutError> {
+        let head = file.whole(Place { size: place.size.min(BLOCK as u64), ..place }, BLOCK)?;
         let compression = match format(&head) {
             Format::Gzip => Some(Compression::Gzip),
             Format::Zstd => Some(Compression::Zstd),
             Format::Foreign(_) => {
                 let reason = "has an unsupported compression (supported: gzip, zstd)";
-                return Err(LayoutError::Member { path: opened.path.to_owned(), name: shown(name), reason });
+                return Err(LayoutError::Member { path: file.path.to_owned(), name: shown(name), reason });
             }
             Format::Plain => None,
         };
@@ -303,18 +303,18 @@ impl Layer<'_> {
     }
 
     /// Compares the content of a compressed layer with the config.
-    fn descriptor(&self, opened: &Opened, progress: &dyn Progress) -> Result<Descriptor, LayoutError> {
+    fn descriptor(&self, file: &ArchiveFile, progress: &dyn Progress) -> Result<Descriptor, LayoutError> {
         let Layer { place, diff_id, .. } = *self;
         let Some(compression) = &self.compression else {
             return Ok(Descriptor::new(OCI_LAYER, diff_id, place.size));
         };
         progress.report(ProgressEvent::LayerStarted { layer: diff_id, bytes: place.size });
-        let measured = measure(opened.reader(place), compression, &diff_id, progress);
+        let measured = measure(file.reader(place), compression, &diff_id, progress);
         progress.report(match measured {
             Ok(_) => ProgressEvent::LayerDone { layer: diff_id },
             Err(_) => ProgressEvent::LayerFailed { layer: diff_id },
         });
-        let path = || opened.path.to_owned();
+        let path = || file.path.to_owned();
         let (digest, actual) =
             measured.map_err(|source| LayoutError::Decompress { path: path(), name: shown(self.name), source })?;
         if actual != diff_id {
@@ -336,7 +336,7 @@ fn measure(
     progress: &dyn Progress,
 ) -> io::Result<(Digest, Digest)> {
     let count = |bytes| progress.report(ProgressEvent::LayerRead { layer: *diff_id, bytes });
-    let mut blob = Hashed { reader: blob, hasher: Hasher::new(Algorithm::Sha256), count };
+    let mut blob = HashingReader { reader: blob, hasher: Hasher::new(Algorithm::Sha256), count };
     let tar = match compression {
         Compression::Gzip => digest(MultiGzDecoder::new(&mut blob), diff_id.algorithm())?,
         Compression::Zstd => digest(ZstdDecoder::new(&mut blob)?, diff_id.algorithm())?,
@@ -347,20 +347,20 @@ fn measure(
 }
 
 fn digest(reader: impl Read, algorithm: Algorithm) -> io::Result<Digest> {
-    let mut reader = Hashed { reader, hasher: Hasher::new(algorithm), count: |_| {} };
+    let mut reader = HashingReader { reader, hasher: Hasher::new(algorithm), count: |_| {} };
     io::copy(&mut reader, &mut io::sink())?;
     Ok(reader.hasher.finish())
 }
 
 /// A reader that hashes the bytes it reads.
-struct Hashed<R, F> {
+struct HashingReader<R, F> {
     reader: R,
     hasher: Hasher,
     /// Called with the number of bytes of each read.
     count: F,
 }
 
-impl<R: Read, F: Fn(u64)> Read for Hashed<R, F> {
+impl<R: Read, F: Fn(u64)> Read for HashingReader<R, F> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.reader.read(buffer)?;
         self.hasher.update(buffer.get(..read).unwrap_or_default());

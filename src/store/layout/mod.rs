@@ -19,7 +19,7 @@ pub use error::LayoutError;
 use read::LayoutFiles;
 pub use read::tag_of;
 
-use super::blob::{Attached, Document, Referrers, Target};
+use super::blob::{AttachMethod, Document, Referrers, Target};
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::{Descriptor, Select, json};
@@ -157,10 +157,10 @@ impl Layout {
         manifest: &[u8],
         _subject: &Descriptor,
         replaces: &[Digest],
-    ) -> Result<Attached, LayoutError> {
+    ) -> Result<AttachMethod, LayoutError> {
         write::blob(self, &index.digest, manifest)?;
         write::entry(self, index, replaces)?;
-        Ok(Attached::Layout)
+        Ok(AttachMethod::Layout)
     }
 
     /// Whether both are the same directory.

@@ -6,7 +6,7 @@ use super::client::Repository;
 use super::error::RegistryError;
 use crate::digest::Digest;
 use crate::image::Descriptor;
-use crate::store::blob::{AttachReport, Attached, Target};
+use crate::store::blob::{AttachMethod, AttachReport, Target};
 
 impl Repository {
     /// Pushes `manifest`, whose descriptor is `index` and which names `subject`, and makes it a
@@ -40,8 +40,8 @@ impl Repository {
         let linked =
             response.text("oci-subject").and_then(|subject| subject.trim().parse().ok()) == Some(subject.digest);
         let attached = match linked || self.api_lists(index, &subject.digest).await {
-            true => Attached::ReferrersApi,
-            false => Attached::TagSchema(self.list_under_tag(index, subject, &replaces).await?),
+            true => AttachMethod::ReferrersApi,
+            false => AttachMethod::TagSchema(self.list_under_tag(index, subject, &replaces).await?),
         };
 
         let mut not_deleted = Vec::new();

@@ -81,14 +81,14 @@ pub(super) struct Authorizer {
     last: Mutex<Option<Challenge>>,
     slots: Mutex<Slots>,
     /// By repository.
-    credentials: tokio::sync::Mutex<HashMap<Arc<str>, LookedUp>>,
+    credentials: tokio::sync::Mutex<HashMap<Arc<str>, CachedCredential>>,
     /// Whether the user was warned about a token service on another host that receives the
     /// credentials.
     has_warned: AtomicBool,
 }
 
 /// Credentials with the time when they were looked up.
-struct LookedUp {
+struct CachedCredential {
     at: Instant,
     credential: Option<Credential>,
 }
@@ -261,7 +261,7 @@ impl Authorizer {
             let oldest = known.iter().min_by_key(|(_, looked_up)| looked_up.at).map(|(name, _)| Arc::clone(name));
             oldest.and_then(|name| known.remove(&name));
         }
-        known.insert(Arc::clone(repository), LookedUp { at: Instant::now(), credential: found.clone() });
+        known.insert(Arc::clone(repository), CachedCredential { at: Instant::now(), credential: found.clone() });
         Ok(found)
     }
 

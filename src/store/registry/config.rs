@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::gate::Reach;
 use crate::budget::DEFAULT_LIMIT;
-use crate::progress::{Progress, Silent};
+use crate::progress::{Progress, SilentProgress};
 
 /// Settings of a [`Client`](super::Client). The defaults are those of the command line without
 /// options.
@@ -58,7 +58,7 @@ impl Default for ClientConfig {
             reach: Reach::default(),
             limits: Limits::default(),
             max_memory: DEFAULT_LIMIT,
-            progress: Arc::new(Silent),
+            progress: Arc::new(SilentProgress),
         }
     }
 }

@@ -84,13 +84,13 @@ pub(super) async fn find(
         }
         CredentialSource::Ambient => {
             let uid = rustix::process::getuid().as_raw();
-            Ambient::new(|name| std::env::var_os(name), uid).find(registry, repository, limit).await
+            CredentialSettings::new(|name| std::env::var_os(name), uid).find(registry, repository, limit).await
         }
     }
 }
 
 /// The settings for credentials in the environment.
-struct Ambient {
+struct CredentialSettings {
     /// The value of `$DOCKER_AUTH_CONFIG`, which docker's CLI (since 28.3) and GitLab's runners
     /// prefer to the files.
     inline: Option<OsString>,
@@ -100,8 +100,8 @@ struct Ambient {
     path: OsString,
 }
 
-impl Ambient {
-    fn new(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> Ambient {
+impl CredentialSettings {
+    fn new(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> CredentialSettings {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let folder = |name: &str| variable(name).map(PathBuf::from);
         let home = folder("HOME");
@@ -112,7 +112,7 @@ impl Ambient {
         let runtime = runtime.or_else(|| Some(PathBuf::from(format!("/run/containers/{uid}/auth.json"))));
         let config = folder("XDG_CONFIG_HOME").or_else(|| in_home(".config")).map(|d| d.join("containers/auth.json"));
         let files = [docker, folder("REGISTRY_AUTH_FILE"), runtime, config].into_iter().flatten().collect();
-        Ambient { inline: variable(INLINE), files, path: variable("PATH").unwrap_or_default() }
+        CredentialSettings { inline: variable(INLINE), files, path: variable("PATH").unwrap_or_default() }
     }
 
     async fn find(
@@ -267,7 +267,7 @@ fn host(key: &str) -> &str {
 }
 
 impl Entry {
-    fn credential(&self) -> Result<Option<Credential>, Undecodable> {
+    fn credential(&self) -> Result<Option<Credential>, InvalidEntry> {
         if !self.identitytoken.is_empty() {
             return Ok(Some(Credential::Identity(self.identitytoken.clone())));
         }
@@ -280,16 +280,17 @@ impl Entry {
         }
         let lenient = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
         let decoder = GeneralPurpose::new(&base64::alphabet::STANDARD, lenient);
-        let decoded = decoder.decode(self.auth.trim()).map_err(|_| Undecodable)?;
-        let decoded = String::from_utf8(decoded).map_err(|_| Undecodable)?;
-        let (user, password) = decoded.split_once(':').ok_or(Undecodable)?;
+        let decoded = decoder.decode(self.auth.trim()).map_err(|_| InvalidEntry)?;
+        let decoded = String::from_utf8(decoded).map_err(|_| InvalidEntry)?;
+        let (user, password) = decoded.split_once(':').ok_or(InvalidEntry)?;
         let password = password.trim_end_matches('\0').to_owned();
         Ok((!user.is_empty()).then(|| Credential::Password { user: user.to_owned(), password }))
     }
 }
 
+/// An entry whose credentials cannot be decoded.
 #[derive(Debug)]
-struct Undecodable;
+struct InvalidEntry;
 
 #[cfg(test)]
 mod tests {
@@ -304,7 +305,7 @@ mod tests {
         let file = dir.path().join("config.json");
         std::fs::write(&file, json).unwrap();
         let files = vec![dir.path().join("none.json"), file];
-        let ambient = Ambient { inline: None, files, path: OsString::new() };
+        let ambient = CredentialSettings { inline: None, files, path: OsString::new() };
         ambient.find(registry, repository, Duration::from_secs(1)).await
     }
 
@@ -340,7 +341,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config.json");
         std::fs::write(&file, r#"{"auths":{"r.io":{"auth":"dTpw"},"q.io":{"auth":"dTpw"}}}"#).unwrap();
-        let with = |text: &str| Ambient { inline: Some(text.into()), files: vec![file.clone()], path: OsString::new() };
+        let with = |text: &str| CredentialSettings {
+            inline: Some(text.into()),
+            files: vec![file.clone()],
+            path: OsString::new(),
+        };
         let inline = with(r#"{"auths":{"r.io":{"username":"i","password":"x"}}}"#);
         for (registry, want) in [("r.io", password("i", "x")), ("q.io", password("u", "p")), ("s.io", None)] {
             assert_eq!(inline.find(registry, "a", Duration::from_secs(1)).await.unwrap(), want);
@@ -376,7 +381,7 @@ mod tests {
     fn the_files_and_their_order() {
         let files = |variables: &[(&str, &str)]| {
             let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v));
-            let files = Ambient::new(get, 7).files;
+            let files = CredentialSettings::new(get, 7).files;
             files.iter().map(|f| f.to_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(
@@ -408,7 +413,7 @@ mod tests {
         helper::tests::script(dir.path(), "token", r#"echo '{"Username":"<token>","Secret":"T"}'"#);
         helper::tests::script(dir.path(), "none", "echo 'credentials not found in native keychain'; exit 1");
         let file = dir.path().join("config.json");
-        let ambient = Ambient { inline: None, files: vec![file.clone()], path: dir.path().into() };
+        let ambient = CredentialSettings { inline: None, files: vec![file.clone()], path: dir.path().into() };
         for (json, registry, want) in [
             (r#"{"credsStore":"has","auths":{"r.io":{"auth":"dTpw"}}}"#, "r.io", password("hu", "hp")),
             (r#"{"credsStore":"none","credHelpers":{"r.io":"has"}}"#, "r.io", password("hu", "hp")),

@@ -13,7 +13,7 @@ use super::address::NotAHost;
 use super::credentials::CredentialError;
 use super::helper::HelperError;
 use super::proxy::ProxyError;
-use super::transport::{TransportError, TransportKind, Untrusted};
+use super::transport::{CertificateFault, TransportError, TransportKind};
 use crate::budget::OverBudget;
 use crate::digest::Digest;
 use crate::store::{Cause, read_times};
@@ -221,7 +221,7 @@ impl RegistryError {
     }
 
     /// Why the registry's certificate is not trusted, if that is the fault.
-    pub fn untrusted(&self) -> Option<Untrusted> {
+    pub fn untrusted(&self) -> Option<CertificateFault> {
         match self.transport()?.kind {
             TransportKind::Certificate(why) => Some(why),
             _ => None,

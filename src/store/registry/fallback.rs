@@ -52,9 +52,9 @@ impl Change<'_> {
 }
 
 /// The content of the tag.
-enum UnderTag {
+enum TagContent {
     Nothing,
-    Referrers(Tagged),
+    Referrers(ReferrersIndex),
     /// Something other than an index of referrers.
     Other {
         media_type: String,
@@ -62,7 +62,7 @@ enum UnderTag {
 }
 
 /// An index of referrers.
-struct Tagged {
+struct ReferrersIndex {
     digest: Digest,
     etag: Option<HeaderValue>,
     bytes: Bytes,
@@ -77,27 +77,29 @@ pub(super) fn tag(subject: &Digest) -> String {
 impl Repository {
     /// The referrers that the fallback tag lists. Empty if the tag has no index of referrers.
     pub(super) async fn tagged_referrers(&self, subject: &Digest) -> Result<Vec<Descriptor>, RegistryError> {
-        match self.tagged(subject, Access::Pull).await? {
-            UnderTag::Referrers(tagged) => {
+        match self.tag_content(subject, Access::Pull).await? {
+            TagContent::Referrers(index) => {
                 let target = self.request(reqwest::Method::GET, &format!("manifests/{}", tag(subject))).await?;
-                descriptors(&tagged.bytes, &self.request_line(&target), 1)
+                descriptors(&index.bytes, &self.request_line(&target), 1)
             }
-            UnderTag::Nothing | UnderTag::Other { .. } => Ok(Vec::new()),
+            TagContent::Nothing | TagContent::Other { .. } => Ok(Vec::new()),
         }
     }
 
     /// The content of the tag. Some registries (GitLab) treat such a tag as the digest itself and
     /// return the subject, which is not an index.
-    async fn tagged(&self, subject: &Digest, access: Access) -> Result<UnderTag, RegistryError> {
+    async fn tag_content(&self, subject: &Digest, access: Access) -> Result<TagContent, RegistryError> {
         match self.document(&Target::Tag(tag(subject)), access).await {
-            Ok((document, _)) if Digest::of(subject.algorithm(), &document.bytes) == *subject => Ok(UnderTag::Nothing),
+            Ok((document, _)) if Digest::of(subject.algorithm(), &document.bytes) == *subject => {
+                Ok(TagContent::Nothing)
+            }
             Ok((document, _)) if document.media_type != OCI_INDEX => {
-                Ok(UnderTag::Other { media_type: document.media_type })
+                Ok(TagContent::Other { media_type: document.media_type })
             }
             Ok((document, etag)) => {
-                Ok(UnderTag::Referrers(Tagged { digest: document.digest, etag, bytes: document.bytes }))
+                Ok(TagContent::Referrers(ReferrersIndex { digest: document.digest, etag, bytes: document.bytes }))
             }
-            Err(error) if error.is_not_found() => Ok(UnderTag::Nothing),
+            Err(error) if error.is_not_found() => Ok(TagContent::Nothing),
             Err(error) => Err(error),
         }
     }
@@ -148,19 +150,18 @@ impl Repository {
         let mut writes = 0;
         loop {
             let begun = Instant::now();
-            let there = match self.tagged(subject, Access::Push).await? {
+            let there = match self.tag_content(subject, Access::Push).await? {
                 // Without a list there is nothing to remove.
-                UnderTag::Nothing | UnderTag::Other { .. } if change.entry.is_none() => return Ok(tag),
-                UnderTag::Nothing => None,
-                UnderTag::Referrers(tagged) => Some(tagged),
-                UnderTag::Other { media_type } => {
+                TagContent::Nothing | TagContent::Other { .. } if change.entry.is_none() => return Ok(tag),
+                TagContent::Nothing => None,
+                TagContent::Referrers(index) => Some(index),
+                TagContent::Other { media_type } => {
                     let reason = format!("it points to {media_type:?}, not to an index of referrers");
                     return Err(failed(reason));
                 }
             };
             let wrong = |e: serde_json::Error| failed(format!("its index cannot be read: {e}"));
-            let before =
-                there.as_ref().map(|tagged| serde_json::from_slice(&tagged.bytes)).transpose().map_err(wrong)?;
+            let before = there.as_ref().map(|index| serde_json::from_slice(&index.bytes)).transpose().map_err(wrong)?;
             let after = amended(before.as_ref(), change).ok_or_else(|| failed("its index has no list".into()))?;
             if before.as_ref() == Some(&after) {
                 if writes == 0 || self.lasts(change, subject, begun.elapsed()).await? {
@@ -176,7 +177,7 @@ impl Repository {
             if bytes.len() as u64 > MANIFEST {
                 return Err(failed(format!("its index would be larger than {MANIFEST} bytes")));
             }
-            let base = there.as_ref().map(|tagged| tagged.digest);
+            let base = there.as_ref().map(|index| index.digest);
             let condition = if refused == Some(base) { None } else { condition(there.as_ref()) };
             match self.put_manifest(&Target::Tag(tag.clone()), OCI_INDEX, bytes, condition).await {
                 Ok(_) => {}
@@ -215,10 +216,10 @@ impl Repository {
 }
 
 /// The condition to overwrite only the content that was read, if the registry supports it.
-fn condition(there: Option<&Tagged>) -> Option<(HeaderName, HeaderValue)> {
+fn condition(there: Option<&ReferrersIndex>) -> Option<(HeaderName, HeaderValue)> {
     match there {
         None => Some((IF_NONE_MATCH, HeaderValue::from_static("*"))),
-        Some(tagged) => tagged.etag.clone().map(|etag| (IF_MATCH, etag)),
+        Some(index) => index.etag.clone().map(|etag| (IF_MATCH, etag)),
     }
 }
 

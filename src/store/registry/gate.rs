@@ -70,7 +70,7 @@ pub(super) struct RefusedAddress {
 /// The name cannot be resolved, or no resolver responded.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot resolve the name {name}")]
-pub(super) struct Unresolved {
+pub(super) struct UnresolvedName {
     name: String,
     source: std::io::Error,
 }
@@ -85,7 +85,7 @@ impl Resolve for Resolver {
         let public_only = self.public_only;
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await;
-            let unresolved = |source| Unresolved { name: name.as_str().to_owned(), source };
+            let unresolved = |source| UnresolvedName { name: name.as_str().to_owned(), source };
             let found: Vec<SocketAddr> = found.map_err(unresolved)?.collect();
             let refused = |ip: IpAddr| is_link_local(ip) || public_only && !is_public(ip);
             let (bad, good): (Vec<_>, Vec<_>) = found.into_iter().partition(|address| refused(address.ip()));

@@ -171,8 +171,8 @@ fn content_digest(response: &Response) -> Result<Option<Digest>, RegistryError> 
 fn own_media_type(bytes: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Typed {
+    struct MediaTypeField {
         media_type: String,
     }
-    serde_json::from_slice::<Typed>(bytes).ok().map(|typed| typed.media_type)
+    serde_json::from_slice::<MediaTypeField>(bytes).ok().map(|field| field.media_type)
 }

@@ -63,5 +63,5 @@ pub(crate) use http::http_client;
 pub use names::{Names, Page};
 pub use parallel::LayerStream;
 pub use proxy::ProxyError;
-pub use transport::{TransportError, Untrusted};
-pub use uploads::{Upload, Uploaded};
+pub use transport::{CertificateFault, TransportError};
+pub use uploads::{Upload, UploadOutcome};

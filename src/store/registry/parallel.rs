@@ -65,11 +65,11 @@ struct Part {
     batches: Receiver<Result<Vec<Bytes>, RegistryError>>,
     /// The number of bytes that have not come out of `batches`.
     left: u64,
-    _hold: Hold,
+    _permit: PartPermit,
 }
 
 /// A connection permit and the memory for a part, released when the part was returned.
-struct Hold {
+struct PartPermit {
     _slot: Option<OwnedSemaphorePermit>,
     _charge: Option<Charge>,
 }
@@ -111,7 +111,7 @@ impl Repository {
             batch: Vec::new().into_iter(),
             tasks: JoinSet::new(),
         };
-        parts.begin(Hold { _slot: slot, _charge: Some(charge) }, Some(stream));
+        parts.begin(PartPermit { _slot: slot, _charge: Some(charge) }, Some(stream));
         Ok(LayerStream(Connections::Several(Box::new(parts))))
     }
 
@@ -170,19 +170,19 @@ impl Parts {
             if !needed && (slot.is_none() || charge.is_none() || !self.repository.sends_parts()) {
                 return;
             }
-            self.begin(Hold { _slot: slot, _charge: charge }, None);
+            self.begin(PartPermit { _slot: slot, _charge: charge }, None);
         }
     }
 
     /// Starts to fetch the next part. `opened` is its response if it was already requested. If the
     /// registry has stopped sending parts, this fetches the whole rest.
-    fn begin(&mut self, hold: Hold, opened: Option<BlobStream>) {
+    fn begin(&mut self, permit: PartPermit, opened: Option<BlobStream>) {
         let length = if opened.is_some() || self.repository.sends_parts() { self.part } else { self.blob.size };
         let range = self.next..self.next.saturating_add(length).min(self.blob.size);
         // Room for a whole part, which then never waits for earlier parts.
         let (batches, received) = channel(self.part as usize / BATCH + 2);
         self.next = range.end;
-        self.ahead.push_back(Part { batches: received, left: range.end - range.start, _hold: hold });
+        self.ahead.push_back(Part { batches: received, left: range.end - range.start, _permit: permit });
         let (repository, blob, anew) = (self.repository.clone(), self.blob.clone(), self.anew);
         self.tasks.spawn(async move {
             let stream = match opened {

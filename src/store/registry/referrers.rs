@@ -36,9 +36,9 @@ const UNNEEDED: Duration = Duration::from_secs(5);
 pub(super) struct ReferrersApi(AtomicBool);
 
 /// The list under the fallback tag, requested in the background. Dropping it cancels the request.
-struct Tagged(Option<JoinHandle<Result<Vec<Descriptor>, RegistryError>>>);
+struct FallbackRequest(Option<JoinHandle<Result<Vec<Descriptor>, RegistryError>>>);
 
-impl Drop for Tagged {
+impl Drop for FallbackRequest {
     fn drop(&mut self) {
         if let Some(asking) = &self.0 {
             asking.abort();
@@ -46,7 +46,7 @@ impl Drop for Tagged {
     }
 }
 
-impl Tagged {
+impl FallbackRequest {
     /// The list is not needed. Keeps the connection if the response arrives soon.
     fn forget(mut self) {
         let Some(asking) = self.0.take() else { return };
@@ -79,7 +79,7 @@ impl Repository {
         let (descriptors, api) = match self.api_referrers(subject, artifact_type, &mut charge).await? {
             Some(descriptors) => {
                 known.0.store(true, Ordering::Relaxed);
-                beside.into_iter().for_each(Tagged::forget);
+                beside.into_iter().for_each(FallbackRequest::forget);
                 (descriptors, true)
             }
             None => {
@@ -101,9 +101,9 @@ impl Repository {
     }
 
     /// Requests the list under the fallback tag in the background.
-    fn tagged_beside(&self, subject: Digest) -> Tagged {
+    fn tagged_beside(&self, subject: Digest) -> FallbackRequest {
         let repository = self.clone();
-        Tagged(Some(tokio::spawn(async move { repository.tagged_referrers(&subject).await })))
+        FallbackRequest(Some(tokio::spawn(async move { repository.tagged_referrers(&subject).await })))
     }
 
     /// The referrers, optionally of one artifact type, with their memory charge. None if the

@@ -13,7 +13,7 @@ use rustls::{ClientConfig as TlsConfig, RootCertStore};
 use super::certs_d;
 use super::config::ClientConfig;
 use super::error::RegistryError;
-use super::verifier::{Pinned, TrustAnyone};
+use super::verifier::{PinnedVerifier, TrustAnyone};
 
 /// The settings that the registries of a client share. A machine without system certificates is not
 /// an error here: it can still use plain HTTP, and registries with a given authority.
@@ -39,7 +39,7 @@ struct Identity {
 }
 
 /// The settings of a registry that differ from the common ones.
-pub(super) struct OwnTls {
+pub(super) struct RegistryTls {
     /// For the registry itself, with the client certificate.
     pub home: TlsConfig,
     /// For the hosts to which it redirects and its token service.
@@ -78,7 +78,7 @@ impl Tls {
     }
 
     /// For a registry with a folder of certificates or with a client certificate.
-    pub(super) fn own(&self, registry: &str) -> Result<Option<OwnTls>, RegistryError> {
+    pub(super) fn own(&self, registry: &str) -> Result<Option<RegistryTls>, RegistryError> {
         let found = certs_d::find(&self.folders, registry)?;
         let of_folder = match (&self.identity, &found.client) {
             (None, Some((cert, key))) => Some(Identity::read(cert, key)?),
@@ -90,7 +90,7 @@ impl Tls {
         }
         let mut authorities = self.authorities.clone();
         authorities.add(&found.authorities)?;
-        Ok(Some(OwnTls {
+        Ok(Some(RegistryTls {
             home: self.build(&authorities, identity)?,
             away: self.build(&authorities, None)?,
             own_authorities: !authorities.given.is_empty(),
@@ -110,7 +110,7 @@ impl Tls {
         } else {
             let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
             let inner = inner.map_err(|error| RegistryError::Tls(rustls::Error::General(error.to_string()).into()))?;
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Pinned { inner, given }))
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(PinnedVerifier { inner, given }))
         };
         let mut tls = match identity {
             Some(Identity { chain, key }) => builder

@@ -26,7 +26,7 @@ pub(super) enum TransportKind {
     /// The server closed the connection during the TLS handshake.
     Dropped,
     /// The server's certificate is not trusted.
-    Certificate(Untrusted),
+    Certificate(CertificateFault),
     /// The server requires a client certificate, or rejected the given one.
     ClientCertificate,
     /// The TLS handshake failed.
@@ -49,7 +49,7 @@ impl TransportKind {
 
 /// Why a server's certificate is not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Untrusted {
+pub enum CertificateFault {
     /// It has expired.
     Expired,
     /// It is not valid yet, or this machine's clock is wrong.
@@ -86,7 +86,7 @@ impl TransportError {
             if cause.is::<super::gate::RefusedAddress>() {
                 kind = TransportKind::Refused;
             }
-            if cause.is::<super::gate::Unresolved>() {
+            if cause.is::<super::gate::UnresolvedName>() {
                 kind = TransportKind::Unresolved;
                 // "dns error: error resolving DNS" adds nothing.
                 causes.clear();
@@ -172,42 +172,43 @@ fn of_alert(alert: AlertDescription) -> (TransportKind, String) {
     }
 }
 
-fn of_certificate(error: &CertificateError, context: &RequestContext) -> (Untrusted, String) {
+fn of_certificate(error: &CertificateError, context: &RequestContext) -> (CertificateFault, String) {
     let date = |seconds: u64| httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.min(1 << 37)));
     match error {
         CertificateError::ExpiredContext { not_after, .. } => {
-            (Untrusted::Expired, format!("its certificate expired on {}", date(not_after.as_secs())))
+            (CertificateFault::Expired, format!("its certificate expired on {}", date(not_after.as_secs())))
         }
-        CertificateError::Expired => (Untrusted::Expired, "its certificate has expired".to_owned()),
-        CertificateError::NotValidYetContext { not_before, .. } => {
-            (Untrusted::NotYetValid, format!("its certificate is not valid before {}", date(not_before.as_secs())))
-        }
-        CertificateError::NotValidYet => (Untrusted::NotYetValid, "its certificate is not valid yet".to_owned()),
+        CertificateError::Expired => (CertificateFault::Expired, "its certificate has expired".to_owned()),
+        CertificateError::NotValidYetContext { not_before, .. } => (
+            CertificateFault::NotYetValid,
+            format!("its certificate is not valid before {}", date(not_before.as_secs())),
+        ),
+        CertificateError::NotValidYet => (CertificateFault::NotYetValid, "its certificate is not valid yet".to_owned()),
         CertificateError::NotValidForNameContext { expected, presented } => {
             let presented: Vec<&str> = presented.iter().map(|name| plain_name(name)).collect();
             let names = if presented.is_empty() { "no host".to_owned() } else { presented.join(", ") };
             let text = format!("its certificate is for {names}, not for {}", expected.to_str());
-            (Untrusted::Name, one_line(&text, 300))
+            (CertificateFault::Name, one_line(&text, 300))
         }
-        CertificateError::NotValidForName => (Untrusted::Name, "its certificate is for another host".to_owned()),
+        CertificateError::NotValidForName => (CertificateFault::Name, "its certificate is for another host".to_owned()),
         CertificateError::UnknownIssuer => {
-            let why = Untrusted::Issuer { given: context.own_authorities };
+            let why = CertificateFault::Issuer { given: context.own_authorities };
             (why, "its certificate is not signed by a trusted authority".to_owned())
         }
         CertificateError::BadSignature => {
-            let why = Untrusted::Issuer { given: context.own_authorities };
+            let why = CertificateFault::Issuer { given: context.own_authorities };
             (why, "its certificate is not signed by the authority it names".to_owned())
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            (Untrusted::Other, "its certificate is not a server certificate".to_owned())
+            (CertificateFault::Other, "its certificate is not a server certificate".to_owned())
         }
         // webpki's error for a CA certificate that a server presents as its own. Its type is not
         // public.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-            (Untrusted::Authority, "its certificate is that of a certificate authority (CA:TRUE)".to_owned())
+            (CertificateFault::Authority, "its certificate is that of a certificate authority (CA:TRUE)".to_owned())
         }
-        CertificateError::BadEncoding => (Untrusted::Other, "its certificate cannot be read".to_owned()),
-        _ => (Untrusted::Other, "its certificate cannot be verified".to_owned()),
+        CertificateError::BadEncoding => (CertificateFault::Other, "its certificate cannot be read".to_owned()),
+        _ => (CertificateFault::Other, "its certificate cannot be verified".to_owned()),
     }
 }
 

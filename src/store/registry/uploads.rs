@@ -250,12 +250,12 @@ crate::opaque_debug!(Upload<'_>);
 
 /// The result of an upload.
 #[derive(Debug)]
-pub enum Uploaded {
+pub enum UploadOutcome {
     /// The registry has the blob.
     Done,
     /// The registry lost it, or only accepts smaller chunks (`SMALL_CHUNK`). The upload must be
     /// restarted.
-    Again(RegistryError),
+    Restart(RegistryError),
 }
 
 impl Repository {
@@ -302,7 +302,7 @@ impl Upload<'_> {
     ///
     /// # Errors
     /// Those of the registry; transport errors after retries.
-    pub async fn push(&mut self, chunk: &[u8]) -> Result<Uploaded, RegistryError> {
+    pub async fn push(&mut self, chunk: &[u8]) -> Result<UploadOutcome, RegistryError> {
         self.hasher.update(chunk);
         self.waiting.extend_from_slice(chunk);
         while self.waiting.len() > self.size {
@@ -313,7 +313,7 @@ impl Upload<'_> {
                 outcome => return self.closed(outcome).await,
             }
         }
-        Ok(Uploaded::Done)
+        Ok(UploadOutcome::Done)
     }
 
     /// Ends the upload with the bytes that were not sent yet.
@@ -321,7 +321,7 @@ impl Upload<'_> {
     /// # Errors
     /// [`RegistryError::Content`] and [`RegistryError::Blob`] if the bytes were not those of the
     /// blob, which then does not exist in the registry; otherwise those of [`Upload::push`].
-    pub async fn finish(mut self) -> Result<Uploaded, RegistryError> {
+    pub async fn finish(mut self) -> Result<UploadOutcome, RegistryError> {
         let found = self.sent + self.waiting.len() as u64;
         let Descriptor { digest, size, .. } = self.blob;
         if found != size {
@@ -337,11 +337,11 @@ impl Upload<'_> {
         self.closed(outcome).await
     }
 
-    async fn closed(&mut self, outcome: Result<Progress, RegistryError>) -> Result<Uploaded, RegistryError> {
+    async fn closed(&mut self, outcome: Result<Progress, RegistryError>) -> Result<UploadOutcome, RegistryError> {
         self.session.close(&outcome).await;
         match outcome? {
-            Progress::Done => Ok(Uploaded::Done),
-            Progress::Lost(error) | Progress::TooLarge(error) => Ok(Uploaded::Again(error)),
+            Progress::Done => Ok(UploadOutcome::Done),
+            Progress::Lost(error) | Progress::TooLarge(error) => Ok(UploadOutcome::Restart(error)),
         }
     }
 }

@@ -13,12 +13,12 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 /// as an authority. docker's own recipe for a registry makes such a certificate (`openssl req
 /// -x509`), and Go accepts it.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(super) struct PinnedVerifier {
     pub inner: Arc<WebPkiServerVerifier>,
     pub given: Vec<CertificateDer<'static>>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

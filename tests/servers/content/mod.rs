@@ -19,7 +19,7 @@ use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::{LayerId, SpanId, Uncompressed};
-use ociseek::progress::{Progress, Recorder, Silent};
+use ociseek::progress::{Progress, Recorder, SilentProgress};
 use ociseek::rootfs::cache::{SpanCache, SpanKey};
 use ociseek::rootfs::content::{Content, ContentOptions, ReadError};
 use ociseek::rootfs::layers::{Caches, LayerAccess, OpenError, OpenLayer, open_layer};

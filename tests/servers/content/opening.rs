@@ -353,6 +353,6 @@ async fn a_layer_that_stands_twice_is_read_once() {
     let content = desk.content(&source, opened, options());
     check(&content, 2, &tar(&[1000]), 5).await;
     assert_eq!(content.stats().image_bytes, (a.len() + b.len()) as u64);
-    let silent = Content::new(source, Vec::new(), desk.caches.spans.clone(), options(), Arc::new(Silent));
+    let silent = Content::new(source, Vec::new(), desk.caches.spans.clone(), options(), Arc::new(SilentProgress));
     assert_eq!(silent.layers().len(), 0);
 }

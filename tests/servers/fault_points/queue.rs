@@ -10,7 +10,7 @@ use async_nats::jetstream;
 use futures_util::{StreamExt, stream};
 use ociseek::digest::Digest;
 use ociseek::hook::job::Job as QueueJob;
-use ociseek::hook::queue::{Published, Queue};
+use ociseek::hook::queue::{PublishOutcome, Queue};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -167,7 +167,7 @@ async fn attempt(
     let job = QueueJob { image: format!("{host}/a/b@{}", ground.image).parse().unwrap() };
     let url = format!("nats://127.0.0.1:{}/{queue}", ground.port);
     let own = Queue::connect(&url.parse().unwrap(), |_| {}).await.unwrap();
-    assert_eq!(own.publish(&job).await.unwrap(), Published::New);
+    assert_eq!(own.publish(&job).await.unwrap(), PublishOutcome::New);
 
     let mut hook = worker(&sandbox, relay.port, &queue, &host);
     plan.pid.store(hook.child.id() as i32, Ordering::SeqCst);

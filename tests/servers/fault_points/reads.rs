@@ -12,7 +12,7 @@ use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::{SpanId, Uncompressed};
 use ociseek::ops::open::{OpenImageError, OpenOptions, RootFs, open};
-use ociseek::progress::{Progress, Silent};
+use ociseek::progress::{Progress, SilentProgress};
 use ociseek::rootfs::cache::SpanCache;
 use ociseek::rootfs::content::ContentOptions;
 use ociseek::rootfs::layers::{Caches, LayerAccess};
@@ -101,7 +101,7 @@ struct Reader {
 
 impl Reader {
     fn new(registry: &Faulty, cache: &Path) -> Reader {
-        let progress: Arc<dyn Progress> = Arc::new(Silent);
+        let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
         let limits = Limits {
             header: Duration::from_millis(700),
             idle: Duration::from_millis(700),

@@ -9,7 +9,7 @@ async fn the_registry_links_it_where_it_can() {
     let old = index("old").1.digest;
     assert_eq!(
         attach(&repository, "old", &[]).await.unwrap(),
-        AttachReport { attached: Attached::ReferrersApi, not_deleted: vec![] }
+        AttachReport { attached: AttachMethod::ReferrersApi, not_deleted: vec![] }
     );
     attach(&repository, "new", &[old]).await.unwrap();
     let found = repository.referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
@@ -68,7 +68,7 @@ async fn an_api_that_does_not_say_oci_subject_is_an_api_if_it_lists() {
         })
     })
     .await;
-    assert_eq!(attach(&repository(&faulty, config()), "x", &[]).await.unwrap().attached, Attached::ReferrersApi);
+    assert_eq!(attach(&repository(&faulty, config()), "x", &[]).await.unwrap().attached, AttachMethod::ReferrersApi);
     assert_eq!(faulty.manifest(&tag()), None);
 }
 
@@ -77,7 +77,7 @@ async fn without_the_api_the_tag_lists_it() {
     let faulty = Faulty::honest(Nature { conditions: true, ..Nature::default() }).await;
     let repository = repository(&faulty, config());
     let report = attach(&repository, "one", &[]).await.unwrap();
-    assert_eq!(report, AttachReport { attached: Attached::TagSchema(tag()), not_deleted: vec![] });
+    assert_eq!(report, AttachReport { attached: AttachMethod::TagSchema(tag()), not_deleted: vec![] });
     attach(&repository, "two", &[]).await.unwrap();
     attach(&repository, "three", &[index("one").1.digest]).await.unwrap();
     // Again: nothing changes, and nothing is written.
@@ -123,7 +123,7 @@ async fn those_who_attach_at_once_lose_nothing() {
             })
             .collect();
         for one in all {
-            assert_eq!(one.await.unwrap().unwrap().attached, Attached::TagSchema(tag()));
+            assert_eq!(one.await.unwrap().unwrap().attached, AttachMethod::TagSchema(tag()));
         }
         let found = repository(&faulty, config()).referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
         let mut found = entries(&found.descriptors);

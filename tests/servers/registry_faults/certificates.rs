@@ -150,15 +150,15 @@ async fn a_certificate_that_signs_itself_is_trusted_where_it_was_given() {
     let (host, by_address) = (format!("localhost:{}", server.port), format!("127.0.0.1:{}", server.port));
     assert_eq!(get(&host, given()).await.unwrap(), "x");
     let error = get(&by_address, given()).await.unwrap_err();
-    assert_eq!(error.untrusted(), Some(Untrusted::Name), "{error:?}");
+    assert_eq!(error.untrusted(), Some(CertificateFault::Name), "{error:?}");
     assert!(everything(&error).contains("its certificate is for localhost, not for 127.0.0.1"), "{error:?}");
 
     let error = get(&host, config()).await.unwrap_err();
-    assert_eq!(error.untrusted(), Some(Untrusted::Authority), "{error:?}");
+    assert_eq!(error.untrusted(), Some(CertificateFault::Authority), "{error:?}");
     let another = tempfile::tempdir().unwrap();
     self_signed(another.path(), "30").unwrap();
     let error = get(&host, trusting(another.path().join("cert.pem"))).await.unwrap_err();
-    assert_eq!(error.untrusted(), Some(Untrusted::Authority), "another one of the same name: {error:?}");
+    assert_eq!(error.untrusted(), Some(CertificateFault::Authority), "another one of the same name: {error:?}");
     assert_eq!(server.seen().len(), 1, "nothing is sent to one that is not trusted");
 }
 
@@ -169,7 +169,7 @@ async fn a_pinned_certificate_that_expired() {
     tokio::time::sleep(Duration::from_millis(1100)).await;
     let server = Tls::start(dir.path(), |_| ok("x"));
     let error = get(&format!("localhost:{}", server.port), trusting(dir.path().join("cert.pem"))).await.unwrap_err();
-    assert_eq!(error.untrusted(), Some(Untrusted::Expired), "{error:?}");
+    assert_eq!(error.untrusted(), Some(CertificateFault::Expired), "{error:?}");
     assert!(everything(&error).contains("its certificate expired on "), "{error:?}");
 }
 
@@ -181,7 +181,7 @@ async fn the_wrong_authority_is_told_from_none() {
     let host = format!("localhost:{}", server.port);
     for (config, given) in [(config(), false), (trusting(another.path().join("ca.pem")), true)] {
         let error = get(&host, config).await.unwrap_err();
-        assert_eq!(error.untrusted(), Some(Untrusted::Issuer { given }), "{error:?}");
+        assert_eq!(error.untrusted(), Some(CertificateFault::Issuer { given }), "{error:?}");
         assert!(!everything(&error).contains("UnknownIssuer"), "{error:?}");
     }
     // A server's own certificate is accepted in place of its authority's.

@@ -27,9 +27,9 @@ use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::progress::{ProgressEvent, Recorder};
 use ociseek::store::Source;
-use ociseek::store::blob::{AttachReport, Attached, Target};
+use ociseek::store::blob::{AttachMethod, AttachReport, Target};
 use ociseek::store::registry::{
-    Client, ClientConfig, CredentialOrigin, CredentialSource, Limits, RegistryError, Repository, Untrusted,
+    CertificateFault, Client, ClientConfig, CredentialOrigin, CredentialSource, Limits, RegistryError, Repository,
 };
 use serde_json::json;
 

@@ -55,7 +55,7 @@ pub struct GzipReader {
     /// trailer.
     is_partial: bool,
     /// The end of such a member.
-    unproven: Option<Unproven>,
+    unchecked: Option<UncheckedMember>,
     members: u64,
     /// Where the current member's header begins.
     header: Compressed,
@@ -65,8 +65,9 @@ pub struct GzipReader {
 
 crate::opaque_debug!(GzipReader);
 
-/// The part of a member that was read, and its trailer.
-struct Unproven {
+/// The part of a member that was read, and its trailer, which can only be checked when the part
+/// before it is known.
+struct UncheckedMember {
     crc: crc32fast::Hasher,
     length: u64,
     trailer: [u8; 8],
@@ -142,7 +143,7 @@ impl GzipReader {
             crc: crc32fast::Hasher::new(),
             length: 0,
             is_partial: false,
-            unproven: None,
+            unchecked: None,
             members: 0,
             header: Compressed(0),
             block: (Compressed(0), 0),
@@ -169,7 +170,7 @@ impl GzipReader {
 
     /// Whether `ahead`, which started here, agrees with the checksum of the current member.
     pub(super) fn is_continued_by(&self, ahead: &GzipReader) -> bool {
-        ahead.unproven.as_ref().is_none_or(|Unproven { crc, length, trailer }| {
+        ahead.unchecked.as_ref().is_none_or(|UncheckedMember { crc, length, trailer }| {
             let (stored_crc, stored_length) = fields(*trailer);
             stored_crc == joined(&self.crc, crc).finalize() && stored_length == (self.length + length) as u32
         })
@@ -184,7 +185,7 @@ impl GzipReader {
             ahead.crc = joined(&self.crc, &ahead.crc);
             ahead.length += self.length;
         }
-        (ahead.is_partial, ahead.unproven) = (false, None);
+        (ahead.is_partial, ahead.unchecked) = (false, None);
         *self = ahead;
     }
 
@@ -330,7 +331,7 @@ impl GzipReader {
         let (stored_crc, stored_length) = fields(trailer);
         let actual = self.crc.clone().finalize();
         if self.is_partial {
-            self.unproven = Some(Unproven { crc: self.crc.clone(), length: self.length, trailer });
+            self.unchecked = Some(UncheckedMember { crc: self.crc.clone(), length: self.length, trailer });
         } else if stored_crc != actual {
             return Err(GzipError::Crc { offset: end, member, stored: stored_crc, actual });
         } else if stored_length != self.length as u32 {

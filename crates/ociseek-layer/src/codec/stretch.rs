@@ -47,7 +47,7 @@ impl MemberFinder {
 
 /// What a stretch is assumed to begin with.
 #[derive(Debug, Clone)]
-pub enum Begin {
+pub enum StretchStart {
     /// The header of a gzip member: nothing before it matters.
     Member,
     /// A block inside a member, with its first bits in the high `bits` (0..=7) of the byte `before` it.
@@ -66,7 +66,7 @@ pub enum Begin {
 pub struct Stretch {
     /// Where in the blob it starts.
     at: Compressed,
-    begin: Begin,
+    begin: StretchStart,
     /// The reader that decoded it and can continue after it. It counts output from the start of the
     /// stretch.
     reader: GzipReader,
@@ -126,7 +126,7 @@ impl Default for Stretch {
         let reader = GzipReader::new();
         Stretch {
             at: Compressed(0),
-            begin: Begin::Member,
+            begin: StretchStart::Member,
             reader,
             decoded: Output::default(),
             taken: 0,
@@ -141,7 +141,7 @@ impl Stretch {
     /// `plain`. `is_tracking` says whether a sink may want references.
     pub fn decode<C: AsRef<[u8]>>(
         at: Compressed,
-        begin: Begin,
+        begin: StretchStart,
         chunks: &[C],
         mut plain: Vec<u8>,
         limit: usize,
@@ -150,8 +150,8 @@ impl Stretch {
         plain.clear();
         let decoded = Output { plain, starts: Vec::new(), references: is_tracking.then(Vec::new) };
         let reader = match &begin {
-            Begin::Member => GzipReader::at_member(at),
-            Begin::Block { bits, before, window } => {
+            StretchStart::Member => GzipReader::at_member(at),
+            StretchStart::Block { bits, before, window } => {
                 let block = BlockStart { input: at, output: Uncompressed(0), bits: *bits, window };
                 let mut reader = GzipReader::resume(block, *before);
                 if is_tracking {
@@ -177,17 +177,17 @@ impl Stretch {
     /// Moves `reader` to the end of this stretch, as if it had decoded it into `sink` itself. This
     /// works if the reader is at the start of the stretch and the guess was right. Returns how many
     /// bytes it can skip: 0 if the guess was wrong.
-    pub fn hand_over(self, reader: &mut GzipReader, sink: &mut impl Sink) -> HandedOver {
+    pub fn hand_over(self, reader: &mut GzipReader, sink: &mut impl Sink) -> Handover {
         let Stretch { at, begin, reader: ahead, decoded, taken, is_broken } = self;
         let Output { plain, starts, references } = decoded;
         let was_right = match &begin {
-            Begin::Member => reader.is_between_members(at),
-            Begin::Block { bits, window, .. } => {
+            StretchStart::Member => reader.is_between_members(at),
+            StretchStart::Block { bits, window, .. } => {
                 reader.is_at_block(at, *bits) && reader.window() == &**window && reader.is_continued_by(&ahead)
             }
         };
         if is_broken || !was_right {
-            return HandedOver { taken: 0, plain };
+            return Handover { taken: 0, plain };
         }
         let mut passed = 0;
         let base = reader.output();
@@ -212,12 +212,12 @@ impl Stretch {
         sink.output(&plain[passed..]);
         pass_on(sink, plain.len());
         reader.go_on_as(ahead, &plain);
-        HandedOver { taken, plain }
+        Handover { taken, plain }
     }
 
     /// Hands nothing over.
-    pub fn give_up(self) -> HandedOver {
-        HandedOver { taken: 0, plain: self.decoded.plain }
+    pub fn give_up(self) -> Handover {
+        Handover { taken: 0, plain: self.decoded.plain }
     }
 }
 
@@ -231,14 +231,14 @@ fn pass_references(sink: &mut impl Sink, base: Uncompressed, references: &mut &[
 }
 
 /// How handing over a [`Stretch`] went.
-pub struct HandedOver {
+pub struct Handover {
     /// Bytes from its start that the blob's reader has now read. Push the ones after them.
     pub taken: usize,
     /// A buffer for decoding another stretch.
     pub plain: Vec<u8>,
 }
 
-crate::opaque_debug!(HandedOver);
+crate::opaque_debug!(Handover);
 
 #[cfg(test)]
 mod tests {
@@ -264,7 +264,7 @@ mod tests {
 
     /// Reads `blob` up to `at` and decodes the rest as a stretch. Returns how many bytes of the
     /// stretch were accepted, and the output.
-    fn read(blob: &[u8], at: usize, begin: Begin) -> (usize, Output) {
+    fn read(blob: &[u8], at: usize, begin: StretchStart) -> (usize, Output) {
         let (mut reader, mut decoded) = (GzipReader::new(), Output::default());
         reader.push(&blob[..at], &mut decoded).unwrap();
         let stretch = Stretch::decode(Compressed(at as u64), begin, &[&blob[at..]], Vec::new(), usize::MAX, false);
@@ -275,20 +275,22 @@ mod tests {
     }
 
     /// The block starts of a blob, with their windows.
-    fn blocks(blob: &[u8]) -> Vec<(usize, Begin)> {
-        struct Blocks(Vec<(usize, Begin)>);
+    fn blocks(blob: &[u8]) -> Vec<(usize, StretchStart)> {
+        struct Blocks(Vec<(usize, StretchStart)>);
         impl Sink for Blocks {
             fn output(&mut self, _bytes: &[u8]) {}
             fn block_start(&mut self, at: BlockStart<'_>) {
                 let (at, bits, window) = (at.input.0 as usize, at.bits, Box::new(*at.window));
-                self.0.push((at, Begin::Block { bits, before: 0, window }));
+                self.0.push((at, StretchStart::Block { bits, before: 0, window }));
             }
         }
         let mut blocks = Blocks(Vec::new());
         GzipReader::new().push(blob, &mut blocks).unwrap();
-        let with_byte = |(at, begin): (usize, Begin)| match begin {
-            Begin::Block { bits, window, .. } => (at, Begin::Block { bits, before: blob[at - 1], window }),
-            Begin::Member => (at, begin),
+        let with_byte = |(at, begin): (usize, StretchStart)| match begin {
+            StretchStart::Block { bits, window, .. } => {
+                (at, StretchStart::Block { bits, before: blob[at - 1], window })
+            }
+            StretchStart::Member => (at, begin),
         };
         blocks.0.into_iter().map(with_byte).collect()
     }
@@ -296,14 +298,14 @@ mod tests {
     #[test]
     fn right_guesses_are_taken_over_and_wrong_ones_are_not() {
         let (blob, border) = blob();
-        let (taken, straight) = read(&blob, blob.len(), Begin::Member);
+        let (taken, straight) = read(&blob, blob.len(), StretchStart::Member);
         assert_eq!(taken, 0);
         let same = |decoded: &Output| decoded.plain == straight.plain && decoded.starts.len() == straight.starts.len();
 
-        let (taken, decoded) = read(&blob, border, Begin::Member);
+        let (taken, decoded) = read(&blob, border, StretchStart::Member);
         assert!(taken == blob.len() - border && same(&decoded));
         for wrong in [border - 1, border + 1, 100] {
-            let (taken, decoded) = read(&blob, wrong, Begin::Member);
+            let (taken, decoded) = read(&blob, wrong, StretchStart::Member);
             assert!(taken == 0 && same(&decoded));
         }
 
@@ -316,14 +318,14 @@ mod tests {
             let reaches = start.output % 300_000 >= WINDOW;
             assert_eq!(taken, if reaches { blob.len() - at } else { 0 });
 
-            let Begin::Block { bits, before, window } = begin else { unreachable!() };
+            let StretchStart::Block { bits, before, window } = begin else { unreachable!() };
             let mut other = window.clone();
             other[number] ^= 1;
             let wrong = [
-                (*at, Begin::Block { bits: *bits, before: *before, window: other }),
-                (*at, Begin::Block { bits: bits ^ 1, before: *before, window: window.clone() }),
+                (*at, StretchStart::Block { bits: *bits, before: *before, window: other }),
+                (*at, StretchStart::Block { bits: bits ^ 1, before: *before, window: window.clone() }),
                 (*at + 1, begin.clone()),
-                (*at, Begin::Member),
+                (*at, StretchStart::Member),
             ];
             for (at, begin) in wrong {
                 let (taken, decoded) = read(&blob, at, begin);
@@ -335,7 +337,7 @@ mod tests {
     #[test]
     fn too_much_is_left_to_the_reader() {
         let (blob, border) = blob();
-        let stretch = Stretch::decode(Compressed(0), Begin::Member, &[&blob[..]], Vec::new(), 50_000, false);
+        let stretch = Stretch::decode(Compressed(0), StretchStart::Member, &[&blob[..]], Vec::new(), 50_000, false);
         let (mut reader, mut decoded) = (GzipReader::new(), Output::default());
         let taken = stretch.hand_over(&mut reader, &mut decoded).taken;
         assert!(taken > 20_000 && taken < border && (50_000..60_000).contains(&decoded.plain.len()));

@@ -5,7 +5,7 @@
 use serde::Deserialize;
 
 use super::distribution::{PushRequest, PushTarget, push};
-use super::{Headers, Ignored, Item, cut};
+use super::{Headers, IgnoreReason, Item, cut};
 
 const PUSHED: &str = "Microsoft.ContainerRegistry.ImagePushed";
 const VALIDATION: &str = "Microsoft.EventGrid.SubscriptionValidationEvent";
@@ -71,7 +71,7 @@ pub(super) fn parse(headers: &Headers, body: &[u8], handshake: &mut Option<Strin
 
 fn grid(id: Option<&str>, kind: &str, data: &Webhook) -> Item {
     if kind != PUSHED {
-        return Err(Ignored::NotAPush(cut(kind)));
+        return Err(IgnoreReason::NotAPush(cut(kind)));
     }
     push(id, &data.action, &data.target, &data.request)
 }
@@ -134,10 +134,10 @@ mod tests {
     #[test]
     fn deletions_charts_and_quarantines_are_ignored() {
         let ignored = |body: &str| parse(&Headers::default(), body.as_bytes()).unwrap().ignored;
-        assert_eq!(ignored(&webhook("delete")), [Ignored::NotAPush("delete".into())]);
-        assert_eq!(ignored(&webhook("chart_push")), [Ignored::NotAPush("chart_push".into())]);
+        assert_eq!(ignored(&webhook("delete")), [IgnoreReason::NotAPush("delete".into())]);
+        assert_eq!(ignored(&webhook("chart_push")), [IgnoreReason::NotAPush("chart_push".into())]);
         let deleted =
             format!(r#"[{{"eventType":"Microsoft.ContainerRegistry.ImageDeleted","data":{}}}]"#, webhook("push"));
-        assert_eq!(ignored(&deleted), [Ignored::NotAPush("Microsoft.ContainerRegistry.ImageDeleted".into())]);
+        assert_eq!(ignored(&deleted), [IgnoreReason::NotAPush("Microsoft.ContainerRegistry.ImageDeleted".into())]);
     }
 }

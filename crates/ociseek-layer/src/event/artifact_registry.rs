@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 
-use super::{EventError, Ignored, Item, check, cut, split_name};
+use super::{EventError, IgnoreReason, Item, check, cut, split_name};
 
 #[derive(Deserialize)]
 struct Envelope {
@@ -40,12 +40,12 @@ pub(super) fn parse(body: &[u8]) -> Result<serde_json::Result<Vec<Item>>, EventE
 
 fn push(id: Option<&str>, event: &Event) -> Item {
     if event.action != "INSERT" {
-        return Err(Ignored::NotAPush(cut(&event.action)));
+        return Err(IgnoreReason::NotAPush(cut(&event.action)));
     }
     let tagged = event.tag.as_deref().map(|name| split_name(name, id));
     let named = match &event.digest {
         Some(name) => split_name(name, id),
-        None => tagged.ok_or(Ignored::Nameless)?,
+        None => tagged.ok_or(IgnoreReason::Nameless)?,
     };
     let tag = tagged.filter(|tagged| (tagged.registry, tagged.repository) == (named.registry, named.repository));
     super::PushFields { tag: tag.and_then(|tagged| tagged.tag), ..named }.push()
@@ -84,7 +84,7 @@ mod tests {
         }
         let deleted = format!(r#"{{"action":"DELETE","digest":"{IMAGE}@sha256:{HEX}"}}"#);
         let events = parse(&Headers::default(), envelope(&deleted).as_bytes()).unwrap();
-        assert_eq!(events.ignored, [Ignored::NotAPush("DELETE".into())]);
+        assert_eq!(events.ignored, [IgnoreReason::NotAPush("DELETE".into())]);
     }
 
     #[test]

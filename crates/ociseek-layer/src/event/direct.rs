@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use super::{Ignored, Item, PushEvent, cut};
+use super::{IgnoreReason, Item, PushEvent, cut};
 use crate::image::Reference;
 
 #[derive(Deserialize)]
@@ -18,14 +18,14 @@ pub(super) fn parse(body: &[u8]) -> serde_json::Result<Vec<Item>> {
 }
 
 fn push(image: &str) -> Item {
-    let reference: Reference = image.parse().map_err(|_| Ignored::Malformed(cut(image), "image name"))?;
+    let reference: Reference = image.parse().map_err(|_| IgnoreReason::Malformed(cut(image), "image name"))?;
     let Reference { registry, repository, tag, digest } = reference;
     Ok(PushEvent { id: None, registry: Some(registry.to_ascii_lowercase()), repository, tag, digest })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Headers, Ignored, Shape, parse};
+    use super::super::{Headers, IgnoreReason, Shape, parse};
 
     #[test]
     fn an_image() {
@@ -33,6 +33,6 @@ mod tests {
         assert_eq!(events.shape, Shape::Direct);
         assert_eq!(events.pushes[0].image(None).unwrap().to_string(), "r.example:5000/a/b:t");
         let events = parse(&Headers::default(), br#"{"image":"http://x/y"}"#).unwrap();
-        assert!(matches!(events.ignored[..], [Ignored::Malformed(_, "image name")]));
+        assert!(matches!(events.ignored[..], [IgnoreReason::Malformed(_, "image name")]));
     }
 }

@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use super::{Ignored, Item, PushFields, cut, image_media_type};
+use super::{IgnoreReason, Item, PushFields, cut, image_media_type};
 
 #[derive(Deserialize)]
 struct Envelope {
@@ -44,7 +44,7 @@ pub(super) fn parse(body: &[u8]) -> serde_json::Result<Vec<Item>> {
 
 pub(super) fn push(id: Option<&str>, action: &str, target: &PushTarget, request: &PushRequest) -> Item {
     if action != "push" {
-        return Err(Ignored::NotAPush(cut(action)));
+        return Err(IgnoreReason::NotAPush(cut(action)));
     }
     image_media_type(target.media_type.as_deref(), None)?;
     let registry = request.host.as_deref().filter(|host| !host.is_empty());
@@ -89,7 +89,7 @@ mod tests {
     fn a_captured_deletion_is_ignored() {
         let body = body(include_str!("payloads/distribution-3.1.2-delete.json"));
         let events = parse(&Headers::default(), &body).unwrap();
-        assert_eq!((events.pushes, events.ignored), (vec![], vec![Ignored::NotAPush("delete".into())]));
+        assert_eq!((events.pushes, events.ignored), (vec![], vec![IgnoreReason::NotAPush("delete".into())]));
     }
 
     #[test]
@@ -115,10 +115,10 @@ mod tests {
         assert_eq!(
             events.ignored,
             [
-                Ignored::NotAnImage("application/octet-stream".into()),
-                Ignored::NotAPush("pull".into()),
-                Ignored::NotAPush("mount".into()),
-                Ignored::Malformed("../../e".into(), "repository name"),
+                IgnoreReason::NotAnImage("application/octet-stream".into()),
+                IgnoreReason::NotAPush("pull".into()),
+                IgnoreReason::NotAPush("mount".into()),
+                IgnoreReason::Malformed("../../e".into(), "repository name"),
             ]
         );
     }

@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use super::{Ignored, Item, PushFields, cut, image_media_type};
+use super::{IgnoreReason, Item, PushFields, cut, image_media_type};
 use crate::image::ecr::{EcrRegistry, is_account};
 
 #[derive(Deserialize)]
@@ -40,20 +40,20 @@ pub(super) fn parse(body: &[u8]) -> serde_json::Result<Vec<Item>> {
 fn push(event: &Event) -> Item {
     let Event { detail, account, region, .. } = event;
     if event.detail_type != "ECR Image Action" {
-        return Err(Ignored::NotAPush(cut(&event.detail_type)));
+        return Err(IgnoreReason::NotAPush(cut(&event.detail_type)));
     }
     if detail.action_type != "PUSH" {
-        return Err(Ignored::NotAPush(cut(&detail.action_type)));
+        return Err(IgnoreReason::NotAPush(cut(&detail.action_type)));
     }
     if detail.result != "SUCCESS" {
-        return Err(Ignored::Failed(cut(&detail.result)));
+        return Err(IgnoreReason::Failed(cut(&detail.result)));
     }
     image_media_type(detail.manifest_media_type.as_deref(), detail.artifact_media_type.as_deref())?;
     if !is_account(account) {
-        return Err(Ignored::Malformed(cut(account), "AWS account"));
+        return Err(IgnoreReason::Malformed(cut(account), "AWS account"));
     }
     let registry = EcrRegistry::private(account, region);
-    let registry = registry.ok_or_else(|| Ignored::Malformed(cut(region), "AWS region"))?;
+    let registry = registry.ok_or_else(|| IgnoreReason::Malformed(cut(region), "AWS region"))?;
     let host = registry.host();
     PushFields {
         id: event.id.as_deref(),
@@ -100,21 +100,21 @@ mod tests {
         let with = |from: &str, to: &str| documented().replace(from, to);
         let index = |artifact_type: &str| {
             let ours = format!(r#""artifact-media-type":"{artifact_type}","action-type":"PUSH""#);
-            (with("\"action-type\":\"PUSH\"", &ours), Ignored::NotAnImage(artifact_type.to_owned()))
+            (with("\"action-type\":\"PUSH\"", &ours), IgnoreReason::NotAnImage(artifact_type.to_owned()))
         };
         for (body, ignored) in [
-            (with("\"PUSH\"", "\"DELETE\""), Ignored::NotAPush("DELETE".into())),
-            (with("SUCCESS", "FAILURE"), Ignored::Failed("FAILURE".into())),
-            (with("ECR Image Action", "ECR Image Scan"), Ignored::NotAPush("ECR Image Scan".into())),
+            (with("\"PUSH\"", "\"DELETE\""), IgnoreReason::NotAPush("DELETE".into())),
+            (with("SUCCESS", "FAILURE"), IgnoreReason::Failed("FAILURE".into())),
+            (with("ECR Image Action", "ECR Image Scan"), IgnoreReason::NotAPush("ECR Image Scan".into())),
             index(INDEX_V1),
             index(INDEX_V2),
             index(FINE_INDEX),
-            (with("123456789012", "evil.example/1"), Ignored::Malformed("evil.example/1".into(), "AWS account")),
-            (with("us-west-2", "x.evil.example"), Ignored::Malformed("x.evil.example".into(), "AWS region")),
+            (with("123456789012", "evil.example/1"), IgnoreReason::Malformed("evil.example/1".into(), "AWS account")),
+            (with("us-west-2", "x.evil.example"), IgnoreReason::Malformed("x.evil.example".into(), "AWS region")),
         ] {
             assert_eq!(parse(&Headers::default(), body.as_bytes()).unwrap().ignored, [ignored]);
         }
         let short = parse(&Headers::default(), include_bytes!("payloads/ecr-event.json")).unwrap();
-        assert!(matches!(short.ignored[..], [Ignored::Malformed(_, "digest")]));
+        assert!(matches!(short.ignored[..], [IgnoreReason::Malformed(_, "digest")]));
     }
 }

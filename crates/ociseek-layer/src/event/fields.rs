@@ -1,6 +1,6 @@
 //! The fields that events of all registries share, and their validation.
 
-use super::{Ignored, Item, MAX_ID, PushEvent, cut};
+use super::{IgnoreReason, Item, MAX_ID, PushEvent, cut};
 use crate::image::{fine, is_registry, is_repository, is_tag, soci};
 
 /// The image in an event, not yet validated.
@@ -16,7 +16,7 @@ pub(super) struct PushFields<'a> {
 impl PushFields<'_> {
     /// Validates the fields. Empty tags and digests count as missing.
     pub(super) fn push(self) -> Item {
-        let malformed = |value: &str, what| Ignored::Malformed(cut(value), what);
+        let malformed = |value: &str, what| IgnoreReason::Malformed(cut(value), what);
         if let Some(registry) = self.registry.filter(|registry| !is_registry(registry)) {
             return Err(malformed(registry, "registry host"));
         }
@@ -32,7 +32,7 @@ impl PushFields<'_> {
             None => None,
         };
         if tag.is_none() && digest.is_none() {
-            return Err(Ignored::Nameless);
+            return Err(IgnoreReason::Nameless);
         }
         Ok(PushEvent {
             // An id that is too long to be remembered is treated as missing.
@@ -56,14 +56,14 @@ pub(super) fn split_name<'a>(name: &'a str, id: Option<&'a str>) -> PushFields<'
 /// Checks that a media type is that of an image's manifest or index. Events for blobs have other
 /// types, and those for our own indexes have an artifact type. Without a media type the event is
 /// accepted.
-pub(super) fn image_media_type(media_type: Option<&str>, artifact_type: Option<&str>) -> Result<(), Ignored> {
+pub(super) fn image_media_type(media_type: Option<&str>, artifact_type: Option<&str>) -> Result<(), IgnoreReason> {
     let indexes = [soci::INDEX_V1, soci::INDEX_V2, fine::FINE_INDEX];
     if let Some(ours) = artifact_type.filter(|artifact_type| indexes.contains(artifact_type)) {
-        return Err(Ignored::NotAnImage(ours.to_owned()));
+        return Err(IgnoreReason::NotAnImage(ours.to_owned()));
     }
     let manifest = |media_type: &str| media_type.contains(".manifest.") || media_type.contains(".index.");
     match media_type.filter(|media_type| !media_type.is_empty() && !manifest(media_type)) {
-        Some(other) => Err(Ignored::NotAnImage(cut(other))),
+        Some(other) => Err(IgnoreReason::NotAnImage(cut(other))),
         None => Ok(()),
     }
 }
@@ -96,11 +96,11 @@ mod tests {
             PushFields { registry: Some(""), ..fields },
         ];
         for fields in bad {
-            assert!(matches!(fields.push(), Err(Ignored::Malformed(..))), "{fields:?}");
+            assert!(matches!(fields.push(), Err(IgnoreReason::Malformed(..))), "{fields:?}");
         }
         let long = "a".repeat(300);
         assert!(PushFields { repository: &long, ..fields }.push().is_err());
-        assert_eq!(PushFields { tag: Some(""), digest: Some(""), ..fields }.push(), Err(Ignored::Nameless));
+        assert_eq!(PushFields { tag: Some(""), digest: Some(""), ..fields }.push(), Err(IgnoreReason::Nameless));
         assert_eq!(PushFields { id: Some(&long), ..fields }.push().unwrap().id, None);
     }
 }

@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use super::{Headers, Ignored, Item, PushFields, cut, split_name};
+use super::{Headers, IgnoreReason, Item, PushFields, cut, split_name};
 
 #[derive(Deserialize)]
 struct Event {
@@ -47,16 +47,16 @@ pub(super) fn parse(headers: &Headers, body: &[u8]) -> serde_json::Result<Vec<It
 
 fn push(headers: &Headers, event: Event) -> Item {
     if let Some(other) = headers.github_event.filter(|event| !matches!(*event, "registry_package" | "package")) {
-        return Err(Ignored::NotAPush(cut(other)));
+        return Err(IgnoreReason::NotAPush(cut(other)));
     }
     if !matches!(event.action.as_str(), "published" | "updated") {
-        return Err(Ignored::NotAPush(cut(&event.action)));
+        return Err(IgnoreReason::NotAPush(cut(&event.action)));
     }
-    let package = event.registry_package.or(event.package).ok_or(Ignored::Nameless)?;
+    let package = event.registry_package.or(event.package).ok_or(IgnoreReason::Nameless)?;
     if let Some(other) = package.package_type.filter(|kind| !kind.eq_ignore_ascii_case("container")) {
-        return Err(Ignored::NotAnImage(cut(&other)));
+        return Err(IgnoreReason::NotAnImage(cut(&other)));
     }
-    let version = package.package_version.ok_or(Ignored::Nameless)?;
+    let version = package.package_version.ok_or(IgnoreReason::Nameless)?;
     let url = version.package_url.unwrap_or_default().to_lowercase();
     // The tag in the URL was changed to lower case. The one in the metadata was not.
     let named = split_name(&url, None);
@@ -99,13 +99,13 @@ mod tests {
     #[test]
     fn what_is_no_push_of_an_image() {
         let ping = Headers { github_event: Some("ping"), ..Headers::default() };
-        assert_eq!(parse(&ping, br#"{"zen":"x","hook":{}}"#).unwrap().ignored, [Ignored::NotAPush("ping".into())]);
+        assert_eq!(parse(&ping, br#"{"zen":"x","hook":{}}"#).unwrap().ignored, [IgnoreReason::NotAPush("ping".into())]);
         let package = Headers { github_event: Some("package"), ..Headers::default() };
         for (body, ignored) in [
-            (body("package", "deleted", "CONTAINER"), Ignored::NotAPush("deleted".into())),
-            (body("package", "published", "npm"), Ignored::NotAnImage("npm".into())),
-            (r#"{"action":"published"}"#.into(), Ignored::Nameless),
-            (r#"{"action":"published","package":{}}"#.into(), Ignored::Nameless),
+            (body("package", "deleted", "CONTAINER"), IgnoreReason::NotAPush("deleted".into())),
+            (body("package", "published", "npm"), IgnoreReason::NotAnImage("npm".into())),
+            (r#"{"action":"published"}"#.into(), IgnoreReason::Nameless),
+            (r#"{"action":"published","package":{}}"#.into(), IgnoreReason::Nameless),
         ] {
             assert_eq!(parse(&package, body.as_bytes()).unwrap().ignored, [ignored]);
         }

@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use super::{Ignored, Item, PushFields, cut, split_name};
+use super::{IgnoreReason, Item, PushFields, cut, split_name};
 
 #[derive(Deserialize)]
 struct Event {
@@ -38,7 +38,7 @@ struct Resource {
 pub(super) fn parse(body: &[u8]) -> serde_json::Result<Vec<Item>> {
     let event: Event = serde_json::from_slice(body)?;
     if !matches!(event.r#type.as_str(), "PUSH_ARTIFACT" | "harbor.artifact.pushed") {
-        return Ok(vec![Err(Ignored::NotAPush(cut(&event.r#type)))]);
+        return Ok(vec![Err(IgnoreReason::NotAPush(cut(&event.r#type)))]);
     }
     let Data { resources, repository } = event.event_data.or(event.data).unwrap_or_default();
     // With one id for several images, the second would look like a repeated delivery of the first.
@@ -95,6 +95,6 @@ mod tests {
         assert_eq!(push.id.as_deref(), Some("4b2f89a6-548d-4c12-9993-a1f5790b97d2"));
         assert_eq!(push.image(None).unwrap().to_string(), format!("harbor.example/library/debian:v1@sha256:{HEX}"));
         let events = parse(&Headers::default(), body("harbor.scan.completed").as_bytes()).unwrap();
-        assert_eq!(events.ignored, [Ignored::NotAPush("harbor.scan.completed".into())]);
+        assert_eq!(events.ignored, [IgnoreReason::NotAPush("harbor.scan.completed".into())]);
     }
 }

@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use super::{Ignored, Item, PushFields, cut};
+use super::{IgnoreReason, Item, PushFields, cut};
 
 #[derive(Deserialize)]
 struct Event {
@@ -27,7 +27,7 @@ struct Data {
 pub(super) fn parse(body: &[u8]) -> serde_json::Result<Vec<Item>> {
     let Event { domain, event_type, data } = serde_json::from_slice(body)?;
     if domain != "docker" || event_type != "pushed" {
-        return Ok(vec![Err(Ignored::NotAPush(cut(&format!("{domain} {event_type}"))))]);
+        return Ok(vec![Err(IgnoreReason::NotAPush(cut(&format!("{domain} {event_type}"))))]);
     }
     let repository = format!("{}/{}", data.repo_key, data.image_name);
     let digest = data.sha256.filter(|hex| !hex.is_empty()).map(|hex| format!("sha256:{hex}"));
@@ -61,6 +61,6 @@ mod tests {
         assert_eq!(image.to_string(), format!("jfrog.example/docker-local/hello/world:latest@sha256:{hex}"));
         assert_eq!(events.pushes[0].image(None), None);
         let events = parse(&Headers::default(), body("deleted").as_bytes()).unwrap();
-        assert_eq!(events.ignored, [Ignored::NotAPush("docker deleted".into())]);
+        assert_eq!(events.ignored, [IgnoreReason::NotAPush("docker deleted".into())]);
     }
 }

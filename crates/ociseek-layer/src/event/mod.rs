@@ -169,7 +169,7 @@ impl PushEvent {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
-pub enum Ignored {
+pub enum IgnoreReason {
     #[error("{0:?} is not a push")]
     NotAPush(String),
     #[error("the push did not succeed ({0:?})")]
@@ -192,7 +192,7 @@ pub struct Events {
     /// The pushed images, in the order of the body.
     pub pushes: Vec<PushEvent>,
     /// The other events of the body.
-    pub ignored: Vec<Ignored>,
+    pub ignored: Vec<IgnoreReason>,
     /// The code that Event Grid expects a new subscriber to return (Azure, "Endpoint validation
     /// with Event Grid event schema").
     pub handshake: Option<String>,
@@ -215,7 +215,7 @@ pub enum EventError {
     Unknown,
 }
 
-type Item = Result<PushEvent, Ignored>;
+type Item = Result<PushEvent, IgnoreReason>;
 
 /// Parses a notification.
 ///
@@ -242,7 +242,7 @@ pub fn parse(headers: &Headers, body: &[u8]) -> Result<Events, EventError> {
         match item {
             Ok(push) if events.pushes.len() < MAX_EVENTS => events.pushes.push(push),
             Ok(_) => {
-                events.ignored.push(Ignored::TooMany);
+                events.ignored.push(IgnoreReason::TooMany);
                 break;
             }
             Err(ignored) => events.ignored.push(ignored),
@@ -292,7 +292,7 @@ mod tests {
             r#"{"id":"1","action":"push","target":{"repository":"a","tag":"t"},"request":{"host":"r.example"}}"#;
         let body = format!("{{\"events\":[{}]}}", vec![event; MAX_EVENTS + 5].join(","));
         let events = parse(&Headers::default(), body.as_bytes()).unwrap();
-        assert_eq!((events.pushes.len(), events.ignored), (MAX_EVENTS, vec![Ignored::TooMany]));
+        assert_eq!((events.pushes.len(), events.ignored), (MAX_EVENTS, vec![IgnoreReason::TooMany]));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use super::{Headers, Ignored, Item, PushFields, cut, image_media_type};
+use super::{Headers, IgnoreReason, Item, PushFields, cut, image_media_type};
 
 #[derive(Deserialize)]
 struct Structured {
@@ -37,7 +37,7 @@ pub(super) fn parse(headers: &Headers, body: &[u8]) -> serde_json::Result<Vec<It
 
 fn push(id: Option<&str>, kind: &str, data: &Data) -> Item {
     if kind != "zotregistry.image.updated" {
-        return Err(Ignored::NotAPush(cut(kind)));
+        return Err(IgnoreReason::NotAPush(cut(kind)));
     }
     image_media_type(data.media_type.as_deref(), None)?;
     let tag = data.reference.as_deref().filter(|reference| !reference.contains(':'));
@@ -71,7 +71,7 @@ mod tests {
     fn other_events_are_ignored() {
         for kind in ["zotregistry.image.deleted", "zotregistry.repository.created", "zotregistry.image.lint_failed"] {
             let headers = Headers { ce_type: Some(kind), ..Headers::default() };
-            assert_eq!(parse(&headers, b"{\"name\":\"a\"}").unwrap().ignored, [Ignored::NotAPush(kind.into())]);
+            assert_eq!(parse(&headers, b"{\"name\":\"a\"}").unwrap().ignored, [IgnoreReason::NotAPush(kind.into())]);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::frame::Compressor;
 use super::head::{self, FineHeader, PageOrder, group_of};
 use super::layer::members;
-use super::pages::{PageWriter, Stored};
+use super::pages::{PageWriter, StoredPage};
 use super::{FineError, FineLayer, FineSpans, MAX_HEAD, PageId, Windows, entries};
 use crate::digest::Digest;
 use crate::offset::SpanId;
@@ -77,7 +77,7 @@ impl FineLayer {
         Ok(EncodedFine { digest: Digest::sha256(&bytes), bytes, head_size, head_digest, start_size })
     }
 
-    fn pages(&self, places: &PageOrder) -> Result<Vec<Stored>, FineError> {
+    fn pages(&self, places: &PageOrder) -> Result<Vec<StoredPage>, FineError> {
         let mut decoded: BTreeMap<usize, Windows> = BTreeMap::new();
         let mut pages = Vec::with_capacity(places.pages().len());
         let mut writer = PageWriter::default();

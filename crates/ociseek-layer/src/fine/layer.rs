@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use super::head::{FineHeader, decode_head, group_of};
-use super::pages::{self, Stored};
+use super::pages::{self, StoredPage};
 use super::{FineError, FineSpans, PAGE_SPANS, PageId, SpanWindow, Windows, decode_page, entries, frame};
 use crate::budget::Charge;
 use crate::offset::{SpanId, Uncompressed};
@@ -18,7 +18,7 @@ pub struct FineLayer {
     pub(super) spans: FineSpans,
     /// The windows of groups of neighbours, which are the pages of a document without a recorded
     /// start.
-    pub(super) groups: Vec<Stored>,
+    pub(super) groups: Vec<StoredPage>,
 }
 
 impl FineLayer {
@@ -126,7 +126,7 @@ pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineErr
     memory.grow(actual, what)?;
     let mut moved = memory.budget().open();
     let mut windows = BTreeMap::new();
-    let mut groups: BTreeMap<usize, Stored> = BTreeMap::new();
+    let mut groups: BTreeMap<usize, StoredPage> = BTreeMap::new();
     for page in head.pages() {
         let range = head.page_range(page);
         let bytes = document.get(range.start as usize..range.end as usize).unwrap_or_default();
@@ -134,7 +134,7 @@ pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineErr
         let spans = head.page_spans(page);
         let group = group_of(spans[0]);
         if let Some((_, plain)) = head.page(page).filter(|_| members(head.spans(), group) == spans) {
-            groups.insert(group, Stored { bytes: bytes.to_vec(), plain });
+            groups.insert(group, StoredPage { bytes: bytes.to_vec(), plain });
             continue;
         }
         moved.grow(decoded.footprint() as u64, what)?;
@@ -156,7 +156,7 @@ pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineErr
 /// Collects the windows of a layer's spans in the layer's order, and compresses them.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    stored: Vec<Stored>,
+    stored: Vec<StoredPage>,
     pending: Vec<SpanWindow>,
     writer: pages::PageWriter,
 }
@@ -176,7 +176,7 @@ impl Groups {
         self.stored.len() * PAGE_SPANS + self.pending.len()
     }
 
-    fn finish(mut self) -> Result<Vec<Stored>, FineError> {
+    fn finish(mut self) -> Result<Vec<StoredPage>, FineError> {
         if !self.pending.is_empty() {
             self.flush()?;
         }

@@ -7,7 +7,7 @@
 //! pages that are fetched on demand. [`decode_head`] reads the part that every reader needs,
 //! [`decode_page`] a page, and [`decode`] a whole document. [`FineLayer::encode`] writes one.
 
-mod divided;
+mod division;
 mod encode;
 mod entries;
 mod error;
@@ -24,7 +24,7 @@ mod hostile;
 #[cfg(test)]
 mod tests;
 
-pub use divided::SpanDivision;
+pub use division::SpanDivision;
 pub use encode::EncodedFine;
 pub use error::FineError;
 pub use head::{FineHead, PageId, decode_head};

@@ -66,7 +66,7 @@ pub(super) fn read(spans: &FineSpans, page: PageId, members: &[SpanId], plain: &
 
 /// A stored page and its decoded size in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(super) struct StoredPage {
     pub bytes: Vec<u8>,
     pub plain: usize,
 }
@@ -91,9 +91,12 @@ impl PageWriter {
     ///
     /// # Errors
     /// If zstd cannot allocate memory.
-    pub(super) fn write<'a>(&mut self, windows: impl IntoIterator<Item = &'a SpanWindow>) -> Result<Stored, FineError> {
+    pub(super) fn write<'a>(
+        &mut self,
+        windows: impl IntoIterator<Item = &'a SpanWindow>,
+    ) -> Result<StoredPage, FineError> {
         self.plain.clear();
         windows.into_iter().for_each(|window| window.write(&mut self.plain));
-        Ok(Stored { bytes: self.compressor.compress(&self.plain)?, plain: self.plain.len() })
+        Ok(StoredPage { bytes: self.compressor.compress(&self.plain)?, plain: self.plain.len() })
     }
 }

@@ -55,7 +55,7 @@ pub struct IndexTarget {
 
 /// The content of a target's SOCI index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Indexed {
+pub struct SociIndexParts {
     /// The image that the SOCI index is for.
     pub target: IndexTarget,
     /// In the order of the image's layers. If empty, there is no index.
@@ -81,7 +81,7 @@ pub struct Targets {
 pub struct EnabledDocuments {
     /// The rewritten manifests in the order of the index, including those whose bytes did not
     /// change.
-    pub manifests: Vec<Rewritten>,
+    pub manifests: Vec<RewrittenManifest>,
     /// The SOCI indexes, in the order of the targets.
     pub indexes: Vec<EncodedIndex>,
     /// The image index in Go's form.
@@ -94,7 +94,7 @@ pub struct EnabledDocuments {
 
 /// A rewritten manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rewritten {
+pub struct RewrittenManifest {
     /// Its entry number in the original index.
     pub entry: usize,
     /// The digest of the original manifest.
@@ -192,14 +192,14 @@ impl Original {
     }
 
     /// The converted image.
-    pub fn enable(self, indexed: &[Indexed], tool: &str) -> EnabledDocuments {
+    pub fn enable(self, indexed: &[SociIndexParts], tool: &str) -> EnabledDocuments {
         let Original { mut index, contents, found } = self;
         let digests: Vec<Digest> = index.manifests.iter().map(|descriptor| descriptor.digest).collect();
-        let indexed: Vec<&Indexed> = indexed.iter().filter(|indexed| !indexed.ztocs.is_empty()).collect();
+        let indexed: Vec<&SociIndexParts> = indexed.iter().filter(|indexed| !indexed.ztocs.is_empty()).collect();
         let was = |place: usize| digests.get(indexed[place].target.entry);
         let mut indexes: Vec<EncodedIndex> = indexed
             .iter()
-            .map(|Indexed { ztocs, prefetch, .. }| {
+            .map(|SociIndexParts { ztocs, prefetch, .. }| {
                 let (layers, prefetch, build_tool_identifier) = (ztocs.clone(), prefetch.clone(), tool.to_owned());
                 SociIndex { layers, subject: None, build_tool_identifier, prefetch }.encode()
             })
@@ -230,7 +230,7 @@ impl Original {
                 named.clone_from(new);
             }
         }
-        for (Indexed { target, .. }, new) in indexed.iter().zip(&mut indexes) {
+        for (SociIndexParts { target, .. }, new) in indexed.iter().zip(&mut indexes) {
             // Consumers prefer entries that state their platform. Without one, the image would lose
             // to its own SOCI index.
             if let (Some(image), Some(found)) = (index.manifests.get_mut(target.entry), found.get(&target.entry)) {
@@ -254,7 +254,12 @@ fn is_attestation(descriptor: &Descriptor) -> bool {
 
 /// Rewrites a manifest and its descriptor with OCI's media types, and adds the name of the SOCI
 /// index, if any.
-fn rewrite(entry: usize, mut manifest: GoManifest, descriptor: &mut Descriptor, index: Option<Digest>) -> Rewritten {
+fn rewrite(
+    entry: usize,
+    mut manifest: GoManifest,
+    descriptor: &mut Descriptor,
+    index: Option<Digest>,
+) -> RewrittenManifest {
     OCI_MANIFEST.clone_into(&mut manifest.media_type);
     OCI_CONFIG.clone_into(&mut manifest.config.media_type);
     if let Some(index) = index {
@@ -270,7 +275,7 @@ fn rewrite(entry: usize, mut manifest: GoManifest, descriptor: &mut Descriptor, 
     descriptor.media_type = new.media_type;
     descriptor.digest = new.digest;
     descriptor.size = new.size;
-    Rewritten { entry, was, digest: new.digest, bytes }
+    RewrittenManifest { entry, was, digest: new.digest, bytes }
 }
 
 /// Replaces the first listed SOCI index of the platform and removes further ones, or appends the

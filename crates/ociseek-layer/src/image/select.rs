@@ -68,7 +68,7 @@ pub struct Selector {
 
 /// What to fetch next, in the order of the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
+pub enum NextFetch {
     /// A nested index: fetch it and call [`Selector::index`] again, at most [`MAX_NESTING`] deep.
     Index(Descriptor),
     /// An image whose platform is only stated in its config: fetch that and call
@@ -105,15 +105,15 @@ impl Selector {
     }
 
     /// Examines an index and returns what to fetch next.
-    pub fn index(&mut self, index: &ImageIndex) -> Vec<Next> {
+    pub fn index(&mut self, index: &ImageIndex) -> Vec<NextFetch> {
         let mut next = Vec::new();
         for child in &index.manifests {
             match (Child::of(child), &child.platform) {
-                (Child::Index, _) => next.push(Next::Index(child.clone())),
+                (Child::Index, _) => next.push(NextFetch::Index(child.clone())),
                 (Child::Image, Some(platform)) if !platform.os.is_empty() && !platform.architecture.is_empty() => {
                     self.offer(child.clone(), platform.clone());
                 }
-                (Child::Image, _) => next.push(Next::Config(child.clone())),
+                (Child::Image, _) => next.push(NextFetch::Config(child.clone())),
                 (kind, _) => self.passed_over.push((child.clone(), kind)),
             }
         }
@@ -210,7 +210,7 @@ mod tests {
         let bare = child("bare", None);
         let mut selector = Selector::new(&[parse("linux/arm64/v8"), parse("linux/s390x"), parse("linux/386")]);
         let next = selector.index(&index(vec![child("a", Some("linux/amd64")), bare.clone(), inner.clone()]));
-        assert_eq!(next, [Next::Config(bare.clone()), Next::Index(inner)]);
+        assert_eq!(next, [NextFetch::Config(bare.clone()), NextFetch::Index(inner)]);
         selector.offer(bare, parse("linux/i386"));
         assert_eq!(selector.index(&index(vec![child("b", Some("linux/arm64"))])), []);
         let selection = selector.finish();

@@ -8,7 +8,7 @@ use super::hashes::{ScannedSpans, SpanStarts};
 use super::lenient::Notes;
 use super::model::NoZtoc;
 use super::scan::ReadOptions;
-use super::scanned::ValidLayer;
+use super::scan_result::ValidLayer;
 use super::slices::{GzipSlices, Slices};
 use super::spans::{GzipSpans, PlainSpans};
 use super::{LayerError, Starts, Unservable, UnservableCode};
@@ -16,7 +16,7 @@ use crate::budget::Charge;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::inflate::BackReference;
 use crate::codec::sniff::Format;
-use crate::codec::stretch::{HandedOver, Stretch};
+use crate::codec::stretch::{Handover, Stretch};
 use crate::codec::zstd::ZstdReader;
 use crate::digest::Digest;
 use crate::offset::{Compressed, Uncompressed};
@@ -228,7 +228,7 @@ impl GzipBody {
         self.sink.contents.check()
     }
 
-    pub(super) fn take_over(&mut self, stretch: Stretch) -> HandedOver {
+    pub(super) fn take_over(&mut self, stretch: Stretch) -> Handover {
         let handed_over = stretch.hand_over(&mut self.reader, &mut self.sink);
         self.sink.settle();
         handed_over

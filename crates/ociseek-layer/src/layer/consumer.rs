@@ -21,12 +21,12 @@ pub(super) const MAX_KEY: usize = 32_768;
 pub fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
     let kind = match kind(entry.kind) {
         Ok(kind) => kind,
-        Err(Unlisted::GlobalHeader) => {
+        Err(UnlistedEntry::GlobalHeader) => {
             let reason = format!("its tar has a PAX global header at byte {}", entry.header);
             return Err(Unservable::new(UnservableCode::PaxGlobalHeader, reason));
         }
-        Err(Unlisted::Sparse) => return Err(refuse(UnservableCode::SparseFile, &entry, "is a sparse file")),
-        Err(Unlisted::Other(flag)) => {
+        Err(UnlistedEntry::Sparse) => return Err(refuse(UnservableCode::SparseFile, &entry, "is a sparse file")),
+        Err(UnlistedEntry::Other(flag)) => {
             let what = format!("has the entry type {:?}", char::from(flag));
             return Err(refuse(UnservableCode::EntryType, &entry, &what));
         }
@@ -58,7 +58,7 @@ pub fn file(entry: Entry) -> Result<FileMetadata, Unservable> {
 }
 
 /// An entry that is not a file of a kind that a ztoc can express.
-pub(super) enum Unlisted {
+pub(super) enum UnlistedEntry {
     GlobalHeader,
     Sparse,
     /// An entry of another type, with its type flag.
@@ -66,7 +66,7 @@ pub(super) enum Unlisted {
 }
 
 /// The kind of an entry in a ztoc.
-pub(super) fn kind(kind: Kind) -> Result<FileKind, Unlisted> {
+pub(super) fn kind(kind: Kind) -> Result<FileKind, UnlistedEntry> {
     match kind {
         Kind::Regular => Ok(FileKind::Regular),
         Kind::HardLink => Ok(FileKind::HardLink),
@@ -75,9 +75,9 @@ pub(super) fn kind(kind: Kind) -> Result<FileKind, Unlisted> {
         Kind::BlockDevice => Ok(FileKind::BlockDevice),
         Kind::Directory => Ok(FileKind::Directory),
         Kind::Fifo => Ok(FileKind::Fifo),
-        Kind::GlobalHeader => Err(Unlisted::GlobalHeader),
-        Kind::Sparse => Err(Unlisted::Sparse),
-        Kind::Other(flag) => Err(Unlisted::Other(flag)),
+        Kind::GlobalHeader => Err(UnlistedEntry::GlobalHeader),
+        Kind::Sparse => Err(UnlistedEntry::Sparse),
+        Kind::Other(flag) => Err(UnlistedEntry::Other(flag)),
     }
 }
 

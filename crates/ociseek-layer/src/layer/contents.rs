@@ -40,7 +40,7 @@ pub(super) struct Contents {
 }
 
 /// The entries of a complete tar.
-pub(super) struct Listed {
+pub(super) struct TarListing {
     pub files: Vec<FileMetadata>,
     /// The numbers of the sparse files among them. Empty if the policy was strict.
     pub sparse: Vec<u32>,
@@ -192,7 +192,7 @@ impl Contents {
 
     /// # Errors
     /// If no consumer could serve the entries, or the tar is truncated or broken.
-    pub(super) fn finish(self) -> Result<Listed, NoZtoc> {
+    pub(super) fn finish(self) -> Result<TarListing, NoZtoc> {
         let Contents { policy, walker, size, files, sparse, memory, head, .. } = match self.verdict {
             Some(verdict) => return Err(verdict.into()),
             None => self.check().map(|()| self)?,
@@ -202,7 +202,7 @@ impl Contents {
             EntryPolicy::Strict => Notes::default(),
             EntryPolicy::Lenient(notes) => notes,
         };
-        Ok(Listed { files, sparse, notes, end, size, memory })
+        Ok(TarListing { files, sparse, notes, end, size, memory })
     }
 }
 

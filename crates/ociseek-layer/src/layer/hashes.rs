@@ -41,7 +41,7 @@ pub(super) struct LayerHashes {
 }
 
 /// The digests of a blob.
-pub(super) struct Hashed {
+pub(super) struct BlobDigests {
     pub(super) blob: Digest,
     pub(super) spans: Vec<Digest>,
     pub(super) fine: Option<Result<FineParts, FineError>>,
@@ -123,13 +123,13 @@ impl LayerHashes {
     }
 
     /// Call this at the end of the blob.
-    pub(super) fn finish(self) -> Hashed {
+    pub(super) fn finish(self) -> BlobDigests {
         let spans = self.spans.map(SpanHashes::finish).unwrap_or_default();
         if let Some((listener, sent)) = self.listener {
             for digest in spans.iter().skip(sent) {
                 let _ = listener.send(*digest);
             }
         }
-        Hashed { blob: self.blob.finish(), spans, fine: self.fine.map(FineHashes::finish) }
+        BlobDigests { blob: self.blob.finish(), spans, fine: self.fine.map(FineHashes::finish) }
     }
 }

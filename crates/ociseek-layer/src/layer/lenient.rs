@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::consumer::{Unlisted, kind, metadata, shown};
+use super::consumer::{UnlistedEntry, kind, metadata, shown};
 use crate::tar::Entry;
 use crate::ztoc::{FileKind, FileMetadata};
 
@@ -40,12 +40,12 @@ pub(super) struct AdaptedEntry {
 pub(super) fn file(entry: Entry, notes: &mut Notes) -> Option<AdaptedEntry> {
     let (kind, is_sparse) = match kind(entry.kind) {
         Ok(kind) => (kind, false),
-        Err(Unlisted::GlobalHeader) => return None,
-        Err(Unlisted::Sparse) => {
+        Err(UnlistedEntry::GlobalHeader) => return None,
+        Err(UnlistedEntry::Sparse) => {
             notes.warn(format!("{} is a sparse file, which cannot be read", shown(&entry.name)));
             (FileKind::Regular, true)
         }
-        Err(Unlisted::Other(flag)) => {
+        Err(UnlistedEntry::Other(flag)) => {
             let what = format!("skipping {}: it has the entry type {:?}", shown(&entry.name), char::from(flag));
             notes.warn(what);
             return None;

@@ -23,7 +23,7 @@ const PER_BYTE: u64 = 4;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Extra {
+struct ExtraFacts {
     /// The tar is kept unpacked, and spans are cut from it.
     unpacked: bool,
     sparse: Vec<u32>,
@@ -46,7 +46,7 @@ pub fn encode(map: &LayerMap, notes: &Notes) -> Option<[Vec<u8>; 2]> {
         Some((number, time.seconds, time.nanos))
     });
     let (sparse, times) = (map.sparse.clone(), times.collect());
-    let extra = Extra { unpacked: map.is_unpacked(), sparse, times, notes: notes.clone() };
+    let extra = ExtraFacts { unpacked: map.is_unpacked(), sparse, times, notes: notes.clone() };
     let mut head = format!("{RECORD_VERSION}\n").into_bytes();
     serde_json::to_writer(&mut head, &extra).ok()?;
     head.push(b'\n');
@@ -71,7 +71,7 @@ pub fn encode(map: &LayerMap, notes: &Notes) -> Option<[Vec<u8>; 2]> {
 pub fn decode(record: &[u8], memory: &mut Charge) -> Result<Option<(LayerMap, Notes)>, OverBudget> {
     let Some((extra, ztoc)) = split(record) else { return Ok(None) };
     memory.grow(extra.len() as u64 * PER_BYTE, || "what is noted of its files".to_owned())?;
-    let Ok(extra) = serde_json::from_slice::<Extra>(extra) else { return Ok(None) };
+    let Ok(extra) = serde_json::from_slice::<ExtraFacts>(extra) else { return Ok(None) };
     match ztoc::decode_within(ztoc, memory) {
         Ok(ztoc) => Ok(joined(LayerMap::from(ztoc), extra)),
         Err(ZtocError::Memory(over)) => Err(over),
@@ -86,7 +86,7 @@ fn split(record: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&rest[..end], &rest[end + 1..]))
 }
 
-fn joined(mut map: LayerMap, extra: Extra) -> Option<(LayerMap, Notes)> {
+fn joined(mut map: LayerMap, extra: ExtraFacts) -> Option<(LayerMap, Notes)> {
     for &(number, seconds, nanos) in &extra.times {
         map.files.get_mut(number as usize)?.mtime = Some(Time { seconds, nanos });
     }

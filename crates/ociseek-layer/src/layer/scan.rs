@@ -4,13 +4,13 @@ use std::sync::mpsc::{Receiver, channel};
 
 use super::body::LayerBody;
 use super::format::format;
-use super::hashes::{Hashed, LayerHashes, ScannedSpans};
+use super::hashes::{BlobDigests, LayerHashes, ScannedSpans};
 use super::model::NoZtoc;
-use super::scanned::Scanned;
+use super::scan_result::ScanResult;
 use super::slices::KeepSpans;
 use super::{LayerError, LayerOptions};
 use crate::budget::Charge;
-use crate::codec::stretch::{HandedOver, Stretch};
+use crate::codec::stretch::{Handover, Stretch};
 use crate::digest::{Algorithm, Digest};
 use crate::offset::Compressed;
 use crate::tar;
@@ -65,7 +65,7 @@ pub struct ReadOptions {
 crate::opaque_debug!(ReadOptions);
 
 /// The result of [`LayerScan::push_decoded`].
-pub(super) struct Decoded {
+pub(super) struct StretchResult {
     pub spans: ScannedSpans,
     /// Whether the bytes decoded in advance were usable.
     pub was_right: bool,
@@ -138,14 +138,14 @@ impl LayerScan {
         &mut self,
         chunks: &[C],
         stretch: Stretch,
-    ) -> Result<Decoded, LayerError> {
+    ) -> Result<StretchResult, LayerError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         let size: usize = chunks.iter().map(|chunk| chunk.as_ref().len()).sum();
         // Whether a blob is reported as too long or as broken depends on what comes first. For
         // that, a blob that exceeds its size is scanned chunk by chunk.
-        let HandedOver { mut taken, plain } = match &mut self.body {
+        let Handover { mut taken, plain } = match &mut self.body {
             LayerBody::Gzip(body) if self.expected.is_none_or(|(_, expected)| self.size + size as u64 <= expected) => {
                 body.take_over(stretch)
             }
@@ -168,7 +168,7 @@ impl LayerScan {
         };
         let pushed = push();
         self.failed = pushed.as_ref().err().cloned();
-        pushed.map(|()| Decoded { spans: self.body.spans(Compressed(self.size)), was_right, plain })
+        pushed.map(|()| StretchResult { spans: self.body.spans(Compressed(self.size)), was_right, plain })
     }
 
     fn take(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
@@ -218,7 +218,7 @@ impl LayerScan {
     ///
     /// # Errors
     /// If the size or digest is not the expected one, or the blob is truncated.
-    pub(super) fn finish(self, hashed: Hashed) -> Result<Scanned, LayerError> {
+    pub(super) fn finish(self, hashed: BlobDigests) -> Result<ScanResult, LayerError> {
         if let Some((expected, expected_size)) = self.expected {
             if self.size != expected_size {
                 return Err(LayerError::Size { expected: expected_size, actual: self.size });
@@ -230,13 +230,13 @@ impl LayerScan {
         if let Some(error) = self.failed_at_end {
             return Err(error);
         }
-        let Hashed { blob, spans, fine } = hashed;
+        let BlobDigests { blob, spans, fine } = hashed;
         let fine = fine.transpose()?;
         let outcome = match self.body.finish(self.span_size, self.size, spans, fine) {
             Ok(sound) => Ok(sound),
             Err(NoZtoc::Unservable(unservable)) => Err(unservable),
             Err(NoZtoc::Broken(error)) => return Err(error),
         };
-        Ok(Scanned { digest: blob, size: self.size, outcome })
+        Ok(ScanResult { digest: blob, size: self.size, outcome })
     }
 }

@@ -8,7 +8,7 @@ use crate::offset::Uncompressed;
 use crate::time::Time;
 
 /// The maximum size of a PAX header or GNU long name (archive/tar maxSpecialFileSize): 1 MiB.
-const MAX_SPECIAL: u64 = 1 << 20;
+const MAX_EXTENSION: u64 = 1 << 20;
 /// The expanded size in the header of an old sparse file (GNU tar's manual, "Old GNU Format").
 const SPARSE_SIZE: std::ops::Range<usize> = 483..495;
 /// The flag in the header and in each block of the map which says that another block follows.
@@ -21,7 +21,7 @@ pub struct Walker {
     position: Uncompressed,
     /// Where the current entry's first header starts.
     entry_start: Uncompressed,
-    pending: Pending,
+    overrides: EntryOverrides,
     /// A header block that arrived in pieces.
     block: Box<[u8; BLOCK]>,
     /// Whether to continue after sparse files.
@@ -40,8 +40,8 @@ enum State {
         filled: usize,
     },
     /// The data of a PAX header or GNU long name.
-    Special {
-        kind: Special,
+    Extension {
+        kind: ExtensionHeader,
         data: Vec<u8>,
         left: u64,
     },
@@ -63,7 +63,7 @@ enum State {
 }
 
 #[derive(Clone, Copy)]
-enum Special {
+enum ExtensionHeader {
     Pax,
     /// A global header. Its records are skipped, since Go does not apply them to later entries.
     Global,
@@ -71,9 +71,9 @@ enum Special {
     LongLink,
 }
 
-/// What meta headers say about the next entry.
+/// What extension headers say about the next entry.
 #[derive(Default)]
-struct Pending {
+struct EntryOverrides {
     pax: Option<Records>,
     long_name: Vec<u8>,
     long_link: Vec<u8>,
@@ -103,7 +103,7 @@ pub enum TarFault {
     #[error("malformed PAX records")]
     Pax,
     #[error("PAX header or long name of more than 1 MiB")]
-    SpecialTooLong,
+    ExtensionTooLong,
     #[error("a sparse file header outside the GNU tar format")]
     SparseDialect,
     #[error("data after a single zero block: the archive ends with two")]
@@ -127,7 +127,7 @@ impl Walker {
             state: State::Header { filled: 0 },
             position: Uncompressed(0),
             entry_start: Uncompressed(0),
-            pending: Pending::default(),
+            overrides: EntryOverrides::default(),
             block: Box::new([0; BLOCK]),
             passes_sparse: false,
         }
@@ -172,13 +172,13 @@ impl Walker {
                     }
                     taken
                 }
-                State::Special { kind, data, left } => {
+                State::Extension { kind, data, left } => {
                     let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                     data.extend_from_slice(&bytes[..taken]);
                     *left -= taken as u64;
                     if *left == 0 {
                         let (kind, data) = (*kind, std::mem::take(data));
-                        self.special(kind, &data, found)?;
+                        self.extension(kind, &data, found)?;
                     }
                     taken
                 }
@@ -238,7 +238,7 @@ impl Walker {
             State::Header { filled: 0 } | State::SecondZero { filled: 0 } => Ok(self.position),
             State::Padding { .. } | State::Over => Ok(self.position),
             State::Header { .. } | State::SecondZero { .. } => Err(self.fault(TarFault::CutInHeader)),
-            State::Special { .. } | State::SparseMap { .. } | State::Data { .. } => {
+            State::Extension { .. } | State::SparseMap { .. } | State::Data { .. } => {
                 Err(self.fault(TarFault::CutInData))
             }
         }
@@ -250,7 +250,7 @@ impl Walker {
 
     /// Parses a complete header block, which began at `at`.
     fn header(&mut self, at: Uncompressed, found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
-        if self.pending.is_empty() {
+        if self.overrides.is_empty() {
             self.entry_start = at;
         }
         if self.block.iter().all(|&b| b == 0) {
@@ -265,38 +265,38 @@ impl Walker {
                 BadHeader::Number(what) => TarFault::Number(what),
             },
         })?;
-        let special = match header.flag {
-            b'x' => Special::Pax,
-            b'g' => Special::Global,
-            b'L' => Special::LongName,
-            b'K' => Special::LongLink,
+        let extension = match header.flag {
+            b'x' => ExtensionHeader::Pax,
+            b'g' => ExtensionHeader::Global,
+            b'L' => ExtensionHeader::LongName,
+            b'K' => ExtensionHeader::LongLink,
             _ => return self.entry(header, at + BLOCK as u64, found),
         };
         let left = u64::try_from(header.size).map_err(|_| self.fault(TarFault::NegativeSize))?;
-        if left > MAX_SPECIAL {
-            return Err(self.fault(TarFault::SpecialTooLong));
+        if left > MAX_EXTENSION {
+            return Err(self.fault(TarFault::ExtensionTooLong));
         }
         if left == 0 {
-            self.special(special, &[], found)
+            self.extension(extension, &[], found)
         } else {
-            self.state = State::Special { kind: special, data: Vec::new(), left };
+            self.state = State::Extension { kind: extension, data: Vec::new(), left };
             Ok(())
         }
     }
 
-    /// Parses the complete data of a meta header.
-    fn special(&mut self, kind: Special, data: &[u8], found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
+    /// Parses the complete data of an extension header.
+    fn extension(&mut self, kind: ExtensionHeader, data: &[u8], found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
         match kind {
-            Special::Pax => {
-                self.pending.pax = Some(pax::parse(data).ok_or_else(|| self.fault(TarFault::Pax))?);
+            ExtensionHeader::Pax => {
+                self.overrides.pax = Some(pax::parse(data).ok_or_else(|| self.fault(TarFault::Pax))?);
             }
-            Special::Global => {
+            ExtensionHeader::Global => {
                 pax::parse(data).ok_or_else(|| self.fault(TarFault::Pax))?;
                 found(self.global());
-                self.pending = Pending::default();
+                self.overrides = EntryOverrides::default();
             }
-            Special::LongName => self.pending.long_name = cut_at_nul(data).to_vec(),
-            Special::LongLink => self.pending.long_link = cut_at_nul(data).to_vec(),
+            ExtensionHeader::LongName => self.overrides.long_name = cut_at_nul(data).to_vec(),
+            ExtensionHeader::LongLink => self.overrides.long_link = cut_at_nul(data).to_vec(),
         }
         self.state = match padding(data.len() as u64) {
             0 => State::Header { filled: 0 },
@@ -307,7 +307,7 @@ impl Walker {
 
     /// Reports an entry whose data starts at `data`.
     fn entry(&mut self, header: Header, data: Uncompressed, found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
-        let Pending { pax, long_name, long_link } = std::mem::take(&mut self.pending);
+        let EntryOverrides { pax, long_name, long_link } = std::mem::take(&mut self.overrides);
         if header.size < 0 && !Kind::from_flag(header.flag).is_header_only() {
             return Err(self.fault(TarFault::NegativeSize));
         }
@@ -402,7 +402,7 @@ fn data_state(left: u64) -> State {
     }
 }
 
-impl Pending {
+impl EntryOverrides {
     fn is_empty(&self) -> bool {
         self.pax.is_none() && self.long_name.is_empty() && self.long_link.is_empty()
     }

@@ -2,7 +2,7 @@
 //! (containerd 2.4, pkg/archive/tar.go applyNaive), but only to names and attributes in memory.
 
 use super::error::{TreeError, TreeFault};
-use super::inode::{Inode, What, bounded, device};
+use super::inode::{Inode, InodeContent, bounded, device};
 use super::lookup::{InodeKind, Lookup, TarPath};
 use super::model::{EntryId, Extent};
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
@@ -36,7 +36,7 @@ pub(super) struct Applier<'a> {
 
 /// The entry that is being applied.
 #[derive(Clone, Copy)]
-struct Current<'a> {
+struct CurrentEntry<'a> {
     file: &'a FileMetadata,
     is_sparse: bool,
     layer: LayerId,
@@ -61,11 +61,15 @@ impl<'a> Applier<'a> {
     /// The entry that containerd could not apply.
     pub(super) fn layer(&mut self, layer: LayerId, listed: Entries<'a>) -> Result<(), TreeError> {
         self.work = self.work.saturating_add(WORK_PER_ENTRY.saturating_mul(listed.files.len() as u64));
-        let failed =
-            |at: Current<'_>, fault| TreeError { layer: at.layer, entry: at.number, name: at.file.name.clone(), fault };
+        let failed = |at: CurrentEntry<'_>, fault| TreeError {
+            layer: at.layer,
+            entry: at.number,
+            name: at.file.name.clone(),
+            fault,
+        };
         let entries = || {
             let numbered = (0..).zip(listed.files);
-            numbered.map(|(number, file)| Current { file, is_sparse: listed.is_sparse(number), layer, number })
+            numbered.map(|(number, file)| CurrentEntry { file, is_sparse: listed.is_sparse(number), layer, number })
         };
         let mut directories = Vec::new();
         for entry in entries() {
@@ -87,7 +91,7 @@ impl<'a> Applier<'a> {
 
     /// Returns false if the entry does not create a file under its name: whiteouts, and entries for
     /// the root.
-    fn entry(&mut self, entry: Current<'a>) -> Result<bool, TreeFault> {
+    fn entry(&mut self, entry: CurrentEntry<'a>) -> Result<bool, TreeFault> {
         if entry.file.name.contains(&0) {
             return Err(TreeFault::Nul);
         }
@@ -152,31 +156,33 @@ impl<'a> Applier<'a> {
     }
 
     /// Creates the entry's file, or adds a name to a file for a hard link.
-    fn create(&mut self, entry: Current<'a>, parent: PathId) -> Result<u32, TreeFault> {
+    fn create(&mut self, entry: CurrentEntry<'a>, parent: PathId) -> Result<u32, TreeFault> {
         let file = entry.file;
-        let what = match file.kind {
+        let content = match file.kind {
             FileKind::HardLink => return self.link(&file.linkname),
-            FileKind::Directory => What::Directory,
-            FileKind::Regular if entry.is_sparse => What::Sparse { layer: entry.layer, size: file.size },
-            FileKind::Regular => What::File(Extent { layer: entry.layer, offset: file.offset, size: file.size }),
+            FileKind::Directory => InodeContent::Directory,
+            FileKind::Regular if entry.is_sparse => InodeContent::Sparse { layer: entry.layer, size: file.size },
+            FileKind::Regular => {
+                InodeContent::File(Extent { layer: entry.layer, offset: file.offset, size: file.size })
+            }
             FileKind::Symlink => {
                 let target = &file.linkname;
                 if target.is_empty() || target.len() > PATH_MAX || target.contains(&0) {
                     return Err(TreeFault::LinkTarget);
                 }
-                What::Symlink(target)
+                InodeContent::Symlink(target)
             }
             FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo => {
                 let (major, minor) =
                     device(file.devmajor, file.devminor).ok_or(TreeFault::Device(file.devmajor, file.devminor))?;
                 match file.kind {
-                    FileKind::CharDevice => What::CharDevice { major, minor },
-                    FileKind::BlockDevice => What::BlockDevice { major, minor },
-                    _ => What::Fifo,
+                    FileKind::CharDevice => InodeContent::CharDevice { major, minor },
+                    FileKind::BlockDevice => InodeContent::BlockDevice { major, minor },
+                    _ => InodeContent::Fifo,
                 }
             }
         };
-        self.add(Inode::new(what, self.inherited_group(parent)))
+        self.add(Inode::new(content, self.inherited_group(parent)))
     }
 
     /// Adds a name to the target of a hard link. Symbolic links are followed except in the last
@@ -207,19 +213,19 @@ impl<'a> Applier<'a> {
         };
         let inode = self.paths.inode(found).ok_or_else(missing)?;
         match self.inodes.get_mut(inode as usize) {
-            Some(inode) if !matches!(inode.what, What::Directory) => inode.links += 1,
+            Some(inode) if !matches!(inode.content, InodeContent::Directory) => inode.links += 1,
             _ => return Err(TreeFault::LinkToDirectory(target.into())),
         }
         Ok(inode)
     }
 
     /// Sets an entry's owner, attributes, permissions and time, in this order.
-    fn set_attributes(&mut self, inode: u32, entry: Current<'a>) -> Result<(), TreeFault> {
+    fn set_attributes(&mut self, inode: u32, entry: CurrentEntry<'a>) -> Result<(), TreeFault> {
         let Applier { inodes, warnings, .. } = self;
         let Some(inode) = inodes.get_mut(inode as usize) else { return Ok(()) };
-        let Current { file, layer, number, .. } = entry;
+        let CurrentEntry { file, layer, number, .. } = entry;
         inode.set_owner(file.uid, file.gid);
-        let is_plain = matches!(inode.what, What::File(_) | What::Directory);
+        let is_plain = matches!(inode.content, InodeContent::File(_) | InodeContent::Directory);
         for record in &file.pax {
             if matches!(&record.key[..], b"uid" | b"gid") && !fits(&record.value) {
                 warnings.owner_wrapped(layer, file);
@@ -233,7 +239,7 @@ impl<'a> Applier<'a> {
                 XattrRule::Refuse(why) => return Err(TreeFault::Xattr { name: name.into(), why }),
             }
         }
-        if !matches!(inode.what, What::Symlink(_)) {
+        if !matches!(inode.content, InodeContent::Symlink(_)) {
             inode.mode = file.mode as u32 & 0o7777;
         }
         inode.mtime = bounded(file.mtime);
@@ -308,7 +314,7 @@ impl<'a> Applier<'a> {
     }
 
     fn is_directory(&self, inode: u32) -> bool {
-        self.inodes.get(inode as usize).is_some_and(|inode| matches!(inode.what, What::Directory))
+        self.inodes.get(inode as usize).is_some_and(|inode| matches!(inode.content, InodeContent::Directory))
     }
 
     /// The group that Linux gives to a new file in a directory: root's, or the directory's own if
@@ -320,9 +326,9 @@ impl<'a> Applier<'a> {
 
     fn lookup(&mut self) -> Lookup<'_, 'a, impl Fn(u32) -> InodeKind<'a>> {
         let Applier { paths, inodes, work, .. } = self;
-        let seen = |inode: u32| match inodes.get(inode as usize).map(|inode| &inode.what) {
-            Some(What::Directory) => InodeKind::Directory,
-            Some(What::Symlink(target)) => InodeKind::Symlink(target),
+        let seen = |inode: u32| match inodes.get(inode as usize).map(|inode| &inode.content) {
+            Some(InodeContent::Directory) => InodeKind::Directory,
+            Some(InodeContent::Symlink(target)) => InodeKind::Symlink(target),
             _ => InodeKind::Other,
         };
         Lookup { paths, seen, work }

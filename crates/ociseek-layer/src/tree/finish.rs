@@ -2,7 +2,7 @@
 //! names.
 
 use super::apply::Applier;
-use super::inode::What;
+use super::inode::InodeContent;
 use super::model::{Directory, Node, NodeId, NodeKind};
 use super::paths::{PathId, ROOT};
 use super::{Name, Tree};
@@ -41,7 +41,7 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
                 named_by.push(names.len() as u32);
             }
             let node = NodeId(*number);
-            if matches!(inodes[inode as usize].what, What::Directory) {
+            if matches!(inodes[inode as usize].content, InodeContent::Directory) {
                 subdirectories += 1;
                 directories.push((child, node, id));
             }
@@ -56,14 +56,14 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
     for (number, &inode) in order.iter().enumerate() {
         let inode = &inodes[inode as usize];
         let mut nlink = inode.links;
-        let kind = match inode.what {
-            What::File(extent) => NodeKind::File(extent),
-            What::Sparse { layer, size } => NodeKind::Sparse { layer, size },
-            What::Symlink(target) => NodeKind::Symlink(target.into()),
-            What::CharDevice { major, minor } => NodeKind::CharDevice { major, minor },
-            What::BlockDevice { major, minor } => NodeKind::BlockDevice { major, minor },
-            What::Fifo => NodeKind::Fifo,
-            What::Directory => {
+        let kind = match inode.content {
+            InodeContent::File(extent) => NodeKind::File(extent),
+            InodeContent::Sparse { layer, size } => NodeKind::Sparse { layer, size },
+            InodeContent::Symlink(target) => NodeKind::Symlink(target.into()),
+            InodeContent::CharDevice { major, minor } => NodeKind::CharDevice { major, minor },
+            InodeContent::BlockDevice { major, minor } => NodeKind::BlockDevice { major, minor },
+            InodeContent::Fifo => NodeKind::Fifo,
+            InodeContent::Directory => {
                 // Directories were numbered in the order in which they were listed.
                 let Some((_, parent, (names, subdirectories))) = listed.next() else { continue };
                 nlink = 2 + subdirectories;

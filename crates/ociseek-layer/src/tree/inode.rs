@@ -8,7 +8,7 @@ use crate::offset::LayerId;
 use crate::time::Time;
 
 pub(super) struct Inode<'a> {
-    pub what: What<'a>,
+    pub content: InodeContent<'a>,
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
@@ -19,7 +19,7 @@ pub(super) struct Inode<'a> {
     pub origin: Option<EntryId>,
 }
 
-pub(super) enum What<'a> {
+pub(super) enum InodeContent<'a> {
     Directory,
     File(Extent),
     Sparse { layer: LayerId, size: u64 },
@@ -31,14 +31,14 @@ pub(super) enum What<'a> {
 
 impl<'a> Inode<'a> {
     /// A new file as root would create it, before its attributes are set. It has one path.
-    pub(super) fn new(what: What<'a>, gid: u32) -> Inode<'a> {
-        let mode = if matches!(what, What::Symlink(_)) { 0o777 } else { 0o755 };
-        Inode { what, mode, uid: 0, gid, mtime: Time::default(), xattrs: BTreeMap::new(), links: 1, origin: None }
+    pub(super) fn new(content: InodeContent<'a>, gid: u32) -> Inode<'a> {
+        let mode = if matches!(content, InodeContent::Symlink(_)) { 0o777 } else { 0o755 };
+        Inode { content, mode, uid: 0, gid, mtime: Time::default(), xattrs: BTreeMap::new(), links: 1, origin: None }
     }
 
     /// A directory that no layer has an entry for.
     pub(super) fn directory(gid: u32) -> Inode<'a> {
-        Inode::new(What::Directory, gid)
+        Inode::new(InodeContent::Directory, gid)
     }
 
     /// lchown(2): an id of 2^32-1 changes nothing, and files lose their capabilities.
@@ -49,7 +49,7 @@ impl<'a> Inode<'a> {
         if gid != u32::MAX {
             self.gid = gid;
         }
-        if !matches!(self.what, What::Directory) {
+        if !matches!(self.content, InodeContent::Directory) {
             self.xattrs.remove(CAPABILITY);
         }
     }

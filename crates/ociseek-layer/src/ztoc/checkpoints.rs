@@ -4,7 +4,7 @@
 use super::builder::{Builder, Offset};
 use super::model::{Checkpoint, Checkpoints};
 use super::schema::tar;
-use super::view::{Malformed, View};
+use super::view::{FlatbufferError, View};
 use crate::codec::WINDOW;
 use crate::offset::{Compressed, Uncompressed};
 
@@ -35,7 +35,7 @@ pub enum CheckpointsError {
     #[error("no checkpoint")]
     None,
     #[error("the span table of an uncompressed layer is malformed")]
-    Tar(#[source] Malformed),
+    Tar(#[source] FlatbufferError),
     #[error("the span table says that the layer has {0} bytes")]
     TarSize(i64),
 }
@@ -155,7 +155,7 @@ pub(super) fn decode_gzip(bytes: &[u8], size: Compressed) -> Result<Checkpoints,
 /// # Errors
 /// If its sizes are not positive, or not those of the layer.
 pub(super) fn decode_tar(bytes: &[u8], size: Compressed) -> Result<Checkpoints, CheckpointsError> {
-    let read = || -> Result<(i64, i64), Malformed> {
+    let read = || -> Result<(i64, i64), FlatbufferError> {
         let root = View::new(bytes).root()?;
         Ok((root.i64(tar::SPAN_SIZE)?, root.i64(tar::SIZE)?))
     };

@@ -4,7 +4,7 @@ use super::checkpoints::{CheckpointsError, decode_gzip, decode_tar};
 use super::head::{Head, head};
 use super::model::{FileKind, FileMetadata, Ztoc, text_footprint};
 use super::schema::{file, info, record, root, toc};
-use super::view::{Malformed, TableView, View};
+use super::view::{FlatbufferError, TableView, View};
 use crate::budget::{self, Charge, OverBudget};
 use crate::digest::{Digest, DigestError};
 use crate::offset::Uncompressed;
@@ -17,7 +17,7 @@ use crate::time::Time;
 #[non_exhaustive]
 pub enum ZtocError {
     #[error("not a ztoc, or a damaged one")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] FlatbufferError),
     #[error("the ztoc has more entries or text than its {0} bytes can hold: it reuses its parts")]
     Amplified(usize),
     #[error("the ztoc does not fit into memory")]

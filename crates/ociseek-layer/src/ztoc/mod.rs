@@ -19,4 +19,4 @@ pub use extents::{ExtentFault, check_extents};
 pub use head::{Head, head};
 pub(crate) use model::text_footprint;
 pub use model::{Checkpoint, Checkpoints, Cuts, FileKind, FileMetadata, VERSION, Ztoc};
-pub use view::Malformed;
+pub use view::FlatbufferError;

@@ -16,7 +16,7 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::hook::log::TARGET;
 use crate::hook::secret::Secrets;
-use crate::hook::server::sink::{Here, JobQueue};
+use crate::hook::server::sink::{JobQueue, LocalQueue};
 use crate::hook::server::{Listeners, ServerConfig, listen, listen_to_all, serve};
 use crate::ops::TOOL_IDENTIFIER;
 use args::HookServeArgs;
@@ -43,24 +43,24 @@ pub(crate) async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver
     };
     let allowed: Vec<String> = args.jobs.allow.iter().map(ToString::to_string).collect();
     let runner = Arc::new(runner(args.jobs).await?);
-    let here = || {
-        let here = Here::new(args.queue_size as usize, runner.unit(), args.journal.as_deref());
-        here.map(JobQueue::Here).map_err(HookError::from)
+    let local = || {
+        let queue = LocalQueue::new(args.queue_size as usize, runner.unit(), args.journal.as_deref());
+        queue.map(JobQueue::Local).map_err(HookError::from)
     };
     #[cfg(feature = "nats")]
     let sink = match args.queue.as_ref().or(args.hook_queue.as_ref()) {
         Some(url) => JobQueue::Queue(connect(url).await?.by(runner.unit())),
-        None => here()?,
+        None => local()?,
     };
     #[cfg(not(feature = "nats"))]
-    let sink = here()?;
+    let sink = local()?;
     info!(
         name: "listening", target: TARGET,
         tool = TOOL_IDENTIFIER,
         address = address(&notifications)?,
         metrics = monitor.as_ref().map(address).transpose()?,
         allow.json = json!(allowed).to_string(),
-        queued = sink.here().map(|here| here.backlog.lengths().0),
+        queued = sink.local().map(|queue| queue.backlog.lengths().0),
     );
     let stop = async {
         let _ = interrupted.await;

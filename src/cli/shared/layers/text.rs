@@ -6,7 +6,7 @@ use crate::cli::shared::size::{ByteSize, counted, human, rate};
 use crate::cli::shared::terminal::{Style, safe};
 use crate::digest::Digest;
 use crate::image::coverage::Coverage;
-use crate::ops::index::{LayerOutcome, LayerReport, LeftOut, Origin, Refused, Shortfall};
+use crate::ops::index::{LayerOutcome, LayerReport, LeftOutReason, Origin, RefusedImage, Shortfall};
 
 pub(crate) fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Digest, style: Style) {
     let platform = platform.unwrap_or("unknown platform");
@@ -90,7 +90,7 @@ pub(crate) fn members(text: &mut String, layers: &[LayerReport], style: Style) {
 }
 
 pub(crate) fn why_nothing(layers: &[LayerReport]) -> &'static str {
-    let small = |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOut::Small { .. }));
+    let small = |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::Small { .. }));
     match layers {
         [] => "the image has no layers",
         layers if layers.iter().all(small) => {
@@ -101,14 +101,16 @@ pub(crate) fn why_nothing(layers: &[LayerReport]) -> &'static str {
 }
 
 /// The reason for people, on one line.
-pub(crate) fn reason(left_out: &LeftOut) -> String {
+pub(crate) fn reason(left_out: &LeftOutReason) -> String {
     match left_out {
-        LeftOut::Small { least } => format!("smaller than {}", ByteSize(*least)),
-        LeftOut::Kind { reason, .. } => reason.clone(),
-        LeftOut::Unservable(verdict) => verdict.reason.clone(),
-        LeftOut::NotListed => "the existing index has no ztoc for it".to_owned(),
-        LeftOut::OutOfTime { stuck: false } => "timed out; run it again to continue".to_owned(),
-        LeftOut::OutOfTime { stuck: true } => "timed out before any layer was done; use a longer --timeout".to_owned(),
+        LeftOutReason::Small { least } => format!("smaller than {}", ByteSize(*least)),
+        LeftOutReason::Kind { reason, .. } => reason.clone(),
+        LeftOutReason::Unservable(verdict) => verdict.reason.clone(),
+        LeftOutReason::NotListed => "the existing index has no ztoc for it".to_owned(),
+        LeftOutReason::OutOfTime { stuck: false } => "timed out; run it again to continue".to_owned(),
+        LeftOutReason::OutOfTime { stuck: true } => {
+            "timed out before any layer was done; use a longer --timeout".to_owned()
+        }
     }
 }
 
@@ -130,7 +132,7 @@ pub(crate) fn shortfall_text(shortfall: &Shortfall) -> String {
 }
 
 /// All unmet requirements, one per line.
-pub(crate) fn shortfalls(refused: &Refused) -> Vec<String> {
+pub(crate) fn shortfalls(refused: &RefusedImage) -> Vec<String> {
     let line = |platform: &Option<String>, shortfall: &Shortfall| {
         safe(&format!("{}: {}", platform.as_deref().unwrap_or("unknown platform"), shortfall_text(shortfall)))
     };

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use super::error::IndexError;
 use super::existing::{Decision, ExistingIndex, decide_seen};
-use super::listed::{ExistingManifest, find};
+use super::existing_manifest::{ExistingManifest, find};
 use super::options::{Existing, IndexOptions};
 use super::plan::{are_there, unservable};
 use crate::digest::{Algorithm, Digest};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::start::{Encoded, LayerDocument, StartWriter};
+use super::start::{EncodedDocuments, LayerDocument, StartWriter};
 use super::{FinePlan, FoundFine, is_whole};
 use crate::digest::Digest;
 use crate::fine::EncodedFine;
@@ -15,16 +15,16 @@ use crate::image::{Coverage, Descriptor};
 use crate::layer::Outcome;
 use crate::ops::index::error::IndexError;
 use crate::ops::index::existing::Decision;
-use crate::ops::index::left_out::mislabelled;
 use crate::ops::index::model::{IndexedFine, ManifestResult};
 use crate::ops::index::options::IndexOptions;
 use crate::ops::index::publish::{Publisher, push_blob};
+use crate::ops::index::reasons::mislabelled;
 use crate::progress::ProgressEvent;
 use crate::store::Destination;
 use crate::store::blob::AttachReport;
 
-/// The final fine index of a platform.
-struct Settled {
+/// The result for the fine index of a platform.
+struct FineResult {
     result: ManifestResult,
     documents: Vec<FineRef>,
     profile: Option<Digest>,
@@ -42,7 +42,7 @@ impl Publisher<'_> {
     ) -> Result<(IndexedFine, u64), IndexError> {
         let FinePlan { wanted, found, decision, .. } = plan;
         let mut left = Vec::new();
-        let settled = match decision {
+        let outcome = match decision {
             Decision::Done(place) => stays(&found[place], already_there(false)),
             Decision::Keep(place) => stays(&found[place], |found| ManifestResult::Kept {
                 index: found.descriptor.clone(),
@@ -52,11 +52,11 @@ impl Publisher<'_> {
                 let is_left =
                     |layer: &&Descriptor| self.layers.get(layer).is_none() && self.layers.document(layer).is_none();
                 left = wanted.iter().filter(is_left).cloned().collect();
-                self.settle_fine(subject, &found, replaces, self.documents(&wanted), !left.is_empty()).await?
+                self.build_fine(subject, &found, replaces, self.documents(&wanted), !left.is_empty()).await?
             }
-            Decision::NotRequested => Settled::none(ManifestResult::NotRequested),
+            Decision::NotRequested => FineResult::none(ManifestResult::NotRequested),
         };
-        let Settled { result, documents, profile, bytes_written } = settled;
+        let FineResult { result, documents, profile, bytes_written } = outcome;
         let covered: BTreeSet<Digest> = documents.iter().map(|document| document.layer).collect();
         let coverage = Coverage::of(layers, |layer| covered.contains(&layer.digest));
         Ok((IndexedFine { result, documents, coverage, profile, left }, bytes_written))
@@ -73,14 +73,14 @@ impl Publisher<'_> {
         labelled.filter_map(|layer| Some((layer.clone(), Arc::clone(self.layers.document(layer)?)))).collect()
     }
 
-    async fn settle_fine(
+    async fn build_fine(
         &self,
         subject: &Descriptor,
         found: &[FoundFine],
         mut replaces: Vec<Digest>,
         documents: Vec<LayerDocument>,
         is_partial: bool,
-    ) -> Result<Settled, IndexError> {
+    ) -> Result<FineResult, IndexError> {
         let IndexOptions { prefetch, layer, .. } = self.options;
         let (tool, list) = (&layer.build_tool_identifier, prefetch.as_ref());
         let profile = list.map(|list| list.digest());
@@ -100,7 +100,7 @@ impl Publisher<'_> {
             }
         }
         if documents.is_empty() {
-            return Ok(Settled::none(match is_partial {
+            return Ok(FineResult::none(match is_partial {
                 true => ManifestResult::OutOfTime,
                 false => ManifestResult::NothingToIndex,
             }));
@@ -118,7 +118,7 @@ impl Publisher<'_> {
         // `_memory` is that of documents that were encoded again, which the budget does not know yet.
         let (documents, _memory, profile) = match (list, old, self.destination) {
             (Some(list), ..) => {
-                let (Encoded { documents, memory }, missing) = writer.with_list(list, documents).await?;
+                let (EncodedDocuments { documents, memory }, missing) = writer.with_list(list, documents).await?;
                 if !self.options.kinds.has_soci() {
                     // Otherwise they were already reported for the SOCI index's list.
                     missing
@@ -152,7 +152,7 @@ impl Publisher<'_> {
             None => (ManifestResult::DryRun { index: encoded.descriptor, replaces }, 0),
             Some(there) => self.attach_fine(there, subject, &documents, encoded, replaces).await?,
         };
-        Ok(Settled { result, documents: index.layers, profile, bytes_written })
+        Ok(FineResult { result, documents: index.layers, profile, bytes_written })
     }
 
     async fn attach_fine(
@@ -184,16 +184,16 @@ impl Publisher<'_> {
     }
 }
 
-impl Settled {
-    fn none(result: ManifestResult) -> Settled {
-        Settled { result, documents: Vec::new(), profile: None, bytes_written: 0 }
+impl FineResult {
+    fn none(result: ManifestResult) -> FineResult {
+        FineResult { result, documents: Vec::new(), profile: None, bytes_written: 0 }
     }
 }
 
 /// An existing index is kept, and nothing was written.
-fn stays(found: &FoundFine, result: impl FnOnce(&FoundFine) -> ManifestResult) -> Settled {
+fn stays(found: &FoundFine, result: impl FnOnce(&FoundFine) -> ManifestResult) -> FineResult {
     let index = found.content.as_ref().ok();
-    Settled {
+    FineResult {
         result: result(found),
         documents: index.map_or_else(Vec::new, |index| index.layers.clone()),
         profile: index.and_then(|index| index.profile),
@@ -238,11 +238,11 @@ impl Push<'_> {
 
 /// A document's bytes without copying.
 fn content(document: &Arc<EncodedFine>) -> Bytes {
-    struct Shared(Arc<EncodedFine>);
-    impl AsRef<[u8]> for Shared {
+    struct DocumentBytes(Arc<EncodedFine>);
+    impl AsRef<[u8]> for DocumentBytes {
         fn as_ref(&self) -> &[u8] {
             &self.0.bytes
         }
     }
-    Bytes::from_owner(Shared(Arc::clone(document)))
+    Bytes::from_owner(DocumentBytes(Arc::clone(document)))
 }

@@ -143,7 +143,7 @@ impl DocumentReuse<'_> {
         match probed.differences.first() {
             Some(difference) => return Err(NotReusable::Wrong(difference.text.clone())),
             // All of the chosen spans are too large to be read at once.
-            None if probed.proven.spans == 0 => return Err(NotReusable::Other),
+            None if probed.compared.spans == 0 => return Err(NotReusable::Other),
             None => {}
         }
         drop(spans);

@@ -18,7 +18,7 @@ use crate::ops::discover::causes;
 use crate::ops::index::error::IndexError;
 use crate::ops::index::options::IndexOptions;
 use crate::ops::open::charge_tree;
-use crate::ops::prefetch::{LayerReads, Missing, PrefetchList, reads};
+use crate::ops::prefetch::{LayerReads, MissingPath, PrefetchList, reads};
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::Source;
 
@@ -26,7 +26,7 @@ use crate::store::Source;
 pub(super) type LayerDocument = (Descriptor, Arc<EncodedFine>);
 
 /// Documents that were encoded again, with the charge for their memory.
-pub(super) struct Encoded {
+pub(super) struct EncodedDocuments {
     pub documents: Vec<LayerDocument>,
     pub memory: Charge,
 }
@@ -52,7 +52,7 @@ impl StartWriter<'_> {
         &self,
         list: &Arc<PrefetchList>,
         documents: Vec<LayerDocument>,
-    ) -> Result<(Encoded, Vec<Missing>), IndexError> {
+    ) -> Result<(EncodedDocuments, Vec<MissingPath>), IndexError> {
         let (list, budget) = (Arc::clone(list), self.source.budget().clone());
         let found = blocking(move || {
             let mut memory = budget.open();
@@ -75,7 +75,7 @@ impl StartWriter<'_> {
         old: &FoundFine,
         store: &Source,
         documents: Vec<LayerDocument>,
-    ) -> Result<Encoded, IndexError> {
+    ) -> Result<EncodedDocuments, IndexError> {
         let budget = store.budget().clone();
         let mut reads = LayerReads::new();
         for document in old.content.iter().flat_map(|old| &old.layers) {
@@ -101,9 +101,9 @@ impl StartWriter<'_> {
         reads: LayerReads,
         layers: Vec<(Descriptor, FineLayer)>,
         memory: Charge,
-    ) -> Result<Encoded, IndexError> {
+    ) -> Result<EncodedDocuments, IndexError> {
         let budget = self.source.budget();
-        let mut encoded = Encoded { documents: Vec::with_capacity(layers.len()), memory: budget.open() };
+        let mut encoded = EncodedDocuments { documents: Vec::with_capacity(layers.len()), memory: budget.open() };
         for (layer, fine) in layers {
             let reads = reads.get(&layer.digest).cloned().unwrap_or_default();
             let divisions = divide(self, &layer, &fine, &reads).await?;
@@ -120,7 +120,7 @@ impl StartWriter<'_> {
     }
 }
 
-impl Encoded {
+impl EncodedDocuments {
     /// Encodes a layer's document with this start.
     fn push(&mut self, layer: Descriptor, fine: &FineLayer, start: &[Range<SpanId>]) -> Result<(), IndexError> {
         let document = fine.encode(start).map_err(|source| unwritten(&layer, source))?;
@@ -195,7 +195,7 @@ mod tests {
         let fine = FineLayer::new(Vec::new(), FineSpans::new(parts).unwrap(), std::iter::empty()).unwrap();
         let size = fine.encode(&[]).unwrap().bytes.len() as u64;
         let budget = Budget::new(2 * size - 1);
-        let mut encoded = Encoded { documents: Vec::new(), memory: budget.open() };
+        let mut encoded = EncodedDocuments { documents: Vec::new(), memory: budget.open() };
         let layer = Descriptor::new("layer", digest, 1024);
         encoded.push(layer.clone(), &fine, &[]).unwrap();
         assert_eq!(budget.used(), size);

@@ -56,21 +56,21 @@ pub(super) async fn reuse(
     if !options.reuse.indexes {
         return unread;
     }
-    let work = Work { supply, options, progress, seed: RandomState::new().build_hasher().finish() };
+    let context = ReuseContext { supply, options, progress, seed: RandomState::new().build_hasher().finish() };
     let mut places = ReuseSearch::new(supply, options, progress);
     let mut missing = unread;
     // A user who replaces all indexes wants no ztocs from them, but may name other images.
     let anew = options.existing == Existing::Replace;
     if !anew {
-        missing = work.take(layers, missing, &supply.known).await;
+        missing = context.take(layers, missing, &supply.known).await;
         let Some(own) = options.before_deadline(places.own(&missing)).await else { return missing };
-        missing = work.take(layers, missing, &own).await;
+        missing = context.take(layers, missing, &own).await;
     }
     let Some(named) = options.before_deadline(places.named(&missing)).await else { return missing };
-    missing = work.take(layers, missing, &named).await;
+    missing = context.take(layers, missing, &named).await;
     if !anew {
         let Some(others) = options.before_deadline(places.tags(&missing)).await else { return missing };
-        missing = work.take(layers, missing, &others).await;
+        missing = context.take(layers, missing, &others).await;
     }
     missing
 }
@@ -81,7 +81,8 @@ fn may_fit(tool: Option<&str>, ztoc: &ZtocRef, options: &IndexOptions) -> bool {
         && ztoc.span_size == options.layer.span_size
 }
 
-struct Work<'a> {
+/// Takes ztocs from other indexes for the layers of an image.
+struct ReuseContext<'a> {
     supply: &'a Supply<'a>,
     options: &'a IndexOptions,
     progress: &'a Arc<dyn Progress>,
@@ -90,13 +91,13 @@ struct Work<'a> {
 }
 
 /// A ztoc for a layer, if one was found, and how many bytes of the layer were read for that.
-struct Tried {
+struct ReuseAttempt {
     layer: Descriptor,
     found: Option<(BuiltZtoc, Origin)>,
     read: u64,
 }
 
-impl Work<'_> {
+impl ReuseContext<'_> {
     /// Takes ztocs from `offers`, and returns the layers of `missing` without one, in the same
     /// order.
     async fn take(&self, layers: &mut Layers, missing: Vec<Descriptor>, offers: &[ZtocOffer]) -> Vec<Descriptor> {
@@ -111,7 +112,7 @@ impl Work<'_> {
         if by_layer.is_empty() {
             return missing;
         }
-        let mut trying = stream::iter(missing)
+        let mut attempts = stream::iter(missing)
             .map(|layer| {
                 let offered = by_layer.get(&layer.digest).map_or(&[][..], Vec::as_slice);
                 self.obtain(layer, offered)
@@ -119,7 +120,9 @@ impl Work<'_> {
             // In order, because the reading order is already decided.
             .buffered(self.options.jobs.max(1));
         let mut unread = Vec::new();
-        while let Some(Tried { layer, found, read }) = self.options.before_deadline(trying.next()).await.flatten() {
+        while let Some(ReuseAttempt { layer, found, read }) =
+            self.options.before_deadline(attempts.next()).await.flatten()
+        {
             layers.bytes_compared += read;
             match found {
                 Some((ztoc, origin)) => {
@@ -134,11 +137,11 @@ impl Work<'_> {
         unread
     }
 
-    async fn obtain(&self, layer: Descriptor, offered: &[(&ZtocRef, &ZtocOffer)]) -> Tried {
+    async fn obtain(&self, layer: Descriptor, offered: &[(&ZtocRef, &ZtocOffer)]) -> ReuseAttempt {
         let mut read = 0;
         for (ztoc, offer) in offered.iter().take(TRIES) {
             match self.fetch(ztoc, offer, &layer, &mut read).await {
-                Ok(built) => return Tried { layer, found: Some((built, offer.origin.clone())), read },
+                Ok(built) => return ReuseAttempt { layer, found: Some((built, offer.origin.clone())), read },
                 Err(NotReusable::Other) => {}
                 Err(NotReusable::Wrong(why)) => {
                     let text = format!("ztoc {} of layer {} is not reused: {why}", ztoc.ztoc, layer.digest);
@@ -146,7 +149,7 @@ impl Work<'_> {
                 }
             }
         }
-        Tried { layer, found: None, read }
+        ReuseAttempt { layer, found: None, read }
     }
 
     async fn fetch(
@@ -176,7 +179,7 @@ impl Work<'_> {
         match probed.differences.first() {
             Some(difference) => Err(NotReusable::Wrong(difference.text.clone())),
             // All of the chosen spans are too large to be read at once.
-            None if probed.proven.spans == 0 => Err(NotReusable::Other),
+            None if probed.compared.spans == 0 => Err(NotReusable::Other),
             None => spawn_blocking(move || check::encoded(&spans)).await.map_err(|_| NotReusable::Other),
         }
     }

@@ -10,7 +10,7 @@ use futures_util::{StreamExt, stream};
 
 use super::super::model::Origin;
 use super::super::options::{IndexOptions, ReuseSource};
-use super::super::supply::{Own, Supply, ZtocOffer};
+use super::super::supply::{OwnImage, Supply, ZtocOffer};
 use super::may_fit;
 use super::tags;
 use crate::budget::Budget;
@@ -73,7 +73,7 @@ impl<'a> ReuseSearch<'a> {
     /// those that its source lists if that is another store, and those of platforms that are not
     /// being indexed.
     pub(super) async fn own(&mut self, missing: &[Descriptor]) -> Vec<ZtocOffer> {
-        let Own { digest, manifests, artifacts, is_listed } = &self.supply.own;
+        let OwnImage { digest, manifests, artifacts, is_listed } = &self.supply.own;
         let mut offers = Vec::new();
         for manifest in manifests.iter().filter(|manifest| in_common(manifest, missing) > 0) {
             let source = self.supply.source;

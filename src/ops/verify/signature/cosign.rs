@@ -112,7 +112,7 @@ impl Envelope {
             return Err(Rejection::Purpose(cut(&said.predicate_type)));
         }
         let (algorithm, hex) = (subject.algorithm().name(), subject.hex());
-        let names = |of: &Of| of.digest.get(algorithm).is_some_and(|digest| *digest == hex);
+        let names = |of: &SubjectDigests| of.digest.get(algorithm).is_some_and(|digest| *digest == hex);
         match said.subject.iter().any(names) {
             true => Ok(key),
             false => {
@@ -182,11 +182,11 @@ struct Image {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Statement {
-    subject: Vec<Of>,
+    subject: Vec<SubjectDigests>,
     predicate_type: String,
 }
 
 #[derive(Deserialize)]
-struct Of {
+struct SubjectDigests {
     digest: std::collections::BTreeMap<String, String>,
 }

@@ -52,7 +52,7 @@ struct Header {
 }
 
 #[derive(Deserialize)]
-struct Protected {
+struct ProtectedHeader {
     alg: String,
     cty: String,
     crit: Vec<String>,
@@ -96,7 +96,8 @@ pub(super) fn verify<'a>(
     };
     let end = EndEntityCert::try_from(leaf).map_err(Rejection::Certificate)?;
 
-    let protected: Protected = json::parse(&decoded(&envelope.protected)?, MAX_ENVELOPE, &["alg", "cty", "crit"])?;
+    let protected: ProtectedHeader =
+        json::parse(&decoded(&envelope.protected)?, MAX_ENVELOPE, &["alg", "cty", "crit"])?;
     let signed = format!("{}.{}", envelope.protected, envelope.payload);
     let signature = decoded(&envelope.signature)?;
     let (algorithm, signature) = algorithm(&protected.alg, signature)?;
@@ -137,7 +138,7 @@ fn trusted_by<'a>(
     Err(reason.map_or(Rejection::Key, Rejection::Certificate))
 }
 
-fn attributes(protected: &Protected, now: UnixTime) -> Result<(), Rejection> {
+fn attributes(protected: &ProtectedHeader, now: UnixTime) -> Result<(), Rejection> {
     if protected.cty != PAYLOAD {
         return Err(Rejection::Purpose(protected.cty.chars().take(150).collect()));
     }

@@ -16,7 +16,7 @@
 //! other and with zlib-rs.
 
 use super::tables::{END_OF_BLOCK, EXCEPTIONAL, LITERAL, SUBTABLE, low_bits, value};
-use super::track::{Track, Untracked};
+use super::track::{NoTracker, Track};
 use super::{Inflate, InflateError, Input, MARGIN};
 
 /// Input that one iteration may read: two fills of 8 bytes, the second at most 7 bytes further on.
@@ -43,7 +43,7 @@ impl Inflate {
             }
             tracker => {
                 self.tracker = tracker;
-                self.fast_any(input, &mut Untracked)
+                self.fast_any(input, &mut NoTracker)
             }
         }
     }

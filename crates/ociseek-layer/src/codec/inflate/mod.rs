@@ -120,14 +120,14 @@ struct Input<'a> {
 }
 
 /// The input ended before enough bits were available.
-struct Starved;
+struct EndOfInput;
 
 /// The meaning of a literal/length code.
 enum Symbol {
     /// A literal, or a length whose distance is read next.
     Data,
     EndOfBlock,
-    Starved,
+    EndOfInput,
 }
 
 impl Default for Inflate {
@@ -227,7 +227,7 @@ impl Inflate {
             ($reading:expr) => {
                 match $reading {
                     Ok(value) => value,
-                    Err(Starved) => return Ok(Stop::Input),
+                    Err(EndOfInput) => return Ok(Stop::Input),
                 }
             };
         }
@@ -327,7 +327,7 @@ impl Inflate {
                         ended = match self.symbol(input)? {
                             Symbol::Data => false,
                             Symbol::EndOfBlock => true,
-                            Symbol::Starved => return Ok(Stop::Input),
+                            Symbol::EndOfInput => return Ok(Stop::Input),
                         };
                     }
                     if ended && let Some(stop) = self.end_block() {
@@ -361,7 +361,7 @@ impl Inflate {
     /// Decodes one literal or length, or the end of the block.
     fn symbol(&mut self, input: &mut Input<'_>) -> Result<Symbol, InflateError> {
         let Ok((entry, taken)) = self.entry(input, |this| this.codes.litlen.resolve(this.bits)) else {
-            return Ok(Symbol::Starved);
+            return Ok(Symbol::EndOfInput);
         };
         if entry & LITERAL != 0 {
             self.buffer[self.end] = (entry >> 16) as u8;
@@ -398,7 +398,7 @@ impl Inflate {
         &mut self,
         input: &mut Input<'_>,
         resolve: impl Fn(&Inflate) -> (u32, u32),
-    ) -> Result<(u32, u64), Starved> {
+    ) -> Result<(u32, u64), EndOfInput> {
         loop {
             // With too few bits, the lookup sees zeros after them and finds an entry that needs
             // more bits than are available.
@@ -414,7 +414,7 @@ impl Inflate {
     }
 
     /// Consumes `count` (at most 32) bits.
-    fn take(&mut self, input: &mut Input<'_>, count: u32) -> Result<u32, Starved> {
+    fn take(&mut self, input: &mut Input<'_>, count: u32) -> Result<u32, EndOfInput> {
         while self.count < count {
             self.pull(input)?;
         }
@@ -424,8 +424,8 @@ impl Inflate {
     }
 
     /// Reads one more byte of input.
-    fn pull(&mut self, input: &mut Input<'_>) -> Result<(), Starved> {
-        let &byte = input.bytes.get(input.at).ok_or(Starved)?;
+    fn pull(&mut self, input: &mut Input<'_>) -> Result<(), EndOfInput> {
+        let &byte = input.bytes.get(input.at).ok_or(EndOfInput)?;
         input.at += 1;
         self.bits |= u64::from(byte) << self.count;
         self.count += 8;

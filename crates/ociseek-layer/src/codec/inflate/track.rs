@@ -27,9 +27,9 @@ pub(super) trait Track {
 }
 
 /// Records nothing.
-pub(super) struct Untracked;
+pub(super) struct NoTracker;
 
-impl Track for Untracked {
+impl Track for NoTracker {
     #[inline(always)]
     fn end(&self) -> usize {
         usize::MAX

@@ -54,12 +54,12 @@ fn convert(original: Original, requested: &[&str]) -> EnabledDocuments {
     let requested: Vec<Platform> = requested.iter().map(|name| platform(name)).collect();
     let targets = original.targets(&requested);
     assert_eq!(targets.missing, []);
-    let indexed: Vec<Indexed> = targets
+    let indexed: Vec<SociIndexParts> = targets
         .targets
         .into_iter()
         .map(|target| {
             let ztocs = original.contents[target.entry].image().unwrap().layers().iter().map(ztoc).collect();
-            Indexed { target, ztocs, prefetch: Vec::new() }
+            SociIndexParts { target, ztocs, prefetch: Vec::new() }
         })
         .collect();
     original.enable(&indexed, "tool")
@@ -173,7 +173,7 @@ fn one_platform_is_converted_beside_the_index_of_another() {
     let image = read(&both, &before);
     let target = image.targets(&[platform("linux/amd64")]).targets.remove(0);
     let ztocs = image.contents[target.entry].image().unwrap().layers().iter().map(ztoc).collect();
-    let other = image.enable(&[Indexed { target, ztocs, prefetch: Vec::new() }], "other");
+    let other = image.enable(&[SociIndexParts { target, ztocs, prefetch: Vec::new() }], "other");
     assert_eq!(platforms(&other), ["linux/amd64", "linux/arm64"]);
     let entries = (&other.index.manifests, &both.index.manifests);
     assert_eq!((&entries.0[1], &entries.0[3]), (&entries.1[1], &entries.1[3]));

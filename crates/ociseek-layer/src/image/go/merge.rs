@@ -20,9 +20,9 @@ pub(super) trait Merge {
 }
 
 /// Passes a value to serde.
-struct Onto<'a, T>(&'a mut T);
+struct MergeInto<'a, T>(&'a mut T);
 
-impl<'de, T: Merge> DeserializeSeed<'de> for Onto<'_, T> {
+impl<'de, T: Merge> DeserializeSeed<'de> for MergeInto<'_, T> {
     type Value = ();
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
         self.0.merge(json)
@@ -66,7 +66,7 @@ pub(super) use fields;
 
 /// Decodes the value of a key.
 pub(super) fn value<'de, A: MapAccess<'de>, T: Merge>(map: &mut A, onto: &mut T) -> Result<(), A::Error> {
-    map.next_value_seed(Onto(onto))
+    map.next_value_seed(MergeInto(onto))
 }
 
 /// Decodes an object; null changes nothing.
@@ -228,7 +228,7 @@ impl<T: Merge + Default> Merge for Option<Vec<T>> {
                         Some(there) => there,
                         None => new.insert(T::default()),
                     };
-                    if elements.next_element_seed(Onto(onto))?.is_none() {
+                    if elements.next_element_seed(MergeInto(onto))?.is_none() {
                         break;
                     }
                     list.extend(new);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::codec::WINDOW;
-use crate::codec::stretch::{Begin, MemberFinder};
+use crate::codec::stretch::{MemberFinder, StretchStart};
 use crate::offset::Compressed;
 use crate::ztoc::{Checkpoint, Checkpoints, Ztoc};
 
@@ -24,7 +24,7 @@ pub(super) struct BlobCutter {
     search: Search,
     position: Compressed,
     last_byte: u8,
-    open: Option<Open>,
+    open: Option<OpenStretch>,
 }
 
 enum Search {
@@ -36,9 +36,9 @@ enum Search {
 }
 
 /// A stretch that is being collected.
-struct Open {
+struct OpenStretch {
     at: Compressed,
-    begin: Begin,
+    begin: StretchStart,
     chunks: Vec<Bytes>,
     size: usize,
 }
@@ -46,7 +46,7 @@ struct Open {
 /// The next part of a blob.
 pub(super) enum Piece {
     Chunk(Bytes),
-    Stretch { at: Compressed, begin: Begin, chunks: Vec<Bytes> },
+    Stretch { at: Compressed, begin: StretchStart, chunks: Vec<Bytes> },
 }
 
 impl BlobCutter {
@@ -71,7 +71,7 @@ impl BlobCutter {
             if let Some(whole) = self.add(before).or_else(|| self.close()) {
                 out(whole);
             }
-            self.open = Some(Open { at: self.position, begin, chunks: Vec::new(), size: 0 });
+            self.open = Some(OpenStretch { at: self.position, begin, chunks: Vec::new(), size: 0 });
         }
         let ended = self.add(chunk);
         if matches!(self.search, Search::Members(_)) && self.position.0 > SEARCHED && ended.is_some() {
@@ -111,13 +111,13 @@ impl BlobCutter {
     }
 
     /// Where in `chunk` a stretch should begin, and how.
-    fn border(&mut self, chunk: &Bytes) -> Option<(usize, Begin)> {
+    fn border(&mut self, chunk: &Bytes) -> Option<(usize, StretchStart)> {
         // The start of the blob needs no search.
-        let least = |open: &Option<Open>| open.as_ref().map_or(1, |open| open.at.0 + LEAST as u64);
+        let least = |open: &Option<OpenStretch>| open.as_ref().map_or(1, |open| open.at.0 + LEAST as u64);
         match &mut self.search {
             Search::Members(finder) => {
                 let from = least(&self.open).saturating_sub(self.position.0) as usize;
-                Some((finder.find(chunk, from)?, Begin::Member))
+                Some((finder.find(chunk, from)?, StretchStart::Member))
             }
             Search::Checkpoints(ztoc, next) => {
                 let Checkpoints::Gzip { list, .. } = &ztoc.checkpoints else { return None };
@@ -136,7 +136,7 @@ impl BlobCutter {
                 let at = usize::try_from(*input - self.position).ok().filter(|at| *at < chunk.len())?;
                 let before = at.checked_sub(1).map_or(self.last_byte, |before| chunk[before]);
                 *next = number + 1;
-                Some((at, Begin::Block { bits: *bits, before, window: window.clone() }))
+                Some((at, StretchStart::Block { bits: *bits, before, window: window.clone() }))
             }
             Search::NotBegun | Search::Over => None,
         }
@@ -157,7 +157,7 @@ impl BlobCutter {
     }
 
     fn close(&mut self) -> Option<Piece> {
-        self.open.take().map(|Open { at, begin, chunks, .. }| Piece::Stretch { at, begin, chunks })
+        self.open.take().map(|OpenStretch { at, begin, chunks, .. }| Piece::Stretch { at, begin, chunks })
     }
 }
 

@@ -7,18 +7,18 @@ use std::thread;
 
 use bytes::Bytes;
 
-mod ahead;
 mod cut;
+mod pool;
 
 use super::hashes::{LayerHashes, ScannedSpans};
 use super::scan::LayerScan;
-use super::scanned::Scanned;
+use super::scan_result::ScanResult;
 use super::{IndexedLayer, LayerError, LayerOptions, MappedLayer, ReadOptions};
 use crate::budget::{Budget, Charge};
 use crate::digest::Digest;
 use crate::ztoc::Ztoc;
-use ahead::{Ahead, Team};
 use cut::{BlobCutter, Piece};
+use pool::{DecoderPool, QueuedStretch};
 
 /// How many batches or stretches may be in progress unless more decoders need more: enough to even
 /// out those that decode to much and those that decode to little.
@@ -109,20 +109,20 @@ fn scan_chunks<E>(
     hashes: LayerHashes,
     threads: Threads,
     mut next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
-) -> Result<Scanned, ChunksError<E>> {
+) -> Result<ScanResult, ChunksError<E>> {
     let decoders = threads.cores.min(MOST_DECODERS);
     let most = UNDER_WAY.max(decoders + 2);
     let is_fine = scan.is_fine();
     thread::scope(|scope| {
-        let mut team = Team::new(scope, decoders, is_fine);
-        let shared = team.shared();
-        let (read, to_scan) = sync_channel::<Work>(most);
-        let (scanned, to_hash) = sync_channel::<(Work, ScannedSpans)>(most);
+        let mut pool = DecoderPool::new(scope, decoders, is_fine);
+        let shared = pool.shared();
+        let (read, to_scan) = sync_channel::<WorkItem>(most);
+        let (scanned, to_hash) = sync_channel::<(WorkItem, ScannedSpans)>(most);
         let scanning = scope.spawn(move || {
             for work in to_scan {
                 let spans = match &work {
-                    Work::Batch(chunks) => scan.push_all(chunks)?,
-                    Work::Ahead(ahead) => shared.scan(ahead, &mut scan)?,
+                    WorkItem::Batch(chunks) => scan.push_all(chunks)?,
+                    WorkItem::Stretch(stretch) => shared.scan(stretch, &mut scan)?,
                 };
                 // The receiver is gone if `next` failed.
                 if scanned.send((work, spans)).is_err() {
@@ -131,27 +131,27 @@ fn scan_chunks<E>(
             }
             Ok((scan.end()?, scan))
         });
-        let mut hashing = Hashing { hashes, scanned: to_hash, under_way: 0, most };
+        let mut hashing = HashWorker { hashes, scanned: to_hash, under_way: 0, most };
         let mut cutter = if decoders > 1 { BlobCutter::new(threads.guide) } else { BlobCutter::idle() };
-        let mut pass_on = |work: Work| {
+        let mut pass_on = |work: WorkItem| {
             hashing.under_way += 1;
             read.send(work).map_err(|_| Broken)?;
             hashing.catch_up()
         };
-        let mut pass_on_all = |pieces: Vec<Piece>, team: &mut Team| {
+        let mut pass_on_all = |pieces: Vec<Piece>, pool: &mut DecoderPool| {
             let mut batch = Vec::new();
             for piece in pieces {
                 match piece {
                     Piece::Chunk(chunk) => batch.push(chunk),
                     Piece::Stretch { at, begin, chunks } => {
                         if !batch.is_empty() {
-                            pass_on(Work::Batch(std::mem::take(&mut batch)))?;
+                            pass_on(WorkItem::Batch(std::mem::take(&mut batch)))?;
                         }
-                        pass_on(Work::Ahead(team.decode(at, begin, chunks)))?;
+                        pass_on(WorkItem::Stretch(pool.decode(at, begin, chunks)))?;
                     }
                 }
             }
-            if batch.is_empty() { Ok(()) } else { pass_on(Work::Batch(batch)) }
+            if batch.is_empty() { Ok(()) } else { pass_on(WorkItem::Batch(batch)) }
         };
         let mut passed_on = Ok(());
         while passed_on.is_ok()
@@ -159,14 +159,14 @@ fn scan_chunks<E>(
         {
             let mut pieces = Vec::with_capacity(chunks.len());
             chunks.into_iter().for_each(|chunk| cutter.push(chunk, |piece| pieces.push(piece)));
-            passed_on = pass_on_all(pieces, &mut team);
-            if team.is_misled() {
+            passed_on = pass_on_all(pieces, &mut pool);
+            if pool.is_misled() {
                 cutter.give_up();
             }
         }
         // The scan reports that the layer is broken.
-        let _ = passed_on.and_then(|()| pass_on_all(cutter.end().into_iter().collect(), &mut team));
-        drop((read, team));
+        let _ = passed_on.and_then(|()| pass_on_all(cutter.end().into_iter().collect(), &mut pool));
+        drop((read, pool));
         hashing.finish();
         match scanning.join() {
             Ok(Ok((spans, scan))) => {
@@ -180,24 +180,24 @@ fn scan_chunks<E>(
 }
 
 /// Work items: scanned first, then hashed.
-enum Work {
+enum WorkItem {
     Batch(Vec<Bytes>),
-    Ahead(Ahead),
+    Stretch(QueuedStretch),
 }
 
 /// The scan ended early.
 struct Broken;
 
 /// Hashes what was scanned.
-struct Hashing {
+struct HashWorker {
     hashes: LayerHashes,
-    scanned: Receiver<(Work, ScannedSpans)>,
+    scanned: Receiver<(WorkItem, ScannedSpans)>,
     /// The number of work items that the scan has not returned yet.
     under_way: usize,
     most: usize,
 }
 
-impl Hashing {
+impl HashWorker {
     /// Hashes until fewer than `most` items are in progress.
     fn catch_up(&mut self) -> Result<(), Broken> {
         while self.under_way >= self.most {
@@ -213,11 +213,11 @@ impl Hashing {
         }
     }
 
-    fn hash(&mut self, work: &Work, spans: &ScannedSpans) {
+    fn hash(&mut self, work: &WorkItem, spans: &ScannedSpans) {
         self.under_way -= 1;
         match work {
-            Work::Batch(chunks) => self.hashes.push_all(chunks, spans),
-            Work::Ahead(ahead) => self.hashes.push_all(&ahead.chunks, spans),
+            WorkItem::Batch(chunks) => self.hashes.push_all(chunks, spans),
+            WorkItem::Stretch(stretch) => self.hashes.push_all(&stretch.chunks, spans),
         }
     }
 }

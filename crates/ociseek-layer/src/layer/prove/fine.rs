@@ -18,7 +18,7 @@ pub(super) struct FineBlob {
     /// The number and windows of the group that holds the current span.
     group: Option<(usize, Windows)>,
     current: SpanId,
-    open: Option<Open>,
+    open: Option<OpenSpan>,
     /// The number of bytes of the blob so far.
     position: u64,
     /// The digest of each decoded span.
@@ -26,16 +26,17 @@ pub(super) struct FineBlob {
 }
 
 /// A span that is being read.
-struct Open {
+struct OpenSpan {
     proof: Hasher,
     /// The number of bytes of the blob before the span's first block.
     skip: usize,
     /// None for a plain tar.
-    readings: Option<[Reading; 2]>,
+    decoders: Option<[SpanDecoder; 2]>,
     plain: Hasher,
 }
 
-struct Reading {
+/// Decodes a span with one of the two values for the bytes that are left out of its window.
+struct SpanDecoder {
     reader: GzipReader,
     error: Option<String>,
     output: OutputHasher,
@@ -63,13 +64,13 @@ impl Sink for OutputHasher {
     fn block_start(&mut self, _at: BlockStart<'_>) {}
 }
 
-impl Reading {
-    fn new(at: BlockStart<'_>, before: u8, lead: &[u8], size: u64) -> Reading {
+impl SpanDecoder {
+    fn new(at: BlockStart<'_>, before: u8, lead: &[u8], size: u64) -> SpanDecoder {
         let hasher = || Hasher::new(Algorithm::Sha256);
         let output = OutputHasher { all: hasher(), left: size, first: hasher(), first_left: size.min(WINDOW as u64) };
-        let mut reading = Reading { reader: GzipReader::resume(at, before), error: None, output };
-        reading.push(lead);
-        reading
+        let mut decoder = SpanDecoder { reader: GzipReader::resume(at, before), error: None, output };
+        decoder.push(lead);
+        decoder
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -107,7 +108,7 @@ impl FineBlob {
         }
     }
 
-    fn open(&mut self) -> Open {
+    fn open(&mut self) -> OpenSpan {
         let layer = Arc::clone(&self.layer);
         let (spans, span) = (layer.spans(), self.current);
         let (start, plain) = (spans.starts()[span.0 as usize], spans.plain_range(span));
@@ -115,10 +116,10 @@ impl FineBlob {
         let proof = Hasher::resume(start.state, spans.fetch_range(span).start.0);
         let read = |window: &[u8; WINDOW], before: u8, lead: &[u8]| {
             let at = BlockStart { input: start.input, output: start.output, bits: start.bits, window };
-            Reading::new(at, before, lead, size)
+            SpanDecoder::new(at, before, lead, size)
         };
         let mut skip = 0;
-        let readings = match self.window() {
+        let decoders = match self.window() {
             _ if spans.codec() == Codec::Plain => None,
             Some(window) => {
                 let (before, lead) = match window.lead().split_first() {
@@ -132,7 +133,7 @@ impl FineBlob {
                 Some([(); 2].map(|()| read(&[0; WINDOW], 0, &[])))
             }
         };
-        Open { proof, skip, readings, plain: Hasher::new(Algorithm::Sha256) }
+        OpenSpan { proof, skip, decoders, plain: Hasher::new(Algorithm::Sha256) }
     }
 
     /// The window of the current span, if it has one.
@@ -147,7 +148,7 @@ impl FineBlob {
     }
 
     /// Ends the current span.
-    fn close(&mut self, open: Open, differences: &mut Differences) {
+    fn close(&mut self, open: OpenSpan, differences: &mut Differences) {
         let span = self.current;
         self.current = SpanId(span.0 + 1);
         let is_proven = match self.layer.spans().starts().get(self.current.0 as usize) {
@@ -157,7 +158,7 @@ impl FineBlob {
         if !is_proven {
             differences.add(Difference::FineProof { span });
         }
-        let Some([zeros, ones]) = open.readings else {
+        let Some([zeros, ones]) = open.decoders else {
             self.decoded.push(Ok(open.plain.finish()));
             return;
         };
@@ -188,13 +189,13 @@ impl FineBlob {
     }
 }
 
-impl Open {
+impl OpenSpan {
     fn take(&mut self, bytes: &[u8]) {
         self.proof.update(bytes);
         let (skipped, bytes) = bytes.split_at(self.skip.min(bytes.len()));
         self.skip -= skipped.len();
-        match &mut self.readings {
-            Some(readings) => readings.iter_mut().for_each(|reading| reading.push(bytes)),
+        match &mut self.decoders {
+            Some(decoders) => decoders.iter_mut().for_each(|decoder| decoder.push(bytes)),
             None => self.plain.update(bytes),
         }
     }

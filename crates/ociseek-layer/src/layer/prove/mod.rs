@@ -16,11 +16,11 @@ use std::thread;
 
 use bytes::Bytes;
 
+use self::decoder::LayerDecoder;
 use self::entries::EntryCheck;
 use self::fine::{FineBlob, FinePlainCheck};
 use self::plain::PlainCheck;
 use self::spans::{BlobSpans, PlainSpanCheck};
-use self::straight::Straight;
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::fine::FineLayer;
 use crate::layer::servable;
@@ -28,13 +28,13 @@ use crate::layer::span::SpanTable;
 use crate::offset::Compressed;
 use crate::ztoc::{Checkpoints, VERSION, Ztoc};
 
+mod decoder;
 mod difference;
 mod entries;
 mod fine;
 mod headers;
 mod plain;
 mod spans;
-mod straight;
 
 pub use difference::{Difference, Differences};
 pub use entries::differing;
@@ -48,7 +48,7 @@ const BATCHES: usize = 4;
 ///
 /// Memory does not grow with the layer, except for a few bytes for each span and entry of the documents.
 pub struct LayerProof {
-    straight: Straight,
+    decoder: LayerDecoder,
     blob: Blob,
     ztoc: Option<Arc<Ztoc>>,
 }
@@ -140,7 +140,7 @@ impl LayerProof {
             differences,
             fine_differences: Differences::default(),
         };
-        LayerProof { straight: Straight::new(plain), blob, ztoc }
+        LayerProof { decoder: LayerDecoder::new(plain), blob, ztoc }
     }
 
     /// Reads the whole blob from `next`, which returns its chunks, a batch at a time, and None at
@@ -150,12 +150,12 @@ impl LayerProof {
     /// # Errors
     /// Those of `next`.
     pub fn read<E>(self, mut next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>) -> Result<Proof, E> {
-        let LayerProof { mut straight, mut blob, ztoc } = self;
+        let LayerProof { mut decoder, mut blob, ztoc } = self;
         thread::scope(|scope| {
             let (read, chunks) = sync_channel::<Vec<Bytes>>(BATCHES);
             let decoding = scope.spawn(move || {
-                chunks.iter().flatten().for_each(|chunk| straight.push(&chunk));
-                straight
+                chunks.iter().flatten().for_each(|chunk| decoder.push(&chunk));
+                decoder
             });
             while let Some(batch) = next()? {
                 // The receiver is gone only if that thread panicked, which joining it passes on.
@@ -163,37 +163,37 @@ impl LayerProof {
                 batch.iter().for_each(|chunk| blob.push(chunk));
             }
             drop(read);
-            let straight = decoding.join().unwrap_or_else(|panic| resume_unwind(panic));
-            Ok(LayerProof { straight, blob, ztoc }.finish())
+            let decoder = decoding.join().unwrap_or_else(|panic| resume_unwind(panic));
+            Ok(LayerProof { decoder, blob, ztoc }.finish())
         })
     }
 
     /// Takes the next bytes of the blob.
     pub fn push(&mut self, chunk: &[u8]) {
-        self.straight.push(chunk);
+        self.decoder.push(chunk);
         self.blob.push(chunk);
     }
 
     /// Ends the blob.
     pub fn finish(self) -> Proof {
-        let LayerProof { straight, blob, ztoc } = self;
+        let LayerProof { decoder, blob, ztoc } = self;
         let Blob { digest, size, spans, fine, mut differences, fine_differences: mut of_document } = blob;
-        let straight = straight.finish();
-        let mut plain = straight.plain;
+        let decoder = decoder.finish();
+        let mut plain = decoder.plain;
         if let Some(ztoc) = &ztoc {
             let stated = match &ztoc.checkpoints {
                 Checkpoints::Gzip { .. } => "gzip",
                 Checkpoints::Uncompressed { .. } => "not compressed",
             };
-            if stated != straight.compression {
-                differences.add(Difference::Compression { stated, actual: straight.compression });
+            if stated != decoder.compression {
+                differences.add(Difference::Compression { stated, actual: decoder.compression });
             }
             if ztoc.compressed_size.0 != size {
                 let stated = ztoc.compressed_size.0;
                 differences.add(Difference::Size { what: "the size of the blob", stated, actual: size });
             }
         }
-        if let Some(reason) = &straight.broken {
+        if let Some(reason) = &decoder.broken {
             differences.add(Difference::Broken(reason.clone()));
             if fine.is_some() {
                 of_document.add(Difference::Broken(reason.clone()));
@@ -209,7 +209,7 @@ impl LayerProof {
             is_fine = true;
         }
         differences.add_all(plain.differences);
-        let finished = |entries: EntryCheck| entries.finish(straight.broken.is_some());
+        let finished = |entries: EntryCheck| entries.finish(decoder.broken.is_some());
         let (entries, fine_entries) = (plain.entries.map(finished), plain.fine_entries.map(finished));
         if is_fine {
             of_document.add_all(fine_entries.or_else(|| entries.clone()).unwrap_or_default());
@@ -218,7 +218,7 @@ impl LayerProof {
         Proof {
             digest: digest.finish(),
             size,
-            diff_id: straight.broken.is_none().then(|| plain.diff_id.finish()),
+            diff_id: decoder.broken.is_none().then(|| plain.diff_id.finish()),
             plain_size: plain.size,
             compared,
             matching,

@@ -16,7 +16,7 @@ pub(super) struct BlobSpans {
     table: SpanTable,
     /// The span that is being read, or the next one.
     current: u32,
-    open: Option<Open>,
+    open: Option<OpenSpan>,
     /// The number of bytes of the blob so far, and the last of them.
     position: u64,
     last_byte: u8,
@@ -29,14 +29,15 @@ pub(super) struct BlobSpans {
 }
 
 /// A span that is being read.
-struct Open {
+struct OpenSpan {
     digest: Hasher,
     hashed_to: u64,
-    /// The state of its decoder. None for a plain tar.
-    reading: Option<Reading>,
+    /// None for a plain tar.
+    decoder: Option<SpanDecoder>,
 }
 
-struct Reading {
+/// Decodes a span from its checkpoint.
+struct SpanDecoder {
     reader: GzipReader,
     read_to: u64,
     error: Option<String>,
@@ -101,7 +102,7 @@ impl BlobSpans {
                 None => self.last_byte,
             };
             let table = &self.table;
-            let open = self.open.get_or_insert_with(|| Open::new(table, span, byte_at(from)));
+            let open = self.open.get_or_insert_with(|| OpenSpan::new(table, span, byte_at(from)));
             open.take(chunk, start, to.min(end), self.last_byte);
             if to > end {
                 break;
@@ -116,7 +117,7 @@ impl BlobSpans {
     }
 
     /// Ends the current span.
-    fn close(&mut self, open: Open, differences: &mut Differences) {
+    fn close(&mut self, open: OpenSpan, differences: &mut Differences) {
         let span = SpanId(self.current);
         let stated = self.table.digest(span);
         let (actual, decoded) = open.close(&self.table, span);
@@ -210,22 +211,22 @@ impl<'a> Files<'a> {
     }
 }
 
-impl Open {
+impl OpenSpan {
     /// `before` is the byte before the checkpoint, which the span shares.
-    fn new(table: &SpanTable, span: SpanId, before: u8) -> Open {
+    fn new(table: &SpanTable, span: SpanId, before: u8) -> OpenSpan {
         let plain = table.plain_range(span);
-        let reading = match &table.ztoc().checkpoints {
+        let decoder = match &table.ztoc().checkpoints {
             Checkpoints::Gzip { list, .. } => list.get(span.0 as usize).map(|checkpoint| {
                 let Checkpoint { input, output, bits, window } = checkpoint;
                 let at = BlockStart { input: *input, output: *output, bits: *bits, window };
                 let output =
                     OutputHasher { hasher: Hasher::new(Algorithm::Sha256), left: plain.end - plain.start, excess: 0 };
-                Reading { reader: GzipReader::resume(at, before), read_to: input.0, error: None, output }
+                SpanDecoder { reader: GzipReader::resume(at, before), read_to: input.0, error: None, output }
             }),
             Checkpoints::Uncompressed { .. } => None,
         };
         let digest = Hasher::new(table.digest(span).algorithm());
-        Open { digest, hashed_to: table.blob_range(span).start.0, reading }
+        OpenSpan { digest, hashed_to: table.blob_range(span).start.0, decoder }
     }
 
     /// Takes the part of `chunk` before `to`. The chunk begins at `start` in the blob.
@@ -240,27 +241,27 @@ impl Open {
             self.digest.update(piece(self.hashed_to));
             self.hashed_to = to;
         }
-        if let Some(reading) = &mut self.reading
-            && reading.read_to < to
+        if let Some(decoder) = &mut self.decoder
+            && decoder.read_to < to
         {
-            if reading.error.is_none() {
-                let pushed = reading.reader.push(piece(reading.read_to), &mut reading.output);
-                reading.error = pushed.err().map(|error| error.to_string());
+            if decoder.error.is_none() {
+                let pushed = decoder.reader.push(piece(decoder.read_to), &mut decoder.output);
+                decoder.error = pushed.err().map(|error| error.to_string());
             }
-            reading.read_to = to;
+            decoder.read_to = to;
         }
     }
 
     /// Ends the span. Returns the digest of its compressed bytes, and that of its decoded bytes.
     fn close(self, table: &SpanTable, span: SpanId) -> (Digest, Result<Digest, String>) {
         let digest = self.digest.finish();
-        (digest, self.reading.map_or(Ok(digest), |reading| reading.close(table, span)))
+        (digest, self.decoder.map_or(Ok(digest), |decoder| decoder.close(table, span)))
     }
 }
 
-impl Reading {
+impl SpanDecoder {
     fn close(self, table: &SpanTable, span: SpanId) -> Result<Digest, String> {
-        let Reading { error, output, .. } = self;
+        let SpanDecoder { error, output, .. } = self;
         if output.left == 0 && output.excess > 0 && span.0 + 1 < table.count() {
             return Err(format!("it decodes to {} bytes more than the ztoc says", output.excess));
         }

@@ -11,7 +11,7 @@ use crate::layer::format;
 use crate::tar;
 
 /// Decodes the pushed bytes and passes them to a [`PlainCheck`].
-pub(super) struct Straight {
+pub(super) struct LayerDecoder {
     state: State,
 }
 
@@ -24,11 +24,11 @@ enum State {
     Gzip(Box<MultiGzDecoder<CheckWriter>>),
     Zstd(Box<ZstdDecoder<'static, CheckWriter>>),
     Plain(PlainCheck),
-    Ended(Ended),
+    Ended(DecodedLayer),
 }
 
-/// The final state.
-pub(super) struct Ended {
+/// The result of decoding a layer.
+pub(super) struct DecodedLayer {
     pub plain: PlainCheck,
     /// `gzip`, `zstd`, `not compressed`, or another compression's name.
     pub compression: &'static str,
@@ -58,9 +58,9 @@ impl CheckWriter {
     }
 }
 
-impl Straight {
-    pub(super) fn new(plain: PlainCheck) -> Straight {
-        Straight { state: State::Unknown { head: Vec::new(), plain } }
+impl LayerDecoder {
+    pub(super) fn new(plain: PlainCheck) -> LayerDecoder {
+        LayerDecoder { state: State::Unknown { head: Vec::new(), plain } }
     }
 
     pub(super) fn push(&mut self, chunk: &[u8]) {
@@ -90,11 +90,13 @@ impl Straight {
                     decoder.get_mut().0 = Some(plain);
                     State::Zstd(Box::new(decoder))
                 }
-                Err(error) => State::Ended(Ended { plain, compression: "zstd", broken: Some(error.to_string()) }),
+                Err(error) => {
+                    State::Ended(DecodedLayer { plain, compression: "zstd", broken: Some(error.to_string()) })
+                }
             },
             Format::Foreign(compression) => {
                 let reason = format!("{compression} is not supported");
-                State::Ended(Ended { plain, compression, broken: Some(reason) })
+                State::Ended(DecodedLayer { plain, compression, broken: Some(reason) })
             }
             Format::Plain => State::Plain(plain),
         };
@@ -117,7 +119,7 @@ impl Straight {
     }
 
     /// Ends the blob.
-    pub(super) fn finish(mut self) -> Ended {
+    pub(super) fn finish(mut self) -> DecodedLayer {
         if matches!(self.state, State::Unknown { .. }) {
             self.decide();
         }
@@ -130,7 +132,11 @@ impl Straight {
         match self.state {
             State::Ended(ended) => ended,
             // `end` sets one of the states above.
-            _ => Ended { plain: PlainCheck::nothing(), compression: "unknown", broken: Some("it was not read".into()) },
+            _ => DecodedLayer {
+                plain: PlainCheck::nothing(),
+                compression: "unknown",
+                broken: Some("it was not read".into()),
+            },
         }
     }
 
@@ -144,6 +150,6 @@ impl Straight {
             State::Ended(_) => return,
         };
         let plain = plain.unwrap_or_else(PlainCheck::nothing);
-        self.state = State::Ended(Ended { plain, compression, broken });
+        self.state = State::Ended(DecodedLayer { plain, compression, broken });
     }
 }

@@ -38,19 +38,23 @@ pub(crate) struct ReadArgs {
 }
 
 /// An image that was found, before any of its layers is read.
-pub(crate) struct Named {
+pub(crate) struct FoundImage {
     pub source: Source,
     pub root: Target,
     pub caches: Caches,
     pub progress: Arc<dyn Progress>,
 }
 
-impl Named {
-    pub(crate) async fn new(name: &ImageName, args: &ReadArgs, progress: Arc<dyn Progress>) -> Result<Named, CliError> {
+impl FoundImage {
+    pub(crate) async fn new(
+        name: &ImageName,
+        args: &ReadArgs,
+        progress: Arc<dyn Progress>,
+    ) -> Result<FoundImage, CliError> {
         let images = Images::new(args.registry.clone(), [name], &progress).await?;
         let (source, root) = images.open(name).await?;
         let caches = caches::reading(&args.cache, &progress).await?;
-        Ok(Named { source, root, caches, progress })
+        Ok(FoundImage { source, root, caches, progress })
     }
 
     /// With `soci_only`, ignores fine indexes.

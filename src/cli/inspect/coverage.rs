@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use crate::image::coverage::Coverage;
-use crate::ops::discover::Discovered;
+use crate::ops::discover::DiscoveredImage;
 
 /// The coverage of an image by the index that a reader takes.
-pub(super) fn covered(image: &Discovered) -> Coverage {
+pub(super) fn covered(image: &DiscoveredImage) -> Coverage {
     Coverage::of(&image.layers, |layer| image.ztoc_for(&layer.digest).is_some())
 }
 
 /// The size of the ztocs that a reader takes, in bytes.
-pub(super) fn ztoc_bytes(image: &Discovered) -> u64 {
+pub(super) fn ztoc_bytes(image: &DiscoveredImage) -> u64 {
     let layers: BTreeSet<_> = image.layers.iter().map(|layer| layer.digest).collect();
     layers.iter().filter_map(|layer| image.ztoc_for(layer)).map(|ztoc| ztoc.size).sum()
 }

@@ -7,7 +7,7 @@ use std::thread::Scope;
 
 use bytes::Bytes;
 
-use crate::codec::stretch::{Begin, Stretch};
+use crate::codec::stretch::{Stretch, StretchStart};
 use crate::layer::LayerError;
 use crate::layer::hashes::ScannedSpans;
 use crate::layer::scan::LayerScan;
@@ -20,42 +20,42 @@ const PLAIN: usize = 8 << 20;
 const WRONG: usize = 4;
 
 /// The chunks of a stretch and the result of decoding them.
-pub(super) struct Ahead {
+pub(super) struct QueuedStretch {
     pub chunks: Arc<Vec<Bytes>>,
     decoded: Receiver<Stretch>,
 }
 
 struct Job {
     at: Compressed,
-    begin: Begin,
+    begin: StretchStart,
     chunks: Arc<Vec<Bytes>>,
     reply: SyncSender<Stretch>,
 }
 
 /// Decodes stretches on its own threads, which start with the first stretch.
-pub(super) struct Team<'scope, 'env> {
+pub(super) struct DecoderPool<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     threads: usize,
     /// Whether a fine document is collected.
     is_fine: bool,
     jobs: Option<Sender<Job>>,
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
 }
 
-/// What the team shares with the scan.
+/// What the pool shares with the scan.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct PoolState {
     /// Buffers of earlier stretches, for reuse.
     idle: Mutex<Vec<Vec<u8>>>,
     wrong: AtomicUsize,
 }
 
-impl<'scope, 'env> Team<'scope, 'env> {
-    pub(super) fn new(scope: &'scope Scope<'scope, 'env>, threads: usize, is_fine: bool) -> Team<'scope, 'env> {
-        Team { scope, threads, is_fine, jobs: None, shared: Arc::default() }
+impl<'scope, 'env> DecoderPool<'scope, 'env> {
+    pub(super) fn new(scope: &'scope Scope<'scope, 'env>, threads: usize, is_fine: bool) -> DecoderPool<'scope, 'env> {
+        DecoderPool { scope, threads, is_fine, jobs: None, shared: Arc::default() }
     }
 
-    pub(super) fn shared(&self) -> Arc<Shared> {
+    pub(super) fn shared(&self) -> Arc<PoolState> {
         Arc::clone(&self.shared)
     }
 
@@ -65,17 +65,22 @@ impl<'scope, 'env> Team<'scope, 'env> {
     }
 
     /// Queues a stretch that lies at `at` in the blob for decoding.
-    pub(super) fn decode(&mut self, at: Compressed, begin: Begin, chunks: Vec<Bytes>) -> Ahead {
+    pub(super) fn decode(&mut self, at: Compressed, begin: StretchStart, chunks: Vec<Bytes>) -> QueuedStretch {
         let chunks = Arc::new(chunks);
         let (reply, decoded) = sync_channel(1);
         let jobs = self.jobs.get_or_insert_with(|| start(self.scope, self.threads, self.is_fine, &self.shared));
         // If all threads are gone, the scan decodes the stretch.
         let _ = jobs.send(Job { at, begin, chunks: Arc::clone(&chunks), reply });
-        Ahead { chunks, decoded }
+        QueuedStretch { chunks, decoded }
     }
 }
 
-fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize, is_fine: bool, shared: &Arc<Shared>) -> Sender<Job> {
+fn start<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    threads: usize,
+    is_fine: bool,
+    shared: &Arc<PoolState>,
+) -> Sender<Job> {
     let (jobs, queue) = channel::<Job>();
     let queue = Arc::new(Mutex::new(queue));
     for _ in 0..threads {
@@ -93,12 +98,12 @@ fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize, is_fine: bool
     jobs
 }
 
-impl Shared {
+impl PoolState {
     /// Waits for a stretch and passes it to `scan`.
-    pub(super) fn scan(&self, ahead: &Ahead, scan: &mut LayerScan) -> Result<ScannedSpans, LayerError> {
+    pub(super) fn scan(&self, queued: &QueuedStretch, scan: &mut LayerScan) -> Result<ScannedSpans, LayerError> {
         // The stretch is missing if its thread panicked. The scope passes that on when it ends.
-        let stretch = ahead.decoded.recv().unwrap_or_default();
-        let decoded = scan.push_decoded(&ahead.chunks, stretch)?;
+        let stretch = queued.decoded.recv().unwrap_or_default();
+        let decoded = scan.push_decoded(&queued.chunks, stretch)?;
         if !decoded.was_right {
             self.wrong.fetch_add(1, Ordering::Relaxed);
         }

@@ -14,7 +14,7 @@ use tracing::debug;
 
 use super::fetch::FetchCause;
 use super::in_flight::SpanRequest;
-use super::layer::OnLayer;
+use super::layer::LayerHandle;
 use super::race::stall;
 use crate::lock::Hold;
 use crate::rootfs::cache::ClaimOutcome;
@@ -45,7 +45,7 @@ pub(super) struct MissingSpans {
     pub others: Vec<SpanRequest>,
 }
 
-impl OnLayer {
+impl LayerHandle {
     /// Claims the spans, as far as others have not claimed them. Completes the fetches of those that
     /// are in the cache on disk after all.
     pub(super) async fn claim(&self, spans: Vec<SpanRequest>) -> MissingSpans {
@@ -54,7 +54,7 @@ impl OnLayer {
         }
         let on = self.clone();
         let claimed = spawn_blocking(move || {
-            let OnLayer { inner, layer, .. } = &on;
+            let LayerHandle { inner, layer, .. } = &on;
             let mut missing = MissingSpans::default();
             for mut wanted in spans {
                 let span = wanted.promise.span();

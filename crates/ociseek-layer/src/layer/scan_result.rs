@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::thread;
 
 use super::body::not_read_lazily;
-use super::contents::Listed;
+use super::contents::TarListing;
 use super::fine::FineParts;
 use super::lenient::Notes;
 use super::model::NoZtoc;
@@ -32,7 +32,7 @@ pub struct MappedLayer {
 crate::opaque_debug!(MappedLayer);
 
 /// The result for a blob that was read to its end.
-pub(super) struct Scanned {
+pub(super) struct ScanResult {
     pub digest: Digest,
     pub size: u64,
     pub outcome: Result<ValidLayer, Unservable>,
@@ -40,7 +40,7 @@ pub(super) struct Scanned {
 
 /// A valid layer with entries and spans.
 pub(super) struct ValidLayer {
-    pub listed: Listed,
+    pub listed: TarListing,
     pub starts: Starts,
     pub span_digests: Vec<Digest>,
     /// The size of the blob in bytes.
@@ -51,7 +51,7 @@ pub(super) struct ValidLayer {
     pub fine: Option<FineParts>,
 }
 
-impl Scanned {
+impl ScanResult {
     /// For publishing: a ztoc, if consumers could serve the layer from it.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Scanned {
         // In local reading, a verdict can only mean that a limit was exceeded.
         let sound = self.outcome.map_err(|_| LayerError::TooLarge)?;
         let ValidLayer { listed, starts, span_digests, size, .. } = sound;
-        let Listed { files, sparse, notes, size: tar_size, memory, .. } = listed;
+        let TarListing { files, sparse, notes, size: tar_size, memory, .. } = listed;
         let size = match starts {
             Starts::InBlob(_) | Starts::Fine(_) => size,
             Starts::Unpacked { .. } => tar_size,
@@ -96,7 +96,7 @@ impl ValidLayer {
         let ValidLayer { listed, starts, span_digests, size, gzip_members, fine } = self;
         let blob = digest;
         let Starts::InBlob(checkpoints) = starts else { return Err(not_read_lazily("zstd").into()) };
-        let Listed { files, end: uncompressed_size, mut memory, .. } = listed;
+        let TarListing { files, end: uncompressed_size, mut memory, .. } = listed;
         let compressed_size = Compressed(size);
         let form = match checkpoints {
             Checkpoints::Gzip { .. } => BlobForm::Gzip { members: Some(gzip_members) },

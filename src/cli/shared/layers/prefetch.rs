@@ -51,7 +51,7 @@ struct Missing {
 }
 
 impl Prefetched {
-    pub(crate) fn of(prefetched: &index::Prefetched) -> Prefetched {
+    pub(crate) fn of(prefetched: &index::PrefetchSummary) -> Prefetched {
         let layer = |PrefetchedLayer { layer, artifact, spans, bytes }: &PrefetchedLayer| ListedLayer {
             layer: layer.into(),
             artifact: artifact.into(),
@@ -73,7 +73,7 @@ pub(crate) fn ranges(spans: &[SpanRange]) -> Vec<Spans> {
 }
 
 /// A line about the list, if there is one.
-pub(crate) fn line(text: &mut String, prefetched: Option<&index::Prefetched>) {
+pub(crate) fn line(text: &mut String, prefetched: Option<&index::PrefetchSummary>) {
     let Some(prefetched) = prefetched else { return };
     let layers = prefetched.layers.iter().map(|layer| (&layer.spans[..], layer.bytes));
     let from = if prefetched.carried_over { ", carried over from the previous index" } else { "" };
