@@ -1,4 +1,6 @@
-//! A registry with an image that has one layer of any size, generated while it is sent.
+//! The memory that a large layer takes, from a registry that generates it while it is sent.
+
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Response, header};
@@ -9,15 +11,19 @@ use ociseek::digest::{Algorithm, Hasher};
 use ociseek::image::Descriptor;
 use serde_json::json;
 
+use super::aws::FakeEcr;
+use super::pushed;
+use super::runtime_api::{Bootstrap, RuntimeApi};
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST};
 
 const MIB: usize = 1 << 20;
 
-pub struct Big {
-    pub registry: Faulty,
+/// A registry with an image that has one layer of any size.
+struct Big {
+    registry: Faulty,
     /// The digest of the image's manifest.
-    pub digest: String,
+    digest: String,
 }
 
 /// One MiB of noise, and the same as deflate blocks that do not refer to earlier data.
@@ -64,7 +70,7 @@ fn pieces(mib: usize) -> Vec<Bytes> {
 }
 
 /// The registry, which requires `password`.
-pub async fn registry(password: &str, mib: usize) -> Big {
+async fn registry(password: &str, mib: usize) -> Big {
     let pieces = pieces(mib);
     let mut hasher = Hasher::new(Algorithm::Sha256);
     pieces.iter().for_each(|piece| hasher.update(piece));
@@ -86,4 +92,22 @@ pub async fn registry(password: &str, mib: usize) -> Big {
     registry.add_blob(config);
     let digest = registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string()).to_string();
     Big { registry, digest }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_of_2_gib_takes_less_than_256_mib_of_memory() {
+    let registry = registry("p", 2048).await;
+    let ecr = FakeEcr::start("p").await;
+    let (api, address) = RuntimeApi::start().await;
+    let function = Bootstrap::start(
+        &address,
+        &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.registry.host())],
+    );
+    let answer = api.invoke(pushed("app", &registry.digest, "v1"), Duration::from_secs(600)).await;
+    assert!(answer.ok, "{answer:?}");
+    assert_eq!(answer.body["images"][0]["status"], "indexed");
+    assert!(answer.body["images"][0]["bytes_read"].as_u64().unwrap() >= 2 << 30);
+    let peak = function.peak_mib();
+    println!("a layer of 2 GiB in {:.1} s, {peak} MiB at the peak", answer.took.as_secs_f64());
+    assert!(peak < 256, "{peak} MiB");
 }

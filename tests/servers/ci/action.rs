@@ -1,0 +1,213 @@
+//! The GitHub action.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use super::{releases, yaml};
+use crate::support::sandbox::{Sandbox, small_image, two_platforms};
+use crate::support::servers::{Server, run, tool};
+use yaml_rust2::Yaml;
+
+/// Runs the GitHub action like a runner.
+struct Action {
+    document: Yaml,
+    /// What `${{ ... }}` stands for.
+    context: BTreeMap<String, String>,
+    sandbox: Sandbox,
+    /// Variables of the runner.
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Action {
+    fn new(inputs: &[(&str, &str)]) -> Action {
+        let document = yaml("action.yml").remove(0);
+        let mut context = BTreeMap::new();
+        for (name, input) in document["inputs"].as_hash().unwrap() {
+            let name = name.as_str().unwrap();
+            assert!(input["description"].as_str().is_some(), "{name}");
+            let given = inputs.iter().find(|(given, _)| *given == name).map(|(_, value)| *value);
+            let value = given.or(input["default"].as_str()).unwrap_or_else(|| panic!("{name} is required"));
+            context.insert(format!("inputs.{name}"), value.to_owned());
+        }
+        for (given, _) in inputs {
+            assert!(context.contains_key(&format!("inputs.{given}")), "the action has no input {given}");
+        }
+        context.insert("github.action_repository".into(), "acme/ociseek".into());
+        context.insert("github.action_ref".into(), "main".into());
+        Action { document, context, sandbox: Sandbox::new(), variables: Vec::new() }
+    }
+
+    /// The text of both streams, and whether all steps succeeded.
+    fn run(&mut self) -> (bool, String) {
+        let mut all = String::new();
+        let steps = self.document["runs"]["steps"].as_vec().unwrap().clone();
+        for (number, step) in steps.iter().enumerate() {
+            let file = self.sandbox.path(&format!("step-{number}.sh"));
+            let script = step["run"].as_str().unwrap();
+            assert!(!script.contains("${{"), "an expression in a script is code for whoever names an image");
+            std::fs::write(&file, script).unwrap();
+            assert_eq!(step["shell"].as_str(), Some("bash"));
+            let outputs = self.sandbox.path(&format!("outputs-{number}"));
+            std::fs::write(&outputs, "").unwrap();
+            // As the runner calls bash.
+            let mut command = Command::new("bash");
+            command.args(["--noprofile", "--norc", "-e", "-o", "pipefail"]).arg(&file);
+            command.current_dir(self.sandbox.dir.path()).env_clear();
+            command.env("PATH", std::env::var("PATH").unwrap()).env("HOME", self.sandbox.dir.path());
+            command.env("RUNNER_TEMP", self.sandbox.dir.path()).env("GITHUB_OUTPUT", &outputs);
+            command.env("GITHUB_STEP_SUMMARY", self.sandbox.path("summary.md"));
+            command.envs(self.variables.iter().map(|(name, value)| (*name, value)));
+            for (name, value) in step["env"].as_hash().unwrap() {
+                command.env(name.as_str().unwrap(), self.evaluated(value.as_str().unwrap()));
+            }
+            let output = command.output().unwrap();
+            all += &String::from_utf8_lossy(&output.stdout);
+            all += &String::from_utf8_lossy(&output.stderr);
+            let id = step["id"].as_str().unwrap();
+            for line in std::fs::read_to_string(&outputs).unwrap().lines() {
+                let (name, value) = line.split_once('=').unwrap();
+                self.context.insert(format!("steps.{id}.outputs.{name}"), value.to_owned());
+            }
+            if !output.status.success() {
+                return (false, all);
+            }
+        }
+        (true, all)
+    }
+
+    fn evaluated(&self, text: &str) -> String {
+        let expression = text.strip_prefix("${{ ").and_then(|text| text.strip_suffix(" }}")).unwrap();
+        self.context.get(expression).unwrap_or_else(|| panic!("nothing gives {expression}: {:?}", self.context)).clone()
+    }
+
+    fn output(&self, name: &str) -> String {
+        self.evaluated(self.document["outputs"][name]["value"].as_str().unwrap())
+    }
+}
+
+/// Two platforms in a registry, pushed as CI does it; the name by digest.
+fn pushed(server: &Server) -> Option<String> {
+    let skopeo = tool("skopeo")?;
+    let sandbox = Sandbox::new();
+    two_platforms(&sandbox.path("img"));
+    let (from, to) = (format!("oci:{}:v1", sandbox.path("img").display()), format!("docker://{}/a/b:v1", server.host));
+    let digest = sandbox.path("digest");
+    let file = digest.to_str().unwrap();
+    run(&skopeo, &["copy", "--quiet", "--all", "--dest-tls-verify=false", "--digestfile", file, &from, &to]);
+    Some(format!("{}/a/b@{}", server.host, std::fs::read_to_string(digest).unwrap().trim()))
+}
+
+#[test]
+fn the_action_indexes_what_was_pushed() {
+    for server in [Server::olareg(|_, _| Vec::new()), Server::distribution("127.0.0.1:0", |_| String::new())] {
+        let Some(server) = server else { return };
+        let Some(image) = pushed(&server) else { return };
+        let given = [
+            ("image", image.as_str()),
+            ("binary", env!("CARGO_BIN_EXE_ociseek")),
+            ("min-layer-size", "0"),
+            ("strict", "true"),
+            ("min-coverage", "100%"),
+            ("v2", "{digest}-soci"),
+        ];
+        let mut action = Action::new(&given);
+        let (done, text) = action.run();
+        assert!(done, "{text}");
+        assert_eq!((action.output("status"), action.output("coverage")), ("ok".into(), "100".into()));
+        assert!(image.ends_with(&action.output("image-digest")));
+        let digests = action.output("index-digests");
+        let (first, second) = digests.split_once(',').unwrap();
+        assert_eq!(first, action.output("index-digest"));
+        // They are there, and a reader finds them.
+        let found = Sandbox::new().json(0, &["inspect", "--format=json", &image]);
+        let listed = [0, 1].map(|n| found["manifests"][n]["indexes"][0]["digest"].as_str().unwrap().to_owned());
+        assert_eq!(listed, [first, second]);
+        let summary = std::fs::read_to_string(action.sandbox.path("summary.md")).unwrap();
+        assert!(summary.contains("| linux/amd64 | `sha256:") && summary.contains("attached | 100% of"), "{summary}");
+        // The SOCI-enabled image is there too, under the tag that was asked for.
+        let tag = format!("{}-soci", &action.output("image-digest")["sha256:".len()..][..12]);
+        let enabled = format!("{}:{tag}", image.rsplit_once('@').unwrap().0);
+        let by_digest = format!("{}@{}", enabled.rsplit_once(':').unwrap().0, action.output("enabled-digest"));
+        let found = [&enabled, &by_digest].map(|name| Sandbox::new().json(0, &["inspect", "--format=json", name]));
+        assert_eq!(found[0]["manifests"], found[1]["manifests"]);
+        assert_eq!(found[0]["manifests"].as_array().unwrap().len(), 2);
+        assert!(summary.contains(&format!("- SOCI-enabled image `{enabled}` `sha256:")), "{summary}");
+
+        // An index that lacks layers is not sufficient.
+        Sandbox::new().run(&["index", "--no-cache", "--existing=replace", "--min-layer-size=100KiB", &image]);
+        let gate = [("min-layer-size", "1KiB"), ("min-coverage", "90%"), ("existing", "keep")];
+        let mut action = Action::new(&[&[("image", image.as_str()), given[1]], &gate[..]].concat());
+        let (done, text) = action.run();
+        assert!(!done && text.contains("less than 90%"), "{text}");
+        assert_eq!(action.output("status"), "failed");
+    }
+}
+
+#[test]
+fn the_action_takes_several_images_and_no_options_from_their_names() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let Some(image) = pushed(&server) else { return };
+    let binary = ("binary", env!("CARGO_BIN_EXE_ociseek"));
+    let both = format!("\n  {image}\n  {}/a/b:v1\n", server.host);
+    let mut action = Action::new(&[("image", &both), binary, ("platform", "linux/arm64"), ("min-layer-size", "0")]);
+    let (done, text) = action.run();
+    assert!(done, "{text}");
+    assert_eq!(action.output("index-digests").split(',').count(), 2);
+    for wrong in ["--help", "$(touch pwned)", "*", " "] {
+        let mut action = Action::new(&[("image", wrong), binary]);
+        let (done, text) = action.run();
+        assert!(!done && !action.sandbox.path("pwned").exists(), "{wrong}: {text}");
+    }
+    let (done, text) = Action::new(&[("image", &image), ("binary", "no/such/program")]).run();
+    assert!(!done && text.contains("::error::binary: there is no program no/such/program"), "{text}");
+}
+
+#[test]
+fn the_action_downloads_a_release_and_believes_its_checksum_only() {
+    if tool("curl").is_none() {
+        return;
+    }
+    let file = format!("ociseek-{}-unknown-linux-musl.tar.gz", std::env::consts::ARCH);
+    let pack = Sandbox::new();
+    std::fs::copy(env!("CARGO_BIN_EXE_ociseek"), pack.path("ociseek")).unwrap();
+    run(
+        Path::new("tar"),
+        &["-C", pack.dir.path().to_str().unwrap(), "-czf", pack.path("t").to_str().unwrap(), "ociseek"],
+    );
+    let archive = std::fs::read(pack.path("t")).unwrap();
+    let sum = |bytes: &[u8]| format!("{}  {file}\n", ociseek::digest::Digest::sha256(bytes).hex()).into_bytes();
+    let at = |version: &str, name: &str| match version {
+        "latest" => format!("/acme/ociseek/releases/latest/download/{name}"),
+        version => format!("/acme/ociseek/releases/download/{version}/{name}"),
+    };
+    let checksum = format!("{file}.sha256");
+    let server = releases(BTreeMap::from([
+        (at("latest", &file), archive.clone()),
+        (at("latest", &checksum), sum(&archive)),
+        (at("v1.2.3", &file), archive.clone()),
+        (at("v1.2.3", &checksum), sum(&archive)),
+        (at("v6.6.6", &file), archive.clone()),
+        (at("v6.6.6", &checksum), sum(b"another")),
+    ]));
+    let image = Sandbox::new();
+    small_image(&image.path("img"));
+    let name = format!("oci:{}", image.path("img").display());
+    for (version, action_ref, works) in [
+        ("", "main", Ok(())),
+        ("", "v1.2.3", Ok(())),
+        ("1.2.3", "main", Ok(())),
+        ("v1.2.3", "v6.6.6", Ok(())),
+        ("v6.6.6", "main", Err("is not what its checksum says")),
+        ("v9.9.9", "main", Err("::error::cannot download")),
+    ] {
+        let mut action = Action::new(&[("image", &name), ("version", version), ("min-layer-size", "0")]);
+        action.context.insert("github.action_ref".into(), action_ref.into());
+        action.variables = vec![("GITHUB_SERVER_URL", server.clone())];
+        let (done, text) = action.run();
+        assert_eq!(done, works.is_ok(), "{version} {action_ref}: {text}");
+        if let Err(why) = works {
+            assert!(text.contains(why) && !text.contains("index sha256"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The features for CI: the gates of `index`, its step files, the GitHub action, the GitLab
+//! component, and the release's scripts.
+
+mod action;
+mod component;
+mod gates;
+mod scripts;
+mod step_files;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
+
+use yaml_rust2::{Yaml, YamlLoader};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A YAML document in this repository.
+fn yaml(file: &str) -> Vec<Yaml> {
+    let text = std::fs::read_to_string(root().join(file)).unwrap();
+    YamlLoader::load_from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// A file server below the path of releases, for the files in this map.
+fn releases(files: BTreeMap<String, Vec<u8>>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let mut request = String::new();
+            let _ = reader.read_line(&mut request);
+            let mut line = String::new();
+            while reader.read_line(&mut line).is_ok_and(|read| read > 2) {
+                line.clear();
+            }
+            let path = request.split(' ').nth(1).unwrap_or_default();
+            let (status, body) = files.get(path).map_or(("404 Not Found", &b""[..]), |body| ("200 OK", body));
+            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+        }
+    });
+    format!("http://{address}")
+}

@@ -1,0 +1,115 @@
+//! The release workflow, and the scripts of `.ci`.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use super::{root, yaml};
+use crate::support::sandbox::Sandbox;
+use yaml_rust2::Yaml;
+
+/// All scripts of a workflow.
+fn scripts(document: &Yaml) -> Vec<String> {
+    let jobs = document["jobs"].as_hash().unwrap().values();
+    let steps = jobs.flat_map(|job| job["steps"].as_vec().unwrap());
+    steps.filter_map(|step| step["run"].as_str()).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_release_workflow_is_sound_as_far_as_can_be_seen_here() {
+    let workflow = yaml(".github/workflows/release.yml").remove(0);
+    let all = scripts(&workflow);
+    assert!(all.len() >= 6, "{all:?}");
+    for script in &all {
+        assert!(!script.contains("${{"), "{script}");
+        let mut bash = Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
+        bash.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+        assert!(bash.wait().unwrap().success(), "{script}");
+    }
+    // Each permission is only given to one job, and the packed files are those that the action
+    // downloads.
+    assert!(workflow["permissions"].as_hash().unwrap().is_empty());
+    let pack = all.iter().find(|script| script.contains("tar --sort")).unwrap();
+    assert!(pack.contains("dist/ociseek-$TARGET.tar.gz") && pack.contains("$file.sha256"));
+    // The commands in it exist.
+    for command in [&["version"][..], &["completions", "bash"], &["man", "--output", "man"]] {
+        assert!(Sandbox::new().command(command).output().unwrap().status.success(), "{command:?}");
+    }
+}
+
+/// Programs that only record their arguments, to replace those that install.
+fn recording(sandbox: &Sandbox, names: &[&str]) -> String {
+    std::fs::create_dir(sandbox.path("fake")).unwrap();
+    for name in names {
+        let path = sandbox.path("fake").join(name);
+        // Go's tools are renamed after installation.
+        let script =
+            "#!/bin/sh\necho \"${0##*/} $*\" >>\"$HOME/calls\"\n[ -z \"${GOBIN:-}\" ] || touch \"$GOBIN/registry\"\n";
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    format!("{}:{}", sandbox.path("fake").display(), std::env::var("PATH").unwrap())
+}
+
+/// Runs `.ci/test` in an empty home, with `answer` on a terminal if there is one. Returns its
+/// output, its status, and the programs it called.
+fn tests_begun(answer: Option<&str>) -> (String, bool, String) {
+    let sandbox = Sandbox::new();
+    let path = recording(&sandbox, &["apt-get", "go", "python3", "cargo", "debootstrap"]);
+    let script = root().join(".ci/test");
+    // Not root, and no sources of the consumer: parts that cannot be set up are skipped.
+    std::fs::write(sandbox.path("fake/id"), "#!/bin/sh\necho 1000\n").unwrap();
+    std::fs::set_permissions(sandbox.path("fake/id"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = match answer {
+        None => Command::new(&script),
+        Some(_) => {
+            // A terminal from util-linux's `script`.
+            let mut command = Command::new("script");
+            command.args(["--quiet", "--return", "--command", script.to_str().unwrap(), "/dev/null"]);
+            command
+        }
+    };
+    command.env_clear().env("PATH", path).env("HOME", sandbox.dir.path()).env("OCISEEK_SHARED", sandbox.path("none"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(answer.unwrap_or_default().as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let calls = std::fs::read_to_string(sandbox.path("calls")).unwrap_or_default();
+    (String::from_utf8(output.stdout).unwrap().replace('\r', ""), output.status.success(), calls)
+}
+
+#[test]
+fn the_tests_say_what_they_install_and_ask_first() {
+    let plan =
+        "The tests want what this machine lacks. This will be set up:\n  pip install moto_server cargo-lambda (into ";
+    let (said, passed, calls) = tests_begun(Some("n\n"));
+    assert!(said.contains(plan) && said.contains("\n  go build olareg ") && said.contains("Go on? [y/N]"), "{said}");
+    assert!(said.ends_with("names those that it skips.\n") && !passed && calls.is_empty(), "{said}{calls}");
+    let (said, passed, calls) = tests_begun(Some("y\n"));
+    assert!(passed && said.contains("tools: ready"), "{said}{calls}");
+    for ran in [
+        "cargo test --no-fail-fast --test system\n",
+        "cargo test --workspace --no-fail-fast --lib --bins --test cli --test pure --test servers\n",
+        "cargo test --workspace --doc\n",
+    ] {
+        assert!(calls.contains(ran), "{ran}: {calls}");
+    }
+    // Without a terminal, it prints the same.
+    let (said, passed, calls) = tests_begun(None);
+    assert!(passed && said.starts_with(plan) && !said.contains("Go on?"), "{said}");
+    assert!(calls.contains("go install ") && calls.contains("cargo test --no-fail-fast --test system\n"), "{calls}");
+}
+
+#[test]
+fn the_size_of_the_program_is_watched() {
+    let sandbox = Sandbox::new();
+    let text = std::fs::read_to_string(root().join(".ci/size")).unwrap();
+    let limit: u64 = text.lines().find_map(|line| line.strip_prefix("limit=")).unwrap().parse().unwrap();
+    for (size, passes) in [(limit, true), (limit + 1, false)] {
+        let file = std::fs::File::create(sandbox.path("program")).unwrap();
+        file.set_len(size).unwrap();
+        let output = Command::new(root().join(".ci/size")).arg(sandbox.path("program")).output().unwrap();
+        assert_eq!(output.status.success(), passes);
+        assert!(String::from_utf8_lossy(&output.stdout).contains(&size.to_string()));
+    }
+}

@@ -1,0 +1,74 @@
+//! Services that stop or are killed, and the journal by which the next one continues.
+
+use std::collections::BTreeSet;
+
+use super::{burst, indexed_images, send_all};
+use crate::support::hook::{Hook, SECRET, images, indexes};
+use crate::support::sandbox::{Sandbox, shown};
+use crate::support::servers::Server;
+
+/// However the service ends, accepted jobs are done: here or after the next start.
+fn nothing_is_lost(signal: &str, drain: &str, all_before_the_end: bool) {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let sandbox = Sandbox::new();
+    let images = images(&server, 4, 60);
+    let (allow, drain) = (format!("--allow={}", server.host), format!("--drain-timeout={drain}"));
+    let args = [&*allow, &drain, "--journal=journal", "--rate=10000", "--workers=2"];
+    let mut first = Hook::serve(&sandbox, &args);
+    send_all(&first, &burst(&server, &images, 120));
+    first.until("it is in the middle of it", |hook| hook.indexed() >= 5);
+    first.signal(signal);
+    let status = first.end();
+    assert_eq!(status.success(), signal == "-TERM", "{status}");
+    assert_eq!(first.indexed() == images.len(), all_before_the_end, "{} were done", first.indexed());
+    let second = Hook::serve(&sandbox, &args);
+    second.until("the rest is indexed", |hook| {
+        let done = hook.events("job").into_iter().map(|line| line["image"].as_str().unwrap().to_owned());
+        let all: BTreeSet<_> = indexed_images(&[&first]).into_iter().chain(done).collect();
+        all.len() == images.len()
+    });
+    assert!(second.events("dead-letter").is_empty() && first.events("dead-letter").is_empty());
+    for (repository, digest) in images.iter().step_by(7) {
+        assert_eq!(indexes(&sandbox, &format!("{}/{repository}@{digest}", server.host)), 1);
+    }
+}
+
+/// Two services do not write one journal: the second one says so, and the first one's jobs are done.
+#[test]
+fn a_journal_belongs_to_one_service() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let sandbox = Sandbox::new();
+    let images = images(&server, 1, 2);
+    let allow = format!("--allow={}", server.host);
+    let args = [&*allow, "--journal=journal"];
+    let first = Hook::serve(&sandbox, &args);
+    send_all(&first, &burst(&server, &images[..1], 1));
+    let refused = ["hook", "serve", "--listen=127.0.0.1:0", &allow, "--journal=journal"];
+    let mut refused = sandbox.command(&refused);
+    let said = shown(refused.env("OCISEEK_HOOK_SECRET", SECRET));
+    assert_eq!(
+        said,
+        "--- stderr ---\nerror: journal journal: cannot be locked: another ociseek process uses it\n--- status 1 ---"
+    );
+    send_all(&first, &burst(&server, &images[1..], 1));
+    first.until("both are indexed", |hook| hook.indexed() == 2);
+    // A process that was killed holds nothing.
+    first.signal("-KILL");
+    let second = Hook::serve(&sandbox, &args);
+    second.until("it listens", |hook| hook.events("listening").first().is_some_and(|line| line["queued"] == 0));
+}
+
+#[test]
+fn stopped_in_the_middle_with_time_it_ends_its_work() {
+    nothing_is_lost("-TERM", "50", true);
+}
+
+#[test]
+fn stopped_in_the_middle_without_time_it_goes_on_at_the_next_start() {
+    nothing_is_lost("-TERM", "0", false);
+}
+
+#[test]
+fn killed_in_the_middle_it_goes_on_at_the_next_start() {
+    nothing_is_lost("-KILL", "0", false);
+}
