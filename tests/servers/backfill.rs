@@ -197,13 +197,13 @@ async fn lists_that_lie() {
     let names = r#"{"repositories":["../../etc","a?b","A","x%2fy","_catalog"]}"#;
     let names = lying([("_catalog", names, None)]).await;
     assert_eq!(failed(&names).await, ["5 names in the list are not valid"]);
-    assert_eq!(names.seen().len(), 1);
+    assert_eq!(names.requests().len(), 1);
 
     let tags =
         lying([("_catalog", r#"{"repositories":["a"]}"#, None), ("/a/tags/list", r#"{"tags":["../x","$(x)"]}"#, None)])
             .await;
     assert_eq!(failed(&tags).await, ["2 names in the list are not valid"]);
-    assert_eq!(tags.seen().len(), 2);
+    assert_eq!(tags.requests().len(), 2);
 
     // Each page is different, and all are empty.
     let page = AtomicUsize::new(0);

@@ -7,8 +7,8 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::faulty::{Faulty, INDEX, MANIFEST, Nature};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, PLAIN, Sandbox};
+use crate::support::faulty::{Faulty, Nature};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, PLAIN, Sandbox};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use ociseek::digest::Digest;
@@ -78,13 +78,13 @@ pub fn manifest(registry: &Faulty, n: usize, layers: &[Value]) -> Value {
     let config = json!({"os": "linux", "architecture": "amd64", "rootfs": rootfs, "n": n});
     let config = config.to_string();
     let manifest = json!({
-        "schemaVersion": 2, "mediaType": MANIFEST, "layers": layers,
+        "schemaVersion": 2, "mediaType": OCI_MANIFEST, "layers": layers,
         "config": descriptor(OCI_CONFIG, registry.add_blob(config.clone()), config.len()),
     });
     let manifest = manifest.to_string();
     let digest = Digest::sha256(manifest.as_bytes());
-    registry.add_manifest(&digest.to_string(), MANIFEST, manifest.clone());
-    descriptor(MANIFEST, digest, manifest.len())
+    registry.add_manifest(&digest.to_string(), OCI_MANIFEST, manifest.clone());
+    descriptor(OCI_MANIFEST, digest, manifest.len())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,8 +98,8 @@ async fn manifests_are_limited_together() {
             platform
         })
         .collect();
-    let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": platforms});
-    registry.add_manifest("many", INDEX, index.to_string());
+    let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": platforms});
+    registry.add_manifest("many", OCI_INDEX, index.to_string());
     let image = format!("{}/a/b:many", registry.host());
     let sandbox = Sandbox::new();
     for command in ["index", "verify", "doctor"] {
@@ -116,12 +116,12 @@ async fn the_list_of_referrers_is_limited() {
     let registry = Faulty::start(Nature::default(), move |seen, _| {
         let (_, query) = seen.path.split_once("/referrers/")?;
         let page = query.rsplit_once("page=").map_or(0, |(_, page)| page.parse().unwrap());
-        let mut referrer = descriptor(MANIFEST, Digest::sha256(format!("{page}").as_bytes()), 100);
+        let mut referrer = descriptor(OCI_MANIFEST, Digest::sha256(format!("{page}").as_bytes()), 100);
         referrer["artifactType"] = SOCI.into();
         referrer["annotations"] = json!({"a": filler});
-        let body = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [referrer]}).to_string();
+        let body = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [referrer]}).to_string();
         let path = seen.path.split('?').next().unwrap();
-        let answer = axum::http::Response::builder().header("content-type", INDEX);
+        let answer = axum::http::Response::builder().header("content-type", OCI_INDEX);
         let answer = answer.header("link", format!("<{path}?page={}>; rel=\"next\"", page + 1));
         Some(answer.body(body.into()).unwrap())
     })
@@ -150,8 +150,8 @@ async fn only_so_many_indexes_are_read() {
         })
         .collect();
     let digest = image["digest"].as_str().unwrap();
-    let list = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": listed});
-    registry.add_manifest(&digest.replace(':', "-"), INDEX, list.to_string());
+    let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": listed});
+    registry.add_manifest(&digest.replace(':', "-"), OCI_INDEX, list.to_string());
     let image = format!("{}/a/b@{digest}", registry.host());
     let sandbox = Sandbox::new();
     let run = sandbox.json(0, &sandbox::index(&["--format=json", "--existing=replace", &image]));
@@ -184,10 +184,10 @@ fn with_ztoc(registry: &Faulty, layer: &[u8], times: usize, ztoc: &[u8]) -> Stri
         prefetch: Vec::new(),
     }
     .encode();
-    registry.add_manifest(&index.descriptor.digest.to_string(), MANIFEST, index.bytes);
-    let list = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [index.descriptor]});
+    registry.add_manifest(&index.descriptor.digest.to_string(), OCI_MANIFEST, index.bytes);
+    let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index.descriptor]});
     let digest = image["digest"].as_str().unwrap();
-    registry.add_manifest(&digest.replace(':', "-"), INDEX, list.to_string());
+    registry.add_manifest(&digest.replace(':', "-"), OCI_INDEX, list.to_string());
     format!("{}/a/b@{digest}", registry.host())
 }
 

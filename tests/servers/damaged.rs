@@ -5,8 +5,8 @@ use std::sync::Mutex;
 
 use serde_json::json;
 
-use crate::support::faulty::{Faulty, MANIFEST, Nature, body_of, damaged};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, PLAIN, Sandbox, ZSTD, gzip, index, shown, tar};
+use crate::support::faulty::{Faulty, Nature, body_of, damaged};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index, shown, tar};
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 
@@ -23,11 +23,11 @@ async fn image() -> (Faulty, Vec<Digest>) {
     let config = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
     let config = config.to_string();
     let manifest = json!({
-        "schemaVersion": 2, "mediaType": MANIFEST,
+        "schemaVersion": 2, "mediaType": OCI_MANIFEST,
         "config": Descriptor::of(OCI_CONFIG, config.as_bytes()), "layers": layers,
     });
     registry.add_blob(config);
-    registry.add_manifest("v1", MANIFEST, manifest.to_string());
+    registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
     let layers = blobs.into_iter().map(|(_, blob)| registry.add_blob(blob)).collect();
     (registry, layers)
 }

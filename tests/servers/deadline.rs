@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use crate::support::faulty::{Faulty, Nature, Seen, problem, stalls};
+use crate::support::faulty::{Faulty, Nature, ReceivedRequest, problem, stalls};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use bytes::Bytes;
 use ociseek::digest::Digest;
@@ -41,7 +41,7 @@ impl Slow {
     }
 
     /// Requests for which `refused` is true are refused.
-    async fn lying(referrers: bool, stalled: &[usize], refused: fn(&Seen) -> bool) -> Slow {
+    async fn lying(referrers: bool, stalled: &[usize], refused: fn(&ReceivedRequest) -> bool) -> Slow {
         let contents: Vec<Bytes> = [30_000, 90_000, 10_000, 60_000]
             .iter()
             .enumerate()
@@ -201,10 +201,10 @@ async fn what_is_done_in_time_is_attached_and_the_next_run_does_the_rest() {
         let fresh = Slow::registry(referrers, &[]).await;
         assert_eq!(attached(&fresh.complete().await).0.digest, complete.digest);
 
-        let before = slow.registry.seen().len();
+        let before = slow.registry.requests().len();
         let third = slow.complete().await;
         assert!(matches!(third.manifests[0].result, ManifestResult::AlreadyThere { built: false, .. }));
-        let asked = slow.registry.seen();
+        let asked = slow.registry.requests();
         assert!(
             asked[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")),
             "nothing is written"
@@ -223,7 +223,7 @@ async fn when_nothing_is_done_in_time_nothing_is_attached() {
         |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true }));
     assert!(done.manifests[0].layers.iter().all(stuck), "{done:?}");
     assert_eq!(left(&done), slow.digests(&[0, 1, 2, 3]));
-    let written = slow.registry.seen().into_iter().filter(|seen| !matches!(seen.method.as_str(), "GET" | "HEAD"));
+    let written = slow.registry.requests().into_iter().filter(|seen| !matches!(seen.method.as_str(), "GET" | "HEAD"));
     assert_eq!(written.count(), 0);
     // Only the shortest layers were started.
     assert_eq!(slow.reads(), [1, 0, 1, 0]);
@@ -245,12 +245,12 @@ async fn without_progress_nothing_is_written_again() {
     let slow = Slow::registry(false, &[1, 3]).await;
     let first = slow.in_time().await;
     assert_eq!(left(&first), slow.digests(&[1, 3]));
-    let before = slow.registry.seen().len();
+    let before = slow.registry.requests().len();
     let second = slow.in_time().await;
     assert_eq!(left(&second), slow.digests(&[1, 3]));
     let ManifestResult::AlreadyThere { index, .. } = &second.manifests[0].result else { panic!("{second:?}") };
     assert_eq!(index.digest, attached(&first).0.digest);
-    assert!(slow.registry.seen()[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")));
+    assert!(slow.registry.requests()[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")));
     assert_eq!(slow.reads()[0], 1);
 }
 
@@ -353,11 +353,11 @@ async fn a_layer_that_is_lacking_for_its_content_is_looked_at_again_and_nothing_
 
     let first = slow.complete().await;
     assert!(matches!(first.manifests[0].layers[1].outcome, LayerOutcome::LeftOut(LeftOutReason::Unservable(_))));
-    let before = slow.registry.seen().len();
+    let before = slow.registry.requests().len();
     let again = slow.complete().await;
     assert!(matches!(again.manifests[0].result, ManifestResult::AlreadyThere { built: true, .. }), "{again:?}");
     assert_eq!(again.bytes_read, odd.len() as u64);
-    assert!(slow.registry.seen()[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")));
+    assert!(slow.registry.requests()[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")));
 }
 
 /// Another run was faster and complete while this one was reading: then nothing is attached next to

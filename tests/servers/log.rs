@@ -156,7 +156,7 @@ async fn the_password_of_a_proxy_is_not_logged() {
         assert_has(&log, &["url=http://registry.invalid/v2/a/manifests/v1 status=200"]);
         assert_no_secret(&log);
     }
-    let shown = proxy.seen()[0].headers.get("proxy-authorization").cloned();
+    let shown = proxy.requests()[0].headers.get("proxy-authorization").cloned();
     assert_eq!(shown, HeaderValue::from_str(&format!("Basic {}", in_base64())).ok(), "the proxy was shown it");
 }
 

@@ -12,8 +12,8 @@ use ociseek::digest::Digest;
 use serde_json::{Value, json};
 
 use super::budget::{MIB, PROMISED, descriptor, manifest, run};
-use crate::support::faulty::{Faulty, INDEX, MANIFEST, Nature};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, Sandbox, ZSTD, gzip, tar};
+use crate::support::faulty::{Faulty, Nature};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
 use crate::support::tarball::{Block, end, entry, file, pax};
 
 /// Commands that read or write an image.
@@ -80,12 +80,12 @@ fn images(registry: &Faulty) -> Vec<(&'static str, String)> {
     // A frame that requests a window of 2 GiB.
     let window = b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00".to_vec();
     let own_index = {
-        let text = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).to_string();
-        let mut digest = registry.add_manifest("loop", INDEX, text);
+        let text = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []}).to_string();
+        let mut digest = registry.add_manifest("loop", OCI_INDEX, text);
         for _ in 0..40 {
-            let one = descriptor(INDEX, digest, 100);
-            let text = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": vec![one; 500]}).to_string();
-            digest = registry.add_manifest("loop", INDEX, text);
+            let one = descriptor(OCI_INDEX, digest, 100);
+            let text = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": vec![one; 500]}).to_string();
+            digest = registry.add_manifest("loop", OCI_INDEX, text);
         }
         format!("{}/a/b:loop", registry.host())
     };
@@ -98,23 +98,23 @@ fn images(registry: &Faulty) -> Vec<(&'static str, String)> {
         .to_string();
         let layer = small();
         let text = json!({
-            "schemaVersion": 2, "mediaType": MANIFEST,
+            "schemaVersion": 2, "mediaType": OCI_MANIFEST,
             "config": descriptor(OCI_CONFIG, registry.add_blob(config.clone()), config.len()),
             "layers": [descriptor(GZIP, registry.add_blob(layer.clone()), layer.len())],
         });
-        document(registry, "labels", MANIFEST, text.to_string())
+        document(registry, "labels", OCI_MANIFEST, text.to_string())
     };
     let listed = {
         let name = image(registry, 90, &[(GZIP, small())]);
         let digest: Digest = name.split_once('@').unwrap().1.parse().unwrap();
         let entry = |n: usize| {
-            let mut entry = descriptor(MANIFEST, Digest::sha256(&n.to_le_bytes()), 100);
+            let mut entry = descriptor(OCI_MANIFEST, Digest::sha256(&n.to_le_bytes()), 100);
             entry["artifactType"] = "application/vnd.amazon.soci.index.v1+json".into();
             entry
         };
         let list: Vec<Value> = (0..15_000).map(entry).collect();
-        let list = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": list}).to_string();
-        registry.add_manifest(&digest.to_string().replace(':', "-"), INDEX, list);
+        let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list}).to_string();
+        registry.add_manifest(&digest.to_string().replace(':', "-"), OCI_INDEX, list);
         name
     };
     vec![
@@ -128,10 +128,10 @@ fn images(registry: &Faulty) -> Vec<(&'static str, String)> {
         ("80 names of 1 MB", image(registry, 8, &[(GZIP, compressed(long_names.chain([end()])))])),
         ("a chain of 5,000 links", image(registry, 9, &[(GZIP, compressed(chain))])),
         ("9,000 layers that are one", image(registry, 10, &vec![(GZIP, small()); 9000])),
-        ("a manifest of 2,000,000 brackets", document(registry, "deep", MANIFEST, "[".repeat(2_000_000))),
+        ("a manifest of 2,000,000 brackets", document(registry, "deep", OCI_MANIFEST, "[".repeat(2_000_000))),
         ("a manifest of 300,000 keys", {
             let keys: String = (0..300_000).map(|n| format!("\"{n}\":0,")).collect();
-            document(registry, "wide", MANIFEST, format!("{{{keys}\"schemaVersion\":2}}"))
+            document(registry, "wide", OCI_MANIFEST, format!("{{{keys}\"schemaVersion\":2}}"))
         }),
         ("indexes in indexes, 500 to the 40th", own_index),
         ("100,000 labels", wide_config),

@@ -82,7 +82,7 @@ impl Open {
     }
 }
 
-fn range(seen: &Seen) -> Option<(usize, usize)> {
+fn range(seen: &ReceivedRequest) -> Option<(usize, usize)> {
     let (from, last) = seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
     Some((from.parse().ok()?, last.parse::<usize>().ok()? + 1))
 }

@@ -244,8 +244,8 @@ async fn tokens_and_signed_urls_that_ran_out_are_renewed() {
         assert_eq!(part.next().await.unwrap().unwrap(), blob.slice(from as usize..from as usize + 500));
         faulty.revoke_tokens();
     }
-    assert!(store.seen().iter().all(|seen| seen.header("authorization").is_none()));
-    assert!(store.seen().iter().all(|seen| seen.header("range").is_some()));
-    assert_eq!(store.seen().len(), 4, "one refusal");
+    assert!(store.requests().iter().all(|seen| seen.header("authorization").is_none()));
+    assert!(store.requests().iter().all(|seen| seen.header("range").is_some()));
+    assert_eq!(store.requests().len(), 4, "one refusal");
     assert_eq!(faulty.saw("GET", "/token").len(), 3);
 }

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use crate::support::faulty::{Faulty, Nature, Seen};
+use crate::support::faulty::{Faulty, Nature, ReceivedRequest};
 use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, for_platform, gzip, tar};
 use crate::support::servers::Server;
 use axum::body::Body;
@@ -40,7 +40,9 @@ impl Setting {
         Setting::lying(|_, _| None).await
     }
 
-    pub async fn lying(lie: impl Fn(&Seen, &Faulty) -> Option<Response<Body>> + Send + Sync + 'static) -> Setting {
+    pub async fn lying(
+        lie: impl Fn(&ReceivedRequest, &Faulty) -> Option<Response<Body>> + Send + Sync + 'static,
+    ) -> Setting {
         let nature = Nature { referrers: true, ..Nature::default() };
         Setting { registry: Faulty::start(nature, lie).await, said: Arc::default() }
     }
@@ -370,7 +372,7 @@ async fn the_index_of_another_platform_has_ztocs_too() {
 }
 
 /// The response of a real registry.
-fn forwarded(host: &str, seen: &Seen) -> Response<Body> {
+fn forwarded(host: &str, seen: &ReceivedRequest) -> Response<Body> {
     let mut stream = TcpStream::connect(host).unwrap();
     // HTTP/1.0 has no chunked encoding, and closes the connection at the end.
     let mut head = format!("{} {} HTTP/1.0\r\n", seen.method, seen.path);

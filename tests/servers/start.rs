@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::support::faulty::{Faulty, Nature, Seen, status};
+use crate::support::faulty::{Faulty, Nature, ReceivedRequest, status};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
@@ -16,7 +16,7 @@ use serde_json::json;
 const FILE: &str = "dir1/file3";
 
 /// The purpose of a request, by its path.
-fn kind(seen: &Seen, config: &Digest) -> &'static str {
+fn kind(seen: &ReceivedRequest, config: &Digest) -> &'static str {
     let path = &seen.path;
     match () {
         () if path.contains("/referrers/") => "referrers",
@@ -64,10 +64,10 @@ async fn each_document_is_requested_once() {
         let sandbox = Arc::new(Sandbox::new());
         let image = format!("{}/a/b:v1", registry.host());
         run(&sandbox, &["index", "--quiet", "--min-layer-size=0", &image]).await;
-        let before = registry.seen().len();
+        let before = registry.requests().len();
         let cat = run(&sandbox, &["cat", "--cache-dir=cache", &image, FILE]).await;
         assert_eq!(cat.len(), 10_000);
-        let mut asked: Vec<&str> = registry.seen()[before..]
+        let mut asked: Vec<&str> = registry.requests()[before..]
             .iter()
             .filter(|seen| seen.path != "/v2/")
             .map(|seen| kind(seen, &config))
@@ -82,10 +82,10 @@ async fn each_document_is_requested_once() {
 
 /// What the program asks a registry for to print the file, by purpose.
 async fn asked(registry: &Faulty, sandbox: &Arc<Sandbox>, image: &str, config: &Digest) -> Vec<&'static str> {
-    let before = registry.seen().len();
+    let before = registry.requests().len();
     let cat = run(sandbox, &["cat", "--cache-dir=cache", image, FILE]).await;
     assert_eq!(cat.len(), 10_000);
-    let seen = registry.seen();
+    let seen = registry.requests();
     let mut asked: Vec<&str> = seen[before..].iter().map(|seen| kind(seen, config)).collect();
     asked.sort_unstable();
     asked

@@ -7,7 +7,9 @@ use axum::body::Body;
 use axum::http::{Response, header};
 use bytes::Bytes;
 
-use crate::support::faulty::{Faulty, Seen, body_of, cut, damaged, hang_up, problem, silence, stalls, web_page};
+use crate::support::faulty::{
+    Faulty, ReceivedRequest, body_of, cut, damaged, hang_up, problem, silence, stalls, web_page,
+};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Fault {
@@ -83,7 +85,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn answer(&self, seen: &Seen, faulty: &Faulty) -> Option<Response<Body>> {
+    pub fn answer(&self, request: &ReceivedRequest, faulty: &Faulty) -> Option<Response<Body>> {
         let number = self.asked.fetch_add(1, Ordering::SeqCst);
         let lasts = self.lasts || self.fault == Fault::Down;
         let is_hit = number == self.at || lasts && number > self.at;
@@ -106,11 +108,11 @@ impl Plan {
             }
             Fault::Silence => Some(silence()),
             Fault::Lost => {
-                faulty.truth_now(seen);
+                faulty.truth_now(request);
                 hang_up()
             }
             Fault::Cut | Fault::Stall => {
-                let (answer, bytes) = body_of(faulty.truth_now(seen));
+                let (answer, bytes) = body_of(faulty.truth_now(request));
                 match (self.fault, bytes.len()) {
                     (Fault::Cut, 0) => hang_up(),
                     (Fault::Cut, length) => Some(cut(answer, &bytes, length / 2)),
@@ -137,7 +139,7 @@ impl Plan {
                 None
             }
             Fault::Wrong => {
-                let (mut answer, bytes) = body_of(faulty.truth_now(seen));
+                let (mut answer, bytes) = body_of(faulty.truth_now(request));
                 if bytes.is_empty() {
                     *answer.status_mut() = axum::http::StatusCode::RESET_CONTENT;
                     return Some(answer);
@@ -146,7 +148,7 @@ impl Plan {
             }
             Fault::Kill { done } => {
                 if done {
-                    faulty.truth_now(seen);
+                    faulty.truth_now(request);
                 }
                 let pid = loop {
                     match rustix::process::Pid::from_raw(self.pid.load(Ordering::SeqCst)) {

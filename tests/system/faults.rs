@@ -137,11 +137,11 @@ fn sound(runtime: &Runtime, kind: &str) -> Sound {
     let (sandbox, args) = place(&copy);
     let _clean = Clean(&sandbox);
     let serving = mount(&sandbox, &args).unwrap();
-    let mounting = copy.seen().len();
+    let mounting = copy.requests().len();
     let sound = Sound { registry, files: Arc::new(files(&tar)), mounting, requests: 0 };
     assert_eq!((sound.files.len(), read_all(&sandbox.path("mnt"), &sound.files)), (FILES.0, Ok(0)));
     unmount(&sandbox, serving).unwrap();
-    let requests = copy.seen().len();
+    let requests = copy.requests().len();
     println!("{kind}: {requests} requests, {mounting} of them until it is mounted");
     Sound { requests, ..sound }
 }

@@ -16,10 +16,10 @@ use axum::http::Response;
 use rustix::fs::{Advice, fadvise};
 use serde_json::json;
 
-use crate::support::faulty::{Faulty, MANIFEST, Nature, Seen, body_of, cut, damaged, hang_up, problem, stalls};
+use crate::support::faulty::{Faulty, Nature, ReceivedRequest, body_of, cut, damaged, hang_up, problem, stalls};
 use crate::support::mounts::{Clean, Serving, architecture, can_mount, compressed, wait_until};
 use crate::support::random::Random;
-use crate::support::sandbox::{GZIP, OCI_CONFIG, Sandbox, ZSTD, gzip, tar};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
 use crate::support::{holds, number_in};
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
@@ -74,9 +74,9 @@ async fn image(sandbox: &Sandbox) -> (Faulty, BTreeMap<PathBuf, Vec<u8>>) {
     let config = json!({"os": "linux", "architecture": architecture(), "rootfs": rootfs});
     let config = config.to_string();
     let of_config = Descriptor::of(OCI_CONFIG, config.as_bytes());
-    let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": of_config, "layers": layers});
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": of_config, "layers": layers});
     registry.add_blob(config);
-    registry.add_manifest("v1", MANIFEST, manifest.to_string());
+    registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
     let name = format!("{}/a/b:v1", registry.host());
     let mut command = sandbox.command(&["index", "--no-cache", "--min-layer-size=0", "--span-size=64KiB", &name]);
     let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
@@ -85,7 +85,7 @@ async fn image(sandbox: &Sandbox) -> (Faulty, BTreeMap<PathBuf, Vec<u8>>) {
 }
 
 /// The answer to a request that fails in one of several ways, each of which passes.
-fn fault(kind: u64, seen: &Seen, faulty: &Faulty) -> Option<Response<Body>> {
+fn fault(kind: u64, seen: &ReceivedRequest, faulty: &Faulty) -> Option<Response<Body>> {
     let (answer, bytes) = match kind {
         0 => hang_up(),
         1 => return Some(problem(503, "UNAVAILABLE", "not now")),

@@ -78,11 +78,11 @@ async fn the_next_content_on_the_same_cache_asks_nothing() {
     let (faulty, source, layer, plain, ztoc) = served(&[1_000_000]).await;
     let first = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc.clone())).await;
     check(&first, 0, &plain, 60).await;
-    let asked = faulty.seen().len();
+    let asked = faulty.requests().len();
     assert!(first.stats().memory_hits > 0);
     let second = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc.clone())).await;
     check(&second, 0, &plain, 60).await;
-    assert_eq!(faulty.seen().len(), asked);
+    assert_eq!(faulty.requests().len(), asked);
     assert_eq!(second.stats().requests, 0);
     assert!(second.stats().disk_hits > 0);
 
@@ -96,7 +96,7 @@ async fn the_next_content_on_the_same_cache_asks_nothing() {
     }
     let third = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc.clone())).await;
     check(&third, 0, &plain, 60).await;
-    assert!(faulty.seen().len() > asked);
+    assert!(faulty.requests().len() > asked);
     let fourth = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc)).await;
     check(&fourth, 0, &plain, 60).await;
     assert_eq!(fourth.stats().requests, 0);
@@ -163,10 +163,10 @@ async fn what_was_prefetched_needs_no_registry() {
     let content = desk.one(&source, &layer, Some(ztoc.clone())).await;
     read(&content, 1_000_000, 1000).await.unwrap();
     content.prefetch().await;
-    let asked = faulty.seen().len();
+    let asked = faulty.requests().len();
     assert!(asked <= 4, "{asked}");
     check(&content, 0, &plain, 60).await;
-    assert_eq!(faulty.seen().len(), asked);
+    assert_eq!(faulty.requests().len(), asked);
     assert!(content.stats().bytes_fetched < layer.size + 100_000, "nothing is fetched twice");
     assert_eq!(desk.warnings(), Vec::<String>::new());
 

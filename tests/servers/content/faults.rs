@@ -22,7 +22,7 @@ fn served() -> Served {
 }
 
 /// The correct response with one wrong byte.
-fn wrong(seen: &Seen, truth: &Faulty, blob: &Bytes) -> Response<Body> {
+fn wrong(seen: &ReceivedRequest, truth: &Faulty, blob: &Bytes) -> Response<Body> {
     let mut spoiled = blob.to_vec();
     spoiled.iter_mut().for_each(|byte| *byte ^= 1);
     let digest = Digest::sha256(blob).to_string();
@@ -71,7 +71,7 @@ async fn wrong_bytes_for_ever_are_an_error_until_they_are_right() {
 
 #[tokio::test]
 async fn answers_of_every_wrong_kind_are_errors_or_right() {
-    type Lie = fn(&Seen, &Faulty, &Bytes) -> Response<Body>;
+    type Lie = fn(&ReceivedRequest, &Faulty, &Bytes) -> Response<Body>;
     let lies: [(&str, bool, Lie); 8] = [
         ("the whole instead of the part", true, |_, _, blob| Response::new(Body::from(blob.clone()))),
         ("a web page", false, |_, _, _| web_page()),
@@ -146,9 +146,9 @@ async fn silence_ends_at_the_deadline_and_the_next_read_tries_again() {
     assert!(begun.elapsed() >= hasty.deadline, "{:?}", begun.elapsed());
     silent.store(0, Ordering::SeqCst);
     // The kernel repeats the request at once for the page that a program waits for.
-    let asked = faulty.seen().len();
+    let asked = faulty.requests().len();
     let error = read(&content, 1000, 10).await.unwrap_err();
-    assert!(matches!(error, ReadError::Deadline { .. }) && faulty.seen().len() == asked, "{error:?}");
+    assert!(matches!(error, ReadError::Deadline { .. }) && faulty.requests().len() == asked, "{error:?}");
     tokio::time::sleep(hasty.deadline / 4).await;
     assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
 }
@@ -232,5 +232,5 @@ async fn reads_of_what_is_not_there_are_errors() {
     assert_eq!(read(&content, plain.len(), 0).await.unwrap(), "");
     assert!(matches!(content.read(LayerId(1), Uncompressed(0), 1).await, Err(ReadError::NoLayer(LayerId(1)))));
     assert!(content.spans(LayerId(1), Uncompressed(0)..Uncompressed(1)).is_empty());
-    assert_eq!(faulty.seen().len(), 0);
+    assert_eq!(faulty.requests().len(), 0);
 }

@@ -95,10 +95,10 @@ async fn a_span_that_is_larger_than_memory_is_read_in_part() {
         let open = desk.open(&source, &layer, Some(ztoc.clone())).await.unwrap();
         assert_eq!(open.spans().count(), 1);
         let content = desk.content(&source, vec![open], options());
-        let before = faulty.seen().len();
+        let before = faulty.requests().len();
         check(&content, 0, &plain, 12).await;
         if on_disk {
-            assert_eq!(faulty.seen().len() - before, 1, "the rest of it is on disk");
+            assert_eq!(faulty.requests().len() - before, 1, "the rest of it is on disk");
         }
     }
 }

@@ -33,7 +33,7 @@ async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
             assert_eq!(open.bytes_read, if mount == 0 { blob.len() as u64 } else { 0 });
             let content = desk.content(&source, vec![open], options());
             check(&content, 0, &plain, 40).await;
-            assert_eq!(faulty.seen().len(), 1, "{media_type}: what was read to index it is kept");
+            assert_eq!(faulty.requests().len(), 1, "{media_type}: what was read to index it is kept");
             assert_eq!(content.stats().bytes_fetched, if mount == 0 { blob.len() as u64 } else { 0 });
         }
         // The spans were deleted, but not the index.
@@ -42,15 +42,15 @@ async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
         let content = desk.one(&source, &layer, None).await;
         check(&content, 0, &plain, 40).await;
         if how == LayerAccess::Whole {
-            assert_eq!(faulty.seen().len(), 2, "decoded again once, for all of it");
+            assert_eq!(faulty.requests().len(), 2, "decoded again once, for all of it");
         }
         // The same, with a complete prefetch before reading.
         std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
         let content = Desk::new(Some(dir.path())).one(&source, &layer, None).await;
         content.prefetch().await;
-        let asked = faulty.seen().len();
+        let asked = faulty.requests().len();
         check(&content, 0, &plain, 40).await;
-        assert_eq!((faulty.seen().len(), content.stats().errors), (asked, 0));
+        assert_eq!((faulty.requests().len(), content.stats().errors), (asked, 0));
         assert!(content.stats().bytes_fetched <= blob.len() as u64 + 1000);
         // Without any cache.
         let content = Desk::new(None).one(&source, &layer, None).await;
@@ -349,7 +349,7 @@ async fn a_layer_that_stands_twice_is_read_once() {
     let opened = opened.await.unwrap();
     let sizes: Vec<_> = opened.iter().map(|open| open.descriptor.size).collect();
     assert_eq!(sizes, [a.len() as u64, b.len() as u64, a.len() as u64]);
-    assert_eq!(faulty.seen().len(), 2);
+    assert_eq!(faulty.requests().len(), 2);
     let content = desk.content(&source, opened, options());
     check(&content, 2, &tar(&[1000]), 5).await;
     assert_eq!(content.stats().image_bytes, (a.len() + b.len()) as u64);

@@ -40,7 +40,7 @@ async fn until_requested(faulty: &Faulty, requests: usize) {
 
 /// The sum of the requested ranges.
 fn requested(faulty: &Faulty) -> u64 {
-    let size = |seen: Seen| {
+    let size = |seen: ReceivedRequest| {
         let (from, last) = seen.header("range").unwrap().strip_prefix("bytes=").unwrap().split_once('-').unwrap();
         last.parse::<u64>().unwrap() + 1 - from.parse::<u64>().unwrap()
     };

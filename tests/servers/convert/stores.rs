@@ -10,7 +10,7 @@ use ociseek::digest::Digest;
 use serde_json::Value;
 
 use super::maker::{Maker, OCI_INDEX, attestation, on};
-use crate::support::faulty::{Faulty, Nature, Seen, cut, status};
+use crate::support::faulty::{Faulty, Nature, ReceivedRequest, cut, status};
 use crate::support::servers::{Server, run, tool};
 
 const SMALL: [&str; 4] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache", "--jobs=2"];
@@ -92,7 +92,7 @@ async fn a_run_that_is_killed_at_any_request_leaves_the_old_image_or_the_new_one
             let (pid, requests) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicUsize::new(0)));
             let at = last;
             let (killed, counted) = (Arc::clone(&pid), Arc::clone(&requests));
-            let registry = Faulty::start(Nature::default(), move |seen: &Seen, faulty: &Faulty| {
+            let registry = Faulty::start(Nature::default(), move |seen: &ReceivedRequest, faulty: &Faulty| {
                 (counted.fetch_add(1, Ordering::SeqCst) == at).then(|| {
                     let answer = if applied { faulty.truth_now(seen) } else { status(500) };
                     while killed.load(Ordering::SeqCst) == 0 {

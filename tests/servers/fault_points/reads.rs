@@ -167,9 +167,9 @@ impl Sound {
         let cache = tempfile::tempdir().unwrap();
         let opened = Reader::new(&copy, cache.path()).open().await.unwrap();
         assert!(opened.layers[0].how == how, "{:?}", opened.layers);
-        let opening = copy.seen().len();
+        let opening = copy.requests().len();
         assert_eq!(read_all(&opened, &tars).await, Ok(0));
-        Sound { registry, tars, opening, requests: copy.seen().len() }
+        Sound { registry, tars, opening, requests: copy.requests().len() }
     }
 }
 

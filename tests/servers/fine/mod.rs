@@ -31,7 +31,7 @@ use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use serde_json::json;
 
 use crate::content::options;
-use crate::support::faulty::{Faulty, Nature, Seen, cut, problem, silence, stalls, status};
+use crate::support::faulty::{Faulty, Nature, ReceivedRequest, cut, problem, silence, stalls, status};
 use crate::support::fine;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, gzip, tar};
 
@@ -135,7 +135,7 @@ impl Reader {
 }
 
 /// The bytes of a blob that a request asks for.
-fn part(seen: &Seen, truth: &Faulty, blob: &str) -> Option<Bytes> {
+fn part(seen: &ReceivedRequest, truth: &Faulty, blob: &str) -> Option<Bytes> {
     let (from, last) = seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
     let (from, last): (usize, usize) = (from.parse().ok()?, last.parse().ok()?);
     Some(truth.blob(&blob.parse().ok()?)?.slice(from..=last))
@@ -197,10 +197,10 @@ async fn every_byte_is_right_and_windows_come_in_pages() {
 
         // Spans on disk are neither fetched nor decoded again, and the head and the config are on disk too.
         if cached {
-            let before = registry.seen().len();
+            let before = registry.requests().len();
             let again = reader.open(false, options()).await;
             check(&again, 0, &image.tars[0]).await;
-            let blobs = registry.seen()[before..].iter().filter(|seen| seen.path.contains("/blobs/")).count();
+            let blobs = registry.requests()[before..].iter().filter(|seen| seen.path.contains("/blobs/")).count();
             assert_eq!((blobs, again.content.stats().requests), (0, 0));
         }
     }
@@ -245,8 +245,8 @@ async fn indexes_are_read_side_by_side() {
 
 #[tokio::test]
 async fn what_is_unfit_is_passed_over_with_a_warning() {
-    type Lie = fn(&Seen, &Faulty, &FineIndex) -> Option<Response<Body>>;
-    fn of_document(seen: &Seen, fine: &FineIndex) -> bool {
+    type Lie = fn(&ReceivedRequest, &Faulty, &FineIndex) -> Option<Response<Body>>;
+    fn of_document(seen: &ReceivedRequest, fine: &FineIndex) -> bool {
         seen.path.contains(&fine.layers[0].document.to_string())
     }
     let lies: [(&str, &str, Lie); 3] = [

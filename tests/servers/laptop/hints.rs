@@ -6,8 +6,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::push;
-use crate::support::faulty::{Faulty, MANIFEST, Nature};
-use crate::support::sandbox::{PLAIN, Sandbox, gzip, index, shown, small_image, tar};
+use crate::support::faulty::{Faulty, Nature};
+use crate::support::sandbox::{OCI_MANIFEST, PLAIN, Sandbox, gzip, index, shown, small_image, tar};
 use crate::support::servers::{Server, private_ca};
 
 /// A server that reads a request on each connection and sends the next of these responses; then the
@@ -131,12 +131,12 @@ async fn an_open_upload_is_cancelled_at_a_signal() {
         let digest = registry.add_blob(layer.clone());
         let config = registry.add_blob(r#"{"os":"linux","architecture":"amd64"}"#);
         let manifest = format!(
-            r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}","config":{{"mediaType":"{}","digest":"{config}","size":37}},"layers":[{{"mediaType":"{}","digest":"{digest}","size":{}}}]}}"#,
+            r#"{{"schemaVersion":2,"mediaType":"{OCI_MANIFEST}","config":{{"mediaType":"{}","digest":"{config}","size":37}},"layers":[{{"mediaType":"{}","digest":"{digest}","size":{}}}]}}"#,
             crate::support::sandbox::OCI_CONFIG,
             crate::support::sandbox::GZIP,
             layer.len()
         );
-        registry.add_manifest("v1", MANIFEST, manifest);
+        registry.add_manifest("v1", OCI_MANIFEST, manifest);
         let sandbox = Sandbox::new();
         let mut command = sandbox.command_that_hangs_up(&index(&[&format!("{}/a/b:v1", registry.host())]));
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -151,7 +151,7 @@ async fn an_open_upload_is_cancelled_at_a_signal() {
         assert_eq!(output.status.code(), Some(status));
         assert_eq!(String::from_utf8_lossy(&output.stderr), "error: interrupted\n");
         let cancelled = registry.saw("DELETE", "/blobs/uploads/");
-        assert_eq!(cancelled.len(), 1, "{:?}", registry.seen().iter().map(|s| &s.path).collect::<Vec<_>>());
+        assert_eq!(cancelled.len(), 1, "{:?}", registry.requests().iter().map(|s| &s.path).collect::<Vec<_>>());
         assert!(registry.saw("PUT", "/manifests/").is_empty());
     }
 }

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::push;
-use crate::support::faulty::{Faulty, MANIFEST, Nature};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, Sandbox, gzip, index, shown, small_image, tar};
+use crate::support::faulty::{Faulty, Nature};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, index, shown, small_image, tar};
 use crate::support::servers::{Server, free_port, private_ca};
 
 /// Adds an image with one small layer as `a/b:v1` to a faulty registry.
@@ -15,9 +15,9 @@ fn add_image(registry: &Faulty) {
     let (digest, size) = (registry.add_blob(layer.clone()), layer.len());
     let config = registry.add_blob(r#"{"os":"linux","architecture":"amd64"}"#);
     let manifest = format!(
-        r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}","config":{{"mediaType":"{OCI_CONFIG}","digest":"{config}","size":37}},"layers":[{{"mediaType":"{GZIP}","digest":"{digest}","size":{size}}}]}}"#,
+        r#"{{"schemaVersion":2,"mediaType":"{OCI_MANIFEST}","config":{{"mediaType":"{OCI_CONFIG}","digest":"{config}","size":37}},"layers":[{{"mediaType":"{GZIP}","digest":"{digest}","size":{size}}}]}}"#,
     );
-    registry.add_manifest("v1", MANIFEST, manifest);
+    registry.add_manifest("v1", OCI_MANIFEST, manifest);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::faulty::{Faulty, MANIFEST, Nature};
+use crate::support::faulty::{Faulty, Nature};
 use crate::support::hook::{Hook, PATIENCE, pushed};
-use crate::support::sandbox::{Sandbox, index, shown, tar};
+use crate::support::sandbox::{OCI_MANIFEST, Sandbox, index, shown, tar};
 use crate::support::servers::{skip, tool};
 use crate::support::this_test;
 use ociseek::digest::Digest;
@@ -47,7 +47,7 @@ async fn the_next_address_is_tried_while_the_first_is_silent() {
         return;
     }
     let registry = Faulty::at("127.0.0.3:0", Nature::default(), |_, _| None).await;
-    registry.add_manifest("t", MANIFEST, "{}");
+    registry.add_manifest("t", OCI_MANIFEST, "{}");
     // The queue for connections is full, so that the kernel no longer answers.
     let silent = TcpSocket::new_v4().unwrap();
     silent.bind(format!("127.0.0.2:{}", registry.address.port()).parse().unwrap()).unwrap();

@@ -18,7 +18,7 @@ async fn the_registry_links_it_where_it_can() {
     assert_eq!(faulty.manifest(&tag()), None);
     // The manifest is pushed after the blob.
     let order: Vec<_> =
-        faulty.seen().iter().filter(|s| s.method == "PUT").map(|s| s.path.contains("/manifests/")).collect();
+        faulty.requests().iter().filter(|s| s.method == "PUT").map(|s| s.path.contains("/manifests/")).collect();
     assert_eq!(order, [false, true, true]);
 }
 
@@ -34,7 +34,7 @@ async fn a_web_page_confirms_nothing() {
         .await;
         let repository = repository(&faulty, config());
         let (old, replaces) = (index("old"), [index("old").1.digest]);
-        faulty.add_manifest(&replaces[0].to_string(), MANIFEST, old.0);
+        faulty.add_manifest(&replaces[0].to_string(), OCI_MANIFEST, old.0);
         let attached = attach(&repository, "new", &replaces).await;
         let is_attached = faulty.manifest(&index("new").1.digest.to_string()).is_some();
         match method {
@@ -152,12 +152,12 @@ async fn tasks_of_one_client_take_turns() {
 #[tokio::test]
 async fn an_entry_that_another_writer_drops_comes_back() {
     let once = first(1);
-    let stranger = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [index("stranger").1]}).to_string();
+    let stranger = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index("stranger").1]}).to_string();
     let faulty = Faulty::start(Nature::default(), move |seen, truth| {
         // After our write, another client that had read the list before writes it without our
         // entry.
         if seen.is("GET", &tag()) && truth.manifest(&tag()).is_some() && once() {
-            truth.add_manifest(&tag(), INDEX, stranger.clone());
+            truth.add_manifest(&tag(), OCI_INDEX, stranger.clone());
         }
         None
     })
@@ -185,11 +185,11 @@ async fn a_registry_that_refuses_every_condition_is_written_to_without() {
 async fn a_change_that_is_overwritten_twenty_times_lasts_in_the_end() {
     let others = first(20);
     let ours = index("ours").1.digest.to_string();
-    let empty = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).to_string();
+    let empty = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []}).to_string();
     let faulty = Faulty::start(Nature::default(), move |seen, truth| {
         let is_listed = truth.manifest(&tag()).is_some_and(|list| String::from_utf8_lossy(&list).contains(&ours));
         if seen.is("GET", &tag()) && is_listed && others() {
-            truth.add_manifest(&tag(), INDEX, empty.clone());
+            truth.add_manifest(&tag(), OCI_INDEX, empty.clone());
         }
         None
     })
@@ -204,7 +204,7 @@ async fn a_change_that_is_overwritten_twenty_times_lasts_in_the_end() {
 async fn writers_that_never_stop_are_an_error() {
     let faulty = Faulty::start(Nature::default(), move |seen, truth| {
         if seen.is("GET", &tag()) {
-            truth.add_manifest(&tag(), INDEX, json!({"schemaVersion": 2, "manifests": []}).to_string());
+            truth.add_manifest(&tag(), OCI_INDEX, json!({"schemaVersion": 2, "manifests": []}).to_string());
         }
         None
     })
@@ -220,7 +220,7 @@ async fn writers_that_never_stop_are_an_error() {
 async fn a_tag_that_is_the_subject_itself_is_no_list() {
     // GitLab treats the tag sha256-HEX as the digest.
     let faulty = Faulty::honest(Nature::default()).await;
-    faulty.add_manifest(&tag(), MANIFEST, subject().0);
+    faulty.add_manifest(&tag(), OCI_MANIFEST, subject().0);
     let repository = repository(&faulty, config());
     assert!(repository.referrers(&subject().1.digest, None).await.unwrap().descriptors.is_empty());
     attach(&repository, "x", &[]).await.unwrap();
@@ -229,7 +229,7 @@ async fn a_tag_that_is_the_subject_itself_is_no_list() {
     // A tag that cannot be written is reported.
     let faulty =
         Faulty::start(Nature::default(), |seen, _| seen.is("PUT", "/manifests/sha256-").then(|| status(201))).await;
-    faulty.add_manifest(&tag(), MANIFEST, subject().0);
+    faulty.add_manifest(&tag(), OCI_MANIFEST, subject().0);
     let error = attach(&self::repository(&faulty, config()), "x", &[]).await.unwrap_err();
     assert!(matches!(error, RegistryError::FallbackTag { .. }), "{error:?}");
     assert!(faulty.saw("DELETE", "").is_empty());
@@ -238,7 +238,7 @@ async fn a_tag_that_is_the_subject_itself_is_no_list() {
 #[tokio::test]
 async fn a_tag_that_is_something_else_is_left_alone() {
     let faulty = Faulty::honest(Nature::default()).await;
-    faulty.add_manifest(&tag(), MANIFEST, "{\"someones\":\"image\"}");
+    faulty.add_manifest(&tag(), OCI_MANIFEST, "{\"someones\":\"image\"}");
     let repository = repository(&faulty, config());
     assert!(repository.referrers(&subject().1.digest, None).await.unwrap().descriptors.is_empty());
     let error = attach(&repository, "x", &[]).await.unwrap_err();
@@ -288,5 +288,5 @@ async fn refused_manifests() {
     let error =
         repository(&faulty, config()).attach(&descriptor, bytes.slice(1..), &subject().1, &[]).await.unwrap_err();
     assert!(matches!(error, RegistryError::Content { .. }), "{error:?}");
-    assert!(faulty.seen().is_empty());
+    assert!(faulty.requests().is_empty());
 }

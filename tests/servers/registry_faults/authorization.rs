@@ -35,7 +35,7 @@ async fn what_one_repository_taught_serves_the_next_with_its_own_token() {
     let two = client.repository(&faulty.host(), "two").unwrap();
     two.push_blob(&Descriptor::of("x/y", b"z"), Bytes::from_static(b"z")).await.unwrap();
     let story: Vec<_> = faulty
-        .seen()
+        .requests()
         .iter()
         .map(|s| format!("{} {}", s.method, s.path.split(['&', ',']).next_back().unwrap()))
         .collect();
@@ -45,7 +45,7 @@ async fn what_one_repository_taught_serves_the_next_with_its_own_token() {
     let tokens = faulty.saw("GET", "/token");
     assert_eq!(tokens.len(), 3);
     assert!(tokens[2].path.ends_with("scope=repository%3Atwo%3Apull%2Cpush"), "{}", tokens[2].path);
-    assert_eq!(faulty.seen().len(), 3 + 2 + 1 + 3);
+    assert_eq!(faulty.requests().len(), 3 + 2 + 1 + 3);
 }
 
 #[tokio::test]
@@ -153,16 +153,16 @@ async fn basic_authorization_is_shown_when_it_is_asked_for() {
     let right = repository(&faulty, with_password(&faulty, "u", "p"));
     right.blob_bytes(&blob, 1).await.unwrap();
     right.blob_bytes(&blob, 1).await.unwrap();
-    let shown: Vec<_> = faulty.seen().iter().map(|seen| seen.header("authorization").is_some()).collect();
+    let shown: Vec<_> = faulty.requests().iter().map(|seen| seen.header("authorization").is_some()).collect();
     assert_eq!(shown, [false, true, true]);
 
     for (config, requests) in [(with_password(&faulty, "u", "hunter2"), 2), (config(), 1)] {
-        let before = faulty.seen().len();
+        let before = faulty.requests().len();
         let error = repository(&faulty, config).blob_bytes(&blob, 1).await.unwrap_err();
         assert!(error.is_unauthorized(), "{error:?}");
         assert!(error.to_string().contains("UNAUTHORIZED: authentication required"), "{error}");
         assert_eq!(error.rejected(), (requests == 2).then_some(CredentialOrigin::Given), "{error:?}");
-        assert_eq!(faulty.seen().len() - before, requests);
+        assert_eq!(faulty.requests().len() - before, requests);
     }
 }
 
@@ -172,8 +172,8 @@ async fn a_401_that_does_not_say_what_it_wants_is_final() {
     let error =
         repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
     assert!(error.is_unauthorized(), "{error:?}");
-    assert_eq!(faulty.seen().len(), 1);
-    assert_eq!(faulty.seen()[0].header("authorization"), None);
+    assert_eq!(faulty.requests().len(), 1);
+    assert_eq!(faulty.requests()[0].header("authorization"), None);
 }
 
 #[tokio::test]
@@ -202,9 +202,9 @@ async fn token_services_where_credentials_must_not_go() {
             repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
         let RegistryError::Token { source, .. } = &error else { panic!("{realm}: {error:?}") };
         assert!(matches!(**source, RegistryError::Detour { .. }), "{realm}: {error:?}");
-        assert_eq!(faulty.seen().len(), 1);
+        assert_eq!(faulty.requests().len(), 1);
     }
-    assert!(other.seen().is_empty());
+    assert!(other.requests().is_empty());
 }
 
 #[tokio::test]
@@ -216,7 +216,7 @@ async fn a_token_service_that_redirects_gets_no_second_look() {
     let error =
         repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
     assert_eq!(error.status(), Some(307));
-    assert!(other.seen().is_empty());
+    assert!(other.requests().is_empty());
 }
 
 #[tokio::test]

@@ -63,7 +63,7 @@ impl Tls {
         Tls { port, log }
     }
 
-    fn seen(&self) -> Vec<(String, bool)> {
+    fn requests(&self) -> Vec<(String, bool)> {
         self.log.lock().unwrap().clone()
     }
 }
@@ -119,7 +119,7 @@ async fn only_the_registry_itself_is_shown_the_clients_certificate() {
         registry.log.lock().unwrap().clear();
         other.log.lock().unwrap().clear();
         assert_eq!(get(&host, config).await.unwrap(), "x");
-        let (own, others) = (registry.seen(), other.seen());
+        let (own, others) = (registry.requests(), other.requests());
         assert!(own.len() == 2 && own.iter().all(|(_, shown)| *shown), "{own:?}");
         assert!(others.len() == 2 && others.iter().all(|(_, shown)| !*shown), "{others:?}");
         assert!(others[0].0.contains("/token") && others[1].0.contains("/blobs/"), "{others:?}");
@@ -159,7 +159,7 @@ async fn a_certificate_that_signs_itself_is_trusted_where_it_was_given() {
     self_signed(another.path(), "30").unwrap();
     let error = get(&host, trusting(another.path().join("cert.pem"))).await.unwrap_err();
     assert_eq!(error.untrusted(), Some(CertificateFault::Authority), "another one of the same name: {error:?}");
-    assert_eq!(server.seen().len(), 1, "nothing is sent to one that is not trusted");
+    assert_eq!(server.requests().len(), 1, "nothing is sent to one that is not trusted");
 }
 
 #[tokio::test]

@@ -184,10 +184,10 @@ async fn small_blobs_are_checked() {
     let repository = repository(&faulty, config());
     let error = repository.blob_bytes(&descriptor(&blob), 1000).await.unwrap_err();
     assert!(matches!(error, RegistryError::Digest { reads: 2, .. }), "{error:?}");
-    assert_eq!(faulty.seen()[1].header("cache-control"), Some("no-cache"));
+    assert_eq!(faulty.requests()[1].header("cache-control"), Some("no-cache"));
     let error = repository.blob_bytes(&descriptor(&blob), 999).await.unwrap_err();
     assert!(matches!(error, RegistryError::BlobTooLarge { limit: 999, .. }), "{error:?}");
-    assert_eq!(faulty.seen().len(), 2);
+    assert_eq!(faulty.requests().len(), 2);
 }
 
 #[tokio::test]

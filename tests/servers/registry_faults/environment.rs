@@ -26,7 +26,7 @@ async fn ipv6_literals() {
     let host = format!("[::1]:{}", faulty.address.port());
     let repository = Client::new(config()).unwrap().repository(&host, "a/b").unwrap();
     assert_eq!(repository.blob_bytes(&Descriptor::of("x/y", b"x"), 1).await.unwrap(), "x");
-    assert_eq!(faulty.seen()[0].header("host"), Some(host.as_str()));
+    assert_eq!(faulty.requests()[0].header("host"), Some(host.as_str()));
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn proxies_of_the_environment() {
         )
     };
     tokio::task::spawn_blocking(run).await.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
-    let seen = proxy.seen();
+    let seen = proxy.requests();
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].header("host"), Some("registry.invalid"));
     assert_eq!(seen[0].header("proxy-authorization"), Some(basic("pu", "pp").as_str()));

@@ -53,12 +53,12 @@ async fn damaging(path: &'static str, damage: Damage, times: usize) -> Faulty {
         })
     })
     .await;
-    let list = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [index("x").1]});
-    faulty.add_manifest(&tag(), INDEX, list.to_string());
+    let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index("x").1]});
+    faulty.add_manifest(&tag(), OCI_INDEX, list.to_string());
     for number in 0..150 {
-        faulty.add_manifest(&format!("t{number:03}"), MANIFEST, subject().0);
+        faulty.add_manifest(&format!("t{number:03}"), OCI_MANIFEST, subject().0);
     }
-    faulty.add_manifest("t", MANIFEST, subject().0);
+    faulty.add_manifest("t", OCI_MANIFEST, subject().0);
     faulty
 }
 

@@ -7,7 +7,7 @@ async fn manifests_are_what_they_are_asked_for_as() {
     let lies = ["digest", "header", "html", "large", "endless", "bad header"];
     for lie in lies {
         let faulty = Faulty::start(Nature::default(), move |_, _| {
-            let answer = Response::builder().header(header::CONTENT_TYPE, MANIFEST);
+            let answer = Response::builder().header(header::CONTENT_TYPE, OCI_MANIFEST);
             Some(match lie {
                 "digest" => answer.body(Body::from("{\"other\":1}")).unwrap(),
                 "header" => answer
@@ -19,7 +19,7 @@ async fn manifests_are_what_they_are_asked_for_as() {
                 }
                 "html" => web_page(),
                 "large" => answer.body(Body::from(vec![b' '; (4 << 20) + 1])).unwrap(),
-                _ => endless(MANIFEST, Bytes::from(vec![b' '; 64 << 10]), Duration::ZERO),
+                _ => endless(OCI_MANIFEST, Bytes::from(vec![b' '; 64 << 10]), Duration::ZERO),
             })
         })
         .await;
@@ -35,7 +35,7 @@ async fn manifests_are_what_they_are_asked_for_as() {
         // What does not match its digest may have been damaged on the way, or in a cache there.
         let reads = if matches!(lie, "digest" | "header") { 2 } else { 1 };
         let past_caches = [None, Some("no-cache")];
-        let seen = faulty.seen();
+        let seen = faulty.requests();
         assert_eq!(seen.iter().map(|s| s.header("cache-control")).collect::<Vec<_>>(), past_caches[..reads], "{lie}");
         assert_eq!(error.to_string().ends_with("(it was read twice)"), reads == 2, "{error}");
     }
@@ -44,16 +44,16 @@ async fn manifests_are_what_they_are_asked_for_as() {
 #[tokio::test]
 async fn manifests_by_tag_and_digest_and_their_media_types() {
     let faulty = Faulty::honest(Nature::default()).await;
-    let bytes = format!("{{\"mediaType\":\"{INDEX}\"}}");
+    let bytes = format!("{{\"mediaType\":\"{OCI_INDEX}\"}}");
     let repository = repository(&faulty, config());
     for (media_type, want) in [
         (
             "application/vnd.docker.distribution.manifest.v2+json",
             "application/vnd.docker.distribution.manifest.v2+json",
         ),
-        ("Application/VND.oci.image.manifest.v1+JSON; charset=utf-8", MANIFEST),
-        ("application/json", INDEX),
-        ("text/plain; charset=utf-8", INDEX),
+        ("Application/VND.oci.image.manifest.v1+JSON; charset=utf-8", OCI_MANIFEST),
+        ("application/json", OCI_INDEX),
+        ("text/plain; charset=utf-8", OCI_INDEX),
     ] {
         let digest = faulty.add_manifest("t", media_type, bytes.clone());
         for target in [Target::Tag("t".into()), Target::Digest(digest)] {
@@ -64,8 +64,8 @@ async fn manifests_by_tag_and_digest_and_their_media_types() {
             );
         }
     }
-    let asked = &faulty.seen()[0];
-    for kind in [INDEX, MANIFEST, "application/vnd.docker.distribution.manifest.list.v2+json"] {
+    let asked = &faulty.requests()[0];
+    for kind in [OCI_INDEX, OCI_MANIFEST, "application/vnd.docker.distribution.manifest.list.v2+json"] {
         assert!(asked.header("accept").unwrap().contains(kind));
     }
     assert!(asked.header("user-agent").unwrap().starts_with("ociseek/"));
@@ -83,10 +83,10 @@ async fn a_manifest_that_breaks_off_is_read_again() {
     let faulty =
         Faulty::start(Nature::default(), move |_, _| once().then(|| cut(Response::new(Body::empty()), &whole, 500)))
             .await;
-    let digest = faulty.add_manifest("t", MANIFEST, bytes.clone());
+    let digest = faulty.add_manifest("t", OCI_MANIFEST, bytes.clone());
     let document = repository(&faulty, config()).manifest(&Target::Digest(digest)).await.unwrap();
     assert_eq!(document.bytes, bytes);
-    assert_eq!(faulty.seen().len(), 2);
+    assert_eq!(faulty.requests().len(), 2);
 }
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn warnings_are_passed_on_once() {
         Some(
             Response::builder()
                 .header("warning", "299 - \"moving away\"")
-                .header("content-type", MANIFEST)
+                .header("content-type", OCI_MANIFEST)
                 .body(Body::from("{}"))
                 .unwrap(),
         )

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::faulty::*;
+use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST};
 use axum::body::Body;
 use axum::http::{Response, header};
 use bytes::Bytes;
@@ -94,21 +95,21 @@ fn everything(error: &RegistryError) -> String {
 
 fn subject() -> (Bytes, Descriptor) {
     let bytes = Bytes::from_static(br#"{"schemaVersion":2,"image":1}"#);
-    (bytes.clone(), Descriptor::of(MANIFEST, &bytes))
+    (bytes.clone(), Descriptor::of(OCI_MANIFEST, &bytes))
 }
 
 /// An index manifest for the subject. Each `name` gives another one.
 fn index(name: &str) -> (Bytes, Descriptor) {
     let manifest = json!({
         "schemaVersion": 2,
-        "mediaType": MANIFEST,
+        "mediaType": OCI_MANIFEST,
         "config": {"mediaType": SOCI, "digest": Digest::sha256(b"{}"), "size": 2},
         "layers": [],
-        "subject": {"mediaType": MANIFEST, "digest": subject().1.digest, "size": subject().1.size},
+        "subject": {"mediaType": OCI_MANIFEST, "digest": subject().1.digest, "size": subject().1.size},
         "annotations": {"name": name},
     });
     let bytes = Bytes::from(manifest.to_string());
-    let mut descriptor = Descriptor::of(MANIFEST, &bytes);
+    let mut descriptor = Descriptor::of(OCI_MANIFEST, &bytes);
     descriptor.artifact_type = Some(SOCI.into());
     descriptor.annotations.insert("name".into(), name.into());
     (bytes, descriptor)

@@ -80,14 +80,14 @@ async fn whoever_waits_for_an_answer_with_a_limit_of_his_own_is_not_given_up() {
     for (outlasts, requests) in [(false, 8), (true, 10)] {
         let some = first(9);
         let faulty = Faulty::start(Nature::default(), move |_, _| some().then(|| status(503))).await;
-        faulty.add_manifest("t", MANIFEST, "{}");
+        faulty.add_manifest("t", OCI_MANIFEST, "{}");
         let recorder = Arc::new(Recorder::default());
         let repository = repository(&faulty, ClientConfig { progress: recorder.clone(), ..config() });
         if outlasts {
             repository.outlast_outages();
         }
         let found = repository.manifest(&Target::Tag("t".into())).await;
-        assert_eq!((found.is_ok(), faulty.seen().len()), (outlasts, requests));
+        assert_eq!((found.is_ok(), faulty.requests().len()), (outlasts, requests));
         let warnings = warnings(&recorder);
         assert_eq!(warnings.len(), if outlasts { 2 } else { 0 }, "{warnings:?}");
         let why = "503 Service Unavailable; trying again as long as a read waits for it";

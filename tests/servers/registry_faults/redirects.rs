@@ -22,7 +22,7 @@ async fn another_host_never_sees_the_authorization() {
                 .await
                 .unwrap();
             assert_eq!(found, blob);
-            let seen = store.seen();
+            let seen = store.requests();
             assert_eq!(seen.len(), 1);
             assert!(seen[0].path.ends_with("?X-Sig=s%2F1"), "{}", seen[0].path);
             assert_eq!(seen[0].header("authorization"), None);
@@ -44,7 +44,7 @@ async fn a_signed_url_that_ran_out_is_asked_for_once_more() {
         let faulty = Faulty::start(Nature::default(), move |_, _| Some(redirect(307, &to))).await;
         let found = repository(&faulty, config()).blob_bytes(&Descriptor::of("x/y", b"x"), 1).await;
         assert_eq!(found.is_ok(), works);
-        assert_eq!((faulty.seen().len(), store.seen().len()), (2, 2));
+        assert_eq!((faulty.requests().len(), store.requests().len()), (2, 2));
         if let Err(error) = found {
             assert!(!everything(&error).contains("hunter2"), "{error:?}");
             assert_eq!(error.host(), Some(faulty.host().as_str()));
@@ -75,14 +75,14 @@ async fn where_a_blob_is_needs_to_be_asked_once() {
         let part = source.blob_range(&descriptor(&blob), range.clone()).await.unwrap();
         assert_eq!(part, blob.slice(range.start as usize..range.end as usize));
     }
-    assert_eq!((faulty.seen().len(), store.seen().len()), (1, 5));
+    assert_eq!((faulty.requests().len(), store.requests().len()), (1, 5));
     // If caches must not answer, the registry itself is asked.
     let mut part = source.blob_part(&descriptor(&blob), 1..9, true).await.unwrap();
     assert_eq!(part.next().await.unwrap().unwrap(), blob.slice(1..9));
-    assert_eq!((faulty.seen().len(), store.seen().len()), (2, 6));
+    assert_eq!((faulty.requests().len(), store.requests().len()), (2, 6));
     // Only the registry knows whether the blob exists.
     assert!(source.blob_exists(&descriptor(&blob)).await.unwrap());
-    assert_eq!(faulty.seen().len(), 3);
+    assert_eq!(faulty.requests().len(), 3);
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn a_place_that_refuses_or_fails_is_asked_for_again() {
             let part = source.blob_range(&descriptor(&blob), at..at + 9).await.unwrap();
             assert_eq!(part, blob.slice(at as usize..at as usize + 9), "{answer}");
         }
-        let asked = faulty.seen().len();
+        let asked = faulty.requests().len();
         assert!((2..=3).contains(&asked), "{answer}: {asked}");
     }
 }
@@ -128,7 +128,7 @@ async fn redirects_without_end_or_to_nowhere() {
             matches!(error, RegistryError::Protocol { .. } | RegistryError::Detour { .. }),
             "{location}: {error:?}"
         );
-        assert_eq!(faulty.seen().len(), requests, "{location}");
+        assert_eq!(faulty.requests().len(), requests, "{location}");
     }
     let faulty = Faulty::start(Nature::default(), |_, _| Some(status(307))).await;
     let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();

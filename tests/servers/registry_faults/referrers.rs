@@ -21,8 +21,8 @@ async fn registries_without_the_api_are_told_by_any_answer_that_is_no_index() {
         let repository = repository(&faulty, config());
         let none = repository.referrers(&subject().1.digest, None).await.unwrap();
         assert_eq!((none.descriptors.len(), none.api), (0, false), "{kind}");
-        let list = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [index("x").1]});
-        faulty.add_manifest(&tag(), INDEX, list.to_string());
+        let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index("x").1]});
+        faulty.add_manifest(&tag(), OCI_INDEX, list.to_string());
         let found = repository.referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
         assert_eq!((found.descriptors, found.api), (vec![index("x").1], false), "{kind}");
         assert!(repository.referrers(&subject().1.digest, Some("x/other")).await.unwrap().descriptors.is_empty());
@@ -52,8 +52,8 @@ async fn failures_of_the_referrers_api_are_failures() {
         let error = repository(&faulty, config()).referrers(&subject().1.digest, None).await.unwrap_err();
         assert_eq!(error.status(), Some(status));
     }
-    let broken = |_: &Seen, _: &Faulty| {
-        Some(Response::builder().header(header::CONTENT_TYPE, INDEX).body(Body::from("{\"manifests\":7}")).unwrap())
+    let broken = |_: &ReceivedRequest, _: &Faulty| {
+        Some(Response::builder().header(header::CONTENT_TYPE, OCI_INDEX).body(Body::from("{\"manifests\":7}")).unwrap())
     };
     let faulty = Faulty::start(Nature::default(), broken).await;
     let error = repository(&faulty, config()).referrers(&subject().1.digest, None).await.unwrap_err();
@@ -114,5 +114,5 @@ async fn lists_without_end_have_one() {
             .unwrap_err();
         assert!(matches!(error, RegistryError::Protocol { .. }), "{kind}: {error:?}");
     }
-    assert!(other.seen().is_empty());
+    assert!(other.requests().is_empty());
 }

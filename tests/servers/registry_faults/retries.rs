@@ -11,11 +11,11 @@ async fn retry_after_is_kept() {
         (seen.is("GET", "/manifests/") && once()).then_some(busy)
     })
     .await;
-    faulty.add_manifest("t", MANIFEST, "{}");
+    faulty.add_manifest("t", OCI_MANIFEST, "{}");
     let begun = Instant::now();
     repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap();
     assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
-    assert_eq!(faulty.seen().len(), 2);
+    assert_eq!(faulty.requests().len(), 2);
 }
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn who_asks_for_too_long_a_wait_is_not_waited_for() {
         assert_eq!(error.status(), Some(429));
         assert!(error.to_string().contains("asks to wait"), "{error}");
         assert!(begun.elapsed() < Duration::from_secs(3));
-        assert_eq!(faulty.seen().len(), 1);
+        assert_eq!(faulty.requests().len(), 1);
     }
 }
 
@@ -39,9 +39,9 @@ async fn passing_failures_pass() {
     for status in [408, 425, 429, 500, 502, 503, 504] {
         let thrice = first(3);
         let faulty = Faulty::start(Nature::default(), move |_, _| thrice().then(|| faulty::status(status))).await;
-        faulty.add_manifest("t", MANIFEST, "{}");
+        faulty.add_manifest("t", OCI_MANIFEST, "{}");
         repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap();
-        assert_eq!(faulty.seen().len(), 4, "{status}");
+        assert_eq!(faulty.requests().len(), 4, "{status}");
     }
 }
 
@@ -58,7 +58,7 @@ async fn failures_that_stay_are_given_up_with_what_the_registry_says() {
     let cause = error.source().unwrap().to_string();
     let url = format!("GET http://{}/v2/a/b/manifests/t", faulty.host());
     assert_eq!(cause, format!("{url}: 503 Service Unavailable: <h1>down\\u{{1b}}[2J</h1>"));
-    assert_eq!(faulty.seen().len(), 8);
+    assert_eq!(faulty.requests().len(), 8);
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn a_run_has_a_budget() {
     for _ in 0..20 {
         repository.manifest(&Target::Tag("t".into())).await.unwrap_err();
     }
-    assert_eq!(faulty.seen().len(), 20 + 10);
+    assert_eq!(faulty.requests().len(), 20 + 10);
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn final_answers_are_final() {
         let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
         assert!(error.to_string().ends_with(&format!(" {code}: no")), "{error}");
         assert_eq!(error.status(), Some(status));
-        assert_eq!(faulty.seen().len(), 1);
+        assert_eq!(faulty.requests().len(), 1);
     }
 }
 

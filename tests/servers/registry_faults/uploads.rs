@@ -16,7 +16,7 @@ async fn uploads_at_once_and_in_chunks() {
         assert!(!repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
         assert!(repository.blob_exists(&Digest::sha256(&blob)).await.unwrap());
         assert!(!repository.blob_exists(&Digest::sha256(b"no")).await.unwrap());
-        let made: Vec<_> = faulty.seen().iter().map(|s| s.method.to_string()).filter(|m| m != "HEAD").collect();
+        let made: Vec<_> = faulty.requests().iter().map(|s| s.method.to_string()).filter(|m| m != "HEAD").collect();
         assert_eq!(made.join(" "), requests);
         let put = &faulty.saw("PUT", "uploads")[0];
         assert!(put.path.contains("?_state=a%2Fb&digest=sha256%3A"), "{}", put.path);
@@ -33,7 +33,7 @@ async fn content_that_is_not_its_descriptors_is_not_sent() {
     let error =
         repository(&faulty, config()).push_blob_unchecked(&descriptor(&content(5)), content(6)).await.unwrap_err();
     assert!(matches!(error, RegistryError::Content { expected: 5, found: 6, .. }), "{error:?}");
-    assert!(faulty.seen().is_empty());
+    assert!(faulty.requests().is_empty());
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn a_lost_answer_to_an_upload_is_found_out() {
     .await;
     let blob = content(1000);
     assert!(repository(&faulty, config()).push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
-    let made: Vec<_> = faulty.seen().iter().map(|s| s.method.to_string()).collect();
+    let made: Vec<_> = faulty.requests().iter().map(|s| s.method.to_string()).collect();
     assert_eq!(made, ["HEAD", "POST", "PUT", "DELETE", "HEAD"]);
 }
 
@@ -195,7 +195,7 @@ async fn upload_locations() {
             .await
             .unwrap()
     );
-    let seen = store.seen();
+    let seen = store.requests();
     assert_eq!(seen.len(), 1);
     assert!(seen[0].path.starts_with("/up?sig=1&digest=sha256%3A"), "{}", seen[0].path);
     assert_eq!(seen[0].header("authorization"), None);

@@ -1,0 +1,119 @@
+//! Responses, right and wrong, for the lies of tests.
+
+use std::time::Duration;
+
+use crate::support::sandbox::OCI_INDEX;
+use axum::body::Body;
+use axum::http::{Response, header};
+use bytes::Bytes;
+use futures_util::{FutureExt, stream};
+use serde_json::{Value, json};
+
+/// In the extensions of an answer: it never begins.
+#[derive(Clone)]
+pub(super) struct Silence;
+
+pub fn basic(user: &str, password: &str) -> String {
+    use base64::Engine as _;
+    format!("Basic {}", base64::prelude::BASE64_STANDARD.encode(format!("{user}:{password}")))
+}
+
+pub fn status(status: u16) -> Response<Body> {
+    Response::builder().status(status).body(Body::empty()).unwrap()
+}
+
+pub fn problem(status: u16, code: &str, message: &str) -> Response<Body> {
+    json_answer(status, &json!({"errors": [{"code": code, "message": message}]}))
+}
+
+pub fn json_answer(status: u16, value: &Value) -> Response<Body> {
+    let answer = Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
+    answer.body(Body::from(value.to_string())).unwrap()
+}
+
+pub fn index_answer(manifests: &Value) -> Response<Body> {
+    let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests});
+    Response::builder().header(header::CONTENT_TYPE, OCI_INDEX).body(Body::from(index.to_string())).unwrap()
+}
+
+pub fn web_page() -> Response<Body> {
+    let page = "<!doctype html><title>Sign in</title>";
+    Response::builder().header(header::CONTENT_TYPE, "text/html; charset=utf-8").body(Body::from(page)).unwrap()
+}
+
+pub fn redirect(status: u16, to: &str) -> Response<Body> {
+    Response::builder().status(status).header(header::LOCATION, to).body(Body::empty()).unwrap()
+}
+
+/// Closes the connection without a response, like a process that dies, and prints nothing.
+pub fn hang_up() -> ! {
+    std::panic::resume_unwind(Box::new(()))
+}
+
+/// A response, and a copy of its body.
+pub fn body_of(answer: Response<Body>) -> (Response<Body>, Bytes) {
+    let (head, body) = answer.into_parts();
+    let bytes = axum::body::to_bytes(body, usize::MAX).now_or_never().unwrap().unwrap();
+    (Response::from_parts(head, Body::from(bytes.clone())), bytes)
+}
+
+/// The same response with a wrong byte in its body, which has at least one.
+pub fn damaged(answer: Response<Body>, content: &Bytes) -> Response<Body> {
+    let mut bytes = content.to_vec();
+    bytes[content.len() / 2] ^= 0x20;
+    answer.map(|_| Body::from(bytes))
+}
+
+/// Announces the whole response, but breaks the connection after `kept` bytes of it.
+pub fn cut(answer: Response<Body>, content: &Bytes, kept: usize) -> Response<Body> {
+    let (mut head, _) = answer.into_parts();
+    head.headers.insert(header::CONTENT_LENGTH, content.len().into());
+    // In two pieces with a delay, so that the first is sent before the connection breaks.
+    let pieces = vec![Ok(content.slice(..kept)), Err(std::io::Error::other("cut"))];
+    let body = stream::unfold(pieces.into_iter(), |mut pieces| async move {
+        let piece = pieces.next()?;
+        if piece.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Some((piece, pieces))
+    });
+    Response::from_parts(head, Body::from_stream(body))
+}
+
+/// An endless body: repeats `piece` with a pause in between.
+pub fn endless(media_type: &str, piece: Bytes, pause: Duration) -> Response<Body> {
+    let body = stream::unfold((), move |()| {
+        let piece = piece.clone();
+        async move {
+            tokio::time::sleep(pause).await;
+            Some((Ok::<_, std::io::Error>(piece), ()))
+        }
+    });
+    Response::builder().header(header::CONTENT_TYPE, media_type).body(Body::from_stream(body)).unwrap()
+}
+
+/// The start of `content`, followed by silence.
+pub fn stalls(content: &Bytes, kept: usize) -> Response<Body> {
+    let head = content.slice(..kept);
+    let body = stream::unfold(Some(head), |head| async move {
+        match head {
+            Some(head) => Some((Ok::<_, std::io::Error>(head), None)),
+            None => std::future::pending().await,
+        }
+    });
+    Response::builder().header(header::CONTENT_LENGTH, content.len()).body(Body::from_stream(body)).unwrap()
+}
+
+/// An answer that never begins.
+pub fn silence() -> Response<Body> {
+    Response::builder().extension(Silence).body(Body::empty()).unwrap()
+}
+
+/// True for the first `n` calls.
+pub fn first(n: usize) -> impl Fn() -> bool + Send + Sync {
+    let left = std::sync::atomic::AtomicUsize::new(n);
+    move || {
+        use std::sync::atomic::Ordering::SeqCst;
+        left.try_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+    }
+}

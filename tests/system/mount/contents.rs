@@ -1,0 +1,137 @@
+//! Every file is as it was packed.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use super::{MOUNT, mount_with, sandbox_of_everything, unpack};
+use crate::support::mounts::{self, Clean, Serving, assert_same, can_mount, image, mounts_below, seen, system};
+use crate::support::sandbox::{self, Sandbox};
+use rustix::mount::{MountFlags, mount_remount};
+use serde_json::{Value, json};
+
+#[test]
+fn everything_is_as_it_was_packed() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = sandbox_of_everything();
+    let _clean = Clean(&sandbox);
+    let _serving = Serving::start(&sandbox, &MOUNT);
+    let mnt = sandbox.path("mnt");
+    assert_same(&seen(&sandbox.path("source"), true), &seen(&mnt, true));
+    let line = mounts_below(&mnt).concat();
+    assert!(line.contains(" fuse.ociseek ro,nosuid,nodev"), "{line}");
+    assert_eq!(std::fs::read_dir(mnt.join("many")).unwrap().count(), 3000);
+
+    // The kernel's requirements for extended attributes.
+    let conf = mnt.join("etc/conf");
+    let error = |name: &str, room: usize| rustix::fs::getxattr(&conf, name, &mut vec![0; room][..]).unwrap_err();
+    assert_eq!(error("user.note", 2), rustix::io::Errno::RANGE);
+    assert_eq!(error("user.other", 99), rustix::io::Errno::NODATA);
+    // A program that requests sizes first.
+    system("cp", &[OsStr::new("-a"), conf.as_os_str(), sandbox.path("copy").as_os_str()]);
+    assert_eq!(mounts::xattrs(&sandbox.path("copy")), mounts::xattrs(&conf));
+
+    // Nothing can be written, even after repeated attempts.
+    for _ in 0..2 {
+        let error = std::fs::write(mnt.join("etc/new"), b"x").unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        let error = std::fs::remove_file(mnt.join("etc/conf")).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        mount_remount(&mnt, MountFlags::empty(), c"").unwrap();
+    }
+    assert_eq!(std::fs::read(mnt.join("nothing")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+}
+
+/// The image of the repository, with its whiteouts, compared with GNU tar's extraction of the same
+/// layers.
+#[test]
+fn the_demo_image_is_as_tar_unpacks_it() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let _clean = Clean(&sandbox);
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/demo");
+    let (unpacked, mnt) = (sandbox.path("unpacked"), sandbox.path("mnt"));
+    std::fs::create_dir(&unpacked).unwrap();
+    std::fs::create_dir(&mnt).unwrap();
+    let read = |digest: &Value| {
+        let hex = digest.as_str().unwrap().strip_prefix("sha256:").unwrap().to_owned();
+        demo.join("blobs/sha256").join(hex)
+    };
+    let parse = |path: PathBuf| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap();
+    let index = parse(demo.join("index.json"));
+    let manifest = parse(read(&index["manifests"][0]["digest"]));
+    for layer in manifest["layers"].as_array().unwrap() {
+        unpack(&read(&layer["digest"]), &unpacked);
+    }
+    let name = format!("oci:{}", demo.display());
+    let _serving = Serving::start(&sandbox, &["mount", &name, "mnt"]);
+    assert_same(&seen(&unpacked, false), &seen(&mnt, false));
+}
+
+#[test]
+fn one_layer_alone() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let _clean = Clean(&sandbox);
+    image(&sandbox, "img", &[sandbox::tar(1, 1, 10), sandbox::tar(2, 1, 90_000)], &json!({}));
+    std::fs::create_dir(sandbox.path("mnt")).unwrap();
+    let serving = Serving::start(&sandbox, &mount_with(&["--layer", "1", "--record", "record"]));
+    let file = std::fs::read(sandbox.path("mnt/dir2/file0")).unwrap();
+    assert_eq!(file.len(), 90_000);
+    assert!(!sandbox.path("mnt/dir1").exists());
+    drop(serving);
+    let record = std::fs::read_to_string(sandbox.path("record")).unwrap();
+    let lines: Vec<Value> = record.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&lines[0]["path"], &lines[0]["offset"]), (&json!("dir2/file0"), &json!(0)));
+    assert_eq!(lines[0]["spans"][0], 0);
+    // No span is listed twice.
+    let spans: Vec<&Value> = lines.iter().flat_map(|line| line["spans"].as_array().unwrap()).collect();
+    let mut distinct = spans.clone();
+    distinct.sort_by_key(|span| span.as_u64());
+    distinct.dedup();
+    assert_eq!(spans.len(), distinct.len());
+    assert_eq!(
+        sandbox.run(&mount_with(&["--layer", "2"])),
+        "--- stderr ---\nerror: no layer 2: the image has 2 layers, counted from 0\n--- status 1 ---"
+    );
+}
+
+/// Processes that share a cache do not wait for each other, and none takes a wrong byte from it.
+#[test]
+fn two_mounts_with_one_cache() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = sandbox_of_everything();
+    let _clean = Clean(&sandbox);
+    std::fs::create_dir(sandbox.path("other")).unwrap();
+    let source = seen(&sandbox.path("source"), true);
+    // Of a cache that holds nothing for long, and of one that holds everything.
+    for size in ["--cache-size=1MiB", "--cache-size=1GiB"] {
+        let start = |dir: &str| Serving::start(&sandbox, &["mount", "--cache-dir=cache", size, "oci:img:v1", dir]);
+        let servings = [start("mnt"), start("other")];
+        let look = |dir: &str| {
+            let dir = sandbox.path(dir);
+            let source = &source;
+            move || assert_same(source, &seen(&dir, true))
+        };
+        std::thread::scope(|scope| {
+            for dir in ["mnt", "other"] {
+                scope.spawn(look(dir));
+            }
+        });
+        for mut serving in servings {
+            serving.signal("TERM");
+            assert_eq!(serving.end().code(), Some(0), "{}", serving.stderr());
+            assert!(!serving.stderr().contains("warning: "), "{}", serving.stderr());
+        }
+    }
+    // What both have kept is right.
+    let _serving = Serving::start(&sandbox, &["mount", "--cache-dir=cache", "oci:img:v1", "mnt"]);
+    assert_same(&source, &seen(&sandbox.path("mnt"), true));
+}

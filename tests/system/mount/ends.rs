@@ -1,0 +1,127 @@
+//! How a mount starts and ends: in the foreground, in the background, and killed.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::FileExt;
+use std::process::Stdio;
+
+use super::{MOUNT, mount_with, small_sandbox};
+use crate::support::mounts::{Clean, Serving, can_mount, mounts_below, system, wait_until};
+use crate::support::schema;
+use serde_json::Value;
+
+#[test]
+fn it_ends_when_it_is_asked_to() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = small_sandbox();
+    let _clean = Clean(&sandbox);
+    for end in ["INT", "TERM", "HUP", "umount", "umount of a busy one", "TERM of a busy one"] {
+        let mut serving = Serving::start(&sandbox, &mount_with(&["--stats", "stats"]));
+        let mnt = sandbox.path("mnt");
+        let (shown, said) = (mnt.canonicalize().unwrap(), serving.stderr());
+        let ready = format!("mounted at {0} (Ctrl-C or umount {0} ends it): ", shown.display());
+        assert!(said.contains(&ready) && said.contains(" files; "), "{said}");
+        let mut file = std::fs::read(mnt.join("dir1/file0")).map(|_| None).unwrap();
+        if end.ends_with("busy one") {
+            file = Some(std::fs::File::open(mnt.join("dir1/file1")).unwrap());
+        }
+        match end.split(' ').next().unwrap() {
+            "umount" => {
+                let lazy = if file.is_some() { "-l" } else { "--" };
+                system("umount", &[OsStr::new(lazy), mnt.as_os_str()]);
+                if let Some(file) = file.take() {
+                    // An open file can still be read.
+                    let mut byte = [0];
+                    file.read_exact_at(&mut byte, 199_999).unwrap();
+                }
+            }
+            signal => serving.signal(signal),
+        }
+        assert_eq!(serving.end().code(), Some(0), "{end}: {}", serving.stderr());
+        assert_eq!(serving.stderr().contains("was in use"), file.is_some(), "{end}: {}", serving.stderr());
+        assert_eq!(mounts_below(&mnt), Vec::<String>::new(), "{end}");
+        let stats: Value = serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
+        assert!(stats["content"]["requests"].is_u64() && stats["seconds_mounted"].is_f64(), "{stats}");
+    }
+}
+
+#[test]
+fn a_mount_whose_process_was_killed() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = small_sandbox();
+    let _clean = Clean(&sandbox);
+    let mut serving = Serving::start(&sandbox, &MOUNT);
+    serving.signal("KILL");
+    serving.end();
+    let mnt = sandbox.path("mnt");
+    wait_until("the mount is dead", || std::fs::read_dir(&mnt).is_err());
+    let told = sandbox.run(&MOUNT);
+    let at = mnt.canonicalize().unwrap_or(mnt.clone());
+    let expected = format!(
+        "--- stderr ---\nerror: {0}: the process serving the file system mounted here is gone\nhint: clear it with \
+         umount -l {0} (as a user: fusermount3 -uz {0}), or use --replace\n--- status 1 ---",
+        at.display()
+    );
+    assert_eq!(told, expected);
+    let mut serving = Serving::start(&sandbox, &mount_with(&["--replace"]));
+    assert!(mnt.join("dir1/file0").exists());
+    assert_eq!(mounts_below(&mnt).len(), 1);
+    // A mount whose process still runs.
+    let replaced = Serving::start(&sandbox, &mount_with(&["--replace"]));
+    assert_eq!(serving.end().code(), Some(0));
+    assert_eq!(mounts_below(&mnt).len(), 1);
+    assert!(mnt.join("dir1/file0").exists());
+    drop(replaced);
+    assert_eq!(mounts_below(&mnt).len(), 0);
+}
+
+/// One document when the files are there, and nothing after it.
+#[test]
+fn json_on_standard_output() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = small_sandbox();
+    let _clean = Clean(&sandbox);
+    sandbox.json(0, &["index", "--json", "--no-cache", "--min-layer-size=0", "oci:img:v1"]);
+    let args = ["mount", "--json", "--quiet", "--no-cache", "oci:img:v1", "mnt"];
+    let mut child = sandbox.command(&args).stdout(Stdio::piped()).spawn().unwrap();
+    let mut documents = serde_json::Deserializer::from_reader(child.stdout.take().unwrap()).into_iter::<Value>();
+    let document = documents.next().unwrap().unwrap();
+    schema::check(&args, &document);
+    assert_eq!(document["index"]["size"].as_u64().map(|size| size > 0), Some(true), "{document}");
+    assert_eq!(std::fs::read(sandbox.path("mnt/dir1/file0")).unwrap().len(), 200_000);
+    system("umount", &[sandbox.path("mnt").as_os_str()]);
+    assert!(child.wait().unwrap().success());
+    assert!(documents.next().is_none());
+}
+
+#[test]
+fn in_the_background() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = small_sandbox();
+    let _clean = Clean(&sandbox);
+    let mnt = sandbox.path("mnt");
+    let output = sandbox.run(&mount_with(&["--detach", "--log", "log", "--quiet", "--stats", "stats"]));
+    assert_eq!(output, "--- stderr ---\n--- status 0 ---");
+    assert_eq!(std::fs::read(mnt.join("dir1/file0")).unwrap().len(), 200_000);
+    system("umount", &[mnt.as_os_str()]);
+    wait_until("the process ends", || std::fs::read(sandbox.path("stats")).is_ok_and(|stats| !stats.is_empty()));
+    assert_eq!(std::fs::read_to_string(sandbox.path("log")).unwrap(), "");
+
+    let document = sandbox.json(0, &["mount", "--detach", "--json", "--quiet", "--no-cache", "oci:img:v1", "mnt"]);
+    assert_eq!(document["dir"], mnt.display().to_string());
+    assert_eq!(document["layers"][0]["how"], "index");
+    system("umount", &[mnt.as_os_str()]);
+
+    let output = sandbox.run(&["mount", "--detach", "oci:img:v2", "mnt"]);
+    assert!(output.starts_with("--- stderr ---\nerror: ") && output.ends_with("--- status 1 ---"), "{output}");
+    let output = sandbox.run(&["mount", "--detach", "--log", "no/log", "oci:img:v1", "mnt"]);
+    assert!(output.contains("no/log: cannot write"), "{output}");
+    assert_eq!(mounts_below(&mnt).len(), 0);
+}

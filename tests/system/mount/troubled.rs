@@ -1,0 +1,144 @@
+//! Registries that fail under a running mount.
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use super::bytes;
+use crate::support::faulty::{Faulty, Nature};
+use crate::support::mounts::{self, Clean, Serving, can_mount, mounts_below, packed, wait_until};
+use crate::support::sandbox::{self, OCI_MANIFEST, Sandbox};
+use axum::body::Body;
+use axum::http::{Response, StatusCode};
+use bytes::Bytes;
+use serde_json::json;
+
+const HONEST: u8 = 0;
+const TAMPERED: u8 = 1;
+const SILENT: u8 = 2;
+const BROKEN: u8 = 3;
+
+/// The layer and config of an image with a file of a million bytes.
+fn image(sandbox: &Sandbox) -> (Vec<u8>, Vec<u8>) {
+    std::fs::create_dir(sandbox.path("source")).unwrap();
+    std::fs::write(sandbox.path("source/file"), bytes(3, 1_000_000)).unwrap();
+    let tar = packed(&sandbox.path("source"));
+    (mounts::compressed(&tar), mounts::config(&[tar], &json!({})))
+}
+
+/// A registry with this image as `a/b:v1`, whose behaviour depends on `mood`.
+async fn registry((layer, config): &(Vec<u8>, Vec<u8>), at: &str, mood: &Arc<AtomicU8>) -> Faulty {
+    let digest = ociseek::digest::Digest::sha256(layer).to_string();
+    let mood = Arc::clone(mood);
+    let registry = Faulty::at(at, Nature { referrers: true, ..Nature::default() }, move |seen, faulty| {
+        if !seen.is("GET", &digest) {
+            return None;
+        }
+        match mood.load(Ordering::SeqCst) {
+            HONEST => None,
+            TAMPERED => {
+                let truth = faulty.truth_now(seen);
+                let (head, body) = truth.into_parts();
+                let body = futures_util::FutureExt::now_or_never(axum::body::to_bytes(body, 1 << 30));
+                let mut bytes = body.unwrap().unwrap().to_vec();
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+                Some(Response::from_parts(head, Body::from(bytes)))
+            }
+            SILENT => {
+                let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+                Some(Response::builder().status(206).body(Body::from_stream(never)).unwrap())
+            }
+            _ => Some(Response::builder().status(StatusCode::NOT_FOUND).body(Body::empty()).unwrap()),
+        }
+    })
+    .await;
+    let blob = |media_type: &str, content: &[u8]| {
+        let digest = registry.add_blob(content.to_vec());
+        json!({"mediaType": media_type, "digest": digest, "size": content.len()})
+    };
+    let (config, layer) = (blob(sandbox::OCI_CONFIG, config), blob(sandbox::GZIP, layer));
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
+    registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
+    registry
+}
+
+#[test]
+fn what_the_registry_does_is_an_error_until_it_is_right_again() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let _clean = Clean(&sandbox);
+    let mood = Arc::new(AtomicU8::new(HONEST));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let registry = runtime.block_on(registry(&image(&sandbox), "127.0.0.1:0", &mood));
+    std::fs::create_dir(sandbox.path("mnt")).unwrap();
+    let name = format!("{}/a/b:v1", registry.host());
+    mounts::index(&sandbox, &name);
+    mood.store(TAMPERED, Ordering::SeqCst);
+    let mut serving = Serving::start(&sandbox, &["mount", "--deadline", "3", "--no-cache", &name, "mnt"]);
+    let file = sandbox.path("mnt/file");
+    let eio = |what: &str| {
+        let begun = Instant::now();
+        let error = std::fs::read(&file).expect_err(what);
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{what}: {error}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what}: {:?}", begun.elapsed());
+    };
+    eio("a layer that was tampered with");
+    wait_until("the reason", || serving.stderr().contains("warning: "));
+    let warning = serving.stderr();
+    assert!(warning.contains("sha256:") && warning.contains("span"), "{warning}");
+
+    mood.store(SILENT, Ordering::SeqCst);
+    eio("a registry that says nothing");
+    // A waiting reader can be killed.
+    let mut cat = Command::new("cat").arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let begun = Instant::now();
+    cat.kill().unwrap();
+    cat.wait().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+
+    mood.store(BROKEN, Ordering::SeqCst);
+    eio("a registry that has lost the layer");
+
+    mood.store(HONEST, Ordering::SeqCst);
+    assert!(std::fs::read(&file).unwrap() == bytes(3, 1_000_000));
+    serving.signal("TERM");
+    assert_eq!(serving.end().code(), Some(0));
+    assert_eq!(mounts_below(sandbox.dir.path()).len(), 0);
+}
+
+#[test]
+fn a_read_outlives_a_registry_that_restarts() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let _clean = Clean(&sandbox);
+    let mood = Arc::new(AtomicU8::new(HONEST));
+    let start = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let first = start();
+    let image = image(&sandbox);
+    let host = first.block_on(registry(&image, "127.0.0.1:0", &mood)).host();
+    std::fs::create_dir(sandbox.path("mnt")).unwrap();
+    let name = format!("{host}/a/b:v1");
+    mounts::index(&sandbox, &name);
+    // Shorter than the outage, because readers only depend on the deadline.
+    let options = ["mount", "--retry-for=1s", "--no-cache", &name, "mnt"];
+    let mut serving = Serving::start(&sandbox, &options);
+    first.shutdown_timeout(Duration::from_secs(10));
+    let file = sandbox.path("mnt/file");
+    let reader = std::thread::spawn(move || std::fs::read(file));
+    let waiting = format!("cannot connect to {host} (");
+    wait_until("it says that it waits", || serving.stderr().contains(&waiting));
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!reader.is_finished(), "{:?}", reader.join());
+    let second = start();
+    second.block_on(registry(&image, &host, &mood));
+    assert!(reader.join().unwrap().unwrap() == bytes(3, 1_000_000));
+    serving.signal("TERM");
+    assert_eq!(serving.end().code(), Some(0));
+}
