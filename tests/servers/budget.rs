@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::support::faulty::{Faulty, Nature};
+use crate::support::memory_of;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, PLAIN, Sandbox};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -42,13 +43,11 @@ pub fn run(sandbox: &Sandbox, args: &[&str]) -> Ended {
     let mut child = command.spawn().unwrap();
     let mut peak = 0;
     let status = loop {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
         // Before that, the process is a copy of this one.
-        let is_ours = status.starts_with("Name:\tociseek\n");
-        let high =
-            status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
-        let high = high.filter(|_| is_ours);
-        peak = high.map_or(0, |kib: u64| kib << 10).max(peak);
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default();
+        if name == "ociseek\n" {
+            peak = memory_of(child.id(), "VmHWM").unwrap_or_default().max(peak);
+        }
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }

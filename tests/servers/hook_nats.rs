@@ -3,13 +3,13 @@
 
 use crate::support::hook;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::hook::{
-    Hook, PATIENCE, assert_documented, exchange, images, indexes, post, pushed, put_blob, stalling,
-};
+use crate::support::PATIENCE;
+use crate::support::child_process::ChildProcess;
+use crate::support::hook::{Hook, assert_documented, images, indexes, pushed, put_blob};
+use crate::support::http::{exchange, post, stalling_registry};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox};
 use crate::support::servers::{Server, free_port, tool};
 use ociseek::digest::Digest;
@@ -17,21 +17,15 @@ use ociseek::hook::job::Job;
 use ociseek::hook::queue::{PublishOutcome, Queue};
 use ociseek::store::blob::Target;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
+use rustix::process::Signal;
 use serde_json::json;
 
-/// nats-server with JetStream in a directory of its own; killed when this is dropped.
+/// nats-server with JetStream in a directory of its own.
 pub struct Nats {
-    child: Child,
+    child: ChildProcess,
     url: String,
     dir: tempfile::TempDir,
     pub port: u16,
-}
-
-impl Drop for Nats {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Nats {
@@ -41,33 +35,26 @@ impl Nats {
         Some(Nats { child, url: format!("nats://127.0.0.1:{port}/test"), dir, port })
     }
 
-    fn spawn(dir: &std::path::Path, port: u16) -> Option<Child> {
+    fn spawn(dir: &std::path::Path, port: u16) -> Option<ChildProcess> {
         // Debian installs it outside the users' search path.
         let known = std::path::Path::new("/usr/sbin/nats-server");
         let program = if known.is_file() { known.to_owned() } else { tool("nats-server")? };
         let mut command = Command::new(program);
         command.args(["--jetstream", "--addr", "127.0.0.1", "--port", &port.to_string(), "--store_dir"]).arg(dir);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let begun = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(child.try_wait().unwrap().is_none(), "{command:?} ended");
-            assert!(begun.elapsed() < PATIENCE, "{command:?} does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Some(child)
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Some(ChildProcess::listening(&mut command, &format!("127.0.0.1:{port}")))
     }
 
     /// Kills it, and restarts it with the data on its disk.
     pub fn restart(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.kill();
         self.child = Nats::spawn(self.dir.path(), self.port).unwrap();
     }
 
     /// Stops it gracefully.
     fn stop(&mut self) {
-        assert!(Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap().success());
-        let _ = self.child.wait();
+        self.child.signal(Signal::TERM);
+        self.child.end();
     }
 
     /// Waits until a stream has this many messages.
@@ -129,7 +116,7 @@ async fn three_workers_one_of_them_killed_index_every_image() {
     send(100, 200);
     // In the middle, when it has finished some jobs and is running others.
     workers[0].until("it is at work", |hook| hook.indexed() >= 3);
-    workers[0].signal("-KILL");
+    workers[0].child.signal(Signal::KILL);
     let begun = Instant::now();
     while nats.messages("test").await > 0 {
         assert!(begun.elapsed() < PATIENCE, "{} jobs are left", nats.messages("test").await);
@@ -196,7 +183,7 @@ async fn what_fails_is_parked_with_its_reason_and_others_go_on() {
     for want in ["is broken", "not allowed by --allow", "is not the JSON of a job"] {
         assert!(reasons.iter().any(|reason| reason.contains(want)), "{want}: {reasons:?}");
     }
-    hook.signal("-TERM");
+    hook.child.signal(Signal::TERM);
     assert!(hook.end().success());
     assert_eq!(hook.events("stopped").len(), 1);
 
@@ -230,8 +217,7 @@ async fn a_worker_outlives_its_queue_and_ends_without_it() {
     assert_eq!((get(&address, "/healthz").0, get(&address, "/readyz").0), (200, 200));
 
     // A line when the connection is lost, a line when it is back, and jobs run as before.
-    let _ = nats.child.kill();
-    let _ = nats.child.wait();
+    nats.child.kill();
     hook.until("it is seen", |hook| hook.events("queue").len() == 1);
     assert_eq!((get(&address, "/healthz").0, get(&address, "/readyz").0), (200, 503));
     nats.restart();
@@ -248,7 +234,7 @@ async fn a_worker_outlives_its_queue_and_ends_without_it() {
     // This time the server closes the connections gracefully, and stays away.
     nats.stop();
     hook.until("it is seen", |hook| hook.events("queue").len() == 3);
-    hook.signal("-TERM");
+    hook.child.signal(Signal::TERM);
     assert!(hook.end().success());
     assert_documented(&hook.log());
     let lines = hook.events("queue");
@@ -262,7 +248,7 @@ async fn a_worker_outlives_its_queue_and_ends_without_it() {
 #[tokio::test]
 async fn orderly_stops_use_up_no_tries() {
     let Some(nats) = Nats::start() else { return };
-    let (sandbox, host) = (Sandbox::new(), stalling());
+    let (sandbox, host) = (Sandbox::new(), stalling_registry().0);
     let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
     let job = Job { image: format!("{host}/a:v1").parse().unwrap() };
     queue.publish(&job).await.unwrap();
@@ -273,7 +259,7 @@ async fn orderly_stops_use_up_no_tries() {
             assert!(hook.events("dead-letter").is_empty(), "{:?}", hook.log());
             get(&address, "/metrics").1.contains("ociseek_hook_running 1")
         });
-        hook.signal("-TERM");
+        hook.child.signal(Signal::TERM);
         assert!(hook.end().success());
     }
     assert_eq!((nats.messages("test").await, nats.messages("test-parked").await), (1, 0));
@@ -289,8 +275,7 @@ async fn without_its_queue_the_service_says_so() {
     let hook = Hook::serve(&sandbox, &[&format!("--queue={}", nats.url), "--allow=r.example"]);
     let event = |name: &str| json!({"image": format!("r.example/{name}:v1")}).to_string();
     assert_eq!(hook.post(&event("a")).0, 202);
-    let _ = nats.child.kill();
-    let _ = nats.child.wait();
+    nats.child.kill();
     hook.until("it is seen", |hook| hook.get("/readyz").0 == 503);
     let (status, text) = hook.post(&event("b"));
     assert!(status == 503 && text.contains("retry-after: 30"), "{text}");

@@ -8,7 +8,8 @@ use ociseek::image::Descriptor;
 use serde_json::{Value, json};
 
 use crate::support::faulty::{Faulty, Nature, problem};
-use crate::support::hook::{Hook, SECRET, exchange, indexes, put_blob};
+use crate::support::hook::{Hook, SECRET, indexes, put_blob};
+use crate::support::http::exchange;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar, two_platforms};
 use crate::support::servers::{Server, free_port, run, tool};
 

@@ -1,34 +1,26 @@
-//! Runs `ociseek hook` as a process, reads its log, and sends requests that no well-behaved client
-//! would send.
+//! Runs `ociseek hook` as a process, reads its log, and sends it notifications.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ociseek::digest::Digest;
 use serde_json::{Value, json};
 
+use crate::support::PATIENCE;
+use crate::support::child_process::ChildProcess;
+use crate::support::http::{exchange, post};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use crate::support::servers::Server;
 
-/// The time limit for any step, on a machine that is busy with other tests.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const SECRET: &str = "correct-horse-battery-staple";
 
-/// A running `ociseek hook serve` or `worker`. Killed when this is dropped.
+/// A running `ociseek hook serve` or `worker`.
 pub struct Hook {
-    pub child: Child,
+    pub child: ChildProcess,
     log: Arc<Mutex<Vec<Value>>>,
-}
-
-impl Drop for Hook {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Hook {
@@ -45,9 +37,9 @@ impl Hook {
     }
 
     pub fn spawn(command: &mut Command) -> Hook {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
         let log = Arc::new(Mutex::new(Vec::new()));
-        let (lines, kept) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&log));
+        let (lines, kept) = (BufReader::new(child.stderr()).lines(), Arc::clone(&log));
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let line = serde_json::from_str(&line).unwrap_or_else(|_| json!({"event": "no JSON", "line": line}));
@@ -94,29 +86,12 @@ impl Hook {
         self.events("listening")[0]["address"].as_str().unwrap().to_owned()
     }
 
-    pub fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
-    }
-
     /// Waits for the process to end.
     pub fn end(&mut self) -> ExitStatus {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                // Its last output may not have arrived yet.
-                std::thread::sleep(Duration::from_millis(100));
-                return status;
-            }
-            assert!(begun.elapsed() < PATIENCE, "it did not end: {:#?}", self.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// The peak memory of the process in bytes (proc(5), VmHWM).
-    pub fn peak_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+        let Some(status) = self.child.wait() else { panic!("it did not end: {:#?}", self.log()) };
+        // Its last output may not have arrived yet.
+        std::thread::sleep(Duration::from_millis(100));
+        status
     }
 
     pub fn get(&self, path: &str) -> (u16, String) {
@@ -146,33 +121,6 @@ pub fn assert_documented(lines: &[Value]) {
             assert!(listed.contains(&field.as_str()), "docs/hook.md does not list the field {field}: {line}");
         }
     }
-}
-
-/// Sends a POST. Returns the status, and the rest of the response including its header.
-pub fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
-    let mut request =
-        format!("POST {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
-    for (name, value) in headers {
-        request += &format!("{name}: {value}\r\n");
-    }
-    request += "\r\n";
-    exchange(address, &[request.as_bytes(), body].concat())
-}
-
-/// Sends bytes unchanged. The server need not accept all of them.
-pub fn exchange(address: &str, bytes: &[u8]) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let _ = stream.write_all(bytes);
-    answer(stream)
-}
-
-pub fn answer(mut stream: TcpStream) -> (u16, String) {
-    let mut text = Vec::new();
-    let _ = stream.read_to_end(&mut text);
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
-    (status.unwrap_or_default(), text)
 }
 
 /// distribution's event for a pushed image.
@@ -241,38 +189,4 @@ pub fn put_blob(host: &str, repository: &str, content: &[u8]) {
 pub fn indexes(sandbox: &Sandbox, image: &str) -> usize {
     let inspected = sandbox.json(0, &["inspect", "--format=json", image]);
     inspected["manifests"][0]["indexes"].as_array().unwrap().len()
-}
-
-/// A registry that never sends one of the layers.
-pub fn stalling() -> String {
-    let layer = json!({"mediaType": GZIP, "digest": Digest::sha256(b"layer"), "size": 50_000_000});
-    let config = json!({"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2});
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]}).to_string();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let host = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let manifest = manifest.clone();
-            std::thread::spawn(move || {
-                let mut head = [0; 4096];
-                let read = stream.read(&mut head).unwrap_or(0);
-                let line = String::from_utf8_lossy(&head[..read]).lines().next().unwrap_or_default().to_owned();
-                let answer = if line.contains("/manifests/") && !line.contains("/manifests/sha256-") {
-                    let length = manifest.len();
-                    format!(
-                        "200 OK\r\nContent-Type: {OCI_MANIFEST}\r\nContent-Length: {length}\r\nConnection: \
-                         close\r\n\r\n{manifest}"
-                    )
-                } else if line.contains(&Digest::sha256(b"layer").hex()) {
-                    "200 OK\r\nContent-Length: 50000000\r\n\r\n\x1f".to_owned()
-                } else {
-                    "404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_owned()
-                };
-                let _ = stream.write_all(format!("HTTP/1.1 {answer}").as_bytes());
-                std::thread::sleep(PATIENCE);
-            });
-        }
-    });
-    host
 }

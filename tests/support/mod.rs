@@ -2,15 +2,20 @@
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use child_process::ChildProcess;
 
 pub mod answers;
+pub mod child_process;
 pub mod corpus;
 pub mod fault_plan;
 pub mod fault_points;
 pub mod faulty;
 pub mod fine;
 pub mod hook;
+pub mod http;
 pub mod layers;
 pub mod mounts;
 pub mod random;
@@ -24,6 +29,9 @@ pub mod tarball;
 pub mod terminal;
 pub mod throttle;
 
+/// The time limit for any step, on a machine that is busy with other tests.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The number in a variable of the environment, by which a test runs longer or otherwise on demand.
 pub fn number_in(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
@@ -32,20 +40,26 @@ pub fn number_in(variable: &str) -> Option<u64> {
 /// The number of open descriptors of a process, and its memory in bytes (proc(5), VmRSS).
 pub fn holds(process: u32) -> (usize, u64) {
     let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    (descriptors, memory.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10)
+    (descriptors, memory_of(process, "VmRSS").unwrap())
+}
+
+/// A field of proc(5), such as `VmHWM`, the peak, in bytes; None if the process has ended.
+pub fn memory_of(process: u32, field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let memory =
+        status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')?.trim().strip_suffix(" kB"))?;
+    Some(memory.parse::<u64>().unwrap() << 10)
 }
 
 /// Starts a process that runs the test `child_writer` of the module on the cache `dir`, until it is
 /// killed or for a short time.
-pub fn writer(module: &str, dir: &Path, forever: bool) -> Child {
+pub fn writer(module: &str, dir: &Path, forever: bool) -> ChildProcess {
     let mut command = this_test(module, "child_writer");
     command.env("OCISEEK_TEST_CACHE", dir).stdout(Stdio::null());
     if forever {
         command.env("OCISEEK_TEST_FOREVER", "1");
     }
-    command.spawn().unwrap()
+    ChildProcess::spawn(&mut command)
 }
 
 /// In such a process: the cache, and the range of rounds to write.

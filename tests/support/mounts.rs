@@ -7,18 +7,18 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ociseek::digest::Digest;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::support::PATIENCE;
+use crate::support::child_process::ChildProcess;
 use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox};
 use crate::support::servers::skip;
-
-/// The time limit for any step, on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether this test can mount. Prints a line if not.
 pub fn can_mount() -> bool {
@@ -109,9 +109,9 @@ pub fn index(sandbox: &Sandbox, image: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The program serving in the foreground. It is stopped when this is dropped.
+/// The program serving in the foreground. It is asked to end when this is dropped, so that it unmounts.
 pub struct Serving {
-    child: Child,
+    pub child: ChildProcess,
     stderr: Arc<Mutex<String>>,
     reader: Option<std::thread::JoinHandle<()>>,
 }
@@ -124,10 +124,10 @@ impl Serving {
 
     /// Like [`Serving::start`]. If it ends instead, its exit status and its error output.
     pub fn try_start(sandbox: &Sandbox, args: &[&str]) -> Result<Serving, (ExitStatus, String)> {
-        let mut child =
-            sandbox.command_that_hangs_up(args).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = sandbox.command_that_hangs_up(args);
+        let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stderr(Stdio::piped()));
         let stderr = Arc::new(Mutex::new(String::new()));
-        let (mut lines, said) = (BufReader::new(child.stderr.take().unwrap()), Arc::clone(&stderr));
+        let (mut lines, said) = (BufReader::new(child.stderr()), Arc::clone(&stderr));
         let reader = std::thread::spawn(move || {
             let mut line = String::new();
             while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
@@ -137,7 +137,7 @@ impl Serving {
         let mut serving = Serving { child, stderr, reader: Some(reader) };
         let begun = Instant::now();
         while !serving.stderr().contains(" read so far\n") {
-            if serving.child.try_wait().unwrap().is_some() {
+            if serving.child.ended().is_some() {
                 let status = serving.end();
                 return Err((status, serving.stderr()));
             }
@@ -152,36 +152,21 @@ impl Serving {
         self.stderr.lock().unwrap().clone()
     }
 
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// `INT`, `TERM`, `HUP`, `KILL`
-    pub fn signal(&self, name: &str) {
-        system("kill", &[OsStr::new("-s"), OsStr::new(name), OsStr::new(&self.id().to_string())]);
-    }
-
-    /// Waits until it exits.
+    /// Waits until it exits, and has its last output.
     pub fn end(&mut self) -> ExitStatus {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                if let Some(reader) = self.reader.take() {
-                    reader.join().unwrap();
-                }
-                return status;
-            }
-            assert!(begun.elapsed() < PATIENCE, "it does not end");
-            std::thread::sleep(Duration::from_millis(5));
+        let status = self.child.end();
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
         }
+        status
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
-            let _ = Command::new("kill").arg(self.id().to_string()).status();
-            let _ = self.child.wait();
+        if self.child.ended().is_none() {
+            self.child.signal(Signal::TERM);
+            self.child.wait();
         }
     }
 }

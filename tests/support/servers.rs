@@ -5,17 +5,16 @@
 //! `$PATH`. If one is missing, the test is skipped with a line that says so; if `CI` is set, it
 //! fails.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// The time limit for a server to start listening, on a machine that is busy with other tests.
-const START: Duration = Duration::from_secs(30);
+use super::child_process::ChildProcess;
+use super::http::exchange;
 
 /// The path of a tool. If it is missing, prints what is skipped and returns None.
 pub fn tool(name: &str) -> Option<PathBuf> {
@@ -30,25 +29,28 @@ pub fn tool(name: &str) -> Option<PathBuf> {
     found
 }
 
+/// Likewise a tool that `.ci/tools` installs with pip.
+pub fn python_tool(name: &str) -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let found = Some(home.join(".cache/ociseek-tools/python/bin").join(name)).filter(|file| file.is_file());
+    if found.is_none() {
+        skip(&format!("{name} is not installed"));
+    }
+    found
+}
+
 pub fn skip(why: &str) {
     assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped: {why}");
     println!("SKIP: {why}");
 }
 
-/// A running server. It is killed when this is dropped.
+/// A running server.
 pub struct Server {
     /// `127.0.0.1:PORT`, or `[::1]:PORT`.
     pub host: String,
     /// The folder of its files: configuration, passwords, certificates.
     pub dir: TempDir,
-    child: Child,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    _child: ChildProcess,
 }
 
 impl Server {
@@ -90,15 +92,10 @@ impl Server {
         );
         let file = dir.path().join("config.yml");
         std::fs::write(&file, config).unwrap();
-        let mut child = Command::new(&program)
-            .arg("serve")
-            .arg(&file)
-            .env("OTEL_TRACES_EXPORTER", "none")
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut command = Command::new(&program);
+        command.arg("serve").arg(&file).env("OTEL_TRACES_EXPORTER", "none");
+        let mut child = ChildProcess::spawn(command.stdout(Stdio::null()).stderr(Stdio::piped()));
+        let mut log = BufReader::new(child.stderr());
         let mut told = String::new();
         let host = loop {
             let mut line = String::new();
@@ -110,7 +107,7 @@ impl Server {
         };
         // Its log must be read, or it stops when the pipe is full.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Some(Server { host, dir, child })
+        Some(Server { host, dir, _child: child })
     }
 
     /// olareg (with the referrers API) in memory.
@@ -142,31 +139,21 @@ impl Server {
     }
 
     fn started(mut command: Command, port: u16, dir: TempDir) -> Server {
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let mut server = Server { host: format!("127.0.0.1:{port}"), dir, child };
-        let begun = Instant::now();
-        while TcpStream::connect(&server.host).is_err() {
-            assert!(server.child.try_wait().unwrap().is_none(), "{command:?} ended");
-            assert!(begun.elapsed() < START, "{command:?} does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        server
+        let host = format!("127.0.0.1:{port}");
+        let child = ChildProcess::listening(command.stdout(Stdio::null()).stderr(Stdio::null()), &host);
+        Server { host, dir, _child: child }
     }
 
     /// A plain PUT of a manifest, without a client.
     pub fn put_manifest(&self, repository: &str, reference: &str, media_type: &str, body: &[u8]) {
-        let mut stream = TcpStream::connect(&self.host).unwrap();
         let head = format!(
             "PUT /v2/{repository}/manifests/{reference} HTTP/1.1\r\nHost: {}\r\nContent-Type: {media_type}\r\n\
              Content-Length: {}\r\nConnection: close\r\n\r\n",
             self.host,
             body.len()
         );
-        stream.write_all(head.as_bytes()).unwrap();
-        stream.write_all(body).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+        let (status, text) = exchange(&self.host, &[head.as_bytes(), body].concat());
+        assert_eq!(status, 201, "{text}");
     }
 }
 

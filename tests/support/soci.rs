@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,6 +12,8 @@ use ociseek::budget::Budget;
 use ociseek::layer::parallel::{ChunksError, Threads, index_chunks};
 use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
 use ociseek::ztoc::decode;
+
+use super::child_process::ChildProcess;
 
 /// The tool name that soci's own command writes into a ztoc.
 pub const TOOL: &str = "AWS SOCI CLI v0.2";
@@ -108,7 +110,7 @@ impl Verdict {
 pub struct Oracle {
     binary: PathBuf,
     command: &'static str,
-    running: Option<(Child, ChildStdin, BufReader<ChildStdout>)>,
+    running: Option<(ChildProcess, ChildStdin, BufReader<ChildStdout>)>,
 }
 
 impl Oracle {
@@ -123,23 +125,16 @@ impl Oracle {
         let mut answer = String::new();
         let asked = writeln!(stdin, "{}", fields.join("\t")).and_then(|()| stdout.read_line(&mut answer));
         let Some((word, detail)) = answer.trim_end_matches('\n').split_once('\t').filter(|_| asked.is_ok()) else {
-            self.end();
+            self.running = None;
             return Verdict::Refused("the oracle's process died of it".into());
         };
         if detail.starts_with("no answer within") {
-            self.end(); // what hangs there would go on
+            self.running = None; // what hangs there would go on
         }
         match word {
             "ok" => Verdict::Ok(detail.into()),
             "bad" => Verdict::Bad(detail.into()),
             _ => Verdict::Refused(detail.into()),
-        }
-    }
-
-    fn end(&mut self) {
-        if let Some((mut child, ..)) = self.running.take() {
-            let _ = child.kill();
-            let _ = child.wait();
         }
     }
 
@@ -159,24 +154,19 @@ impl Drop for Oracle {
     fn drop(&mut self) {
         if let Some((mut child, stdin, _)) = self.running.take() {
             drop(stdin); // the end of its jobs
-            let _ = child.wait();
+            child.wait();
         }
     }
 }
 
-fn start(binary: &Path, command: &str) -> (Child, ChildStdin, BufReader<ChildStdout>) {
+fn start(binary: &Path, command: &str) -> (ChildProcess, ChildStdin, BufReader<ChildStdout>) {
     // The oracle's metadata store syncs its file for each entry, so keep it in memory.
     let memory = Path::new("/dev/shm");
     let scratch = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
-    let mut child = Command::new(binary)
-        .arg(command)
-        .env("TMPDIR", scratch)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the oracle starts");
-    let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+    let mut oracle = Command::new(binary);
+    oracle.arg(command).env("TMPDIR", scratch);
+    let mut child = ChildProcess::spawn(oracle.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()));
+    let (stdin, stdout) = (child.stdin(), child.stdout());
     (child, stdin, BufReader::new(stdout))
 }
 

@@ -1,15 +1,15 @@
 //! `ociseek bundle` and `ociseek trace` with the kernel and runc: containers start before their
 //! image is pulled, and nothing is left behind.
 
-use crate::support::mounts;
 use crate::support::servers;
-use std::ffi::OsStr;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use crate::support::child_process::ChildProcess;
 use crate::support::mounts::{Clean, Serving, can_mount, have, image, mounts_below, wait_until};
 use crate::support::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, masked};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// The size of the part of the image that no container here reads, in bytes.
@@ -89,8 +89,8 @@ fn runc(sandbox: &Sandbox, name: &str) -> Command {
     command
 }
 
-fn run_in_background(sandbox: &Sandbox, name: &str) -> Child {
-    let child = runc(sandbox, name).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+fn run_in_background(sandbox: &Sandbox, name: &str) -> ChildProcess {
+    let child = ChildProcess::spawn(runc(sandbox, name).stdin(Stdio::null()).stdout(Stdio::null()));
     wait_until("the container runs", || {
         let (state, _) = stdout(Command::new("runc").args(["state", name]));
         state.contains("\"running\"")
@@ -98,9 +98,9 @@ fn run_in_background(sandbox: &Sandbox, name: &str) -> Child {
     child
 }
 
-fn end_container(name: &str, mut child: Child) {
+fn end_container(name: &str, mut child: ChildProcess) {
     stdout(Command::new("runc").args(["kill", name, "KILL"]));
-    child.wait().unwrap();
+    child.end();
 }
 
 fn nothing_is_left(sandbox: &Sandbox) {
@@ -192,7 +192,7 @@ fn taking_bundles_down() {
     // In the foreground, ended by a signal.
     let mut serving = Serving::start(&sandbox, &bundle);
     assert!(sandbox.path("b/rootfs/bin/busybox").exists());
-    serving.signal("TERM");
+    serving.child.signal(Signal::TERM);
     assert_eq!(serving.end().code(), Some(0), "{}", serving.stderr());
     nothing_is_left(&sandbox);
 
@@ -206,7 +206,7 @@ fn taking_bundles_down() {
         "{said}"
     );
     assert_eq!(mounts_below(sandbox.dir.path()).len(), 2);
-    serving.signal("INT");
+    serving.child.signal(Signal::INT);
     assert_eq!(serving.end().code(), Some(0));
     assert!(serving.stderr().contains("has lost its files"), "{}", serving.stderr());
     nothing_is_left(&sandbox);
@@ -214,7 +214,7 @@ fn taking_bundles_down() {
 
     // After the serving process was killed.
     let mut serving = Serving::start(&sandbox, &bundle);
-    serving.signal("KILL");
+    serving.child.signal(Signal::KILL);
     serving.end();
     let (said, code) = stdout(&mut sandbox.command(&bundle));
     assert!(code == Some(1) && said.contains("already a bundle"), "{said}");
@@ -367,11 +367,11 @@ fn a_trace_tells_what_was_read() {
 
     // A signal ends the container, and nothing is left behind.
     let args = ["--output", "report", "oci:img:v1", "--", "echo up; sleep 1000"];
-    let mut child = trace(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = ChildProcess::spawn(trace(&args).stdout(Stdio::piped()).stderr(Stdio::null()));
     let mut up = [0; 3];
-    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut up).unwrap();
-    mounts::system("kill", &[OsStr::new("-s"), OsStr::new("INT"), OsStr::new(&child.id().to_string())]);
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    std::io::Read::read_exact(&mut child.stdout(), &mut up).unwrap();
+    child.signal(Signal::INT);
+    assert_eq!(child.end().code(), Some(130));
     let (containers, _) = stdout(Command::new("runc").args(["list", "-q"]));
     assert!(!containers.contains(&format!("ociseek-trace-{}", child.id())), "{containers}");
     assert_eq!(std::fs::read_dir(&tmp).unwrap().count(), 0);

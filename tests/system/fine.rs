@@ -22,10 +22,11 @@ use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::{Value, json};
 
 use crate::mount::{everything, unpack};
+use crate::support::PATIENCE;
 use crate::support::corpus::{self, debian_layers};
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::fine;
-use crate::support::mounts::{Clean, PATIENCE, Serving, assert_same, can_mount, compressed, packed, seen, system};
+use crate::support::mounts::{Clean, Serving, assert_same, can_mount, compressed, packed, seen, system};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
 
 /// Adds an image with this tar to the registry, with a fine index of small spans.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::Response;
 use rustix::fs::{Advice, fadvise};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::support::faulty::{Faulty, Nature, ReceivedRequest, body_of, cut, damaged, hang_up, problem, stalls};
@@ -222,14 +223,14 @@ fn every_byte_is_right_under_load_and_faults() {
                 }
                 5 => {
                     kills.fetch_add(1, Ordering::Relaxed);
-                    serving.signal("KILL");
+                    serving.child.signal(Signal::KILL);
                     serving.end();
                     let _ = std::process::Command::new("umount").arg("-l").arg(&mnt).status();
                     serving = start();
                 }
                 _ => {}
             }
-            let (descriptors, memory) = holds(serving.id());
+            let (descriptors, memory) = holds(serving.child.id());
             most = (most.0.max(descriptors), most.1.max(memory));
             let now = begun.elapsed();
             for began in counts.began.iter().map(|began| began.load(Ordering::Relaxed)).filter(|began| *began > 0) {

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::support::mounts::{Clean, Serving, can_mount, have, image, system, wait_until};
 use crate::support::sandbox::{Sandbox, shown};
+use rustix::process::Signal;
 use serde_json::json;
 
 /// A user whom an access control list lets read, and another one.
@@ -81,7 +82,7 @@ fn modes_and_access_control_lists_hold_for_other_users() {
         for (user, files) in seen {
             assert_eq!(read_by(user, &mnt), files, "user {user}, {options:?}");
         }
-        serving.signal("TERM");
+        serving.child.signal(Signal::TERM);
         serving.end();
     }
 }

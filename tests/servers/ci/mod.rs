@@ -8,10 +8,10 @@ mod scripts;
 mod step_files;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::io::Write;
 use std::path::PathBuf;
 
+use crate::support::http::answering;
 use yaml_rust2::{Yaml, YamlLoader};
 
 fn root() -> PathBuf {
@@ -26,22 +26,11 @@ fn yaml(file: &str) -> Vec<Yaml> {
 
 /// A file server below the path of releases, for the files in this map.
 fn releases(files: BTreeMap<String, Vec<u8>>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            let mut request = String::new();
-            let _ = reader.read_line(&mut request);
-            let mut line = String::new();
-            while reader.read_line(&mut line).is_ok_and(|read| read > 2) {
-                line.clear();
-            }
-            let path = request.split(' ').nth(1).unwrap_or_default();
-            let (status, body) = files.get(path).map_or(("404 Not Found", &b""[..]), |body| ("200 OK", body));
-            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
-            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
-        }
+    let address = answering(move |request, stream| {
+        let path = request.split(' ').nth(1).unwrap_or_default();
+        let (status, body) = files.get(path).map_or(("404 Not Found", &b""[..]), |body| ("200 OK", body));
+        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+        let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
     });
     format!("http://{address}")
 }

@@ -1,10 +1,11 @@
 //! Readers with a cache of their own on one directory, as two processes have.
 
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Signal, geteuid};
 
 use super::*;
+use crate::support::child_process::ChildProcess;
 use crate::support::this_test;
 
 const HOST: &str = "OCISEEK_TEST_SHARED_HOST";
@@ -108,9 +109,9 @@ async fn child_of_claims() {
 }
 
 /// A process that has claimed the span at byte 1000 of the layer.
-async fn claimant(faulty: &Faulty, dir: &Path) -> Child {
+async fn claimant(faulty: &Faulty, dir: &Path) -> ChildProcess {
     let mut child = this_test(module_path!(), "child_of_claims");
-    let child = child.env(HOST, faulty.host()).env(DIR, dir).stdout(Stdio::null()).spawn().unwrap();
+    let child = ChildProcess::spawn(child.env(HOST, faulty.host()).env(DIR, dir).stdout(Stdio::null()));
     until_requested(faulty, 1).await;
     child
 }
@@ -134,8 +135,7 @@ async fn a_claim_ends_with_its_process() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!reader.is_finished());
     assert_eq!(faulty.saw("GET", "/blobs/").len(), 2);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    child.kill();
     assert!(reader.await.unwrap().unwrap() == plain[1000..2000]);
     assert_eq!((faulty.saw("GET", "/blobs/").len(), content.stats().requests), (3, 2));
 }
@@ -144,14 +144,12 @@ async fn a_claim_ends_with_its_process() {
 async fn a_stopped_process_holds_up_nobody_for_long() {
     let (faulty, layer, plain, ztoc) = silent(1).await;
     let dir = tempfile::tempdir().unwrap();
-    let mut child = claimant(&faulty, dir.path()).await;
-    kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+    let child = claimant(&faulty, dir.path()).await;
+    child.signal(Signal::STOP);
     let content = Desk::new(Some(dir.path())).one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
     // Within the deadline.
     assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
     assert_eq!((faulty.saw("GET", "/blobs/").len(), content.stats().errors), (2, 0));
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 /// Where nothing can be claimed, nobody waits for others: not within the hour that a claim would take.

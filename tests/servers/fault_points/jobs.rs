@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::support::faulty::{Faulty, Nature};
@@ -252,7 +253,7 @@ impl Job {
         let mut command = place.command(&args);
         let mut hook = Hook::spawn(command.env("OCISEEK_HOOK_SECRET", SECRET).envs(WAITS));
         pid.store(hook.child.id() as i32, Ordering::SeqCst);
-        let is_over = |hook: &mut Hook| hook.child.try_wait().unwrap().is_some();
+        let is_over = |hook: &mut Hook| hook.child.ended().is_some();
         let begun = Instant::now();
         let wait = |hook: &mut Hook, events: &[&str]| {
             while events.iter().all(|event| hook.events(event).is_empty()) && !is_over(hook) {
@@ -270,7 +271,7 @@ impl Job {
             wait(&mut hook, &["job", "dead-letter"]);
         }
         if !is_over(&mut hook) {
-            hook.signal("-TERM");
+            hook.child.signal(Signal::TERM);
         }
         let code = hook.end().code();
         let stderr = hook.log().iter().map(|line| format!("{line}\n")).collect();
@@ -335,7 +336,7 @@ impl Guard {
         let watch = std::thread::spawn(move || {
             let hangs = is_done.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
             if hangs {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                let _ = kill_process(pid, Signal::KILL);
             }
             hangs
         });

@@ -17,9 +17,10 @@ use tokio::sync::watch;
 
 use super::jobs::{Ended, JOBS, Job, Registries, SMALL, WAITS, image_digest, natures, whole};
 use crate::hook_nats::Nats;
+use crate::support::PATIENCE;
 use crate::support::fault_plan::{Fault, KILLS, Plan, QUICK, STALLS};
 use crate::support::fault_points::{Score, chosen};
-use crate::support::hook::{Hook, PATIENCE};
+use crate::support::hook::Hook;
 use crate::support::sandbox::Sandbox;
 
 const AT_ONCE: usize = 8;
@@ -177,7 +178,7 @@ async fn attempt(
         if begun.elapsed() > PATIENCE {
             return Err(format!("the job is still in the queue: {}", log(&hook)));
         }
-        if let Some(status) = hook.child.try_wait().unwrap() {
+        if let Some(status) = hook.child.ended() {
             if killed || !matches!(trouble, Trouble::Request(Fault::Kill { .. })) {
                 return Err(format!("the worker ended with {status}: {}", log(&hook)));
             }

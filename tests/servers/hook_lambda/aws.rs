@@ -1,9 +1,9 @@
 //! ECR's own API: moto's, which has realistic data, and a small one of ours, which records its
 //! requests.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::extract::State;
@@ -12,46 +12,25 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::support::servers::skip;
+use crate::support::child_process::ChildProcess;
+use crate::support::servers::{free_port, python_tool};
 
 /// moto's server, which emulates AWS.
 pub struct Moto {
     pub url: String,
-    child: Child,
-}
-
-impl Drop for Moto {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    _child: ChildProcess,
 }
 
 impl Moto {
     /// The password that it returns for its only account.
     pub const PASSWORD: &str = "123456789012-auth-token";
 
-    pub async fn start() -> Option<Moto> {
-        let home = std::env::var_os("HOME").map(std::path::PathBuf::from).unwrap_or_default();
-        let program = home.join(".cache/ociseek-tools/python/bin/moto_server");
-        if !program.is_file() {
-            skip("moto_server is not installed");
-            return None;
-        }
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let child = Command::new(program)
-            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let moto = Moto { url: format!("http://127.0.0.1:{port}"), child };
-        let begun = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "moto does not listen");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        Some(moto)
+    pub fn start() -> Option<Moto> {
+        let mut command = Command::new(python_tool("moto_server")?);
+        let port = free_port();
+        command.args(["-H", "127.0.0.1", "-p", &port.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
+        let address = format!("127.0.0.1:{port}");
+        Some(Moto { url: format!("http://{address}"), _child: ChildProcess::listening(&mut command, &address) })
     }
 }
 

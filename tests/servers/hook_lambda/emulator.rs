@@ -1,21 +1,17 @@
 //! cargo-lambda, an independent emulator.
 
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
 use super::aws::FakeEcr;
 use super::runtime_api::{ACCOUNT, Bootstrap};
 use super::{batch, failures, pushed, registry};
-use crate::support::servers;
+use crate::support::child_process::ChildProcess;
+use crate::support::servers::{free_port, python_tool};
 use serde_json::{Value, json};
 
-/// An independent emulator.
 #[tokio::test(flavor = "multi_thread")]
 async fn under_cargo_lambda() {
-    let home = std::env::var_os("HOME").map(std::path::PathBuf::from).unwrap_or_default();
-    let emulator = home.join(".cache/ociseek-tools/python/bin/cargo-lambda");
-    if !emulator.is_file() {
-        return servers::skip("cargo-lambda is not installed");
-    }
+    let Some(program) = python_tool("cargo-lambda") else { return };
     let (registry, digest) = registry("p", true).await;
     let ecr = FakeEcr::start("p").await;
     // It needs a crate around it, although it builds nothing.
@@ -23,19 +19,12 @@ async fn under_cargo_lambda() {
     std::fs::create_dir(dir.path().join("src")).unwrap();
     std::fs::write(dir.path().join("src/main.rs"), "fn main() {}").unwrap();
     std::fs::write(dir.path().join("Cargo.toml"), "[package]\nname = \"f\"\nversion = \"0.1.0\"\n").unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut emulator = tokio::process::Command::new(emulator)
-        .args(["lambda", "watch", "--only-lambda-apis", "--ignore-changes", "-A", "127.0.0.1", "-P", &port.to_string()])
-        .current_dir(dir.path())
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(emulator.try_wait().unwrap().is_none(), "cargo-lambda ended");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let port = free_port();
+    let mut emulator = Command::new(program);
+    emulator.args(["lambda", "watch", "--only-lambda-apis", "--ignore-changes"]);
+    emulator.args(["-A", "127.0.0.1", "-P", &port.to_string()]).current_dir(dir.path());
+    emulator.stdout(Stdio::null()).stderr(Stdio::null());
+    let _emulator = ChildProcess::listening(&mut emulator, &format!("127.0.0.1:{port}"));
     let _function = Bootstrap::start(
         &format!("http://127.0.0.1:{port}/.rt/f"),
         &[

@@ -8,7 +8,7 @@ use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn soci_enabled_images_of_pushes() {
-    let (Some(server), Some(moto)) = (distribution(), Moto::start().await) else { return };
+    let (Some(server), Some(moto)) = (distribution(), Moto::start()) else { return };
     let sandbox = Sandbox::new();
     image(&sandbox, "img", &[60_000]);
     let Some(digest) = copied(&sandbox, "img", &server, "team/app") else { return };

@@ -10,7 +10,7 @@ use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pushes_are_indexed_once_and_our_own_are_passed_over() {
-    let (Some(server), Some(moto)) = (distribution(), Moto::start().await) else { return };
+    let (Some(server), Some(moto)) = (distribution(), Moto::start()) else { return };
     let sandbox = Sandbox::new();
     image(&sandbox, "img", &[200_000, 50_000]);
     let Some(digest) = copied(&sandbox, "img", &server, "team/app") else { return };
@@ -71,7 +71,7 @@ async fn pushes_are_indexed_once_and_our_own_are_passed_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_batch_only_what_failed_comes_again() {
-    let (Some(server), Some(moto)) = (distribution(), Moto::start().await) else { return };
+    let (Some(server), Some(moto)) = (distribution(), Moto::start()) else { return };
     let sandbox = Sandbox::new();
     image(&sandbox, "good", &[60_000]);
     let Some(good) = copied(&sandbox, "good", &server, "good") else { return };

@@ -1,20 +1,12 @@
 //! The Runtime API and the registry fail under the function: each event is handled once in the end.
 
-use super::runtime_api::Failing;
-use super::*;
-use crate::support::hook::PATIENCE;
-
-/// Waits until the process has ended.
-async fn ended(function: &mut Bootstrap) -> i32 {
-    let begun = std::time::Instant::now();
-    loop {
-        if let Some(code) = function.has_ended() {
-            return code;
-        }
-        assert!(begun.elapsed() < PATIENCE, "the function still runs");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
+use super::aws::{FakeEcr, Moto};
+use super::runtime_api::{Bootstrap, Failing, RuntimeApi};
+use super::{LONG, pushed};
+use crate::support::faulty::{Faulty, Nature};
+use crate::support::sandbox::tar;
+use ociseek::digest::Digest;
+use serde_json::Value;
 
 /// A function that cannot speak to its API ends, as Lambda expects; it starts another one and sends the event again.
 #[tokio::test(flavor = "multi_thread")]
@@ -33,7 +25,8 @@ async fn a_runtime_api_that_fails_costs_no_event() {
         api.fail(failing);
         let mut first = start();
         api.put(event.clone(), LONG);
-        assert_eq!(ended(&mut first).await, 1, "{failing:?}");
+        let code = tokio::task::block_in_place(|| first.child.end()).code();
+        assert_eq!(code, Some(1), "{failing:?}");
         let _second = start();
         let answer = api.invoke(event, LONG).await;
         assert!(answer.ok, "{failing:?}: {answer:?}");

@@ -3,11 +3,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
-use super::*;
-use crate::support::faulty::silence;
+use serde_json::{Value, json};
+
+use super::aws::{FakeEcr, Moto};
+use super::runtime_api::{Bootstrap, RuntimeApi};
+use super::{LONG, pushed};
+use crate::support::faulty::{Faulty, Nature, silence};
+use crate::support::sandbox::tar;
+use ociseek::digest::Digest;
 
 /// Of the first event. A busy machine gets the rest of `invoke`'s patience.
 const LIMIT: Duration = Duration::from_secs(9);
@@ -31,7 +38,7 @@ async fn handled(honest: &Faulty, ecr: &FakeEcr, digest: &str, at: usize) -> (us
     deleted["detail"]["action-type"] = json!("DELETE");
     api.invoke(deleted, LONG).await;
     let first = api.invoke(pushed("team/app", digest, "v1"), LIMIT).await;
-    assert_eq!(function.has_ended(), None, "request {at}: {first:?}");
+    assert_eq!(function.child.ended(), None, "request {at}: {first:?}");
     is_silent.store(false, Ordering::SeqCst);
     let requests = asked.load(Ordering::SeqCst);
     let again = api.invoke(pushed("team/app", digest, "v1"), LONG).await;

@@ -15,10 +15,10 @@ mod tokens;
 use std::time::Duration;
 
 use crate::support::faulty::{Faulty, Nature, problem};
-use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use crate::support::sandbox::{GZIP, Layout, Sandbox, gzip, tar};
 use crate::support::servers::{Server, htpasswd, run, tool};
 use aws::Moto;
-use ociseek::image::Descriptor;
+use ociseek::digest::Digest;
 use ociseek::store::blob::Target;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 use runtime_api::ACCOUNT;
@@ -110,12 +110,7 @@ async fn registry(password: &str, deletes: bool) -> (Faulty, String) {
         (seen.method == "DELETE" && !deletes).then(|| problem(405, "UNSUPPORTED", "The operation is unsupported."))
     })
     .await;
-    let layer = gzip(&tar(1, 1, 50_000));
-    let config = json!({"os": "linux", "architecture": "amd64"}).to_string();
-    let (config, layer) = (Descriptor::of(OCI_CONFIG, config.as_bytes()), Descriptor::of(GZIP, &layer));
-    registry.add_blob(gzip(&tar(1, 1, 50_000)));
-    registry.add_blob(json!({"os": "linux", "architecture": "amd64"}).to_string());
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
-    let digest = registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
-    (registry, digest.to_string())
+    registry.add_image("v1", &tar(1, 1, 50_000));
+    let digest = Digest::sha256(&registry.manifest("v1").unwrap()).to_string();
+    (registry, digest)
 }

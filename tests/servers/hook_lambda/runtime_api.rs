@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +14,8 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::{Notify, oneshot};
+
+use crate::support::child_process::ChildProcess;
 
 /// The account that owns the function, which is also moto's.
 pub const ACCOUNT: &str = "123456789012";
@@ -170,17 +172,10 @@ fn broken(content: &str) -> Body {
 /// The program as Lambda runs it: by its name, in a folder that it cannot write, with what Lambda
 /// puts into the environment.
 pub struct Bootstrap {
-    child: Child,
+    pub child: ChildProcess,
     log: Arc<Mutex<Vec<Value>>>,
     /// The function's `/tmp`.
     pub tmp: tempfile::TempDir,
-}
-
-impl Drop for Bootstrap {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Bootstrap {
@@ -200,8 +195,8 @@ impl Bootstrap {
             command.env(name, value);
         }
         command.envs(environment.iter().copied());
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let stdout = tokio::process::ChildStdout::from_std(child.stdout.take().unwrap()).unwrap();
+        let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()));
+        let stdout = tokio::process::ChildStdout::from_std(child.stdout()).unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let lines = Arc::clone(&log);
         tokio::spawn(async move {
@@ -223,16 +218,5 @@ impl Bootstrap {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         self.log.lock().unwrap().clone()
-    }
-
-    /// Its peak resident memory so far, in MiB.
-    pub fn peak_mib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        peak.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() / 1024
-    }
-
-    pub fn has_ended(&mut self) -> Option<i32> {
-        self.child.try_wait().unwrap().and_then(|status| status.code())
     }
 }

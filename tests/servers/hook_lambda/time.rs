@@ -11,7 +11,7 @@ use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn before_the_time_is_up_what_is_done_is_attached_and_the_next_call_does_the_rest() {
-    let (Some(server), Some(moto)) = (distribution(), Moto::start().await) else { return };
+    let (Some(server), Some(moto)) = (distribution(), Moto::start()) else { return };
     let sandbox = Sandbox::new();
     image(&sandbox, "img", &[100_000, 7_000_000, 200_000]);
     let Some(digest) = copied(&sandbox, "img", &server, "app") else { return };
@@ -50,7 +50,7 @@ async fn before_the_time_is_up_what_is_done_is_attached_and_the_next_call_does_t
 /// it is made in a single call or not at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_soci_enabled_image_that_needs_more_than_a_call() {
-    let (Some(server), Some(moto)) = (distribution(), Moto::start().await) else { return };
+    let (Some(server), Some(moto)) = (distribution(), Moto::start()) else { return };
     let sandbox = Sandbox::new();
     image(&sandbox, "img", &[100_000, 7_000_000, 200_000]);
     let Some(digest) = copied(&sandbox, "img", &server, "app") else { return };

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::{burst, indexed_images, send_all};
-use crate::support::hook::{Hook, SECRET, images, indexes, stalling};
+use crate::support::hook::{Hook, SECRET, images, indexes};
+use crate::support::http::stalling_registry;
 use crate::support::sandbox::Sandbox;
 use crate::support::servers::Server;
+use rustix::process::Signal;
 use serde_json::json;
 
 #[test]
@@ -22,7 +24,7 @@ fn a_thousand_events_at_once_index_each_image_once() {
     println!(
         "1,000 events in {sent:.1?}, 150 images indexed in {:.1?}, peak memory {} MiB",
         begun.elapsed(),
-        hook.peak_memory() >> 20
+        hook.child.peak_memory() >> 20
     );
     let all = indexed_images(&[&hook]);
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), images.len());
@@ -30,12 +32,12 @@ fn a_thousand_events_at_once_index_each_image_once() {
     for (repository, digest) in images.iter().step_by(37) {
         assert_eq!(indexes(&sandbox, &format!("{}/{repository}@{digest}", server.host)), 1);
     }
-    assert!(hook.peak_memory() < 128 << 20, "{} bytes", hook.peak_memory());
+    assert!(hook.child.peak_memory() < 128 << 20, "{} bytes", hook.child.peak_memory());
 }
 
 #[test]
 fn a_full_queue_says_so_and_one_repository_cannot_fill_it() {
-    let (sandbox, host) = (Sandbox::new(), stalling());
+    let (sandbox, host) = (Sandbox::new(), stalling_registry().0);
     let args =
         [&*format!("--allow={host}"), "--queue-size=8", "--workers=1", "--drain-timeout=0", "--dead-letter=dead"];
     let mut hook = Hook::serve(&sandbox, &args);
@@ -54,7 +56,7 @@ fn a_full_queue_says_so_and_one_repository_cannot_fill_it() {
     assert!(status == 503 && text.contains("retry-after: 30"), "{text}");
     assert_eq!((hook.get("/readyz").0, hook.get("/healthz").0), (503, 200));
     // After a stop without a journal, accepted jobs are in the dead letters.
-    hook.signal("-TERM");
+    hook.child.signal(Signal::TERM);
     assert!(hook.end().success());
     let dead = std::fs::read_to_string(sandbox.path("dead")).unwrap();
     assert_eq!(dead.lines().count(), 9, "{dead}");

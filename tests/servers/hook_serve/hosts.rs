@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::misleading;
-use crate::support::hook::{Hook, SECRET, post, pushed};
+use crate::support::hook::{Hook, SECRET, pushed};
+use crate::support::http::post;
 use crate::support::sandbox::Sandbox;
 use ociseek::digest::Digest;
 use serde_json::json;

@@ -8,35 +8,30 @@ mod retries;
 mod secrets;
 mod stops;
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::hook::{Hook, pushed};
+use crate::support::http::answering;
 use crate::support::servers::Server;
 use ociseek::digest::Digest;
 
-/// A registry that adds a header to every response and sets its status.
+/// A registry that adds a header to every response and sets its status. Its address, and the first
+/// lines of the requests.
 fn misleading(
     status: &'static str,
-    header: impl Fn(&str) -> String + Send + 'static,
+    header: impl Fn(&str) -> String + Send + Sync + 'static,
 ) -> (String, Arc<Mutex<Vec<String>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (host, asked) = (listener.local_addr().unwrap().to_string(), Arc::new(Mutex::new(Vec::new())));
-    let seen = Arc::clone(&asked);
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let mut head = [0; 4096];
-            let read = stream.read(&mut head).unwrap_or(0);
-            let line = String::from_utf8_lossy(&head[..read]).lines().next().unwrap_or_default().to_owned();
-            let header = header(&line);
-            seen.lock().unwrap().push(line);
-            let _ = write!(stream, "HTTP/1.1 {status}\r\n{header}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-        }
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let requests = Arc::clone(&asked);
+    let address = answering(move |request, stream| {
+        requests.lock().unwrap().push(request.to_owned());
+        let header = header(request);
+        let _ = write!(stream, "HTTP/1.1 {status}\r\n{header}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     });
-    (host, asked)
+    (address.to_string(), asked)
 }
 
 /// Sends bodies from eight threads. Temporary refusals are repeated, as registries do.

@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::support::hook::{Hook, PATIENCE, SECRET, answer, exchange, post, pushed};
+use crate::support::PATIENCE;
+use crate::support::hook::{Hook, SECRET, pushed};
+use crate::support::http::{answer, exchange, post};
 use crate::support::sandbox::Sandbox;
 use hmac::{Hmac, KeyInit, Mac};
 use ociseek::digest::Digest;

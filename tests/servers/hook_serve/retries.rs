@@ -1,11 +1,11 @@
 //! Jobs that fail: which are tried again, and which are given up.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::io::Write;
 
 use super::misleading;
 use crate::support::hook::{Hook, SECRET, images, pushed, put_blob};
+use crate::support::http::answering;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox};
 use crate::support::servers::{Server, free_port};
 use ociseek::digest::Digest;
@@ -88,22 +88,15 @@ fn what_fails_for_a_while_is_tried_again_and_what_is_broken_is_not() {
 
 /// A registry with only these manifests.
 fn serving(manifests: Vec<String>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let host = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let mut head = [0; 4096];
-            let read = stream.read(&mut head).unwrap_or(0);
-            let line = String::from_utf8_lossy(&head[..read]).lines().next().unwrap_or_default().to_owned();
-            let found = manifests.iter().find(|manifest| line.contains(&Digest::sha256(manifest.as_bytes()).hex()));
-            let (status, body) = found.map_or(("404 Not Found", ""), |manifest| ("200 OK", manifest));
-            let length = body.len();
-            let _ = write!(
-                stream,
-                "HTTP/1.1 {status}\r\nContent-Type: {OCI_MANIFEST}\r\nContent-Length: {length}\r\nConnection: \
-                 close\r\n\r\n{body}"
-            );
-        }
+    let address = answering(move |request, stream| {
+        let found = manifests.iter().find(|manifest| request.contains(&Digest::sha256(manifest.as_bytes()).hex()));
+        let (status, body) = found.map_or(("404 Not Found", ""), |manifest| ("200 OK", manifest));
+        let length = body.len();
+        let _ = write!(
+            stream,
+            "HTTP/1.1 {status}\r\nContent-Type: {OCI_MANIFEST}\r\nContent-Length: {length}\r\nConnection: \
+             close\r\n\r\n{body}"
+        );
     });
-    host
+    address.to_string()
 }

@@ -3,7 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::support::hook::{Hook, SECRET, exchange, post};
+use crate::support::hook::{Hook, SECRET};
+use crate::support::http::{exchange, post};
 use crate::support::sandbox::Sandbox;
 use crate::support::servers::skip;
 use serde_json::json;

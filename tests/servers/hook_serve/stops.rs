@@ -6,9 +6,10 @@ use super::{burst, indexed_images, send_all};
 use crate::support::hook::{Hook, SECRET, images, indexes};
 use crate::support::sandbox::{Sandbox, shown};
 use crate::support::servers::Server;
+use rustix::process::Signal;
 
 /// However the service ends, accepted jobs are done: here or after the next start.
-fn nothing_is_lost(signal: &str, drain: &str, all_before_the_end: bool) {
+fn nothing_is_lost(signal: Signal, drain: &str, all_before_the_end: bool) {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     let images = images(&server, 4, 60);
@@ -17,9 +18,9 @@ fn nothing_is_lost(signal: &str, drain: &str, all_before_the_end: bool) {
     let mut first = Hook::serve(&sandbox, &args);
     send_all(&first, &burst(&server, &images, 120));
     first.until("it is in the middle of it", |hook| hook.indexed() >= 5);
-    first.signal(signal);
+    first.child.signal(signal);
     let status = first.end();
-    assert_eq!(status.success(), signal == "-TERM", "{status}");
+    assert_eq!(status.success(), signal == Signal::TERM, "{status}");
     assert_eq!(first.indexed() == images.len(), all_before_the_end, "{} were done", first.indexed());
     let second = Hook::serve(&sandbox, &args);
     second.until("the rest is indexed", |hook| {
@@ -53,22 +54,22 @@ fn a_journal_belongs_to_one_service() {
     send_all(&first, &burst(&server, &images[1..], 1));
     first.until("both are indexed", |hook| hook.indexed() == 2);
     // A process that was killed holds nothing.
-    first.signal("-KILL");
+    first.child.signal(Signal::KILL);
     let second = Hook::serve(&sandbox, &args);
     second.until("it listens", |hook| hook.events("listening").first().is_some_and(|line| line["queued"] == 0));
 }
 
 #[test]
 fn stopped_in_the_middle_with_time_it_ends_its_work() {
-    nothing_is_lost("-TERM", "50", true);
+    nothing_is_lost(Signal::TERM, "50", true);
 }
 
 #[test]
 fn stopped_in_the_middle_without_time_it_goes_on_at_the_next_start() {
-    nothing_is_lost("-TERM", "0", false);
+    nothing_is_lost(Signal::TERM, "0", false);
 }
 
 #[test]
 fn killed_in_the_middle_it_goes_on_at_the_next_start() {
-    nothing_is_lost("-KILL", "0", false);
+    nothing_is_lost(Signal::KILL, "0", false);
 }

@@ -6,9 +6,11 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::push;
+use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, Nature};
-use crate::support::sandbox::{OCI_MANIFEST, PLAIN, Sandbox, gzip, index, shown, small_image, tar};
+use crate::support::sandbox::{PLAIN, Sandbox, index, shown, small_image, tar};
 use crate::support::servers::{Server, private_ca};
+use rustix::process::Signal;
 
 /// A server that reads a request on each connection and sends the next of these responses; then the
 /// last one repeatedly.
@@ -115,7 +117,7 @@ fn a_quick_look_says_what_it_passes_over() {
 /// A registry that never answers the end of an upload. The program is stopped while it waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_open_upload_is_cancelled_at_a_signal() {
-    for (signal, status) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let registry = Faulty::start(Nature::default(), |seen, truth| {
             if !seen.is("PUT", "/blobs/uploads/") {
                 return None;
@@ -127,29 +129,19 @@ async fn an_open_upload_is_cancelled_at_a_signal() {
             None
         })
         .await;
-        let layer = gzip(&tar(1, 4, 50_000));
-        let digest = registry.add_blob(layer.clone());
-        let config = registry.add_blob(r#"{"os":"linux","architecture":"amd64"}"#);
-        let manifest = format!(
-            r#"{{"schemaVersion":2,"mediaType":"{OCI_MANIFEST}","config":{{"mediaType":"{}","digest":"{config}","size":37}},"layers":[{{"mediaType":"{}","digest":"{digest}","size":{}}}]}}"#,
-            crate::support::sandbox::OCI_CONFIG,
-            crate::support::sandbox::GZIP,
-            layer.len()
-        );
-        registry.add_manifest("v1", OCI_MANIFEST, manifest);
+        registry.add_image("v1", &tar(1, 4, 50_000));
         let sandbox = Sandbox::new();
         let mut command = sandbox.command_that_hangs_up(&index(&[&format!("{}/a/b:v1", registry.host())]));
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
         let begun = Instant::now();
         while registry.saw("PUT", "/blobs/uploads/").is_empty() {
-            assert!(begun.elapsed() < Duration::from_secs(20) && child.try_wait().unwrap().is_none());
+            assert!(begun.elapsed() < Duration::from_secs(20) && child.ended().is_none());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let id = child.id().to_string();
-        assert!(std::process::Command::new("kill").args([signal, &id]).status().unwrap().success());
-        let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
-        assert_eq!(output.status.code(), Some(status));
-        assert_eq!(String::from_utf8_lossy(&output.stderr), "error: interrupted\n");
+        child.signal(signal);
+        let ended = tokio::task::block_in_place(|| child.end());
+        assert_eq!(ended.code(), Some(status));
+        assert_eq!(std::io::read_to_string(child.stderr()).unwrap(), "error: interrupted\n");
         let cancelled = registry.saw("DELETE", "/blobs/uploads/");
         assert_eq!(cancelled.len(), 1, "{:?}", registry.requests().iter().map(|s| &s.path).collect::<Vec<_>>());
         assert!(registry.saw("PUT", "/manifests/").is_empty());

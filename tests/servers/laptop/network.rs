@@ -5,27 +5,17 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::push;
+use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, Nature};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, index, shown, small_image, tar};
+use crate::support::sandbox::{Sandbox, index, shown, small_image, tar};
 use crate::support::servers::{Server, free_port, private_ca};
-
-/// Adds an image with one small layer as `a/b:v1` to a faulty registry.
-fn add_image(registry: &Faulty) {
-    let layer = gzip(&tar(1, 4, 50_000));
-    let (digest, size) = (registry.add_blob(layer.clone()), layer.len());
-    let config = registry.add_blob(r#"{"os":"linux","architecture":"amd64"}"#);
-    let manifest = format!(
-        r#"{{"schemaVersion":2,"mediaType":"{OCI_MANIFEST}","config":{{"mediaType":"{OCI_CONFIG}","digest":"{config}","size":37}},"layers":[{{"mediaType":"{GZIP}","digest":"{digest}","size":{size}}}]}}"#,
-    );
-    registry.add_manifest("v1", OCI_MANIFEST, manifest);
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn index_waits_for_a_registry_that_restarts_and_says_so() {
     let (sandbox, host) = (Sandbox::new(), format!("127.0.0.1:{}", free_port()));
     let mut command = sandbox.command(&index(&[&format!("{host}/a/b:v1")]));
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stderr = child.stderr.take().unwrap();
+    let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
+    let mut stderr = child.stderr();
     let mut said = String::new();
     let waiting = format!("warning: cannot connect to {host} (");
     tokio::task::block_in_place(|| {
@@ -39,10 +29,10 @@ async fn index_waits_for_a_registry_that_restarts_and_says_so() {
     // Three tries would have ended by now.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let registry = Faulty::at(&host, Nature { referrers: true, ..Nature::default() }, |_, _| None).await;
-    add_image(&registry);
+    registry.add_image("v1", &tar(1, 4, 50_000));
     let status = tokio::task::block_in_place(|| {
         stderr.read_to_string(&mut said).unwrap();
-        child.wait().unwrap()
+        child.end()
     });
     assert_eq!(status.code(), Some(0), "{said}");
     assert_eq!(said.matches("cannot connect").count(), 1, "{said}");
@@ -90,7 +80,7 @@ async fn a_login_that_is_rejected_is_called_that() {
     let basic = Nature { basic: login.clone(), ..Nature::default() };
     for nature in [basic, Nature { bearer: Some(login), ..Nature::default() }] {
         let registry = Faulty::honest(nature).await;
-        add_image(&registry);
+        registry.add_image("v1", &tar(1, 4, 50_000));
         let (host, sandbox) = (registry.host(), Sandbox::new());
         let image = format!("{host}/a/b:v1");
         let run = |arguments: &[&str]| tokio::task::block_in_place(|| sandbox.run(arguments));
@@ -114,7 +104,7 @@ async fn a_registry_that_takes_nothing() {
         seen.is("POST", "/blobs/uploads/").then(|| crate::support::faulty::problem(405, "UNSUPPORTED", "read-only"))
     })
     .await;
-    add_image(&registry);
+    registry.add_image("v1", &tar(1, 4, 50_000));
     let sandbox = Sandbox::new();
     let text = tokio::task::block_in_place(|| sandbox.run(&index(&[&format!("{}/a/b:v1", registry.host())])));
     let hint = format!("hint: 405 from {}: it seems to be read-only", registry.host());

@@ -6,10 +6,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::support::faulty::{Faulty, Nature};
-use crate::support::hook::{Hook, PATIENCE, pushed};
+use crate::support::hook::{Hook, pushed};
 use crate::support::sandbox::{OCI_MANIFEST, Sandbox, index, shown, tar};
 use crate::support::servers::{skip, tool};
-use crate::support::this_test;
+use crate::support::{PATIENCE, this_test};
 use ociseek::digest::Digest;
 use ociseek::store::blob::Target;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};

@@ -2,38 +2,32 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::sandbox::{Sandbox, index, shown, small_image, tar};
 use crate::support::servers::{Server, private_ca, run, tool};
 
 /// A running proxy.
 struct Proxy {
-    child: Child,
+    _child: ChildProcess,
     port: u16,
     asked: Arc<Mutex<Vec<String>>>,
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Proxy {
     fn start(kind: &str, certificate: &[&Path]) -> Option<Proxy> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/proxy.py");
         let mut command = Command::new(tool("python3")?);
-        let mut child = command.arg(script).arg(kind).args(certificate).stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut child = ChildProcess::spawn(command.arg(script).arg(kind).args(certificate).stdout(Stdio::piped()));
+        let mut lines = BufReader::new(child.stdout()).lines().map_while(Result::ok);
         let port = lines.next().unwrap().parse().unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let hosts = Arc::clone(&asked);
         std::thread::spawn(move || lines.for_each(|host| hosts.lock().unwrap().push(host)));
-        Some(Proxy { child, port, asked })
+        Some(Proxy { _child: child, port, asked })
     }
 
     /// The hosts that it was asked for, each once.

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
+use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::hook::{Hook, pushed};
 use crate::support::sandbox::{Sandbox, index, tar};
@@ -19,19 +20,18 @@ async fn a_run_that_was_stopped_goes_on() {
     registry.add_image("v1", &tar(1, 2, 60_000));
     let (sandbox, image) = (Sandbox::new(), format!("{}/a/b:v1", registry.host()));
     let mut command = sandbox.command(&index(&["--stall-timeout=2s", "--retry-for=5s", &image]));
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let process = Pid::from_child(&child);
+    let mut child = ChildProcess::spawn(command.stdout(Stdio::null()).stderr(Stdio::piped()));
     for blobs in 1..3 {
-        while registry.saw("GET", "/blobs/").len() < blobs && child.try_wait().unwrap().is_none() {
+        while registry.saw("GET", "/blobs/").len() < blobs && child.ended().is_none() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        kill_process(process, Signal::STOP).unwrap();
+        child.signal(Signal::STOP);
         // Longer than it waits for an answer.
         tokio::time::sleep(Duration::from_millis(3000)).await;
-        kill_process(process, Signal::CONT).unwrap();
+        child.signal(Signal::CONT);
     }
-    let output = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap()).await.unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let ended = tokio::task::block_in_place(|| child.end());
+    assert!(ended.success(), "{}", std::io::read_to_string(child.stderr()).unwrap());
 }
 
 /// The library that gives a program another clock.
@@ -71,8 +71,7 @@ fn a_hook_survives_clocks_that_jump() {
     }
     let years: Vec<_> = hook.log().iter().map(|line| line["time"].as_str().unwrap()[..4].to_owned()).collect();
     assert!(years.iter().min() < years.iter().max(), "the clock did not jump: {years:?}");
-    hook.child.kill().unwrap();
-    hook.end();
+    hook.child.kill();
     // With the right clock again: what was done is not done again.
     let hook = start(false);
     push(&hook, 9);

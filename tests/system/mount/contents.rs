@@ -7,6 +7,7 @@ use super::{MOUNT, mount_with, sandbox_of_everything, unpack};
 use crate::support::mounts::{self, Clean, Serving, assert_same, can_mount, image, mounts_below, seen, system};
 use crate::support::sandbox::{self, Sandbox};
 use rustix::mount::{MountFlags, mount_remount};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 #[test]
@@ -126,7 +127,7 @@ fn two_mounts_with_one_cache() {
             }
         });
         for mut serving in servings {
-            serving.signal("TERM");
+            serving.child.signal(Signal::TERM);
             assert_eq!(serving.end().code(), Some(0), "{}", serving.stderr());
             assert!(!serving.stderr().contains("warning: "), "{}", serving.stderr());
         }

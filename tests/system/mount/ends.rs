@@ -7,6 +7,7 @@ use std::process::Stdio;
 use super::{MOUNT, mount_with, small_sandbox};
 use crate::support::mounts::{Clean, Serving, can_mount, mounts_below, system, wait_until};
 use crate::support::schema;
+use rustix::process::Signal;
 use serde_json::Value;
 
 #[test]
@@ -16,7 +17,7 @@ fn it_ends_when_it_is_asked_to() {
     }
     let sandbox = small_sandbox();
     let _clean = Clean(&sandbox);
-    for end in ["INT", "TERM", "HUP", "umount", "umount of a busy one", "TERM of a busy one"] {
+    for end in ["SIGINT", "SIGTERM", "SIGHUP", "umount", "umount of a busy one", "SIGTERM of a busy one"] {
         let mut serving = Serving::start(&sandbox, &mount_with(&["--stats", "stats"]));
         let mnt = sandbox.path("mnt");
         let (shown, said) = (mnt.canonicalize().unwrap(), serving.stderr());
@@ -36,7 +37,9 @@ fn it_ends_when_it_is_asked_to() {
                     file.read_exact_at(&mut byte, 199_999).unwrap();
                 }
             }
-            signal => serving.signal(signal),
+            "SIGINT" => serving.child.signal(Signal::INT),
+            "SIGTERM" => serving.child.signal(Signal::TERM),
+            _ => serving.child.signal(Signal::HUP),
         }
         assert_eq!(serving.end().code(), Some(0), "{end}: {}", serving.stderr());
         assert_eq!(serving.stderr().contains("was in use"), file.is_some(), "{end}: {}", serving.stderr());
@@ -54,7 +57,7 @@ fn a_mount_whose_process_was_killed() {
     let sandbox = small_sandbox();
     let _clean = Clean(&sandbox);
     let mut serving = Serving::start(&sandbox, &MOUNT);
-    serving.signal("KILL");
+    serving.child.signal(Signal::KILL);
     serving.end();
     let mnt = sandbox.path("mnt");
     wait_until("the mount is dead", || std::fs::read_dir(&mnt).is_err());

@@ -8,6 +8,7 @@ use std::process::Command;
 use super::{bytes, mount_with, small_sandbox};
 use crate::support::mounts::{Clean, Serving, can_mount, image, packed, wait_until};
 use crate::support::sandbox::{self, Sandbox};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 #[test]
@@ -90,7 +91,7 @@ fn many_readers_at_once() {
         Command::new("dd").args([large, copy]).args(["iflag=direct", "bs=1M"]).current_dir(sandbox.dir.path()).output();
     assert!(dd.unwrap().status.success());
     assert!(std::fs::read(sandbox.path("copy")).unwrap() == content);
-    serving.signal("TERM");
+    serving.child.signal(Signal::TERM);
     assert_eq!(serving.end().code(), Some(0));
     // Nothing was fetched twice.
     let stats: Value = serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();

@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use super::bytes;
+use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::mounts::{self, Clean, Serving, can_mount, mounts_below, packed, wait_until};
 use crate::support::sandbox::{self, OCI_MANIFEST, Sandbox};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use bytes::Bytes;
+use rustix::process::Signal;
 use serde_json::json;
 
 const HONEST: u8 = 0;
@@ -94,11 +96,11 @@ fn what_the_registry_does_is_an_error_until_it_is_right_again() {
     mood.store(SILENT, Ordering::SeqCst);
     eio("a registry that says nothing");
     // A waiting reader can be killed.
-    let mut cat = Command::new("cat").arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut cat = Command::new("cat");
+    let mut cat = ChildProcess::spawn(cat.arg(&file).stdout(Stdio::null()).stderr(Stdio::null()));
     std::thread::sleep(Duration::from_millis(200));
     let begun = Instant::now();
-    cat.kill().unwrap();
-    cat.wait().unwrap();
+    cat.kill();
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
 
     mood.store(BROKEN, Ordering::SeqCst);
@@ -106,7 +108,7 @@ fn what_the_registry_does_is_an_error_until_it_is_right_again() {
 
     mood.store(HONEST, Ordering::SeqCst);
     assert!(std::fs::read(&file).unwrap() == bytes(3, 1_000_000));
-    serving.signal("TERM");
+    serving.child.signal(Signal::TERM);
     assert_eq!(serving.end().code(), Some(0));
     assert_eq!(mounts_below(sandbox.dir.path()).len(), 0);
 }
@@ -139,6 +141,6 @@ fn a_read_outlives_a_registry_that_restarts() {
     let second = start();
     second.block_on(registry(&image, &host, &mood));
     assert!(reader.join().unwrap().unwrap() == bytes(3, 1_000_000));
-    serving.signal("TERM");
+    serving.child.signal(Signal::TERM);
     assert_eq!(serving.end().code(), Some(0));
 }
