@@ -2,9 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::sandbox::{Layout, Sandbox, enabled, index, small_image};
-
-const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+use crate::support::sandbox::{Layout, OCI_MANIFEST, Sandbox, enabled, index, small_image};
 
 /// Copies `oci:img` to `name`, with this annotation for an index of version 2.
 fn annotated(sandbox: &Sandbox, name: &str, annotation: &str) {

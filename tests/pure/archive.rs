@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 
+use crate::support::sandbox::PLAIN;
 use ociseek::digest::Digest;
 use ociseek::image::manifest::{OCI_CONFIG, OCI_MANIFEST};
 use ociseek::image::{Descriptor, Select};
@@ -12,7 +13,6 @@ use ociseek::store::blob::Target;
 use ociseek::store::layout::LayoutError;
 
 const BLOCK: usize = 512;
-const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
 struct Image {
     files: Vec<(String, Vec<u8>)>,
@@ -27,7 +27,7 @@ fn path_of(digest: &Digest) -> String {
 /// The files of a layout with one image that is tagged `1`.
 fn image() -> Image {
     let (config, layer) = (b"{}".to_vec(), b"the layer's bytes".to_vec());
-    let layer_descriptor = Descriptor::of(LAYER, &layer);
+    let layer_descriptor = Descriptor::of(PLAIN, &layer);
     let manifest = serde_json::json!({
         "schemaVersion": 2, "mediaType": OCI_MANIFEST,
         "config": Descriptor::of(OCI_CONFIG, &config), "layers": [layer_descriptor],
@@ -96,7 +96,7 @@ fn check(bytes: &[u8], image: &Image) {
     assert_eq!(layer, "the layer's bytes");
     assert_eq!(archive.blob_bytes(&image.layer, 100).unwrap(), "the layer's bytes");
     assert!(archive.referrers(&image.manifest.digest, None).unwrap().descriptors.is_empty());
-    assert!(matches!(archive.blob(&Descriptor::of(LAYER, b"x")), Err(LayoutError::Missing { .. })));
+    assert!(matches!(archive.blob(&Descriptor::of(PLAIN, b"x")), Err(LayoutError::Missing { .. })));
 }
 
 #[test]

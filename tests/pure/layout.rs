@@ -4,14 +4,13 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
+use crate::support::sandbox::GZIP;
 use ociseek::digest::{Algorithm, Digest};
 use ociseek::image::manifest::{OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use ociseek::image::soci::{INDEX_V1, SociIndex};
 use ociseek::image::{Descriptor, Select};
 use ociseek::store::blob::{AttachMethod, Target};
 use ociseek::store::layout::{Layout, LayoutError};
-
-const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
 fn layout() -> (tempfile::TempDir, Layout) {
     let dir = tempfile::tempdir().unwrap();

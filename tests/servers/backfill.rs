@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::faulty::{Faulty, Nature, json_answer};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
 use crate::support::servers::Server;
 use axum::body::Body;
 use axum::http::Response;
@@ -270,11 +270,10 @@ async fn a_soci_enabled_image_is_passed_over() {
         ),
         listed(soci, "artifactType", "application/vnd.amazon.soci.index.v2+json".into()),
     ];
-    let media_type = "application/vnd.oci.image.index.v1+json";
-    let whole = json!({"schemaVersion": 2, "mediaType": media_type, "manifests": manifests});
+    let whole = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests});
     registry.add_manifest("image", OCI_MANIFEST, image.manifest.clone());
     registry.add_manifest("part", OCI_MANIFEST, part);
-    registry.add_manifest("whole", media_type, whole.to_string());
+    registry.add_manifest("whole", OCI_INDEX, whole.to_string());
     let place = format!("{}/app", registry.host());
     let work = move || {
         for more in [&[][..], &["--dry-run"], &["--existing=replace"]] {

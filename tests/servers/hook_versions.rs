@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use crate::support::faulty::{Faulty, Nature, problem};
 use crate::support::hook::{Hook, SECRET, indexes, put_blob};
-use crate::support::http::exchange;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar, two_platforms};
 use crate::support::servers::{Server, free_port, run, tool};
 
@@ -38,17 +37,9 @@ fn push(server: &Server, repository: &str, seed: u64, tags: &[&str]) -> Digest {
     digest
 }
 
-fn get(server: &Server, path: &str) -> String {
-    let accept = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json";
-    let host = &server.host;
-    let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n");
-    let (_, text) = exchange(host, head.as_bytes());
-    text.split_once("\r\n\r\n").unwrap().1.to_owned()
-}
-
 /// The tags of a repository, without those of referrers lists.
 fn tags(server: &Server, repository: &str) -> Vec<String> {
-    let list: Value = serde_json::from_str(&get(server, &format!("/v2/{repository}/tags/list"))).unwrap();
+    let list: Value = serde_json::from_str(&server.request("GET", &format!("/v2/{repository}/tags/list")).1).unwrap();
     let tags = list["tags"].as_array().unwrap().iter().map(|tag| tag.as_str().unwrap().to_owned());
     let mut tags: Vec<String> = tags.filter(|tag| !tag.starts_with("sha256-")).collect();
     tags.sort();
@@ -57,7 +48,7 @@ fn tags(server: &Server, repository: &str) -> Vec<String> {
 
 /// The digest that a tag names.
 fn digest_of(server: &Server, repository: &str, tag: &str) -> String {
-    Digest::sha256(get(server, &format!("/v2/{repository}/manifests/{tag}")).as_bytes()).to_string()
+    Digest::sha256(server.request("GET", &format!("/v2/{repository}/manifests/{tag}")).1.as_bytes()).to_string()
 }
 
 /// The digest of the SOCI-enabled image that `ociseek index` would write.

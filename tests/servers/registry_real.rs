@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::sandbox::{OCI_CONFIG, OCI_MANIFEST};
 use crate::support::servers::{Server, htpasswd, private_ca, run, tool};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use base64::Engine as _;
@@ -19,7 +20,6 @@ use ociseek::store::registry::{
 };
 use serde_json::{Value, json};
 
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const SOCI: &str = "application/vnd.amazon.soci.index.v1+json";
 const REPOSITORY: &str = "team/app";
 
@@ -43,11 +43,10 @@ fn content(length: usize) -> Bytes {
 
 /// The image of the indexes.
 fn subject() -> (Bytes, Descriptor) {
-    let config =
-        json!({"mediaType": "application/vnd.oci.image.config.v1+json", "digest": Digest::sha256(b"{}"), "size": 2});
-    let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": []});
+    let config = json!({"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2});
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": []});
     let bytes = Bytes::from(manifest.to_string());
-    (bytes.clone(), Descriptor::of(MANIFEST, &bytes))
+    (bytes.clone(), Descriptor::of(OCI_MANIFEST, &bytes))
 }
 
 /// An index manifest for the subject, with `layer`.
@@ -55,14 +54,14 @@ fn index(layer: &Descriptor, name: &str) -> (Bytes, Descriptor) {
     let subject = subject().1;
     let manifest = json!({
         "schemaVersion": 2,
-        "mediaType": MANIFEST,
+        "mediaType": OCI_MANIFEST,
         "config": {"mediaType": SOCI, "digest": Digest::sha256(b"{}"), "size": 2},
         "layers": [layer],
         "subject": subject,
         "annotations": {"name": name},
     });
     let bytes = Bytes::from(manifest.to_string());
-    let mut descriptor = Descriptor::of(MANIFEST, &bytes);
+    let mut descriptor = Descriptor::of(OCI_MANIFEST, &bytes);
     descriptor.artifact_type = Some(SOCI.into());
     descriptor.annotations.insert("name".into(), name.into());
     (bytes, descriptor)
@@ -120,7 +119,7 @@ async fn round(host: &str, config: ClientConfig) {
     assert_eq!(found.descriptors.iter().map(|found| found.digest).collect::<Vec<_>>(), [new]);
     assert_eq!(found.descriptors[0].annotations["name"], "new");
     let document = repository.manifest(&Target::Digest(new)).await.unwrap();
-    assert_eq!(document.media_type, MANIFEST);
+    assert_eq!(document.media_type, OCI_MANIFEST);
     assert!(repository.manifest(&Target::Digest(old)).await.unwrap_err().is_not_found());
 }
 
@@ -149,7 +148,7 @@ fn read_by_others(server: &Server, oras_options: &[&str]) -> Option<[Vec<String>
 async fn attach_for_others(server: &Server, oras_options: &[&str]) -> Option<AttachMethod> {
     let repository = repository(&server.host, config());
     push(&repository, &Bytes::from_static(b"{}")).await;
-    server.put_manifest(REPOSITORY, "latest", MANIFEST, &subject().0);
+    server.put_manifest(REPOSITORY, "latest", OCI_MANIFEST, &subject().0);
     let document = repository.manifest(&Target::Tag("latest".into())).await.unwrap();
     assert_eq!((document.digest, document.bytes), (subject().1.digest, subject().0));
     let (old, _) = attach(&repository, "old", &[]).await.unwrap();
@@ -209,14 +208,7 @@ async fn distribution_with_passwords() {
 
 #[tokio::test]
 async fn distribution_with_tls_of_a_private_authority() {
-    let mut authority = Some(());
-    let sections = |dir: &Path| {
-        authority = private_ca(dir);
-        let at = |name: &str| dir.join(name).display().to_string();
-        format!("  tls: {{certificate: '{}', key: '{}'}}\n", at("cert.pem"), at("key.pem"))
-    };
-    let Some(server) = Server::distribution("127.0.0.1:0", sections) else { return };
-    let Some(()) = authority else { return };
+    let Some(server) = Server::distribution_with_tls() else { return };
     let trusting = || ClientConfig { ca_files: vec![server.dir.path().join("ca.pem")], ..config() };
     round(&server.host, trusting()).await;
     let by_name = format!("localhost:{}", server.port());

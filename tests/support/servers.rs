@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use super::child_process::ChildProcess;
 use super::http::exchange;
+use super::sandbox::{OCI_INDEX, OCI_MANIFEST};
 
 /// The path of a tool. If it is missing, prints what is skipped and returns None.
 pub fn tool(name: &str) -> Option<PathBuf> {
@@ -73,6 +74,16 @@ impl Server {
     /// Like [`Server::distribution`], without deletion, which is the default of its configuration.
     pub fn distribution_that_keeps() -> Option<Server> {
         Server::distribution_from("docker-registry", "127.0.0.1:0", false, |_| String::new())
+    }
+
+    /// Like [`Server::distribution`], with TLS by a [`private_ca`] in its folder.
+    pub fn distribution_with_tls() -> Option<Server> {
+        tool("openssl")?;
+        Server::distribution("127.0.0.1:0", |dir| {
+            private_ca(dir).expect("openssl is there");
+            let at = |name: &str| dir.join(name).display().to_string();
+            format!("  tls: {{certificate: '{}', key: '{}'}}\n", at("cert.pem"), at("key.pem"))
+        })
     }
 
     fn distribution_from(
@@ -142,6 +153,17 @@ impl Server {
         let host = format!("127.0.0.1:{port}");
         let child = ChildProcess::listening(command.stdout(Stdio::null()).stderr(Stdio::null()), &host);
         Server { host, dir, _child: child }
+    }
+
+    /// A request without a client, which takes manifests of images and of image indexes. Returns
+    /// status and body.
+    pub fn request(&self, method: &str, path: &str) -> (u16, String) {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAccept: {OCI_INDEX}, {OCI_MANIFEST}\r\nConnection: close\r\n\r\n",
+            self.host
+        );
+        let (status, text) = exchange(&self.host, head.as_bytes());
+        (status, text.split_once("\r\n\r\n").unwrap().1.to_owned())
     }
 
     /// A plain PUT of a manifest, without a client.

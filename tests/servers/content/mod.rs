@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::faulty::*;
+use crate::support::sandbox::{GZIP, PLAIN, ZSTD};
 use bytes::Bytes;
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
@@ -26,10 +27,6 @@ use ociseek::rootfs::layers::{Caches, LayerAccess, OpenError, OpenLayer, open_la
 use ociseek::store::Source;
 use ociseek::store::cache::ZtocCache;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
-
-const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
-const ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
-const PLAIN: &str = "application/vnd.oci.image.layer.v1.tar";
 
 /// Text that compresses, but without long repetitions.
 fn text(seed: u64, length: usize) -> Vec<u8> {

@@ -229,25 +229,25 @@ pub const CASES: &[Case] = &[
         single(m, &m.linux("amd64"), &[m.layer(1)], r#","manifests":[]"#);
     }),
     // Layers.
-    all("a plain tar", Same, |m| single(m, &m.linux("amd64"), &[m.layer_as(TAR, 1)], "")),
+    all("a plain tar", Same, |m| single(m, &m.linux("amd64"), &[m.layer_as(PLAIN, 1)], "")),
     all("Docker's plain tar", Same, |m| single(m, &m.linux("amd64"), &[m.layer_as(DOCKER_TAR, 1)], "")),
     all("a zstd layer beside a gzip one", Same, |m| {
         single(m, &m.linux("amd64"), &[m.blob(ZSTD, b"unread"), m.layer(1)], "");
     }),
     all("only zstd", Neither, |m| single(m, &m.linux("amd64"), &[m.blob(ZSTD, b"unread")], "")),
     all("suffixes", Same, |m| {
-        let types = ["+estargz+gzip", "+gzip+estargz"].map(|suffix| format!("{TAR}{suffix}"));
+        let types = ["+estargz+gzip", "+gzip+estargz"].map(|suffix| format!("{PLAIN}{suffix}"));
         single(m, &m.linux("amd64"), &[m.layer_as(&types[0], 1), m.layer_as(&types[1], 2)], "");
     }),
     all("an encrypted layer", Same, |m| {
-        single(m, &m.linux("amd64"), &[m.blob(&format!("{TAR}+encrypted"), b"secret"), m.layer(1)], "");
+        single(m, &m.linux("amd64"), &[m.blob(&format!("{PLAIN}+encrypted"), b"secret"), m.layer(1)], "");
     }),
     all("an encrypted layer that is gzip by its type", OnlyOurs(ENCRYPTED), |m| {
-        single(m, &m.linux("amd64"), &[m.blob(&format!("{TAR}+gzip+encrypted"), b"secret"), m.layer(1)], "");
+        single(m, &m.linux("amd64"), &[m.blob(&format!("{PLAIN}+gzip+encrypted"), b"secret"), m.layer(1)], "");
     }),
     all("layers without anything in them", Differs(EMPTY), |m| {
         let nothing = crate::support::layers::gzip(b"", 6);
-        single(m, &m.linux("amd64"), &[m.blob(TAR, b""), m.blob(GZIP, &nothing), m.layer(1)], "");
+        single(m, &m.linux("amd64"), &[m.blob(PLAIN, b""), m.blob(GZIP, &nothing), m.layer(1)], "");
     }),
     all("a plain tar that is gzip by its type", OnlyOurs(UNLIKE_ITS_TYPE), |m| {
         single(m, &m.linux("amd64"), &[m.blob(GZIP, &tar(2)), m.layer(1)], "");

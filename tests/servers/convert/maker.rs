@@ -6,19 +6,14 @@ use std::path::{Path, PathBuf};
 use ociseek::digest::{Algorithm, Digest};
 
 use crate::support::layers;
+pub use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, PLAIN, ZSTD};
 
-pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
-pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 pub const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 pub const DOCKER_GZIP: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
 pub const DOCKER_TAR: &str = "application/vnd.docker.image.rootfs.diff.tar";
 pub const DOCKER_FOREIGN: &str = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip";
-pub const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
-pub const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
-pub const ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
 pub const IN_TOTO: &str = "application/vnd.in-toto+json";
 
 /// A layout under construction.
@@ -50,7 +45,7 @@ impl Maker {
     /// A layer. Each `seed` gives another one.
     pub fn layer_as(&self, media_type: &str, seed: u64) -> String {
         let tar = tar(seed);
-        let plain = media_type == TAR || media_type == DOCKER_TAR || media_type.ends_with("nondistributable.v1.tar");
+        let plain = media_type == PLAIN || media_type == DOCKER_TAR || media_type.ends_with("nondistributable.v1.tar");
         self.blob(media_type, &if plain { tar } else { layers::gzip(&tar, 6) })
     }
 

@@ -9,7 +9,7 @@ use super::push;
 use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::sandbox::{PLAIN, Sandbox, index, shown, small_image, tar};
-use crate::support::servers::{Server, private_ca};
+use crate::support::servers::Server;
 use rustix::process::Signal;
 
 /// A server that reads a request on each connection and sends the next of these responses; then the
@@ -62,18 +62,14 @@ fn tls_where_there_is_none_and_none_where_there_is() {
     let text = shown(command.env("HTTPS_PROXY", format!("http://{proxy}")));
     assert!(text.contains("hint: registry.invalid seems to speak plain HTTP: use --plain-http\n"), "{text}");
 
-    let dir = tempfile::tempdir().unwrap();
-    let Some(()) = private_ca(dir.path()) else { return };
-    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let tls = format!("  tls: {{certificate: '{}', key: '{}'}}\n", at("cert.pem"), at("key.pem"));
-    let Some(server) = Server::distribution("127.0.0.1:0", |_| tls) else { return };
+    let Some(server) = Server::distribution_with_tls() else { return };
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
     let text = sandbox.run(&index(&[&image]));
     let hint = format!("hint: {} seems to speak TLS: use --plain-http=false, and --ca-file FILE", server.host);
     assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
-    let text = sandbox.run(&index(&["--ca-file", &at("ca.pem"), &image]));
+    let text = sandbox.run(&index(&["--ca-file", server.dir.path().join("ca.pem").to_str().unwrap(), &image]));
     assert!(text.ends_with("--- status 0 ---"), "{text}");
 }
 

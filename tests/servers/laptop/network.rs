@@ -8,7 +8,7 @@ use super::push;
 use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::sandbox::{Sandbox, index, shown, small_image, tar};
-use crate::support::servers::{Server, free_port, private_ca};
+use crate::support::servers::{Server, free_port};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn index_waits_for_a_registry_that_restarts_and_says_so() {
@@ -138,21 +138,18 @@ fn proxies_that_are_away_or_are_none() {
 
 #[test]
 fn certificates_where_the_system_and_docker_have_them() {
-    let dir = tempfile::tempdir().unwrap();
-    let Some(()) = private_ca(dir.path()) else { return };
-    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let tls = format!("  tls: {{certificate: '{}', key: '{}'}}\n", at("cert.pem"), at("key.pem"));
-    let Some(server) = Server::distribution("127.0.0.1:0", |_| tls) else { return };
+    let Some(server) = Server::distribution_with_tls() else { return };
+    let authority = server.dir.path().join("ca.pem");
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
     let inspect = |options: &[&str]| -> Command { sandbox.command(&[&["inspect", &image], options].concat()) };
 
     // A registry on this machine with a certificate that the system trusts.
-    let trusted = ("SSL_CERT_FILE", at("ca.pem"));
-    let text = shown(inspect(&["--plain-http=false"]).env(trusted.0, &trusted.1));
+    let trusted = ("SSL_CERT_FILE", &authority);
+    let text = shown(inspect(&["--plain-http=false"]).env(trusted.0, trusted.1));
     assert!(text.ends_with("--- status 0 ---"), "{text}");
-    let text = shown(inspect(&[]).env(trusted.0, &trusted.1).env("OCISEEK_PLAIN_HTTP", "0"));
+    let text = shown(inspect(&[]).env(trusted.0, trusted.1).env("OCISEEK_PLAIN_HTTP", "0"));
     assert!(text.ends_with("--- status 0 ---"), "{text}");
     let text = shown(&mut inspect(&["--plain-http=false"]));
     assert!(text.contains("its certificate is not signed by a trusted authority\n"), "{text}");
@@ -163,7 +160,7 @@ fn certificates_where_the_system_and_docker_have_them() {
     for folder in [".config/containers/certs.d", ".docker/certs.d"] {
         let folder = sandbox.path(folder).join(&server.host);
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::copy(at("ca.pem"), folder.join("ca.crt")).unwrap();
+        std::fs::copy(&authority, folder.join("ca.crt")).unwrap();
         let text = shown(&mut inspect(&[]));
         assert!(text.ends_with("--- status 0 ---"), "{text}");
         std::fs::write(folder.join("client.cert"), "").unwrap();

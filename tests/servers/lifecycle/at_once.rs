@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::{found, image, indexed_by, is_there, registries, request, subjects};
+use super::{found, image, indexed_by, is_there, registries, subjects};
 use crate::support::sandbox::Sandbox;
 use crate::support::servers::Server;
 
@@ -15,7 +15,7 @@ const SMALL: [&str; 4] = ["--span-size=16KiB", "--min-layer-size=1KiB", "--no-ca
 /// The manifests in the fallback tags of an image's platforms. Empty if the registry has the API.
 fn listed_in_tags(server: &Server, subjects: &[String]) -> Vec<Vec<String>> {
     let list = |subject: &String| {
-        let (status, body) = request(server, "GET", &format!("/v2/a/b/manifests/{}", subject.replace(':', "-")));
+        let (status, body) = server.request("GET", &format!("/v2/a/b/manifests/{}", subject.replace(':', "-")));
         let list: Value = serde_json::from_str(&body).unwrap_or_default();
         let entries = list["manifests"].as_array().filter(|_| status == 200);
         let mut digests: Vec<String> =
@@ -27,7 +27,7 @@ fn listed_in_tags(server: &Server, subjects: &[String]) -> Vec<Vec<String>> {
 }
 
 fn digest_of(server: &Server, tag: &str) -> Option<String> {
-    let (status, body) = request(server, "GET", &format!("/v2/a/b/manifests/{tag}"));
+    let (status, body) = server.request("GET", &format!("/v2/a/b/manifests/{tag}"));
     (status == 200).then(|| ociseek::digest::Digest::sha256(body.as_bytes()).to_string())
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{found, image, indexed_by, is_there, lost, pushed_from, registries, request, subjects, without_api};
+use super::{found, image, indexed_by, is_there, lost, pushed_from, registries, subjects, without_api};
 use crate::support::sandbox::{
     Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, gzip, index, small_image, tar,
 };
@@ -21,7 +21,7 @@ fn blobs(report: &Value) -> [u64; 3] {
 /// digests.
 fn with_referrers(sandbox: &Sandbox, server: &Server, image: &str) -> [String; 2] {
     let ours = indexed_by(sandbox, "ociseek v0.0.1", image).remove(0);
-    let (_, bytes) = request(server, "GET", &format!("/v2/a/b/manifests/{ours}"));
+    let (_, bytes) = server.request("GET", &format!("/v2/a/b/manifests/{ours}"));
     let subject = json!({"mediaType": OCI_MANIFEST, "digest": ours, "size": bytes.len()});
     // The config of an index is an empty object, so it exists.
     let index: Value = serde_json::from_str(&bytes).unwrap();
@@ -31,7 +31,7 @@ fn with_referrers(sandbox: &Sandbox, server: &Server, image: &str) -> [String; 2
         "subject": subject, "annotations": {"who": "me"}});
     let (bytes, digest) = (signature.to_string(), ociseek::digest::Digest::sha256(signature.to_string().as_bytes()));
     server.put_manifest("a/b", &digest.to_string(), OCI_MANIFEST, bytes.as_bytes());
-    if request(server, "GET", &format!("/v2/a/b/referrers/{ours}")).0 == 404 {
+    if server.request("GET", &format!("/v2/a/b/referrers/{ours}")).0 == 404 {
         let entry = json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": bytes.len(),
             "artifactType": "application/vnd.example.signature", "annotations": {"who": "me"}});
         let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]}).to_string();
@@ -172,7 +172,7 @@ fn a_list_of_referrers_that_lies() {
         |digest: &str| json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": 2, "artifactType": OCI_CONFIG});
     let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry(&other), entry(&missing)]});
     server.put_manifest("a/b", &mine.replace(':', "-"), OCI_INDEX, list.to_string().as_bytes());
-    assert_eq!(request(&server, "DELETE", &format!("/v2/a/b/manifests/{missing}")).0, 202);
+    assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{missing}")).0, 202);
     let by_digest = format!("{}/a/b@{mine}", server.host);
     let text = sandbox.run(&["copy", "--progress=none", &by_digest, &format!("{}/c:v1", server.host)]);
     assert!(text.contains("1 manifest, 0 referrers") && text.ends_with("--- status 0 ---"), "{text}");

@@ -6,14 +6,14 @@ use ociseek::image::fine::{EMPTY_CONFIG, FineIndex, FineRef};
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::{Value, json};
 
-use super::{found, image, indexed_by, is_there, registries, request, subjects, without_api};
+use super::{found, image, indexed_by, is_there, registries, subjects, without_api};
 use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
 use crate::support::servers::Server;
 
 /// A fine index for the image manifest `subject` in `a/b`, with a document for each layer, under
 /// this tool name. Returns its digest. The content of the documents does not matter here.
 fn fine_by(server: &Server, maker: &str, subject: &str) -> String {
-    let (status, body) = request(server, "GET", &format!("/v2/a/b/manifests/{subject}"));
+    let (status, body) = server.request("GET", &format!("/v2/a/b/manifests/{subject}"));
     assert_eq!(status, 200, "{body}");
     let image: Value = serde_json::from_str(&body).unwrap();
     let documents: Vec<(FineRef, String)> = (image["layers"].as_array().unwrap().iter())
@@ -177,7 +177,7 @@ fn prune_removes_older_ones_and_those_of_images_that_are_gone() {
     let (of_gone, of_stays) = (fine_by(&server, "ociseek v1", &gone), fine_by(&server, "ociseek v1", &stays));
     sandbox.json(0, &["rm", "--dry-run", "--format=json", &image]);
     for digest in [&request_digest(&server, "v1"), &gone] {
-        assert_eq!(request(&server, "DELETE", &format!("/v2/a/b/manifests/{digest}")).0, 202);
+        assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{digest}")).0, 202);
     }
     assert_eq!(pruned(&sandbox, &server, &["--delete"]), [words(["fine", "image-gone", "removed", &of_gone])]);
     assert!(!is_there(&server, "a/b", &of_gone) && is_there(&server, "a/b", &of_stays));
@@ -185,7 +185,7 @@ fn prune_removes_older_ones_and_those_of_images_that_are_gone() {
 
 /// The digest that a tag of `a/b` names.
 fn request_digest(server: &Server, tag: &str) -> String {
-    let (_, body) = request(server, "GET", &format!("/v2/a/b/manifests/{tag}"));
+    let (_, body) = server.request("GET", &format!("/v2/a/b/manifests/{tag}"));
     Digest::sha256(body.as_bytes()).to_string()
 }
 
@@ -207,7 +207,7 @@ fn copies_have_them_with_their_documents() {
         }
         for layer in inspected(&sandbox, &there)["manifests"][0]["layers"].as_array().unwrap() {
             let document = layer["document"]["digest"].as_str().unwrap();
-            assert_eq!(request(to, "GET", &format!("/v2/copy/fine/blobs/{document}")).0, 200);
+            assert_eq!(to.request("GET", &format!("/v2/copy/fine/blobs/{document}")).0, 200);
         }
         // In a layout they are removed too.
         let gone = fine.iter().map(|fine| words(["fine", "removed", &fine[0]]));
@@ -227,7 +227,7 @@ fn what_only_pretends_to_be_one_is_shown_as_such_and_stays() {
     let of_other = fine_by(&server, "ociseek v0.0.1", &other);
     let good = fine_by(&server, "ociseek v0.0.2", &mine);
     let entry = |digest: &str, more: usize| {
-        let (_, body) = request(&server, "GET", &format!("/v2/a/b/manifests/{digest}"));
+        let (_, body) = server.request("GET", &format!("/v2/a/b/manifests/{digest}"));
         json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": body.len() + more,
             "artifactType": "application/vnd.ociseek.fine.v1+json"})
     };

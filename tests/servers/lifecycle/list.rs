@@ -36,7 +36,7 @@ fn tags_of_a_repository() {
         enabled(&sandbox);
         let Some(_) = pushed_from(&sandbox, "enabled", &server, "a/b:x") else { return };
         // An artifact.
-        let (_, config) = super::request(&server, "GET", &format!("/v2/a/b/manifests/{}", ours[0]));
+        let (_, config) = server.request("GET", &format!("/v2/a/b/manifests/{}", ours[0]));
         server.put_manifest("a/b", "z-artifact", OCI_MANIFEST, config.as_bytes());
 
         let repository = format!("{}/a/b", server.host);

@@ -11,8 +11,6 @@ mod prune;
 mod rm;
 
 use crate::support::sandbox;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 
 use crate::support::sandbox::{Sandbox, two_platforms};
 use crate::support::servers::{Server, run, tool};
@@ -72,22 +70,8 @@ fn subjects(sandbox: &Sandbox, image: &str) -> Vec<String> {
     manifests.map(|m| m["manifest"]["digest"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A request without a client. Returns status and body.
-fn request(server: &Server, method: &str, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(&server.host).unwrap();
-    let accept = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json";
-    let host = &server.host;
-    write!(stream, "{method} {path} HTTP/1.1\r\nHost: {host}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n")
-        .unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-}
-
 fn is_there(server: &Server, repository: &str, reference: &str) -> bool {
-    request(server, "GET", &format!("/v2/{repository}/manifests/{reference}")).0 == 200
+    server.request("GET", &format!("/v2/{repository}/manifests/{reference}")).0 == 200
 }
 
 /// A manifest in `a/b` that is deleted after it was listed, because distribution does not list

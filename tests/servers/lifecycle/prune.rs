@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{found, image, indexed_by, is_there, lost, registries, request, subjects, without_api};
+use super::{found, image, indexed_by, is_there, lost, registries, subjects, without_api};
 use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
 use crate::support::servers::Server;
 
@@ -76,16 +76,16 @@ fn indexes_of_images_that_are_gone_and_entries_that_name_nothing() {
     let [gone, stays] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
     // The image's index and one of its platforms are deleted.
     for digest in [&request_digest(&server, "v1"), &gone] {
-        assert_eq!(request(&server, "DELETE", &format!("/v2/a/b/manifests/{digest}")).0, 202);
+        assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{digest}")).0, 202);
     }
     // The other platform's list has an entry for a missing manifest, and one with a wrong type.
-    let (_, list) = request(&server, "GET", &format!("/v2/a/b/manifests/{}", stays.replace(':', "-")));
+    let (_, list) = server.request("GET", &format!("/v2/a/b/manifests/{}", stays.replace(':', "-")));
     let mut list: Value = serde_json::from_str(&list).unwrap();
     let lost = lost(&server);
     let entry = |digest: &str| json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": 2, "artifactType": "x/y"});
     list["manifests"].as_array_mut().unwrap().extend([entry(&lost), entry(&stays)]);
     server.put_manifest("a/b", &stays.replace(':', "-"), OCI_INDEX, list.to_string().as_bytes());
-    assert_eq!(request(&server, "DELETE", &format!("/v2/a/b/manifests/{lost}")).0, 202);
+    assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{lost}")).0, 202);
 
     let mut want = all("image-gone", "would-remove", &ours[..1]);
     want.extend(all("not-there", "would-remove", std::slice::from_ref(&lost)));
@@ -105,7 +105,7 @@ fn indexes_of_images_that_are_gone_and_entries_that_name_nothing() {
 
 /// The digest that a tag of `a/b` names.
 fn request_digest(server: &Server, tag: &str) -> String {
-    let (status, body) = request(server, "GET", &format!("/v2/a/b/manifests/{tag}"));
+    let (status, body) = server.request("GET", &format!("/v2/a/b/manifests/{tag}"));
     assert_eq!(status, 200);
     ociseek::digest::Digest::sha256(body.as_bytes()).to_string()
 }

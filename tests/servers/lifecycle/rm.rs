@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{found, image, indexed_by, is_there, lost, registries, request, subjects, without_api};
+use super::{found, image, indexed_by, is_there, lost, registries, subjects, without_api};
 use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, index, small_image};
 use crate::support::servers::{Server, run, tool};
 
@@ -74,7 +74,7 @@ fn what_only_pretends_to_be_an_index_of_the_image_stays() {
     let [mine, other] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
     let of_other = &indexed_by(&sandbox, "ociseek v0.0.1", &format!("{}/a/b@{other}", server.host))[0];
     let entry = |digest: &str| {
-        let (_, body) = request(&server, "GET", &format!("/v2/a/b/manifests/{digest}"));
+        let (_, body) = server.request("GET", &format!("/v2/a/b/manifests/{digest}"));
         json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": body.len(),
             "artifactType": "application/vnd.amazon.soci.index.v1+json"})
     };
@@ -82,7 +82,7 @@ fn what_only_pretends_to_be_an_index_of_the_image_stays() {
     let list = [entry(&other), entry(of_other), entry(&missing)];
     let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list}).to_string();
     server.put_manifest("a/b", &mine.replace(':', "-"), OCI_INDEX, list.as_bytes());
-    assert_eq!(request(&server, "DELETE", &format!("/v2/a/b/manifests/{missing}")).0, 202);
+    assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{missing}")).0, 202);
 
     let mut want = vec![one("not-an-index", &other), one("not-an-index", of_other), one("not-an-index", &missing)];
     want.sort();
@@ -115,7 +115,7 @@ fn indexes_that_outlived_their_image() {
     let Some((sandbox, image)) = image(&server) else { return };
     let ours = indexed_by(&sandbox, "ociseek v0.0.1", &image);
     let subject = &subjects(&sandbox, &image)[0];
-    assert_eq!(request(&server, "DELETE", &format!("/v2/a/b/manifests/{subject}")).0, 202);
+    assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{subject}")).0, 202);
     let gone = format!("{}/a/b@{subject}", server.host);
     assert_eq!(removed(&sandbox, 0, &[&gone]), [[one("removed", &ours[0])]]);
     assert!(!is_there(&server, "a/b", &ours[0]));

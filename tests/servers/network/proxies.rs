@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::sandbox::{Sandbox, index, shown, small_image, tar};
-use crate::support::servers::{Server, private_ca, run, tool};
+use crate::support::servers::{Server, run, tool};
 
 /// A running proxy.
 struct Proxy {
@@ -62,16 +62,10 @@ async fn a_socks_proxy_resolves_the_names() {
 
 #[test]
 fn an_https_proxy_passes_on_https() {
-    let dir = tempfile::tempdir().unwrap();
-    let Some(()) = private_ca(dir.path()) else { return };
-    let at = |name: &str| dir.path().join(name);
-    let (cert, key) = (at("cert.pem"), at("key.pem"));
-    let tls = format!("  tls: {{certificate: '{}', key: '{}'}}\n", cert.display(), key.display());
-    let (Some(server), Some(proxy), Some(crane)) =
-        (Server::distribution("127.0.0.1:0", |_| tls), Proxy::start("https", &[&cert, &key]), tool("crane"))
-    else {
-        return;
-    };
+    let Some(server) = Server::distribution_with_tls() else { return };
+    let at = |name: &str| server.dir.path().join(name);
+    let proxy = Proxy::start("https", &[&at("cert.pem"), &at("key.pem")]);
+    let (Some(proxy), Some(crane)) = (proxy, tool("crane")) else { return };
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let (layout, image) = (sandbox.path("img"), format!("{}/a/b:v1", server.host));

@@ -12,7 +12,7 @@ impl Odds<'_> {
     /// A layer that both converters accept.
     pub(super) fn good_layer(&mut self) -> String {
         let number = self.number();
-        let kinds = [GZIP, GZIP, GZIP, GZIP, DOCKER_GZIP, TAR, DOCKER_TAR];
+        let kinds = [GZIP, GZIP, GZIP, GZIP, DOCKER_GZIP, PLAIN, DOCKER_TAR];
         let kind = self.dice.pick(&kinds);
         let layer = self.m.layer_as(kind, number);
         if self.odd() { self.rich(&layer, Some(b"other")) } else { layer }
@@ -26,13 +26,13 @@ impl Odds<'_> {
         let what = match choice {
             0 => ("zstd", m.blob(ZSTD, b"unread")),
             1 => ("Docker's zstd", m.blob("application/vnd.docker.image.rootfs.diff.tar.zstd", b"unread")),
-            2 => ("estargz suffix", m.layer_as(&format!("{TAR}+estargz+gzip"), number)),
-            3 => ("encrypted", m.blob(&format!("{TAR}+encrypted"), b"unread")),
+            2 => ("estargz suffix", m.layer_as(&format!("{PLAIN}+estargz+gzip"), number)),
+            3 => ("encrypted", m.blob(&format!("{PLAIN}+encrypted"), b"unread")),
             4 => {
                 self.because(cases::ENCRYPTED);
-                ("encrypted gzip", m.blob(&format!("{TAR}+gzip+encrypted"), b"unread"))
+                ("encrypted gzip", m.blob(&format!("{PLAIN}+gzip+encrypted"), b"unread"))
             }
-            5 => ("brotli", m.blob(&format!("{TAR}+br"), b"unread")),
+            5 => ("brotli", m.blob(&format!("{PLAIN}+br"), b"unread")),
             6 => (
                 "nondistributable gzip",
                 m.layer_as("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", number),
@@ -68,7 +68,7 @@ impl Odds<'_> {
             }
             14 => {
                 self.because(cases::EMPTY);
-                ("no bytes", m.blob(self.dice.pick(&[GZIP, TAR, DOCKER_TAR]), b""))
+                ("no bytes", m.blob(self.dice.pick(&[GZIP, PLAIN, DOCKER_TAR]), b""))
             }
             15 => {
                 let types = [
@@ -88,7 +88,7 @@ impl Odds<'_> {
             }
             18 => {
                 self.because(cases::UNLIKE_ITS_TYPE);
-                ("plain that is gzip", m.blob(TAR, &gzip))
+                ("plain that is gzip", m.blob(PLAIN, &gzip))
             }
             19 => ("sha512", m.blob_by(Algorithm::Sha512, GZIP, &gzip)),
             20 => {
