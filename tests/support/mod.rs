@@ -1,13 +1,10 @@
 //! Helpers that the test programs share.
 
-use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use child_process::ChildProcess;
-
 pub mod answers;
+pub mod caches;
 pub mod child_process;
 pub mod corpus;
 pub mod fault_plan;
@@ -49,24 +46,6 @@ pub fn memory_of(process: u32, field: &str) -> Option<u64> {
     let memory =
         status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')?.trim().strip_suffix(" kB"))?;
     Some(memory.parse::<u64>().unwrap() << 10)
-}
-
-/// Starts a process that runs the test `child_writer` of the module on the cache `dir`, until it is
-/// killed or for a short time.
-pub fn writer(module: &str, dir: &Path, forever: bool) -> ChildProcess {
-    let mut command = this_test(module, "child_writer");
-    command.env("OCISEEK_TEST_CACHE", dir).stdout(Stdio::null());
-    if forever {
-        command.env("OCISEEK_TEST_FOREVER", "1");
-    }
-    ChildProcess::spawn(&mut command)
-}
-
-/// In such a process: the cache, and the range of rounds to write.
-pub fn written_by_this_process() -> Option<(PathBuf, RangeInclusive<u64>)> {
-    let dir = std::env::var_os("OCISEEK_TEST_CACHE")?;
-    let forever = std::env::var_os("OCISEEK_TEST_FOREVER").is_some();
-    Some((dir.into(), 0..=if forever { u64::MAX } else { 10 }))
 }
 
 /// This test program, started for a single test of the module (`module_path!()`).
