@@ -5,6 +5,7 @@ use crate::support::soci;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::random::numbers;
 use crate::support::sandbox::{GZIP, Layout, PLAIN, Sandbox, gzip, index};
 use serde_json::{Value, json};
 
@@ -14,7 +15,7 @@ const PREFETCH: &str = "application/vnd.amazon.soci.prefetch.v1+json";
 /// link).
 fn layer(entries: &[(&str, &str, usize)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
-    let mut state = 88_172_645_463_325_252_u64;
+    let mut digits = numbers(1).map(|number| b"0123456789abcdef"[(number >> 40) as usize % 16]);
     for (name, target, size) in entries {
         let mut header = tar::Header::new_gnu();
         header.set_mode(0o644);
@@ -24,14 +25,7 @@ fn layer(entries: &[(&str, &str, usize)]) -> Vec<u8> {
             [b'=', ..] => tar::EntryType::Link,
             _ => tar::EntryType::Symlink,
         });
-        let content: Vec<u8> = std::iter::repeat_with(|| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            b"0123456789abcdef"[(state >> 40) as usize % 16]
-        })
-        .take(*size)
-        .collect();
+        let content: Vec<u8> = digits.by_ref().take(*size).collect();
         match target.trim_start_matches('=') {
             "" => builder.append_data(&mut header, name, &content[..]).unwrap(),
             target => builder.append_link(&mut header, name, target).unwrap(),

@@ -22,6 +22,7 @@ use ociseek::ztoc::decode;
 
 use crate::bodies;
 use crate::bodies::listing::{Go, accepted, built, check_layer};
+use crate::support::random::sampled;
 use crate::support::tarball::{Block, end, entry, file, pax};
 use crate::support::{layers, sandbox, soci};
 
@@ -202,24 +203,6 @@ fn check_ztoc(ztoc: &[u8], layer: &[u8]) -> Result<bool, String> {
     Ok(true)
 }
 
-/// The inputs to test: all, or one of each group of neighbours, according to the size of the
-/// sample.
-fn chosen(total: usize) -> Vec<usize> {
-    let asked = std::env::var("OCISEEK_CUT_AND_FLIP").unwrap_or_else(|_| "1".to_owned());
-    if asked == "all" {
-        return (0..total).collect();
-    }
-    let mut state = asked.parse::<u64>().expect("a seed").wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let group = total.div_ceil(SAMPLE);
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 33) as usize % group
-    };
-    (0..total).step_by(group).map(|at| (at + random()).min(total - 1)).collect()
-}
-
 #[test]
 fn what_is_cut_or_flipped_is_refused_or_read_as_others_read_it() {
     let go = soci::oracle_binary();
@@ -237,7 +220,7 @@ fn what_is_cut_or_flipped_is_refused_or_read_as_others_read_it() {
     });
     let subjects: Vec<_> = layers.chain(ztocs).collect();
     let total = subjects.iter().map(|(_, whole, _)| inputs(whole)).sum();
-    let chosen = chosen(total);
+    let chosen = sampled("OCISEEK_CUT_AND_FLIP", total, SAMPLE);
     let next = AtomicUsize::new(0);
     let work = || {
         let mut go = go.as_deref().map(Go::start);

@@ -2,21 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::random::sampled;
+
 /// The points to test: in CI `sample` of them, spread over all jobs and faults.
 pub fn chosen<T>(points: Vec<T>, sample: usize) -> Vec<T> {
-    let asked = std::env::var("OCISEEK_FAULT_POINTS").unwrap_or_else(|_| "1".to_owned());
-    if asked == "all" || points.len() <= sample {
-        return points;
-    }
-    let mut state = asked.parse::<u64>().expect("a seed").wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let (total, group) = (points.len(), points.len().div_ceil(sample));
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 33) as usize % group
-    };
-    let wanted: Vec<usize> = (0..total).step_by(group).map(|at| (at + random()).min(total - 1)).collect();
+    let wanted = sampled("OCISEEK_FAULT_POINTS", points.len(), sample);
     points.into_iter().enumerate().filter(|(at, _)| wanted.contains(at)).map(|(_, point)| point).collect()
 }
 

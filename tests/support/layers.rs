@@ -6,21 +6,13 @@ use flate2::write::GzEncoder;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::ztoc::{Ztoc, decode};
 
+use crate::support::random::letters;
 use crate::support::tarball::{end, entry, file, pax};
 
 pub const SPAN: u64 = 16 << 10;
 
-/// Text that compresses to about a third, without regularities that could hide a mistake.
 pub fn text(seed: u64, size: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        b"etaoin shrdlu\n\0"[(state >> 33) as usize % 15]
-    })
-    .take(size)
-    .collect()
+    letters(seed).take(size).collect()
 }
 
 /// A tar with files, directories, links and attributes. Its 20 spans hold 10 files.

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use ociseek::digest::Digest;
 use serde_json::{Value, json};
 
-use super::schema;
+use super::{random, schema};
 
 pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -132,16 +132,9 @@ pub fn masked(text: &str) -> String {
 /// another one.
 pub fn tar(seed: u64, files: usize, size: usize) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut letters = random::letters(seed);
     for number in 0..files {
-        let content: Vec<u8> = std::iter::repeat_with(|| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            b"etaoin shrdlu\n\0"[(state >> 33) as usize % 15]
-        })
-        .take(size)
-        .collect();
+        let content: Vec<u8> = letters.by_ref().take(size).collect();
         let mut header = tar::Header::new_gnu();
         header.set_size(size as u64);
         header.set_mode(0o644);

@@ -13,21 +13,14 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 
 use crate::support::mounts::{image, packed, system};
+use crate::support::random::numbers;
 use crate::support::sandbox::{self, Sandbox};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, makedev, mknodat, setxattr};
 use serde_json::json;
 
 /// A file of bytes without repetition.
 fn bytes(seed: u64, size: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 56) as u8
-    })
-    .take(size)
-    .collect()
+    numbers(seed).map(|number| (number >> 56) as u8).take(size).collect()
 }
 
 /// A directory with every type of file.
