@@ -88,7 +88,7 @@ pub fn stalling_registry() -> (String, Receiver<String>) {
         } else {
             "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned()
         };
-        // Whoever waits for the request may count on the answer.
+        // A test that waits for the request can rely on the response.
         if stream.write_all(answer.as_bytes()).is_ok() {
             let _ = sender.send(request.to_owned());
         }
