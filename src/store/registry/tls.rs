@@ -2,9 +2,8 @@
 //! certificate.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -13,23 +12,18 @@ use rustls::{ClientConfig as TlsConfig, RootCertStore};
 use super::certs_d;
 use super::config::ClientConfig;
 use super::error::RegistryError;
-use super::verifier::{PinnedVerifier, TrustAnyone};
+use super::verifier::{CertificateVerifier, SystemRoots};
 
 /// The settings that the registries of a client share. A machine without system certificates is not
 /// an error here: it can still use plain HTTP, and registries with a given authority.
 pub(super) struct Tls {
     provider: Arc<CryptoProvider>,
     anyone: bool,
-    authorities: Authorities,
-    identity: Option<Identity>,
-    folders: Vec<PathBuf>,
-}
-
-#[derive(Clone)]
-struct Authorities {
-    roots: RootCertStore,
+    system: Arc<SystemRoots>,
     /// The authorities that the user gave.
     given: Vec<CertificateDer<'static>>,
+    identity: Option<Identity>,
+    folders: Vec<PathBuf>,
 }
 
 /// A client certificate chain and its key.
@@ -50,10 +44,7 @@ pub(super) struct RegistryTls {
 
 impl Tls {
     pub(super) fn new(config: &ClientConfig) -> Result<Tls, RegistryError> {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let mut authorities = Authorities { roots, given: Vec::new() };
-        authorities.add(&config.ca_files)?;
+        let given = authorities(&config.ca_files)?;
         let identity = match (&config.client_cert, &config.client_key) {
             (Some(cert), Some(key)) => Some(Identity::read(cert, key)?),
             (None, None) => None,
@@ -61,20 +52,21 @@ impl Tls {
         };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let folders = config.certs_d.clone().unwrap_or_else(certs_d::folders);
-        let tls = Tls { provider, anyone: config.insecure_skip_tls_verify, authorities, identity, folders };
+        let (anyone, system) = (config.insecure_skip_tls_verify, Arc::default());
+        let tls = Tls { provider, anyone, system, given, identity, folders };
         // Reports a certificate and key that do not match before anything is sent.
-        tls.build(&tls.authorities, tls.identity.as_ref())?;
+        tls.build(&tls.given, tls.identity.as_ref())?;
         Ok(tls)
     }
 
     /// Whether the user gave authorities for every registry.
     pub(super) fn has_own_authorities(&self) -> bool {
-        !self.authorities.given.is_empty()
+        !self.given.is_empty()
     }
 
     /// For every host without its own settings. Does not send the client certificate.
     pub(super) fn common(&self) -> Result<TlsConfig, RegistryError> {
-        self.build(&self.authorities, None)
+        self.build(&self.given, None)
     }
 
     /// For a registry with a folder of certificates or with a client certificate.
@@ -88,30 +80,28 @@ impl Tls {
         if identity.is_none() && found.authorities.is_empty() {
             return Ok(None);
         }
-        let mut authorities = self.authorities.clone();
-        authorities.add(&found.authorities)?;
+        let given = [self.given.clone(), authorities(&found.authorities)?].concat();
         Ok(Some(RegistryTls {
-            home: self.build(&authorities, identity)?,
-            away: self.build(&authorities, None)?,
-            own_authorities: !authorities.given.is_empty(),
+            home: self.build(&given, identity)?,
+            away: self.build(&given, None)?,
+            own_authorities: !given.is_empty(),
         }))
     }
 
-    fn build(&self, authorities: &Authorities, identity: Option<&Identity>) -> Result<TlsConfig, RegistryError> {
-        let provider = Arc::clone(&self.provider);
-        let builder = TlsConfig::builder_with_provider(Arc::clone(&provider))
+    fn verifier(&self, given: &[CertificateDer<'static>]) -> CertificateVerifier {
+        let (provider, system) = (Arc::clone(&self.provider), Arc::clone(&self.system));
+        CertificateVerifier { provider, anyone: self.anyone, system, given: given.to_vec(), usual: OnceLock::new() }
+    }
+
+    fn build(
+        &self,
+        given: &[CertificateDer<'static>],
+        identity: Option<&Identity>,
+    ) -> Result<TlsConfig, RegistryError> {
+        let builder = TlsConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| RegistryError::Tls(error.into()))?;
-        let Authorities { roots, given } = authorities.clone();
-        let builder = if self.anyone {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider)))
-        } else if given.is_empty() {
-            builder.with_root_certificates(roots)
-        } else {
-            let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            let inner = inner.map_err(|error| RegistryError::Tls(rustls::Error::General(error.to_string()).into()))?;
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(PinnedVerifier { inner, given }))
-        };
+        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(self.verifier(given)));
         let mut tls = match identity {
             Some(Identity { chain, key }) => builder
                 .with_client_auth_cert(chain.clone(), key.clone_key())
@@ -125,16 +115,16 @@ impl Tls {
     }
 }
 
-impl Authorities {
-    fn add(&mut self, files: &[PathBuf]) -> Result<(), RegistryError> {
-        for path in files {
-            for certificate in certificates(path)? {
-                self.roots.add(certificate.clone()).map_err(|error| RegistryError::Tls(error.into()))?;
-                self.given.push(certificate);
-            }
+/// The certificates of authorities in these files.
+fn authorities(files: &[PathBuf]) -> Result<Vec<CertificateDer<'static>>, RegistryError> {
+    let mut given = Vec::new();
+    for path in files {
+        for certificate in certificates(path)? {
+            RootCertStore::empty().add(certificate.clone()).map_err(|error| RegistryError::Tls(error.into()))?;
+            given.push(certificate);
         }
-        Ok(())
     }
+    Ok(given)
 }
 
 impl Identity {
@@ -155,4 +145,24 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, RegistryErr
     let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(|e| wrong(Some(e)))?.collect();
     let found = found.map_err(|e| wrong(Some(e)))?;
     if found.is_empty() { Err(wrong(None)) } else { Ok(found) }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::client::danger::ServerCertVerifier;
+    use rustls::pki_types::UnixTime;
+
+    use super::*;
+
+    #[test]
+    fn the_authorities_of_the_system_are_read_for_the_first_certificate() {
+        let tls = Tls::new(&ClientConfig::default()).unwrap();
+        tls.common().unwrap();
+        assert!(tls.own("r.example").unwrap().is_none());
+        assert!(tls.system.0.get().is_none());
+        let (verifier, name) = (tls.verifier(&[]), "r.example".try_into().unwrap());
+        let judged = verifier.verify_server_cert(&CertificateDer::from(vec![0]), &[], &name, &[], UnixTime::now());
+        assert!(judged.is_err());
+        assert!(tls.system.0.get().is_some());
+    }
 }

@@ -1,24 +1,58 @@
 //! Verifies a server's certificate with rules beyond trusted authorities.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// The usual verification, but a server may also present exactly a certificate that the user gave
-/// as an authority. docker's own recipe for a registry makes such a certificate (`openssl req
-/// -x509`), and Go accepts it.
-#[derive(Debug)]
-pub(super) struct PinnedVerifier {
-    pub inner: Arc<WebPkiServerVerifier>,
-    pub given: Vec<CertificateDer<'static>>,
+/// The system's certificate authorities. They are read when the first certificate is verified: that
+/// takes milliseconds, which a registry without TLS need not cost.
+#[derive(Debug, Default)]
+pub(super) struct SystemRoots(pub OnceLock<RootCertStore>);
+
+impl SystemRoots {
+    fn get(&self) -> &RootCertStore {
+        self.0.get_or_init(|| {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            roots
+        })
+    }
 }
 
-impl ServerCertVerifier for PinnedVerifier {
+/// Verifies the certificates of servers.
+#[derive(Debug)]
+pub(super) struct CertificateVerifier {
+    pub provider: Arc<CryptoProvider>,
+    /// For `--insecure-skip-tls-verify`: signatures must be valid, but anyone may have made them.
+    pub anyone: bool,
+    pub system: Arc<SystemRoots>,
+    /// The authorities that the user gave.
+    pub given: Vec<CertificateDer<'static>>,
+    /// The usual verification by all authorities. None if there are none.
+    pub usual: OnceLock<Option<Arc<WebPkiServerVerifier>>>,
+}
+
+impl CertificateVerifier {
+    fn usual(&self) -> Option<&WebPkiServerVerifier> {
+        let build = || {
+            let mut roots = self.system.get().clone();
+            roots.add_parsable_certificates(self.given.iter().cloned());
+            let provider = Arc::clone(&self.provider);
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().ok()
+        };
+        self.usual.get_or_init(build).as_deref()
+    }
+}
+
+impl ServerCertVerifier for CertificateVerifier {
+    /// The usual verification, but a server may also present exactly a certificate that the user
+    /// gave as an authority. docker's own recipe for a registry makes such a certificate (`openssl
+    /// req -x509`), and Go accepts it.
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -27,7 +61,11 @@ impl ServerCertVerifier for PinnedVerifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        match self.inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
+        if self.anyone {
+            return Ok(ServerCertVerified::assertion());
+        }
+        let usual = self.usual().ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+        match usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
             // webpki checks the dates of the certificate first
             // (`a_pinned_certificate_that_expired`), then whether it is a CA's, then who signed it.
             // So it is valid now, and its signer does not matter, but its name was not checked yet.
@@ -47,7 +85,7 @@ impl ServerCertVerifier for PinnedVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls12_signature(message, certificate, signed)
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -56,49 +94,10 @@ impl ServerCertVerifier for PinnedVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls13_signature(message, certificate, signed)
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.inner.supported_verify_schemes()
-    }
-}
-
-/// For `--insecure-skip-tls-verify`: signatures must be valid, but anyone may have made them.
-#[derive(Debug)]
-pub(super) struct TrustAnyone(pub Arc<CryptoProvider>);
-
-impl ServerCertVerifier for TrustAnyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -139,6 +139,10 @@ pub fn named() -> Vec<Stack> {
     over("below a symlink to the root", vec![symlink("s", "/"), file("s/x", "x")]);
     over("below a symlink to dot", vec![symlink("s", "."), file("s/x", "x")]);
     over("below a symlink to a file", vec![symlink("s", "top"), file("s/x", "x")]);
+    over(
+        "a directory removed through a symlink, between its files",
+        vec![symlink("s", "."), file("d/x", "x"), whiteout("s/d"), file("d/y", "y")],
+    );
     over("below a loop", vec![symlink("s", "t"), symlink("t", "s"), file("s/x", "x")]);
     over("below a link to itself", vec![symlink("s", "s"), file("s/x", "x")]);
     over("below two symlinks", vec![symlink("s", "to-d"), symlink("d/t", "sub"), file("s/t/x", "x")]);

@@ -196,10 +196,12 @@ fn fill_texts<'a>(
     texts: impl Iterator<Item = &'a mut Box<[u8]>>,
 ) -> Result<(), FineError> {
     let lengths = (0..count).map(|_| reader.length()).collect::<Result<Vec<_>, _>>()?;
+    if lengths.iter().copied().fold(0, usize::saturating_add) > reader.left() {
+        return Err(FineError::Short(SECTION));
+    }
+    charge(memory, lengths.iter().map(|length| text_footprint(*length)).sum())?;
     for (text, length) in texts.zip(lengths) {
-        let bytes = reader.bytes(length)?;
-        charge(memory, text_footprint(length))?;
-        *text = bytes.into();
+        *text = reader.bytes(length)?.into();
     }
     Ok(())
 }

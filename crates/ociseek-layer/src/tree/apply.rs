@@ -32,6 +32,9 @@ pub(super) struct Applier<'a> {
     is_raw: bool,
     implied: u32,
     work: u64,
+    /// The directory of the previous entry, by its path: neighbours in a tar usually share it. An
+    /// entry cannot remove its own directory. None if the path had symbolic links.
+    recent: Option<(Vec<&'a [u8]>, PathId)>,
 }
 
 /// The entry that is being applied.
@@ -52,6 +55,7 @@ impl<'a> Applier<'a> {
             warnings: TreeWarnings::default(),
             implied: 0,
             work: WORK,
+            recent: None,
         }
     }
 
@@ -61,6 +65,7 @@ impl<'a> Applier<'a> {
     /// The entry that containerd could not apply.
     pub(super) fn layer(&mut self, layer: LayerId, listed: Entries<'a>) -> Result<(), TreeError> {
         self.work = self.work.saturating_add(WORK_PER_ENTRY.saturating_mul(listed.files.len() as u64));
+        self.paths.reserve(listed.files.len());
         let failed = |at: CurrentEntry<'_>, fault| TreeError {
             layer: at.layer,
             entry: at.number,
@@ -136,8 +141,11 @@ impl<'a> Applier<'a> {
 
     /// The directory at `path`, found through symbolic links and created if it does not exist.
     fn parent(&mut self, path: TarPath<'a>) -> Result<PathId, TreeFault> {
-        let parts = self.lookup().root_path(path)?;
-        let found = self.lookup().find(&parts)?.ok_or(TreeFault::LinkLoop)?;
+        if let Some((_, directory)) = self.recent.as_ref().filter(|(recent, _)| path.is(recent)) {
+            return Ok(*directory);
+        }
+        let (parts, found) = self.lookup().locate(path.clone())?;
+        let found = found.ok_or(TreeFault::LinkLoop)?;
         let mut directory = found.deepest;
         if !self.paths.inode(directory).is_some_and(|inode| self.is_directory(inode)) {
             return Err(TreeFault::NotDirectory);
@@ -152,6 +160,7 @@ impl<'a> Applier<'a> {
             self.paths.occupy(path, inode);
             directory = path;
         }
+        self.recent = path.is(&parts).then_some((parts, directory));
         Ok(directory)
     }
 
@@ -248,8 +257,8 @@ impl<'a> Applier<'a> {
     }
 
     fn set_time_again(&mut self, file: &'a FileMetadata) -> Result<(), TreeFault> {
-        let path = self.lookup().root_path(TarPath::clean(&file.name))?;
-        let found = self.lookup().find(&path)?.filter(|found| found.missing == 0).ok_or(TreeFault::DirectoryGone)?;
+        let (_, found) = self.lookup().locate(TarPath::clean(&file.name))?;
+        let found = found.filter(|found| found.missing == 0).ok_or(TreeFault::DirectoryGone)?;
         let inode = self.paths.inode(found.deepest).and_then(|inode| self.inodes.get_mut(inode as usize));
         if let Some(inode) = inode {
             inode.mtime = bounded(file.mtime);

@@ -63,6 +63,11 @@ impl<'a> TarPath<'a> {
         clean
     }
 
+    /// Whether these are its parts.
+    pub(super) fn is(&self, parts: &[&[u8]]) -> bool {
+        self.parts == parts
+    }
+
     /// Removes the last part.
     pub(super) fn pop(&mut self) -> Option<&'a [u8]> {
         self.parts.pop()
@@ -103,6 +108,25 @@ impl<'t, 'a, F: Fn(u32) -> InodeKind<'a>> Lookup<'t, 'a, F> {
         if !path.has_dots() && self.find(&path.parts)?.is_some() {
             return Ok(path.parts);
         }
+        self.without_links(path)
+    }
+
+    /// [`Lookup::root_path`], followed by [`Lookup::find`].
+    ///
+    /// # Errors
+    /// Those of both.
+    pub(super) fn locate(&mut self, path: TarPath<'a>) -> Result<(Vec<&'a [u8]>, Option<PathPrefix>), TreeFault> {
+        if !path.has_dots()
+            && let Some(found) = self.find(&path.parts)?
+        {
+            return Ok((path.parts, Some(found)));
+        }
+        let parts = self.without_links(path)?;
+        let found = self.find(&parts)?;
+        Ok((parts, found))
+    }
+
+    fn without_links(&mut self, path: TarPath<'a>) -> Result<Vec<&'a [u8]>, TreeFault> {
         let (mut path, mut links) = (path, 0);
         loop {
             let before = links;

@@ -62,6 +62,12 @@ impl<'a> Paths<'a> {
         Paths { known: HashMap::new(), list: vec![root] }
     }
 
+    /// Makes room for `more` paths.
+    pub(super) fn reserve(&mut self, more: usize) {
+        self.known.reserve(more);
+        self.list.reserve(more);
+    }
+
     fn at(&self, path: PathId) -> &Path<'a> {
         &self.list[path.0 as usize]
     }
