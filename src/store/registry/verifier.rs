@@ -33,7 +33,7 @@ pub(super) struct CertificateVerifier {
     pub system: Arc<SystemRoots>,
     /// The authorities that the user gave.
     pub given: Vec<CertificateDer<'static>>,
-    /// The usual verification by all authorities. None if there are none.
+    /// The usual verification by all authorities, unless the list is empty.
     pub usual: OnceLock<Option<Arc<WebPkiServerVerifier>>>,
 }
 
