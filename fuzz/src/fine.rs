@@ -6,7 +6,7 @@
 use std::sync::LazyLock;
 
 use ociseek_layer::budget::{Budget, Charge};
-use ociseek_layer::codec::{Used, WINDOW};
+use ociseek_layer::codec::{UsedBytes, WINDOW};
 use ociseek_layer::digest::{ChainState, Digest};
 use ociseek_layer::fine::{
     self, Codec, FineHead, FineLayer, FineSpans, FineStart, PageId, SpanParts, SpanWindow, Windows,
@@ -60,7 +60,7 @@ fn layer(codec: Codec) -> FineLayer {
             noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (noise >> 24) as u8
         });
-        let mut used = Used::default();
+        let mut used = UsedBytes::default();
         (0..4).for_each(|part| used.mark(part * 8000..part * 8000 + 20 + number as usize));
         SpanWindow::new(&lead, &bytes, &used)
     };

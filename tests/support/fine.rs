@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ociseek::budget::Budget;
-use ociseek::codec::{Used, WINDOW};
+use ociseek::codec::{UsedBytes, WINDOW};
 use ociseek::digest::{Algorithm, Digest, Hasher};
 use ociseek::fine::{self, Codec, EncodedFine, FineLayer, FineSpans, FineStart, SpanParts, SpanWindow};
 use ociseek::image::Descriptor;
@@ -48,7 +48,7 @@ pub fn layer(blob: &[u8], ztoc: &[u8]) -> FineLayer {
     };
     let window = |checkpoint: &Checkpoint| {
         let lead = &blob[checkpoint.span_start().0 as usize..border(checkpoint)];
-        let mut all = Used::default();
+        let mut all = UsedBytes::default();
         all.mark(0..WINDOW);
         SpanWindow::new(lead, &checkpoint.window, &all)
     };

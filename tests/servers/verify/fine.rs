@@ -2,7 +2,7 @@
 //! damage with its code.
 
 use insta::assert_snapshot;
-use ociseek::codec::{Used, WINDOW};
+use ociseek::codec::{UsedBytes, WINDOW};
 use ociseek::digest::{ChainState, Digest};
 use ociseek::fine::SpanWindow;
 use ociseek::image::fine::{FINE_INDEX, FineIndex, parse};
@@ -198,7 +198,7 @@ fn a_byte_of_a_window_that_is_used() {
         let window = &mut parts.windows[0];
         let (zeros, ones) = (window.expand(0), window.expand(1));
         let at = (0..WINDOW).find(|&at| zeros[at] == ones[at]).expect("the span refers to its window");
-        let (mut wrong, mut all) = (zeros, Used::default());
+        let (mut wrong, mut all) = (zeros, UsedBytes::default());
         wrong[at] ^= 1;
         all.mark(0..WINDOW);
         *window = SpanWindow::new(window.lead(), &wrong, &all);

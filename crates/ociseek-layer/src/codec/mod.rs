@@ -9,10 +9,10 @@ pub mod gzip_header;
 pub mod inflate;
 pub mod sniff;
 pub mod stretch;
-mod used;
+mod used_bytes;
 pub mod zstd;
 
-pub use used::Used;
+pub use used_bytes::UsedBytes;
 
 /// Deflate's window: no match reaches further back (RFC 1951, section 2), so a decoder needs only
 /// this much output to resume at a block boundary.

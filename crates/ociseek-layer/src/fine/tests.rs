@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::budget::{Budget, Charge};
-use crate::codec::{Used, WINDOW};
+use crate::codec::{UsedBytes, WINDOW};
 use crate::digest::{Algorithm, ChainState, Digest, Hasher};
 use crate::offset::{Compressed, SpanId, Uncompressed};
 use crate::tar::PaxRecord;
@@ -80,7 +80,7 @@ pub(super) fn spans(count: u32, codec: Codec) -> (FineSpans, Vec<u8>) {
 
 fn window(spans: &FineSpans, span: SpanId, blob: &[u8]) -> SpanWindow {
     let bytes: [u8; WINDOW] = noise(WINDOW, span.0).try_into().unwrap();
-    let mut used = Used::default();
+    let mut used = UsedBytes::default();
     let (start, number) = (&spans.starts()[span.0 as usize], span.0 as usize);
     (0..WINDOW).step_by(100 + number).for_each(|at| used.mark(at..at + number));
     SpanWindow::new(&blob[start.first() as usize..start.border() as usize], &bytes, &used)
@@ -163,7 +163,7 @@ fn windows_keep_what_is_used() {
     let window: [u8; WINDOW] = noise(WINDOW, 1).try_into().unwrap();
     for (from, to) in [(0, WINDOW), (0, 0), (0, 1), (WINDOW - 1, WINDOW), (5, 9000)] {
         let is_used = |at: usize| (from..to).contains(&at) && !at.is_multiple_of(1000);
-        let mut used = Used::default();
+        let mut used = UsedBytes::default();
         (0..WINDOW).filter(|at| is_used(*at)).for_each(|at| used.mark(at..at + 1));
         let sparse = SpanWindow::new(b"lead", &window, &used);
         let mut bytes = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::varint::{self, Reader};
 use super::{BLOCK, FineError};
-use crate::codec::{Used, WINDOW};
+use crate::codec::{UsedBytes, WINDOW};
 
 /// What decoding a span needs in addition to its fetched bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl SpanWindow {
     ///
     /// # Panics
     /// If `lead` has more than 64 bytes.
-    pub fn new(lead: &[u8], window: &[u8; WINDOW], used: &Used) -> SpanWindow {
+    pub fn new(lead: &[u8], window: &[u8; WINDOW], used: &UsedBytes) -> SpanWindow {
         let (mut parts, mut bytes, mut at) = (Vec::new(), Vec::new(), 0);
         for range in used.ranges() {
             parts.push(((range.start - at) as u16, (range.len() - 1) as u16));

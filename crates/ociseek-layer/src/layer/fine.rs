@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crate::budget::Charge;
 use crate::codec::gzip::BlockStart;
 use crate::codec::inflate::BackReference;
-use crate::codec::{Used, WINDOW};
+use crate::codec::{UsedBytes, WINDOW};
 use crate::digest::{ChainState, Hasher};
 use crate::fine::{DIVIDED_SPAN_SIZE, FineError, FineSpans, FineStart, Groups, SPAN_SIZE, SpanWindow};
 use crate::offset::{Compressed, SpanId, Uncompressed};
@@ -32,7 +32,7 @@ pub(super) struct FineGzip {
     last: Option<FineStart>,
     /// The window of the last checkpoint, and what was referred to of it so far.
     window: Box<[u8; WINDOW]>,
-    used: Used,
+    used: UsedBytes,
     /// Whether the last checkpoint needs a window, which the first one does not.
     has_window: bool,
     /// Whether the last block became a checkpoint that needs a window.
@@ -78,7 +78,7 @@ impl FineGzip {
             limits,
             last,
             window: Box::new([0; WINDOW]),
-            used: Used::default(),
+            used: UsedBytes::default(),
             has_window: false,
             is_new: false,
             notes: Vec::new(),

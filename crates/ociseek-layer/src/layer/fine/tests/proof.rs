@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{blobs, gzip, index, tar};
-use crate::codec::Used;
+use crate::codec::UsedBytes;
 use crate::digest::{Algorithm, ChainState};
 use crate::fine::{FineLayer, FineSpans, SpanParts, SpanWindow};
 use crate::layer::Outcome;
@@ -60,7 +60,7 @@ fn what_differs_is_found() {
     let Outcome::Ztoc(built) = &indexed.outcome else { panic!() };
     let (layer, ztoc) = (indexed.fine.unwrap(), Some(&built.bytes[..]));
     let used = |window: &SpanWindow| {
-        let mut used = Used::default();
+        let mut used = UsedBytes::default();
         let (zeros, ones) = (window.expand(0), window.expand(0xff));
         (0..zeros.len()).filter(|at| zeros[*at] == ones[*at]).for_each(|at| used.mark(at..at + 1));
         used
@@ -83,7 +83,7 @@ fn what_differs_is_found() {
     let left_out = changed(&layer, |_, _, windows| {
         let window = &mut windows[at].1;
         let (ranges, bytes) = (used(window), window.expand(0));
-        let mut fewer = Used::default();
+        let mut fewer = UsedBytes::default();
         ranges.ranges().skip(1).for_each(|range| fewer.mark(range));
         *window = SpanWindow::new(window.lead(), &bytes, &fewer);
     });

@@ -8,17 +8,17 @@ const WORDS: usize = WINDOW / 64;
 
 /// A set of bytes of a window, by position.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Used {
+pub struct UsedBytes {
     words: Box<[u64; WORDS]>,
 }
 
-impl Default for Used {
-    fn default() -> Used {
-        Used { words: Box::new([0; WORDS]) }
+impl Default for UsedBytes {
+    fn default() -> UsedBytes {
+        UsedBytes { words: Box::new([0; WORDS]) }
     }
 }
 
-impl Used {
+impl UsedBytes {
     /// Empties the set.
     pub fn clear(&mut self) {
         self.words.fill(0);
@@ -62,7 +62,7 @@ impl Used {
     }
 }
 
-impl std::fmt::Debug for Used {
+impl std::fmt::Debug for UsedBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.ranges()).finish()
     }
@@ -77,7 +77,7 @@ mod tests {
     proptest! {
         #[test]
         fn ranges_are_what_was_marked(marks in prop::collection::vec((0..WINDOW + 10, 0usize..300), 0..50)) {
-            let (mut used, mut expected) = (Used::default(), vec![false; WINDOW]);
+            let (mut used, mut expected) = (UsedBytes::default(), vec![false; WINDOW]);
             for (from, length) in marks {
                 used.mark(from..from + length);
                 (from..from + length).filter(|at| *at < WINDOW).for_each(|at| expected[at] = true);
@@ -91,7 +91,7 @@ mod tests {
             }
             prop_assert_eq!(found, expected);
             used.clear();
-            prop_assert_eq!(used, Used::default());
+            prop_assert_eq!(used, UsedBytes::default());
         }
     }
 }
