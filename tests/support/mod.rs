@@ -15,6 +15,8 @@ pub mod hook;
 pub mod http;
 pub mod layers;
 pub mod mounts;
+#[cfg(feature = "nats")]
+pub mod nats_relay;
 pub mod random;
 pub mod relay;
 pub mod report;

@@ -1,4 +1,4 @@
-//! Makes every request and every access to a file fail once, or kills the program there.
+//! Makes every request, every message to a queue and every access to a file fail once, or kills the program there.
 //!
 //! Laws: a run ends with the right result, or with an error and its exit code. Nothing that is
 //! listed is incomplete. The next run, without faults, gives the same result as if there had never
@@ -9,6 +9,8 @@
 
 mod files;
 mod jobs;
+#[cfg(feature = "nats")]
+mod messages;
 #[cfg(feature = "nats")]
 mod queue;
 mod reads;

@@ -87,18 +87,18 @@ impl Relay {
 }
 
 /// What all points share.
-struct Ground {
+pub struct Ground {
     nats: Arc<Mutex<Nats>>,
-    port: u16,
+    pub port: u16,
     jetstream: jetstream::Context,
-    registries: Arc<Registries>,
-    image: Digest,
+    pub registries: Arc<Registries>,
+    pub image: Digest,
     /// What a job comes to.
-    job: Job,
+    pub job: Job,
 }
 
 impl Ground {
-    async fn new(registries: &Arc<Registries>, job: Job) -> Option<Ground> {
+    pub async fn new(registries: &Arc<Registries>, job: Job) -> Option<Ground> {
         let (nats, image) = (Nats::start()?, image_digest());
         let (port, nats) = (nats.port, Arc::new(Mutex::new(nats)));
         let client = async_nats::connect(format!("nats://127.0.0.1:{port}")).await.unwrap();
@@ -106,7 +106,7 @@ impl Ground {
         Some(Ground { nats, port, jetstream, registries, image, job })
     }
 
-    async fn messages(&self, stream: &str) -> u64 {
+    pub async fn messages(&self, stream: &str) -> u64 {
         let begun = Instant::now();
         // Under load an answer may come too late.
         loop {
@@ -119,23 +119,42 @@ impl Ground {
         }
     }
 
-    /// Why the first job was parked.
-    async fn reason(&self, queue: &str) -> String {
-        let stream = self.jetstream.get_stream(format!("{queue}-parked")).await.unwrap();
-        let record = stream.get_raw_message(1).await.unwrap();
-        let record: Value = serde_json::from_slice(&record.payload).unwrap();
-        record["error"].as_str().unwrap_or_default().to_owned()
+    /// The records of the jobs that were parked.
+    pub async fn parked(&self, queue: &str) -> Vec<Value> {
+        let name = format!("{queue}-parked");
+        let (messages, mut records) = (self.messages(&name).await, Vec::new());
+        let stream = self.jetstream.get_stream(name).await.unwrap();
+        for number in 1..=messages {
+            let record = stream.get_raw_message(number).await.unwrap();
+            records.push(serde_json::from_slice(&record.payload).unwrap());
+        }
+        records
+    }
+
+    /// Another connection to a queue.
+    pub async fn queue(&self, name: &str) -> Queue {
+        Queue::connect(&url(self.port, name).parse().unwrap(), |_| {}).await.unwrap()
+    }
+
+    pub async fn forget(&self, queue: &str) {
+        for name in [queue.to_owned(), format!("{queue}-parked")] {
+            let _ = self.jetstream.delete_stream(name).await;
+        }
     }
 }
 
-fn log(hook: &Hook) -> String {
+pub fn url(port: u16, queue: &str) -> String {
+    format!("nats://127.0.0.1:{port}/{queue}")
+}
+
+pub fn log(hook: &Hook) -> String {
     hook.log().iter().map(|line| format!("{line}\n")).collect()
 }
 
-fn worker(sandbox: &Sandbox, port: u16, queue: &str, registry: &str) -> Hook {
-    let (queue, allow) = (format!("--queue=nats://127.0.0.1:{port}/{queue}"), format!("--allow={registry}"));
+pub fn worker(sandbox: &Sandbox, port: u16, queue: &str, registry: &str, more: &[&str]) -> Hook {
+    let (queue, allow) = (format!("--queue={}", url(port, queue)), format!("--allow={registry}"));
     let args = ["hook", "worker", &queue, &allow, "--workers=1", "--retry-wait=1", "--silence=3"];
-    Hook::spawn(sandbox.command(&[&args[..], &SMALL].concat()).envs(WAITS))
+    Hook::spawn(sandbox.command(&[&args[..], &SMALL, more].concat()).envs(WAITS))
 }
 
 /// How many requests a job takes, and what it comes to, unless something fails.
@@ -166,11 +185,10 @@ async fn attempt(
     let (registry, sandbox) = (registry.await, Sandbox::new());
     let host = registry.host();
     let job = QueueJob { image: format!("{host}/a/b@{}", ground.image).parse().unwrap() };
-    let url = format!("nats://127.0.0.1:{}/{queue}", ground.port);
-    let own = Queue::connect(&url.parse().unwrap(), |_| {}).await.unwrap();
+    let own = ground.queue(&queue).await;
     assert_eq!(own.publish(&job).await.unwrap(), PublishOutcome::New);
 
-    let mut hook = worker(&sandbox, relay.port, &queue, &host);
+    let mut hook = worker(&sandbox, relay.port, &queue, &host, &[]);
     plan.pid.store(hook.child.id() as i32, Ordering::SeqCst);
     let begun = Instant::now();
     let (mut killed, mut parked) = (false, false);
@@ -184,7 +202,7 @@ async fn attempt(
             }
             killed = true;
             plan.is_over.store(true, Ordering::SeqCst);
-            hook = worker(&sandbox, relay.port, &queue, &host);
+            hook = worker(&sandbox, relay.port, &queue, &host, &[]);
         }
         // A registry that is away for good would only be waited for.
         if fault == Fault::Down && !hook.events("retry").is_empty() {
@@ -197,7 +215,7 @@ async fn attempt(
             }
             // It is published again, by somebody who has read why.
             parked = true;
-            if ground.reason(&queue).await.is_empty() {
+            if ground.parked(&queue).await[0]["error"].as_str().is_none_or(str::is_empty) {
                 return Err(format!("parked without a reason: {}", log(&hook)));
             }
             whole(&registry).map_err(|e| format!("when it was parked: {e}"))?;
@@ -221,9 +239,7 @@ async fn attempt(
     if hook.log().iter().any(|line| line["event"] == "no JSON") {
         return Err(format!("a line of the log is no JSON: {:#?}", hook.log()));
     }
-    for name in [queue.clone(), format!("{queue}-parked")] {
-        let _ = ground.jetstream.delete_stream(name).await;
-    }
+    ground.forget(&queue).await;
     let end = match (killed, parked) {
         (true, _) => "killed, then done",
         (_, true) => "parked, then done",
