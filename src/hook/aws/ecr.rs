@@ -20,9 +20,9 @@ use crate::store::registry::{ClientConfig, RegistryError, Status, http_client};
 const BODY: &str = "{}";
 /// The size limit of the response in bytes. Tokens are some kilobytes long.
 const ANSWER: usize = 256 << 10;
-/// The time limit for a call, including retries.
+/// The time limit for a try.
 const CALL: Duration = Duration::from_secs(10);
-/// The number of calls before giving up, and the wait after the first.
+/// The number of tries before giving up, and the wait after the first.
 const TRIES: u32 = 3;
 const WAIT: Duration = Duration::from_millis(200);
 /// Tokens that expire sooner are not used for new work. They are valid for 12 hours, and a function
@@ -53,8 +53,10 @@ impl EcrError {
     pub fn is_transient(&self) -> bool {
         match self {
             EcrError::Transport { .. } => true,
-            EcrError::Refused { status: Status(status), .. } => {
-                status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
+            EcrError::Refused { status: Status(status), what, .. } => {
+                // AWS states with 400 that there are too many calls.
+                let is_throttled = *status == StatusCode::TOO_MANY_REQUESTS || what.starts_with("Throttling");
+                status.is_server_error() || is_throttled
             }
             _ => false,
         }
@@ -130,63 +132,30 @@ impl Ecr {
         self.tokens.lock().await.remove(registry);
     }
 
+    /// Temporary errors are retried. An answer that may have been damaged on its way is read once more.
     async fn fetch(&self, registry: &EcrRegistry) -> Result<Token, EcrError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Answer {
-            authorization_data: Option<AuthorizationData>,
-        }
-        /// The response for private registries has a list, of which one element is requested. The
-        /// response for the public registry has a single object.
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum AuthorizationData {
-            List(Vec<Authorization>),
-            One(Authorization),
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Authorization {
-            authorization_token: String,
-            /// Seconds since 1970.
-            expires_at: Option<f64>,
-        }
-        let (answer, host) = self.call(registry).await?;
-        let wrong = |what| EcrError::Answer { host: host.clone(), what };
-        // serde's error message may repeat the input, which contains a secret here.
-        let answer: Answer =
-            serde_json::from_slice(&answer).map_err(|_| wrong("it is not in the documented format"))?;
-        let authorization = match answer.authorization_data {
-            Some(AuthorizationData::List(list)) => list.into_iter().next(),
-            Some(AuthorizationData::One(one)) => Some(one),
-            None => None,
-        };
-        let authorization = authorization.ok_or_else(|| wrong("it contains no token"))?;
-        let plain = BASE64_STANDARD.decode(authorization.authorization_token).ok();
-        let plain = plain.and_then(|plain| String::from_utf8(plain).ok());
-        let (user, password) =
-            plain.as_deref().and_then(|p| p.split_once(':')).ok_or_else(|| wrong("its token is not valid"))?;
-        let seconds = authorization.expires_at.filter(|s| (0.0..1e11).contains(s)).unwrap_or_default();
-        let expires = UNIX_EPOCH + Duration::from_secs_f64(seconds);
-        Ok(Token { user: user.to_owned(), password: password.to_owned(), expires })
-    }
-
-    /// The body of the response, and the host that sent it. Temporary errors are retried.
-    async fn call(&self, registry: &EcrRegistry) -> Result<(Vec<u8>, String), EcrError> {
         let url = match &self.endpoint {
             Some(endpoint) => endpoint.clone(),
             None => parse_endpoint(&format!("https://{}", registry.api_host()))?,
         };
         let http = http_client(&ClientConfig::default(), &url)?;
-        let mut tries = 1;
+        let (mut tries, mut unusable) = (1, 0);
         loop {
-            match self.once(&http, &url, registry).await {
-                Err(error) if error.is_transient() && tries < TRIES => {
-                    tokio::time::sleep(WAIT * tries).await;
-                    tries += 1;
-                }
-                result => return result.map(|answer| (answer, host(&url))),
+            let error = match self.once(&http, &url, registry).await.and_then(|answer| token_in(&answer, &url)) {
+                Ok(token) => return Ok(token),
+                Err(error) => error,
+            };
+            let may_pass = if let EcrError::Answer { .. } = &error {
+                unusable += 1;
+                unusable == 1
+            } else {
+                error.is_transient()
+            };
+            if !may_pass || tries == TRIES {
+                return Err(error);
             }
+            tokio::time::sleep(WAIT * tries).await;
+            tries += 1;
         }
     }
 
@@ -223,6 +192,46 @@ impl Ecr {
             false => Err(EcrError::Refused { host, status: Status(status), what: error_text(&bytes) }),
         }
     }
+}
+
+/// The token in the body of an answer.
+fn token_in(answer: &[u8], url: &Url) -> Result<Token, EcrError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer {
+        authorization_data: Option<AuthorizationData>,
+    }
+    /// The response for private registries has a list, of which one element is requested. The
+    /// response for the public registry has a single object.
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum AuthorizationData {
+        List(Vec<Authorization>),
+        One(Authorization),
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Authorization {
+        authorization_token: String,
+        /// Seconds since 1970.
+        expires_at: Option<f64>,
+    }
+    let wrong = |what| EcrError::Answer { host: host(url), what };
+    // serde's error message may repeat the input, which contains a secret here.
+    let answer: Answer = serde_json::from_slice(answer).map_err(|_| wrong("it is not in the documented format"))?;
+    let authorization = match answer.authorization_data {
+        Some(AuthorizationData::List(list)) => list.into_iter().next(),
+        Some(AuthorizationData::One(one)) => Some(one),
+        None => None,
+    };
+    let authorization = authorization.ok_or_else(|| wrong("it contains no token"))?;
+    let plain = BASE64_STANDARD.decode(authorization.authorization_token).ok();
+    let plain = plain.and_then(|plain| String::from_utf8(plain).ok());
+    let (user, password) =
+        plain.as_deref().and_then(|p| p.split_once(':')).ok_or_else(|| wrong("its token is not valid"))?;
+    let seconds = authorization.expires_at.filter(|s| (0.0..1e11).contains(s)).unwrap_or_default();
+    let expires = UNIX_EPOCH + Duration::from_secs_f64(seconds);
+    Ok(Token { user: user.to_owned(), password: password.to_owned(), expires })
 }
 
 fn parse_endpoint(text: &str) -> Result<Url, EcrError> {

@@ -13,6 +13,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use crate::support::child_process::ChildProcess;
+use crate::support::faulty::{body_of, cut, hang_up, json_answer, web_page};
 use crate::support::servers::{free_port, python_tool};
 
 /// moto's server, which emulates AWS.
@@ -47,7 +48,32 @@ pub struct FakeEcr {
     pub url: String,
     password: Arc<Mutex<String>>,
     calls: Arc<Mutex<Vec<Call>>>,
-    failing: Arc<Mutex<u32>>,
+    failing: Arc<Mutex<(u32, EcrFailing)>>,
+}
+
+/// How a call fails.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EcrFailing {
+    /// Status 500.
+    #[default]
+    Busy,
+    /// Status 400, by which AWS states that there are too many calls.
+    Throttled,
+    /// Status 400, because the role may not ask.
+    Denied,
+    /// The connection ends without an answer.
+    Reset,
+    /// There is no answer.
+    Silent,
+    /// The answer breaks off.
+    Cut,
+    /// A wrong byte, after which it is no JSON.
+    Garbled,
+    /// A proxy's sign-in page, with status 200.
+    WebPage,
+    NoToken,
+    /// A token that is no base64.
+    BadToken,
 }
 
 impl FakeEcr {
@@ -69,9 +95,16 @@ impl FakeEcr {
         *self.password.lock().unwrap() = password.into();
     }
 
-    /// The next `times` calls fail as if the service were busy.
-    pub fn fail(&self, times: u32) {
-        *self.failing.lock().unwrap() = times;
+    /// The next `times` calls fail.
+    pub fn fail(&self, failing: EcrFailing, times: u32) {
+        *self.failing.lock().unwrap() = (times, failing);
+    }
+
+    /// How this call fails.
+    fn failing(&self) -> Option<EcrFailing> {
+        let (left, failing) = &mut *self.failing.lock().unwrap();
+        *left = left.checked_sub(1)?;
+        Some(*failing)
     }
 
     pub fn calls(&self, target: &str) -> Vec<Call> {
@@ -86,21 +119,33 @@ async fn answer(State(fake): State<FakeEcr>, request: Request<Body>) -> Response
     let target = head.headers["x-amz-target"].to_str().unwrap().to_owned();
     let body: Value = serde_json::from_slice(&body).unwrap();
     fake.calls.lock().unwrap().push(Call { target: target.clone(), headers: head.headers, body });
-    {
-        let mut failing = fake.failing.lock().unwrap();
-        if *failing > 0 {
-            *failing -= 1;
-            return Response::builder().status(500).body(Body::from(r#"{"__type":"ServerException"}"#)).unwrap();
-        }
-    }
-    let answer = match target.rsplit('.').next().unwrap() {
-        "GetAuthorizationToken" => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
-            let token = BASE64_STANDARD.encode(format!("AWS:{}", fake.password.lock().unwrap()));
-            json!({"authorizationData": [
-                {"authorizationToken": token, "expiresAt": now + 43_200.0, "proxyEndpoint": "https://x"}]})
-        }
-        other => panic!("{other}"),
+    assert!(target.ends_with(".GetAuthorizationToken"), "{target}");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let token = BASE64_STANDARD.encode(format!("AWS:{}", fake.password.lock().unwrap()));
+    let authorized = |token: &str| {
+        let data = json!({"authorizationToken": token, "expiresAt": now + 43_200.0, "proxyEndpoint": "https://x"});
+        json_answer(200, &json!({"authorizationData": [data]}))
     };
-    Response::new(Body::from(answer.to_string()))
+    let whole = authorized(&token);
+    match fake.failing() {
+        None => whole,
+        Some(EcrFailing::Busy) => json_answer(500, &json!({"__type": "ServerException"})),
+        Some(EcrFailing::Throttled) => {
+            json_answer(400, &json!({"__type": "ThrottlingException", "message": "Rate exceeded"}))
+        }
+        Some(EcrFailing::Denied) => json_answer(400, &json!({"__type": "AccessDeniedException"})),
+        Some(EcrFailing::Reset) => hang_up(),
+        Some(EcrFailing::Silent) => std::future::pending().await,
+        Some(EcrFailing::Cut) => {
+            let (answer, body) = body_of(whole);
+            cut(answer, &body, body.len() / 2)
+        }
+        Some(EcrFailing::Garbled) => {
+            let (answer, body) = body_of(whole);
+            answer.map(|_| Body::from([b"[", &body[1..]].concat()))
+        }
+        Some(EcrFailing::WebPage) => web_page(),
+        Some(EcrFailing::NoToken) => json_answer(200, &json!({"authorizationData": []})),
+        Some(EcrFailing::BadToken) => authorized(&format!("*{}", &token[1..])),
+    }
 }

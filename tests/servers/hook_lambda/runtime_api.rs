@@ -2,6 +2,7 @@
 //! `bootstrap`.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -9,26 +10,38 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Request, Response};
-use bytes::Bytes;
+use axum::http::{HeaderMap, HeaderValue, Request, Response, header};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
 
 use crate::support::child_process::ChildProcess;
+use crate::support::faulty::{body_of, cut, hang_up};
 
 /// The account that owns the function, which is also moto's.
 pub const ACCOUNT: &str = "123456789012";
 
-/// How the API fails, once.
+/// How the API fails at a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failing {
-    /// The event that is asked for is refused with status 500, or breaks off.
-    NextRefused,
-    NextCut,
-    /// The same of the taking of the function's answer; when it breaks off, it was taken.
-    AnswerRefused,
-    AnswerCut,
+    /// It takes no connections, until [`RuntimeApi::up`].
+    Down,
+    /// Status 500.
+    Refused,
+    /// The connection ends, and the request had no effect.
+    Reset,
+    /// The connection ends after the request took effect.
+    Lost,
+    /// The body of the response breaks off.
+    Cut,
+    /// The body of the response is no JSON.
+    Garbled,
+    /// The event has no id.
+    NoId,
+    /// There is no response, and the request had no effect.
+    Silent,
 }
 
 /// What came of an event.
@@ -46,62 +59,106 @@ struct Calls {
     running: HashMap<String, oneshot::Sender<(bool, Value)>>,
     count: usize,
     cannot_start: Vec<Value>,
-    failing: Option<Failing>,
+    /// The requests of the function so far.
+    requests: Vec<String>,
+    failing: Option<(usize, Failing)>,
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct RuntimeApi {
     calls: Arc<Mutex<Calls>>,
     new: Arc<Notify>,
+    address: SocketAddr,
+    listening: Arc<Mutex<Option<JoinHandle<()>>>>,
+}
+
+/// An event that the function was called with.
+pub struct Invoked {
+    id: String,
+    event: Value,
+    limit: Duration,
+    /// Whether it is a response instead of an error, and its body.
+    pub answered: oneshot::Receiver<(bool, Value)>,
 }
 
 impl RuntimeApi {
     /// The API and its address.
     pub async fn start() -> (RuntimeApi, String) {
-        let api = RuntimeApi::default();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let app = axum::Router::new().fallback(handle).with_state(api.clone());
-        tokio::spawn(async move { axum::serve(listener, app).await });
-        (api, address)
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let api = RuntimeApi { calls: Arc::default(), new: Arc::default(), address, listening: Arc::default() };
+        api.listen(listener);
+        (api, address.to_string())
+    }
+
+    fn listen(&self, listener: TcpListener) {
+        let app = axum::Router::new().fallback(handle).with_state(self.clone());
+        let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        *self.listening.lock().unwrap() = Some(serving);
+    }
+
+    /// Takes no more connections. Those that it has go on.
+    async fn down(&self) {
+        let serving = self.listening.lock().unwrap().take().unwrap();
+        serving.abort();
+        // Then the listener is gone.
+        let _ = serving.await;
+    }
+
+    /// Takes connections again, after [`Failing::Down`].
+    pub async fn up(&self) {
+        if self.listening.lock().unwrap().is_none() {
+            self.listen(TcpListener::bind(self.address).await.unwrap());
+        }
     }
 
     /// Calls the function, which Lambda would end after `limit`.
     pub async fn invoke(&self, event: Value, limit: Duration) -> Answer {
-        let (done, answered) = oneshot::channel();
         let begun = Instant::now();
-        {
-            let mut calls = self.calls.lock().unwrap();
-            calls.count += 1;
-            let id = format!("8476a536-e9f4-11e8-9739-{:012}", calls.count);
-            calls.waiting.push_back((id.clone(), event, limit));
-            calls.running.insert(id, done);
-        }
-        self.new.notify_one();
+        let invoked = self.begin(event, limit);
         let patience = limit + Duration::from_secs(20);
-        let (ok, body) = tokio::time::timeout(patience, answered).await.expect("the function answers").unwrap();
+        let answered = tokio::time::timeout(patience, invoked.answered).await;
+        let (ok, body) = answered.expect("the function answers").unwrap();
         Answer { ok, body, took: begun.elapsed() }
     }
 
-    /// Puts an event there for whoever asks first. Nobody waits for what comes of it.
-    pub fn put(&self, event: Value, limit: Duration) {
-        {
+    /// Calls the function without waiting for its answer.
+    pub fn begin(&self, event: Value, limit: Duration) -> Invoked {
+        let (done, answered) = oneshot::channel();
+        let id = {
             let mut calls = self.calls.lock().unwrap();
             calls.count += 1;
             let id = format!("8476a536-e9f4-11e8-9739-{:012}", calls.count);
-            calls.waiting.push_back((id, event, limit));
+            calls.waiting.push_back((id.clone(), event.clone(), limit));
+            calls.running.insert(id.clone(), done);
+            id
+        };
+        self.new.notify_one();
+        Invoked { id, event, limit, answered }
+    }
+
+    /// Sends an event again, unless it still waits for a function.
+    pub fn again(&self, invoked: &Invoked) {
+        let Invoked { id, event, limit, .. } = invoked;
+        let mut calls = self.calls.lock().unwrap();
+        if !calls.waiting.iter().any(|(waiting, ..)| waiting == id) {
+            calls.waiting.push_back((id.clone(), event.clone(), *limit));
         }
+        drop(calls);
         self.new.notify_one();
     }
 
-    /// The next call of this kind fails.
-    pub fn fail(&self, failing: Failing) {
-        self.calls.lock().unwrap().failing = Some(failing);
+    /// Request `at` of the functions fails, counted from 0.
+    pub async fn fail(&self, at: usize, failing: Failing) {
+        self.calls.lock().unwrap().failing = Some((at, failing));
+        if (at, failing) == (0, Failing::Down) {
+            self.down().await;
+        }
     }
 
-    /// Whether the next call fails so; it is the only one then.
-    fn fails(&self, failing: Failing) -> bool {
-        self.calls.lock().unwrap().failing.take_if(|next| *next == failing).is_some()
+    /// The requests of the functions so far: `next`, `response`, `error`.
+    pub fn requests(&self) -> Vec<String> {
+        self.calls.lock().unwrap().requests.clone()
     }
 
     pub fn cannot_start(&self) -> Vec<Value> {
@@ -113,60 +170,85 @@ async fn handle(State(api): State<RuntimeApi>, request: Request<Body>) -> Respon
     let (head, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 16 << 20).await.unwrap();
     let path = head.uri.path().strip_prefix("/2018-06-01/runtime/").unwrap().to_owned();
-    if path == "invocation/next" {
+    let (failing, is_last) = {
+        let mut calls = api.calls.lock().unwrap();
+        let number = calls.requests.len();
+        calls.requests.push(path.rsplit('/').next().unwrap().to_owned());
+        let failing = calls.failing.filter(|(at, _)| *at == number).map(|(_, failing)| failing);
+        (failing, calls.failing == Some((number + 1, Failing::Down)))
+    };
+    match failing {
+        Some(Failing::Refused) => return answer(500, r#"{"errorMessage":"not now"}"#),
+        Some(Failing::Reset) => hang_up(),
+        Some(Failing::Silent) => std::future::pending().await,
+        _ => {}
+    }
+    let mut response = match path.as_str() {
+        "invocation/next" => api.next().await,
+        _ => api.take(&path, &head.headers, &body),
+    };
+    if is_last {
+        api.down().await;
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    match failing {
+        Some(Failing::Lost) => hang_up(),
+        Some(Failing::Cut) => {
+            let (response, body) = body_of(response);
+            cut(response, &body, body.len() / 2)
+        }
+        Some(Failing::Garbled) => response.map(|_| Body::from("<html>\0\u{feff}")),
+        Some(Failing::NoId) => {
+            response.headers_mut().remove(REQUEST_ID);
+            response
+        }
+        _ => response,
+    }
+}
+
+const REQUEST_ID: &str = "Lambda-Runtime-Aws-Request-Id";
+
+fn answer(status: u16, body: &str) -> Response<Body> {
+    Response::builder().status(status).body(Body::from(body.to_owned())).unwrap()
+}
+
+impl RuntimeApi {
+    /// The next event, when there is one.
+    async fn next(&self) -> Response<Body> {
         let (id, event, limit) = loop {
-            if let Some(next) = api.calls.lock().unwrap().waiting.pop_front() {
+            if let Some(next) = self.calls.lock().unwrap().waiting.pop_front() {
                 break next;
             }
-            api.new.notified().await;
-        };
-        if api.fails(Failing::NextRefused) {
-            return Response::builder().status(500).body(Body::from(r#"{"errorMessage":"not now"}"#)).unwrap();
-        }
-        let event = event.to_string();
-        let body = match api.fails(Failing::NextCut) {
-            true => broken(&event),
-            false => Body::from(event),
+            self.new.notified().await;
         };
         let deadline = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + limit;
-        return Response::builder()
-            .header("Lambda-Runtime-Aws-Request-Id", id)
+        Response::builder()
+            .header(REQUEST_ID, id)
             .header("Lambda-Runtime-Deadline-Ms", deadline.as_millis().to_string())
             .header("Lambda-Runtime-Invoked-Function-Arn", format!("arn:aws:lambda:us-west-2:{ACCOUNT}:function:f"))
             .header("Lambda-Runtime-Trace-Id", "Root=1-5bef4de7-ad49b0e87f6ef6c87fc2e700;Sampled=1")
             .header("Content-Type", "application/json")
-            .body(body)
-            .unwrap();
+            .body(Body::from(event.to_string()))
+            .unwrap()
     }
-    if path.starts_with("invocation/") {
-        if api.fails(Failing::AnswerRefused) {
-            return Response::builder().status(500).body(Body::empty()).unwrap();
-        }
-        if api.fails(Failing::AnswerCut) {
-            // The connection ends without a word.
-            std::panic::resume_unwind(Box::new(()));
-        }
-    }
-    let body: Value = serde_json::from_slice(&body).unwrap();
-    let mut calls = api.calls.lock().unwrap();
-    match path.split('/').collect::<Vec<_>>()[..] {
-        ["init", "error"] => calls.cannot_start.push(body),
-        ["invocation", id, what @ ("response" | "error")] => {
-            let typed = head.headers.contains_key("lambda-runtime-function-error-type");
-            assert_eq!(typed, what == "error");
-            if let Some(waiting) = calls.running.remove(id) {
-                waiting.send((what == "response", body)).unwrap();
-            }
-        }
-        _ => panic!("{path}"),
-    }
-    Response::builder().status(202).body(Body::from(r#"{"status":"OK"}"#)).unwrap()
-}
 
-/// Half of it, and then the connection ends.
-fn broken(content: &str) -> Body {
-    let half = Bytes::copy_from_slice(&content.as_bytes()[..content.len() / 2]);
-    Body::from_stream(futures_util::stream::iter([Ok(half), Err(std::io::Error::other("cut"))]))
+    /// Takes what the function made of an event, or why it cannot start.
+    fn take(&self, path: &str, headers: &HeaderMap, body: &[u8]) -> Response<Body> {
+        let body: Value = serde_json::from_slice(body).unwrap();
+        let mut calls = self.calls.lock().unwrap();
+        match path.split('/').collect::<Vec<_>>()[..] {
+            ["init", "error"] => calls.cannot_start.push(body),
+            ["invocation", id, what @ ("response" | "error")] => {
+                let typed = headers.contains_key("lambda-runtime-function-error-type");
+                assert_eq!(typed, what == "error");
+                if let Some(waiting) = calls.running.remove(id) {
+                    waiting.send((what == "response", body)).unwrap();
+                }
+            }
+            _ => panic!("{path}"),
+        }
+        answer(202, r#"{"status":"OK"}"#)
+    }
 }
 
 /// The program as Lambda runs it: by its name, in a folder that it cannot write, with what Lambda

@@ -1,6 +1,6 @@
 //! ECR's tokens, and the credentials that they are asked for with.
 
-use super::aws::FakeEcr;
+use super::aws::{EcrFailing, FakeEcr};
 use super::runtime_api::{ACCOUNT, Bootstrap, RuntimeApi};
 use super::{LONG, pushed, registry};
 use serde_json::json;
@@ -13,7 +13,7 @@ async fn a_token_is_asked_for_once_signed_and_shown_to_ecr_alone() {
     let _function =
         Bootstrap::start(&address, &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.host())]);
     // A busy service is asked again.
-    ecr.fail(2);
+    ecr.fail(EcrFailing::Busy, 2);
     for _ in 0..3 {
         let answer = api.invoke(pushed("app", &digest, "v1"), LONG).await;
         assert!(answer.ok, "{answer:?}");
