@@ -2,13 +2,28 @@
 //! the one used for the connection, so a DNS answer that changes in between (DNS rebinding) has no
 //! effect.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use futures_util::future::select_ok;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
 use url::{Host, Url};
 
 use super::address::is_link_local;
+use crate::lock::Hold;
+
+/// The head start of each address over the next one (RFC 8305 section 5).
+const HEAD_START: Duration = Duration::from_millis(250);
+/// The time limit for finding an address that answers.
+const SEARCH: Duration = Duration::from_secs(5);
+/// How long an address that answered goes first.
+const KNOWN: Duration = Duration::from_secs(60);
+/// The number of names that are remembered.
+const NAMES: usize = 256;
 
 /// The hosts that a client may contact.
 #[derive(Debug, Clone, Default)]
@@ -78,22 +93,82 @@ pub(super) struct UnresolvedName {
 /// The system's resolver, without refused addresses.
 pub(super) struct Resolver {
     pub public_only: bool,
+    pub known_addresses: Arc<KnownAddresses>,
+}
+
+/// Which of several IPv6 addresses of a name answers. hyper tries them one after the other, for seconds each.
+#[derive(Default)]
+pub(super) struct KnownAddresses {
+    /// The ports to which clients connect without a proxy, by name.
+    ports: Mutex<HashMap<String, u16>>,
+    /// The address that answered first, and when.
+    first: tokio::sync::Mutex<HashMap<String, (IpAddr, Instant)>>,
+}
+
+impl KnownAddresses {
+    /// A client connects to this host without a proxy.
+    pub(super) fn expect(&self, url: &Url) {
+        let (Some(Host::Domain(name)), Some(port)) = (url.host(), url.port_or_known_default()) else { return };
+        let mut ports = self.ports.hold();
+        if ports.get(name) != Some(&port) {
+            if ports.len() == NAMES {
+                ports.clear();
+            }
+            ports.insert(name.to_owned(), port);
+        }
+    }
+
+    /// Moves the address that answers first to the front.
+    async fn sort(&self, name: &str, addresses: &mut [SocketAddr]) {
+        let port = self.ports.hold().get(name).copied();
+        let Some(port) = port.filter(|_| addresses.len() > 1 && addresses.iter().all(SocketAddr::is_ipv6)) else {
+            return;
+        };
+        // Others who ask meanwhile wait for the answer instead of searching too.
+        let mut first = self.first.lock().await;
+        let place = |ip: IpAddr| addresses.iter().position(|address| address.ip() == ip);
+        let known = first.get(name).filter(|(_, since)| since.elapsed() < KNOWN).and_then(|(ip, _)| place(*ip));
+        let place = match known {
+            Some(place) => place,
+            None => {
+                let Some(place) = first_to_answer(addresses, port).await else { return };
+                if first.len() == NAMES {
+                    first.clear();
+                }
+                first.insert(name.to_owned(), (addresses[place].ip(), Instant::now()));
+                place
+            }
+        };
+        addresses[..=place].rotate_right(1);
+    }
+}
+
+/// The number of the address to which a connection can be made first.
+async fn first_to_answer(addresses: &[SocketAddr], port: u16) -> Option<usize> {
+    let tries = addresses.iter().zip(0..).map(|(address, number)| {
+        Box::pin(async move {
+            sleep(HEAD_START * number).await;
+            TcpStream::connect(SocketAddr::new(address.ip(), port)).await.map(|_| number as usize)
+        })
+    });
+    timeout(SEARCH, select_ok(tries)).await.ok()?.ok().map(|(number, _)| number)
 }
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let public_only = self.public_only;
+        let (public_only, known_addresses) = (self.public_only, Arc::clone(&self.known_addresses));
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await;
             let unresolved = |source| UnresolvedName { name: name.as_str().to_owned(), source };
             let found: Vec<SocketAddr> = found.map_err(unresolved)?.collect();
             let refused = |ip: IpAddr| is_link_local(ip) || public_only && !is_public(ip);
-            let (bad, good): (Vec<_>, Vec<_>) = found.into_iter().partition(|address| refused(address.ip()));
+            let (bad, mut good): (Vec<_>, Vec<_>) = found.into_iter().partition(|address| refused(address.ip()));
             if good.is_empty() && !bad.is_empty() {
                 let link_local = bad.iter().any(|address| is_link_local(address.ip()));
                 let kind = if link_local { "a link-local" } else { "a private" };
                 return Err(RefusedAddress { name: name.as_str().to_owned(), kind }.into());
             }
+            known_addresses.sort(name.as_str(), &mut good).await;
             Ok(Box::new(side_by_side(good).into_iter()) as Addrs)
         })
     }
@@ -205,6 +280,47 @@ mod tests {
             (&["[2600::1]:0", "[2600::2]:0"], &["[2600::1]:0", "[2600::2]:0"]),
         ] {
             assert_eq!(side_by_side(parse(found)), parse(tried));
+        }
+    }
+
+    /// The number of connections that a server has got and not taken yet.
+    async fn connections(server: &tokio::net::TcpListener) -> usize {
+        let mut found = 0;
+        while timeout(Duration::from_millis(100), server.accept()).await.is_ok() {
+            found += 1;
+        }
+        found
+    }
+
+    #[tokio::test]
+    async fn of_several_ipv6_addresses_the_one_that_answers_goes_first() {
+        let server = tokio::net::TcpListener::bind("127.0.0.3:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        // The queue for connections is full, so that the kernel no longer answers.
+        let silent = tokio::net::TcpSocket::new_v4().unwrap();
+        silent.bind(format!("127.0.0.2:{port}").parse().unwrap()).unwrap();
+        let silent = silent.listen(1).unwrap();
+        let (address, mut full) = (silent.local_addr().unwrap(), Vec::new());
+        while let Ok(connected) = timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
+            full.push(connected.unwrap());
+        }
+        let parse = |list: [&str; 2]| list.map(|address| address.parse::<SocketAddr>().unwrap());
+        let [no, answers] = ["[::ffff:127.0.0.2]:0", "[::ffff:127.0.0.3]:0"];
+        let (mixed, known_addresses) = (["127.0.0.2:0", answers], KnownAddresses::default());
+        for (name, found, sorted, connected) in [
+            ("unknown.example", [no, answers], [no, answers], 0),
+            ("mixed.example", mixed, mixed, 0),
+            ("sound.example", [answers, no], [answers, no], 1),
+            ("several.example", [no, answers], [answers, no], 1),
+            // It is known now.
+            ("several.example", [no, answers], [answers, no], 0),
+        ] {
+            if name != "unknown.example" {
+                known_addresses.expect(&Url::parse(&format!("http://{name}:{port}/v2/")).unwrap());
+            }
+            let mut addresses = parse(found);
+            known_addresses.sort(name, &mut addresses).await;
+            assert_eq!((addresses, connections(&server).await), (parse(sorted), connected), "{name}");
         }
     }
 

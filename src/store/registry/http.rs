@@ -18,7 +18,7 @@ use super::address::{base_url, same_origin};
 use super::backoff::RetryBudget;
 use super::config::{ClientConfig, Limits};
 use super::error::{RegistryError, RequestLine, shown};
-use super::gate::{Reach, Resolver, refuse_address};
+use super::gate::{KnownAddresses, Reach, Resolver, refuse_address};
 use super::one_line::one_line;
 use super::outage::Outages;
 use super::proxy::Proxies;
@@ -91,6 +91,7 @@ pub(super) struct Common {
     /// For every host without its own settings.
     connections: Connections,
     proxies: Proxies,
+    known_addresses: Arc<KnownAddresses>,
     reach: Reach,
     limits: Limits,
     /// Whether requests are retried for as long as their callers wait.
@@ -126,14 +127,14 @@ pub(super) struct Http {
     own_authorities: bool,
 }
 
-fn builder(limits: &Limits, tls: rustls::ClientConfig, public_only: bool) -> reqwest::ClientBuilder {
+fn builder(limits: &Limits, tls: rustls::ClientConfig, resolver: Resolver) -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .user_agent(concat!("ociseek/", env!("CARGO_PKG_VERSION")))
         .redirect(redirect::Policy::none())
         .referer(false)
         .retry(reqwest::retry::never())
-        .dns_resolver(Arc::new(Resolver { public_only }))
+        .dns_resolver(Arc::new(resolver))
         .connect_timeout(limits.connect)
         .no_proxy()
 }
@@ -156,17 +157,19 @@ pub(crate) fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::
         let registry = host.host_str().unwrap_or_default().into();
         return Err(RegistryError::Proxy { line: RequestLine::new(&registry, &Method::GET, host), source });
     }
-    let builder = builder(&config.limits, Tls::new(config)?.common()?, false);
+    let resolver = Resolver { public_only: false, known_addresses: Arc::default() };
+    let builder = builder(&config.limits, Tls::new(config)?.common()?, resolver);
     by_proxy(builder, proxies).build().map_err(|error| RegistryError::Http(error.into()))
 }
 
 impl Common {
     pub(super) fn new(config: &ClientConfig) -> Result<Common, RegistryError> {
-        let (tls, proxies) = (Tls::new(config)?, Proxies::of_environment());
+        let (tls, proxies, known_addresses) = (Tls::new(config)?, Proxies::of_environment(), Arc::default());
         Ok(Common {
-            connections: Connections::new(&config.limits, &config.reach, &proxies, tls.common()?)?,
+            connections: Connections::new(&config.limits, &config.reach, &proxies, &known_addresses, tls.common()?)?,
             tls,
             proxies,
+            known_addresses,
             reach: config.reach.clone(),
             budget: RetryBudget::new(config.limits.failures),
             limits: config.limits.clone(),
@@ -186,15 +189,17 @@ impl Connections {
         limits: &Limits,
         reach: &Reach,
         proxies: &Proxies,
+        known_addresses: &Arc<KnownAddresses>,
         tls: rustls::ClientConfig,
     ) -> Result<Connections, RegistryError> {
         let build =
             |builder: reqwest::ClientBuilder| builder.build().map_err(|error| RegistryError::Http(error.into()));
+        let resolver = |public_only| Resolver { public_only, known_addresses: Arc::clone(known_addresses) };
         if reach.is_public_only() {
-            let inside = build(builder(limits, tls.clone(), false))?;
-            return Ok(Connections { outside: build(builder(limits, tls, true))?, inside });
+            let inside = build(builder(limits, tls.clone(), resolver(false)))?;
+            return Ok(Connections { outside: build(builder(limits, tls, resolver(true)))?, inside });
         }
-        let anywhere = build(by_proxy(builder(limits, tls, false), proxies.clone()))?;
+        let anywhere = build(by_proxy(builder(limits, tls, resolver(false)), proxies.clone()))?;
         Ok(Connections { outside: anywhere.clone(), inside: anywhere })
     }
 }
@@ -202,7 +207,8 @@ impl Connections {
 impl Http {
     /// The connections for the registry `name`.
     pub(super) fn new(common: &Arc<Common>, name: &str) -> Result<Http, RegistryError> {
-        let connections = |tls| Connections::new(&common.limits, &common.reach, &common.proxies, tls);
+        let Common { limits, reach, proxies, known_addresses, .. } = &**common;
+        let connections = |tls| Connections::new(limits, reach, proxies, known_addresses, tls);
         let (home, away, own_authorities) = match common.tls.own(name)? {
             Some(own) => (connections(own.home)?, connections(own.away)?, own.own_authorities),
             None => (common.connections.clone(), common.connections.clone(), common.tls.has_own_authorities()),
@@ -297,6 +303,9 @@ impl Http {
             Err(_) if reach.is_public_only() => None,
             Err(source) => return Err(RegistryError::Proxy { line, source }),
         };
+        if proxy.is_none() {
+            self.common.known_addresses.expect(&request.url);
+        }
         let context = RequestContext {
             proxy: proxy.map(|proxy| proxy.to_string().into()),
             own_authorities: self.own_authorities,

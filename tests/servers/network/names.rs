@@ -1,6 +1,7 @@
 //! Names that have several addresses, that change them, or that have only one of IPv6.
 
 use std::ffi::OsStr;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::support::{PATIENCE, this_test};
 use ociseek::digest::Digest;
 use ociseek::store::blob::Target;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
 
 /// The registry, for the process that runs this test alone.
@@ -32,6 +33,27 @@ fn with_hosts(hosts: &Path, command: &Command) -> Command {
     inside
 }
 
+/// `command` in a network of its own, with these addresses.
+fn in_a_network(addresses: &[&str], command: &Command) -> Command {
+    let mut inside = Command::new("unshare");
+    let add: String =
+        addresses.iter().map(|address| format!(" && ip address add {address}/128 dev lo nodad")).collect();
+    inside.args(["--net", "sh", "-c", &format!("ip link set lo up{add} && exec \"$@\""), "sh"]);
+    inside.arg(command.get_program()).args(command.get_args());
+    inside
+}
+
+/// A server whose queue for connections is full, so that the kernel no longer answers.
+async fn silent(address: SocketAddr) -> (TcpListener, Vec<TcpStream>) {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.unwrap();
+    socket.bind(address).unwrap();
+    let (listener, mut full) = (socket.listen(1).unwrap(), Vec::new());
+    while let Ok(connected) = tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
+        full.push(connected.unwrap());
+    }
+    (listener, full)
+}
+
 /// Whether this test can have an /etc/hosts of its own. Prints a line if not.
 fn can_name() -> bool {
     let is_root = rustix::process::geteuid().is_root();
@@ -48,20 +70,13 @@ async fn the_next_address_is_tried_while_the_first_is_silent() {
     }
     let registry = Faulty::at("127.0.0.3:0", Nature::default(), |_, _| None).await;
     registry.add_manifest("t", OCI_MANIFEST, "{}");
-    // The queue for connections is full, so that the kernel no longer answers.
-    let silent = TcpSocket::new_v4().unwrap();
-    silent.bind(format!("127.0.0.2:{}", registry.address.port()).parse().unwrap()).unwrap();
-    let silent = silent.listen(1).unwrap();
-    let address = silent.local_addr().unwrap();
-    let mut full = Vec::new();
-    while let Ok(connected) = tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
-        full.push(connected.unwrap());
-    }
+    let port = registry.address.port();
+    let _silent = silent(SocketAddr::from(([127, 0, 0, 2], port))).await;
     let sandbox = Sandbox::new();
     let hosts = sandbox.path("hosts");
     std::fs::write(&hosts, "127.0.0.2 several.example\n127.0.0.3 several.example\n").unwrap();
     let mut child = with_hosts(&hosts, &this_test(module_path!(), "child_of_the_silent_address"));
-    child.env(HOST, format!("several.example:{}", address.port()));
+    child.env(HOST, format!("several.example:{port}"));
     let output = tokio::task::spawn_blocking(move || child.output().unwrap()).await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
@@ -71,13 +86,43 @@ async fn the_next_address_is_tried_while_the_first_is_silent() {
 #[tokio::test]
 async fn child_of_the_silent_address() {
     let Ok(host) = std::env::var(HOST) else { return };
+    asks(&host).await;
+}
+
+async fn asks(host: &str) {
     // One address after the other would take half an hour.
     let limits = Limits { connect: Duration::from_secs(3600), ..Limits::default() };
     let credentials = CredentialSource::Anonymous;
     let config = ClientConfig { credentials, limits, plain_http: Some(true), ..ClientConfig::default() };
-    let repository = Client::new(config).unwrap().repository(&host, "a/b").unwrap();
+    let repository = Client::new(config).unwrap().repository(host, "a/b").unwrap();
     let asked = tokio::time::timeout(PATIENCE, repository.manifest(&Target::Tag("t".into()))).await;
     assert_eq!(&asked.unwrap().unwrap().bytes[..], b"{}");
+}
+
+#[test]
+fn the_next_ipv6_address_is_tried_while_the_first_is_silent() {
+    if !can_name() || tool("ip").is_none() {
+        return;
+    }
+    let (sandbox, addresses) = (Sandbox::new(), ["fd00::2", "fd00::3"]);
+    let hosts = sandbox.path("hosts");
+    std::fs::write(&hosts, addresses.map(|address| format!("{address} several.example\n")).concat()).unwrap();
+    let child = this_test(module_path!(), "child_of_the_silent_ipv6_address");
+    let mut child = with_hosts(&hosts, &in_a_network(&addresses, &child));
+    let output = child.env(HOST, "several.example").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[tokio::test]
+async fn child_of_the_silent_ipv6_address() {
+    let Ok(host) = std::env::var(HOST) else { return };
+    let registry = Faulty::at("[fd00::3]:0", Nature::default(), |_, _| None).await;
+    registry.add_manifest("t", OCI_MANIFEST, "{}");
+    let port = registry.address.port();
+    let _silent = silent(format!("[fd00::2]:{port}").parse().unwrap()).await;
+    asks(&format!("{host}:{port}")).await;
+    assert_eq!(registry.saw("GET", "/manifests/t").len(), 1);
 }
 
 #[test]
