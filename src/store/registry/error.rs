@@ -141,6 +141,9 @@ pub enum RegistryError {
     /// `reads` as above.
     #[error("{line}: the content has the digest {found}, not {expected}{}", read_times(*.reads))]
     Digest { line: RequestLine, expected: Box<Digest>, found: Box<Digest>, reads: u32 },
+    /// `reads` as above.
+    #[error("{line}: the content has the digest {found}, which the registry does not know{}", read_times(*.reads))]
+    UnknownDigest { line: RequestLine, found: Box<Digest>, reads: u32 },
     #[error("{line}: the content has {found} bytes, not {expected}")]
     Size { line: RequestLine, expected: u64, found: u64 },
     /// The content does not match its descriptor. Nothing was sent.
@@ -180,6 +183,7 @@ impl RegistryError {
             | RegistryError::Json { line, .. }
             | RegistryError::TooLarge { line, .. }
             | RegistryError::Digest { line, .. }
+            | RegistryError::UnknownDigest { line, .. }
             | RegistryError::Size { line, .. } => Some(&line.registry),
             RegistryError::Answer(answer) => Some(&answer.line.registry),
             RegistryError::GaveUp { source, .. } | RegistryError::UploadLost { source, .. } => source.host(),
@@ -308,6 +312,7 @@ impl RegistryError {
         matches!(
             self,
             RegistryError::Digest { .. }
+                | RegistryError::UnknownDigest { .. }
                 | RegistryError::Blob { .. }
                 | RegistryError::Size { .. }
                 | RegistryError::TooLarge { .. }

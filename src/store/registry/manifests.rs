@@ -2,8 +2,8 @@
 //! or tag; deleted by digest.
 
 use bytes::Bytes;
-use reqwest::Method;
 use reqwest::header::{ACCEPT, HeaderName, HeaderValue};
+use reqwest::{Method, StatusCode};
 use serde::de::IgnoredAny;
 
 use super::auth::Access;
@@ -29,12 +29,12 @@ const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-diges
 
 impl Repository {
     /// The manifest or index that `target` names. Its bytes match the requested digest, or, for a
-    /// tag, the digest that the registry states; if it states none, they are JSON. At most 4 MiB are
-    /// read.
+    /// tag, the digest that the registry states; if it states none, the registry knows them by their
+    /// digest. At most 4 MiB are read.
     ///
     /// # Errors
-    /// [`RegistryError::is_not_found`] if it does not exist; [`RegistryError::Digest`] if it does
-    /// not match its digest.
+    /// [`RegistryError::is_not_found`] if it does not exist; [`RegistryError::is_other_content`] if it
+    /// does not match its digest.
     pub async fn manifest(&self, target: &Target) -> Result<Document, RegistryError> {
         self.document(target, Access::Pull).await.map(|(document, _)| document)
     }
@@ -89,15 +89,27 @@ impl Repository {
                 found
             }
             None => {
-                // Nothing else shows that it arrived whole.
                 if let Err(source) = serde_json::from_slice::<IgnoredAny>(&bytes) {
                     return Err(RegistryError::Json { line, source, reads });
                 }
-                Digest::sha256(&bytes)
+                let found = Digest::sha256(&bytes);
+                // Nothing else shows that it arrived whole.
+                if !self.knows(&found, access).await? {
+                    return Err(RegistryError::UnknownDigest { line, found: found.into(), reads });
+                }
+                found
             }
         };
         let media_type = if is_vague(&media_type) { own_media_type(&bytes).unwrap_or(media_type) } else { media_type };
         Ok((Document { media_type, digest, bytes }, etag))
+    }
+
+    /// Whether the registry has a manifest with this digest, as far as it says so.
+    async fn knows(&self, digest: &Digest, access: Access) -> Result<bool, RegistryError> {
+        let request = self.request(Method::HEAD, &format!("manifests/{digest}")).await?;
+        let request = request.header(ACCEPT, HeaderValue::from_static(ACCEPTED));
+        let response = self.registry.once(&request, &self.scope(access)).await?;
+        Ok(response.status() != StatusCode::NOT_FOUND)
     }
 
     /// Pushes a manifest. If the response states another digest, the registry stored something

@@ -53,7 +53,11 @@ impl Retry {
         request: &mut Request,
         error: RegistryError,
     ) -> Result<(), RegistryError> {
-        if self.reads == 1 && matches!(error, RegistryError::Digest { .. } | RegistryError::Json { .. }) {
+        let is_damaged = matches!(
+            error,
+            RegistryError::Digest { .. } | RegistryError::UnknownDigest { .. } | RegistryError::Json { .. }
+        );
+        if self.reads == 1 && is_damaged {
             self.reads = 2;
             *request = request.clone().past_caches();
             return Ok(());

@@ -10,6 +10,8 @@ enum Damage {
     Empty,
     /// One byte is wrong.
     Byte,
+    /// One letter is wrong, and it is still JSON.
+    Letter,
     /// Half of it; then the connection ends.
     BrokenOff,
 }
@@ -49,6 +51,11 @@ async fn damaging(path: &'static str, damage: Damage, times: usize) -> Faulty {
             Damage::Half => answer.map(|_| Body::from(whole.slice(..whole.len() / 2))),
             Damage::Empty => answer.map(|_| Body::empty()),
             Damage::Byte => answer.map(|_| Body::from([b"[", &whole[1..]].concat())),
+            Damage::Letter => {
+                let mut bytes = whole.to_vec();
+                *bytes.iter_mut().rfind(|byte| byte.is_ascii_lowercase()).unwrap() ^= 1;
+                answer.map(|_| Body::from(bytes))
+            }
             Damage::BrokenOff => cut(answer, &whole, whole.len() / 2),
         })
     })
@@ -117,6 +124,31 @@ async fn a_list_that_stays_damaged_is_an_error_that_says_so() {
             let mut seen = faulty.saw("GET", path);
             seen.retain(|seen| name == "token" || seen.header("authorization").is_some());
             assert_eq!(seen.len(), 2, "{name}, {damage:?}");
+        }
+    }
+}
+
+/// Its digest shows that it is damaged, although the registry does not state it.
+#[tokio::test]
+async fn a_manifest_is_taken_if_the_registry_knows_it_by_its_digest() {
+    for (times, reads, is_right) in [(0, 1, true), (1, 2, true), (usize::MAX, 2, false)] {
+        for (name, path) in [WANTED[0], WANTED[3]] {
+            let faulty = damaging(path, Damage::Letter, times).await;
+            let asked = ask(name, &repository(&faulty, config())).await;
+            assert_eq!(asked.is_ok(), is_right, "{name}, {times}: {asked:?}");
+            if let Err(error) = asked {
+                let text = everything(&error);
+                assert!(text.contains("which the registry does not know (it was read twice)"), "{name}: {text}");
+            }
+            let authorized = |method, path| {
+                let mut seen = faulty.saw(method, path);
+                seen.retain(|seen| seen.header("authorization").is_some());
+                seen
+            };
+            let seen = authorized("GET", path);
+            let seen: Vec<_> = seen.iter().map(|seen| seen.header("cache-control")).collect();
+            assert_eq!(seen, [None, Some("no-cache")][..reads], "{name}, {times}");
+            assert_eq!(authorized("HEAD", "/manifests/sha256:").len(), reads, "{name}, {times}");
         }
     }
 }
