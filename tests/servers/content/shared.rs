@@ -1,6 +1,8 @@
 //! Readers with a cache of their own on one directory, as two processes have.
 
-use std::process::Stdio;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 
 use rustix::process::{Signal, geteuid};
 
@@ -153,33 +155,49 @@ async fn a_stopped_process_holds_up_nobody_for_long() {
 }
 
 /// Where nothing can be claimed, nobody waits for others: not within the hour that a claim would take.
+async fn everybody_fetches(prepare: impl FnOnce(&Path)) {
+    let (faulty, layer, plain, ztoc) = silent(1).await;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("spans")).unwrap();
+    prepare(&dir.path().join("spans"));
+    let source = registry(&faulty.host());
+    let [one, other] = [(); 2].map(|()| Desk::new(Some(dir.path())));
+    let options = ContentOptions { deadline: Duration::from_secs(4 * 3600), ..options() };
+    let open = one.open(&source, &layer, Some(ztoc.clone())).await.unwrap();
+    let hanging = one.content(&source, vec![open], options.clone());
+    let task = tokio::spawn(async move { read(&hanging, 1000, 1000).await });
+    until_requested(&faulty, 1).await;
+    let open = other.open(&source, &layer, Some(ztoc)).await.unwrap();
+    let content = other.content(&source, vec![open], options);
+    assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
+    assert_eq!(faulty.saw("GET", "/blobs/").len(), 2);
+    task.abort();
+    // Or the folder could not be removed.
+    std::fs::set_permissions(dir.path().join("spans"), Permissions::from_mode(0o700)).unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_claims_everybody_fetches() {
-    type Prepare = fn(&Path);
-    let is_no_file: Prepare = |dir| std::fs::create_dir(dir.join(".claims")).unwrap();
-    let is_read_only: Prepare = |dir| {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::write(dir.join(".claims"), "").unwrap();
-        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o500)).unwrap();
-    };
-    // Root may write anyway.
-    let all = [Some(is_no_file), Some(is_read_only).filter(|_| !geteuid().is_root())];
-    for prepare in all.into_iter().flatten() {
-        let (faulty, layer, plain, ztoc) = silent(1).await;
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("spans")).unwrap();
-        prepare(&dir.path().join("spans"));
-        let source = registry(&faulty.host());
-        let [one, other] = [(); 2].map(|()| Desk::new(Some(dir.path())));
-        let options = ContentOptions { deadline: Duration::from_secs(4 * 3600), ..options() };
-        let open = one.open(&source, &layer, Some(ztoc.clone())).await.unwrap();
-        let hanging = one.content(&source, vec![open], options.clone());
-        let task = tokio::spawn(async move { read(&hanging, 1000, 1000).await });
-        until_requested(&faulty, 1).await;
-        let open = other.open(&source, &layer, Some(ztoc)).await.unwrap();
-        let content = other.content(&source, vec![open], options);
-        assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
-        assert_eq!(faulty.saw("GET", "/blobs/").len(), 2);
-        task.abort();
+    everybody_fetches(|dir| std::fs::create_dir(dir.join(".claims")).unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_claims_cannot_be_written_everybody_fetches() {
+    // Root may write anywhere, unless it gives up that right.
+    if geteuid().is_root() && std::env::var_os("OCISEEK_TEST_NO_OVERRIDE").is_none() {
+        let test = this_test(module_path!(), "where_claims_cannot_be_written_everybody_fetches");
+        let mut child = Command::new("setpriv");
+        child.args(["--bounding-set=-dac_override", "--inh-caps=-dac_override"]);
+        child.arg(test.get_program()).args(test.get_args()).env("OCISEEK_TEST_NO_OVERRIDE", "1");
+        let output = tokio::task::block_in_place(|| child.output().unwrap());
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
     }
+    everybody_fetches(|dir| {
+        std::fs::write(dir.join(".claims"), "").unwrap();
+        std::fs::set_permissions(dir, Permissions::from_mode(0o500)).unwrap();
+        assert!(std::fs::write(dir.join("x"), "").is_err());
+    })
+    .await;
 }
