@@ -223,7 +223,7 @@ pub async fn side(
         let manifest = Descriptor::new(OCI_MANIFEST, document.digest, document.bytes.len() as u64);
         return Ok(Side { source: source.clone(), manifest, index });
     }
-    let mut image = discover(source, root, platform, None, false, progress).await?;
+    let mut image = discover(source, root, platform, None, progress).await?;
     let none = DiffError::NoIndex(image.manifest.digest);
     let Some(place) = image.chosen else { return Err(none) };
     let found = image.indexes.swap_remove(place);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::task::{AbortHandle, spawn_blocking};
 
-use super::discover::{self, DiscoverError, DiscoveredImage, FoundFineRef, FoundIndexRef, MAX_ZTOC};
-use super::resolve;
+use super::discover::{self, DiscoverError, DiscoveredImage, FoundFineRef, FoundImage, FoundIndexRef, MAX_ZTOC, both};
+use super::resolve::{self, PlatformChoice, PlatformManifest};
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
 use crate::image::config::{self, ConfigError};
@@ -138,21 +138,24 @@ pub async fn open(
 ) -> Result<RootFs, OpenImageError> {
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
     let source = &source.with_documents_in(&caches.ztocs);
-    let mut found = Box::pin(discover::discover(source, root, platform, index, true, progress)).await?;
-    let chosen_fine = found.chosen_fine;
-    if options.soci_only {
-        found.chosen_fine = None;
-    }
-    let wanted = match options.layer {
-        None => found.layers.clone(),
-        Some(wanted) => {
-            let layer = found.layers.get(wanted).cloned();
-            vec![layer.ok_or(OpenImageError::NoLayer { wanted, layers: found.layers.len() })?]
+    let image = Box::pin(FoundImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
+    let opening = Box::pin(async {
+        let mut found = image.indexes(source, index, progress).await?;
+        let chosen_fine = found.chosen_fine;
+        if options.soci_only {
+            found.chosen_fine = None;
         }
-    };
-    let config = read_config(source, &mut found).await?;
-    announce(source, &found, &wanted, caches, progress);
-    let opened = open_layers_of(source, &found, wanted, options.start, caches, progress).await?;
+        let wanted = match options.layer {
+            None => found.layers.clone(),
+            Some(wanted) => {
+                let layer = found.layers.get(wanted).cloned();
+                vec![layer.ok_or(OpenImageError::NoLayer { wanted, layers: found.layers.len() })?]
+            }
+        };
+        let opened = open_layers_of(source, &found, wanted, options.start, caches, progress).await?;
+        Ok((found, chosen_fine, opened))
+    });
+    let ((config, stated), (found, chosen_fine, opened)) = both(read_config(source, &image, platform), opening).await?;
     let opening = source.traffic();
     let facts: Vec<LayerFacts> = opened.iter().map(facts).collect();
     let memory = charge_tree(source.budget(), facts.iter().map(|layer| &layer.map.files[..]))?;
@@ -171,7 +174,7 @@ pub async fn open(
         fine: chosen_fine.map(|chosen| fine.swap_remove(chosen)),
         prefetch,
         manifest: found.manifest,
-        platform: found.platform,
+        platform: stated,
         config,
         layers: facts,
         tree: Arc::new(tree),
@@ -184,7 +187,8 @@ pub async fn open(
 }
 
 /// Opens `layers` of the image `found`, by what its indexes have for them. With `start`, also
-/// fetches the windows of a recorded start.
+/// fetches the windows of a recorded start. Reports which of them will be read completely because
+/// they have no index.
 ///
 /// # Errors
 /// If one of them cannot be read.
@@ -196,6 +200,7 @@ pub async fn open_layers_of(
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<OpenLayer>, layers::OpenError> {
+    announce(source, found, &layers, caches, progress);
     let document = |layer| fetch_document_of(source, found.document_for(&layer), start, caches, progress);
     let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
     layers::open_layers(source, layers, document, ztoc, caches, progress).await
@@ -217,9 +222,9 @@ fn reopen(source: &Source, found: &DiscoveredImage, caches: &Caches) -> ReopenLa
     })
 }
 
-/// Reports which of the `layers` of the image `found` will be read completely because they have no
-/// ztoc.
-pub fn announce(
+/// Reports which of the `layers` of the image `found` will be read completely because they have
+/// neither a ztoc nor a fine document.
+fn announce(
     source: &Source,
     found: &DiscoveredImage,
     layers: &[Descriptor],
@@ -273,18 +278,25 @@ async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<
     Ok(tree)
 }
 
-/// The config, which must list as many layers as the manifest.
-async fn read_config(source: &Source, found: &mut DiscoveredImage) -> Result<Bytes, OpenImageError> {
-    let digest = found.config.digest;
-    let bytes = match found.config_read.take() {
-        Some(read) => read,
-        None => resolve::config(source, &found.config).await,
-    };
+/// The config, which must list as many layers as the manifest, and the image's platform, which must be
+/// `wanted`, if that is given.
+async fn read_config(
+    source: &Source,
+    image: &FoundImage,
+    wanted: Option<&Platform>,
+) -> Result<(Bytes, Option<Platform>), OpenImageError> {
+    let PlatformManifest { config: descriptor, layers, platform, .. } = &image.manifest;
+    let (digest, layers) = (descriptor.digest, layers.len());
+    let bytes = resolve::config(source, descriptor).await;
     let bytes = bytes.map_err(|source| OpenImageError::Config { digest, source })?;
+    let platform = match image.is_alone {
+        true => resolve::checked(resolve::platform_in(descriptor, &bytes), PlatformChoice::of(wanted))
+            .map_err(DiscoverError::from)?,
+        false => platform.clone(),
+    };
     let diff_ids = config::diff_ids(&bytes).map_err(|source| OpenImageError::OddConfig { digest, source })?.len();
-    let layers = found.layers.len();
     match diff_ids == layers {
-        true => Ok(bytes),
+        true => Ok((bytes, platform)),
         false => Err(OpenImageError::DiffIds { digest, diff_ids, layers }),
     }
 }

@@ -62,6 +62,13 @@ pub enum PlatformChoice<'a> {
     Host,
 }
 
+impl<'a> PlatformChoice<'a> {
+    /// This platform, or without one [`PlatformChoice::Host`].
+    pub(super) fn of(platform: Option<&'a Platform>) -> PlatformChoice<'a> {
+        platform.map_or(PlatformChoice::Host, |platform| PlatformChoice::Each(std::slice::from_ref(platform)))
+    }
+}
+
 /// The content of an image's name.
 #[derive(Debug)]
 pub struct ResolvedImage {
@@ -74,7 +81,7 @@ pub struct ResolvedImage {
 }
 
 /// The manifest of one platform.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PlatformManifest {
     /// Only media type, digest and size.
     pub descriptor: Descriptor,
@@ -139,8 +146,17 @@ async fn alone(
     image: ImageManifest,
     wanted: PlatformChoice<'_>,
 ) -> Result<PlatformManifest, ResolveError> {
-    let platform = checked(platform(source, &image).await, wanted)?;
+    let platform = stated(source, &image.config, wanted).await?;
     Ok(PlatformManifest { platform, ..PlatformManifest::alone(document, image) })
+}
+
+/// The platform in the `config` of an image without an image index.
+pub(super) async fn stated(
+    source: &Source,
+    config: &Descriptor,
+    wanted: PlatformChoice<'_>,
+) -> Result<Option<Platform>, ResolveError> {
+    checked(platform(source, config).await, wanted)
 }
 
 /// The platform of an image without an image index. It must be the wanted one, if any.
@@ -180,9 +196,10 @@ impl PlatformManifest {
     }
 }
 
-async fn platform(source: &Source, image: &ImageManifest) -> Result<Platform, ResolveError> {
-    let bytes = config(source, &image.config).await.map_err(|source| unread(&image.config, source))?;
-    platform_in(&image.config, &bytes)
+async fn platform(source: &Source, descriptor: &Descriptor) -> Result<Platform, ResolveError> {
+    let unread = |source| ResolveError::Document { what: "config", digest: descriptor.digest, source };
+    let bytes = config(source, descriptor).await.map_err(unread)?;
+    platform_in(descriptor, &bytes)
 }
 
 /// The config of an image.
@@ -196,11 +213,6 @@ pub(super) async fn config(source: &Source, config: &Descriptor) -> Result<Bytes
 /// The platform that a config states.
 pub(super) fn platform_in(config: &Descriptor, bytes: &[u8]) -> Result<Platform, ResolveError> {
     config::platform(bytes).map_err(|source| ResolveError::Config { digest: config.digest, source })
-}
-
-/// The error for a config that was not read.
-pub(super) fn unread(config: &Descriptor, source: StoreError) -> ResolveError {
-    ResolveError::Document { what: "config", digest: config.digest, source }
 }
 
 /// The manifests of an image index and of nested indexes, and the artifacts that they list.
@@ -306,7 +318,7 @@ async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut S
                 NextFetch::Config(descriptor) => {
                     let document = fetch(source, &descriptor, "manifest").await?;
                     if let Manifest::Image(image) = parse(&document)? {
-                        let platform = match platform(source, &image).await {
+                        let platform = match platform(source, &image.config).await {
                             // No runtime would choose it for its machine, but its files can be
                             // read.
                             Err(ResolveError::Config { source: ConfigError::Missing(_), .. }) => Platform {

@@ -2,16 +2,18 @@
 //! parallel.
 
 use std::collections::BTreeSet;
+use std::process::Output;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::support::faulty::{Faulty, Nature, ReceivedRequest, status};
+use crate::support::faulty::{Faulty, Nature, ReceivedRequest, silence, status};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
+use ociseek::image::enabled::INDEX_DIGEST;
 use ociseek::progress::SilentProgress;
 use ociseek::store::cache::ZtocCache;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const FILE: &str = "dir1/file3";
 
@@ -30,6 +32,10 @@ fn kind(seen: &ReceivedRequest, config: &Digest) -> &'static str {
 
 /// Adds an image with one layer to the registry, and returns the digest of its config.
 fn push(registry: &Faulty) -> Digest {
+    push_annotated(registry, &json!({}))
+}
+
+fn push_annotated(registry: &Faulty, annotations: &Value) -> Digest {
     let tar = tar(1, 20, 10_000);
     let blob = gzip(&tar);
     let config = json!({
@@ -40,18 +46,24 @@ fn push(registry: &Faulty) -> Digest {
     registry.add_blob(blob);
     let digest = registry.add_blob(config.clone());
     let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer],
+        "annotations": annotations});
     registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
     digest
 }
 
-/// Runs the program with a registry. It must succeed.
-async fn run(sandbox: &Arc<Sandbox>, args: &[&str]) -> Vec<u8> {
+/// Runs the program with a registry.
+async fn ended(sandbox: &Arc<Sandbox>, args: &[&str]) -> Output {
     let (sandbox, args) = (Arc::clone(sandbox), args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
     let ended = tokio::task::spawn_blocking(move || {
         sandbox.command(&args.iter().map(String::as_str).collect::<Vec<_>>()).output().unwrap()
     });
-    let output = ended.await.unwrap();
+    ended.await.unwrap()
+}
+
+/// Runs the program with a registry. It must succeed.
+async fn run(sandbox: &Arc<Sandbox>, args: &[&str]) -> Vec<u8> {
+    let output = ended(sandbox, args).await;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
@@ -120,32 +132,146 @@ async fn a_second_opening_asks_for_the_image_and_its_referrers_alone() {
     // The cache does not make up for a repository that does not have the image.
     let elsewhere = Faulty::honest(Nature::default()).await;
     let missing = format!("{}/a/b@{manifest}", elsewhere.host());
-    let mut command = sandbox.command(&["cat", "--cache-dir=cache", &missing, FILE]);
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let output = ended(&sandbox, &["cat", "--cache-dir=cache", &missing, FILE]).await;
     assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// The kinds of the requests that have arrived.
+#[derive(Default)]
+struct Arrived {
+    kinds: Mutex<BTreeSet<&'static str>>,
+    more: Condvar,
+}
+
+impl Arrived {
+    fn add(&self, kind: &'static str) {
+        self.kinds.lock().unwrap().insert(kind);
+        self.more.notify_all();
+    }
+
+    /// Whether all of these arrive.
+    fn arrive(&self, awaited: &[&str]) -> bool {
+        let is_missing = |kinds: &mut BTreeSet<_>| !awaited.iter().all(|kind| kinds.contains(kind));
+        let kinds = self.kinds.lock().unwrap();
+        let wait = || self.more.wait_timeout_while(kinds, Duration::from_secs(20), is_missing).unwrap().1;
+        !tokio::task::block_in_place(wait).timed_out()
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn config_referrers_and_fallback_tag_are_requested_side_by_side() {
+async fn config_referrers_fallback_tag_and_named_index_are_requested_side_by_side() {
+    const ALL: [&str; 4] = ["config", "index", "referrers", "tag"];
     let config = Arc::new(Mutex::new(None));
-    let (known, arrived) = (Arc::clone(&config), Arc::new((Mutex::new(BTreeSet::new()), Condvar::new())));
-    // Each of the three is answered after all have arrived.
+    let (known, arrived) = (Arc::clone(&config), Arrived::default());
+    // Each of them is answered after all have arrived.
     let registry = Faulty::start(Nature::default(), move |seen, _| {
-        let kind = kind(seen, &(*known.lock().unwrap())?);
-        if !["config", "referrers", "tag"].contains(&kind) {
-            return None;
-        }
-        let (kinds, all) = &*arrived;
-        let mut kinds = kinds.lock().unwrap();
-        kinds.insert(kind);
-        all.notify_all();
-        let wait = || all.wait_timeout_while(kinds, Duration::from_secs(20), |kinds| kinds.len() < 3).unwrap().1;
-        tokio::task::block_in_place(wait).timed_out().then(|| status(400))
+        let kind = match kind(seen, &(*known.lock().unwrap())?) {
+            "manifest" if seen.path.contains("/manifests/sha256:") => "index",
+            kind if ALL.contains(&kind) => kind,
+            _ => return None,
+        };
+        arrived.add(kind);
+        (!arrived.arrive(&ALL)).then(|| status(400))
     })
     .await;
-    let digest = push(&registry);
+    let digest = push_annotated(&registry, &json!({INDEX_DIGEST: Digest::sha256(b"the index")}));
     *config.lock().unwrap() = Some(digest);
     let image = format!("{}/a/b:v1", registry.host());
     let cat = run(&Arc::new(Sandbox::new()), &["cat", "--cache-dir=cache", &image, FILE]).await;
     assert_eq!(cat.len(), 10_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn documents_and_ztocs_are_requested_before_the_config_arrives() {
+    for kind_of_index in ["--fine-only", "--existing=skip"] {
+        let config = Arc::new(Mutex::new(None));
+        let (known, arrived) = (Arc::clone(&config), Arrived::default());
+        let registry = Faulty::start(Nature::default(), move |seen, _| {
+            let kind = kind(seen, &(*known.lock().unwrap())?);
+            arrived.add(kind);
+            // The first blob is the document or the ztoc.
+            (kind == "config" && !arrived.arrive(&["blob"])).then(|| status(400))
+        })
+        .await;
+        let digest = push(&registry);
+        let image = format!("{}/a/b:v1", registry.host());
+        let sandbox = Arc::new(Sandbox::new());
+        run(&sandbox, &["index", "--quiet", "--no-cache", "--min-layer-size=0", kind_of_index, &image]).await;
+        *config.lock().unwrap() = Some(digest);
+        let before = registry.requests().len();
+        let cat = run(&sandbox, &["cat", "--cache-dir=cache", &image, FILE]).await;
+        assert_eq!(cat.len(), 10_000);
+        let mut asked: Vec<&str> = registry.requests()[before..].iter().map(|seen| kind(seen, &digest)).collect();
+        asked.sort_unstable();
+        let expected = ["blob", "blob", "config", "manifest", "manifest", "referrers", "tag"];
+        assert_eq!(asked, expected, "{kind_of_index}: none is asked for twice");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn an_error_of_the_config_ends_what_is_under_way() {
+    let config = Arc::new(Mutex::new(None));
+    let (known, arrived) = (Arc::clone(&config), Arrived::default());
+    // The document never comes. If it were awaited, it would be requested again after a while.
+    let registry = Faulty::start(Nature::default(), move |seen, _| {
+        let kind = kind(seen, &(*known.lock().unwrap())?);
+        arrived.add(kind);
+        match kind {
+            "blob" => Some(silence()),
+            "config" => Some(status(if arrived.arrive(&["blob"]) { 404 } else { 400 })),
+            _ => None,
+        }
+    })
+    .await;
+    let digest = push(&registry);
+    let image = format!("{}/a/b:v1", registry.host());
+    let sandbox = Arc::new(Sandbox::new());
+    run(&sandbox, &["index", "--quiet", "--no-cache", "--min-layer-size=0", "--fine-only", &image]).await;
+    *config.lock().unwrap() = Some(digest);
+    let before = registry.requests().len();
+    let output = ended(&sandbox, &["cat", "--cache-dir=cache", &image, FILE]).await;
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains(&format!("cannot read the config {digest}")), "{text}");
+    assert!(text.contains("404"), "{text}");
+    let blobs = registry.requests()[before..].iter().filter(|seen| kind(seen, &digest) == "blob").count();
+    assert_eq!(blobs, 1, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn of_two_errors_always_the_same_is_reported() {
+    let index = Digest::sha256(b"the index");
+    let mut reports = BTreeSet::new();
+    for (first, second) in [("config", "index"), ("index", "config")] {
+        let config = Arc::new(Mutex::new(None));
+        let (known, arrived) = (Arc::clone(&config), Arrived::default());
+        let registry = Faulty::start(Nature::default(), move |seen, _| {
+            let kind = match kind(seen, &(*known.lock().unwrap())?) {
+                "manifest" if seen.path.contains("/manifests/sha256:") => "index",
+                kind => kind,
+            };
+            let is_last = kind == second && arrived.arrive(&[first]);
+            arrived.add(kind);
+            (is_last || kind == first).then(|| status(404))
+        })
+        .await;
+        let digest = push(&registry);
+        *config.lock().unwrap() = Some(digest);
+        let image = format!("{}/a/b:v1", registry.host());
+        let output = ended(&Arc::new(Sandbox::new()), &["cat", &format!("--index={index}"), &image, FILE]).await;
+        let text = String::from_utf8_lossy(&output.stderr).replace(&registry.host(), "HOST");
+        assert!(!output.status.success() && text.contains(&format!("cannot read the config {digest}")), "{text}");
+        reports.insert(text);
+    }
+    assert_eq!(reports.len(), 1, "{reports:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_files_of_one_layer_need_no_config() {
+    let registry = Faulty::honest(Nature::default()).await;
+    let config = push(&registry);
+    let image = format!("{}/a/b:v1", registry.host());
+    let sandbox = Arc::new(Sandbox::new());
+    let listed = run(&sandbox, &["ls", "--no-cache", "--layer=0", &image]).await;
+    assert!(String::from_utf8_lossy(&listed).contains(FILE));
+    assert!(registry.requests().iter().all(|seen| kind(seen, &config) != "config"));
 }

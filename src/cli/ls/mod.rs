@@ -13,7 +13,7 @@ use crate::cli::shared::terminal::Stdout;
 use crate::image::Descriptor;
 use crate::layer::clean;
 use crate::ops::discover::discover;
-use crate::ops::open::{OpenImageError, announce, open_layers_of};
+use crate::ops::open::{OpenImageError, open_layers_of};
 use crate::rootfs::layers::OpenLayer;
 use crate::ztoc::FileMetadata;
 use args::LsArgs;
@@ -71,10 +71,9 @@ async fn open_one(image: &FoundImage, args: &LsArgs, number: usize) -> Result<(D
     let read = &args.read;
     let (platform, index) = (read.view.platform.platform.as_ref(), read.view.index.as_ref());
     let source = &source.with_documents_in(&caches.ztocs);
-    let found = discover(source, root, platform, index, false, progress).await?;
+    let found = discover(source, root, platform, index, progress).await?;
     let layers = found.layers.len();
     let layer = found.layers.get(number).cloned().ok_or(OpenImageError::NoLayer { wanted: number, layers })?;
-    announce(source, &found, std::slice::from_ref(&layer), caches, progress);
     let opened = open_layers_of(source, &found, vec![layer.clone()], false, caches, progress).await;
     let open = opened.map_err(OpenImageError::from)?.swap_remove(0);
     Ok((layer, open))

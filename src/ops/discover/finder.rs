@@ -56,14 +56,16 @@ pub(in crate::ops) async fn usable(
     artifacts: &[Descriptor],
     listed: bool,
 ) -> Vec<(Digest, IndexContent)> {
-    let mut finder = Finder::new(source, &image.descriptor, &image.layers);
-    if let Some(digest) = image.annotations.get(INDEX_DIGEST).and_then(|named| named.parse().ok()) {
-        finder.named(digest, artifacts).await;
-    }
-    if listed {
-        let _ = finder.listed().await;
-    }
-    finder.indexes.into_iter().filter_map(|found| Some((found.digest, found.content.ok()?))).collect()
+    let finder = Finder { source, manifest: &image.descriptor, layers: &image.layers };
+    let named = image.annotations.get(INDEX_DIGEST).and_then(|named| named.parse().ok());
+    let listing = async {
+        match listed {
+            true => finder.listed().await.map_or_else(|_| Vec::new(), |listed| listed.soci),
+            false => Vec::new(),
+        }
+    };
+    let (listed, named) = tokio::join!(listing, finder.named(named, artifacts));
+    named.into_iter().chain(listed).filter_map(|found| Some((found.digest, found.content.ok()?))).collect()
 }
 
 pub(super) async fn indexes_of(
@@ -74,18 +76,30 @@ pub(super) async fn indexes_of(
     requested: Option<&Digest>,
 ) -> Result<DiscoveredImage, DiscoverError> {
     let PlatformManifest { descriptor: manifest, platform, config, layers, annotations } = image;
-    let mut finder = Finder::new(source, &manifest, &layers);
-    let mut odd_annotation = None;
-    match annotations.get(INDEX_DIGEST).map(|named| (named, named.parse())) {
-        None => {}
-        Some((_, Ok(digest))) => finder.named(digest, artifacts).await,
-        Some((named, Err(_))) => odd_annotation = Some(named.chars().take(150).collect()),
+    let finder = Finder { source, manifest: &manifest, layers: &layers };
+    let (named, odd_annotation) = match annotations.get(INDEX_DIGEST).map(|named| (named, named.parse())) {
+        None => (None, None),
+        Some((_, Ok(digest))) => (Some(digest), None),
+        Some((named, Err(_))) => (None, Some(named.chars().take(150).collect())),
+    };
+    let (listed, named) = tokio::join!(finder.listed(), finder.named(named, artifacts));
+    let mut indexes = Vec::from_iter(named);
+    let (listing, mut fine) = match listed {
+        Ok(Listed { via, soci, fine }) => {
+            indexes.extend(soci);
+            (Ok(via), fine)
+        }
+        Err(error) => (Err(error), Vec::new()),
+    };
+    if let Some(&requested) = requested
+        && indexes.iter().all(|index| index.digest != requested)
+        && fine.iter().all(|index| index.digest != requested)
+    {
+        match finder.requested(requested).await {
+            Found::Soci(found) => indexes.push(found),
+            Found::Fine(found) => fine.push(found),
+        }
     }
-    let listing = finder.listed().await;
-    if let Some(requested) = requested {
-        finder.requested(*requested).await;
-    }
-    let Finder { mut indexes, mut fine, .. } = finder;
     let mut chosen = indexes.iter().position(|index| index.content.is_ok());
     let readable = fine.iter().map(|found| found.content.as_ref().ok().map(|content| &content.index));
     let mut chosen_fine = preferred(readable, &layers);
@@ -112,7 +126,6 @@ pub(super) async fn indexes_of(
         manifest,
         platform,
         config,
-        config_read: None,
         layers,
         indexes,
         listing,
@@ -123,31 +136,41 @@ pub(super) async fn indexes_of(
     })
 }
 
-/// Collects the indexes of an image.
+/// Finds the indexes of an image.
 struct Finder<'a> {
     source: &'a Source,
     manifest: &'a Descriptor,
     layers: &'a [Descriptor],
-    indexes: Vec<FoundIndexRef>,
+}
+
+/// An index of either kind.
+enum Found {
+    Soci(FoundIndexRef),
+    Fine(FoundFineRef),
+}
+
+/// The indexes of version 1 and the fine indexes, which are referrers, in the order of the store.
+struct Listed {
+    via: DiscoveryMethod,
+    soci: Vec<FoundIndexRef>,
     fine: Vec<FoundFineRef>,
 }
 
-impl<'a> Finder<'a> {
-    fn new(source: &'a Source, manifest: &'a Descriptor, layers: &'a [Descriptor]) -> Finder<'a> {
-        Finder { source, manifest, layers, indexes: Vec::new(), fine: Vec::new() }
-    }
-
-    /// Adds the index of version 2 that the image manifest names.
-    async fn named(&mut self, digest: Digest, artifacts: &[Descriptor]) {
+impl Finder<'_> {
+    /// The index of version 2 that the image manifest names, if it names one.
+    async fn named(&self, digest: Option<Digest>, artifacts: &[Descriptor]) -> Option<FoundIndexRef> {
+        let digest = digest?;
         let listed = artifacts.iter().find(|artifact| artifact.digest == digest);
-        self.read(digest, listed.map(|artifact| artifact.size), Version::V2, DiscoveryMethod::Annotation).await;
-        if let (None, Some(FoundIndexRef { content: Ok(content), .. })) = (listed, self.indexes.last_mut()) {
+        let document = self.source.document(&digest).await.map_err(Unusable::Fetch);
+        let mut found =
+            self.soci(digest, listed.map(|artifact| artifact.size), Version::V2, DiscoveryMethod::Annotation, document);
+        if let (None, Ok(content)) = (listed, &mut found.content) {
             content.notes.push(Note::NotBeside);
         }
+        Some(found)
     }
 
-    /// Adds the indexes of version 1 and the fine indexes, which are referrers.
-    async fn listed(&mut self) -> Result<DiscoveryMethod, StoreError> {
+    async fn listed(&self) -> Result<Listed, StoreError> {
         let listed = self.source.referrers_of(&self.manifest.digest, &IndexKind::ARTIFACT_TYPES).await?;
         let via = match (self.source, listed.api) {
             (Source::Registry(_), true) => DiscoveryMethod::Api,
@@ -163,68 +186,57 @@ impl<'a> Finder<'a> {
             (descriptor, document)
         };
         let mut read = stream::iter(to_read(listed.descriptors)).map(fetch).buffered(SIDE_BY_SIDE);
+        let (mut soci, mut fine) = (Vec::new(), Vec::new());
         while let Some((descriptor, document)) = read.next().await {
             let (digest, size) = (descriptor.digest, Some(descriptor.size));
             match IndexKind::listed(&descriptor) {
-                IndexKind::Soci => self.take(digest, size, Version::V1, via, document),
-                IndexKind::Fine => self.found_fine(digest, size, via, document),
+                IndexKind::Soci => soci.push(self.soci(digest, size, Version::V1, via, document)),
+                IndexKind::Fine => fine.push(self.fine(digest, size, via, document)),
             }
         }
-        Ok(via)
+        Ok(Listed { via, soci, fine })
     }
 
-    /// Adds the index with this digest, of any kind, unless it was already found.
-    async fn requested(&mut self, digest: Digest) {
-        let found = self.indexes.iter().map(|index| index.digest).chain(self.fine.iter().map(|index| index.digest));
-        if found.into_iter().any(|found| found == digest) {
-            return;
-        }
+    /// The index with this digest, of any kind.
+    async fn requested(&self, digest: Digest) -> Found {
         match self.source.manifest(&Target::Digest(digest)).await {
             Ok(document) if parse_fine_index(&document.bytes).is_ok() => {
-                self.found_fine(digest, None, DiscoveryMethod::Requested, Ok(document));
+                Found::Fine(self.fine(digest, None, DiscoveryMethod::Requested, Ok(document)))
             }
             document => {
-                self.take(digest, None, Version::V1, DiscoveryMethod::Requested, document.map_err(Unusable::Fetch))
+                let document = document.map_err(Unusable::Fetch);
+                Found::Soci(self.soci(digest, None, Version::V1, DiscoveryMethod::Requested, document))
             }
         }
     }
 
-    async fn read(&mut self, digest: Digest, size: Option<u64>, version: Version, via: DiscoveryMethod) {
-        let document = self.source.document(&digest).await;
-        self.take(digest, size, version, via, document.map_err(Unusable::Fetch));
-    }
-
-    fn take(
-        &mut self,
+    fn soci(
+        &self,
         digest: Digest,
         size: Option<u64>,
         version: Version,
         via: DiscoveryMethod,
         document: Result<Document, Unusable>,
-    ) {
-        let (size, content) = match document {
-            Ok(document) => {
-                let found = document.bytes.len() as u64;
-                (Some(size.unwrap_or(found)), self.judge(&document, size, version, via))
-            }
-            Err(why) => (size, Err(why)),
-        };
-        self.found(digest, size, version, via, content);
+    ) -> FoundIndexRef {
+        let found = document.as_ref().ok().map(|document| document.bytes.len() as u64);
+        let content = document.and_then(|document| self.judge(&document, size, version, via));
+        let version = content.as_ref().map_or(version, |content| content.index.version);
+        FoundIndexRef { digest, size: size.or(found), version, via, content }
     }
 
-    fn found_fine(
-        &mut self,
+    fn fine(
+        &self,
         digest: Digest,
         size: Option<u64>,
         via: DiscoveryMethod,
         document: Result<Document, Unusable>,
-    ) {
+    ) -> FoundFineRef {
         let found = document.as_ref().ok().map(|document| document.bytes.len() as u64);
         let content = document.and_then(|document| {
             check(&document, size)?;
             judge::judge_fine(&document.bytes, self.manifest, self.layers)
         });
-        self.fine.push(FoundFineRef { digest, size: size.or(found), via, content });
+        FoundFineRef { digest, size: size.or(found), via, content }
     }
 
     fn judge(
@@ -238,18 +250,6 @@ impl<'a> Finder<'a> {
         // An index that is requested by digest may have either version.
         let version = (via != DiscoveryMethod::Requested).then_some(version);
         judge::judge(&document.bytes, version, self.manifest, self.layers)
-    }
-
-    fn found(
-        &mut self,
-        digest: Digest,
-        size: Option<u64>,
-        version: Version,
-        via: DiscoveryMethod,
-        content: Result<IndexContent, Unusable>,
-    ) {
-        let version = content.as_ref().map_or(version, |content| content.index.version);
-        self.indexes.push(FoundIndexRef { digest, size, version, via, content });
     }
 }
 

@@ -58,12 +58,10 @@ pub struct DiscoveredImage {
     pub root: Digest,
     /// Media type, digest and size of the image manifest.
     pub manifest: Descriptor,
-    /// None if the image does not state it.
+    /// None if the image does not state it, or states it only in a config that was not read.
     pub platform: Option<Platform>,
     /// Media type, digest and size of the image's config.
     pub config: Descriptor,
-    /// The result of reading the config. None if it was not read.
-    pub config_read: Option<Result<Bytes, StoreError>>,
     /// The layers from the bottom up.
     pub layers: Vec<Descriptor>,
     /// The index of version 2 first, then those of version 1 in the order of the store.
@@ -160,8 +158,58 @@ impl DiscoveredImage {
     }
 }
 
+/// The manifest of an image for one platform. Neither its config nor its indexes were read.
+pub(super) struct FoundImage {
+    /// The digest of what the image's name refers to.
+    root: Digest,
+    pub(super) manifest: PlatformManifest,
+    artifacts: Vec<Descriptor>,
+    /// Whether there is no image index. Then only the config states the platform.
+    pub(super) is_alone: bool,
+}
+
+impl FoundImage {
+    /// Finds the image `root` of `source` for one platform (None for this machine's, or the only one).
+    ///
+    /// # Errors
+    /// If it cannot be found or read.
+    pub(super) async fn find(
+        source: &Source,
+        root: &Target,
+        platform: Option<&Platform>,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<FoundImage, ResolveError> {
+        let document = source.manifest(root).await.map_err(ResolveError::Find)?;
+        let root = document.digest;
+        match resolve::parse(&document)? {
+            Manifest::Image(image) => {
+                let manifest = PlatformManifest::alone(&document, image);
+                Ok(FoundImage { root, manifest, artifacts: Vec::new(), is_alone: true })
+            }
+            manifest @ Manifest::Index(_) => {
+                let wanted = PlatformChoice::of(platform);
+                let mut image = resolve::resolve_document(source, &document, manifest, wanted, progress).await?;
+                let (manifest, artifacts) = (image.manifests.swap_remove(0), image.artifacts);
+                Ok(FoundImage { root, manifest, artifacts, is_alone: false })
+            }
+        }
+    }
+
+    /// Finds its indexes. See [`discover`].
+    pub(super) async fn indexes(
+        &self,
+        source: &Source,
+        requested: Option<&Digest>,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<DiscoveredImage, DiscoverError> {
+        let found = indexes_of(source, self.root, self.manifest.clone(), &self.artifacts, requested).await?;
+        warn(&found, progress);
+        Ok(found)
+    }
+}
+
 /// Finds the image `root` of `source` for one platform (None for this machine's, or the only one),
-/// and its indexes. With `config`, also reads its config at the same time.
+/// and its indexes.
 ///
 /// A reader takes the index that is `requested` by digest, whether or not it is listed. With a fine
 /// index, it also takes the SOCI index that it would take anyway. Warnings report why it does not
@@ -175,41 +223,29 @@ pub async fn discover(
     root: &Target,
     platform: Option<&Platform>,
     requested: Option<&Digest>,
-    config: bool,
     progress: &Arc<dyn Progress>,
 ) -> Result<DiscoveredImage, DiscoverError> {
-    let wanted = platform.map_or(PlatformChoice::Host, |platform| PlatformChoice::Each(std::slice::from_ref(platform)));
-    let document = source.manifest(root).await.map_err(ResolveError::Find)?;
-    // For an image without an image index, only the config states the platform.
-    let (image, artifacts, is_alone) = match resolve::parse(&document)? {
-        Manifest::Image(image) => (PlatformManifest::alone(&document, image), Vec::new(), true),
-        manifest @ Manifest::Index(_) => {
-            let mut image = resolve::resolve_document(source, &document, manifest, wanted, progress).await?;
-            (image.manifests.swap_remove(0), image.artifacts, false)
-        }
-    };
-    let descriptor = image.config.clone();
-    let read = async {
-        match config || is_alone {
-            true => Some(resolve::config(source, &descriptor).await),
-            false => None,
-        }
-    };
-    let (config, found) = tokio::join!(read, indexes_of(source, document.digest, image, &artifacts, requested));
-    let stated = match &config {
-        Some(Ok(bytes)) if is_alone => resolve::checked(resolve::platform_in(&descriptor, bytes), wanted)?,
-        _ => None,
-    };
-    let config_read = match config {
+    let image = FoundImage::find(source, root, platform, progress).await?;
+    let stated = async {
         // The image may be for another platform.
-        Some(Err(error)) if is_alone && platform.is_some() => return Err(resolve::unread(&descriptor, error).into()),
-        config => config,
+        match image.is_alone && platform.is_some() {
+            true => Ok(resolve::stated(source, &image.manifest.config, PlatformChoice::of(platform)).await?),
+            false => Ok(image.manifest.platform.clone()),
+        }
     };
-    let mut found = found?;
-    found.platform = found.platform.or(stated);
-    found.config_read = config_read;
-    warn(&found, progress);
-    Ok(found)
+    let (platform, found) = both(stated, image.indexes(source, requested, progress)).await?;
+    Ok(DiscoveredImage { platform, ..found })
+}
+
+/// Both results. An error of `first` ends both at once. One of `second` waits for `first`, so that it does
+/// not depend on chance which of two errors is reported.
+pub(super) async fn both<A, B, E>(
+    first: impl Future<Output = Result<A, E>>,
+    second: impl Future<Output = Result<B, E>>,
+) -> Result<(A, B), E> {
+    let second = async { Ok(second.await) };
+    let (second, first) = tokio::try_join!(second, first)?;
+    Ok((first, second?))
 }
 
 /// Like [`discover`] for each of the `wanted` platforms, which must not be empty, but without
