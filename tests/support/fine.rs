@@ -56,6 +56,16 @@ pub fn layer(blob: &[u8], ztoc: &[u8]) -> FineLayer {
     FineLayer::new(ztoc.files, FineSpans::new(parts).unwrap(), windows).unwrap()
 }
 
+/// A window with one wrong byte, the first that it has.
+pub fn with_wrong_byte(window: &SpanWindow) -> SpanWindow {
+    let (mut bytes, ones) = (window.expand(0), window.expand(0xff));
+    let kept: Vec<usize> = (0..WINDOW).filter(|&at| bytes[at] == ones[at]).collect();
+    let mut used = UsedBytes::default();
+    kept.iter().for_each(|&at| used.mark(at..at + 1));
+    bytes[kept[0]] ^= 1;
+    SpanWindow::new(window.lead(), &bytes, &used)
+}
+
 /// The content of a document, to be changed.
 pub struct DocumentParts {
     pub entries: Vec<FileMetadata>,

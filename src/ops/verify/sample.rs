@@ -13,7 +13,7 @@ use crate::codec::WINDOW;
 use crate::fine::decode_page;
 use crate::image::Descriptor;
 use crate::layer::LayerMap;
-use crate::layer::prove::{Difference, SpanHeaders, headers_of};
+use crate::layer::prove::{Difference, SpanHeaders, decode_to_next, headers_of};
 use crate::layer::span::{HasSpans, SpanError, SpanTable};
 use crate::offset::SpanId;
 use crate::store::{Source, read_times};
@@ -197,28 +197,33 @@ fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Problem> {
     wrong
 }
 
-/// Verifies a span by its proof in the fine document, and decodes it with the window in its page.
-/// The tar headers in it must match the document's entries.
+/// Verifies a span by its proof in the fine document, and decodes it with the window in its page. It
+/// must lead to the next span, and the tar headers in it must match the document's entries.
 fn check_fine(spans: &SpanTable<LayerMap>, document: &Bytes, span: SpanId, bytes: &Bytes) -> Vec<Problem> {
     let Some(head) = spans.map().fine() else { return Vec::new() };
-    let windows = head.page_of(span).map(|page| {
-        let range = head.page_range(page);
-        let page_bytes = document.get(range.start as usize..range.end as usize).unwrap_or_default();
-        decode_page(head, page, page_bytes)
-    });
-    let windows = match windows.transpose() {
-        Ok(windows) => windows,
-        Err(error) => return vec![Problem::new(Code::DocumentMalformed, causes(&error))],
-    };
-    let mut headers = SpanHeaders::new(&spans.map().files, &spans.plain_range(span));
-    let decoded =
-        spans.decode_with(span, windows.as_ref().and_then(|windows| windows.get(span)), bytes, &mut |piece| {
-            headers.push(piece);
-            ControlFlow::Continue(())
+    let page = |span: SpanId| {
+        let windows = head.page_of(span).map(|page| {
+            let range = head.page_range(page);
+            let page_bytes = document.get(range.start as usize..range.end as usize).unwrap_or_default();
+            decode_page(head, page, page_bytes)
         });
+        windows.transpose().map_err(|error| vec![Problem::new(Code::DocumentMalformed, causes(&error))])
+    };
+    let next = SpanId(span.0 + 1);
+    let (own_page, next_page) = match (page(span), page(next)) {
+        (Ok(own), Ok(next)) => (own, next),
+        (Err(wrong), _) | (_, Err(wrong)) => return wrong,
+    };
+    let windows = [(&own_page, span), (&next_page, next)].map(|(page, span)| page.as_ref()?.get(span));
+    let mut headers = SpanHeaders::new(&spans.map().files, &spans.plain_range(span));
+    let decoded = decode_to_next(head.spans(), span, windows, bytes, &mut |piece| {
+        headers.push(piece);
+        ControlFlow::Continue(())
+    });
     if let Err(error) = decoded {
         let code = match error {
             SpanError::Proof { .. } => Code::SpanDigest,
+            SpanError::Window { .. } => Code::CheckpointWindow,
             _ => Code::SpanContent,
         };
         return vec![Problem::new(code, causes(&error))];

@@ -2,14 +2,12 @@
 //! damage with its code.
 
 use insta::assert_snapshot;
-use ociseek::codec::{UsedBytes, WINDOW};
 use ociseek::digest::{ChainState, Digest};
-use ociseek::fine::SpanWindow;
 use ociseek::image::fine::{FINE_INDEX, FineIndex, parse};
 use serde_json::{Value, json};
 
 use super::image::{Image, QUICK};
-use crate::support::fine::DocumentParts;
+use crate::support::fine::{DocumentParts, with_wrong_byte};
 use crate::support::servers;
 
 /// An image with only a fine index.
@@ -194,16 +192,8 @@ fn an_entry() {
 #[test]
 fn a_byte_of_a_window_that_is_used() {
     let image = image();
-    edit_document(&image, |parts| {
-        let window = &mut parts.windows[0];
-        let (zeros, ones) = (window.expand(0), window.expand(1));
-        let at = (0..WINDOW).find(|&at| zeros[at] == ones[at]).expect("the span refers to its window");
-        let (mut wrong, mut all) = (zeros, UsedBytes::default());
-        wrong[at] ^= 1;
-        all.mark(0..WINDOW);
-        *window = SpanWindow::new(window.lead(), &wrong, &all);
-    });
-    assert_eq!(image.codes(&[]), ["span-content"]);
+    edit_document(&image, |parts| parts.windows[0] = with_wrong_byte(&parts.windows[0]));
+    found(&image, &["span-content"], &["checkpoint-window"]);
 }
 
 #[test]

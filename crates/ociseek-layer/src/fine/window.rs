@@ -50,14 +50,27 @@ impl SpanWindow {
 
     /// The whole window, oldest byte first. Bytes that the span does not refer to are `fill`.
     pub fn expand(&self, fill: u8) -> Box<[u8; WINDOW]> {
-        let (mut window, mut at, mut bytes) = (Box::new([fill; WINDOW]), 0, &self.bytes[..]);
-        for &(gap, more) in &self.parts {
-            let (from, length) = (at + usize::from(gap), usize::from(more) + 1);
-            let (part, rest) = bytes.split_at(length);
-            window[from..from + length].copy_from_slice(part);
-            (at, bytes) = (from + length, rest);
+        let mut window = Box::new([fill; WINDOW]);
+        for (from, part) in self.parts() {
+            window[from..from + part.len()].copy_from_slice(part);
         }
         window
+    }
+
+    /// Whether the bytes that are not left out are those of `window`.
+    pub fn is_part_of(&self, window: &[u8; WINDOW]) -> bool {
+        self.parts().all(|(from, part)| window[from..from + part.len()] == *part)
+    }
+
+    /// The parts, each with where it begins in the window.
+    fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let (mut at, mut bytes) = (0, &self.bytes[..]);
+        self.parts.iter().map(move |&(gap, more)| {
+            let (from, length) = (at + usize::from(gap), usize::from(more) + 1);
+            let (part, rest) = bytes.split_at(length);
+            (at, bytes) = (from + length, rest);
+            (from, part)
+        })
     }
 
     /// Approximate memory use in bytes.

@@ -84,6 +84,10 @@ pub enum SpanError {
     Digest { span: SpanId, expected: Digest, actual: Digest },
     #[error("the bytes of span {span} are not those of the layer: its SHA-256 comes to another state")]
     Proof { span: SpanId },
+    #[error("no deflate block starts where span {span} does")]
+    NoBlock { span: SpanId },
+    #[error("the window of span {span} is not what the span before it decodes to")]
+    Window { span: SpanId },
     #[error("span {span} cannot be decoded without its window")]
     NoWindow { span: SpanId },
     #[error("span {span} cannot be decoded")]
@@ -267,7 +271,7 @@ impl<T: HasSpans> SpanTable<T> {
         if let SpanBounds::Fine(head) = self.layer.bounds() {
             let spans = head.spans();
             return if spans.proves(span, blob) {
-                let mut filter = SpanFilter { left: size, out, is_broken_off: false };
+                let mut filter = SpanFilter::new(size, out);
                 decode_fine(span, spans, window, blob, size, &mut filter)
             } else {
                 Err(SpanError::Proof { span })
@@ -315,7 +319,7 @@ fn decode_checkpoint(
     };
     let Checkpoint { input, output, bits, window } = checkpoint;
     let at = BlockStart { input: *input, output: *output, bits: *bits, window };
-    decode_gzip(span, at, before, [blob, &[]], size, &mut SpanFilter { left: size, out, is_broken_off: false })
+    decode_gzip(span, at, before, [blob, &[]], size, &mut SpanFilter::new(size, out))
 }
 
 /// Decodes a span of a fine document, whose bytes were proven.
@@ -366,13 +370,13 @@ fn decode_gzip(
         }
         reader.push(piece, sink).map_err(|source| SpanError::Gzip { span, source })?;
     }
-    match sink.is_over() {
+    match sink.is_over() || sink.left() == 0 {
         true => Ok(()),
         false => Err(SpanError::Short { span, expected: size, found: size - sink.left() }),
     }
 }
 
-/// Receives what a span decodes to, and the bytes after it that are decoded with its last ones.
+/// Receives what a span decodes to, and what is decoded after it.
 pub(super) trait SpanSink: Sink {
     /// How many bytes of the span are still to come.
     fn left(&self) -> u64;
@@ -384,10 +388,21 @@ pub(super) trait SpanSink: Sink {
 }
 
 /// Passes on only the bytes of one span.
-struct SpanFilter<'a> {
+pub(super) struct SpanFilter<'a> {
     left: u64,
     out: &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     is_broken_off: bool,
+}
+
+impl<'a> SpanFilter<'a> {
+    pub(super) fn new(size: u64, out: &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> SpanFilter<'a> {
+        SpanFilter { left: size, out, is_broken_off: false }
+    }
+
+    /// Whether the receiver wants no more.
+    pub(super) fn is_broken_off(&self) -> bool {
+        self.is_broken_off
+    }
 }
 
 impl SpanSink for SpanFilter<'_> {

@@ -33,12 +33,14 @@ mod difference;
 mod entries;
 mod fine;
 mod headers;
+mod next;
 mod plain;
 mod spans;
 
 pub use difference::{Difference, Differences};
 pub use entries::differing;
 pub use headers::{SpanHeaders, headers_of};
+pub use next::decode_to_next;
 
 /// How many batches of chunks the decoder on the other thread may lag behind.
 const BATCHES: usize = 4;

@@ -1,5 +1,6 @@
 //! Documents compared with their layers.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::{blobs, gzip, index, tar};
@@ -7,9 +8,82 @@ use crate::codec::UsedBytes;
 use crate::digest::{Algorithm, ChainState};
 use crate::fine::{FineLayer, FineSpans, SpanParts, SpanWindow};
 use crate::layer::Outcome;
-use crate::layer::prove::{Difference, LayerProof};
-use crate::offset::SpanId;
+use crate::layer::prove::{Difference, LayerProof, decode_to_next};
+use crate::layer::span::SpanError;
+use crate::offset::{SpanId, Uncompressed};
 use crate::ztoc::{self, FileMetadata};
+
+/// What comes of decoding each span to the next one.
+fn to_next(layer: &FineLayer, blob: &[u8]) -> Vec<Result<(), SpanError>> {
+    let spans = layer.spans();
+    let decode = |span: SpanId| {
+        let [own, next] = [span, SpanId(span.0 + 1)].map(|span| layer.window(span).unwrap());
+        let range = spans.fetch_range(span);
+        let blob = &blob[range.start.0 as usize..range.end.0 as usize];
+        decode_to_next(spans, span, [own.as_ref(), next.as_ref()], blob, &mut |_| ControlFlow::Continue(()))
+    };
+    SpanId::each(SpanId(0)..SpanId(spans.count())).map(decode).collect()
+}
+
+#[test]
+fn each_span_leads_to_the_next() {
+    for (name, blob) in blobs() {
+        let layer = index(&blob, 1 << 16).fine.unwrap();
+        for (span, outcome) in to_next(&layer, &blob).into_iter().enumerate() {
+            assert_eq!(outcome, Ok(()), "{name} {span}");
+        }
+    }
+}
+
+#[test]
+fn a_span_that_does_not_lead_to_the_next_is_found() {
+    type Change<'a> = &'a dyn Fn(&mut SpanParts, &mut Vec<(SpanId, SpanWindow)>);
+    let blob = gzip(&tar(), 6, 1);
+    let layer = index(&blob, 1 << 16).fine.unwrap();
+    let windows = layer.windows().flat_map(|group| group.unwrap().into_windows());
+    let mut fit = windows.filter(|(span, window)| {
+        let bits = layer.spans().starts()[span.0 as usize].bits;
+        window.used() > 10 && (1..7).contains(&bits) && window.lead().len() > 2
+    });
+    let span = fit.next().unwrap().0;
+    let (at, window) = (span.0 as usize, |windows: &[(SpanId, SpanWindow)]| windows[span.0 as usize - 1].1.clone());
+    let (no_block, wrong) = (Err(SpanError::NoBlock { span }), Err(SpanError::Window { span }));
+    let changes: [(&str, Change<'_>, &Result<(), SpanError>); 5] = [
+        ("bits", &|parts, _| parts.starts[at].bits += 1, &no_block),
+        ("output", &|parts, _| parts.starts[at].output = Uncompressed(parts.starts[at].output.0 - 1), &no_block),
+        (
+            "input",
+            &|parts, windows| {
+                parts.starts[at].input += 1;
+                let lead = &window(windows).lead()[1..].to_vec();
+                windows[at - 1].1 = window(windows).led_by(lead);
+            },
+            &no_block,
+        ),
+        (
+            "lead",
+            &|_, windows| {
+                let mut lead = window(windows).lead().to_vec();
+                lead[1] ^= 1;
+                windows[at - 1].1 = window(windows).led_by(&lead);
+            },
+            &wrong,
+        ),
+        (
+            "window",
+            &|_, windows| {
+                let (used, mut bytes) = (used(&window(windows)), window(windows).expand(0));
+                bytes[used.ranges().last().unwrap().start] ^= 1;
+                windows[at - 1].1 = SpanWindow::new(window(windows).lead(), &bytes, &used);
+            },
+            &wrong,
+        ),
+    ];
+    for (what, change, expected) in changes {
+        let other = changed(&layer, |_, parts, windows| change(parts, windows));
+        assert_eq!(&to_next(&other, &blob)[at - 1], expected, "{what}");
+    }
+}
 
 /// The differences between a document and its layer. The ztoc has none.
 fn proven(blob: &[u8], layer: FineLayer, ztoc: Option<&[u8]>) -> Vec<Difference> {
@@ -53,18 +127,20 @@ fn changed(
     FineLayer::new(files, FineSpans::new(parts).unwrap(), windows.into_iter().map(|(_, window)| window)).unwrap()
 }
 
+/// The bytes that a window has.
+fn used(window: &SpanWindow) -> UsedBytes {
+    let mut used = UsedBytes::default();
+    let (zeros, ones) = (window.expand(0), window.expand(0xff));
+    (0..zeros.len()).filter(|at| zeros[*at] == ones[*at]).for_each(|at| used.mark(at..at + 1));
+    used
+}
+
 #[test]
 fn what_differs_is_found() {
     let blob = gzip(&tar(), 6, 1);
     let indexed = index(&blob, 1 << 16);
     let Outcome::Ztoc(built) = &indexed.outcome else { panic!() };
     let (layer, ztoc) = (indexed.fine.unwrap(), Some(&built.bytes[..]));
-    let used = |window: &SpanWindow| {
-        let mut used = UsedBytes::default();
-        let (zeros, ones) = (window.expand(0), window.expand(0xff));
-        (0..zeros.len()).filter(|at| zeros[*at] == ones[*at]).for_each(|at| used.mark(at..at + 1));
-        used
-    };
     let at = (0..).zip(layer.windows().flat_map(|group| group.unwrap().into_windows()));
     let (at, span) = at.filter(|(_, (_, window))| window.used() > 10).map(|(at, (span, _))| (at, span)).next().unwrap();
     let content = |differences: &[Difference]| match differences {
