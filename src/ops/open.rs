@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::task::{AbortHandle, spawn_blocking};
 
-use super::discover::{self, DiscoverError, DiscoveredImage, FoundFineRef, FoundImage, FoundIndexRef, MAX_ZTOC, both};
+use super::discover::{
+    self, DiscoverError, DiscoveredImage, FoundFineRef, FoundIndexRef, MAX_ZTOC, PlatformImage, both,
+};
 use super::resolve::{self, PlatformChoice, PlatformManifest};
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
@@ -138,7 +140,7 @@ pub async fn open(
 ) -> Result<RootFs, OpenImageError> {
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
     let source = &source.with_documents_in(&caches.ztocs);
-    let image = Box::pin(FoundImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
+    let image = Box::pin(PlatformImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
     let opening = Box::pin(async {
         let mut found = image.indexes(source, index, progress).await?;
         let chosen_fine = found.chosen_fine;
@@ -282,7 +284,7 @@ async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<
 /// `wanted`, if that is given.
 async fn read_config(
     source: &Source,
-    image: &FoundImage,
+    image: &PlatformImage,
     wanted: Option<&Platform>,
 ) -> Result<(Bytes, Option<Platform>), OpenImageError> {
     let PlatformManifest { config: descriptor, layers, platform, .. } = &image.manifest;

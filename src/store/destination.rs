@@ -56,13 +56,15 @@ impl Destination {
         }
     }
 
+    /// Whether a blob exists, with its size as far as the destination states it. It is not read.
+    ///
     /// # Errors
     /// If the destination gives no answer.
-    pub async fn blob_exists(&self, digest: &Digest) -> Result<bool, StoreError> {
-        let digest = *digest;
+    pub async fn blob_exists(&self, blob: &Descriptor) -> Result<bool, StoreError> {
+        let Descriptor { digest, size, .. } = *blob;
         match self {
-            Destination::Registry(repository) => Ok(repository.blob_exists(&digest).await?),
-            Destination::Layout(layout) => local(layout, move |layout| layout.blob_exists(&digest)).await,
+            Destination::Registry(repository) => Ok(repository.blob_exists(&digest, Some(size)).await?),
+            Destination::Layout(layout) => local(layout, move |layout| layout.blob_exists(&digest, Some(size))).await,
         }
     }
 

@@ -179,7 +179,7 @@ impl Repository {
         match self.0 {}
     }
 
-    pub(super) async fn blob_exists(&self, _digest: &Digest) -> Result<bool, RegistryError> {
+    pub(super) async fn blob_exists(&self, _digest: &Digest, _size: Option<u64>) -> Result<bool, RegistryError> {
         match self.0 {}
     }
 

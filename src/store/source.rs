@@ -180,8 +180,8 @@ impl Source {
     pub async fn blob_exists(&self, blob: &Descriptor) -> Result<bool, StoreError> {
         let wanted = blob.clone();
         match self {
-            Source::Registry(repository) => Ok(repository.blob_exists(&wanted.digest).await?),
-            Source::Layout(layout) => local(layout, move |layout| layout.blob_exists(&wanted.digest)).await,
+            Source::Registry(repository) => Ok(repository.blob_exists(&wanted.digest, None).await?),
+            Source::Layout(layout) => local(layout, move |layout| layout.blob_exists(&wanted.digest, None)).await,
             Source::Archive(archive) => match local(archive, move |archive| archive.blob(&wanted)).await {
                 Ok(_) => Ok(true),
                 Err(error) if error.is_not_found() => Ok(false),

@@ -124,7 +124,7 @@ fn attaching_lists_a_referrer_and_keeps_what_others_wrote() {
     attach(&other, &[]);
     attach(&new, &[old.descriptor.digest]);
     assert_eq!(digests(), [new.descriptor.digest, other.descriptor.digest], "in the place of what it replaces");
-    assert!(layout.blob_exists(&old.descriptor.digest).unwrap(), "blobs of replaced indexes stay");
+    assert!(layout.blob_exists(&old.descriptor.digest, None).unwrap(), "blobs of replaced indexes stay");
 
     let json = index_json(dir.path());
     assert_eq!(json["x"], "y");

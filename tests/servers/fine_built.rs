@@ -12,6 +12,7 @@ use ociseek::budget::Budget;
 use ociseek::digest::{ChainState, Digest};
 use ociseek::fine::{self, SPAN_SIZE};
 use ociseek::image::fine::{FINE_INDEX, FineIndex, FineRef, parse};
+use ociseek::offset::Uncompressed;
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{Existing, IndexOptions, Kinds, ManifestResult, Reuse};
 use ociseek::ops::prefetch::PrefetchList;
@@ -23,7 +24,7 @@ use serde_json::Value;
 
 use crate::reuse::{Setting, layer, options, requests};
 use crate::support::faulty::problem;
-use crate::support::fine::DocumentParts;
+use crate::support::fine::{DocumentParts, with_wrong_byte};
 use crate::support::sandbox::{OCI_MANIFEST, Sandbox, tar};
 
 /// The manifests with this text, without duplicates.
@@ -315,10 +316,42 @@ async fn a_damaged_or_hostile_document_is_built_again() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_window_after_a_right_span_is_found() {
+    // Both entries are chosen, and their headers are in different spans.
+    let layer = Bytes::from(deflated(&tar(1, 2, 900_000)));
+    let whole = Setting::new().await;
+    whole.push("v1", &[&layer]);
+    whole.index("v1", &both()).await;
+    let all = fine_index(&whole).layers;
+    let document = fine::decode(&whole.registry.blob(&all[0].document).unwrap(), &mut Budget::new(1 << 30).open());
+    let (document, headers) = (document.unwrap(), |entry: u64| Uncompressed(900_608 * entry));
+    for entry in 0..2 {
+        // A window is that of the span after its position.
+        let sampled = document.spans_of(headers(entry)..Uncompressed(headers(entry).0 + 1)).start;
+        let wrong = changed(&whole, &all[0], |parts| {
+            let window = &mut parts.windows[sampled.0 as usize];
+            *window = with_wrong_byte(window);
+        });
+        let setting = with_documents(&[&layer], vec![wrong], &whole).await;
+        let options = IndexOptions { kinds: Kinds::Fine, ..starting(&["/dir1/file1"]) };
+        setting.index("v1", &options).await;
+        let warnings = setting.warnings();
+        let expected = format!("the window of span {} is not what the span before it decodes to", sampled.0 + 1);
+        assert!(warnings.len() == 1 && warnings[0].contains(" is not reused: "), "{entry}: {warnings:?}");
+        assert!(warnings[0].contains(&expected), "{entry}: {warnings:?}");
+        assert_eq!(fine_index(&setting).layers, fresh(&[&layer], &options).await.layers, "{entry}");
+    }
+}
+
 /// A layer whose windows matter.
 fn compressed(seed: u64) -> Vec<u8> {
+    deflated(&tar(seed, 8, 200_000))
+}
+
+fn deflated(tar: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-    encoder.write_all(&tar(seed, 8, 200_000)).unwrap();
+    encoder.write_all(tar).unwrap();
     encoder.finish().unwrap()
 }
 
@@ -384,14 +417,14 @@ async fn a_fine_index_that_the_registry_damaged() {
             assert!(text.contains("--- status 3 ---"), "{about}: {text}");
 
             let done = setting.index("v1", &fine).await;
-            if damage == Damage::Missing || of_manifest {
-                assert_eq!(found(&verified(&setting, &VerifyOptions::default()).await)[1], [], "{about}");
-                assert!(setting.registry.saw("PUT", &digest.hex()).len() > 1, "{about}: it was written again");
-            } else {
-                // Its size and digest are those of the manifest, and nobody asks for its content.
-                let fine = done.manifests[0].fine.as_ref().unwrap();
-                assert!(matches!(fine.result, ManifestResult::AlreadyThere { .. }), "{about}: {:?}", fine.result);
+            if damage != Damage::Missing && !of_manifest {
+                // It has its size, and nobody asks for its content, unless the index is to be replaced.
+                let there = done.manifests[0].fine.as_ref().unwrap();
+                assert!(matches!(there.result, ManifestResult::AlreadyThere { .. }), "{about}: {:?}", there.result);
+                setting.index("v1", &IndexOptions { existing: Existing::Replace, ..fine.clone() }).await;
             }
+            assert_eq!(found(&verified(&setting, &VerifyOptions::default()).await)[1], [], "{about}");
+            assert!(setting.registry.saw("PUT", &digest.hex()).len() > 1, "{about}: it was written again");
         }
     }
 }

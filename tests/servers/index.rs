@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 mod push_index;
 
 /// Copies two platforms to `a/b:v1` of a registry. `more` are arguments for skopeo.
-fn copied(server: &Server, more: &[&str]) -> Option<(Sandbox, String)> {
+pub fn copied(server: &Server, more: &[&str]) -> Option<(Sandbox, String)> {
     let skopeo = tool("skopeo")?;
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));

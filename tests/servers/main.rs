@@ -35,6 +35,7 @@ mod progress;
 mod ranges;
 mod registry_faults;
 mod registry_real;
+mod repair;
 mod reuse;
 mod start;
 mod verify;

@@ -96,10 +96,10 @@ async fn round(host: &str, config: ClientConfig) {
     for length in [1000, 2_000_000, 0] {
         let content = content(length);
         let blob = Descriptor::of("application/octet-stream", &content);
-        assert!(!repository.blob_exists(&blob.digest).await.unwrap());
+        assert!(!repository.blob_exists(&blob.digest, None).await.unwrap());
         assert!(repository.push_blob(&blob, content.clone()).await.unwrap());
         assert!(!repository.push_blob(&blob, content.clone()).await.unwrap());
-        assert!(repository.blob_exists(&blob.digest).await.unwrap());
+        assert!(repository.blob_exists(&blob.digest, None).await.unwrap());
         assert_eq!(repository.blob_bytes(&blob, 2_000_000).await.unwrap(), content);
         let wrong = Descriptor { size: blob.size + 1, ..blob.clone() };
         let error = repository.blob_bytes(&wrong, 3_000_000).await.unwrap_err();

@@ -68,12 +68,20 @@ impl Server {
     /// Like [`Server::distribution`], with another `program`: `distribution3` is its third major
     /// version.
     pub fn distribution_by(program: &str, address: &str, sections: impl FnOnce(&Path) -> String) -> Option<Server> {
-        Server::distribution_from(program, address, true, sections)
+        Server::distribution_from(program, address, true, |dir| ("inmemory: {}".into(), sections(dir)))
+    }
+
+    /// The distribution registry with its files in its folder.
+    pub fn distribution_on_disk(program: &str) -> Option<Server> {
+        Server::distribution_from(program, "127.0.0.1:0", true, |dir| {
+            (format!("filesystem: {{rootdirectory: '{}'}}", dir.join("files").display()), String::new())
+        })
     }
 
     /// Like [`Server::distribution`], without deletion, which is the default of its configuration.
     pub fn distribution_that_keeps() -> Option<Server> {
-        Server::distribution_from("docker-registry", "127.0.0.1:0", false, |_| String::new())
+        let in_memory = |_: &Path| ("inmemory: {}".into(), String::new());
+        Server::distribution_from("docker-registry", "127.0.0.1:0", false, in_memory)
     }
 
     /// Like [`Server::distribution`], with TLS by a [`private_ca`] in its folder.
@@ -86,19 +94,20 @@ impl Server {
         })
     }
 
+    /// `settings` returns the storage driver and additional configuration.
     fn distribution_from(
         program: &str,
         address: &str,
         deletes: bool,
-        sections: impl FnOnce(&Path) -> String,
+        settings: impl FnOnce(&Path) -> (String, String),
     ) -> Option<Server> {
         let program = tool(program)?;
         let dir = tempfile::tempdir().unwrap();
-        let sections = sections(dir.path());
+        let (driver, sections) = settings(dir.path());
         let purging = "maintenance: {uploadpurging: {enabled: false}}";
         let config = format!(
             "version: 0.1\n\
-             storage: {{inmemory: {{}}, delete: {{enabled: {deletes}}}, {purging}}}\n\
+             storage: {{{driver}, delete: {{enabled: {deletes}}}, {purging}}}\n\
              http:\n  addr: '{address}'\n  secret: x\n{sections}"
         );
         let file = dir.path().join("config.yml");

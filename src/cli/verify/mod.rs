@@ -15,6 +15,7 @@ use crate::cli::shared::source::Images;
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::code::Code;
+use crate::image::soci::Version;
 use crate::ops::verify::policy::Ruling;
 use crate::ops::verify::{
     ComparedCounts, Depth, MAX_SAMPLE, Problem, VerifiedImage, VerifiedManifest, VerifyOptions, verify,
@@ -101,6 +102,10 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
             let _ = writeln!(text, "  layer {} ztoc {}", layer.layer, layer.ztoc);
             findings(text, &layer.differences, style);
         }
+        if index.version == Version::V1 {
+            let layers = index.layers.iter().flat_map(|layer| &layer.differences);
+            repair(text, index.differences.iter().chain(layers), "ociseek index --existing replace", style);
+        }
         index.rulings.iter().for_each(|ruling| rule(text, ruling, style));
     }
 }
@@ -116,6 +121,8 @@ fn fine(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Dept
             let _ = writeln!(text, "  layer {} document {}", layer.layer, layer.document);
             findings(text, &layer.differences, style);
         }
+        let layers = index.layers.iter().flat_map(|layer| &layer.differences);
+        repair(text, index.differences.iter().chain(layers), "ociseek index --fine-only --existing replace", style);
     }
 }
 
@@ -165,6 +172,26 @@ fn rule(text: &mut String, ruling: &Ruling, style: Style) {
     let verdict = if violations.is_empty() { style.green("ok") } else { style.red("violated") };
     let _ = writeln!(text, "  policy {rule}: {verdict}: {}; required {}", safe(found), safe(wanted));
     findings(text, violations, style);
+}
+
+/// A hint if parts of an index are missing or damaged.
+fn repair<'a>(text: &mut String, mut found: impl Iterator<Item = &'a Problem>, command: &str, style: Style) {
+    let is_lost = |code| {
+        matches!(
+            code,
+            Code::IndexMissing
+                | Code::IndexDamaged
+                | Code::ZtocMissing
+                | Code::ZtocDamaged
+                | Code::PrefetchMissing
+                | Code::PrefetchDamaged
+                | Code::DocumentMissing
+                | Code::DocumentDamaged
+        )
+    };
+    if found.any(|found| is_lost(found.code)) {
+        let _ = writeln!(text, "  {} repair it with {command}", style.green("hint:"));
+    }
 }
 
 /// The hint for a violated rule. Other findings need no hint: the image must be indexed again.

@@ -159,7 +159,7 @@ impl DiscoveredImage {
 }
 
 /// The manifest of an image for one platform. Neither its config nor its indexes were read.
-pub(super) struct FoundImage {
+pub(super) struct PlatformImage {
     /// The digest of what the image's name refers to.
     root: Digest,
     pub(super) manifest: PlatformManifest,
@@ -168,7 +168,7 @@ pub(super) struct FoundImage {
     pub(super) is_alone: bool,
 }
 
-impl FoundImage {
+impl PlatformImage {
     /// Finds the image `root` of `source` for one platform (None for this machine's, or the only one).
     ///
     /// # Errors
@@ -178,19 +178,19 @@ impl FoundImage {
         root: &Target,
         platform: Option<&Platform>,
         progress: &Arc<dyn Progress>,
-    ) -> Result<FoundImage, ResolveError> {
+    ) -> Result<PlatformImage, ResolveError> {
         let document = source.manifest(root).await.map_err(ResolveError::Find)?;
         let root = document.digest;
         match resolve::parse(&document)? {
             Manifest::Image(image) => {
                 let manifest = PlatformManifest::alone(&document, image);
-                Ok(FoundImage { root, manifest, artifacts: Vec::new(), is_alone: true })
+                Ok(PlatformImage { root, manifest, artifacts: Vec::new(), is_alone: true })
             }
             manifest @ Manifest::Index(_) => {
                 let wanted = PlatformChoice::of(platform);
                 let mut image = resolve::resolve_document(source, &document, manifest, wanted, progress).await?;
                 let (manifest, artifacts) = (image.manifests.swap_remove(0), image.artifacts);
-                Ok(FoundImage { root, manifest, artifacts, is_alone: false })
+                Ok(PlatformImage { root, manifest, artifacts, is_alone: false })
             }
         }
     }
@@ -225,7 +225,7 @@ pub async fn discover(
     requested: Option<&Digest>,
     progress: &Arc<dyn Progress>,
 ) -> Result<DiscoveredImage, DiscoverError> {
-    let image = FoundImage::find(source, root, platform, progress).await?;
+    let image = PlatformImage::find(source, root, platform, progress).await?;
     let stated = async {
         // The image may be for another platform.
         match image.is_alone && platform.is_some() {

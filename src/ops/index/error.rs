@@ -49,6 +49,8 @@ pub enum IndexError {
     PrefetchThread,
     #[error("cannot write {what} {digest}")]
     Push { what: &'static str, digest: Digest, source: StoreError },
+    #[error("{what} {digest} was written again, but is still damaged there: it must be deleted from the storage first")]
+    StaysDamaged { what: &'static str, digest: Digest },
     #[error("cannot attach index {index}")]
     Attach { index: Digest, source: StoreError },
 }
@@ -76,6 +78,7 @@ impl IndexError {
             | IndexError::Fine { .. }
             | IndexError::OwnZtoc { .. }
             | IndexError::PrefetchThread
+            | IndexError::StaysDamaged { .. }
             | IndexError::Refused(_) => None,
         }
     }

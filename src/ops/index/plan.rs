@@ -14,10 +14,11 @@ use super::reasons::{left_out_reason, mislabelled};
 use super::supply::{BlobKey, OwnImage, Supply, ZtocOffer, cached};
 use crate::digest::Digest;
 use crate::image::Descriptor;
-use crate::image::soci::{CONFIG, INDEX_V1, PREFETCH, Version};
+use crate::image::soci::{CONFIG, INDEX_V1, PREFETCH, Version, ZTOC};
 use crate::layer::Outcome;
 use crate::ops::discover::{Unusable, parse_index};
 use crate::ops::resolve::PlatformManifest;
+use crate::ops::verify::Damage;
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::cache::ZtocCache;
 use crate::store::{Destination, Source, StoreError};
@@ -207,7 +208,7 @@ impl Plan {
             decision = decided(&wanted);
         }
         if let (Decision::Done(place), Some(destination)) = (&decision, destination)
-            && !is_whole(destination, &self.found[*place]).await?
+            && !is_whole(destination, &self.found[*place], BlobCheck::Size).await?
         {
             // A registry's garbage collection may have deleted blobs of an index. Then it is built
             // and pushed again.
@@ -238,23 +239,67 @@ fn content(manifest: &[u8], subject: &Digest) -> Result<DestinationContent, Unus
 }
 
 /// Whether all blobs of an index exist.
-pub(super) async fn is_whole(destination: &Destination, found: &DestinationIndex) -> Result<bool, IndexError> {
+pub(super) async fn is_whole(
+    destination: &Destination,
+    found: &DestinationIndex,
+    check: BlobCheck,
+) -> Result<bool, IndexError> {
     let Ok(content) = &found.content else { return Ok(false) };
-    let blobs = content.ztocs.iter().map(|ztoc| ztoc.ztoc).chain(content.others.iter().map(|other| other.digest));
-    are_there(destination, blobs.chain([Digest::sha256(CONFIG)])).await
+    let ztocs = content.ztocs.iter().map(|ztoc| Descriptor::new(ZTOC, ztoc.ztoc, ztoc.size));
+    let blobs = ztocs.chain(content.others.iter().cloned()).chain([Descriptor::of(INDEX_V1, CONFIG)]);
+    are_whole(destination, blobs, check).await
 }
 
 /// Whether these blobs exist.
-pub(super) async fn are_there(
+pub(super) async fn are_whole(
     destination: &Destination,
-    blobs: impl Iterator<Item = Digest>,
+    blobs: impl Iterator<Item = Descriptor>,
+    check: BlobCheck,
 ) -> Result<bool, IndexError> {
-    let lost = |digest| move |source: StoreError| IndexError::Document { what: "blob", digest, source };
     let mut asked = BTreeSet::new();
-    for digest in blobs {
-        if asked.insert(digest) && !destination.blob_exists(&digest).await.map_err(lost(digest))? {
+    for blob in blobs.filter(|blob| asked.insert(blob.digest)) {
+        let damage = check.damage(destination, &blob).await;
+        let unanswered = |source| IndexError::Document { what: "blob", digest: blob.digest, source };
+        if damage.map_err(unanswered)?.is_some() {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// How closely a blob at the destination is examined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BlobCheck {
+    /// It must exist, with its size. The destination is only asked.
+    Size,
+    /// It is read, and must have its digest. Only for blobs whose size was not chosen by others.
+    Content,
+}
+
+impl BlobCheck {
+    /// Replacing an index also repairs what the destination has of the same index.
+    pub(super) fn of(existing: Existing) -> BlobCheck {
+        match existing {
+            Existing::Replace => BlobCheck::Content,
+            Existing::Skip | Existing::Keep => BlobCheck::Size,
+        }
+    }
+
+    /// What is wrong with a blob.
+    ///
+    /// # Errors
+    /// If the destination gives no answer.
+    pub(super) async fn damage(
+        self,
+        destination: &Destination,
+        blob: &Descriptor,
+    ) -> Result<Option<Damage>, StoreError> {
+        match self {
+            BlobCheck::Size => Ok((!destination.blob_exists(blob).await?).then_some(Damage::Missing)),
+            BlobCheck::Content => match destination.as_source().blob_bytes(blob, blob.size).await {
+                Ok(_) => Ok(None),
+                Err(error) => Damage::of(&error).map(Some).ok_or(error),
+            },
+        }
+    }
 }

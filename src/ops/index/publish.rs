@@ -13,8 +13,8 @@ use super::existing::{Decision, DestinationIndex, others, outdoes, outdone};
 use super::model::{
     IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex, PrefetchSummary,
 };
-use super::options::IndexOptions;
-use super::plan::{Plan, is_whole};
+use super::options::{Existing, IndexOptions};
+use super::plan::{BlobCheck, Plan, is_whole};
 use super::prefetch::{Artifact, OldList, prefetch_artifacts};
 use super::supply::Layers;
 use crate::budget::Budget;
@@ -23,6 +23,7 @@ use crate::image::Descriptor;
 use crate::image::coverage::Coverage;
 use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC};
 use crate::layer::LayerOptions;
+use crate::ops::verify::Damage;
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::AttachReport;
 use crate::store::{Destination, Source, StoreError};
@@ -133,7 +134,7 @@ impl Publisher<'_> {
             replaces = outdone(found, &replaces, &covered);
             let LayerOptions { span_size, build_tool_identifier, .. } = &self.options.layer;
             if let Some(place) = outdoes(found, build_tool_identifier, *span_size, &covered)
-                && self.is_whole(&found[place]).await?
+                && self.is_whole(&found[place], BlobCheck::Size).await?
             {
                 return Ok(PlatformResult::stays(found, place, already_there(true)));
             }
@@ -156,8 +157,9 @@ impl Publisher<'_> {
             Ok(PlatformResult { result, covered, others, prefetch, bytes_written: 0 })
         };
         let same = found.iter().find(|found| found.descriptor.digest == index.descriptor.digest);
-        if let Some(same) = same.filter(|_| replaces.is_empty())
-            && self.is_whole(same).await?
+        let same = same.filter(|_| replaces.is_empty());
+        if let Some(same) = same
+            && self.is_whole(same, BlobCheck::of(self.options.existing)).await?
         {
             return unwritten(already_there(true)(same), index, others);
         }
@@ -166,14 +168,23 @@ impl Publisher<'_> {
                 let result = ManifestResult::DryRun { index: index.descriptor.clone(), replaces };
                 unwritten(result, index, others)
             }
-            Some(destination) => self.attach(destination, subject, index, replaces, others).await,
+            Some(destination) => {
+                let write = if same.is_some() { WriteBlob::IfDamaged } else { WriteBlob::of(self.options.existing) };
+                let push = Push { destination, index: &index, subject, write };
+                let (report, bytes_written) = self.attach(push, &replaces).await?;
+                let AttachReport { attached: how, not_deleted } = report;
+                let Assembled { covered, prefetched: prefetch, descriptor: index, .. } = index;
+                let others = listed(destination, &subject.digest, &index.digest, others).await;
+                let result = ManifestResult::Attached { index, how, replaced: replaces, not_deleted };
+                Ok(PlatformResult { result, covered, others, prefetch, bytes_written })
+            }
         }
     }
 
     /// Whether all blobs of an index exist at the destination.
-    async fn is_whole(&self, found: &DestinationIndex) -> Result<bool, IndexError> {
+    async fn is_whole(&self, found: &DestinationIndex, check: BlobCheck) -> Result<bool, IndexError> {
         match self.destination {
-            Some(destination) => is_whole(destination, found).await,
+            Some(destination) => is_whole(destination, found, check).await,
             None => Ok(false),
         }
     }
@@ -198,22 +209,10 @@ impl Publisher<'_> {
         Ok(Assembled { ztocs, covered, prefetch, prefetched, manifest: bytes.into(), descriptor })
     }
 
-    async fn attach(
-        &self,
-        destination: &Destination,
-        subject: &Descriptor,
-        index: Assembled<'_>,
-        replaces: Vec<Digest>,
-        others: Vec<OtherIndex>,
-    ) -> Result<PlatformResult, IndexError> {
-        let blobs = index.ztocs.len() + index.prefetch.len() + 1;
-        self.progress.report(ProgressEvent::Attaching { index: index.descriptor.digest, blobs });
-        let push = Push { destination, index: &index, subject };
-        let (AttachReport { attached: how, not_deleted }, bytes_written) = push.run(&replaces).await?;
-        let Assembled { covered, prefetched: prefetch, descriptor: index, .. } = index;
-        let others = listed(destination, &subject.digest, &index.digest, others).await;
-        let result = ManifestResult::Attached { index, how, replaced: replaces, not_deleted };
-        Ok(PlatformResult { result, covered, others, prefetch, bytes_written })
+    async fn attach(&self, push: Push<'_>, replaces: &[Digest]) -> Result<(AttachReport, u64), IndexError> {
+        let blobs = push.index.ztocs.len() + push.index.prefetch.len() + 1;
+        self.progress.report(ProgressEvent::Attaching { index: push.index.descriptor.digest, blobs });
+        push.run(replaces).await
     }
 }
 
@@ -251,16 +250,17 @@ struct Push<'a> {
     destination: &'a Destination,
     index: &'a Assembled<'a>,
     subject: &'a Descriptor,
+    write: WriteBlob,
 }
 
 impl Push<'_> {
     /// Pushes ztocs, config, and finally the manifest. Also returns the number of bytes written.
     async fn run(&self, replaces: &[Digest]) -> Result<(AttachReport, u64), IndexError> {
-        let mut written = self.blobs(false).await?;
+        let mut written = self.blobs(self.write).await?;
         let attached = match self.attach(replaces).await {
             // The registry claimed to have a blob that it does not have, so upload it now.
             Err(error) if error.is_blob_unknown() => {
-                written += self.blobs(true).await?;
+                written += self.blobs(WriteBlob::Always).await?;
                 self.attach(replaces).await
             }
             result => result,
@@ -269,21 +269,21 @@ impl Push<'_> {
         Ok((report, written + self.index.manifest.len() as u64))
     }
 
-    async fn blobs(&self, unchecked: bool) -> Result<u64, IndexError> {
+    async fn blobs(&self, write: WriteBlob) -> Result<u64, IndexError> {
         let mut written = 0;
         let mut pushed = BTreeSet::new();
         for ztoc in self.index.ztocs {
             if pushed.insert(ztoc.digest()) {
                 let content = ztoc.content();
                 let blob = Descriptor::new(ZTOC, ztoc.digest(), content.len() as u64);
-                written += push_blob(self.destination, "ztoc", &blob, content, unchecked).await?;
+                written += push_blob(self.destination, "ztoc", &blob, content, write).await?;
             }
         }
         for Artifact { descriptor, bytes } in &self.index.prefetch {
-            written += push_blob(self.destination, "prefetch artifact", descriptor, bytes.clone(), unchecked).await?;
+            written += push_blob(self.destination, "prefetch artifact", descriptor, bytes.clone(), write).await?;
         }
         let (config, content) = (Descriptor::of(INDEX_V1, CONFIG), Bytes::from_static(CONFIG));
-        Ok(written + push_blob(self.destination, "config", &config, content, unchecked).await?)
+        Ok(written + push_blob(self.destination, "config", &config, content, write).await?)
     }
 
     async fn attach(&self, replaces: &[Digest]) -> Result<AttachReport, StoreError> {
@@ -291,16 +291,48 @@ impl Push<'_> {
     }
 }
 
-/// Writes a blob unless it exists. With `unchecked`, writes it even if the destination claims to
-/// have it. Returns the number of bytes written.
+/// When a blob is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WriteBlob {
+    /// If the destination does not say that it has it.
+    IfMissing,
+    /// Also if the destination has other bytes in its place.
+    IfDamaged,
+    /// In any case, because the destination claimed to have it, and does not.
+    Always,
+}
+
+impl WriteBlob {
+    pub(super) fn of(existing: Existing) -> WriteBlob {
+        match BlobCheck::of(existing) {
+            BlobCheck::Size => WriteBlob::IfMissing,
+            BlobCheck::Content => WriteBlob::IfDamaged,
+        }
+    }
+}
+
+/// Writes a blob, if `write` says so. Returns the number of bytes written.
 pub(super) async fn push_blob(
     destination: &Destination,
     what: &'static str,
     blob: &Descriptor,
     content: Bytes,
-    unchecked: bool,
+    write: WriteBlob,
 ) -> Result<u64, IndexError> {
-    let pushed = destination.push_blob(blob, content, unchecked).await;
-    let failed = |source| IndexError::Push { what, digest: blob.digest, source };
-    Ok(if pushed.map_err(failed)? { blob.size } else { 0 })
+    let digest = blob.digest;
+    let failed = |source| IndexError::Push { what, digest, source };
+    let damage = match write {
+        WriteBlob::IfDamaged => match BlobCheck::Content.damage(destination, blob).await.map_err(failed)? {
+            None => return Ok(0),
+            damage => damage,
+        },
+        WriteBlob::IfMissing | WriteBlob::Always => None,
+    };
+    let pushed = destination.push_blob(blob, content, write != WriteBlob::IfMissing).await.map_err(failed)?;
+    // Some registries keep the bytes that they have for a digest.
+    if damage == Some(Damage::Damaged) && BlobCheck::Content.damage(destination, blob).await.map_err(failed)?.is_some()
+    {
+        return Err(IndexError::StaysDamaged { what, digest });
+    }
+    Ok(if pushed { blob.size } else { 0 })
 }

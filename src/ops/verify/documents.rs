@@ -16,7 +16,7 @@ use crate::ztoc::{FileKind, VERSION, Ztoc};
 
 /// Why a blob or manifest does not match its descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Damage {
+pub(in crate::ops) enum Damage {
     /// It does not exist.
     Missing,
     /// It has another size or digest.
@@ -25,7 +25,7 @@ pub(super) enum Damage {
 
 impl Damage {
     /// None if it could not be examined.
-    pub(super) fn of(error: &StoreError) -> Option<Damage> {
+    pub(in crate::ops) fn of(error: &StoreError) -> Option<Damage> {
         match error {
             StoreError::Local(LayoutError::Missing { .. }) => Some(Damage::Missing),
             StoreError::Local(

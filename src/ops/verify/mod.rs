@@ -40,6 +40,7 @@ mod saved;
 pub mod signature;
 mod ztocs;
 
+pub(super) use documents::Damage;
 pub use model::{
     ComparedCounts, Depth, Problem, UnindexedLayers, VerifiedDocument, VerifiedFine, VerifiedImage, VerifiedIndex,
     VerifiedLayer, VerifiedManifest, VerifyError, VerifyOptions,

@@ -84,13 +84,16 @@ impl Repository {
         Ok(content.freeze())
     }
 
-    /// Whether the registry claims to have a blob.
-    pub async fn blob_exists(&self, digest: &Digest) -> Result<bool, RegistryError> {
+    /// Whether the registry claims to have a blob. With a `size`, it must not state another one.
+    pub async fn blob_exists(&self, digest: &Digest, size: Option<u64>) -> Result<bool, RegistryError> {
         let request = self.request(Method::HEAD, &format!("blobs/{digest}")).await?;
         let response = self.registry.send(&request, &self.scope(Access::Pull)).await?;
         match response.status().as_u16() {
             404 => Ok(false),
-            _ => response.expect(&[200]).await.map(|_| true),
+            _ => {
+                let stated = response.expect(&[200]).await?.content_length();
+                Ok(size.is_none_or(|size| stated.is_none_or(|stated| stated == size)))
+            }
         }
     }
 }

@@ -14,8 +14,8 @@ async fn uploads_at_once_and_in_chunks() {
         assert!(repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
         assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob.clone()));
         assert!(!repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
-        assert!(repository.blob_exists(&Digest::sha256(&blob)).await.unwrap());
-        assert!(!repository.blob_exists(&Digest::sha256(b"no")).await.unwrap());
+        assert!(repository.blob_exists(&Digest::sha256(&blob), None).await.unwrap());
+        assert!(!repository.blob_exists(&Digest::sha256(b"no"), None).await.unwrap());
         let made: Vec<_> = faulty.requests().iter().map(|s| s.method.to_string()).filter(|m| m != "HEAD").collect();
         assert_eq!(made.join(" "), requests);
         let put = &faulty.saw("PUT", "uploads")[0];

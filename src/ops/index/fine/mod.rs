@@ -11,10 +11,10 @@ use super::error::IndexError;
 use super::existing::{Decision, ExistingIndex, decide_seen};
 use super::existing_manifest::{ExistingManifest, find};
 use super::options::{Existing, IndexOptions};
-use super::plan::{are_there, unservable};
+use super::plan::{BlobCheck, are_whole, unservable};
 use crate::digest::{Algorithm, Digest};
 use crate::image::Descriptor;
-use crate::image::fine::{FINE_INDEX, FineIndex};
+use crate::image::fine::{EMPTY_CONFIG, FINE_INDEX, FineIndex, FineRef};
 use crate::image::soci::CONFIG;
 use crate::ops::discover::{parse_fine, preferred};
 use crate::store::Destination;
@@ -153,7 +153,7 @@ impl FinePlan {
             decision = decided(&needed);
         }
         if let (Decision::Done(place), Some(destination)) = (&decision, destination)
-            && !is_whole(destination, &self.found[*place]).await?
+            && !is_whole(destination, &self.found[*place], BlobCheck::Size).await?
         {
             // A registry's garbage collection may have deleted documents. Then the index is built
             // and pushed again.
@@ -165,8 +165,8 @@ impl FinePlan {
 }
 
 /// Whether all blobs of an index exist.
-async fn is_whole(destination: &Destination, found: &FoundFine) -> Result<bool, IndexError> {
+async fn is_whole(destination: &Destination, found: &FoundFine, check: BlobCheck) -> Result<bool, IndexError> {
     let Ok(index) = &found.content else { return Ok(false) };
-    let documents = index.layers.iter().map(|document| document.document);
-    are_there(destination, documents.chain([Digest::sha256(CONFIG)])).await
+    let documents = index.layers.iter().map(FineRef::blob);
+    are_whole(destination, documents.chain([Descriptor::of(EMPTY_CONFIG, CONFIG)]), check).await
 }

@@ -17,7 +17,8 @@ use crate::ops::index::error::IndexError;
 use crate::ops::index::existing::Decision;
 use crate::ops::index::model::{IndexedFine, ManifestResult};
 use crate::ops::index::options::IndexOptions;
-use crate::ops::index::publish::{Publisher, push_blob};
+use crate::ops::index::plan::BlobCheck;
+use crate::ops::index::publish::{Publisher, WriteBlob, push_blob};
 use crate::ops::index::reasons::mislabelled;
 use crate::progress::ProgressEvent;
 use crate::store::Destination;
@@ -94,7 +95,7 @@ impl Publisher<'_> {
             replaces.retain(|digest| !covers_more(digest));
             let better = found.iter().find(|f| f.is_alike(tool, profile.as_ref()) && covered.is_subset(&f.covered()));
             if let (Some(better), Some(there)) = (better, self.destination)
-                && is_whole(there, better).await?
+                && is_whole(there, better, BlobCheck::Size).await?
             {
                 return Ok(stays(better, already_there(true)));
             }
@@ -143,36 +144,39 @@ impl Publisher<'_> {
         let encoded = index.encode();
         replaces.retain(|digest| *digest != encoded.descriptor.digest);
         let same = found.iter().find(|found| found.descriptor.digest == encoded.descriptor.digest);
-        if let (Some(same), Some(there), true) = (same, self.destination, replaces.is_empty())
-            && is_whole(there, same).await?
+        let same = same.filter(|_| replaces.is_empty());
+        if let (Some(same), Some(there)) = (same, self.destination)
+            && is_whole(there, same, BlobCheck::of(self.options.existing)).await?
         {
             return Ok(stays(same, already_there(true)));
         }
         let (result, bytes_written) = match self.destination.filter(|_| !self.options.dry_run) {
             None => (ManifestResult::DryRun { index: encoded.descriptor, replaces }, 0),
-            Some(there) => self.attach_fine(there, subject, &documents, encoded, replaces).await?,
+            Some(there) => {
+                let write = if same.is_some() { WriteBlob::IfDamaged } else { WriteBlob::of(self.options.existing) };
+                let push = Push { destination: there, documents: &documents, write };
+                self.attach_fine(push, subject, encoded, replaces).await?
+            }
         };
         Ok(FineResult { result, documents: index.layers, profile, bytes_written })
     }
 
     async fn attach_fine(
         &self,
-        destination: &Destination,
+        push: Push<'_>,
         subject: &Descriptor,
-        documents: &[LayerDocument],
         index: EncodedIndex,
         replaces: Vec<Digest>,
     ) -> Result<(ManifestResult, u64), IndexError> {
         let EncodedIndex { bytes, descriptor } = index;
         let manifest = Bytes::from(bytes);
-        self.progress.report(ProgressEvent::Attaching { index: descriptor.digest, blobs: documents.len() + 1 });
-        let push = Push { destination, documents };
-        let mut written = push.blobs(false).await?;
-        let attach = || destination.attach(&descriptor, manifest.clone(), subject, &replaces);
+        self.progress.report(ProgressEvent::Attaching { index: descriptor.digest, blobs: push.documents.len() + 1 });
+        let mut written = push.blobs(push.write).await?;
+        let attach = || push.destination.attach(&descriptor, manifest.clone(), subject, &replaces);
         let attached = match attach().await {
             // The registry claimed to have a blob that it does not have, so upload it now.
             Err(error) if error.is_blob_unknown() => {
-                written += push.blobs(true).await?;
+                written += push.blobs(WriteBlob::Always).await?;
                 attach().await
             }
             result => result,
@@ -220,19 +224,20 @@ fn reference(layer: &Descriptor, document: &EncodedFine) -> FineRef {
 struct Push<'a> {
     destination: &'a Destination,
     documents: &'a [LayerDocument],
+    write: WriteBlob,
 }
 
 impl Push<'_> {
     /// Pushes documents and config. Returns the number of bytes written.
-    async fn blobs(&self, unchecked: bool) -> Result<u64, IndexError> {
+    async fn blobs(&self, write: WriteBlob) -> Result<u64, IndexError> {
         let mut written = 0;
         for (layer, document) in self.documents {
             let blob = reference(layer, document).blob();
-            written += push_blob(self.destination, "fine document", &blob, content(document), unchecked).await?;
+            written += push_blob(self.destination, "fine document", &blob, content(document), write).await?;
         }
         let config = Descriptor::of(EMPTY_CONFIG, CONFIG);
         let content = Bytes::from_static(CONFIG);
-        Ok(written + push_blob(self.destination, "config", &config, content, unchecked).await?)
+        Ok(written + push_blob(self.destination, "config", &config, content, write).await?)
     }
 }
 
