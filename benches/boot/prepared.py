@@ -1,6 +1,6 @@
 """Puts the images of the boot benchmarks into their registry: unchanged, and in the form that each arm needs."""
-import hashlib, os, shutil, subprocess
-import arms, estargz
+import hashlib, os, re, shutil, subprocess
+import arms, catalogue, estargz
 
 CORPUS = os.environ.get('CORPUS') or os.path.expanduser('~/.cache/ociseek-corpus')
 BOOT = f'{CORPUS}/boot'
@@ -25,6 +25,12 @@ def push(link, layout, repository):
     return to
 
 
+def index(ociseek, link, name, repository, *options):
+    to = push(link, f'{BOOT}/{name}', repository)
+    subprocess.run([ociseek, 'index', '--quiet', '--plain-http', '--min-layer-size', '0', *options, to],
+                   check=True, stdout=subprocess.DEVNULL)
+
+
 def ours(ociseek, link, name):
     """Pushes and indexes an image while the link is fast, as NAME, NAME-fine and NAME-start.
 
@@ -34,20 +40,14 @@ def ours(ociseek, link, name):
     """
     with open(f'{BOOT}/{name}/index.json', 'rb') as file:
         record = f'{CORPUS}/work/records/{name}-{hashlib.sha256(file.read()).hexdigest()[:12]}.jsonl'
-
-    def index(repository, *options):
-        to = push(link, f'{BOOT}/{name}', repository)
-        subprocess.run([ociseek, 'index', '--quiet', '--plain-http', '--min-layer-size', '0', *options, to],
-                       check=True, stdout=subprocess.DEVNULL)
-
-    index(name)
-    index(f'{name}-fine', '--fine')
+    index(ociseek, link, name, name)
+    index(ociseek, link, name, f'{name}-fine', '--fine')
     if not os.path.exists(record):
         os.makedirs(os.path.dirname(record), exist_ok=True)
         arms.lazy(ociseek, link, f'{name}-fine:v1', fresh('scratch'), fresh('cache'), '--record', f'{record}.new',
                   to_end=False)
         os.rename(f'{record}.new', record)
-    index(f'{name}-start', '--fine', '--profile', record)
+    index(ociseek, link, name, f'{name}-start', '--fine', '--profile', record)
     bundle = fresh('prepare') + '/bundle'
     subprocess.run([ociseek, 'bundle', '--detach', '--plain-http', f'{link.host}/{name}:v1', bundle], check=True,
                    stderr=subprocess.DEVNULL)
@@ -55,6 +55,28 @@ def ours(ociseek, link, name):
     shutil.copy(f'{bundle}/config.json', config)
     subprocess.run([ociseek, 'bundle', '--rm', bundle], check=True, stderr=subprocess.DEVNULL)
     return sum(size for _, size in arms.layers(link, f'{name}:v1')), config, record
+
+
+def guessed(ociseek, link, name):
+    """Pushes and indexes an image as NAME-guess: what is recorded is not a start, but a guess without one.
+
+    That is the image's own script, the programs that it names, and the libraries that these link to.
+    """
+    folder = fresh('guess')
+    subprocess.run([ociseek, 'mount', '--detach', '--quiet', '--plain-http', f'{link.host}/{name}:v1', folder], check=True)
+    try:
+        words = ['bash', *re.findall(r'[\w./-]+', catalogue.IMAGES[name][2])]
+        paths = [f'/usr/{place}/{word}' for word in words for place in ('bin', 'sbin')]
+        programs = [path for path in dict.fromkeys(paths) if os.path.isfile(folder + path)]
+        files = ['/hello.sh', '/lib64/ld-linux-x86-64.so.2', *programs]
+        for program in programs:
+            linked = subprocess.run(['chroot', folder, '/lib64/ld-linux-x86-64.so.2', '--list', program], text=True,
+                                    capture_output=True).stdout
+            files += re.findall(r'=> (\S+)', linked)
+    finally:
+        subprocess.run(['umount', folder], check=True)
+    options = [option for file in dict.fromkeys(files) for option in ('--prefetch-file', file)]
+    index(ociseek, link, name, f'{name}-guess', '--fine', *options)
 
 
 def theirs(ociseek, link, name, record, programs):
