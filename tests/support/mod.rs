@@ -50,6 +50,19 @@ pub fn memory_of(process: u32, field: &str) -> Option<u64> {
     Some(memory.parse::<u64>().unwrap() << 10)
 }
 
+/// `sh -c SCRIPT` in a mount namespace of its own; more arguments are $0, $1 and so on.
+///
+/// Other tests' mounts below the folder for temporary files are not kept in it: a FUSE process serves its mount until
+/// the last namespace that has a copy of it ends.
+pub fn in_own_mounts(script: &str) -> Command {
+    let others = std::env::temp_dir();
+    let unmount =
+        r#"awk -v below="$OTHERS/" 'index($2, below) == 1 { print $2 }' /proc/mounts | xargs -r umount --lazy"#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &format!("{unmount} 2>/dev/null\n{script}")]).env("OTHERS", others);
+    command
+}
+
 /// This test program, started for a single test of the module (`module_path!()`).
 pub fn this_test(module: &str, test: &str) -> Command {
     let (_program, module) = module.split_once("::").expect("a module of a test program");

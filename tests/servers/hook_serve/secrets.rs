@@ -1,10 +1,10 @@
 //! The secret: who is refused without it, and how it is kept.
 
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 
 use crate::support::hook::{Hook, SECRET};
 use crate::support::http::{exchange, post};
+use crate::support::in_own_mounts;
 use crate::support::sandbox::Sandbox;
 use crate::support::servers::skip;
 use serde_json::json;
@@ -81,7 +81,7 @@ fn it_does_not_start_unprotected() {
 /// can change that.
 #[test]
 fn secrets_as_docker_and_kubernetes_mount_them() {
-    let in_a_namespace = |script: &str| Command::new("unshare").args(["--mount", "sh", "-ec", script]).output();
+    let in_a_namespace = |script: &str| in_own_mounts(&format!("set -e; {script}")).output();
     if !in_a_namespace("mount -t tmpfs none /mnt").is_ok_and(|output| output.status.success()) {
         return skip("no mount namespace can be made");
     }

@@ -1,6 +1,5 @@
 //! Names that have several addresses, that change them, or that have only one of IPv6.
 
-use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +9,7 @@ use crate::support::faulty::{Faulty, Nature};
 use crate::support::hook::{Hook, pushed};
 use crate::support::sandbox::{OCI_MANIFEST, Sandbox, index, shown, tar};
 use crate::support::servers::{skip, tool};
-use crate::support::{PATIENCE, this_test};
+use crate::support::{PATIENCE, in_own_mounts, this_test};
 use ociseek::digest::Digest;
 use ociseek::store::blob::Target;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
@@ -22,9 +21,8 @@ const HOST: &str = "OCISEEK_TEST_HOST";
 
 /// `command`, for which the file `hosts` is /etc/hosts.
 fn with_hosts(hosts: &Path, command: &Command) -> Command {
-    let mut inside = Command::new("unshare");
-    let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
-    inside.args(["--mount", "sh", "-c", script].map(OsStr::new)).arg(hosts);
+    let mut inside = in_own_mounts("mount --bind \"$0\" /etc/hosts && exec \"$@\"");
+    inside.arg(hosts);
     inside.arg(command.get_program()).args(command.get_args());
     if let Some(dir) = command.get_current_dir() {
         inside.current_dir(dir);

@@ -1,9 +1,10 @@
 //! Who may mount, and where.
 
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use super::{MOUNT, small_sandbox};
+use crate::support::in_own_mounts;
 use crate::support::mounts::{Clean, Serving, can_mount, have};
 use crate::support::sandbox;
 
@@ -68,8 +69,8 @@ fn as_a_user() {
         true";
     let outer = "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse &&
         exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -c \"$0\"";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", outer, script]).current_dir(sandbox.dir.path()).stdin(Stdio::null());
+    let mut command = in_own_mounts(outer);
+    command.arg(script).current_dir(sandbox.dir.path()).stdin(Stdio::null());
     insta::assert_snapshot!(sandbox::shown(&mut command), @r"
     1
     600000
