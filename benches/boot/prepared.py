@@ -63,7 +63,8 @@ def guessed(ociseek, link, name):
     That is the image's own script, the programs that it names, and the libraries that these link to.
     """
     folder = fresh('guess')
-    subprocess.run([ociseek, 'mount', '--detach', '--quiet', '--plain-http', f'{link.host}/{name}:v1', folder], check=True)
+    subprocess.run([ociseek, 'mount', '--detach', '--quiet', '--plain-http', f'{link.host}/{name}:v1', folder],
+                   check=True)
     try:
         words = ['bash', *re.findall(r'[\w./-]+', catalogue.IMAGES[name][2])]
         paths = [f'/usr/{place}/{word}' for word in words for place in ('bin', 'sbin')]
