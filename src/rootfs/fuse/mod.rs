@@ -14,6 +14,7 @@ pub use session::{FuseMount, FuseOptions};
 
 mod attr;
 mod filesystem;
+mod fill;
 mod helper;
 mod mounts;
 mod point;

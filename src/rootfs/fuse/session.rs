@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::filesystem::ImageFs;
+use super::fill::{Filling, NameFinder};
 use super::mounts::{FS_TYPE, mounted_at};
 use super::point::{is_dead, take_down};
 use super::{MountError, helper};
@@ -48,6 +49,9 @@ pub struct FuseOptions {
     pub under_overlay: bool,
     /// Records reads, if set.
     pub recorder: Option<Arc<ReadRecorder>>,
+    /// Put what the recorded start reads into the kernel's caches, as far as it need not be fetched.
+    /// Nothing happens unless root mounts, and if reads are recorded.
+    pub fill: bool,
 }
 
 /// A mounted image. It is unmounted when this is dropped.
@@ -55,6 +59,8 @@ pub struct FuseMount {
     point: PathBuf,
     /// The device number, which identifies this mount among others at `point`.
     device: Option<(u32, u32)>,
+    /// Puts the recorded start into the kernel's caches.
+    filling: Option<Filling>,
     session: Option<BackgroundSession>,
     alive: oneshot::Receiver<()>,
 }
@@ -80,6 +86,9 @@ impl FuseMount {
         }
         let (alive, gone) = oneshot::channel();
         let bytes = (0..tree.len() as u32).map(|id| size(&tree, NodeId(id))).fold(0, u64::saturating_add);
+        // What the program itself reads first could no longer be recorded.
+        let fill = root && options.fill && options.recorder.is_none() && content.has_recorded_start();
+        let fill = fill.then(NameFinder::start).flatten().map(|finder| (finder, Arc::clone(&tree), content.clone()));
         let filesystem = ImageFs {
             tree,
             content,
@@ -114,7 +123,9 @@ impl FuseMount {
             // Only root may set it. Others do with less.
             let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD);
         }
-        Ok(FuseMount { point: point.to_owned(), device, session: Some(session), alive: gone })
+        let filling =
+            fill.and_then(|(finder, tree, content)| Filling::start(finder, tree, content, session.notifier(), point));
+        Ok(FuseMount { point: point.to_owned(), device, filling, session: Some(session), alive: gone })
     }
 
     /// The mount point.
@@ -144,6 +155,7 @@ impl FuseMount {
     /// # Errors
     /// If it stays mounted.
     pub fn unmount(&mut self) -> Result<bool, MountError> {
+        self.filling = None;
         let seen = |source| MountError::Inspect { point: self.point.clone(), source };
         let there = mounted_at(&self.point).map_err(seen)?;
         // After the session has ended, another mount may have its device number, but that one
