@@ -2,39 +2,31 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::SpanId;
-use ociseek::ops::open::{OpenOptions, RootFs, open};
+use ociseek::ops::open::{OpenOptions, open};
 use ociseek::progress::{Progress, SilentProgress};
 use ociseek::rootfs::cache::SpanCache;
 use ociseek::rootfs::fuse::{FuseMount, FuseOptions};
 use ociseek::rootfs::layers::Caches;
-use ociseek::rootfs::record::ReadRecorder;
 use ociseek::store::Source;
 use ociseek::store::blob::Target;
 use ociseek::store::cache::ZtocCache;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
-use ociseek::tree::{NodeId, NodeKind};
 use serde_json::{Value, json};
-use tokio::runtime::Handle;
 
 use crate::mount::{everything, unpack};
 use crate::support::PATIENCE;
 use crate::support::corpus::{self, debian_layers};
 use crate::support::faulty::{Faulty, Nature};
 use crate::support::fine;
-use crate::support::mounts::{
-    Clean, Serving, assert_same, can_mount, compressed, mounts_below, packed, seen, system, wait_until,
-};
+use crate::support::mounts::{Clean, Serving, assert_same, can_mount, compressed, packed, seen, system};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
 
 /// Adds an image with this tar to the registry, with a fine index of small spans.
@@ -105,112 +97,6 @@ async fn a_mount_by_a_fine_index_is_what_was_packed() {
         (&again["phases"]["start"]["requests"], &again["phases"]["reading"]["requests"]),
         (&json!(0), &json!(0))
     );
-}
-
-/// Whether a thread of this process fills the kernel's caches.
-fn is_filling() -> bool {
-    let mut threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    threads.any(|thread| std::fs::read(thread.path().join("comm")).is_ok_and(|name| name.starts_with(b"fill")))
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    let _clean = Clean(&sandbox);
-    let mnt = sandbox.path("mnt");
-    std::fs::create_dir(&mnt).unwrap();
-    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
-    let tar = tar(1, 60, 20_000);
-    push(&registry, &tar);
-
-    let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
-    let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
-    let source = Source::Registry(Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap());
-    let open = async || {
-        let ztocs = ZtocCache::open(None, Arc::clone(&progress));
-        let spans = SpanCache::open(Some(&sandbox.path("cache")), 1 << 30, Arc::clone(&progress));
-        let (target, options) = (Target::Tag("v1".into()), OpenOptions::default());
-        open(&source, &target, &options, &Caches { ztocs, spans }, &progress).await.unwrap()
-    };
-    let mount = |image: &RootFs, options: &FuseOptions| {
-        FuseMount::new(Arc::clone(&image.tree), image.content.clone(), &mnt, options, Handle::current()).unwrap()
-    };
-    let fill = FuseOptions { fill: true, ..FuseOptions::default() };
-    // The paths of the files that the recorded start has or lacks all of, with their ranges of the tar.
-    let files = |image: &RootFs, has: bool| -> Vec<(PathBuf, Range<usize>)> {
-        let start = image.content.recorded_start();
-        let nodes = (0..image.tree.len() as u32).map(NodeId);
-        nodes
-            .filter_map(|id| {
-                let NodeKind::File(extent) = image.tree.node(id).kind else { return None };
-                let range = extent.offset..extent.offset + extent.size;
-                let is_in = start.iter().any(|(_, start)| start.start <= range.start && range.end <= start.end);
-                let is_out = start.iter().all(|(_, start)| range.end <= start.start || start.end <= range.start);
-                let path = mnt.join(OsStr::from_bytes(&image.tree.path(id)));
-                (if has { is_in } else { is_out }).then_some((path, range.start.0 as usize..range.end.0 as usize))
-            })
-            .collect()
-    };
-    let assert_read = |files: &[(PathBuf, Range<usize>)]| {
-        assert!(files.len() > 3, "{files:?}");
-        for (path, range) in files {
-            assert!(std::fs::read(path).unwrap() == tar[range.clone()], "{}", path.display());
-        }
-    };
-
-    // Nothing is cached, so nothing is done.
-    let image = open().await;
-    tokio::task::block_in_place(|| {
-        drop(mount(&image, &fill));
-        assert_eq!(image.content.stats().requests, 0);
-    });
-    image.content.fetch_start().await;
-
-    let image = open().await;
-    let content = &image.content;
-    tokio::task::block_in_place(|| {
-        let mounted = mount(&image, &fill);
-        wait_until("the caches are filled", || content.stats().disk_hits > 0 && !is_filling());
-        let before = content.stats();
-        assert_read(&files(&image, true));
-        assert_eq!(content.stats(), before, "a read arrived");
-        assert_read(&files(&image, false));
-        assert_ne!(content.stats(), before);
-        drop(mounted);
-    });
-
-    // What a program reads is recorded, so the kernel must ask for it.
-    let image = open().await;
-    tokio::task::block_in_place(|| {
-        let layers: Vec<Digest> = image.layers.iter().map(|layer| layer.descriptor.digest).collect();
-        let (tree, content) = (Arc::clone(&image.tree), image.content.clone());
-        let recorder = Arc::new(ReadRecorder::new(tree, content, layers, None, Arc::clone(&progress)));
-        let mounted = mount(&image, &FuseOptions { recorder: Some(Arc::clone(&recorder)), ..fill.clone() });
-        let files = files(&image, true);
-        assert_read(&files);
-        assert!(recorder.touches().len() >= files.len());
-        drop(mounted);
-    });
-
-    // It can be unmounted at any time, and is not in use.
-    for pause in 0..20 {
-        let image = open().await;
-        tokio::task::block_in_place(|| {
-            let mut mounted = mount(&image, &fill);
-            std::thread::sleep(Duration::from_micros(pause * 200));
-            match pause % 2 {
-                0 => assert!(!mounted.unmount().unwrap(), "it was in use"),
-                _ => {
-                    system("umount", &[mnt.as_os_str()]);
-                    Handle::current().block_on(mounted.ended()).unwrap();
-                }
-            }
-        });
-        assert_eq!(mounts_below(&mnt), Vec::<String>::new());
-    }
 }
 
 /// The bytes of a file at an offset, from a thread of its own. The kernel reads nothing else.

@@ -137,29 +137,6 @@ impl Content {
         start::fetch(&self.inner).await;
     }
 
-    /// The ranges of layers that the recorded start reads, about in its order.
-    pub fn recorded_start(&self) -> Vec<(LayerId, Range<Uncompressed>)> {
-        start::ranges(&self.inner)
-    }
-
-    /// Whether any fine document has a recorded start.
-    pub fn has_recorded_start(&self) -> bool {
-        self.layers().filter_map(|layer| layer.map().fine()).any(|head| !head.start().is_empty())
-    }
-
-    /// Whether the span with this byte of a layer's tar need not be fetched. Blocks.
-    pub fn is_at_hand(&self, layer: LayerId, at: Uncompressed) -> bool {
-        let spans = self.spans(layer, at..at + 1);
-        let on = self.inner.on(layer);
-        on.is_some_and(|on| SpanId::each(spans).all(|span| on.is_in_memory(span) || on.is_on_disk(span)))
-    }
-
-    /// The same bytes as [`Content::read`], if they need not be fetched: from memory, or from the
-    /// cache on disk. Blocks.
-    pub fn at_hand(&self, layer: LayerId, at: Uncompressed, size: usize) -> Option<Bytes> {
-        self.inner.on(layer).filter(|on| on.replacement().is_none())?.at_hand(at, size)
-    }
-
     /// The progress of the recorded start.
     pub fn start_stats(&self) -> StartStats {
         self.inner.start.stats()

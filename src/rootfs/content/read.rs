@@ -11,7 +11,7 @@ use tracing::trace;
 use super::fetch::{Disk, FetchCause};
 use super::in_flight::{FetchRole, SpanRequest, Waiter};
 use super::inner::CountGuard;
-use super::layer::{LayerHandle, SpanOf};
+use super::layer::LayerHandle;
 use super::model::ReadError;
 use super::pieces::{HANDED_OVER, Run, covering};
 use crate::offset::{SpanId, Uncompressed};
@@ -29,30 +29,17 @@ struct Part {
     found: Option<Vec<Bytes>>,
 }
 
-/// The bytes of all parts. None if they are not `size` bytes.
-fn joined(parts: Vec<Part>, size: usize) -> Option<Bytes> {
-    let mut found = parts.into_iter().filter_map(|part| part.found).flatten();
-    let first = found.next().unwrap_or_default();
-    let bytes = if first.len() == size {
-        first
-    } else {
-        let mut bytes = BytesMut::with_capacity(size);
-        bytes.extend_from_slice(&first);
-        found.for_each(|piece| bytes.extend_from_slice(&piece));
-        bytes.freeze()
-    };
-    (bytes.len() == size).then_some(bytes)
-}
-
 impl LayerHandle {
     pub(super) async fn read(&self, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
         let layer = self.layer.digest();
         if size == 0 {
             return Ok(Bytes::new());
         }
-        let range = self.range(at, size).ok_or(ReadError::Beyond { layer, at, size })?;
+        let end = at.0.checked_add(size as u64).filter(|end| *end <= self.layer.end());
+        let range = at.0..end.ok_or(ReadError::Beyond { layer, at, size })?;
         let ahead = self.layer.readers.lock().unwrap_or_else(PoisonError::into_inner).note(range.clone());
-        let mut parts = self.parts(&range);
+        let parts = self.layer.parts(&range);
+        let mut parts: Vec<Part> = parts.into_iter().map(|(span, range)| Part { span, range, found: None }).collect();
         self.inner.start.read(parts.iter().map(|part| self.span(part.span)));
         self.inner.counts.memory_hits.add(self.look_in_memory(&mut parts));
         self.look_in_page_cache(&mut parts);
@@ -71,32 +58,17 @@ impl LayerHandle {
                 }
             }
         }
-        joined(parts, size).ok_or(ReadError::Beyond { layer, at, size })
-    }
-
-    /// See [`super::Content::at_hand`].
-    pub(super) fn at_hand(&self, at: Uncompressed, size: usize) -> Option<Bytes> {
-        let mut parts = self.parts(&self.range(at, size)?);
-        self.look_in_memory(&mut parts);
-        for part in parts.iter_mut().filter(|part| part.found.is_none() && self.keeps_on_disk()) {
-            let LayerHandle { inner, layer, .. } = self;
-            let pieces = inner.cache.read(&layer.key(part.span), layer.size(part.span), covering(&part.range))?;
-            part.found = self.found_on_disk(part.span, &part.range, pieces);
-        }
-        let spans: Vec<SpanOf> = parts.iter().map(|part| self.span(part.span)).collect();
-        let bytes = joined(parts, size)?;
-        self.inner.start.read(spans.into_iter());
-        Some(bytes)
-    }
-
-    /// None if the layer has no such bytes.
-    fn range(&self, at: Uncompressed, size: usize) -> Option<Range<u64>> {
-        let end = at.0.checked_add(size as u64).filter(|end| *end <= self.layer.end())?;
-        Some(at.0..end)
-    }
-
-    fn parts(&self, range: &Range<u64>) -> Vec<Part> {
-        self.layer.parts(range).into_iter().map(|(span, range)| Part { span, range, found: None }).collect()
+        let mut found = parts.into_iter().filter_map(|part| part.found).flatten();
+        let first = found.next().unwrap_or_default();
+        let bytes = if first.len() == size {
+            first
+        } else {
+            let mut bytes = BytesMut::with_capacity(size);
+            bytes.extend_from_slice(&first);
+            found.for_each(|piece| bytes.extend_from_slice(&piece));
+            bytes.freeze()
+        };
+        if bytes.len() == size { Ok(bytes) } else { Err(ReadError::Beyond { layer, at, size }) }
     }
 
     /// Finds or fetches all parts.

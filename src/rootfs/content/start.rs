@@ -25,7 +25,7 @@ use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::{CountGuard, Inner};
 use super::layer::{LayerHandle, SpanOf};
 use super::model::StartStats;
-use crate::offset::{LayerId, SpanId, Uncompressed};
+use crate::offset::{LayerId, SpanId};
 use crate::rootfs::cache::PIECE;
 
 /// The most compressed bytes in a request, unless a single span has more.
@@ -140,16 +140,6 @@ fn load(inner: &Inner, steps: &[(LayerHandle, Range<SpanId>)]) {
             }
         }
     }
-}
-
-/// The ranges of the layers' tars that all requests are for, in order.
-pub(super) fn ranges(inner: &Arc<Inner>) -> Vec<(LayerId, Range<Uncompressed>)> {
-    let range = |(on, spans): (LayerHandle, Range<SpanId>)| {
-        let last = SpanId(spans.end.0.saturating_sub(1));
-        let table = &on.layer.open.spans;
-        (on.id, table.plain_range(spans.start).start..table.plain_range(last).end)
-    };
-    steps(inner).into_iter().map(range).collect()
 }
 
 /// The number of pieces of a span of `size` bytes.

@@ -14,7 +14,6 @@ pub use session::{FuseMount, FuseOptions};
 
 mod attr;
 mod filesystem;
-mod fill;
 mod helper;
 mod mounts;
 mod point;

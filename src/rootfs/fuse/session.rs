@@ -16,7 +16,6 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::filesystem::ImageFs;
-use super::fill::{Filling, NameFinder};
 use super::mounts::{FS_TYPE, mounted_at};
 use super::point::{is_dead, take_down};
 use super::{MountError, helper};
@@ -49,9 +48,6 @@ pub struct FuseOptions {
     pub under_overlay: bool,
     /// Records reads, if set.
     pub recorder: Option<Arc<ReadRecorder>>,
-    /// Put what the recorded start reads into the kernel's caches, as far as it need not be fetched.
-    /// Nothing happens unless root mounts, and if reads are recorded.
-    pub fill: bool,
 }
 
 /// A mounted image. It is unmounted when this is dropped.
@@ -59,8 +55,6 @@ pub struct FuseMount {
     point: PathBuf,
     /// The device number, which identifies this mount among others at `point`.
     device: Option<(u32, u32)>,
-    /// Puts the recorded start into the kernel's caches.
-    filling: Option<Filling>,
     session: Option<BackgroundSession>,
     alive: oneshot::Receiver<()>,
 }
@@ -86,9 +80,6 @@ impl FuseMount {
         }
         let (alive, gone) = oneshot::channel();
         let bytes = (0..tree.len() as u32).map(|id| size(&tree, NodeId(id))).fold(0, u64::saturating_add);
-        // What the program itself reads first could no longer be recorded.
-        let fill = root && options.fill && options.recorder.is_none() && content.has_recorded_start();
-        let fill = fill.then(NameFinder::start).flatten().map(|finder| (finder, Arc::clone(&tree), content.clone()));
         let filesystem = ImageFs {
             tree,
             content,
@@ -123,9 +114,7 @@ impl FuseMount {
             // Only root may set it. Others do with less.
             let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD);
         }
-        let filling =
-            fill.and_then(|(finder, tree, content)| Filling::start(finder, tree, content, session.notifier(), point));
-        Ok(FuseMount { point: point.to_owned(), device, filling, session: Some(session), alive: gone })
+        Ok(FuseMount { point: point.to_owned(), device, session: Some(session), alive: gone })
     }
 
     /// The mount point.
@@ -155,7 +144,6 @@ impl FuseMount {
     /// # Errors
     /// If it stays mounted.
     pub fn unmount(&mut self) -> Result<bool, MountError> {
-        self.filling = None;
         let seen = |source| MountError::Inspect { point: self.point.clone(), source };
         let there = mounted_at(&self.point).map_err(seen)?;
         // After the session has ended, another mount may have its device number, but that one
