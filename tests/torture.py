@@ -1,8 +1,8 @@
 """torture.py OUT [SEED]: writes about 3,400 unusual layers (40 MB) into the directory OUT.
 
-Each file name begins with what is unusual: gzip framing, PAX records, tar header fields, trees, damage. All content is derived
-from the seed, so the same seed gives the same bytes (with the same version of zlib). tests/system/differential.rs compares what
-ociseek and soci's library do with these layers.
+Each file name begins with what is unusual: gzip framing, PAX records, tar header fields, trees, damage. All content is
+derived from the seed, so the same seed gives the same bytes (with the same version of zlib).
+tests/system/differential.rs compares what ociseek and soci's library do with these layers.
 """
 import bz2, lzma, os, random, struct, sys, zlib
 

@@ -63,16 +63,16 @@ pub enum EcrFailing {
     Denied,
     /// The connection ends without an answer.
     Reset,
-    /// There is no answer.
+    /// It does not answer.
     Silent,
     /// The answer breaks off.
     Cut,
-    /// A wrong byte, after which it is no JSON.
+    /// A wrong byte, so that it is not JSON.
     Garbled,
     /// A proxy's sign-in page, with status 200.
     WebPage,
     NoToken,
-    /// A token that is no base64.
+    /// A token that is not valid base64.
     BadToken,
 }
 

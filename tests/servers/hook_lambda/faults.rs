@@ -155,7 +155,7 @@ async fn a_runtime_api_that_fails_costs_no_event() {
         let failings = if request == "next" { &EVENTS[..] } else { &ANSWERS };
         points.extend(failings.iter().map(|&failing| (at, request.as_str(), failing)));
     }
-    // While there is no event.
+    // While no event is waiting.
     points.extend(EVENTS[..3].iter().map(|&failing| (6, "next", failing)));
     points.extend(ANSWERS.map(|failing| (0, "init", failing)));
     let (total, ground) = (points.len(), &ground);

@@ -36,11 +36,11 @@ pub enum Failing {
     Lost,
     /// The body of the response breaks off.
     Cut,
-    /// The body of the response is no JSON.
+    /// The body of the response is not JSON.
     Garbled,
     /// The event has no id.
     NoId,
-    /// There is no response, and the request had no effect.
+    /// The API does not answer, and the request has no effect.
     Silent,
 }
 

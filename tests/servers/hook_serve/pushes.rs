@@ -41,8 +41,8 @@ fn a_push_is_indexed(program: &str, client: &str) {
     println!("{program}: indexed {:.1} s after the push began", pushed.elapsed().as_secs_f64());
     assert_eq!(indexes(&sandbox, &image), 1);
 
-    // Our own pushes are reported too: of the index, and of the tag under which it is listed. After
-    // that there are no events.
+    // Our own pushes are reported too: of the index, and of the tag under which it is listed. No
+    // other events follow.
     hook.until("the event of the index", |hook| hook.results().contains_key("skipped"));
     let mut before = hook.log().len();
     let mut quiet = Instant::now();
