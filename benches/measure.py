@@ -1,5 +1,5 @@
 """Shared by the benchmarks: paths, measuring a command, and making a layout."""
-import os, statistics, subprocess, sys, time
+import glob, os, statistics, subprocess, sys, time
 
 root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 cache = os.path.expanduser("~/.cache")
@@ -34,13 +34,63 @@ def run(command, stdin=(), stderr=None):
     return time.monotonic() - started, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, output
 
 
-def interleaved(rounds, jobs):
-    """Runs all jobs in turn, so many times. Returns the median of each figure of each job, by the job's name."""
+def fresh(path):
+    """Deletes the file: replacing it would make the file system write it out at once, which would count for the
+    tool."""
+    if os.path.exists(path):
+        os.remove(path)
+    return path
+
+
+def samples(rounds, jobs):
+    """Runs all jobs in turn, this many times. Returns the figures of each run of each job, by the job's name."""
     figures = {name: [] for name in jobs}
     for _ in range(rounds):
         for name, job in jobs.items():
             figures[name].append(job())
-    return {name: [statistics.median(column) for column in zip(*rows)] for name, rows in figures.items()}
+    return figures
+
+
+def interleaved(rounds, jobs):
+    """Like `samples`, but returns only the median of each figure of each job."""
+    return {name: [statistics.median(column) for column in zip(*rows)]
+        for name, rows in samples(rounds, jobs).items()}
+
+
+def docker_layers():
+    """Returns the layers of the corpus that Go's gzip compressed, as docker does, and one that is not compressed."""
+    return sorted(glob.glob(f"{corpus}/layers/*/*.go.tar.gz")) + glob.glob(f"{corpus}/layers/python-runtime/*.tar")
+
+
+def gzip_layers():
+    """Returns the gzip layers of the corpus without the small ones. Some of its files with the suffix .gz are zstd."""
+    def is_gzip(layer):
+        with open(layer, "rb") as file:
+            return file.read(2) == b"\x1f\x8b"
+
+    return [layer for kind in ("debian-rootfs", "python-runtime", "node", "java")
+        for layer in sorted(glob.glob(f"{corpus}/layers/{kind}/*.gz")) if is_gzip(layer)]
+
+
+def markdown_row(cells):
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def table(head, rows, as_markdown):
+    """Prints a table, in Markdown or in columns of the same width."""
+    if as_markdown:
+        print("\n".join([markdown_row(head), "|---" * len(head) + "|", *map(markdown_row, rows)]), flush=True)
+        return
+    widths = [max(map(len, column)) for column in zip(head, *rows)]
+    for row in [head, *rows]:
+        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths)), flush=True)
+
+
+def pieces(path):
+    """Yields the bytes of a file."""
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            yield piece
 
 
 def layout(folder, layers, diff_ids=None):

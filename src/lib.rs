@@ -11,6 +11,32 @@
 //! | [`hook`] | services that index images when registries report a push |
 //! | [`logging`] | their `tracing` events as log lines |
 //! | [`cli`] | the command line |
+//!
+//! Indexing an image in a registry, with the credentials of `docker login`:
+//!
+//! ```no_run
+//! # #[cfg(feature = "registry")]
+//! # async fn index_it() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//!
+//! use ociseek::ops::index::{IndexOptions, index};
+//! use ociseek::progress::{Progress, SilentProgress};
+//! use ociseek::store::blob::Target;
+//! use ociseek::store::registry::{Client, ClientConfig};
+//! use ociseek::store::{Destination, Source};
+//!
+//! let image: ociseek::image::Reference = "registry.example/team/app:v1".parse()?;
+//! let repository = Client::new(ClientConfig::default())?.repository(&image.registry, &image.repository)?;
+//! let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
+//! let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
+//! let done =
+//!     index(&source, &Target::of(&image), Some(&destination), None, &IndexOptions::default(), &progress).await?;
+//! println!("{} platforms", done.manifests.len());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/` has whole programs; `docs/library.md` says more.
 
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_keep_their_types_and_spans_lend_theirs() {
+    fn fields_keep_their_types_and_include_those_of_spans() {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&lines);
         let write = move |line: &Line<'_>| {

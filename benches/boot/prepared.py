@@ -4,6 +4,7 @@ import arms, catalogue, estargz
 
 CORPUS = os.environ.get('CORPUS') or os.path.expanduser('~/.cache/ociseek-corpus')
 BOOT = f'{CORPUS}/boot'
+LOADER = '/lib64/ld-linux-x86-64.so.2'
 
 
 def fresh(name):
@@ -57,27 +58,61 @@ def ours(ociseek, link, name):
     return sum(size for _, size in arms.layers(link, f'{name}:v1')), config, record
 
 
-def guessed(ociseek, link, name):
-    """Pushes and indexes an image as NAME-guess: what is recorded is not a start, but a guess without one.
+def resolved(folder, paths):
+    """Returns the files that these paths lead to in the image mounted at `folder`, without links and duplicates."""
+    said = subprocess.run(['chroot', folder, 'realpath', '--canonicalize-existing', '--quiet', *paths], text=True,
+                          capture_output=True).stdout
+    return [path for path in dict.fromkeys(said.splitlines()) if os.path.isfile(folder + path)]
 
-    That is the image's own script, the programs that it names, and the libraries that these link to.
+
+def libraries(folder, files):
+    """Returns the libraries that these programs and libraries of the image link to, in the order of use."""
+    found = []
+    for file in files:
+        listed = subprocess.run(['chroot', folder, LOADER, '--list', file], text=True, capture_output=True).stdout
+        found += re.findall(r'=> (/\S+)', listed)
+    return list(dict.fromkeys(found))
+
+
+def interpreter_files(program):
+    """Returns the files that a program reads before those of its script, if it is an interpreter: paths that the
+    program's own path determines.
+
+    Only Python and Java have a rule. The program of node contains such files.
+    """
+    folder, name = os.path.split(program)
+    if re.fullmatch(r'python3\.\d+', name):
+        # Since 3.11, the program contains the other modules that it imports first, such as os and site.
+        version = name.removeprefix('python').replace('.', '')
+        return [f'{os.path.dirname(folder)}/lib/{name}/encodings/__pycache__/{module}.cpython-{version}.pyc'
+                for module in ('__init__', 'aliases', 'utf_8')]
+    if name == 'java':
+        files = ('jvm.cfg', 'server/libjvm.so', 'server/classes.jsa', 'libjimage.so', 'libjava.so')
+        return [f'{os.path.dirname(folder)}/lib/{file}' for file in files]
+    return []
+
+
+def guessed(ociseek, link, name):
+    """Pushes and indexes an image as NAME-guess and NAME-guess-files: what is recorded is not a start, but a guess
+    without one.
+
+    The first guess is the image's own script, the programs that it names, and the libraries that these link to. The
+    second adds the files of interpreters, and the libraries that these link to.
     """
     folder = fresh('guess')
     subprocess.run([ociseek, 'mount', '--detach', '--quiet', '--plain-http', f'{link.host}/{name}:v1', folder],
                    check=True)
     try:
         words = ['bash', *re.findall(r'[\w./-]+', catalogue.IMAGES[name][2])]
-        paths = [f'/usr/{place}/{word}' for word in words for place in ('bin', 'sbin')]
-        programs = [path for path in dict.fromkeys(paths) if os.path.isfile(folder + path)]
-        files = ['/hello.sh', '/lib64/ld-linux-x86-64.so.2', *programs]
-        for program in programs:
-            linked = subprocess.run(['chroot', folder, '/lib64/ld-linux-x86-64.so.2', '--list', program], text=True,
-                                    capture_output=True).stdout
-            files += re.findall(r'=> (\S+)', linked)
+        programs = resolved(folder, [f'/usr/{place}/{word}' for word in words for place in ('bin', 'sbin')])
+        more = resolved(folder, [file for program in programs for file in interpreter_files(program)])
+        guess = ['/hello.sh', LOADER, *programs, *libraries(folder, programs)]
+        guesses = {'guess': guess, 'guess-files': [*guess, *more, *libraries(folder, more)]}
     finally:
         subprocess.run(['umount', folder], check=True)
-    options = [option for file in dict.fromkeys(files) for option in ('--prefetch-file', file)]
-    index(ociseek, link, name, f'{name}-guess', '--fine', *options)
+    for kind, files in guesses.items():
+        options = [option for file in dict.fromkeys(files) for option in ('--prefetch-file', file)]
+        index(ociseek, link, name, f'{name}-{kind}', '--fine', *options)
 
 
 def theirs(ociseek, link, name, record, programs):

@@ -1,18 +1,40 @@
-//! Manifests, indexes, configs, SOCI indexes and prefetch lists, as registries and layouts serve them.
+//! Manifests, indexes, configs, SOCI and fine indexes, and prefetch lists, as registries and
+//! layouts serve them.
 //!
 //! Invariants under test: no panic; a document that we accept as an image or an index is one for
 //! Go's readers too, with the same layers and manifests, whatever its media type; encoded documents
-//! can be parsed again.
+//! can be parsed again; a SOCI-enabled image lists each of its SOCI indexes, and each of these and
+//! its image name each other.
 
-use ociseek_layer::image::manifest::{self, MAX_DESCRIPTORS, Manifest};
-use ociseek_layer::image::{Descriptor, config, go, prefetch, soci};
+use std::collections::BTreeMap;
+
+use ociseek_layer::digest::Digest;
+use ociseek_layer::image::enabled::{self, EntryContent, Original, SociIndexParts};
+use ociseek_layer::image::manifest::{self, MAX_DESCRIPTORS, Manifest, OCI_MANIFEST};
+use ociseek_layer::image::select::PlatformSelector;
+use ociseek_layer::image::soci::{self, SociIndex, Version, ZtocRef};
+use ociseek_layer::image::{Descriptor, config, fine, go, prefetch};
+
+/// The number of documents in an input. JSON cannot hold the byte between them, 0.
+const DOCUMENTS: usize = 4;
+/// How many entries of an image index are converted. The content of each is in memory.
+const ENTRIES: usize = 16;
 
 fn digests(descriptors: &[Descriptor]) -> Vec<String> {
     descriptors.iter().map(|descriptor| format!("{} {}", descriptor.digest, descriptor.size)).collect()
 }
 
-/// Parses the document as each kind.
+/// Parses each document as each kind. Converts the first one, with the others as the manifests that
+/// it lists.
 pub fn read(data: &[u8]) {
+    let documents: Vec<&[u8]> = data.splitn(DOCUMENTS, |byte| *byte == 0).collect();
+    documents.iter().for_each(|document| parse(document));
+    if let Some(original) = original(documents[0], &documents[1..]) {
+        convert(original);
+    }
+}
+
+fn parse(data: &[u8]) {
     if let Ok(document) = manifest::parse(None, data) {
         let media_type = match &document {
             Manifest::Image(image) => {
@@ -29,6 +51,11 @@ pub fn read(data: &[u8]) {
                 assert!(index.manifests.len() <= MAX_DESCRIPTORS);
                 let again = go::decode_index(&theirs.encode()).expect("Go reads what it wrote");
                 assert_eq!(again.encode(), theirs.encode());
+                let mut selector = PlatformSelector::new(&[]);
+                let fetched = selector.index(index).len();
+                let selected = selector.finish();
+                let listed = selected.chosen.len() + selected.shadowed.len() + selected.passed_over.len();
+                assert!(fetched + listed <= index.manifests.len());
                 index.media_type
             }
         };
@@ -38,7 +65,72 @@ pub fn read(data: &[u8]) {
     if let Ok(ranges) = prefetch::parse(data) {
         assert_eq!(prefetch::parse(&prefetch::encode(&ranges)).ok(), Some(ranges));
     }
-    let _ = soci::parse(data);
+    if let Ok(found) = soci::parse(data) {
+        let written = SociIndex {
+            layers: found.ztocs.clone(),
+            subject: found.subject.clone().filter(|_| found.version == Version::V1),
+            build_tool_identifier: found.build_tool_identifier.unwrap_or_default(),
+            prefetch: found.others.clone(),
+        };
+        let again = soci::parse(&written.encode().bytes).expect("it is our own");
+        assert!(again.canonical && again.version == found.version);
+        assert_eq!((again.ztocs, again.others), (found.ztocs, found.others));
+    }
+    if let Ok(index) = fine::parse(data) {
+        let encoded = index.encode().bytes;
+        let again = fine::parse(&encoded).expect("it is our own");
+        assert_eq!((&again.layers, again.encode().bytes), (&index.layers, encoded));
+    }
     let _ = (config::platform(data), config::created(data), config::diff_ids(data), config::created_by(data));
     let _ = go::decode_platform(data);
+}
+
+/// An image before its conversion: a manifest, or an index that lists `manifests` in turn. Its
+/// first entry is for Linux unless it states another platform.
+fn original(root: &[u8], manifests: &[&[u8]]) -> Option<Original> {
+    let found = BTreeMap::from([(0, "linux/amd64".parse().expect("it is a platform"))]);
+    if let Ok(manifest) = go::decode_manifest(root) {
+        return Some(Original { found, ..Original::single(Descriptor::of(OCI_MANIFEST, root), manifest) });
+    }
+    let mut index = go::decode_index(root).ok()?;
+    index.manifests.truncate(ENTRIES);
+    let contents = index.manifests.iter_mut().zip(manifests.iter().cycle()).map(|(entry, manifest)| {
+        (entry.digest, entry.size) = (Digest::sha256(manifest), manifest.len() as u64);
+        go::decode_manifest(manifest).map_or(EntryContent::Kept, EntryContent::of)
+    });
+    let contents = contents.collect();
+    Some(Original { index, contents, found })
+}
+
+/// Converts an image, with a ztoc for each layer.
+fn convert(original: Original) {
+    let ztoc = |layer: &Descriptor| ZtocRef {
+        ztoc: Digest::sha256(b"ztoc"),
+        size: 7,
+        layer: layer.digest,
+        layer_media_type: layer.media_type.clone(),
+        span_size: 4 << 20,
+    };
+    let targets = original.targets(&[]).targets.into_iter();
+    let indexed = targets.map(|target| {
+        let image = original.contents[target.entry].image().expect("targets are images");
+        SociIndexParts { target, ztocs: image.layers().iter().map(ztoc).collect(), prefetch: Vec::new() }
+    });
+    let indexed: Vec<SociIndexParts> = indexed.collect();
+    let converted = original.enable(&indexed, "fuzz");
+    assert_eq!(converted.digest, Digest::sha256(&converted.bytes));
+    assert_eq!(go::decode_index(&converted.bytes).ok().as_ref(), Some(&converted.index));
+    for index in &converted.indexes {
+        let found = soci::parse(&index.bytes).expect("it is our own");
+        assert!(found.canonical && found.version == Version::V2);
+        assert_eq!(enabled::listed(&converted.index.manifests).filter(|entry| **entry == index.descriptor).count(), 1);
+        // A manifest that is listed for two platforms names the index of the first one.
+        let Some(image) = index.descriptor.annotations.get(enabled::MANIFEST_DIGEST) else { continue };
+        let image = converted.manifests.iter().find(|manifest| manifest.digest.to_string() == *image);
+        let image = go::decode_manifest(&image.expect("that is one of the manifests").bytes).expect("Go wrote it");
+        assert!(image.annotations.contains_key(enabled::INDEX_DIGEST));
+    }
+    for manifest in &converted.manifests {
+        assert_eq!(manifest.digest, Digest::sha256(&manifest.bytes));
+    }
 }

@@ -10,7 +10,12 @@ use ociseek_layer::image::Reference;
 /// The first byte chooses the headers; the rest is the body.
 pub fn read(data: &[u8]) {
     let Some((choice, body)) = data.split_first() else { return };
-    let types = [None, Some("org.projectzot.image.updated"), Some("harbor.artifact.pushed"), Some("x")];
+    let types = [
+        None,
+        Some("zotregistry.image.updated"),
+        Some("harbor.artifact.pushed"),
+        Some("Microsoft.ContainerRegistry.ImagePushed"),
+    ];
     let headers = Headers {
         github_event: [None, Some("package"), Some("registry_package"), Some("ping")][usize::from(choice % 4)],
         github_delivery: (choice & 4 != 0).then_some("delivery"),
@@ -22,7 +27,7 @@ pub fn read(data: &[u8]) {
     assert!(events.handshake.is_none_or(|word| word.len() <= body.len()));
     for push in &events.pushes {
         for registry in [None, Some("registry.example:5000")] {
-            let Some(image) = push.image(registry) else { continue };
+            let Ok(image) = push.image(registry) else { continue };
             let read = image.to_string().parse::<Reference>();
             assert_eq!(read.as_ref().ok(), Some(&image), "{image}: {read:?}");
         }

@@ -13,7 +13,7 @@ use ociseek_layer::fine::{
 };
 use ociseek_layer::offset::{Compressed, SpanId, Uncompressed};
 use ociseek_layer::time::Time;
-use ociseek_layer::ztoc::{FileKind, FileMetadata};
+use ociseek_layer::ztoc::FileMetadata;
 
 /// The memory limit for a document, in bytes.
 const ROOM: u64 = 32 << 20;
@@ -73,19 +73,13 @@ fn file(number: u64) -> FileMetadata {
     let name = format!("usr/lib/module-{}/file-{number}", number / 5);
     FileMetadata {
         name: name.into_bytes().into(),
-        kind: FileKind::Regular,
         offset: Uncompressed(512 + number * 2048),
         size: number * 37,
-        linkname: Box::default(),
         mode: 0o644,
         uid: number as u32 % 4,
-        gid: 0,
-        uname: Box::from(*b"root"),
-        gname: Box::default(),
+        uname: (*b"root").into(),
         mtime: (number % 5 != 4).then_some(Time { seconds: 1_700_000_000, nanos: number as u32 }),
-        devmajor: 0,
-        devminor: 0,
-        pax: Box::default(),
+        ..FileMetadata::default()
     }
 }
 

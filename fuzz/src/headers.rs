@@ -1,7 +1,7 @@
 //! `WWW-Authenticate` and `Link` as registries, and whoever sits before them, write them.
 //!
-//! Invariants under test: no panic; what is found stands in the header; written as the RFCs say it is found again, also
-//! between others.
+//! Invariants under test: no panic; what is found stands in the header; written as the RFCs say it
+//! is found again, also between others.
 
 use ociseek_layer::header::{Challenge, challenge, next_link};
 

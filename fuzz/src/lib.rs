@@ -11,11 +11,16 @@ pub mod listing;
 mod sha256;
 mod span;
 mod zstd_frames;
+pub mod ztocs;
 
 use std::io::Read;
+use std::sync::Arc;
 
+use ociseek_layer::budget::Budget;
 use ociseek_layer::codec::gzip::{BlockStart, GzipEnd, GzipError, GzipReader, Sink};
 use ociseek_layer::codec::stretch::{MemberFinder, Stretch, StretchStart};
+use ociseek_layer::digest::Algorithm;
+use ociseek_layer::layer::prove::LayerProof;
 use ociseek_layer::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
 use ociseek_layer::offset::{Compressed, Uncompressed};
 use ociseek_layer::tar::{Entry, Kind, TarError, Walker};
@@ -24,7 +29,8 @@ use ociseek_layer::ztoc::{self, Checkpoints};
 /// The limit for decoding: inputs of a few KiB can hold megabytes of zeros.
 const MOST: u64 = 64 << 20;
 
-/// The pieces in which the second run takes its input: their sizes come from the input's last bytes.
+/// The pieces in which the second run takes its input: their sizes come from the input's last
+/// bytes.
 fn pieces(data: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     let sizes: Vec<usize> = data.iter().rev().take(8).map(|&b| 1 + usize::from(b) * usize::from(b) / 16).collect();
     let mut rest = data;
@@ -219,20 +225,13 @@ pub fn tar(data: &[u8]) {
     }
 }
 
-/// Invariants: the decoded size is limited by the input; a ztoc survives encoding and decoding.
+/// Ztocs, their trees and their spans; see `ztocs`.
 pub fn ztoc(data: &[u8]) {
-    let Ok(decoded) = ztoc::decode(data) else { return };
-    let text: usize =
-        decoded.files.iter().map(|f| f.name.len() + f.linkname.len() + f.uname.len() + f.gname.len()).sum();
-    assert!(text <= 2 * data.len(), "{} bytes decoded to {text} bytes of text", data.len());
-    let encoded = ztoc::encode(&decoded);
-    assert_eq!(ztoc::decode(&encoded).as_ref(), Ok(&decoded));
-    assert_eq!(ztoc::encode(&decoded), encoded);
+    ztocs::read(data);
 }
 
-fn index<'a>(span_size: u64, pieces: impl Iterator<Item = &'a [u8]>) -> Result<IndexedLayer, LayerError> {
-    let mut indexer =
-        LayerIndexer::new(LayerOptions { span_size, build_tool_identifier: "fuzz".into(), fine: false }, None);
+fn index<'a>(span_size: u64, fine: bool, pieces: impl Iterator<Item = &'a [u8]>) -> Result<IndexedLayer, LayerError> {
+    let mut indexer = LayerIndexer::new(LayerOptions { span_size, build_tool_identifier: "fuzz".into(), fine }, None);
     for piece in pieces {
         indexer.push(piece)?;
     }
@@ -249,22 +248,43 @@ fn verdict(indexed: &Result<IndexedLayer, LayerError>) -> String {
     }
 }
 
-/// Invariants: the chunks do not affect the result; our reader accepts the ztoc for this blob.
+/// Invariants: the chunks do not affect the result; our reader accepts the ztoc for this blob. A
+/// fine document does not affect the ztoc, survives encoding and decoding, and `verify` finds no
+/// difference between the two and the layer.
 pub fn layer(data: &[u8]) {
-    // The last byte chooses the span size. It also belongs to the layer.
-    let span_size = 1 << (data.last().copied().unwrap_or(0) % 21);
-    let whole = index(span_size, std::iter::once(data));
-    let cut = index(span_size, pieces(data));
+    // The last byte chooses the span size, and whether there is a fine document. It also belongs to
+    // the layer.
+    let last = data.last().copied().unwrap_or(0);
+    let (span_size, fine) = (1 << (last % 21), last >= 128);
+    let whole = index(span_size, fine, std::iter::once(data));
+    let cut = index(span_size, fine, pieces(data));
     assert_eq!(verdict(&whole), verdict(&cut), "{whole:?}, in pieces {cut:?}");
-    let Ok(IndexedLayer { outcome: Outcome::Ztoc(built), size, .. }) = whole else { return };
-    assert_eq!(size, data.len() as u64);
+    if fine {
+        let without = index(span_size, false, std::iter::once(data));
+        assert_eq!(verdict(&whole), verdict(&without), "{whole:?}, without a fine document {without:?}");
+    }
+    let (Ok(whole), Ok(cut)) = (whole, cut) else { return };
+    assert_eq!(whole.size, data.len() as u64);
+    assert_eq!(whole.fine, cut.fine);
+    let Outcome::Ztoc(built) = whole.outcome else { return };
     let decoded = ztoc::decode(&built.bytes).expect("our own ztoc is sound");
     assert_eq!(ztoc::encode(&decoded), built.bytes);
-    assert_eq!(decoded.compressed_size.0, size);
+    assert_eq!(decoded.compressed_size.0, whole.size);
     assert_eq!((decoded.files.len() as u64, decoded.span_digests.len()), (built.entries, built.spans as usize));
     if let Checkpoints::Gzip { list, .. } = &decoded.checkpoints {
         assert!(list.windows(2).all(|w| w[0].span_start() < w[1].span_start() && w[0].output < w[1].output));
         assert!(list.windows(2).all(|w| w[1].output - w[0].output > span_size), "checkpoints too close");
+    }
+    assert_eq!(whole.fine.is_some(), fine, "a fine document is collected if it was requested");
+    if let Some(fine) = whole.fine {
+        let encoded = fine.encode(&[]).expect("it is small");
+        let again = ociseek_layer::fine::decode(&encoded.bytes, &mut Budget::new(u64::MAX).open());
+        assert_eq!(again.as_ref(), Ok(&fine));
+        let (ztoc, fine) = (Some(Arc::new(decoded)), Some(Arc::new(fine)));
+        let mut proof = LayerProof::with_fine(ztoc, fine, Algorithm::Sha256, Algorithm::Sha256);
+        proof.push(data);
+        let proof = proof.finish();
+        assert!(proof.holds(), "{:?} {:?}", proof.differences, proof.of_document);
     }
 }
 

@@ -29,12 +29,13 @@ pub fn built(layer: &[u8]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// What a layer that we accept has, and which of its entries are sparse. zstd is only read, never published.
+/// What a layer that we accept has, and which of its entries are sparse. zstd is only read, never
+/// published.
 pub fn accepted(layer: &[u8]) -> Result<(Vec<FileMetadata>, Vec<u32>), String> {
     if !layer.starts_with(ZSTD) {
         return built(layer).map(|ztoc| (decode(&ztoc).expect("our own ztoc is sound").files, Vec::new()));
     }
-    let options = ReadOptions { span_size: SPAN, whole_span_size: SPAN, keeper: None, keeps_plain: false };
+    let options = ReadOptions { span_size: SPAN, whole_span_size: SPAN, ..ReadOptions::default() };
     let expected = (Digest::sha256(layer), layer.len() as u64);
     let mut batch = Some(vec![Bytes::copy_from_slice(layer)]);
     let next = || Ok::<_, std::convert::Infallible>(batch.take());
@@ -134,8 +135,8 @@ pub fn check_layer(layer: &[u8], go: Option<&mut Go>) -> Result<bool, String> {
     let plain = plain(layer).map_err(|e| format!("a foreign decoder refuses it: {e}"))?;
     let ours = listing(&files, &sparse, &plain);
     let theirs = go.map(|go| match go.list(layer) {
-        // libzstd, the reference, decodes some damaged blocks that Go's decoder refuses: only a checksum or
-        // the layer's digest tells. What it decodes them to must be a tar all the same.
+        // libzstd, the reference, decodes some damaged blocks that Go's decoder refuses: only a
+        // checksum or the layer's digest tells. What it decodes them to must be a tar all the same.
         Err(why) if why.starts_with("zstd: ") => go.list(&plain),
         answer => answer,
     });
@@ -152,10 +153,12 @@ static GO: LazyLock<Mutex<Go>> = LazyLock::new(|| {
     Mutex::new(Go::start(&tools.join("ociseek-oracle")))
 });
 
-/// Tar archives, with every checksum made right: hardly any change of a header would get further otherwise.
+/// Tar archives, with every checksum made right: hardly any change of a header would get further
+/// otherwise.
 pub fn compare(data: &[u8]) {
     let layer = with_checksums(data);
-    // A tar header whose name looks like compressed data is a header to us, and a frame to Go's decoder.
+    // A tar header whose name looks like compressed data is a header to us, and a frame to Go's
+    // decoder.
     if format(&layer) != Format::Plain {
         return;
     }

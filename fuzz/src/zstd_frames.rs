@@ -1,7 +1,8 @@
 //! Layers of zstd frames.
 //!
-//! Invariants under test: how the input is cut does not matter; what is accepted is what libzstd's own reader makes of
-//! it, and it ends where a frame ends; what libzstd has written is accepted, between skippable frames too.
+//! Invariants under test: how the input is cut does not matter; what is accepted is what libzstd's
+//! own reader makes of it, and it ends where a frame ends; what libzstd has written is accepted,
+//! between skippable frames too.
 
 use std::io::{self, Read};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::glob::matches;
 use crate::image::{Reference, is_registry};
-use crate::store::registry::Reach;
+use crate::store::registry::AllowedAddresses;
 
 /// `REGISTRY[/REPOSITORY-GLOB]`: a registry, `HOST[:PORT]` or `*.DOMAIN[:PORT]`, and a glob for its
 /// repositories, where `*` matches anything but a slash, `**` anything, `?` one character. Without
@@ -116,11 +116,11 @@ impl AllowList {
     /// The addresses that a client may contact for these images. A host that is named in full may
     /// have a private address, because the operator named it. Hosts that match a name pattern, and
     /// targets of redirects, must have public addresses.
-    pub fn reach(&self) -> Reach {
+    pub fn addresses(&self) -> AllowedAddresses {
         if self.private {
-            return Reach::Any;
+            return AllowedAddresses::Any;
         }
-        Reach::public_and(self.allowed.iter().filter_map(Allow::registry))
+        AllowedAddresses::public_and(self.allowed.iter().filter_map(Allow::registry))
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_on_the_list() {
+    fn only_listed_images_are_admitted() {
         let list = |allowed: &[&str]| AllowList::new(allowed.iter().map(|a| a.parse().unwrap()).collect(), false);
         let admits = |allowed: &[&str], image: &str| list(allowed).admits(&image.parse().unwrap());
         assert!(!admits(&[], "r.example/a"));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_typed() {
+    fn patterns_are_validated() {
         for good in ["r.example", "r.example:5000", "[::1]:5000", "*.r.example", "localhost:1/a/**", "r/a?-_.*"] {
             assert_eq!(good.parse::<Allow>().unwrap().to_string(), good);
         }

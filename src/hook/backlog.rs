@@ -223,7 +223,7 @@ impl Backlog {
 
     /// Schedules a failed job for a retry. Returns false if the same job already waits, or the
     /// queue no longer waits for jobs.
-    pub fn again(&self, item: Item, wait: Duration) -> bool {
+    pub fn retry_later(&self, item: Item, wait: Duration) -> bool {
         let mut state = self.state();
         state.ended(&item.job);
         let is_new = state.queued.insert(item.job.key(self.unit));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_image_stands_in_it_once() {
+    async fn an_image_is_queued_once() {
         let backlog = Backlog::new(100, Unit::Image);
         assert_eq!(offer(&backlog, item("a", 1)), Offer::Accepted);
         assert_eq!(offer(&backlog, item("a", 1)), Offer::Duplicate);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tag_may_have_moved_since_it_was_looked_at() {
+    async fn a_tag_may_be_queued_again_while_its_job_runs() {
         let backlog = Backlog::new(100, Unit::Image);
         assert_eq!(offer(&backlog, tagged("a")), Offer::Accepted);
         assert_eq!(offer(&backlog, tagged("a")), Offer::Duplicate);
@@ -322,12 +322,12 @@ mod tests {
         backlog.finished(&first, true, |_| {});
         let second = backlog.next().await.unwrap();
         assert_eq!(offer(&backlog, tagged("a")), Offer::Accepted);
-        assert!(!backlog.again(second, Duration::ZERO), "the newer one takes its place");
+        assert!(!backlog.retry_later(second, Duration::ZERO), "the newer one takes its place");
         assert_eq!(backlog.next().await.unwrap().tries, 1);
     }
 
     #[tokio::test]
-    async fn each_tag_of_an_image_has_its_turn_but_not_two_at_a_time() {
+    async fn tags_of_one_image_are_processed_one_at_a_time() {
         let tag = |name: &str, n: u32| {
             let mut item = item("a", n);
             item.job.image.tag = Some(name.to_owned());
@@ -366,7 +366,7 @@ mod tests {
 
     /// Otherwise a crash would lose the newer job.
     #[tokio::test]
-    async fn the_end_of_a_job_is_written_down_before_the_same_is_accepted_again() {
+    async fn a_finished_job_is_recorded_before_the_same_job_is_accepted_again() {
         let backlog = Backlog::new(8, Unit::Image);
         offer(&backlog, tagged("a"));
         let first = backlog.next().await.unwrap();
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_bounded_and_a_repository_has_a_share() {
+    async fn the_backlog_is_limited_as_a_whole_and_for_each_repository() {
         let backlog = Backlog::new(8, Unit::Image);
         assert_eq!(offer(&backlog, item("a", 1)), Offer::Accepted);
         assert_eq!(offer(&backlog, item("a", 2)), Offer::Accepted);
@@ -423,31 +423,31 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_kept_is_not_taken() {
+    async fn a_job_that_cannot_be_recorded_is_refused() {
         let backlog = Backlog::new(8, Unit::Image);
         assert_eq!(backlog.offer(item("a", 1), |_| Err("disk full")), Err("disk full"));
         assert_eq!(offer(&backlog, item("a", 1)), Offer::Accepted);
     }
 
     #[tokio::test]
-    async fn what_failed_comes_again_when_it_is_time() {
+    async fn failed_jobs_are_retried_after_their_delay() {
         let backlog = Backlog::new(8, Unit::Image);
         offer(&backlog, item("a", 1));
         let first = backlog.next().await.unwrap();
         let begun = Instant::now();
-        assert!(backlog.again(first, Duration::from_millis(50)));
+        assert!(backlog.retry_later(first, Duration::from_millis(50)));
         assert_eq!(offer(&backlog, item("a", 1)), Offer::Duplicate);
         assert_eq!(backlog.next().await.unwrap().tries, 2);
         assert!(begun.elapsed() >= Duration::from_millis(40), "{:?}", begun.elapsed());
     }
 
     #[tokio::test]
-    async fn closed_it_hands_out_what_is_due_and_ends_for_all() {
+    async fn a_closed_backlog_hands_out_due_jobs_and_then_ends() {
         let backlog = Backlog::new(8, Unit::Image);
         offer(&backlog, item("a", 1));
         offer(&backlog, item("a", 2));
         let first = backlog.next().await.unwrap();
-        backlog.again(first, Duration::from_secs(1000));
+        backlog.retry_later(first, Duration::from_secs(1000));
         backlog.close();
         assert_eq!(offer(&backlog, item("b", 1)), Offer::Closed);
         assert!(backlog.next().await.is_some());

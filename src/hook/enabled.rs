@@ -3,9 +3,10 @@
 
 use serde_json::{Value, json};
 
-use super::job::SkipReason;
+pub use super::skip::NotEnabled;
+use super::skip::SkipReason;
 use crate::digest::Digest;
-use crate::image::{Reference, TagError};
+use crate::image::Reference;
 
 /// The SOCI-enabled image of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,39 +38,6 @@ pub enum EnableOutcome {
     },
     /// No image was made for this reason.
     Skipped(NotEnabled),
-}
-
-/// Why no SOCI-enabled image was written although nothing failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
-pub enum NotEnabled {
-    #[error(transparent)]
-    Tag(#[from] TagError),
-    #[error("the tag already points to {0}, which is not a SOCI-enabled image, and was left unchanged")]
-    Occupied(Digest),
-    #[error("the tag {0} names another image now")]
-    Moved(String),
-    #[error("the tag {0} is gone")]
-    Untagged(String),
-    /// For the image that the tag names now.
-    #[error("the tag names another image now: {0}")]
-    Skipped(Box<SkipReason>),
-}
-
-impl NotEnabled {
-    /// A stable word for logs.
-    pub fn code(&self) -> &'static str {
-        match self {
-            NotEnabled::Tag(TagError::NoTag(_)) => "no-tag",
-            NotEnabled::Tag(TagError::Own(_)) => "own-tag",
-            NotEnabled::Tag(_) => "invalid-tag",
-            NotEnabled::Occupied(_) => "tag-taken",
-            NotEnabled::Moved(_) => "tag-moved",
-            NotEnabled::Untagged(_) => "tag-gone",
-            NotEnabled::Skipped(skipped) => skipped.code(),
-        }
-    }
 }
 
 impl EnabledImage {

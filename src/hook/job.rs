@@ -1,12 +1,12 @@
 //! A job: an image to be indexed, as named by an event, and the possible results.
 
-use std::collections::BTreeSet;
-
-use super::enabled::{EnabledImage, NotEnabled};
+use super::enabled::EnabledImage;
+use super::skip::NotEnabled;
+pub use super::skip::SkipReason;
 use crate::digest::Digest;
 use crate::image::{Reference, TagError, TagTemplate, is_referrers_tag};
 use crate::ops::convert::ConvertError;
-use crate::ops::index::{IndexError, IndexedImage, LeftOutReason};
+use crate::ops::index::{IndexError, IndexedImage};
 use crate::ops::resolve::ResolveError;
 use crate::ops::versions::{MakeError, Versions};
 use crate::store::StoreError;
@@ -97,64 +97,6 @@ impl JobResult {
         match self {
             JobResult::Skipped(SkipReason::Subject(digest)) => Some(*digest),
             done => done.products().map(|products| products.digest),
-        }
-    }
-}
-
-/// Why there is nothing to do for a pushed manifest.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
-pub enum SkipReason {
-    #[error("{0} is a fallback tag, where registries without the referrers API list referrers")]
-    ReferrersTag(String),
-    #[error("it is {0}")]
-    NotAnImage(String),
-    #[error("it is attached to {0}")]
-    Subject(Digest),
-    #[error("it is a SOCI-enabled image, or belongs to one")]
-    SociEnabled,
-    #[error("its layers have {size} bytes; the limit is {limit}")]
-    TooLarge { size: u64, limit: u64 },
-    #[error("all of its layers are smaller than {least} bytes")]
-    LayersTooSmall { least: u64 },
-    /// The stable words of the reasons.
-    #[error("none of its layers can be served lazily ({})", .0.join(", "))]
-    NotServable(Vec<&'static str>),
-    /// Only a SOCI-enabled image was requested.
-    #[error("no SOCI-enabled image: {0}")]
-    NotEnabled(NotEnabled),
-}
-
-impl SkipReason {
-    /// A stable word for logs and metrics.
-    pub fn code(&self) -> &'static str {
-        match self {
-            SkipReason::ReferrersTag(_) => "referrers-tag",
-            SkipReason::NotAnImage(_) => "not-an-image",
-            SkipReason::Subject(_) => "has-a-subject",
-            SkipReason::SociEnabled => "soci-enabled",
-            SkipReason::TooLarge { .. } => "too-large",
-            SkipReason::LayersTooSmall { .. } => "layers-too-small",
-            SkipReason::NotServable(_) => "not-servable",
-            SkipReason::NotEnabled(why) => why.code(),
-        }
-    }
-
-    /// The reason why the index has no layers. An image that only has small layers is normal, but
-    /// about other reasons its author should be told.
-    pub(super) fn nothing_to_index<'a>(reasons: impl Iterator<Item = &'a LeftOutReason>) -> SkipReason {
-        let (mut codes, mut size) = (BTreeSet::new(), None);
-        for reason in reasons {
-            codes.insert(reason.code());
-            if let LeftOutReason::Small { least } = reason {
-                size = Some(*least);
-            }
-        }
-        match size {
-            Some(least) if codes.len() == 1 => SkipReason::LayersTooSmall { least },
-            _ if codes.is_empty() => SkipReason::NotServable(vec!["no-layers"]),
-            _ => SkipReason::NotServable(codes.into_iter().collect()),
         }
     }
 }
@@ -264,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_need_no_request() {
+    fn tags_of_other_artifacts_are_skipped_without_a_request() {
         let hex = "0123456789abcdef".repeat(4);
         for (tag, code) in [
             (format!("sha256-{hex}"), Some("referrers-tag")),
@@ -282,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_tag_only_the_soci_enabled_image_is_left_out() {
+    fn an_image_without_a_tag_gets_no_soci_enabled_image() {
         let by_digest = job(&format!("r.example/a@{}", Digest::sha256(b"{}")));
         let template = |text: &str| text.parse::<TagTemplate>().unwrap();
         for (versions, skipped, not_enabled) in [
@@ -299,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_what_makes_a_job() {
+    fn jobs_with_the_same_digest_are_the_same() {
         let digest = Digest::sha256(b"{}");
         let [one, two] = ["1", "2"].map(|tag| job(&format!("r.example/a:{tag}@{digest}")));
         assert_eq!(one.key(Unit::Image), two.key(Unit::Image));
@@ -314,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_soci_enabled_image_for_each_tag_so_is_the_tag() {
+    fn jobs_for_soci_enabled_images_differ_by_tag() {
         let digest = Digest::sha256(b"{}");
         let [one, two] = ["1", "2"].map(|tag| job(&format!("r.example/a:{tag}@{digest}")));
         let bare = job(&format!("r.example/a@{digest}"));
@@ -328,16 +270,5 @@ mod tests {
             (unit("{tag}-soci"), unit("{digest}-soci"), Unit::of(&Versions::V1)),
             (Unit::Tag, Unit::Image, Unit::Image)
         );
-    }
-
-    #[test]
-    fn why_nothing_is_indexed() {
-        let small = LeftOutReason::Small { least: 10 };
-        let zstd = LeftOutReason::Kind { code: "zstd", reason: String::new() };
-        let skipped = |reasons: &[&LeftOutReason]| SkipReason::nothing_to_index(reasons.iter().copied());
-        assert_eq!(skipped(&[&small, &small]), SkipReason::LayersTooSmall { least: 10 });
-        assert_eq!(skipped(&[&zstd, &small, &zstd]), SkipReason::NotServable(vec!["too-small", "zstd"]));
-        assert_eq!(skipped(&[&zstd]).to_string(), "none of its layers can be served lazily (zstd)");
-        assert_eq!(skipped(&[]).to_string(), "none of its layers can be served lazily (no-layers)");
     }
 }

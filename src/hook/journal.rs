@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_done_is_there_at_the_next_start_in_its_order() {
+    fn unfinished_jobs_are_restored_in_order() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let (journal, items) = Journal::open(&path, Unit::Image).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_costs_no_more_than_its_line() {
+    fn damage_affects_only_its_own_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_grow_with_what_is_over() {
+    fn the_journal_does_not_grow_with_finished_jobs() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_accepted_meanwhile_outlives_the_end_of_the_other() {
+    fn a_job_accepted_during_another_survives_the_end_of_the_other() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_cannot_be_written_anew_it_goes_on_as_it_is() {
+    fn a_journal_that_cannot_be_compacted_is_still_appended_to() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let (journal, _) = Journal::open(&path, Unit::Image).unwrap();

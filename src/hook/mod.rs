@@ -3,7 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`job`], [`record`] | an image to be indexed, and the possible results; a job as JSON |
-//! | [`work`], [`enabled`] | processing a job's image: its index, and its SOCI-enabled image |
+//! | [`work`], [`enabled`], `skip` | processing a job's image: its index, and its SOCI-enabled image |
 //! | [`backfill`] | images that were pushed before the service ran |
 //! | [`aws`] | Amazon ECR: hosts, tokens, signatures |
 //! | [`lambda`] | a function of AWS Lambda |
@@ -35,4 +35,5 @@ pub mod record;
 pub mod runner;
 pub mod secret;
 pub mod server;
+mod skip;
 pub mod work;

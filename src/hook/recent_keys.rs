@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_bounded_in_number_and_time() {
+    fn keys_are_limited_in_number_and_age() {
         let mut recent_keys = RecentKeys::default();
         let now = Instant::now();
         for n in 0..3 * REMEMBERED {
@@ -71,7 +71,7 @@ mod tests {
         assert!(!recent_keys.knows(&last, now + MEMORY * 2));
     }
     #[test]
-    fn what_is_forgotten_can_happen_again() {
+    fn keys_are_forgotten_by_prefix() {
         let mut recent_keys = RecentKeys::default();
         let now = Instant::now();
         for name in ["a 1", "a 2", "ab 1", "b 1"] {

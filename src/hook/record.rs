@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::job::Job;
 use crate::digest::Digest;
-use crate::image::{Reference, is_registry, is_repository, is_tag};
+use crate::image::{JsonFault, Reference, is_registry, is_repository, is_tag};
 
 /// `{"registry", "repository", "tag"?, "digest"?}`.
 #[derive(Serialize, Deserialize)]
@@ -24,7 +24,7 @@ struct Record {
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum JobRecordError {
     #[error("it is not the JSON of a job")]
-    Json(#[from] serde_json::Error),
+    Json(#[from] JsonFault),
     #[error("it has an invalid {0}")]
     Name(&'static str),
 }
@@ -38,7 +38,7 @@ impl Job {
     /// # Errors
     /// If `json` was not written by [`Job::to_json`].
     pub fn from_json(json: &[u8]) -> Result<Job, JobRecordError> {
-        Record::try_into(serde_json::from_slice(json)?)
+        Record::try_into(serde_json::from_slice(json).map_err(JsonFault::from)?)
     }
 }
 
@@ -66,10 +66,11 @@ impl TryFrom<Record> for Job {
             (is_repository(&repository), "repository"),
             (tag.as_deref().is_none_or(is_tag) && named, "tag"),
         ];
-        match checks.iter().find(|(good, _)| !good) {
-            Some((_, what)) => Err(JobRecordError::Name(what)),
-            None => Ok(Job { image: Reference { registry, repository, tag, digest } }),
+        if let Some((_, what)) = checks.iter().find(|(good, _)| !good) {
+            return Err(JobRecordError::Name(what));
         }
+        let image = Reference { registry, repository, tag, digest };
+        if image.is_canonical() { Ok(Job { image }) } else { Err(JobRecordError::Name("image name")) }
     }
 }
 
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn records_round_trip() {
         for image in ["r.example/a", "r.example:5000/a/b:t", "[::1]:5000/a", "localhost/a:T"] {
             for digest in [None, Some(Digest::sha256(b"{}"))] {
                 let mut image: Reference = image.parse().unwrap();
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is() {
+    fn invalid_records_are_refused() {
         for bad in [
             "",
             "{}",
@@ -100,6 +101,7 @@ mod tests {
             r#"{"registry":"r.example","repository":"../a","tag":"t"}"#,
             r#"{"registry":"r.example","repository":"a","tag":"$(t)"}"#,
             r#"{"registry":"r.example","repository":"a","digest":"sha256:00"}"#,
+            r#"{"registry":"team","repository":"a","tag":"t"}"#,
         ] {
             assert!(Job::from_json(bad.as_bytes()).is_err(), "{bad}");
         }

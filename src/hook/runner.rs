@@ -21,7 +21,7 @@ use crate::ops::discover::causes;
 use crate::ops::versions::Versions;
 use crate::store::registry::{Client, ClientConfig, RegistryError};
 
-/// How many times a job is tried.
+/// How many times a service tries a job.
 pub const TRIES: u32 = 3;
 /// A client remembers tokens and credentials for each repository. It is replaced after this many
 /// jobs, to forget old ones.
@@ -54,8 +54,8 @@ crate::opaque_debug!(Runner);
 
 impl Runner {
     /// Hosts that are not on the `allow` list are never contacted, whatever `config` says.
-    /// `context.client` is replaced. A failed job is retried after `retry_wait`, and after its
-    /// second try when six times as long has passed.
+    /// `context.client` is replaced. A failed job is retried after `retry_wait`, and after later
+    /// tries when six times as long has passed.
     ///
     /// # Errors
     /// If no client can be created from `config`.
@@ -66,7 +66,7 @@ impl Runner {
         dead_letters: Option<File>,
         retry_wait: Duration,
     ) -> Result<Runner, RegistryError> {
-        config.reach = allow.reach();
+        config.allowed_addresses = allow.addresses();
         let client = Client::new(config.clone())?;
         let context = context(client.clone());
         Ok(Runner {
@@ -108,14 +108,15 @@ impl Runner {
         JobContext { client: uses.0.clone(), ..self.context.clone() }
     }
 
-    /// Makes try number `tries` of a job. Logs and counts the result, except for dead jobs, which
-    /// [`Runner::give_up`] handles. A panic that an image causes ends its job, but not the service.
-    pub async fn run(&self, job: &Job, tries: u32) -> JobOutcome {
-        let outcome = AssertUnwindSafe(self.work(job, tries)).catch_unwind().await;
+    /// Makes try number `tries` of a job, of at most `most`. Logs and counts the result, except for
+    /// dead jobs, which [`Runner::give_up`] handles. A panic that an image causes ends its job, but
+    /// not the service.
+    pub async fn run(&self, job: &Job, tries: u32, most: u32) -> JobOutcome {
+        let outcome = AssertUnwindSafe(self.work(job, tries, most)).catch_unwind().await;
         outcome.unwrap_or_else(|_| JobOutcome::Dead("ociseek panicked".to_owned()))
     }
 
-    async fn work(&self, job: &Job, tries: u32) -> JobOutcome {
+    async fn work(&self, job: &Job, tries: u32, most: u32) -> JobOutcome {
         if !self.admits(job) {
             // It was accepted under other rules than the current ones.
             return JobOutcome::Dead("not allowed by --allow".to_owned());
@@ -138,7 +139,7 @@ impl Runner {
                 log::job(Some(&image), &done, Some(took));
                 JobOutcome::Done(done)
             }
-            Err(error) if error.is_transient() && tries < TRIES => {
+            Err(error) if error.is_transient() && tries < most => {
                 // With the default wait, a registry that restarts is available by the third try.
                 let wait = self.retry_wait.saturating_mul(if tries > 1 { 6 } else { 1 });
                 self.metrics.count(Counter::Jobs, "retried");

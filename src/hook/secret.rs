@@ -38,7 +38,8 @@ pub enum SecretError {
 pub struct RequestCredentials<'a> {
     /// The header `Authorization`.
     pub authorization: Option<&'a str>,
-    /// `X-Hub-Signature-256`: `sha256=` and the hex of the body's HMAC (GitHub docs, "Validating webhook deliveries").
+    /// `X-Hub-Signature-256`: `sha256=` and the hex of the body's HMAC (GitHub docs, "Validating
+    /// webhook deliveries").
     pub signature: Option<&'a str>,
     /// The `token` parameter of the query, for registries that can only be configured with a URL.
     pub token: Option<&'a str>,
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_to_show_it() {
+    fn secrets_are_accepted_in_each_form() {
         let basic = |text: &str| format!("basic {}", BASE64_STANDARD.encode(text));
         for (authorization, want) in [
             (format!("Bearer {SECRET}"), SecretCheck::Good),
@@ -188,7 +189,7 @@ mod tests {
 
     /// The example in GitHub's documentation.
     #[test]
-    fn signatures() {
+    fn signatures_are_verified_as_github_documents() {
         let secrets = Secrets::parse("It's a Secret to Everybody").unwrap();
         let right = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
         assert!(secrets.signed(right, b"Hello, World!"));
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret() {
+    fn invalid_secrets_are_refused() {
         assert_eq!(Secrets::parse(" \n").err(), Some(SecretError::None));
         assert_eq!(Secrets::parse("short").err(), Some(SecretError::Short(5)));
         assert_eq!(Secrets::parse(&"0123456789abcdef\n".repeat(17)).err(), Some(SecretError::TooMany));

@@ -14,9 +14,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::enabled::{EnableOutcome, EnabledImage, NotEnabled};
-use super::job::{Job, JobError, JobResult, Products, SkipReason};
+use super::enabled::{EnableOutcome, EnabledImage};
+use super::job::{Job, JobError, JobResult, Products};
+use super::skip::{NotEnabled, SkipReason};
 use crate::digest::Digest;
+use crate::image::enabled::is_enabled;
 use crate::image::{Manifest, ManifestError, Reference};
 use crate::ops::convert::{
     ConvertDestination, ConvertError, ConvertOutlook, ConvertStatus, SourceImage, outlook, up_to_date,
@@ -26,7 +28,7 @@ use crate::ops::index::{
     Existing, IndexOptions, IndexedManifest, LayerOutcome, LayerReport, ManifestResult, ReuseSource,
 };
 use crate::ops::resolve::{ResolveError, ResolvedImage, parse, resolve_document};
-use crate::ops::versions::{EnabledResult, MakeRequest, Versions, VersionsResult, is_enabled, make};
+use crate::ops::versions::{EnabledResult, MakeRequest, Versions, VersionsResult, make};
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::{Document, Target};
 use crate::store::cache::ZtocCache;

@@ -55,12 +55,14 @@ pub struct BrokenDocument {
 /// What soci-snapshotter v0.15.0 does about a ztoc that cannot be its layer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// It uses no part of the index: it fetches all blobs of an index and checks their digests first
-    /// (fs/artifact_fetcher.go, FetchSociArtifacts).
+    /// It uses no part of the index: it fetches all blobs of an index and checks their digests
+    /// first (fs/artifact_fetcher.go, FetchSociArtifacts).
     DropsIndex,
-    /// It pulls this layer whole and mounts the others (fs/layer/layer.go, Resolve; snapshot/snapshot.go, Prepare).
+    /// It pulls this layer whole and mounts the others (fs/layer/layer.go, Resolve;
+    /// snapshot/snapshot.go, Prepare).
     PullsLayer,
-    /// It mounts the layer, and reads fail: what its spans hold does not have their digests (fs/span-manager).
+    /// It mounts the layer, and reads fail: what its spans hold does not have their digests
+    /// (fs/span-manager).
     FailsReads,
 }
 

@@ -336,7 +336,7 @@ async fn blobs(
         .map(|blob| async move {
             let layer = blob.digest;
             let sent = |bytes| progress.report(ProgressEvent::LayerRead { layer, bytes });
-            let copied = reported(progress, blob, to.copy_blob(blob, from, &sent)).await;
+            let copied = reported(progress, blob, to.copy_blob(blob, from, jobs, &sent)).await;
             copied.map(|copied| (blob.size, copied)).map_err(|source| CopyError::Blob { digest: layer, source })
         })
         .buffer_unordered(jobs)

@@ -20,15 +20,86 @@ use crate::ztoc::{self, Checkpoints, FileMetadata, Ztoc, ZtocError};
 /// The maximum number of changes that are listed for a ztoc. Further ones are only counted.
 const MOST: usize = 1000;
 
+/// What differs. Programs read [`ChangeCode::word`], which never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChangeCode {
+    /// The versions of the format differ.
+    Version,
+    /// Different tools made them.
+    Tool,
+    /// They say that the layer is compressed differently.
+    Compression,
+    /// They state different sizes of the blob or the tar.
+    Size,
+    /// They have different span sizes.
+    SpanSize,
+    /// They have different numbers of spans.
+    Spans,
+    /// A span starts elsewhere.
+    SpanStart,
+    /// A span has another digest.
+    SpanDigest,
+    /// A checkpoint has another window.
+    CheckpointWindow,
+    /// A checkpoint starts at another bit.
+    CheckpointBits,
+    /// An entry is in A only.
+    EntryRemoved,
+    /// An entry is in B only.
+    EntryAdded,
+    /// An entry comes earlier in B.
+    EntryOrder,
+    /// A field of an entry differs.
+    EntryField,
+    /// The indexes belong to different images.
+    Subject,
+    /// The indexes list different blobs in addition to ztocs.
+    OtherBlobs,
+    /// The indexes state different media types of the layer.
+    MediaType,
+    /// Only A has a ztoc for the layer.
+    ZtocRemoved,
+    /// Only B has a ztoc for the layer.
+    ZtocAdded,
+}
+
+impl ChangeCode {
+    /// The stable word.
+    pub fn word(self) -> &'static str {
+        match self {
+            ChangeCode::Version => "version",
+            ChangeCode::Tool => "tool",
+            ChangeCode::Compression => "compression",
+            ChangeCode::Size => "size",
+            ChangeCode::SpanSize => "span-size",
+            ChangeCode::Spans => "spans",
+            ChangeCode::SpanStart => "span-start",
+            ChangeCode::SpanDigest => "span-digest",
+            ChangeCode::CheckpointWindow => "checkpoint-window",
+            ChangeCode::CheckpointBits => "checkpoint-bits",
+            ChangeCode::EntryRemoved => "entry-removed",
+            ChangeCode::EntryAdded => "entry-added",
+            ChangeCode::EntryOrder => "entry-order",
+            ChangeCode::EntryField => "entry-field",
+            ChangeCode::Subject => "subject",
+            ChangeCode::OtherBlobs => "other-blobs",
+            ChangeCode::MediaType => "media-type",
+            ChangeCode::ZtocRemoved => "ztoc-removed",
+            ChangeCode::ZtocAdded => "ztoc-added",
+        }
+    }
+}
+
 /// A difference between A and B.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentChange {
-    /// A stable word for programs.
-    pub code: &'static str,
+    /// What differs.
+    pub code: ChangeCode,
     /// The description for people.
     pub text: String,
     /// The span that changed, if it is about one.
-    pub span: Option<u32>,
+    pub span: Option<SpanId>,
     /// The name of the entry that changed, if it is about one.
     pub entry: Option<Box<[u8]>>,
 }
@@ -48,7 +119,7 @@ impl Changes {
         self.list.is_empty()
     }
 
-    fn add(&mut self, code: &'static str, text: impl FnOnce() -> String, span: Option<u32>, entry: Option<&[u8]>) {
+    fn add(&mut self, code: ChangeCode, text: impl FnOnce() -> String, span: Option<SpanId>, entry: Option<&[u8]>) {
         if self.list.len() < MOST {
             self.list.push(DocumentChange { code, text: text(), span, entry: entry.map(Into::into) });
         } else {
@@ -57,7 +128,7 @@ impl Changes {
     }
 
     /// Compares a value that both documents have.
-    fn value<T: PartialEq + std::fmt::Display>(&mut self, code: &'static str, what: &str, a: T, b: T) {
+    fn value<T: PartialEq + std::fmt::Display>(&mut self, code: ChangeCode, what: &str, a: T, b: T) {
         if a != b {
             self.add(code, || format!("{what}: {a} in A, {b} in B"), None, None);
         }
@@ -72,13 +143,13 @@ pub fn ztocs(a: &Ztoc, b: &Ztoc) -> Changes {
         Checkpoints::Gzip { .. } => "gzip",
         Checkpoints::Uncompressed { .. } => "uncompressed",
     };
-    changes.value("version", "format version", quoted(&a.version), quoted(&b.version));
-    changes.value("tool", "made by", quoted(&a.build_tool_identifier), quoted(&b.build_tool_identifier));
-    changes.value("compression", "the layer is", compression(a), compression(b));
-    changes.value("size", "bytes of the layer", a.compressed_size.0, b.compressed_size.0);
-    changes.value("size", "bytes of the tar", a.uncompressed_size.0, b.uncompressed_size.0);
-    changes.value("span-size", "span size", a.checkpoints.span_size(), b.checkpoints.span_size());
-    changes.value("spans", "number of spans", a.checkpoints.spans(), b.checkpoints.spans());
+    changes.value(ChangeCode::Version, "format version", quoted(&a.version), quoted(&b.version));
+    changes.value(ChangeCode::Tool, "made by", quoted(&a.build_tool_identifier), quoted(&b.build_tool_identifier));
+    changes.value(ChangeCode::Compression, "the layer is", compression(a), compression(b));
+    changes.value(ChangeCode::Size, "bytes of the layer", a.compressed_size.0, b.compressed_size.0);
+    changes.value(ChangeCode::Size, "bytes of the tar", a.uncompressed_size.0, b.uncompressed_size.0);
+    changes.value(ChangeCode::SpanSize, "span size", a.checkpoints.span_size(), b.checkpoints.span_size());
+    changes.value(ChangeCode::Spans, "number of spans", a.checkpoints.spans(), b.checkpoints.spans());
     spans(a, b, &mut changes);
     entries(&a.files, &b.files, &mut changes);
     changes
@@ -86,8 +157,8 @@ pub fn ztocs(a: &Ztoc, b: &Ztoc) -> Changes {
 
 fn spans(a: &Ztoc, b: &Ztoc, changes: &mut Changes) {
     let count = a.checkpoints.spans().min(b.checkpoints.spans());
-    for span in (0..count).map_while(|span| u32::try_from(span).ok()) {
-        let (start_a, start_b) = (a.checkpoints.start(SpanId(span)), b.checkpoints.start(SpanId(span)));
+    for span in (0..count).map_while(|span| u32::try_from(span).ok()).map(SpanId) {
+        let (start_a, start_b) = (a.checkpoints.start(span), b.checkpoints.start(span));
         if let (Some((in_a, out_a)), Some((in_b, out_b))) = (start_a, start_b)
             && start_a != start_b
         {
@@ -97,14 +168,19 @@ fn spans(a: &Ztoc, b: &Ztoc, changes: &mut Changes) {
                      {out_b} in B"
                 )
             };
-            changes.add("span-start", text, Some(span), None);
+            changes.add(ChangeCode::SpanStart, text, Some(span), None);
         }
-        let place = span as usize;
+        let place = span.0 as usize;
         let (digest_a, digest_b) = (a.span_digests.get(place), b.span_digests.get(place));
         if let (Some(in_a), Some(in_b)) = (digest_a, digest_b)
             && in_a != in_b
         {
-            changes.add("span-digest", || format!("span {span} is {in_a} in A, {in_b} in B"), Some(span), None);
+            changes.add(
+                ChangeCode::SpanDigest,
+                || format!("span {span} is {in_a} in A, {in_b} in B"),
+                Some(span),
+                None,
+            );
         }
         if let (Checkpoints::Gzip { list: in_a, .. }, Checkpoints::Gzip { list: in_b, .. }) =
             (&a.checkpoints, &b.checkpoints)
@@ -112,11 +188,11 @@ fn spans(a: &Ztoc, b: &Ztoc, changes: &mut Changes) {
         {
             if in_a.window != in_b.window {
                 let text = || format!("the windows of checkpoint {span} differ");
-                changes.add("checkpoint-window", text, Some(span), None);
+                changes.add(ChangeCode::CheckpointWindow, text, Some(span), None);
             }
             if in_a.bits != in_b.bits {
                 let text = || format!("checkpoint {span} starts {} bits early in A, {} in B", in_a.bits, in_b.bits);
-                changes.add("checkpoint-bits", text, Some(span), None);
+                changes.add(ChangeCode::CheckpointBits, text, Some(span), None);
             }
         }
     }
@@ -136,21 +212,21 @@ fn entries(a: &[FileMetadata], b: &[FileMetadata], changes: &mut Changes) {
     for file in a {
         let name = &file.name[..];
         let Some(place) = by_name.get_mut(name).and_then(Vec::pop) else {
-            changes.add("entry-removed", || format!("{} is in A only", shown(name)), None, Some(name));
+            changes.add(ChangeCode::EntryRemoved, || format!("{} is in A only", shown(name)), None, Some(name));
             continue;
         };
         met[place] = true;
         if furthest.is_some_and(|furthest| place < furthest) {
-            changes.add("entry-order", || format!("{} comes earlier in B", shown(name)), None, Some(name));
+            changes.add(ChangeCode::EntryOrder, || format!("{} comes earlier in B", shown(name)), None, Some(name));
         }
         furthest = furthest.max(Some(place));
         for (field, in_a, in_b) in differing(file, &b[place]) {
             let text = || format!("{}: {field} {in_a} in A, {in_b} in B", shown(name));
-            changes.add("entry-field", text, None, Some(name));
+            changes.add(ChangeCode::EntryField, text, None, Some(name));
         }
     }
     for (file, _) in b.iter().zip(met).filter(|(_, met)| !met) {
-        changes.add("entry-added", || format!("{} is in B only", shown(&file.name)), None, Some(&file.name));
+        changes.add(ChangeCode::EntryAdded, || format!("{} is in B only", shown(&file.name)), None, Some(&file.name));
     }
 }
 
@@ -242,12 +318,12 @@ pub async fn indexes(a: &Side, b: &Side) -> Result<IndexDiff, DiffError> {
     let none = || "none".to_owned();
     let tool = |side: &Side| side.index.build_tool_identifier.as_ref().map_or_else(none, |tool| format!("{tool:?}"));
     let subject = |side: &Side| side.index.subject.as_ref().map_or_else(none, |subject| subject.digest.to_string());
-    changes.value("version", "version", a.index.version.number(), b.index.version.number());
-    changes.value("tool", "made by", tool(a), tool(b));
-    changes.value("subject", "subject", subject(a), subject(b));
+    changes.value(ChangeCode::Version, "version", a.index.version.number(), b.index.version.number());
+    changes.value(ChangeCode::Tool, "made by", tool(a), tool(b));
+    changes.value(ChangeCode::Subject, "subject", subject(a), subject(b));
     let others =
         |side: &Side| side.index.others.iter().map(|blob| blob.digest.to_string()).collect::<Vec<_>>().join(" ");
-    changes.value("other-blobs", "other blobs", others(a), others(b));
+    changes.value(ChangeCode::OtherBlobs, "other blobs", others(a), others(b));
 
     let mut layers = Vec::new();
     let mut seen = BTreeSet::new();
@@ -257,15 +333,17 @@ pub async fn indexes(a: &Side, b: &Side) -> Result<IndexDiff, DiffError> {
         let mut changes = Changes::default();
         match (in_a, in_b) {
             (Some(in_a), Some(in_b)) => {
-                changes.value("media-type", "media type", &in_a.layer_media_type, &in_b.layer_media_type);
+                changes.value(ChangeCode::MediaType, "media type", &in_a.layer_media_type, &in_b.layer_media_type);
                 if in_a.ztoc != in_b.ztoc {
                     let found = ztocs(&read(a, in_a).await?, &read(b, in_b).await?);
                     changes.list.extend(found.list);
                     changes.more += found.more;
                 }
             }
-            (Some(_), None) => changes.add("ztoc-removed", || "A only has a ztoc for it".to_owned(), None, None),
-            _ => changes.add("ztoc-added", || "B only has a ztoc for it".to_owned(), None, None),
+            (Some(_), None) => {
+                changes.add(ChangeCode::ZtocRemoved, || "A only has a ztoc for it".to_owned(), None, None)
+            }
+            _ => changes.add(ChangeCode::ZtocAdded, || "B only has a ztoc for it".to_owned(), None, None),
         }
         let digest = |ztoc: Option<&ZtocRef>| ztoc.map(|ztoc| ztoc.ztoc);
         layers.push(LayerDiff { layer, a: digest(in_a), b: digest(in_b), changes });

@@ -19,7 +19,8 @@ pub(super) enum HeadError {
     Memory(#[from] OverBudget),
 }
 
-/// The spans of `layer` by its fine document, of which only the head is fetched. `memory` grows by what they take.
+/// The spans of `layer` by its fine document, of which only the head is fetched. `memory` grows by
+/// what they take.
 ///
 /// # Errors
 /// When the head cannot be read or cannot be the layer's.

@@ -1,7 +1,13 @@
 //! Identifies the tool that made an index, by its name in the index.
 
+use super::TOOL_IDENTIFIER;
+
 /// The prefix of our name in every version of this program.
 const OURS: &str = "ociseek v";
+/// The first version of this program that builds the same ztocs as this one. It must be raised
+/// together with the cache's format version, whenever another ztoc becomes correct for the same
+/// layer.
+const FIRST_ALIKE: [u64; 3] = [0, 0, 0];
 
 /// Whether some version of this program made it.
 pub fn is_ours(tool: &str) -> bool {
@@ -12,6 +18,14 @@ pub fn is_ours(tool: &str) -> bool {
 /// another tool made it, or the version is not valid.
 pub fn version(tool: &str) -> Option<[u64; 3]> {
     numbers(tool.strip_prefix(OURS)?)
+}
+
+/// Whether `tool` builds the same ztocs as this program under the name `own_name`, except for the
+/// name. That is true of the same name, and of versions of this program up to this one. For other
+/// tools it is unknown.
+pub(super) fn builds_alike(tool: &str, own_name: &str) -> bool {
+    let alike = |found: [u64; 3]| FIRST_ALIKE <= found && Some(found) <= version(TOOL_IDENTIFIER);
+    tool == own_name || version(tool).is_some_and(alike)
 }
 
 fn numbers(text: &str) -> Option<[u64; 3]> {
@@ -27,12 +41,22 @@ mod tests {
 
     #[test]
     fn versions_are_numbers() {
-        assert!(version(crate::ops::TOOL_IDENTIFIER).is_some() && is_ours(crate::ops::TOOL_IDENTIFIER));
+        assert!(version(TOOL_IDENTIFIER).is_some() && is_ours(TOOL_IDENTIFIER));
         assert_eq!(version("ociseek v0.10.0"), Some([0, 10, 0]));
         assert!(version("ociseek v0.10.0") > version("ociseek v0.9.9"));
         assert_eq!(version("ociseek v1.0.0-rc.1"), Some([1, 0, 0]));
         for none in ["ociseek v1.0", "ociseek v1.0.0.0", "ociseek vNext", "AWS SOCI CLI v0.2", "0.1.0"] {
             assert_eq!(version(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn only_ztocs_of_older_versions_of_ours_are_alike() {
+        for alike in [TOOL_IDENTIFIER, "ociseek v0.0.9", "my tool"] {
+            assert!(builds_alike(alike, "my tool"), "{alike}");
+        }
+        for other in ["ociseek v999.0.0", "ociseek vNext", "AWS SOCI CLI v0.2", "other", ""] {
+            assert!(!builds_alike(other, "my tool"), "{other}");
         }
     }
 }

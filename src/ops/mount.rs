@@ -77,6 +77,7 @@ pub async fn mount(
         Arc::new(ReadRecorder::new(Arc::clone(tree), content.clone(), layers, file, Arc::clone(progress)))
     });
     fuse.recorder = recorder.clone();
+    fuse.fill = !ignore_lists;
     let (files, reads, at, runtime) = (Arc::clone(tree), content.clone(), point.to_owned(), Handle::current());
     let mount = spawn_blocking(move || FuseMount::new(files, reads, &at, &fuse, runtime)).await;
     let mount = mount.map_err(|error| MountError::Session { point: point.to_owned(), source: error.into() })??;

@@ -280,8 +280,8 @@ async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<
     Ok(tree)
 }
 
-/// The config, which must list as many layers as the manifest, and the image's platform, which must be
-/// `wanted`, if that is given.
+/// The config, which must list as many layers as the manifest, and the image's platform, which must
+/// be `wanted`, if that is given.
 async fn read_config(
     source: &Source,
     image: &PlatformImage,

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use crate::digest::Digest;
 use crate::fine::FineLayer;
 use crate::glob;
+use crate::image::JsonFault;
 use crate::image::prefetch::{SpanRange, merge};
 use crate::layer::span::{SpanError, SpanTable};
 use crate::offset::{SpanId, Uncompressed};
@@ -42,7 +43,7 @@ enum RequestedRead {
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum PathListError {
     #[error("not a JSON array of paths")]
-    Json(#[source] serde_json::Error),
+    Json(#[source] JsonFault),
     #[error("not a list of paths: it is not UTF-8")]
     Utf8(#[source] std::str::Utf8Error),
     #[error("it lists no paths")]
@@ -101,7 +102,7 @@ impl PrefetchList {
     /// If it is neither, or empty.
     pub fn add_list(&mut self, text: &[u8]) -> Result<(), PathListError> {
         let paths: Vec<String> = match text.trim_ascii_start().first() {
-            Some(b'[') => serde_json::from_slice(text).map_err(PathListError::Json)?,
+            Some(b'[') => serde_json::from_slice(text).map_err(|error| PathListError::Json(error.into()))?,
             _ => std::str::from_utf8(text).map_err(PathListError::Utf8)?.lines().map(str::to_owned).collect(),
         };
         let before = self.requests.len();
@@ -166,7 +167,7 @@ pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Pr
         let (Some((digest, _)), Some(table)) = (layers.get(layer), tables.get(layer)) else { continue };
         let covering = table.covering(bytes);
         if !covering.is_empty() {
-            by_layer.entry(*digest).or_default().push(covering.start.0..=covering.end.0 - 1);
+            by_layer.entry(*digest).or_default().push(covering.start..=SpanId(covering.end.0 - 1));
         }
     }
     by_layer.values_mut().for_each(|spans| *spans = merge(std::mem::take(spans)));
@@ -236,11 +237,11 @@ fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<MissingPath>) {
 
 /// The size of spans in the layer's blob, in bytes. Spans that do not exist count as empty.
 pub fn bytes(table: &SpanTable, spans: &[SpanRange]) -> u64 {
-    let range = |spans: Range<u32>| {
-        let last = spans.end.min(table.count()).checked_sub(1).filter(|last| *last >= spans.start)?;
-        Some(table.blob_range(SpanId(last)).end.0 - table.blob_range(SpanId(spans.start)).start.0)
+    let size = |range: &SpanRange| {
+        let (first, last) = (*range.start(), (*range.end()).min(SpanId(table.count().checked_sub(1)?)));
+        (first <= last).then(|| table.blob_range(last).end.0 - table.blob_range(first).start.0)
     };
-    spans.iter().filter_map(|spans| range(*spans.start()..spans.end().saturating_add(1))).sum()
+    spans.iter().filter_map(size).sum()
 }
 
 /// The [merged](merge) spans of `new` that hold the content of `spans` of `old`. Both tables must
@@ -248,14 +249,14 @@ pub fn bytes(table: &SpanTable, spans: &[SpanRange]) -> u64 {
 pub fn remap(old: &SpanTable, spans: &[SpanRange], new: &SpanTable) -> Vec<SpanRange> {
     let mut mapped = Vec::with_capacity(spans.len());
     for range in spans {
-        let last = (*range.end()).min(old.count().saturating_sub(1));
-        if *range.start() > last {
+        let (first, last) = (*range.start(), (*range.end()).min(SpanId(old.count().saturating_sub(1))));
+        if first > last {
             continue;
         }
-        let bytes = old.plain_range(SpanId(*range.start())).start..old.plain_range(SpanId(last)).end;
+        let bytes = old.plain_range(first).start..old.plain_range(last).end;
         let covering = new.covering(bytes);
         if !covering.is_empty() {
-            mapped.push(covering.start.0..=covering.end.0 - 1);
+            mapped.push(covering.start..=SpanId(covering.end.0 - 1));
         }
     }
     merge(mapped)
@@ -339,6 +340,8 @@ fn shown(path: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::RangeInclusive;
+
     use super::*;
     use crate::layer::{LayerIndexer, LayerOptions, Outcome};
     use crate::ztoc;
@@ -379,6 +382,10 @@ mod tests {
         (Digest::sha256(&tar), Arc::new(ztoc::decode(&built.bytes).unwrap()))
     }
 
+    fn spans<const N: usize>(ranges: [RangeInclusive<u32>; N]) -> Vec<SpanRange> {
+        ranges.map(|range| SpanId(*range.start())..=SpanId(*range.end())).into()
+    }
+
     fn list(paths: &[&str]) -> PrefetchList {
         let mut list = PrefetchList::default();
         paths.iter().for_each(|path| list.add_path(path));
@@ -400,17 +407,17 @@ mod tests {
     }
 
     #[test]
-    fn paths_lead_to_the_layer_that_holds_the_file() {
+    fn paths_are_resolved_to_the_layer_that_holds_the_file() {
         let image = image();
         for (path, lower, upper) in [
-            ("/lib/a", vec![0..=2], vec![]),
-            ("./lib//a", vec![0..=2], vec![]),
-            ("abs", vec![0..=2], vec![]),
+            ("/lib/a", spans([0..=2]), spans([])),
+            ("./lib//a", spans([0..=2]), spans([])),
+            ("abs", spans([0..=2]), spans([])),
             // 1,024 to 8,704; the byte after it is in the same span.
-            ("lib/c", vec![], vec![0..=2]),
-            ("lib/hard", vec![], vec![0..=2]),
-            ("lib/*", vec![0..=2], vec![0..=2]),
-            ("**/a", vec![0..=2], vec![]),
+            ("lib/c", spans([]), spans([0..=2])),
+            ("lib/hard", spans([]), spans([0..=2])),
+            ("lib/*", spans([0..=2]), spans([0..=2])),
+            ("**/a", spans([0..=2]), spans([])),
         ] {
             let found = resolve(&list(&[path]), &image).unwrap();
             assert_eq!((&found.spans[0], &found.spans[1]), (&lower, &upper), "{path}");
@@ -419,16 +426,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_ends_where_a_span_ends_takes_the_next_span_too_as_soci_has_it() {
+    fn a_file_that_ends_at_a_span_border_includes_the_next_span_as_in_soci() {
         // 512 to 4,096.
         let image = [layer(&[("a", "", SPAN - 512), ("b", "", 1)])];
-        assert_eq!(resolve(&list(&["a"]), &image).unwrap().spans, [vec![0..=1]]);
+        assert_eq!(resolve(&list(&["a"]), &image).unwrap().spans, [spans([0..=1])]);
     }
 
     #[test]
-    fn what_is_not_there_is_a_warning() {
+    fn missing_files_cause_warnings() {
         let found = resolve(&list(&["lib/b", "lib", "nothing/*", "lib/a/x"]), &image()).unwrap();
-        assert_eq!(found.spans, [vec![], vec![]]);
+        assert_eq!(found.spans, [spans([]), spans([])]);
         assert_eq!(found.bytes, [0, 0]);
         assert_eq!(found.missing.len(), 4, "{:?}", found.missing);
         assert!(found.missing[1].to_string().contains("/**"), "{:?}", found.missing);
@@ -445,25 +452,25 @@ mod tests {
         let found = resolve(&list, &image()).unwrap();
         // Bytes 8,536 to 9,536 of the lower tar. A part after the end of a file that used to be
         // larger gives nothing.
-        assert_eq!(found.spans, [vec![2..=2], vec![]]);
+        assert_eq!(found.spans, [spans([2..=2]), spans([])]);
         assert_eq!(found.missing.len(), 1, "{:?}", found.missing);
     }
 
     #[test]
-    fn spans_are_counted_in_bytes_of_the_layer_and_in_spans_of_another_size() {
+    fn ranges_convert_to_spans_of_another_size() {
         let tar = [("a", "", 20_000), ("b", "", 5_000)];
         let table = |span| SpanTable::new(layer_of(&tar, span).1).unwrap();
         let (fine, coarse) = (table(SPAN), table(3 * SPAN));
         assert_eq!(resolve(&list(&["a"]), &[layer(&tar)]).unwrap().bytes, [6 * SPAN]);
-        assert_eq!(bytes(&fine, &[0..=0, 5..=u32::MAX, 99..=100]), SPAN + fine.ztoc().compressed_size.0 - 5 * SPAN);
-        assert_eq!(remap(&fine, &[0..=1, 4..=4], &coarse), [0..=1]);
-        assert_eq!(remap(&coarse, &[1..=1], &fine), [3..=5]);
+        let some = spans([0..=0, 5..=u32::MAX, 99..=100]);
+        assert_eq!(bytes(&fine, &some), SPAN + fine.ztoc().compressed_size.0 - 5 * SPAN);
+        assert_eq!(remap(&fine, &spans([0..=1, 4..=4]), &coarse), spans([0..=1]));
+        assert_eq!(remap(&coarse, &spans([1..=1]), &fine), spans([3..=5]));
         for table in [&fine, &coarse] {
-            let all = 0..=table.count() - 1;
-            let same = remap(table, std::slice::from_ref(&all), table);
-            assert_eq!(same.as_slice(), std::slice::from_ref(&all));
+            let all = spans([0..=table.count() - 1]);
+            assert_eq!(remap(table, &all, table), all);
             // Spans are cut at the end, and those after the end are dropped.
-            assert_eq!(remap(table, &[0..=u32::MAX, 99..=u32::MAX], table), [all]);
+            assert_eq!(remap(table, &spans([0..=u32::MAX, 99..=u32::MAX]), table), all);
         }
     }
 
@@ -481,9 +488,9 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_that_is_there_twice_has_one_list() {
+    fn a_repeated_layer_has_one_list() {
         let twice = layer(&[("a", "", 10_000)]);
         let found = resolve(&list(&["a"]), &[twice.clone(), twice]).unwrap();
-        assert_eq!(found.spans, [vec![0..=2], vec![0..=2]]);
+        assert_eq!(found.spans, [spans([0..=2]), spans([0..=2])]);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::stream::{self, StreamExt};
 
-use super::discover::{IndexKind, Referring, Unusable, to_read};
+use super::discover::{IndexKind, Referring, UnusableIndexError, to_read};
 use super::maker::{is_ours, version};
 use super::resolve::{PlatformChoice, ResolveError, resolve};
 use crate::digest::Digest;
@@ -260,7 +260,7 @@ impl Pruner<'_> {
         &self,
         entry: &Descriptor,
         subject: &Digest,
-    ) -> Result<Option<Result<Referring, Unusable>>, PruneError> {
+    ) -> Result<Option<Result<Referring, UnusableIndexError>>, PruneError> {
         let digest = entry.digest;
         match Source::Registry(self.repository.clone()).manifest(&Target::Digest(digest)).await {
             Ok(document) => Ok(Some(Referring::parse(IndexKind::listed(entry), &document.bytes, subject))),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_of_lists() {
+    fn fallback_tags_are_recognized() {
         let digest = Digest::sha256(b"x");
         assert_eq!(subject_of(&format!("sha256-{}", digest.hex())), Some(digest));
         for none in ["v1", "sha256-abc", &format!("sha256-{}.sig", digest.hex()), "1-2"] {

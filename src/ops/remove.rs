@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::discover::{IndexKind, Referring, Unusable, to_read};
+use super::discover::{IndexKind, Referring, UnusableIndexError, to_read};
 use super::maker::is_ours;
 use super::resolve::{PlatformChoice, ResolveError, resolve};
 use crate::digest::Digest;
@@ -66,7 +66,7 @@ pub enum RemovalOutcome {
     /// Another tool built it, and only ours were requested.
     OfAnother,
     /// It is listed as an index of the image, but is not one that can be removed.
-    NotAnIndex(Unusable),
+    NotAnIndex(UnusableIndexError),
     /// The store refused to delete it.
     Failed {
         /// The reason.
@@ -182,7 +182,7 @@ async fn choose(
     store: &Destination,
     subject: &Digest,
     listed: &Descriptor,
-    unread: Option<Unusable>,
+    unread: Option<UnusableIndexError>,
     all: bool,
 ) -> Result<Choice, RemoveError> {
     let (digest, kind) = (listed.digest, IndexKind::listed(listed));
@@ -199,7 +199,7 @@ async fn choose(
             }
             Err(why) => no_index(why),
         },
-        Err(error) if error.is_lost() => no_index(Unusable::Fetch(error)),
+        Err(error) if error.is_lost() => no_index(UnusableIndexError::Fetch(error)),
         Err(source) => return Err(RemoveError::Read { digest, source }),
     })
 }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::verify::Damage;
 use crate::digest::Digest;
 use crate::image::config::{self, ConfigError, MAX_CONFIG};
+use crate::image::enabled::is_enabled;
 use crate::image::manifest::{self, MAX_DESCRIPTORS, Manifest, ManifestError};
-use crate::image::select::{Child, MAX_NESTING, NextFetch, SelectedImage, Selector};
+use crate::image::select::{Child, MAX_NESTING, NextFetch, PlatformSelector, SelectedImage};
 use crate::image::{Descriptor, ImageIndex, ImageManifest, Platform};
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::blob::{Document, Target};
@@ -23,6 +25,9 @@ pub enum ResolveError {
     Find(#[source] StoreError),
     #[error("cannot read {what} {digest}")]
     Document { what: &'static str, digest: Digest, source: StoreError },
+    /// It is missing or damaged. `is_enabled` tells whether the image is a SOCI-enabled one.
+    #[error("cannot read {what} {digest}, which the image index lists")]
+    Lost { what: &'static str, digest: Digest, is_enabled: bool, source: StoreError },
     #[error("{digest} cannot be used")]
     NotAnImage { digest: Digest, source: ManifestError },
     #[error("{what} {digest} has {found} bytes, but its descriptor says {expected}")]
@@ -45,7 +50,9 @@ impl ResolveError {
     /// The error of a store, if that is the cause.
     pub fn store(&self) -> Option<&StoreError> {
         match self {
-            ResolveError::Find(source) | ResolveError::Document { source, .. } => Some(source),
+            ResolveError::Find(source) | ResolveError::Document { source, .. } | ResolveError::Lost { source, .. } => {
+                Some(source)
+            }
             _ => None,
         }
     }
@@ -122,9 +129,10 @@ pub async fn resolve_document(
     progress: &Arc<dyn Progress>,
 ) -> Result<ResolvedImage, ResolveError> {
     let digest = document.digest;
+    let is_enabled = is_enabled(&manifest);
     let (manifests, artifacts) = match manifest {
         Manifest::Image(image) => (vec![alone(source, document, image, wanted).await?], Vec::new()),
-        Manifest::Index(index) => of_index(source, digest, index, wanted, progress).await?,
+        Manifest::Index(index) => of_index(source, digest, index, is_enabled, wanted, progress).await?,
     };
     Ok(ResolvedImage { digest, manifests, artifacts })
 }
@@ -220,14 +228,15 @@ async fn of_index(
     source: &Source,
     root: Digest,
     index: ImageIndex,
+    is_enabled: bool,
     wanted: PlatformChoice<'_>,
     progress: &Arc<dyn Progress>,
 ) -> Result<(Vec<PlatformManifest>, Vec<Descriptor>), ResolveError> {
-    let mut selector = Selector::new(match wanted {
+    let mut selector = PlatformSelector::new(match wanted {
         PlatformChoice::Each(wanted) => wanted,
         PlatformChoice::All | PlatformChoice::Host => &[],
     });
-    walk(source, root, index, &mut selector).await?;
+    walk(source, root, index, is_enabled, &mut selector).await?;
     let selection = selector.finish();
     let artifacts = selection.passed_over.into_iter().filter(|(_, kind)| *kind == Child::Artifact);
     let artifacts = artifacts.map(|(descriptor, _)| descriptor).collect();
@@ -249,7 +258,7 @@ async fn of_index(
     let mut manifests = Vec::with_capacity(chosen.len());
     let mut refused = None;
     for SelectedImage { manifest: descriptor, platform } in chosen {
-        match parse(&fetch(source, &descriptor, "manifest").await?) {
+        match parse(&fetch(source, &descriptor, "manifest", is_enabled).await?) {
             Ok(Manifest::Image(image)) => {
                 // soci writes the subject with these three fields, as the index states them.
                 let descriptor = Descriptor::new(descriptor.media_type, descriptor.digest, descriptor.size);
@@ -307,7 +316,13 @@ fn for_host(images: Vec<SelectedImage>) -> Result<SelectedImage, ResolveError> {
 }
 
 /// Offers every image manifest in `index` and nested indexes to the selector, outer ones first.
-async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut Selector) -> Result<(), ResolveError> {
+async fn walk(
+    source: &Source,
+    root: Digest,
+    index: ImageIndex,
+    is_enabled: bool,
+    selector: &mut PlatformSelector,
+) -> Result<(), ResolveError> {
     let mut level = selector.index(&index);
     let mut seen = BTreeSet::from([root]);
     let mut offered = index.manifests.len();
@@ -316,7 +331,7 @@ async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut S
         for next in std::mem::take(&mut level) {
             match next {
                 NextFetch::Config(descriptor) => {
-                    let document = fetch(source, &descriptor, "manifest").await?;
+                    let document = fetch(source, &descriptor, "manifest", is_enabled).await?;
                     if let Manifest::Image(image) = parse(&document)? {
                         let platform = match platform(source, &image.config).await {
                             // No runtime would choose it for its machine, but its files can be
@@ -343,7 +358,8 @@ async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut S
                     if !seen.insert(digest) {
                         continue;
                     }
-                    if let Manifest::Index(index) = parse(&fetch(source, &descriptor, "image index").await?)? {
+                    let document = fetch(source, &descriptor, "image index", is_enabled).await?;
+                    if let Manifest::Index(index) = parse(&document)? {
                         offered += index.manifests.len();
                         if offered > MAX_DESCRIPTORS {
                             return Err(ResolveError::TooMany { digest: root, limit: MAX_DESCRIPTORS });
@@ -361,10 +377,18 @@ async fn walk(source: &Source, root: Digest, index: ImageIndex, selector: &mut S
     Ok(())
 }
 
-/// Fetches the document of a descriptor. It must have the stated size.
-async fn fetch(source: &Source, descriptor: &Descriptor, what: &'static str) -> Result<Document, ResolveError> {
+/// Fetches a document that an image index lists. It must have the stated size.
+async fn fetch(
+    source: &Source,
+    descriptor: &Descriptor,
+    what: &'static str,
+    is_enabled: bool,
+) -> Result<Document, ResolveError> {
     let digest = descriptor.digest;
-    let document = source.document(&digest).await.map_err(|source| ResolveError::Document { what, digest, source })?;
+    let document = source.document(&digest).await.map_err(|source| match Damage::of(&source) {
+        Some(_) => ResolveError::Lost { what, digest, is_enabled, source },
+        None => ResolveError::Document { what, digest, source },
+    })?;
     let found = document.bytes.len() as u64;
     match found == descriptor.size {
         true => Ok(document),

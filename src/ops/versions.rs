@@ -7,7 +7,7 @@ use super::convert::{ConvertDestination, ConvertError, ConvertReport, Guard, Sou
 use super::index::{IndexError, IndexOptions, IndexedImage, LayerReport, index_keeping};
 use super::resolve::{ResolveError, ResolvedImage, resolve};
 use crate::digest::Digest;
-use crate::image::{Manifest, TagError, TagTemplate, enabled};
+use crate::image::{TagError, TagTemplate};
 use crate::progress::Progress;
 use crate::store::Destination;
 use crate::store::blob::Target;
@@ -123,14 +123,6 @@ impl Versions {
             Versions::V1 => None,
             Versions::V2(template) | Versions::Both(template) => Some(template),
         }
-    }
-}
-
-/// Whether a manifest or image index is or belongs to a SOCI-enabled image.
-pub fn is_enabled(manifest: &Manifest) -> bool {
-    match manifest {
-        Manifest::Image(image) => image.annotations.contains_key(enabled::INDEX_DIGEST),
-        Manifest::Index(index) => enabled::listed(&index.manifests).next().is_some(),
     }
 }
 

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::content::Content;
 use crate::digest::Digest;
+use crate::image::JsonFault;
 use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::progress::{Progress, ProgressEvent};
 use crate::tree::{NodeId, Tree};
@@ -49,7 +50,8 @@ pub struct Touch {
     /// The size of the read in bytes.
     pub size: u64,
     /// The spans of the layer that hold these bytes.
-    pub spans: Vec<u32>,
+    #[serde(serialize_with = "numbers")]
+    pub spans: Vec<SpanId>,
 }
 
 /// A path that can be written as JSON, whatever its bytes.
@@ -85,11 +87,11 @@ pub struct RecordedRead {
 #[non_exhaustive]
 pub enum RecordError {
     #[error("line {0} is not a record of a read")]
-    Line(usize, #[source] serde_json::Error),
+    Line(usize, #[source] JsonFault),
     #[error("line {0} has neither a path nor a path in base64")]
     Path(usize),
     #[error("not the report of a trace")]
-    Report(#[source] serde_json::Error),
+    Report(#[source] JsonFault),
     #[error("it records no reads")]
     Empty,
 }
@@ -115,10 +117,10 @@ pub fn parse(text: &[u8]) -> Result<Vec<RecordedRead>, RecordError> {
     let lines: Vec<&[u8]> = text.split(|&b| b == b'\n').filter(|line| !line.trim_ascii().is_empty()).collect();
     let is_report = lines.first().is_some_and(|first| first.trim_ascii() == b"{");
     let touches: Vec<Line> = match is_report {
-        true => serde_json::from_slice::<Report>(text).map_err(RecordError::Report)?.touches,
+        true => serde_json::from_slice::<Report>(text).map_err(|error| RecordError::Report(error.into()))?.touches,
         false => (1..)
             .zip(&lines)
-            .map(|(number, line)| serde_json::from_slice(line).map_err(|error| RecordError::Line(number, error)))
+            .map(|(number, line)| serde_json::from_slice(line).map_err(|error| RecordError::Line(number, error.into())))
             .collect::<Result<_, _>>()?,
     };
     if touches.is_empty() {
@@ -130,6 +132,10 @@ pub fn parse(text: &[u8]) -> Result<Vec<RecordedRead>, RecordError> {
         Ok(RecordedRead { path, offset, size })
     };
     (1..).zip(touches).map(read).collect()
+}
+
+fn numbers<S: Serializer>(spans: &[SpanId], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(spans.iter().map(|span| span.0))
 }
 
 fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -222,8 +228,7 @@ impl ReadRecorder {
         if !is_first && !is_new {
             return;
         }
-        let new = SpanId::each(needed).filter(|span| state.spans.insert((layer, *span)));
-        let spans: Vec<u32> = new.map(|span| span.0).collect();
+        let spans = SpanId::each(needed).filter(|span| state.spans.insert((layer, *span))).collect();
         let path = FilePath(self.tree.path(node));
         let touch = Touch { since_mount, path, layer: *digest, offset, size, spans };
         match &mut state.notes {
@@ -263,14 +268,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line() {
+    fn lines_round_trip() {
         let mut touch = Touch {
             since_mount: Duration::from_micros(12_345),
             path: FilePath(b"usr/bin/env".to_vec()),
             layer: Digest::sha256(b""),
             offset: 0,
             size: 7,
-            spans: vec![3, 4],
+            spans: vec![SpanId(3), SpanId(4)],
         };
         let line = |touch: &Touch| serde_json::to_string(touch).unwrap();
         assert_eq!(
@@ -295,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn each_byte_is_new_once() {
+    fn each_byte_is_recorded_once() {
         let mut ranges = Ranges::default();
         for (range, is_new) in [
             (10..20, true),
@@ -313,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record() {
+    fn invalid_records_are_refused() {
         assert!(matches!(parse(b""), Err(RecordError::Empty)));
         assert!(matches!(parse(b"/usr/bin/env\n"), Err(RecordError::Line(1, _))));
         let line = r#"{"path":"a","offset":0,"size":1}"#;

@@ -5,8 +5,8 @@
 //! and the manifests and configs of images that were read. An entry is a file named by the digest
 //! of its key. It holds the digest of the following bytes, a line of JSON, and the content. It is
 //! written to a temporary file, which is then renamed. Renaming is atomic, so processes need no
-//! locks and never wait for each other. A process that dies leaves at most a temporary file. A damaged entry
-//! does not match its digest and is dropped.
+//! locks and never wait for each other. A process that dies leaves at most a temporary file. A
+//! damaged entry does not match its digest and is dropped.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -24,7 +24,7 @@ use crate::budget::{Charge, OverBudget};
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::fine;
 use crate::layer::record::{self, RECORD_VERSION};
-use crate::layer::{BlobForm, BuiltZtoc, LayerMap, Notes, Outcome, Unservable, UnservableCode};
+use crate::layer::{BlobForm, BuiltZtoc, LayerMap, Notes, Outcome, UnservableCode, UnservableReason};
 use crate::progress::{Progress, ProgressEvent};
 
 /// Must change whenever another outcome becomes correct for the same layer and options. Entries of
@@ -367,7 +367,7 @@ fn outcome_of(stored: StoredOutcome, bytes: Vec<u8>) -> Option<Outcome> {
             Outcome::Ztoc(BuiltZtoc { bytes, digest, spans, entries, uncompressed_size, form })
         }
         StoredOutcome::Unservable { code, reason } => {
-            Outcome::Unservable(Unservable::new(UnservableCode::from_word(&code)?, reason))
+            Outcome::Unservable(UnservableReason::new(UnservableCode::from_word(&code)?, reason))
         }
     })
 }

@@ -1,11 +1,10 @@
 //! Copies blobs from one store to another: mounted if the registry can do that, otherwise streamed.
 //! No blob is held in memory as a whole, or written to any disk except the destination.
 
-use bytes::Bytes;
-use tokio::sync::mpsc;
+use std::sync::Arc;
 
+use super::feed::{Batches, FeedError, feed};
 use super::registry::{RegistryError, Repository, UploadOutcome};
-use super::stream::CHUNKS;
 use super::{Blob, Destination, Source, StoreError, local};
 use crate::image::Descriptor;
 
@@ -24,8 +23,9 @@ pub enum CopyMethod {
 }
 
 impl Destination {
-    /// Copies a blob from `source`, checking its size and digest. `sent` receives the number of
-    /// bytes of each chunk. What a registry sent is read once more if it is something else.
+    /// Copies a blob from `source`, checking its size and digest. Up to `side_by_side` blobs are
+    /// copied at the same time. `sent` receives the number of bytes of each chunk. What a registry
+    /// sent is read once more if it is something else.
     ///
     /// # Errors
     /// If the source does not have the blob, its bytes do not match the descriptor, or the
@@ -34,12 +34,13 @@ impl Destination {
         &self,
         blob: &Descriptor,
         source: &Source,
+        side_by_side: usize,
         sent: &(dyn Fn(u64) + Sync),
     ) -> Result<CopyMethod, StoreError> {
-        match self.copy_once(blob, source, sent, false).await {
+        match self.copy_once(blob, source, side_by_side, sent, false).await {
             // It may have been damaged on the way, or by a cache.
             Err(error) if source.is_remote() && error.is_other_content() => {
-                let copied = self.copy_once(blob, source, sent, true).await;
+                let copied = self.copy_once(blob, source, side_by_side, sent, true).await;
                 copied.map_err(|error| match error.is_other_content() {
                     true => StoreError::Twice(Box::new(error)),
                     false => error,
@@ -54,6 +55,7 @@ impl Destination {
         &self,
         blob: &Descriptor,
         source: &Source,
+        side_by_side: usize,
         sent: &(dyn Fn(u64) + Sync),
         anew: bool,
     ) -> Result<CopyMethod, StoreError> {
@@ -75,48 +77,17 @@ impl Destination {
                 if local(layout, move |layout| layout.blob(&wanted)).await.is_ok() {
                     return Ok(CopyMethod::Present);
                 }
-                let mut content = source.blob(blob, anew).await?;
-                let (chunks, received) = mpsc::channel::<Option<Bytes>>(CHUNKS);
-                let wanted = blob.clone();
-                let writing =
-                    local(layout, move |layout| layout.write_chunks(&wanted, ReceivedChunks(received, false)));
-                let feeding = async move {
-                    while let Some(chunk) = content.next().await? {
-                        sent(chunk.len() as u64);
-                        if chunks.send(Some(chunk)).await.is_err() {
-                            return Ok(());
-                        }
-                    }
-                    // Without this end marker, the writer treats the blob as truncated.
-                    let _ = chunks.send(None).await;
-                    Ok(())
-                };
-                let (fed, written) = tokio::join!(feeding, writing);
-                // If reading failed, that is also why writing failed.
-                fed.and(written).map(|()| CopyMethod::Sent)
-            }
-        }
-    }
-}
-
-/// Chunks up to an end marker. If the sender disappears without one, yields a None.
-struct ReceivedChunks(mpsc::Receiver<Option<Bytes>>, bool);
-
-impl Iterator for ReceivedChunks {
-    type Item = Option<Bytes>;
-    fn next(&mut self) -> Option<Option<Bytes>> {
-        if self.1 {
-            return None;
-        }
-        match self.0.blocking_recv() {
-            Some(Some(chunk)) => Some(Some(chunk)),
-            Some(None) => {
-                self.1 = true;
-                None
-            }
-            None => {
-                self.1 = true;
-                Some(None)
+                let content = source.blob(blob, anew).await?;
+                let (layout, wanted) = (Arc::clone(layout), blob.clone());
+                let written = feed(content, side_by_side, sent, move |mut batches: Batches| {
+                    let batches = std::iter::from_fn(|| batches.receive().transpose().map(Result::ok));
+                    layout.write_chunks(&wanted, batches)
+                });
+                written.await.map(|()| CopyMethod::Sent).map_err(|error| match error {
+                    FeedError::Store(source) => source,
+                    FeedError::Work(source) => source.into(),
+                    FeedError::Lost => StoreError::Thread,
+                })
             }
         }
     }

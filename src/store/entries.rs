@@ -106,7 +106,8 @@ impl Usage {
 
 /// The file of an entry.
 struct Entry {
-    /// 1970 if the clock has been set back since: it is not known when, and whatever is read again gets a new time.
+    /// 1970 if the clock has been set back since: it is not known when, and whatever is read again
+    /// gets a new time.
     used: SystemTime,
     size: u64,
     path: PathBuf,
@@ -163,9 +164,10 @@ pub(crate) fn evict(dir: &Path, max: u64) -> io::Result<u64> {
 mod tests {
     use super::*;
 
-    /// Without this, everything that is written after a clock was set back would be evicted at once.
+    /// Without this, everything that is written after a clock was set back would be evicted at
+    /// once.
     #[test]
-    fn entries_of_the_future_are_evicted_first() {
+    fn entries_with_future_times_are_evicted_first() {
         const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
         let dir = tempfile::tempdir().unwrap();
         let now = SystemTime::now();

@@ -55,13 +55,13 @@ enum Message {
 /// The caller dropped the result, or the blob could not be read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the blob was not read to its end")]
-pub struct Abandoned;
+pub struct FeedAborted;
 
 /// Why a feed has no result.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
-pub enum FeedError<E = Abandoned> {
+pub enum FeedError<E = FeedAborted> {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The work on the thread failed.
@@ -76,11 +76,11 @@ impl Batches {
     ///
     /// # Errors
     /// If the thread should stop without a result.
-    pub fn receive(&mut self) -> Result<Option<Vec<Bytes>>, Abandoned> {
+    pub fn receive(&mut self) -> Result<Option<Vec<Bytes>>, FeedAborted> {
         match self.0.blocking_recv() {
             Some(Message::Batch(chunks)) => Ok(Some(chunks)),
             Some(Message::End) => Ok(None),
-            None => Err(Abandoned),
+            None => Err(FeedAborted),
         }
     }
 }
@@ -167,7 +167,7 @@ mod tests {
         blob
     }
 
-    fn collect(mut batches: Batches) -> Result<Vec<Vec<Bytes>>, Abandoned> {
+    fn collect(mut batches: Batches) -> Result<Vec<Vec<Bytes>>, FeedAborted> {
         let mut all = Vec::new();
         while let Some(batch) = batches.receive()? {
             all.push(batch);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn any_chunks_come_in_batches_of_bounded_size() {
+    async fn chunks_arrive_in_batches_of_limited_size() {
         let bytes: &[u8] = (0..3_000_000u32).map(|i| (i / 3) as u8).collect::<Vec<_>>().leak();
         for chunks in [&[16 << 10][..], &[1 << 20], &[1, 70_000], &[300_000, 5], &[40, 9, 900]] {
             let mut arrived = 0;
@@ -192,12 +192,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_empty_blob_has_an_end() {
+    async fn an_empty_blob_ends_without_chunks() {
         assert_eq!(feed(cut(b"", &[1]), 1, |_| {}, collect).await.unwrap().concat().concat(), b"");
     }
 
     #[tokio::test]
-    async fn the_store_is_left_as_soon_as_the_thread_has_its_result() {
+    async fn reading_stops_when_the_thread_has_its_result() {
         // A store that sends nothing more and does not close the connection.
         let (sender, blob) = blob();
         sender.send(Ok(Bytes::from(vec![7; BATCH]))).await.unwrap();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn when_the_store_fails_the_thread_ends_too() {
+    async fn the_thread_ends_when_the_store_fails() {
         let (sender, blob) = blob();
         tokio::spawn(async move {
             let _ = sender.send(Ok(Bytes::from_static(b"some"))).await;
@@ -223,11 +223,11 @@ mod tests {
         assert!(
             matches!(&error, FeedError::Store(StoreError::Read { source, .. }) if source.to_string().contains("gone"))
         );
-        assert_eq!(tokio::task::spawn_blocking(move || sees.recv()).await.unwrap(), Ok(Some(Abandoned)));
+        assert_eq!(tokio::task::spawn_blocking(move || sees.recv()).await.unwrap(), Ok(Some(FeedAborted)));
     }
 
     #[tokio::test]
-    async fn who_drops_the_future_abandons_the_thread() {
+    async fn dropping_the_future_ends_the_thread() {
         let (sender, blob) = blob();
         let (seen, sees) = threads::channel();
         let work = move |mut batches: Batches| {
@@ -245,13 +245,13 @@ mod tests {
         assert_eq!(began, Ok(None));
         feeding.abort();
         sender.closed().await;
-        assert_eq!(tokio::task::spawn_blocking(move || sees.recv()).await.unwrap(), Ok(Some(Abandoned)));
+        assert_eq!(tokio::task::spawn_blocking(move || sees.recv()).await.unwrap(), Ok(Some(FeedAborted)));
     }
 
     #[tokio::test]
-    async fn a_thread_that_panics_is_lost() {
+    async fn a_panic_of_the_thread_is_reported() {
         let (_sender, blob) = blob();
-        let error = feed(blob, 1, |_| {}, |_| -> Result<(), Abandoned> { panic!("on purpose") }).await.unwrap_err();
+        let error = feed(blob, 1, |_| {}, |_| -> Result<(), FeedAborted> { panic!("on purpose") }).await.unwrap_err();
         assert!(matches!(error, FeedError::Lost));
     }
 }

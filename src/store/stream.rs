@@ -12,7 +12,7 @@ use super::{Buffers, StoreError};
 use crate::digest::Digest;
 
 /// The most chunks of a local blob that may wait in the channel.
-pub(super) const CHUNKS: usize = 2;
+const CHUNKS: usize = 2;
 
 /// A part of a blob as a stream of chunks.
 pub struct Part(InnerPart);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::caches::{assert_warns_once, spoil_entry, writer, written_by_this_process};
 use ociseek::digest::Digest;
-use ociseek::layer::{BlobForm, BuiltZtoc, Outcome, Unservable, UnservableCode};
+use ociseek::layer::{BlobForm, BuiltZtoc, Outcome, UnservableCode, UnservableReason};
 use ociseek::progress::{Progress, Recorder, SilentProgress};
 use ociseek::store::cache::{CacheKey, ZtocCache};
 
@@ -39,7 +39,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_is_kept_comes_back_under_its_own_key_only() {
+fn entries_are_found_only_under_their_own_key() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(&dir.path().join("a/b"));
     let (layer, other) = (Digest::sha256(b"layer"), Digest::sha256(b"other"));
@@ -49,7 +49,7 @@ fn what_is_kept_comes_back_under_its_own_key_only() {
     assert_eq!(cache.get(key(&other)), None);
     assert_eq!(cache.get(CacheKey { span_size: 1, ..key(&layer) }), None);
     assert_eq!(cache.get(CacheKey { build_tool_identifier: "tool v2", ..key(&layer) }), None);
-    let verdict = Outcome::Unservable(Unservable::new(UnservableCode::SparseFile, "why \u{2028} \"so\""));
+    let verdict = Outcome::Unservable(UnservableReason::new(UnservableCode::SparseFile, "why \u{2028} \"so\""));
     cache.put(key(&layer), 7, &verdict);
     assert_eq!(cache.get(key(&layer)), Some((7, verdict)));
     let nothing = ZtocCache::open(None, Arc::new(SilentProgress));
@@ -58,7 +58,7 @@ fn what_is_kept_comes_back_under_its_own_key_only() {
 }
 
 #[test]
-fn damage_of_every_kind_is_dropped() {
+fn damaged_entries_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path());
     let layer = Digest::sha256(b"layer");
@@ -92,7 +92,7 @@ fn damage_of_every_kind_is_dropped() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_used_warns_once() {
+fn an_unusable_cache_warns_once() {
     let layer = Digest::sha256(b"layer");
     assert_warns_once(
         |path, progress| ZtocCache::open(Some(path), progress),
@@ -104,7 +104,7 @@ fn a_cache_that_cannot_be_used_warns_once() {
 }
 
 #[test]
-fn neither_a_lock_nor_a_deleted_directory_stops_it() {
+fn a_lock_or_a_deleted_directory_does_not_stop_the_cache() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a/cache");
     let recorder = Arc::new(Recorder::default());
@@ -123,7 +123,7 @@ fn neither_a_lock_nor_a_deleted_directory_stops_it() {
 }
 
 #[test]
-fn the_least_used_entries_go_first() {
+fn the_least_used_entries_are_evicted_first() {
     let dir = tempfile::tempdir().unwrap();
     let cache = ZtocCache::with_limit(Some(dir.path()), 10_000, Arc::new(SilentProgress));
     let layers: Vec<Digest> = (0..12u8).map(|i| Digest::sha256(&[i])).collect();
@@ -159,7 +159,7 @@ fn child_writer() {
 }
 
 #[test]
-fn many_processes_at_once() {
+fn many_processes_share_the_cache() {
     let dir = tempfile::tempdir().unwrap();
     let mut children: Vec<_> = (0..8).map(|_| writer(module_path!(), dir.path(), false)).collect();
     for child in &mut children {
@@ -169,7 +169,7 @@ fn many_processes_at_once() {
 }
 
 #[test]
-fn kill_9_leaves_it_whole() {
+fn the_cache_survives_kill_9() {
     let dir = tempfile::tempdir().unwrap();
     for round in 0..12u64 {
         let mut child = writer(module_path!(), dir.path(), true);

@@ -21,7 +21,7 @@ fn annotated(sandbox: &Sandbox, name: &str, annotation: &str) {
 }
 
 #[test]
-fn inspect_and_doctor_have_one_model_of_consumers() {
+fn inspect_and_doctor_use_the_same_model_of_consumers() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("none"));
     small_image(&sandbox.path("img"));

@@ -74,7 +74,7 @@ fn profile(sandbox: &Sandbox, name: &str, reads: &[(&str, u64)]) {
 }
 
 #[test]
-fn both_kinds_come_from_one_reading_and_a_second_run_reads_nothing() {
+fn both_kinds_are_built_from_one_reading_and_a_second_run_reads_nothing() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     let first = run(&sandbox, &["--fine"]);
@@ -113,7 +113,7 @@ fn both_kinds_come_from_one_reading_and_a_second_run_reads_nothing() {
 }
 
 #[test]
-fn only_a_fine_index() {
+fn fine_only_builds_no_soci_index() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     let first = run(&sandbox, &["--fine-only"]);
@@ -133,7 +133,7 @@ fn only_a_fine_index() {
 }
 
 #[test]
-fn cached_ztocs_without_a_document_are_read_again_and_cached_documents_are_not() {
+fn layers_without_a_cached_document_are_read_again() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     let soci = run(&sandbox, &[]);
@@ -148,7 +148,7 @@ fn cached_ztocs_without_a_document_are_read_again_and_cached_documents_are_not()
 }
 
 #[test]
-fn it_is_replaced_when_it_was_made_otherwise() {
+fn a_fine_index_with_other_options_is_replaced() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     profile(&sandbox, "one", &[("dir1/file5", 200_000), ("dir1/file0", 0)]);
@@ -207,7 +207,7 @@ fn it_is_replaced_when_it_was_made_otherwise() {
 }
 
 #[test]
-fn a_lost_document_is_written_again_and_a_dry_run_writes_nothing() {
+fn lost_documents_are_written_again_except_by_a_dry_run() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     let files = sandbox.files("img");
@@ -224,7 +224,7 @@ fn a_lost_document_is_written_again_and_a_dry_run_writes_nothing() {
 }
 
 #[test]
-fn with_a_soci_enabled_image_and_without() {
+fn fine_indexes_combine_with_soci_enabled_images() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     let both = run(&sandbox, &["--fine", "--v2=v1-soci"]);

@@ -230,7 +230,7 @@ fn run(ztoc: &[u8], layer: &File, out: &Path) -> Option<Result<ExtractReport, Ex
 }
 
 #[test]
-fn no_ztoc_does_harm() {
+fn hostile_ztocs_do_no_harm() {
     let tar = tar();
     let blob = gzip(&tar, 6);
     let whole = ztoc(&blob, SPAN);
@@ -287,7 +287,7 @@ fn no_ztoc_does_harm() {
 }
 
 #[test]
-fn extracts_what_tar_does() {
+fn extraction_matches_tar() {
     let tar = tar();
     for blob in [gzip(&tar, 6), gzip(&tar, 0), tar.clone()] {
         for span_size in [1, SPAN, 1 << 30] {
@@ -319,7 +319,7 @@ fn extracts_what_tar_does() {
 }
 
 #[test]
-fn setuid_is_not_given() {
+fn setuid_bits_are_dropped() {
     let mut ztoc = ztoc(&tar(), SPAN);
     ztoc.files.iter_mut().for_each(|file| file.mode = 0o6755);
     let dir = tempfile::tempdir().expect("a directory");
@@ -357,7 +357,7 @@ fn a_symlink_in_the_output_is_not_followed() {
 }
 
 #[test]
-fn it_stops_when_nobody_waits() {
+fn extraction_stops_when_cancelled() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("layer"), tar()).expect("written");
     let table = SpanTable::new(Arc::new(ztoc(&tar(), SPAN))).expect("ours");
@@ -370,7 +370,7 @@ fn it_stops_when_nobody_waits() {
 }
 
 #[test]
-fn the_command() {
+fn the_command_extracts_all_entries_or_some() {
     let sandbox = sandbox::Sandbox::new();
     let blob = gzip(&tar(), 6);
     let mut ztoc = ztoc(&blob, SPAN);

@@ -8,7 +8,7 @@ use crate::support::sandbox::{Sandbox, index, small_image, tar};
 use crate::support::schema::check;
 
 #[test]
-fn what_is_not_described_is_found() {
+fn undocumented_fields_are_detected() {
     let version = serde_json::json!({
         "schema_version": 1, "tool": "ociseek v1.0.0", "version": "1.0.0", "commit": null, "target": "x",
         "features": ["nats"], "build_tool_identifier": "x", "ztoc_version": "0.9", "soci_version": "v0.15.0",
@@ -32,7 +32,7 @@ fn indexed() -> Sandbox {
 }
 
 #[test]
-fn a_manifest_is_the_same_object_everywhere() {
+fn manifests_have_the_same_form_in_all_documents() {
     let sandbox = Sandbox::new();
     mounts::image(&sandbox, "img", &[tar(1, 4, 50_000), tar(2, 2, 30_000)], &json!({}));
     let inspected = sandbox.json(0, &["inspect", "--json", "oci:img:v1"]);
@@ -65,7 +65,7 @@ fn a_manifest_is_the_same_object_everywhere() {
 }
 
 #[test]
-fn an_image_that_is_up_to_date_has_its_layers_too() {
+fn layers_are_listed_for_images_that_are_up_to_date() {
     let sandbox = indexed();
     let layers = |args: &[&str]| {
         let document = sandbox.json(0, &index(args));
@@ -85,7 +85,7 @@ fn an_image_that_is_up_to_date_has_its_layers_too() {
 }
 
 #[test]
-fn every_command_fails_in_json_too() {
+fn every_command_reports_errors_as_json() {
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
     let commands: [&[&str]; 12] = [

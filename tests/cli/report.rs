@@ -63,7 +63,7 @@ fn page(sandbox: &Sandbox, args: &[&str]) -> String {
 
 /// The same facts give the same bytes, so the page can be compared with one that was reviewed.
 #[test]
-fn the_page_is_the_one_that_was_looked_at() {
+fn the_page_matches_the_reviewed_one() {
     let sandbox = indexed_with_profile();
     let page = page(&sandbox, &["--profile=start.jsonl", "oci:img:v1"]);
     let (head, rest) = page.split_once("<style>").unwrap();
@@ -81,7 +81,7 @@ fn the_page_is_the_one_that_was_looked_at() {
 }
 
 #[test]
-fn what_a_start_reads() {
+fn the_report_shows_what_a_start_reads() {
     let sandbox = indexed_with_profile();
     let report = sandbox.json(0, &["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
     // The second file of the base is at 51,200 to 101,200. A span has three blocks of 8,000 bytes,
@@ -112,7 +112,7 @@ fn what_a_start_reads() {
 }
 
 #[test]
-fn what_a_start_fetches_by_a_fine_index() {
+fn the_report_shows_what_a_start_fetches_with_a_fine_index() {
     let sandbox = indexed_with_profile();
     let with_profile = ["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"];
     let before = sandbox.json(0, &with_profile);
@@ -161,7 +161,7 @@ fn without_an_index_the_layers_are_read() {
 }
 
 #[test]
-fn spans_and_layers_without_end_make_a_page_of_some_hundred_kilobytes() {
+fn the_size_of_the_page_is_limited() {
     let sandbox = Sandbox::new();
     let mut tars = vec![tar(1, 6000, 600)];
     tars.extend((2..110).map(|seed| tar(seed, 1, 10)));
@@ -213,7 +213,7 @@ fn hostile_names_stay_text() {
 }
 
 #[test]
-fn where_it_goes() {
+fn the_page_is_written_to_standard_output_or_a_file() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     sandbox.json(0, &index(&["--json", "oci:img"]));

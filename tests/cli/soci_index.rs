@@ -13,7 +13,7 @@ fn read(layout: &Path, digest: &str) -> Vec<u8> {
 }
 
 #[test]
-fn index_manifest_is_that_of_soci() {
+fn index_manifests_match_soci() {
     let Some(oracle) = soci::oracle_binary() else { return };
     let dir = tempfile::tempdir().expect("scratch space");
     let layout = dir.path().join("out");

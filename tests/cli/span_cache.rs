@@ -41,7 +41,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_is_kept_is_found_whole_and_in_part() {
+fn cached_spans_are_read_whole_and_in_part() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path());
     for length in [0, 1, PIECE - 1, PIECE, PIECE + 1, 5 * PIECE + 17] {
@@ -71,7 +71,7 @@ fn what_is_kept_is_found_whole_and_in_part() {
 }
 
 #[test]
-fn what_is_written_by_half_or_with_another_size_is_not_there() {
+fn incomplete_spans_are_not_found() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = Arc::new(Recorder::default());
     let cache = SpanCache::open(Some(dir.path()), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
@@ -88,7 +88,7 @@ fn what_is_written_by_half_or_with_another_size_is_not_there() {
 }
 
 #[test]
-fn damage_of_every_kind_is_dropped() {
+fn damaged_spans_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path());
     let span = span(3, PIECE + 100);
@@ -123,7 +123,7 @@ fn damage_of_every_kind_is_dropped() {
 }
 
 #[test]
-fn a_piece_that_is_damaged_spoils_no_other() {
+fn a_damaged_piece_does_not_affect_the_others() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path());
     let span = span(3, 4 * PIECE);
@@ -139,7 +139,7 @@ fn a_piece_that_is_damaged_spoils_no_other() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_used_warns_once() {
+fn an_unusable_cache_warns_once() {
     assert_warns_once(
         |path, progress| SpanCache::open(Some(path), PLENTY, progress),
         |cache| {
@@ -150,7 +150,7 @@ fn a_cache_that_cannot_be_used_warns_once() {
 }
 
 #[test]
-fn a_directory_that_was_deleted_is_made_again() {
+fn a_deleted_directory_is_recreated() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a/cache");
     let recorder = Arc::new(Recorder::default());
@@ -166,9 +166,9 @@ fn a_directory_that_was_deleted_is_made_again() {
 
 /// A full disk: a failed write only means that the entry is missing.
 #[test]
-fn a_file_size_limit_is_like_a_full_disk() {
+fn a_file_size_limit_is_treated_like_a_full_disk() {
     if std::env::var_os("OCISEEK_TEST_FULL").is_none() {
-        let me = this_test(module_path!(), "a_file_size_limit_is_like_a_full_disk");
+        let me = this_test(module_path!(), "a_file_size_limit_is_treated_like_a_full_disk");
         // 64 KiB, without a signal when the limit is exceeded.
         let mut limited = Command::new("sh");
         limited.args(["-c", "trap '' XFSZ; ulimit -f 128; exec \"$0\" \"$@\""]);
@@ -192,7 +192,7 @@ fn a_file_size_limit_is_like_a_full_disk() {
 }
 
 #[test]
-fn the_least_used_spans_go_first() {
+fn the_least_used_spans_are_evicted_first() {
     let dir = tempfile::tempdir().unwrap();
     let cache = SpanCache::open(Some(dir.path()), 1_000_000, Arc::new(SilentProgress));
     let spans: Vec<Vec<u8>> = (0..20).map(|seed| span(seed, 100_000)).collect();
@@ -238,7 +238,7 @@ fn child_writer() {
 }
 
 #[test]
-fn many_processes_at_once_and_kill_9() {
+fn many_processes_share_the_cache_despite_kill_9() {
     let dir = tempfile::tempdir().unwrap();
     let mut children: Vec<_> = (0..8).map(|_| writer(module_path!(), dir.path(), false)).collect();
     for child in &mut children {

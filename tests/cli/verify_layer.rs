@@ -38,7 +38,7 @@ fn checkpoint(ztoc: &mut Ztoc, number: usize) -> &mut Checkpoint {
 }
 
 #[test]
-fn what_is_right_has_no_differences() {
+fn a_correct_ztoc_has_no_differences() {
     let tar = tar();
     for layer in [gzip(&tar, 6), gzip(&tar, 1), gzip(&tar, 0), tar.clone()] {
         let ztoc = ztoc(&layer, SPAN);
@@ -169,7 +169,7 @@ fn tampering_with_the_ztoc_is_found() {
 }
 
 #[test]
-fn differences_name_the_place() {
+fn differences_name_their_place() {
     let layer = gzip(&tar(), 6);
     let whole = ztoc(&layer, SPAN);
     let told = |damage: fn(&mut Ztoc)| {
@@ -197,7 +197,7 @@ fn differences_name_the_place() {
 }
 
 #[test]
-fn long_texts_are_compared_to_their_end() {
+fn long_texts_are_compared_in_full() {
     let name = "n/".repeat(400) + "end";
     let header = tarball::pax(b'x', &[("path", name.as_bytes())]);
     let tar = [header, tarball::file("short", b"content"), tarball::end()].concat();
@@ -238,7 +238,7 @@ fn damage_to_the_layer_is_found() {
 }
 
 #[test]
-fn what_consumers_refuse_is_found() {
+fn layers_that_consumers_refuse_are_detected() {
     let mut tar = tarball::file("a", b"a");
     tar.extend(tarball::pax(b'g', &[("comment", b"x")]));
     tar.extend(tarball::file("b", b"b"));

@@ -26,7 +26,7 @@ fn create<'a>(args: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn creates_and_shows() {
+fn a_ztoc_is_created_and_shown() {
     let sandbox = layers();
     assert_snapshot!(sandbox.run(&create(&["layer.tgz", "--output", "z"])), @r#"
     sha256:ec02345f2f20177470e69d057b23b91907f7307a1917e5aae879dd0fae35d3c9
@@ -161,7 +161,7 @@ fn standard_input_and_output_give_the_same_bytes() {
 }
 
 #[test]
-fn what_is_refused_is_not_written() {
+fn refused_layers_leave_no_file() {
     let sandbox = layers();
     assert_snapshot!(sandbox.run(&create(&["cut.tgz", "--output", "z"])), @r#"
     --- stderr ---
@@ -211,7 +211,7 @@ fn what_is_refused_is_not_written() {
 }
 
 #[test]
-fn a_device_is_written_not_replaced() {
+fn a_device_is_written_to_and_not_replaced() {
     let sandbox = layers();
     let status = sandbox.command(&create(&["layer.tgz", "--output", "/dev/null"])).output().unwrap().status;
     assert!(status.success());
@@ -219,7 +219,7 @@ fn a_device_is_written_not_replaced() {
 }
 
 #[test]
-fn names_that_are_not_utf8_stay_recoverable() {
+fn names_that_are_not_utf8_are_escaped_unambiguously() {
     let sandbox = Sandbox::new();
     let mut header = tar::Header::new_gnu();
     header.set_size(0);
@@ -236,7 +236,7 @@ fn names_that_are_not_utf8_stay_recoverable() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_pipe_is_not_an_error() {
     let sandbox = Sandbox::new();
     std::fs::write(sandbox.path("many.tar"), tar(1, 5000, 1)).unwrap();
     sandbox.run(&create(&["many.tar", "--output", "z"]));

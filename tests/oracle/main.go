@@ -5,12 +5,11 @@
 //	build    span size, tool, gzip|uncompressed, LAYER, OUT   writes the ztoc that soci builds
 //	verify   ZTOC, LAYER                                      checks what the snapshotter would serve
 //	index    one JSON document per line                       prints the SOCI index of soci's MarshalIndex
-//	convert  LAYOUT, OUT, span size, minimum layer size       writes what `soci convert --standalone` writes
 //
 // The fields of a job are separated by tabs. Two commands get their input in another way:
 //
-//	standalone [options] SRC DST    writes what `soci convert --standalone --format oci-dir` writes
-//	list                            lists what archive/tar finds in layers from standard input, each after its length
+//	convert [options] SRC DST    writes what `soci convert --standalone --format oci-dir` writes
+//	list                         lists what archive/tar finds in layers from standard input, each after its length
 //
 // soci panics on some layers and never finishes on others. Neither stops this program.
 package main
@@ -35,18 +34,18 @@ func refused(err error) verdict          { return verdict{"refused", err.Error()
 
 func main() {
 	time.Local = time.UTC // soci writes modification times in the local zone
-	if len(os.Args) > 1 && os.Args[1] == "standalone" {
-		runStandalone(os.Args[2:])
+	if len(os.Args) > 1 && os.Args[1] == "convert" {
+		runConvert(os.Args[2:])
 		return
 	}
 	if len(os.Args) == 2 && os.Args[1] == "list" {
 		runList()
 		return
 	}
-	commands := map[string]func(string) verdict{"build": build, "verify": verify, "index": index, "convert": convert}
+	commands := map[string]func(string) verdict{"build": build, "verify": verify, "index": index}
 	if len(os.Args) != 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: ociseek-oracle build|verify|index|convert|list < jobs, or",
-			"ociseek-oracle standalone [options] SRC DST")
+		fmt.Fprintln(os.Stderr, "usage: ociseek-oracle build|verify|index|list < jobs, or",
+			"ociseek-oracle convert [options] SRC DST")
 		os.Exit(2)
 	}
 	command := commands[os.Args[1]]

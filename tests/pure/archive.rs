@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::support::sandbox::PLAIN;
 use ociseek::digest::Digest;
 use ociseek::image::manifest::{OCI_CONFIG, OCI_MANIFEST};
-use ociseek::image::{Descriptor, Select};
+use ociseek::image::{Descriptor, ImageSelector};
 use ociseek::store::archive::Archive;
 use ociseek::store::blob::Target;
 use ociseek::store::layout::LayoutError;
@@ -86,7 +86,8 @@ fn refusal(bytes: &[u8]) -> String {
 fn check(bytes: &[u8], image: &Image) {
     let (_dir, path) = written(bytes);
     let archive = Archive::open(&path).unwrap();
-    for select in [Select::Any, Select::Tag("1".to_owned()), Select::Digest(image.manifest.digest)] {
+    for select in [ImageSelector::Any, ImageSelector::Tag("1".to_owned()), ImageSelector::Digest(image.manifest.digest)]
+    {
         assert_eq!(archive.find(&select).unwrap().digest, image.manifest.digest);
     }
     let document = archive.manifest(&Target::Tag("1".to_owned())).unwrap();
@@ -100,7 +101,7 @@ fn check(bytes: &[u8], image: &Image) {
 }
 
 #[test]
-fn archives_of_every_shape() {
+fn archives_of_all_tools_are_read() {
     let image = image();
     let plain = tar_of(&image.files);
     check(&plain, &image);
@@ -139,7 +140,7 @@ fn pax(records: &[(&str, &str)]) -> Vec<u8> {
 }
 
 #[test]
-fn every_cut_is_refused_or_harmless() {
+fn truncated_archives_are_refused_or_read_correctly() {
     let image = image();
     let whole = tar_of(&image.files);
     let padding = BLOCK - image.files.last().unwrap().1.len();
@@ -153,7 +154,7 @@ fn every_cut_is_refused_or_harmless() {
 }
 
 #[test]
-fn hostile_tars() {
+fn hostile_tars_are_refused() {
     let image = image();
     let evil = |name: &str, kind, content: &[u8]| {
         let mut builder = tar::Builder::new(Vec::new());
@@ -207,7 +208,7 @@ fn hostile_tars() {
 }
 
 #[test]
-fn other_files_are_told_what_to_do() {
+fn errors_for_other_files_say_what_to_do() {
     let image = image();
     let docker: Vec<_> = image.files.iter().filter(|(n, _)| n == "manifest.json").cloned().collect();
     assert!(refusal(&tar_of(&docker)).contains("use docker-archive:FILE"));

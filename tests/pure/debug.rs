@@ -13,7 +13,7 @@ use crate::architecture::{code, sources};
 const SECRET: &str = "correct-horse-battery";
 
 #[test]
-fn types_with_secrets_do_not_show_them() {
+fn debug_output_does_not_show_secrets() {
     let only = || CredentialSource::Only {
         registry: "registry.example".to_owned(),
         user: "user".to_owned(),

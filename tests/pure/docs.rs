@@ -60,7 +60,7 @@ fn links(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_has_a_target() {
     let mut from = pages();
     from.push(root().join("README.md"));
     from.push(root().join("tests/README.md"));
@@ -106,7 +106,7 @@ fn variables(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_variable_of_the_help_is_listed() {
+fn every_variable_in_the_help_is_documented() {
     let mut of_help: BTreeMap<String, String> = BTreeMap::new();
     for entry in std::fs::read_dir(root().join("tests/help")).expect("the help pages are there") {
         let path = entry.expect("can be listed").path();
@@ -122,8 +122,44 @@ fn every_variable_of_the_help_is_listed() {
     assert!(unknown.is_empty(), "in docs/environment.md, but of no command: {unknown:?}");
 }
 
+/// The words of a table's row that are in backticks, in one of its columns.
+fn quoted(row: &str, column: usize) -> Vec<&str> {
+    row.split('|').nth(column).map_or_else(Vec::new, |cell| cell.split('`').skip(1).step_by(2).collect())
+}
+
 #[test]
-fn the_readme_is_read_in_a_minute() {
+fn every_option_beside_a_variable_is_in_the_help() {
+    let pages = std::fs::read_dir(root().join("tests/help")).expect("the help pages are there");
+    let help = pages.map(|page| std::fs::read_to_string(page.expect("can be listed").path()).expect("is text"));
+    let help = help.collect::<String>();
+    let known: BTreeSet<&str> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
+    let page = std::fs::read_to_string(root().join("docs/environment.md")).expect("is text");
+    let options: Vec<&str> =
+        page.lines().flat_map(|row| quoted(row, 2)).filter(|word| word.starts_with("--")).collect();
+    assert!(options.len() > 50, "{options:?}");
+    let unknown: Vec<_> = options.iter().filter(|option| !known.contains(*option)).collect();
+    assert!(unknown.is_empty(), "in docs/environment.md, but of no command: {unknown:?}");
+}
+
+#[test]
+fn every_test_that_docs_security_names_exists() {
+    let page = std::fs::read_to_string(root().join("docs/SECURITY.md")).expect("is text");
+    let rows =
+        page.split("\n## What an attacker").nth(1).expect("has the section").split("\n## ").next().expect("ends");
+    let names: Vec<&str> = rows.lines().flat_map(|row| quoted(row, 4)).filter(|name| *name != "fuzz/").collect();
+    assert!(names.len() > 20, "{names:?}");
+    let is_test = |name: &str| {
+        ["cli", "pure", "servers", "system"]
+            .iter()
+            .map(|program| root().join("tests").join(program))
+            .any(|program| program.join(name).is_dir() || program.join(format!("{name}.rs")).is_file())
+    };
+    let unknown: Vec<_> = names.iter().filter(|name| !is_test(name)).collect();
+    assert!(unknown.is_empty(), "in docs/SECURITY.md, but no test: {unknown:?}");
+}
+
+#[test]
+fn the_readme_is_short() {
     let readme = std::fs::read_to_string(root().join("README.md")).expect("is there");
     assert!(readme.lines().count() < 120, "{} lines", readme.lines().count());
     // CI finds these two commands by their first words.
@@ -133,7 +169,7 @@ fn the_readme_is_read_in_a_minute() {
 
 /// docs/library.md lists each feature with the features that it implies.
 #[test]
-fn every_feature_is_in_the_table() {
+fn every_feature_is_documented() {
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("is text");
     let features = manifest.split("\n[features]\n").nth(1).expect("has features").split("\n[").next().expect("ends");
     let features = features.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));

@@ -31,7 +31,7 @@ fn outcome(layer: &str, span_size: u64) -> (String, Vec<u8>) {
 }
 
 #[test]
-fn ztocs_are_those_of_soci() {
+fn ztocs_match_soci() {
     let mut compared = 0;
     let mut wrong = Vec::new();
     let refused: BTreeMap<_, _> =
@@ -56,7 +56,7 @@ fn ztocs_are_those_of_soci() {
 }
 
 #[test]
-fn layers_that_cannot_be_served_are_refused_with_their_reason() {
+fn unservable_layers_are_refused_with_their_reason() {
     let refused: BTreeMap<_, _> =
         table("refused.tsv").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     let mut got = BTreeMap::new();

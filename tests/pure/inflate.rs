@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn sound_streams(kind: u8, size in 0usize..300_000, seed: u32, level in 0u32..10,
+    fn valid_streams(kind: u8, size in 0usize..300_000, seed: u32, level in 0u32..10,
                      flush in prop_oneof![Just(1 << 20), 1usize..50_000],
                      chunks in prop::collection::vec(1usize..3_000, 0..40)) {
         let data = data(kind, size, seed);
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn cut_streams(kind: u8, size in 1usize..5_000, seed: u32, level in 0u32..10, at: prop::sample::Index) {
+    fn truncated_streams(kind: u8, size in 1usize..5_000, seed: u32, level in 0u32..10, at: prop::sample::Index) {
         let stream = deflate(&data(kind, size, seed), level, 1 << 20);
         prop_assert!(compare(&stream[..at.index(stream.len())]).is_none());
     }
@@ -117,7 +117,7 @@ impl Bits {
 
 /// Streams at the limits of the format, which compressors do not produce.
 #[test]
-fn edges() {
+fn streams_at_the_limits_of_the_format() {
     let fixed = || Bits::default().put(0b011, 3);
     let end = |bits: Bits| bits.code(0, 7).0;
     let accepted = |stream: &[u8]| compare(stream).is_some();
@@ -135,7 +135,8 @@ fn edges() {
     let dynamic = |litlen: u64, distance: u64| Bits::default().put(0b101, 3).put(litlen - 257, 5).put(distance - 1, 5);
     assert!(!accepted(&dynamic(287, 1).put(0, 200).0), "287 length symbols");
     assert!(!accepted(&dynamic(257, 31).put(0, 200).0), "31 distance symbols");
-    // Code lengths 0 and 1 and the run 18, with 1, 2 and 2 bits: order 16 17 18 0 8 7 9 6 10 5 11 4 12 3 13 2 14 1.
+    // Code lengths 0 and 1 and the run 18, with 1, 2 and 2 bits: order 16 17 18 0 8 7 9 6 10 5 11 4
+    // 12 3 13 2 14 1.
     let lengths = |bits: Bits| {
         let bits = bits.put(14, 4).put(0, 3).put(0, 3).put(2, 3).put(1, 3);
         (0..13).fold(bits, |bits, _| bits.put(0, 3)).put(2, 3)
@@ -160,7 +161,7 @@ fn edges() {
 
 /// A second stream starts with an empty history, but the window spans both.
 #[test]
-fn restart() {
+fn a_second_stream_starts_with_an_empty_history() {
     let mut decoder = Inflate::new();
     let first = deflate(&[b'a'; 1000], 6, 1 << 20);
     let mut at = 0;

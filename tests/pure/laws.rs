@@ -69,7 +69,7 @@ fn ztoc_of(layer: IndexedLayer) -> BuiltZtoc {
 /// The position of damage is reported as the block, the member's header or the trailing bytes, none
 /// of which depends on the chunks.
 #[test]
-fn what_is_said_of_a_broken_blob_does_not_depend_on_chunks() {
+fn errors_do_not_depend_on_chunking() {
     let tar = tar_of(&[5_000, 70_000], 1);
     let two = gzip(&tar, 6, 2);
     let mut damaged = two.clone();
@@ -153,7 +153,7 @@ proptest! {
 
     /// Truncation is detected even if the digest is not known.
     #[test]
-    fn a_cut_gzip_is_always_found(sizes in prop::collection::vec(0usize..20_000, 1..6), noise: u32,
+    fn truncated_gzip_is_always_found(sizes in prop::collection::vec(0usize..20_000, 1..6), noise: u32,
                                   at: prop::sample::Index) {
         let blob = gzip(&tar_of(&sizes, noise), 6, 1);
         let at = at.index(blob.len());
@@ -191,7 +191,7 @@ proptest! {
 }
 
 #[test]
-fn an_error_stays() {
+fn an_indexer_repeats_its_error() {
     let mut indexer = LayerIndexer::new(options(4096), None);
     let blob = [b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x07".to_vec(), vec![0; 600]].concat();
     let first = indexer.push(&blob).unwrap_err();
@@ -224,7 +224,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn spans_read_what_a_straight_read_does(
+    fn spans_match_a_straight_read(
         sizes in proptest::collection::vec(0_usize..60_000, 1..8),
         noise in any::<u32>(),
         level in 0_u32..=9,
@@ -241,7 +241,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_span_is_never_decoded_to_other_bytes(at in any::<prop::sample::Index>(), bit in 0_u8..8) {
+    fn damaged_spans_never_decode_to_wrong_bytes(at in any::<prop::sample::Index>(), bit in 0_u8..8) {
         let tar = tar_of(&[50_000, 3, 20_000], 7);
         let mut blob = gzip(&tar, 6, 1);
         let built = ztoc_of(index(&blob, 4096, []).unwrap());

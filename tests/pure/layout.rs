@@ -8,7 +8,7 @@ use crate::support::sandbox::GZIP;
 use ociseek::digest::{Algorithm, Digest};
 use ociseek::image::manifest::{OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use ociseek::image::soci::{INDEX_V1, SociIndex};
-use ociseek::image::{Descriptor, Select};
+use ociseek::image::{Descriptor, ImageSelector};
 use ociseek::store::blob::{AttachMethod, Target};
 use ociseek::store::layout::{Layout, LayoutError};
 
@@ -55,9 +55,9 @@ fn index_json(dir: &Path) -> serde_json::Value {
 }
 
 #[test]
-fn images_are_found_by_what_people_know_of_them() {
+fn images_are_found_by_tag_name_or_digest() {
     let (dir, layout) = layout();
-    assert!(matches!(layout.find(&Select::Any), Err(LayoutError::NoImage { .. })));
+    assert!(matches!(layout.find(&ImageSelector::Any), Err(LayoutError::NoImage { .. })));
     let (a, b) = (image(&layout, "a"), image(&layout, "b"));
     list(
         dir.path(),
@@ -66,12 +66,12 @@ fn images_are_found_by_what_people_know_of_them() {
             named(&b, "io.containerd.image.name", "docker.io/library/b:2"),
         ],
     );
-    let tag = |t: &str| layout.find(&Select::Tag(t.to_owned())).map(|d| d.digest);
+    let tag = |t: &str| layout.find(&ImageSelector::Tag(t.to_owned())).map(|d| d.digest);
     assert_eq!(tag("v1").unwrap(), a.digest);
     assert_eq!(tag("2").unwrap(), b.digest);
     assert_eq!(tag("docker.io/library/b:2").unwrap(), b.digest);
-    assert_eq!(layout.find(&Select::Digest(b.digest)).unwrap().digest, b.digest);
-    match layout.find(&Select::Any) {
+    assert_eq!(layout.find(&ImageSelector::Digest(b.digest)).unwrap().digest, b.digest);
+    match layout.find(&ImageSelector::Any) {
         Err(e @ LayoutError::SeveralImages { .. }) => {
             assert!(e.to_string().contains(r#"choose one of "v1", "docker.io"#))
         }
@@ -86,12 +86,12 @@ fn images_are_found_by_what_people_know_of_them() {
 
     // A manifest that only an index lists is found by its digest.
     list(dir.path(), &[serde_json::to_value(&a).unwrap()]);
-    assert_eq!(layout.find(&Select::Any).unwrap().digest, a.digest);
-    assert_eq!(layout.find(&Select::Digest(b.digest)).unwrap(), b);
+    assert_eq!(layout.find(&ImageSelector::Any).unwrap().digest, a.digest);
+    assert_eq!(layout.find(&ImageSelector::Digest(b.digest)).unwrap(), b);
 }
 
 #[test]
-fn an_index_json_that_lists_platforms_is_the_image() {
+fn an_index_json_that_lists_platforms_is_an_image() {
     let (dir, layout) = layout();
     let entry = |content: &str, architecture: &str| {
         let mut value = serde_json::to_value(image(&layout, content)).unwrap();
@@ -99,14 +99,14 @@ fn an_index_json_that_lists_platforms_is_the_image() {
         value
     };
     list(dir.path(), &[entry("a", "amd64"), entry("b", "arm64")]);
-    let found = layout.find(&Select::Any).unwrap();
+    let found = layout.find(&ImageSelector::Any).unwrap();
     assert_eq!(found.media_type, OCI_INDEX);
     let document = layout.manifest(&Target::Digest(found.digest)).unwrap();
     assert_eq!(Digest::sha256(&document.bytes), found.digest);
 }
 
 #[test]
-fn attaching_lists_a_referrer_and_keeps_what_others_wrote() {
+fn attaching_adds_a_referrer_and_keeps_other_entries() {
     let (dir, layout) = layout();
     let subject = image(&layout, "a");
     list(dir.path(), &[named(&subject, "org.opencontainers.image.ref.name", "v1")]);
@@ -130,7 +130,7 @@ fn attaching_lists_a_referrer_and_keeps_what_others_wrote() {
     assert_eq!(json["x"], "y");
     assert_eq!(json["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"], "v1");
     assert_eq!(json["manifests"][1]["artifactType"], INDEX_V1);
-    assert_eq!(layout.find(&Select::Any).unwrap().digest, subject.digest, "referrers are no images");
+    assert_eq!(layout.find(&ImageSelector::Any).unwrap().digest, subject.digest, "a referrer is not an image");
     assert!(layout.referrers(&subject.digest, Some("application/x")).unwrap().descriptors.is_empty());
     assert!(layout.referrers(&old.descriptor.digest, None).unwrap().descriptors.is_empty());
     let leftovers = fs::read_dir(dir.path().join("l")).unwrap().count();
@@ -138,7 +138,7 @@ fn attaching_lists_a_referrer_and_keeps_what_others_wrote() {
 }
 
 #[test]
-fn referrers_in_an_index_under_the_fallback_tag_count() {
+fn referrers_are_also_read_from_the_fallback_tag() {
     let (dir, layout) = layout();
     let subject = image(&layout, "a");
     let index = index_of(&subject, "x");
@@ -217,7 +217,7 @@ fn blobs_are_checked() {
 }
 
 #[test]
-fn odd_files_neither_hang_nor_pass() {
+fn special_files_are_refused_without_hanging() {
     let (dir, layout) = layout();
     let blob = put(&layout, GZIP, b"content");
     let path = dir.path().join("l/blobs/sha256").join(blob.digest.hex());
@@ -231,7 +231,7 @@ fn odd_files_neither_hang_nor_pass() {
 }
 
 #[test]
-fn what_is_no_layout() {
+fn invalid_layouts_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
     let reason = |path: &Path| Layout::open(path).unwrap_err().to_string();
@@ -254,7 +254,7 @@ fn what_is_no_layout() {
     let twice = r#"{"manifests":[],"manifests":[]}"#;
     for bad in ["", "[]", twice, r#"{"manifests":[{"digest":"sha256:../x"}]}"#] {
         fs::write(path.join("index.json"), bad).unwrap();
-        let found = layout.find(&Select::Any);
+        let found = layout.find(&ImageSelector::Any);
         if bad == twice {
             // Read as Go reads it, where the last one counts, but never written anew.
             assert!(!matches!(found, Ok(_) | Err(LayoutError::Document { .. })), "{found:?}");

@@ -10,6 +10,7 @@ mod support;
 
 mod architecture;
 mod archive;
+mod circles;
 mod codes;
 mod cut_and_flip;
 mod debug;

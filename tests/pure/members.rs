@@ -22,7 +22,8 @@ use ociseek::offset::SpanId;
 use ociseek::time::Time;
 use ociseek::ztoc::{Checkpoint, Checkpoints, Ztoc, decode};
 
-/// The headers that tools write: bgzip's and mgzip's extra fields hold the member's size, which nothing here reads.
+/// The headers that tools write: bgzip's and mgzip's extra fields hold the member's size, which
+/// nothing here reads.
 const BGZIP: &[u8] = b"BC\x02\x00\xff\x3f";
 const MGZIP: &[u8] = b"SZ\x04\x00\x00\x00\x01\x00";
 
@@ -189,7 +190,7 @@ fn members(layer: &IndexedLayer) -> Option<u64> {
 }
 
 #[test]
-fn as_tools_write_them() {
+fn layers_of_all_tools() {
     let mut noise = Noise(1);
     let (tar, starts) = tar(&files(&mut noise, 60, 200_000));
     for (name, blob) in [
@@ -206,7 +207,7 @@ fn as_tools_write_them() {
 }
 
 #[test]
-fn members_that_make_much_of_little() {
+fn highly_compressed_members() {
     let mut noise = Noise(2);
     let mut files = files(&mut noise, 12, 400_000);
     files.insert(4, vec![0; 40 << 20]);
@@ -218,7 +219,7 @@ fn members_that_make_much_of_little() {
 
 /// Files that contain stored gzip members. None of their headers is a border of the layer.
 #[test]
-fn headers_that_begin_no_member() {
+fn member_headers_inside_of_members() {
     let mut noise = Noise(3);
     let inner = by_size(&noise.bytes(6 << 20), 300_000, b"", 6);
     let (tar, starts) = tar(&[noise.bytes(500_000), inner.clone(), noise.bytes(700_000), inner, noise.bytes(900_000)]);
@@ -324,7 +325,7 @@ fn wrong_guides() {
 }
 
 #[test]
-fn layers_that_are_only_read_here() {
+fn layers_without_a_ztoc_are_mapped() {
     let mut noise = Noise(7);
     let (tar, starts) = tar(&files(&mut noise, 40, 200_000));
     let trailing = [by_size(&tar, usize::MAX, b"", 6), b"no gzip".repeat(100)].concat();
@@ -358,7 +359,7 @@ fn decoded(record: &[u8]) -> Option<(LayerMap, Notes)> {
 }
 
 #[test]
-fn records_of_layers_keep_what_a_ztoc_cannot_say_and_nothing_that_is_wrong() {
+fn layer_map_records_round_trip_and_reject_damage() {
     let (tar, _) = tar(&files(&mut Noise(9), 3, 20_000));
     let (MappedLayer { mut map, .. }, _) = read_here(&by_size(&tar, usize::MAX, b"", 6), 1 << 20, 1).unwrap();
     map.sparse = vec![0, 2];
@@ -393,7 +394,7 @@ fn records_of_layers_keep_what_a_ztoc_cannot_say_and_nothing_that_is_wrong() {
 }
 
 #[test]
-fn what_cannot_be_read_here_ends_early() {
+fn unsupported_layers_are_refused_early() {
     let mut bzip2 = Noise(8).bytes(2 << 20);
     bzip2[..4].copy_from_slice(b"BZh9");
     // The long one is not read to its end. The format of the short one is only known at its end.
@@ -403,7 +404,7 @@ fn what_cannot_be_read_here_ends_early() {
             given += 1;
             all()
         };
-        let options = ReadOptions { span_size: SPAN, whole_span_size: SPAN, keeper: None, keeps_plain: false };
+        let options = ReadOptions { span_size: SPAN, whole_span_size: SPAN, ..ReadOptions::default() };
         let expected = (Digest::sha256(blob), blob.len() as u64);
         let threads = Threads { cores: 2, guide: None };
         let result = read_chunks(options, expected, threads, Budget::new(u64::MAX).open(), next);

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ociseek::layer::{LayerIndexer, LayerOptions, Outcome, Unservable};
+use ociseek::layer::{LayerIndexer, LayerOptions, Outcome, UnservableReason};
 
 use crate::support::tarball::{Block, end, entry, file, padded, pax};
 
@@ -21,7 +21,7 @@ fn index(blob: &[u8], span_size: u64) -> Verdict {
     let mut indexer = LayerIndexer::new(options, None);
     match indexer.push(blob).and_then(|()| indexer.finish()).map(|layer| layer.outcome) {
         Ok(Outcome::Ztoc(built)) => Verdict::Entries(built.entries),
-        Ok(Outcome::Unservable(Unservable { code, .. })) => Verdict::Refused(code.word()),
+        Ok(Outcome::Unservable(UnservableReason { code, .. })) => Verdict::Refused(code.word()),
         Err(error) => Verdict::Broken(error.to_string()),
     }
 }
@@ -47,7 +47,7 @@ fn with(change: impl FnOnce(&mut Block)) -> Vec<u8> {
 }
 
 #[test]
-fn entries_that_cannot_be_served() {
+fn unservable_entries() {
     let a = || file("a", b"hello");
     let x = |records: &[(&str, &[u8])]| pax(b'x', records);
     let xattr = |n: &str| format!("SCHILY.xattr.{n}");
@@ -80,7 +80,7 @@ fn entries_that_cannot_be_served() {
 }
 
 #[test]
-fn odd_entries_that_can_be_served() {
+fn odd_but_servable_entries() {
     let x = |records: &[(&str, &[u8])]| pax(b'x', records);
     let long =
         || Block { name: b"@LongLink".to_vec(), flag: b'L', size: 150, magic: *b"ustar  \0", ..Block::default() };
@@ -129,7 +129,7 @@ fn broken_tars() {
 }
 
 #[test]
-fn things_that_are_no_layer() {
+fn blobs_that_are_not_layers() {
     for (blob, what) in [
         (&b"<!DOCTYPE html><html><body>Please log in</body></html>"[..], "an HTML or XML page"),
         (b"{\"errors\":[{\"code\":\"NAME_UNKNOWN\"}]}", "JSON"),
@@ -209,7 +209,7 @@ fn a_bomb_of_names_is_refused() {
 
 /// Writers and readers have the same size limit. A checkpoint has a window of 32 KiB.
 #[test]
-fn a_ztoc_that_no_reader_takes_is_not_written() {
+fn a_ztoc_too_large_for_readers_is_not_written() {
     assert_eq!(ociseek::ops::discover::MAX_ZTOC, ociseek::ztoc::MAX_ENCODED as u64);
     let most = ociseek::ztoc::MAX_ENCODED / (33 << 10);
     let gzip_of = |checkpoints: usize| {
@@ -231,7 +231,7 @@ fn a_ztoc_that_no_reader_takes_is_not_written() {
 
 /// A layer may have many entries.
 #[test]
-fn many_entries_are_not_too_many() {
+fn layers_may_have_many_entries() {
     let files: Vec<u8> = (0..200_000).flat_map(|n| file(&format!("a/folder/with/files/number-{n}"), b"")).collect();
     assert_eq!(index(&gzip(&files), 4 << 20), Verdict::Entries(200_000));
 }

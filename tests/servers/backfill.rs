@@ -1,17 +1,20 @@
 //! `ociseek backfill` on real registries with many repositories and tags, and on one that lies
 //! about its content.
 
-use std::process::Stdio;
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::support::faulty::{Faulty, Nature, json_answer};
+use crate::support::faulty::{Faulty, RegistrySettings, json_answer};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
-use crate::support::servers::Server;
+use crate::support::servers::{Server, faketime};
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
 use ociseek::image::Descriptor;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
+use ociseek::time::Time;
 use serde_json::{Value, json};
 
 /// More than a page of the lists.
@@ -47,8 +50,20 @@ async fn push(server: &Server, repository: &str, image: &Image, tags: &[String])
 
 /// Runs `backfill` with small sizes and the arguments `more`.
 fn backfill(sandbox: &Sandbox, status: i32, more: &[&str]) -> (Vec<Value>, String) {
+    backfill_with(sandbox, status, more, |_| {})
+}
+
+/// Likewise, after `change` has changed the command.
+fn backfill_with(
+    sandbox: &Sandbox,
+    status: i32,
+    more: &[&str],
+    change: impl FnOnce(&mut Command),
+) -> (Vec<Value>, String) {
     let common = ["backfill", "--format=json", "--min-layer-size=0", "--span-size=16KiB"];
-    let output = sandbox.command(&[&common[..], more].concat()).stdin(Stdio::null()).output().unwrap();
+    let mut command = sandbox.command(&[&common[..], more].concat());
+    change(&mut command);
+    let output = command.stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(status), "{stderr}");
     let lines = String::from_utf8(output.stdout).unwrap();
@@ -101,6 +116,8 @@ async fn many(server: &Server, has_catalog: bool) {
             assert_eq!((count(&lines, "skipped"), lines.len()), (1, MANY + 2));
         }
         // Selected by age.
+        let text = sandbox.run(&["backfill", "--dry-run", "--since=2025-06-01", &format!("{host}/team/app")]);
+        assert!(text.contains(": created 2020-01-31T00:00:00Z, before 2025-06-01T00:00:00Z\n"), "{text}");
         let lines = team(0, &["--since=2025-06-01", "--state=team.state"]);
         assert_eq!((count(&lines, "indexed"), count(&lines, "old")), (1, 1));
         // Recorded images are not examined again, others are.
@@ -159,9 +176,45 @@ async fn a_registry_with_the_referrers_api() {
     many(&server, false).await;
 }
 
+/// `--since 30d` is counted back from this machine's clock, right or wrong. The line of each image
+/// that is left out has both times, so a wrong clock shows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_duration_is_counted_back_from_the_clock() {
+    const DAY: i64 = 86_400;
+    let Some(faketime) = faketime() else { return };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+    let days_ago = move |days: i64| Time { seconds: now - days * DAY, nanos: 0 }.to_rfc3339().unwrap();
+    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    for (number, days) in [(1, 10), (2, 100), (3, 2000)] {
+        let image = image(number, &days_ago(days));
+        for (_, content) in image.blobs {
+            registry.add_blob(content);
+        }
+        registry.add_manifest(&format!("made-{days}-days-ago"), OCI_MANIFEST, image.manifest);
+    }
+    let (sandbox, place) = (Sandbox::new(), format!("{}/a/b", registry.host()));
+    let work = move || {
+        for (days, old) in [(0, &[100, 2000][..]), (-400, &[2000]), (3650, &[10, 100, 2000])] {
+            let (lines, _) = backfill_with(&sandbox, 0, &["--dry-run", "--since=30d", &place], |command| {
+                command.envs(faketime).env("FAKETIME", format!("{days:+}d"));
+            });
+            let told = lines.iter().filter(|line| line["status"] == "old").map(|line| {
+                let [image, created, since] = ["image", "created", "since"].map(|key| line[key].as_str().unwrap());
+                // The run itself takes some seconds.
+                assert!(*days_ago(30 - days) <= *since && *since < *days_ago(29 - days), "{days}: {line}");
+                (image.to_owned(), created.to_owned())
+            });
+            let expected = old.iter().map(|age| (format!("{place}:made-{age}-days-ago"), days_ago(*age)));
+            assert_eq!(told.collect::<BTreeSet<_>>(), expected.collect::<BTreeSet<_>>(), "{days}: {lines:?}");
+            assert_eq!(count(&lines, "pending"), 3 - old.len(), "{days}: {lines:?}");
+        }
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
 /// A registry that answers `path` with `list` and a link to `next`.
 async fn lying<const N: usize>(answers: [(&'static str, &'static str, Option<&'static str>); N]) -> Faulty {
-    Faulty::start(Nature::default(), move |seen, _| {
+    Faulty::start(RegistrySettings::default(), move |seen, _| {
         let (_, list, next) = answers.iter().find(|(path, ..)| seen.is("GET", path))?;
         let mut answer = json_answer(200, &serde_json::from_str::<Value>(list).unwrap());
         if let Some(next) = next {
@@ -186,7 +239,7 @@ async fn failed(registry: &Faulty) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_that_lie() {
+async fn hostile_lists_are_refused() {
     let elsewhere = lying([("_catalog", r#"{"repositories":[]}"#, Some("http://169.254.169.254/latest"))]).await;
     assert!(failed(&elsewhere).await[0].contains("is not on the registry"));
 
@@ -207,7 +260,7 @@ async fn lists_that_lie() {
 
     // Each page is different, and all are empty.
     let page = AtomicUsize::new(0);
-    let empty = Faulty::start(Nature::default(), move |seen, _| {
+    let empty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let number = page.fetch_add(1, Ordering::SeqCst);
         let mut answer = seen.is("GET", "_catalog").then(|| json_answer(200, &json!({"repositories": []})))?;
         answer.headers_mut().insert("link", format!("</v2/_catalog?last={number}>; rel=\"next\"").parse().unwrap());
@@ -217,7 +270,7 @@ async fn lists_that_lie() {
     assert!(failed(&empty).await[0].contains("the list does not end: 1000 pages in a row are empty"));
 
     // Many registries do not allow listing their catalog.
-    let closed = Faulty::start(Nature::default(), |seen, _| {
+    let closed = Faulty::start(RegistrySettings::default(), |seen, _| {
         seen.is("GET", "_catalog").then(|| Response::builder().status(404).body(Body::empty()).unwrap())
     })
     .await;
@@ -226,9 +279,9 @@ async fn lists_that_lie() {
 
 /// A failed list is not an image, and has a hint.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_that_cannot_be_had_is_told_as_one() {
+async fn a_failed_list_is_reported_once() {
     for (status, hint) in [(404, "name the repositories to index, HOST/REPOSITORY"), (401, "docker login")] {
-        let closed = Faulty::start(Nature::default(), move |seen, _| {
+        let closed = Faulty::start(RegistrySettings::default(), move |seen, _| {
             seen.is("GET", "_catalog").then(|| Response::builder().status(status).body(Body::empty()).unwrap())
         })
         .await;
@@ -243,8 +296,8 @@ async fn a_list_that_cannot_be_had_is_told_as_one() {
 /// Whatever its tag: the image index is recognized by the index in it, a platform's manifest by its
 /// annotation.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_soci_enabled_image_is_passed_over() {
-    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {
+async fn soci_enabled_images_are_skipped() {
+    let registry = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, _| {
         seen.is("GET", "/app/tags/list").then(|| json_answer(200, &json!({"tags": ["whole", "part"]})))
     })
     .await;
@@ -287,8 +340,8 @@ async fn a_soci_enabled_image_is_passed_over() {
 
 /// Each reason for skipping is reported, and the dry run reports the same as the real one.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_skipped_is_skipped_for_its_true_reason() {
-    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {
+async fn skipped_images_have_the_right_reason() {
+    let registry = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, _| {
         seen.is("GET", "/app/tags/list").then(|| json_answer(200, &json!({"tags": ["small", "zstd", "both"]})))
     })
     .await;
@@ -324,7 +377,7 @@ async fn what_is_skipped_is_skipped_for_its_true_reason() {
 }
 
 #[test]
-fn a_tag_is_no_place() {
+fn a_tag_is_refused_as_the_root() {
     let said = Sandbox::new().run(&["backfill", "localhost:5000/app:v1"]);
     assert!(said.contains("want a registry or a repository") && said.ends_with("--- status 2 ---"), "{said}");
 }

@@ -5,16 +5,17 @@ use std::sync::Mutex;
 
 use serde_json::json;
 
-use crate::support::faulty::{Faulty, Nature, body_of, damaged};
+use crate::support::faulty::{Faulty, RegistrySettings, body_of, damaged};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index, shown, tar};
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 
 const FILE: usize = 60_000;
 
-/// A registry with an image that has a layer of each kind, whose numbers are 1 to 3, and their digests.
+/// A registry with an image that has a layer of each kind, whose numbers are 1 to 3, and their
+/// digests.
 async fn image() -> (Faulty, Vec<Digest>) {
-    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let tars: Vec<Vec<u8>> = (1..4).map(|seed| tar(seed, 2, FILE)).collect();
     let zstd = zstd::stream::encode_all(&tars[2][..], 3).unwrap();
     let blobs = [(GZIP, gzip(&tars[0])), (PLAIN, tars[1].clone()), (ZSTD, zstd)];
@@ -59,7 +60,7 @@ async fn run(registry: &Faulty, args: &[&str]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_damaged_once_is_read_once_more_and_right() {
+async fn bytes_damaged_once_are_read_again() {
     let (registry, _) = image().await;
     let there = damaging(&registry, None).await;
     let text = run(&there, &index(&["--fine"])).await;
@@ -73,7 +74,7 @@ async fn what_is_damaged_once_is_read_once_more_and_right() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_read_without_an_index_is_read_once_more_too() {
+async fn layers_without_an_index_are_read_again_if_damaged() {
     let (registry, _) = image().await;
     for layer in 1..4 {
         let (there, sandbox) = (damaging(&registry, None).await, Sandbox::new());
@@ -87,7 +88,7 @@ async fn what_is_read_without_an_index_is_read_once_more_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_stays_damaged_is_broken_and_was_read_twice() {
+async fn permanent_damage_is_reported_after_two_reads() {
     let (registry, layers) = image().await;
     run(&registry, &index(&[])).await;
     for layer in &layers[..2] {
@@ -104,21 +105,21 @@ async fn what_stays_damaged_is_broken_and_was_read_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_copied_is_read_once_more_too() {
+async fn copied_blobs_are_read_again_if_damaged() {
     let (registry, layers) = image().await;
     let copy = async |from: &Faulty, to: &str| {
         let (sandbox, from) = (Sandbox::new(), format!("{}/a/b:v1", from.host()));
         let mut command = sandbox.command(&["copy", "--progress=none", &from, to]);
         tokio::task::spawn_blocking(move || shown(&mut command)).await.unwrap()
     };
-    let other = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let other = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let name = format!("{}/c/d:v1", other.host());
     for to in ["oci:copy:v1", &name] {
         let text = copy(&damaging(&registry, None).await, to).await;
         assert!(text.ends_with("--- status 0 ---"), "{to}: {text}");
     }
     assert!(layers.iter().all(|layer| other.blob(layer) == registry.blob(layer)));
-    let another = format!("{}/e/f:v1", Faulty::honest(Nature::default()).await.host());
+    let another = format!("{}/e/f:v1", Faulty::honest(RegistrySettings::default()).await.host());
     for to in ["oci:copy:v1", &another] {
         let text = copy(&damaging(&registry, Some(layers[0])).await, to).await;
         assert!(text.contains(": it was read twice: ") && text.ends_with("--- status 1 ---"), "{to}: {text}");

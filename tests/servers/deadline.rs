@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use crate::support::faulty::{Faulty, Nature, ReceivedRequest, problem, stalls};
+use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem, stalls};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use bytes::Bytes;
 use ociseek::digest::Digest;
@@ -51,8 +51,8 @@ impl Slow {
         let slow = Arc::clone(&is_slow);
         let held: Vec<(Digest, Bytes)> =
             stalled.iter().map(|&n| (Digest::sha256(&contents[n]), contents[n].clone())).collect();
-        let nature = Nature { referrers, ..Nature::default() };
-        let registry = Faulty::start(nature, move |seen, _| {
+        let settings = RegistrySettings { referrers, ..RegistrySettings::default() };
+        let registry = Faulty::start(settings, move |seen, _| {
             if refused(seen) {
                 return Some(problem(405, "UNSUPPORTED", "not here"));
             }
@@ -160,7 +160,7 @@ fn manifest_of(slow: &Slow, done: &IndexedImage, places: &[usize]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_done_in_time_is_attached_and_the_next_run_does_the_rest() {
+async fn finished_layers_are_attached_at_the_deadline_and_the_next_run_adds_the_rest() {
     for referrers in [true, false] {
         let slow = Slow::registry(referrers, &[1]).await;
         let begun = Instant::now();
@@ -214,7 +214,7 @@ async fn what_is_done_in_time_is_attached_and_the_next_run_does_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_nothing_is_done_in_time_nothing_is_attached() {
+async fn if_no_layer_is_finished_in_time_nothing_is_attached() {
     let slow = Slow::registry(true, &[0, 1, 2, 3]).await;
     let done = slow.in_time().await;
     assert!(matches!(done.manifests[0].result, ManifestResult::OutOfTime), "{done:?}");
@@ -230,7 +230,7 @@ async fn when_nothing_is_done_in_time_nothing_is_attached() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deadline_that_is_over_begins_nothing() {
+async fn an_expired_deadline_starts_no_work() {
     let slow = Slow::registry(true, &[]).await;
     let done = slow.index(&IndexOptions { deadline: Some(Instant::now()), ..options() }).await.unwrap();
     assert_eq!(done.left.len(), 4);
@@ -255,7 +255,7 @@ async fn without_progress_nothing_is_written_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_older_index_of_more_layers_stays_until_the_complete_one_is_there() {
+async fn an_older_index_with_more_layers_stays_until_the_complete_one_exists() {
     let slow = Slow::registry(false, &[1]).await;
     slow.is_slow.store(false, SeqCst);
     // It contains nothing that can be reused.
@@ -279,7 +279,7 @@ async fn an_older_index_of_more_layers_stays_until_the_complete_one_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_deletes_nothing_keeps_both_and_it_is_said() {
+async fn a_registry_that_refuses_deletion_keeps_both_indexes_with_a_warning() {
     for referrers in [true, false] {
         let slow = Slow::lying(referrers, &[1], |seen| seen.method == "DELETE").await;
         let sparse = attached(&slow.in_time().await).0.digest;
@@ -296,7 +296,7 @@ async fn a_registry_that_deletes_nothing_keeps_both_and_it_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ztoc_that_is_lost_or_not_what_it_should_be_is_made_again() {
+async fn a_lost_or_damaged_ztoc_is_built_again() {
     let slow = Slow::registry(true, &[1]).await;
     let first = slow.in_time().await;
     let LayerOutcome::Indexed(lost) = &first.manifests[0].layers[0].outcome else { panic!("{first:?}") };
@@ -341,7 +341,7 @@ async fn fresh_ztoc(digest: Digest) -> Bytes {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layer_that_is_lacking_for_its_content_is_looked_at_again_and_nothing_else() {
+async fn only_layers_missing_from_the_index_are_read_again() {
     let slow = Slow::registry(true, &[]).await;
     // Another image: the first layer again, and one that no consumer can read.
     let odd = Bytes::from([&gzip(&tar(9, 2, 50_000))[..], b"x"].concat());
@@ -363,7 +363,7 @@ async fn a_layer_that_is_lacking_for_its_content_is_looked_at_again_and_nothing_
 /// Another run was faster and complete while this one was reading: then nothing is attached next to
 /// its index.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_complete_index_that_came_meanwhile_stays_alone() {
+async fn a_complete_index_attached_meanwhile_stays_the_only_one() {
     let slow = Slow::registry(true, &[1]).await;
     let complete = Slow::registry(true, &[]).await;
     let done = complete.complete().await;
@@ -393,7 +393,7 @@ async fn a_complete_index_that_came_meanwhile_stays_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_stops_at_its_timeout_and_goes_on_the_next_time() {
+async fn the_command_stops_at_its_timeout_and_continues_next_time() {
     let slow = Slow::registry(false, &[1]).await;
     let image = format!("{}/a/b:v1", slow.registry.host());
     let is_slow = Arc::clone(&slow.is_slow);
@@ -410,7 +410,8 @@ async fn the_command_stops_at_its_timeout_and_goes_on_the_next_time() {
         // It now has all the time for itself, which is still not enough.
         let alone = run(&["--timeout=1s"]);
         assert!(alone.contains("timed out before any layer was done; use a longer --timeout"), "{alone}");
-        assert!(alone.contains("use a longer --timeout: no layer was done") && !alone.contains("goes on"), "{alone}");
+        assert!(alone.contains("use a longer --timeout: no layer was done"), "{alone}");
+        assert!(!alone.contains("to continue"), "{alone}");
         is_slow.store(false, SeqCst);
         let second = sandbox
             .json(0, &["index", "--no-cache", "--min-layer-size=0", "--span-size=16KiB", "--format=json", &image]);

@@ -83,7 +83,7 @@ fn check(sandbox: &Sandbox, image: &str, what: &str) {
 }
 
 #[test]
-fn archives_of_every_shape() {
+fn archives_of_all_tools_are_read() {
     let sandbox = Sandbox::new();
     let hex = |tar: &[u8]| Digest::sha256(tar).hex();
     let all = |what: &str, place: Placed<'_>| {
@@ -126,7 +126,7 @@ fn archives_of_every_shape() {
 }
 
 #[test]
-fn layers_are_named_by_their_tars_unless_they_are_compressed() {
+fn layers_are_identified_by_their_tars_unless_compressed() {
     let sandbox = Sandbox::new();
     let tars = layers();
     let packed = gzip(&tars[1]);
@@ -144,7 +144,7 @@ fn layers_are_named_by_their_tars_unless_they_are_compressed() {
 }
 
 #[test]
-fn one_of_several_images() {
+fn one_of_several_images_is_selected() {
     let sandbox = Sandbox::new();
     let tars = [layer("which", b"one"), layer("which", b"two"), layer("which", b"three")];
     let mut members = vec![file(
@@ -211,7 +211,7 @@ fn one_of_several_images() {
 }
 
 #[test]
-fn an_index_of_it_fits_nowhere_and_what_helps_is_said() {
+fn archives_cannot_be_indexed_and_the_error_suggests_a_way() {
     let sandbox = Sandbox::new();
     archive(&sandbox, &|number, tar| (file(&number.to_string(), tar), number.to_string()));
     let refused = sandbox.run(&["index", "docker-archive:x.tar"]);
@@ -272,7 +272,7 @@ fn refusal(sandbox: &Sandbox, args: &[&str]) -> String {
 }
 
 #[test]
-fn hostile_archives() {
+fn hostile_archives_are_refused() {
     let sandbox = Sandbox::new();
     let tar = layer("f", b"content");
     let sound = config(&[&tar]);
@@ -343,7 +343,7 @@ fn hostile_archives() {
 }
 
 #[test]
-fn a_plain_layer_that_is_not_the_config_s_is_never_taken() {
+fn a_plain_layer_that_differs_from_the_config_is_refused() {
     let sandbox = Sandbox::new();
     for algorithm in [Algorithm::Sha256, Algorithm::Sha512] {
         let (tar, other) = (layer("f", b"content"), Digest::of(algorithm, &layer("f", b"CONTENT")));
@@ -374,7 +374,7 @@ fn layout(sandbox: &Sandbox) -> Value {
 }
 
 #[test]
-fn skopeo_writes_it_and_names_the_layers_alike() {
+fn skopeo_reads_the_same_layer_digests() {
     let Some(skopeo) = tool("skopeo") else { return };
     let sandbox = Sandbox::new();
     layout(&sandbox);
@@ -390,7 +390,7 @@ fn skopeo_writes_it_and_names_the_layers_alike() {
 }
 
 #[test]
-fn regctl_and_crane_write_it_with_the_registry_s_layers() {
+fn archives_by_regctl_and_crane_keep_the_layers_of_the_registry() {
     let (Some(regctl), Some(crane), Some(skopeo)) = (tool("regctl"), tool("crane"), tool("skopeo")) else { return };
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
@@ -425,7 +425,7 @@ fn regctl_and_crane_write_it_with_the_registry_s_layers() {
 
 /// An archive whose data are holes, so only its headers can be read.
 #[test]
-fn nothing_is_read_between_the_headers_that_is_not_asked_for() {
+fn only_headers_and_requested_files_are_read() {
     use std::os::unix::fs::FileExt;
     let sandbox = Sandbox::new();
     let tar = layer("f", b"content");

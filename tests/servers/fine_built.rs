@@ -1,4 +1,5 @@
-//! Fine indexes in a registry that counts requests: each layer is read once, and only if it must be.
+//! Fine indexes in a registry that counts requests: each layer is read once, and only if it must
+//! be.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,7 @@ use ociseek::store::blob::Target;
 use serde_json::Value;
 
 use crate::reuse::{Setting, layer, options, requests};
-use crate::support::faulty::problem;
+use crate::support::faulty::{body_of, damaged, problem};
 use crate::support::fine::{DocumentParts, with_wrong_byte};
 use crate::support::sandbox::{OCI_MANIFEST, Sandbox, tar};
 
@@ -73,7 +74,7 @@ async fn damaging(damaged: Digest) -> (Setting, Arc<AtomicBool>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn verify_reads_a_layer_once_for_both_kinds() {
+async fn verify_reads_each_layer_once_for_both_kinds() {
     let (one, two) = (layer(1, 1_500_000), layer(2, 700_000));
     let (setting, is_damaged) = damaging(Digest::sha256(&two)).await;
     setting.push("v1", &[&one, &two]);
@@ -142,7 +143,7 @@ async fn with_documents(layers: &[&Bytes], documents: Vec<FineRef>, blobs: &Sett
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_recorded_start_reads_no_layer_again() {
+async fn changing_the_recorded_start_reads_no_layer() {
     let (one, two) = (layer(1, 3_000_000), layer(2, 700_000));
     let setting = Setting::new().await;
     setting.push("v1", &[&one, &two]);
@@ -179,7 +180,7 @@ async fn another_recorded_start_reads_no_layer_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_spans_of_a_recorded_start_are_divided_and_stay_so() {
+async fn spans_of_a_recorded_start_stay_divided() {
     let layer = layer(1, 3_000_000);
     let setting = Setting::new().await;
     setting.push("v1", &[&layer]);
@@ -199,7 +200,7 @@ async fn the_spans_of_a_recorded_start_are_divided_and_stay_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_parts_of_layers_the_spans_of_a_recorded_start_stay_whole() {
+async fn without_range_requests_spans_of_a_recorded_start_stay_whole() {
     let layer = layer(1, 3_000_000);
     let whole = layer.clone();
     let setting = Setting::lying(move |seen, registry| {
@@ -223,7 +224,7 @@ async fn without_parts_of_layers_the_spans_of_a_recorded_start_stay_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_run_without_time_left_over_is_all_that_is_read() {
+async fn only_layers_missed_by_an_earlier_deadline_are_read() {
     let (one, two) = (layer(1, 1_000_000), layer(2, 700_000));
     let whole = Setting::new().await;
     whole.push("v1", &[&one, &two]);
@@ -267,7 +268,7 @@ fn rewritten(setting: &Setting, document: &FineRef, change: impl FnOnce(&mut Vec
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_or_hostile_document_is_built_again() {
+async fn damaged_and_hostile_documents_are_built_again() {
     type Change = fn(&Setting, &[FineRef]) -> FineRef;
     // Each with what the warning says.
     let changes: [(&str, Change); 9] = [
@@ -391,7 +392,7 @@ async fn damaging_later() -> (Setting, Arc<Mutex<Option<(Digest, Damage)>>>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fine_index_that_the_registry_damaged() {
+async fn a_fine_index_damaged_by_the_registry_is_replaced() {
     let (one, two) = (Bytes::from(compressed(1)), Bytes::from(compressed(2)));
     for damage in [Damage::Missing, Damage::Cut, Damage::Flipped] {
         for of_manifest in [true, false] {
@@ -418,7 +419,8 @@ async fn a_fine_index_that_the_registry_damaged() {
 
             let done = setting.index("v1", &fine).await;
             if damage != Damage::Missing && !of_manifest {
-                // It has its size, and nobody asks for its content, unless the index is to be replaced.
+                // It has its size, and nobody asks for its content, unless the index is to be
+                // replaced.
                 let there = done.manifests[0].fine.as_ref().unwrap();
                 assert!(matches!(there.result, ManifestResult::AlreadyThere { .. }), "{about}: {:?}", there.result);
                 setting.index("v1", &IndexOptions { existing: Existing::Replace, ..fine.clone() }).await;
@@ -427,4 +429,62 @@ async fn a_fine_index_that_the_registry_damaged() {
             assert!(setting.registry.saw("PUT", &digest.hex()).len() > 1, "{about}: it was written again");
         }
     }
+}
+
+/// How a registry answers a request for the content of a blob.
+#[derive(Clone, Copy, PartialEq)]
+enum Answer {
+    Denied,
+    DamagedOnce,
+}
+
+/// What a start reads is recorded once, and an index that replaces another one has it from there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recorded_start_that_cannot_be_read_now_is_not_lost() {
+    let answer: Arc<Mutex<Option<(Digest, Answer)>>> = Arc::default();
+    let told = Arc::clone(&answer);
+    let setting = Setting::lying(move |seen, truth| {
+        let mut told = told.lock().unwrap();
+        let (_, answer) = told.filter(|(digest, _)| seen.is("GET", &format!("blobs/{digest}")))?;
+        if answer == Answer::Denied {
+            return Some(problem(403, "DENIED", "not now"));
+        }
+        *told = None;
+        let (truth, bytes) = body_of(truth.truth_now(seen));
+        Some(damaged(truth, &bytes))
+    })
+    .await;
+    setting.push("v1", &[&compressed(1).into()]);
+    setting.index("v1", &starting(&["/dir1/file0"])).await;
+    let document = fine_index(&setting).layers[0].document;
+    let soci = || serde_json::from_slice::<Value>(&manifests(&setting, "soci.index.v1+json")[0]).unwrap();
+    let list: Digest = soci()["layers"][1]["digest"].as_str().unwrap().parse().unwrap();
+    let (sandbox, name) = (Sandbox::new(), format!("{}/a/b:v1", setting.registry.host()));
+    let again = async |kind: &str, tool: &str| {
+        let tool = format!("--build-tool-identifier={tool}");
+        let args = ["index", kind, "--existing=replace", "--min-layer-size=0", "--no-cache", &tool, &name];
+        tokio::task::block_in_place(|| sandbox.run(&args))
+    };
+
+    let before = setting.registry.manifests();
+    for (blob, kind, what) in [
+        (list, "--fine", format!("prefetch list {list}")),
+        (document, "--fine-only", format!("fine document {document}")),
+    ] {
+        *answer.lock().unwrap() = Some((blob, Answer::Denied));
+        let said = again(kind, "another").await;
+        assert!(said.contains(&format!("cannot read {what}")) && said.ends_with("--- status 1 ---"), "{said}");
+        assert_eq!(setting.registry.manifests(), before, "{what}");
+    }
+    *answer.lock().unwrap() = Some((document, Answer::DamagedOnce));
+    let said = again("--fine", "another").await;
+    assert!(said.ends_with("--- status 0 ---") && answer.lock().unwrap().is_none(), "{said}");
+    assert!(fine_index(&setting).layers[0].start_size > fine_index(&setting).layers[0].head_size);
+    assert_eq!(soci()["layers"].as_array().unwrap().len(), 2, "ztoc and list: {said}");
+    // A list and a document that are lost do not keep an index from being replaced.
+    let list: Digest = soci()["layers"][1]["digest"].as_str().unwrap().parse().unwrap();
+    [list, fine_index(&setting).layers[0].document].iter().for_each(|blob| setting.registry.remove_blob(blob));
+    let said = again("--fine", "a third").await;
+    assert_eq!(said.matches(" is not carried over: ").count(), 2, "{said}");
+    assert!(said.ends_with("--- status 0 ---"), "{said}");
 }

@@ -4,13 +4,22 @@
 use crate::support::hook;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::{self, AckKind};
+use axum::http::header;
+use futures_util::StreamExt;
 
 use crate::support::PATIENCE;
 use crate::support::child_process::ChildProcess;
+use crate::support::faulty::{Faulty, RegistrySettings, problem};
 use crate::support::hook::{Hook, assert_documented, images, indexes, pushed, put_blob};
 use crate::support::http::{exchange, post, stalling_registry};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox};
+use crate::support::nats_relay::{Harm, NatsRelay, Sent};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
 use crate::support::servers::{Server, free_port, tool};
 use ociseek::digest::Digest;
 use ociseek::hook::job::Job;
@@ -90,7 +99,7 @@ fn times(hooks: &[Hook]) -> BTreeMap<String, usize> {
 }
 
 #[tokio::test]
-async fn three_workers_one_of_them_killed_index_every_image() {
+async fn workers_index_every_image_even_if_one_is_killed() {
     let (Some(mut nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
     let sandbox = Sandbox::new();
     let images = images(&server, 8, 200);
@@ -138,7 +147,7 @@ async fn three_workers_one_of_them_killed_index_every_image() {
 }
 
 #[tokio::test]
-async fn what_fails_is_parked_with_its_reason_and_others_go_on() {
+async fn failed_jobs_are_parked_with_their_reason_and_others_continue() {
     let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
     let sandbox = Sandbox::new();
     let good = images(&server, 1, 1);
@@ -208,7 +217,7 @@ fn get(address: &str, path: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn a_worker_outlives_its_queue_and_ends_without_it() {
+async fn a_worker_survives_a_queue_outage_and_stops_without_the_queue() {
     let (Some(mut nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
     let sandbox = Sandbox::new();
     let images = images(&server, 1, 1);
@@ -246,7 +255,7 @@ async fn a_worker_outlives_its_queue_and_ends_without_it() {
 
 /// A job is not to blame if it takes longer than its workers live.
 #[tokio::test]
-async fn orderly_stops_use_up_no_tries() {
+async fn orderly_stops_do_not_count_as_tries() {
     let Some(nats) = Nats::start() else { return };
     let (sandbox, host) = (Sandbox::new(), stalling_registry().0);
     let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
@@ -265,8 +274,74 @@ async fn orderly_stops_use_up_no_tries() {
     assert_eq!((nats.messages("test").await, nats.messages("test-parked").await), (1, 0));
 }
 
+/// The server counts deliveries, and not how many of them failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_fails_at_the_third_delivery_is_asked_again() {
+    let Some(nats) = Nats::start() else { return };
+    let fails = Arc::new(AtomicBool::new(true));
+    let failing = Arc::clone(&fails);
+    let registry = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |_, _| {
+        // For longer than anybody waits, so that the try ends.
+        let mut busy = problem(503, "UNAVAILABLE", "not now");
+        busy.headers_mut().insert(header::RETRY_AFTER, 86_400.into());
+        failing.load(Ordering::SeqCst).then_some(busy)
+    })
+    .await;
+    registry.add_image("v1", &tar(1, 2, 30_000));
+    let (sandbox, host) = (Sandbox::new(), registry.host());
+    let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
+    queue.publish(&Job { image: format!("{host}/a/b:v1").parse().unwrap() }).await.unwrap();
+
+    // As if two workers had not got it.
+    let client = async_nats::connect(format!("nats://127.0.0.1:{}", nats.port)).await.unwrap();
+    let stream = jetstream::new(client).get_stream("test").await.unwrap();
+    let config = pull::Config {
+        durable_name: Some("workers".to_owned()),
+        ack_policy: AckPolicy::Explicit,
+        ..pull::Config::default()
+    };
+    let consumer = stream.create_consumer(config).await.unwrap();
+    for _ in 0..2 {
+        let mut batch = consumer.fetch().max_messages(1).expires(PATIENCE).messages().await.unwrap();
+        batch.next().await.unwrap().unwrap().ack_with(AckKind::Nak(None)).await.unwrap();
+    }
+
+    let hook = worker(&sandbox, &nats, &host, &["--retry-wait=1"]);
+    hook.until("it is to be tried again", |hook| {
+        assert!(hook.events("dead-letter").is_empty(), "{:?}", hook.log());
+        !hook.events("retry").is_empty()
+    });
+    assert_eq!(hook.events("retry")[0]["tries"], 3);
+    fails.store(false, Ordering::SeqCst);
+    hook.until("it is indexed", |hook| hook.indexed() == 1);
+    nats.until("test", 0).await;
+    assert_eq!(nats.messages("test-parked").await, 0);
+}
+
+/// An answer that is not the server's confirmation.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledgement_that_nobody_serves_is_told() {
+    let Some(nats) = Nats::start() else { return };
+    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    registry.add_image("v1", &tar(1, 2, 30_000));
+    let (sandbox, host) = (Sandbox::new(), registry.host());
+    let acknowledgement = Sent { kind: "+ACK".to_owned(), number: 1, is_answered: true };
+    let relay = NatsRelay::new(nats.port, "test", Some((acknowledgement, Harm::NoResponders))).await;
+    relay.arm();
+    let (queue, allow) = (format!("--queue=nats://127.0.0.1:{}/test", relay.port), format!("--allow={host}"));
+    let hook = Hook::start(&sandbox, &["worker", &queue, &allow, "--no-cache", "--silence=3"]);
+    let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
+    queue.publish(&Job { image: format!("{host}/a/b:v1").parse().unwrap() }).await.unwrap();
+    hook.until("it is told", |hook| !hook.events("queue").is_empty());
+    let error = hook.events("queue")[0]["error"].as_str().unwrap().to_owned();
+    assert!(error.starts_with("cannot acknowledge a job, so it will be delivered again: no responders"), "{error}");
+    // The next delivery finds that it is done.
+    nats.until("test", 0).await;
+    assert_eq!((hook.indexed(), hook.events("job").len()), (1, 2), "{:?}", hook.log());
+}
+
 #[tokio::test]
-async fn without_its_queue_the_service_says_so() {
+async fn the_service_reports_an_unreachable_queue() {
     let Some(mut nats) = Nats::start() else { return };
     let sandbox = Sandbox::new();
     let text = sandbox.run(&["hook", "worker", "--allow=r.example", "--queue=nats://u:hunter2@127.0.0.1:1"]);
@@ -290,7 +365,7 @@ async fn without_its_queue_the_service_says_so() {
 
 /// Images that were pushed before the service ran.
 #[tokio::test(flavor = "multi_thread")]
-async fn backfill_puts_what_has_no_index_into_the_queue() {
+async fn backfill_queues_images_without_an_index() {
     let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
     let sandbox = Sandbox::new();
     let client = Client::new(ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() });
@@ -322,7 +397,7 @@ async fn backfill_puts_what_has_no_index_into_the_queue() {
 
 /// Each tag is queued, because each gets its own SOCI-enabled image.
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_make_soci_enabled_images_for_each_tag() {
+async fn workers_write_soci_enabled_images_for_each_tag() {
     let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
     let sandbox = Sandbox::new();
     let client = Client::new(ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() });

@@ -7,7 +7,7 @@ use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use serde_json::{Value, json};
 
-use crate::support::faulty::{Faulty, Nature, problem};
+use crate::support::faulty::{Faulty, RegistrySettings, problem};
 use crate::support::hook::{Hook, SECRET, indexes, put_blob};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar, two_platforms};
 use crate::support::servers::{Server, free_port, run, tool};
@@ -71,7 +71,7 @@ fn job(hook: &Hook, image: &str) -> Value {
 /// A real client pushes an image for two platforms, and the registry reports every manifest,
 /// including ours.
 #[test]
-fn a_push_gets_both_versions_and_ours_start_no_work() {
+fn pushes_get_both_versions_and_our_own_are_ignored() {
     let (Some(skopeo), Some(_)) = (tool("skopeo"), tool("docker-registry")) else { return };
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
@@ -121,7 +121,7 @@ fn a_push_gets_both_versions_and_ours_start_no_work() {
 }
 
 #[test]
-fn each_tag_gets_its_own_and_an_image_without_one_its_index() {
+fn each_tag_gets_a_soci_enabled_image_and_an_untagged_image_only_an_index() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     let app = format!("{}/team/app", server.host);
@@ -164,7 +164,7 @@ fn each_tag_gets_its_own_and_an_image_without_one_its_index() {
 }
 
 #[test]
-fn version_2_alone() {
+fn version_2_only_attaches_no_index() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     let app = format!("{}/team/app", server.host);
@@ -204,12 +204,15 @@ async fn a_soci_enabled_image_follows_its_tag() {
         let (_, newer) = parts(2);
         let moved = AtomicBool::new(moves_before);
         let layer = Digest::sha256(&parts(1).0[1]).to_string();
-        let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, registry| {
-            if seen.is("GET", &layer) && !moved.swap(true, Ordering::SeqCst) {
-                registry.add_manifest("v1", OCI_MANIFEST, newer.clone());
-            }
-            None
-        })
+        let registry = Faulty::start(
+            RegistrySettings { referrers: true, ..RegistrySettings::default() },
+            move |seen, registry| {
+                if seen.is("GET", &layer) && !moved.swap(true, Ordering::SeqCst) {
+                    registry.add_manifest("v1", OCI_MANIFEST, newer.clone());
+                }
+                None
+            },
+        )
         .await;
         let older = add(&registry, "v1", 1);
         let newer = add(&registry, "newer", 2);
@@ -235,8 +238,8 @@ async fn a_soci_enabled_image_follows_its_tag() {
 
 /// The index is attached, and the job fails with the name that cannot be written.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_written_is_named() {
-    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {
+async fn the_error_names_the_image_that_cannot_be_written() {
+    let registry = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, _| {
         seen.is("PUT", "/manifests/lazy-v1").then(|| problem(403, "DENIED", "the tag is immutable"))
     })
     .await;
@@ -282,7 +285,7 @@ fn seen(lines: &[(String, Value)]) -> Vec<[&str; 3]> {
 }
 
 #[test]
-fn backfill_makes_what_is_missing_and_then_finds_nothing_to_do() {
+fn backfill_adds_missing_versions_once() {
     let servers = [Server::olareg(|_, _| Vec::new()), Server::distribution("127.0.0.1:0", |_| String::new())];
     for server in servers.into_iter().flatten() {
         let sandbox = Sandbox::new();
@@ -358,7 +361,7 @@ fn backfill_makes_what_is_missing_and_then_finds_nothing_to_do() {
 
 /// For an image with both versions, only the requested one counts.
 #[test]
-fn backfill_of_version_2_alone_counts_that_alone() {
+fn backfill_with_version_2_only_ignores_version_1() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     let place = format!("{}/team/app", server.host);
@@ -380,4 +383,42 @@ fn backfill_of_version_2_alone_counts_that_alone() {
     assert_ne!(done[0].1["enabled"]["digest"], with_list);
     assert_eq!(seen(&only(&[]))[0], ["v1", "already-indexed", "already-there"]);
     assert_eq!(digest_of(&server, "team/app", "v1-2"), with_list);
+}
+
+/// As for an index of version 1. The registry is only asked for the blobs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_soci_enabled_image_that_lost_a_ztoc_is_written_again() {
+    let registry = Faulty::honest(RegistrySettings::default()).await;
+    let digest = add(&registry, "v1", 1);
+    let work = move || {
+        let (sandbox, template) = (Sandbox::new(), "--v2-only=lazy-{tag}");
+        let place = format!("{}/a/b", registry.host());
+        let [image, enabled] = ["v1", "lazy-v1"].map(|tag| format!("{place}:{tag}"));
+        let dry = [&["convert", "--dry-run", "--format=json", &image, &enabled], &SMALL[..]].concat();
+        let ztoc = sandbox.json(0, &dry)["manifests"][0]["layers"][0]["ztoc"]["digest"].take();
+        let ztoc: Digest = ztoc.as_str().unwrap().parse().unwrap();
+        let status = |more: &[&str]| {
+            let lines = backfill(&sandbox, &place, &[&[template], more].concat());
+            let (_, mut line) = lines.into_iter().find(|(tag, _)| tag == "v1").unwrap();
+            (line["status"].as_str().unwrap().to_owned(), line["enabled"]["status"].take())
+        };
+        assert_eq!(status(&[]), ("indexed".to_owned(), json!("written")));
+        let reads = registry.saw("GET", &ztoc.to_string()).len();
+        assert_eq!(status(&["--dry-run"]), ("already-indexed".to_owned(), Value::Null));
+        assert_eq!(registry.saw("GET", &ztoc.to_string()).len(), reads, "the ztoc is not read");
+
+        registry.remove_blob(&ztoc);
+        assert_eq!(status(&["--dry-run"]).0, "pending");
+        assert_eq!(status(&[]), ("indexed".to_owned(), json!("written")));
+        assert!(registry.blob(&ztoc).is_some());
+        assert_eq!(status(&[]), ("already-indexed".to_owned(), json!("already-there")));
+
+        registry.remove_blob(&ztoc);
+        let hook = Hook::serve(&sandbox, &[&format!("--allow={}", registry.host()), template, "--no-cache"]);
+        assert_eq!(hook.post(&event(&format!("{image}@{digest}"))).0, 202);
+        let line = job(&hook, &format!("{image}@{digest}"));
+        assert_eq!((&line["result"], &line["enabled"]["status"]), (&json!("indexed"), &json!("written")), "{line}");
+        assert!(registry.blob(&ztoc).is_some());
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
 }

@@ -67,7 +67,7 @@ fn a_registry_with_the_referrers_api() {
 }
 
 #[test]
-fn a_registry_that_wants_a_password() {
+fn a_registry_that_requires_a_password() {
     let Some(line) = htpasswd("u", "s3cret") else { return };
     let sections = |dir: &Path| {
         std::fs::write(dir.join("passwords"), line).unwrap();
@@ -95,7 +95,7 @@ fn a_registry_that_wants_a_password() {
 /// A registry that refuses deletion keeps a fine index that was replaced: readers take the one with
 /// a recorded start, or the newer one, and a second run has nothing to do.
 #[test]
-fn the_better_fine_index_is_read_where_replaced_ones_stay() {
+fn the_best_fine_index_is_read_if_replaced_ones_stay() {
     let servers = [Server::olareg(|_, _| vec!["--api-delete=false".into()]), Server::distribution_that_keeps()];
     for server in servers.into_iter().flatten() {
         let Some((sandbox, image)) = copied(&server, &[]) else { return };
@@ -134,7 +134,7 @@ fn the_better_fine_index_is_read_where_replaced_ones_stay() {
 }
 
 #[test]
-fn what_is_not_there_is_said() {
+fn a_missing_image_is_reported() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let text = Sandbox::new().run(&index(&[&format!("{}/a/b:v1", server.host)]));
     assert!(text.contains("cannot find the image") && text.contains("hint: 404 from"), "{text}");
@@ -144,7 +144,7 @@ fn what_is_not_there_is_said() {
 /// Anyone who may push can write the list of referrers under the tag of an image's digest. A listed
 /// manifest is only deleted if it is a SOCI index of that image.
 #[test]
-fn replacing_deletes_nothing_but_indexes_of_the_image() {
+fn replacing_deletes_only_indexes_of_the_image() {
     let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
     let Some(skopeo) = tool("skopeo") else { return };
     let sandbox = Sandbox::new();

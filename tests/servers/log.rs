@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 
-use crate::support::faulty::{Faulty, Nature, first, redirect, status};
+use crate::support::faulty::{Faulty, RegistrySettings, first, redirect, status};
 use crate::support::sandbox::{Sandbox, small_image, tar};
 use crate::support::servers::{Server, htpasswd, run, tool};
 
@@ -84,9 +84,9 @@ async fn a_password_is_not_logged() {
 
 /// A credential helper that knows the password, and one that fails and prints it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_credential_helper_says_is_not_logged() {
+async fn the_output_of_a_credential_helper_is_not_logged() {
     let basic = Some((USER.to_owned(), PASSWORD.to_owned()));
-    let registry = Faulty::honest(Nature { referrers: true, basic, ..Nature::default() }).await;
+    let registry = Faulty::honest(RegistrySettings { referrers: true, basic, ..RegistrySettings::default() }).await;
     push(&registry);
     let (host, sandbox) = (registry.host(), Sandbox::new());
     std::fs::create_dir(sandbox.path(".docker")).unwrap();
@@ -117,21 +117,23 @@ async fn what_a_credential_helper_says_is_not_logged() {
 /// A registry that requires tokens and redirects blobs to signed URLs.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_and_signatures_are_not_logged() {
-    let nature = Nature { referrers: true, ..Nature::default() };
-    let bucket = Faulty::start(nature.clone(), |seen, bucket| {
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let bucket = Faulty::start(settings.clone(), |seen, bucket| {
         let digest = seen.path.strip_prefix("/bucket/")?.split('?').next()?;
         Some(bucket.get_blob(seen, digest))
     })
     .await;
     let elsewhere = bucket.host();
-    let registry =
-        Faulty::start(Nature { bearer: Some(Some((USER.into(), PASSWORD.into()))), ..nature }, move |seen, _| {
+    let registry = Faulty::start(
+        RegistrySettings { bearer: Some(Some((USER.into(), PASSWORD.into()))), ..settings },
+        move |seen, _| {
             let digest = seen.path.split("/blobs/sha256:").nth(1).filter(|_| seen.method == "GET")?;
             seen.header("authorization").filter(|shown| shown.starts_with("Bearer "))?;
             let query = format!("X-Amz-Credential=AKIA%2Fs3&X-Amz-Signature={SIGNATURE}&X-Amz-Expires=1200");
             Some(redirect(307, &format!("http://{elsewhere}/bucket/sha256:{digest}?{query}")))
-        })
-        .await;
+        },
+    )
+    .await;
     for registry in [&registry, &bucket] {
         push(registry);
     }
@@ -147,7 +149,7 @@ async fn tokens_and_signatures_are_not_logged() {
 /// A proxy with a password in its URL, and the messages of libraries about it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_password_of_a_proxy_is_not_logged() {
-    let proxy = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let proxy = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     push(&proxy);
     let by = format!("http://{USER}:{PASSWORD}@{}", proxy.host());
     let args = &["inspect", "--plain-http"];
@@ -167,12 +169,13 @@ fn push(registry: &Faulty) {
 /// A line for each request with its result, for each failed try with the reason and the next one,
 /// and for the cache.
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_retries_and_the_cache_are_told() {
+async fn requests_retries_and_cache_hits_are_logged() {
     let busy = first(1);
-    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, _| {
-        (seen.is("GET", "/manifests/v1") && busy()).then(|| status(503))
-    })
-    .await;
+    let registry =
+        Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
+            (seen.is("GET", "/manifests/v1") && busy()).then(|| status(503))
+        })
+        .await;
     push(&registry);
     let (host, sandbox) = (registry.host(), Sandbox::new());
     let work = move || {

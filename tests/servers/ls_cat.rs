@@ -66,7 +66,7 @@ fn motley(sandbox: &Sandbox) {
 }
 
 #[test]
-fn listings() {
+fn ls_lists_files_in_text_and_json() {
     let sandbox = Sandbox::new();
     motley(&sandbox);
     assert_snapshot!(sandbox.run(&["ls", "oci:img:v1", "etc"]), @r#"
@@ -138,7 +138,7 @@ fn listings() {
 }
 
 #[test]
-fn names_that_are_not_text_are_written_as_they_are() {
+fn names_that_are_not_utf8_are_printed_unchanged() {
     let sandbox = Sandbox::new();
     motley(&sandbox);
     let output = sandbox.command(&["ls", "-R", "oci:img:v1"]).output().unwrap();
@@ -166,7 +166,7 @@ fn names_that_are_not_text_are_written_as_they_are() {
 }
 
 #[test]
-fn contents() {
+fn cat_prints_files() {
     let sandbox = Sandbox::new();
     motley(&sandbox);
     // Following links, from every kind of layer.
@@ -198,7 +198,7 @@ fn contents() {
 }
 
 #[test]
-fn a_sparse_file_is_listed_and_says_that_it_cannot_be_read() {
+fn a_sparse_file_is_listed_but_cannot_be_read() {
     let sandbox = Sandbox::new();
     let sparse = [
         pax(
@@ -227,7 +227,7 @@ fn a_sparse_file_is_listed_and_says_that_it_cannot_be_read() {
 }
 
 #[test]
-fn nobody_reads_on_for_a_reader_that_is_gone() {
+fn reading_stops_when_the_pipe_is_closed() {
     let sandbox = Sandbox::new();
     motley(&sandbox);
     let mut child = sandbox
@@ -243,7 +243,7 @@ fn nobody_reads_on_for_a_reader_that_is_gone() {
 }
 
 #[test]
-fn damaged_layers_give_no_wrong_bytes() {
+fn damaged_layers_never_return_wrong_bytes() {
     let sandbox = Sandbox::new();
     motley(&sandbox);
     let manifest = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
@@ -260,7 +260,7 @@ fn damaged_layers_give_no_wrong_bytes() {
 }
 
 #[test]
-fn without_its_ztoc_a_layer_is_read_all_the_same() {
+fn a_layer_with_a_lost_ztoc_is_read() {
     let sandbox = Sandbox::new();
     motley(&sandbox);
     let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
@@ -315,7 +315,7 @@ fn pass((mut from, mut to): (TcpStream, TcpStream), counter: &AtomicU64) {
 }
 
 #[test]
-fn of_a_large_layer_little_is_fetched() {
+fn little_is_fetched_of_a_large_layer() {
     let (Some(server), Some(crane)) = (servers::Server::olareg(|_, _| Vec::new()), servers::tool("crane")) else {
         return;
     };
@@ -381,7 +381,7 @@ fn tar_file<'a>(tar: &'a [u8], name: &str) -> &'a [u8] {
 }
 
 #[test]
-fn of_several_platforms_this_machines_is_read() {
+fn the_platform_of_this_machine_is_read() {
     let here = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

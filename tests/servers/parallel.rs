@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support::blobs::{content, descriptor};
 use crate::support::faulty::*;
 use crate::support::servers::Server;
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::stream;
 use ociseek::image::Descriptor;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use ociseek::store::{Source, StoreError};
@@ -33,14 +34,6 @@ fn source(host: &str, config: ClientConfig) -> Source {
     Source::Registry(Client::new(config).unwrap().repository(host, "a/b").unwrap())
 }
 
-fn content(length: usize) -> Bytes {
-    (0..length).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect::<Vec<_>>().into()
-}
-
-fn descriptor(content: &Bytes) -> Descriptor {
-    Descriptor::of("application/octet-stream", content)
-}
-
 async fn read(source: &Source, blob: &Descriptor) -> Result<Vec<u8>, StoreError> {
     let mut stream = source.blob(blob, false).await?;
     let mut all = Vec::new();
@@ -51,47 +44,16 @@ async fn read(source: &Source, blob: &Descriptor) -> Result<Vec<u8>, StoreError>
     Ok(all)
 }
 
-/// How many responses were being sent at the same time.
-#[derive(Default)]
-struct Open {
-    now: AtomicUsize,
-    most: AtomicUsize,
-}
-
-impl Open {
-    /// Sends the requested range in ten slow pieces, and counts it as open meanwhile.
-    fn answer(self: &Arc<Open>, honest: Response<Body>, content: Bytes) -> Response<Body> {
-        struct Counted(Arc<Open>);
-        impl Drop for Counted {
-            fn drop(&mut self) {
-                self.0.now.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
-        self.most.fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-        let counted = Counted(Arc::clone(self));
-        let pieces: Vec<_> = content.chunks(content.len().div_ceil(10).max(1)).map(|c| content.slice_ref(c)).collect();
-        let body = stream::iter(pieces).then(move |piece| {
-            let _ = &counted;
-            async move {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                Ok::<_, std::io::Error>(piece)
-            }
-        });
-        let (head, _) = honest.into_parts();
-        Response::from_parts(head, Body::from_stream(body))
-    }
-}
-
 fn range(seen: &ReceivedRequest) -> Option<(usize, usize)> {
     let (from, last) = seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
     Some((from.parse().ok()?, last.parse::<usize>().ok()? + 1))
 }
 
 /// A registry that sends slowly, with the number of responses sent at the same time.
-async fn slow(blobs: &[Bytes]) -> (Faulty, Arc<Open>) {
-    let open = Arc::new(Open::default());
+async fn slow(blobs: &[Bytes]) -> (Faulty, Arc<OpenResponses>) {
+    let open = Arc::new(OpenResponses::default());
     let counting = Arc::clone(&open);
-    let faulty = Faulty::start(Nature::default(), move |seen, faulty| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, faulty| {
         let digest = seen.path.split("/blobs/").nth(1).filter(|_| seen.method == "GET")?.parse().ok()?;
         let whole = faulty.blob(&digest)?;
         let (from, end) = range(seen).unwrap_or((0, whole.len()));
@@ -105,7 +67,7 @@ async fn slow(blobs: &[Bytes]) -> (Faulty, Arc<Open>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_blob_comes_whole_over_as_many_connections_as_allowed() {
+async fn a_large_blob_is_read_over_as_many_connections_as_allowed() {
     for (length, connections, parts) in [
         (200_000, 4, 20),
         (199_999, 4, 20),
@@ -120,8 +82,7 @@ async fn a_large_blob_comes_whole_over_as_many_connections_as_allowed() {
         let found = read(&source(&faulty.host(), config(connections)), &descriptor(&blob)).await.unwrap();
         assert!(found == blob, "{length} bytes");
         assert_eq!(faulty.saw("GET", "/blobs/").len(), parts, "{length} bytes");
-        let most = open.most.load(Ordering::SeqCst);
-        assert_eq!(most, connections.min(parts), "{length} bytes");
+        assert_eq!(open.most(), connections.min(parts), "{length} bytes");
     }
 }
 
@@ -137,7 +98,7 @@ async fn several_blobs_share_the_connections() {
     for right in futures_util::future::join_all(reads).await {
         assert!(right.unwrap());
     }
-    assert_eq!(open.most.load(Ordering::SeqCst), 5);
+    assert_eq!(open.most(), 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,15 +108,15 @@ async fn more_blobs_than_connections_are_read_one_after_the_other() {
     let source = source(&faulty.host(), config(2));
     let reads = blobs.iter().map(|blob| async { read(&source, &descriptor(blob)).await.unwrap() == *blob });
     assert!(futures_util::future::join_all(reads).await.into_iter().all(|right| right));
-    assert_eq!(open.most.load(Ordering::SeqCst), 2);
+    assert_eq!(open.most(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_breaks_off_is_asked_for_again_and_nothing_else() {
+async fn only_interrupted_parts_are_requested_again() {
     let blob = content(200_000);
     let broken = Arc::new(AtomicUsize::new(0));
     let times = Arc::clone(&broken);
-    let faulty = Faulty::start(Nature::default(), move |seen, faulty| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, faulty| {
         let digest = seen.path.split("/blobs/").nth(1)?.parse().ok()?;
         let (from, end) = range(seen)?;
         // Every third response is truncated, and some requests are refused temporarily.
@@ -183,10 +144,10 @@ async fn what_breaks_off_is_asked_for_again_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_sends_the_whole_blob_is_asked_once() {
+async fn a_registry_that_sends_the_whole_blob_gets_one_request() {
     let blob = content(200_000);
     let whole = blob.clone();
-    let faulty = Faulty::start(Nature::default(), move |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         seen.is("GET", "/blobs/").then(|| Response::new(Body::from(whole.clone())))
     })
     .await;
@@ -198,11 +159,11 @@ async fn a_registry_that_sends_the_whole_blob_is_asked_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_stops_sending_parts_is_read_on_over_one_connection() {
+async fn reading_continues_over_one_connection_if_parts_are_no_longer_sent() {
     let blob = content(200_000);
     let whole = blob.clone();
     let answers = AtomicUsize::new(0);
-    let faulty = Faulty::start(Nature::default(), move |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let later = seen.is("GET", "/blobs/") && answers.fetch_add(1, Ordering::SeqCst) >= 3;
         later.then(|| Response::new(Body::from(whole.clone())))
     })
@@ -215,9 +176,9 @@ async fn a_registry_that_stops_sending_parts_is_read_on_over_one_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_part_that_cannot_be_had_ends_the_blob_with_its_error() {
+async fn an_unavailable_part_fails_the_blob() {
     let blob = content(200_000);
-    let faulty = Faulty::start(Nature::default(), move |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let far = range(seen).is_some_and(|(from, _)| from >= 120_000);
         far.then(|| Response::builder().status(403).body(Body::from(r#"{"errors":[{"code":"DENIED"}]}"#)).unwrap())
     })
@@ -236,17 +197,17 @@ async fn a_part_that_cannot_be_had_ends_the_blob_with_its_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn parts_take_a_quarter_of_the_memory_of_an_image_at_most() {
+async fn parts_use_at_most_a_quarter_of_the_memory_of_an_image() {
     let blob = content(200_000);
     let (faulty, open) = slow(std::slice::from_ref(&blob)).await;
     let config = ClientConfig { max_memory: 4 * (2 * PART + PART / 2), ..config(6) };
     let source = source(&faulty.host(), config);
     assert!(read(&source, &descriptor(&blob)).await.unwrap() == blob);
-    assert_eq!(open.most.load(Ordering::SeqCst), 2);
+    assert_eq!(open.most(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blob_that_is_dropped_gives_its_connections_back() {
+async fn dropping_a_blob_releases_its_connections() {
     let blob = content(200_000);
     let (faulty, open) = slow(std::slice::from_ref(&blob)).await;
     let source = source(&faulty.host(), config(4));
@@ -255,11 +216,11 @@ async fn a_blob_that_is_dropped_gives_its_connections_back() {
         assert!(stream.next().await.unwrap().is_some());
     }
     assert_eq!(read(&source, &descriptor(&blob)).await.unwrap().len(), blob.len());
-    assert!(open.most.load(Ordering::SeqCst) >= 4);
+    assert!(open.most() >= 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn real_registries_send_parts_side_by_side() {
+async fn real_registries_send_parts_concurrently() {
     let servers =
         [Server::olareg(|_, _| Vec::new()), Server::distribution("127.0.0.1:0", |_| String::new()), Server::crane()];
     for server in servers.into_iter().flatten() {

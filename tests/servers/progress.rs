@@ -4,8 +4,8 @@ use axum::body::Body;
 use axum::http::Response;
 use serde_json::json;
 
-use crate::support::faulty::{Faulty, Nature, json_answer};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use crate::support::faulty::{Faulty, RegistrySettings, json_answer};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, index, tar, two_platforms};
 use crate::support::tarball::{end, file};
 use crate::support::terminal::{lines, on_closed_terminal, on_terminal};
 use crate::support::throttle::throttled;
@@ -14,7 +14,7 @@ use ociseek::digest::Digest;
 /// A registry with an image without an index, `a:v1`, with one layer of `size` bytes. Returns its
 /// digest.
 async fn registry(size: usize) -> (Faulty, Digest) {
-    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let digest = registry.add_image("v1", &tar(1, 1, size));
     (registry, digest)
 }
@@ -31,7 +31,7 @@ fn assert_bar(drawn: &str, total: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_without_an_index_is_read_with_a_bar_and_a_note() {
+async fn reading_an_image_without_an_index_shows_a_bar_and_a_note() {
     let (registry, layer) = registry(11 << 20).await;
     let slow = throttled(&registry.host(), 8 << 20);
     let work = move || {
@@ -63,9 +63,24 @@ async fn an_image_without_an_index_is_read_with_a_bar_and_a_note() {
     tokio::task::spawn_blocking(work).await.unwrap();
 }
 
+/// Its layers are read in less time than the bar takes to be drawn again.
+#[test]
+fn the_bar_of_a_small_image_moves() {
+    let sandbox = Sandbox::new();
+    two_platforms(&sandbox.path("img"));
+    let (drawn, succeeded) = on_terminal(&sandbox.command(&index(&["oci:img"])));
+    assert!(succeeded, "{drawn}");
+    let shown = lines(&drawn);
+    let bars: Vec<&str> = shown.iter().filter_map(|line| line.find("all  ").map(|at| &line[at..])).collect();
+    assert!(bars.iter().any(|bar| !bar.contains(" 0 B/")), "{bars:#?}");
+    // Nothing is read of an image that is up to date.
+    let (drawn, succeeded) = on_terminal(&sandbox.command(&index(&["oci:img"])));
+    assert!(succeeded && !drawn.contains("all  "), "{drawn}");
+}
+
 /// What cannot be drawn any more is no reason to stop.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_that_is_closed() {
+async fn a_closed_terminal_does_not_stop_the_command() {
     let (registry, _) = registry(4 << 20).await;
     let slow = throttled(&registry.host(), 8 << 20);
     let work = move || {
@@ -78,7 +93,7 @@ async fn a_terminal_that_is_closed() {
 
 /// Lines of the log stand above the bars, and are whole.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_and_the_bars_do_not_mix() {
+async fn log_lines_and_bars_do_not_mix() {
     let (registry, _) = registry(4 << 20).await;
     let slow = throttled(&registry.host(), 8 << 20);
     let work = move || {
@@ -101,7 +116,7 @@ async fn the_log_and_the_bars_do_not_mix() {
 
 /// The digests of compressed layers are determined first.
 #[test]
-fn a_docker_archive_is_read_with_a_bar() {
+fn reading_a_docker_archive_shows_a_bar() {
     let sandbox = Sandbox::new();
     let layer = tar(1, 1, 3 << 20);
     let (diff_id, gzip) = (Digest::sha256(&layer), gzip(&layer));
@@ -124,8 +139,8 @@ fn a_docker_archive_is_read_with_a_bar() {
 
 /// The number of finished images, below the lines for each.
 #[tokio::test(flavor = "multi_thread")]
-async fn backfill_tells_how_far_it_is() {
-    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, _| {
+async fn backfill_reports_its_progress() {
+    let registry = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, _| {
         let tags: Vec<String> = (0..12).map(|number| format!("v{number}")).collect();
         seen.is("GET", "/app/tags/list").then(|| -> Response<Body> { json_answer(200, &json!({"tags": tags})) })
     })

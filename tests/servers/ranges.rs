@@ -4,6 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::blobs::{content, descriptor};
 use crate::support::faulty::*;
 use crate::support::servers::Server;
 use axum::body::Body;
@@ -28,14 +29,6 @@ fn config() -> ClientConfig {
 
 fn source(host: &str) -> Source {
     Source::Registry(Client::new(config()).unwrap().repository(host, "a/b").unwrap())
-}
-
-fn content(length: usize) -> Bytes {
-    (0..length).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect::<Vec<_>>().into()
-}
-
-fn descriptor(content: &Bytes) -> Descriptor {
-    Descriptor::of("application/octet-stream", content)
 }
 
 fn everything(error: &StoreError) -> String {
@@ -64,7 +57,7 @@ async fn check(source: &Source, blob: &Bytes) {
 }
 
 #[tokio::test]
-async fn parts_from_a_layout_and_its_archive() {
+async fn parts_are_read_from_a_layout_and_its_archive() {
     let dir = tempfile::tempdir().unwrap();
     let layout = Layout::open_or_create(&dir.path().join("layout")).unwrap();
     let blob = content(300_000);
@@ -78,7 +71,7 @@ async fn parts_from_a_layout_and_its_archive() {
 }
 
 #[tokio::test]
-async fn a_blob_that_is_gone_or_of_another_size_is_an_error() {
+async fn a_missing_blob_or_one_of_another_size_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let layout = Layout::open_or_create(dir.path()).unwrap();
     let blob = content(1000);
@@ -99,7 +92,7 @@ fn real() -> Vec<Server> {
 }
 
 #[tokio::test]
-async fn parts_from_real_registries() {
+async fn parts_are_read_from_real_registries() {
     for server in real() {
         let blob = content(300_000);
         let repository = Client::new(config()).unwrap().repository(&server.host, "a/b").unwrap();
@@ -111,7 +104,7 @@ async fn parts_from_real_registries() {
 #[tokio::test]
 async fn one_request_asks_for_exactly_the_part() {
     let blob = content(300_000);
-    let faulty = Faulty::honest(Nature::default()).await;
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(blob.clone());
     check(&source(&faulty.host()), &blob).await;
     let ranges: Vec<_> =
@@ -123,10 +116,10 @@ async fn one_request_asks_for_exactly_the_part() {
 }
 
 #[tokio::test]
-async fn a_host_without_ranges_is_read_up_to_the_part_and_not_asked_again_for_one() {
+async fn a_host_without_ranges_is_read_up_to_the_part_and_remembered() {
     let blob = content(300_000);
     let whole = blob.clone();
-    let faulty = Faulty::start(Nature::default(), move |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         seen.is("GET", "/blobs/").then(|| Response::new(Body::from(whole.clone())))
     })
     .await;
@@ -164,7 +157,7 @@ async fn wrong_parts_are_errors() {
     ] {
         let blob = content(300_000);
         let whole = blob.clone();
-        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             seen.is("GET", "/blobs/").then(|| {
                 let answer = Response::builder().status(status).header(header::CONTENT_RANGE, range);
                 answer.body(Body::from(whole.slice(1000..1000 + length))).unwrap()
@@ -178,10 +171,10 @@ async fn wrong_parts_are_errors() {
 }
 
 #[tokio::test]
-async fn a_server_that_sends_less_at_a_time_is_asked_for_the_rest() {
+async fn the_rest_is_requested_if_a_server_sends_less() {
     let blob = content(300_000);
     let whole = blob.clone();
-    let faulty = Faulty::start(Nature::default(), move |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let range = seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
         let (from, last) = (range.0.parse::<usize>().ok()?, range.1.parse::<usize>().ok()?);
         let last = last.min(from + 39_999);
@@ -196,11 +189,11 @@ async fn a_server_that_sends_less_at_a_time_is_asked_for_the_rest() {
 }
 
 #[tokio::test]
-async fn a_part_that_breaks_off_or_stalls_goes_on_where_it_did() {
+async fn interrupted_and_stalled_parts_are_resumed() {
     for stall in [false, true] {
         let blob = content(300_000);
         let (whole, once) = (blob.clone(), first(1));
-        let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
             (seen.is("GET", "/blobs/") && once()).then(|| {
                 let answer = truth.get_blob(seen, &Digest::sha256(&whole).to_string());
                 let part = whole.slice(1000..200_000);
@@ -220,10 +213,10 @@ async fn a_part_that_breaks_off_or_stalls_goes_on_where_it_did() {
 }
 
 #[tokio::test]
-async fn tokens_and_signed_urls_that_ran_out_are_renewed() {
+async fn expired_tokens_and_signed_urls_are_renewed() {
     let blob = content(100_000);
-    let bearer = Nature { bearer: Some(None), ..Nature::default() };
-    let store = Faulty::start(Nature::default(), {
+    let bearer = RegistrySettings { bearer: Some(None), ..RegistrySettings::default() };
+    let store = Faulty::start(RegistrySettings::default(), {
         let some = first(1);
         move |_, _| some().then(|| Response::builder().status(403).body(Body::from("expired")).unwrap())
     })

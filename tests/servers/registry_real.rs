@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::blobs::{SOCI, content, index_manifest};
 use crate::support::sandbox::{OCI_CONFIG, OCI_MANIFEST};
 use crate::support::servers::{Server, htpasswd, private_ca, run, tool};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
@@ -20,7 +21,6 @@ use ociseek::store::registry::{
 };
 use serde_json::{Value, json};
 
-const SOCI: &str = "application/vnd.amazon.soci.index.v1+json";
 const REPOSITORY: &str = "team/app";
 
 fn config() -> ClientConfig {
@@ -37,34 +37,12 @@ fn repository(host: &str, config: ClientConfig) -> Repository {
     Client::new(config).unwrap().repository(host, REPOSITORY).unwrap()
 }
 
-fn content(length: usize) -> Bytes {
-    (0..length).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect::<Vec<_>>().into()
-}
-
 /// The image of the indexes.
 fn subject() -> (Bytes, Descriptor) {
     let config = json!({"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2});
     let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": []});
     let bytes = Bytes::from(manifest.to_string());
     (bytes.clone(), Descriptor::of(OCI_MANIFEST, &bytes))
-}
-
-/// An index manifest for the subject, with `layer`.
-fn index(layer: &Descriptor, name: &str) -> (Bytes, Descriptor) {
-    let subject = subject().1;
-    let manifest = json!({
-        "schemaVersion": 2,
-        "mediaType": OCI_MANIFEST,
-        "config": {"mediaType": SOCI, "digest": Digest::sha256(b"{}"), "size": 2},
-        "layers": [layer],
-        "subject": subject,
-        "annotations": {"name": name},
-    });
-    let bytes = Bytes::from(manifest.to_string());
-    let mut descriptor = Descriptor::of(OCI_MANIFEST, &bytes);
-    descriptor.artifact_type = Some(SOCI.into());
-    descriptor.annotations.insert("name".into(), name.into());
-    (bytes, descriptor)
 }
 
 async fn push(repository: &Repository, content: &Bytes) -> Descriptor {
@@ -82,7 +60,7 @@ async fn attach(
 ) -> Result<(Digest, AttachMethod), RegistryError> {
     repository.push_blob(&Descriptor::of(SOCI, b"{}"), Bytes::from_static(b"{}")).await?;
     let layer = push(repository, &content(5000)).await;
-    let (bytes, index) = index(&layer, name);
+    let (bytes, index) = index_manifest(&subject().1, &[&layer], name);
     let report = repository.attach(&index, bytes, &subject().1, replaces).await?;
     assert_eq!(report.not_deleted, []);
     Ok((index.digest, report.attached))
@@ -228,7 +206,7 @@ async fn distribution_with_tls_of_a_private_authority() {
 }
 
 #[tokio::test]
-async fn distribution_that_wants_certificates_of_its_clients() {
+async fn distribution_with_client_certificates() {
     let mut authority = Some(());
     let sections = |dir: &Path| {
         authority = private_ca(dir);
@@ -352,7 +330,7 @@ async fn distribution_with_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_attach_at_once_to_distribution_lose_nothing() {
+async fn concurrent_attaching_to_distribution_loses_nothing() {
     let Some(server) = Server::distribution("127.0.0.1:0", no_more) else { return };
     let all: Vec<_> = (0..4)
         .map(|i| {
@@ -417,7 +395,7 @@ async fn olareg_with_passwords_and_with_tokens() {
 }
 
 #[tokio::test]
-async fn olareg_that_has_had_enough() {
+async fn olareg_with_a_rate_limit() {
     let Some(server) = Server::olareg(|_, _| vec!["--rate-limit=2".into()]) else { return };
     let repository = repository(&server.host, config());
     for i in 0..4 {
@@ -427,7 +405,7 @@ async fn olareg_that_has_had_enough() {
 }
 
 #[tokio::test]
-async fn olareg_that_warns() {
+async fn olareg_with_warnings() {
     let Some(server) = Server::olareg(|_, _| vec!["--warning=moving away".into()]) else { return };
     let recorder = Arc::new(Recorder::default());
     round(&server.host, ClientConfig { progress: recorder.clone(), ..config() }).await;
@@ -454,9 +432,11 @@ async fn cranes_registry() {
 }
 
 /// Several clients each attach an index to one image at the same time. No index that was reported
-/// as attached is lost. `OCISEEK_PUSHERS=64` uses 64 clients.
+/// as attached is lost, unless the registry loses it: olareg 0.2.2 updates its lists without a lock
+/// (`referrerAdd` in its referrer.go). Then the next run attaches it again. `OCISEEK_PUSHERS=64`
+/// uses 64 clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_pushers_on_one_subject_lose_nothing() {
+async fn many_pushers_to_one_subject_lose_nothing() {
     let pushers = std::env::var("OCISEEK_PUSHERS").map_or(12, |pushers| pushers.parse().expect("a number"));
     let with_api = Server::olareg(|_, _| Vec::new());
     let without = Server::distribution("127.0.0.1:0", |_| String::new());
@@ -466,24 +446,33 @@ async fn many_pushers_on_one_subject_lose_nothing() {
             .map(|number| {
                 // Separate clients, which only share the registry.
                 let repository = repository(&server.host, config());
-                tokio::spawn(async move { attach(&repository, &format!("pusher {number}"), &[]).await })
+                let name = format!("pusher {number}");
+                tokio::spawn(async move { attach(&repository, &name, &[]).await.map(|(digest, _)| (name, digest)) })
             })
             .collect();
         let (mut attached, mut refused) = (Vec::new(), 0);
         for one in all {
             match one.await.unwrap() {
-                Ok((digest, _)) => attached.push(digest),
+                Ok(named) => attached.push(named),
                 Err(error) => {
                     assert!(error.to_string().contains("others overwrote our change"), "{error:?}");
                     refused += 1;
                 }
             }
         }
-        let found = repository(&server.host, config()).referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
-        let listed: Vec<Digest> = found.descriptors.iter().map(|descriptor| descriptor.digest).collect();
-        let lost = attached.iter().filter(|digest| !listed.contains(digest)).count();
-        println!("API {}: {pushers} pushers, {} attached, {refused} refused, {lost} lost", found.api, attached.len());
-        assert_eq!((lost, attached.len() + refused), (0, pushers));
+        let lost = async || {
+            let found = repository(&server.host, config()).referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
+            let is_lost = |(_, digest): &&(String, Digest)| found.descriptors.iter().all(|one| one.digest != *digest);
+            (found.api, attached.iter().filter(is_lost).cloned().collect::<Vec<(String, Digest)>>())
+        };
+        let (api, lost_at_first) = lost().await;
+        let (all, one) = (attached.len(), lost_at_first.len());
+        println!("API {api}: {pushers} pushers, {all} attached, {refused} refused, {one} lost by the registry");
+        assert!(api || lost_at_first.is_empty(), "{lost_at_first:?}");
+        for (name, digest) in lost_at_first {
+            assert_eq!(attach(&repository(&server.host, config()), &name, &[]).await.unwrap().0, digest);
+        }
+        assert_eq!((lost().await.1, attached.len() + refused), (Vec::new(), pushers));
         assert!(attached.len() > pushers / 2, "{refused} of {pushers} could not attach");
     }
 }

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use crate::support::faulty::{Faulty, Nature, ReceivedRequest};
+use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings};
 use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, for_platform, gzip, tar};
 use crate::support::servers::Server;
 use axum::body::Body;
@@ -43,8 +43,8 @@ impl Setting {
     pub async fn lying(
         lie: impl Fn(&ReceivedRequest, &Faulty) -> Option<Response<Body>> + Send + Sync + 'static,
     ) -> Setting {
-        let nature = Nature { referrers: true, ..Nature::default() };
-        Setting { registry: Faulty::start(nature, lie).await, said: Arc::default() }
+        let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+        Setting { registry: Faulty::start(settings, lie).await, said: Arc::default() }
     }
 
     pub fn repository(&self) -> Repository {
@@ -133,7 +133,7 @@ fn ztoc(layer: &Bytes, tool: &str) -> Bytes {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ztoc_out_of_proportion_to_its_layer_is_not_even_fetched() {
+async fn a_ztoc_out_of_proportion_to_its_layer_is_not_fetched() {
     let setting = Setting::new().await;
     let (one, two) = (layer(1, 300_000), layer(2, 300_000));
     let subject = setting.push("v1", &[&one, &two]);
@@ -181,7 +181,7 @@ async fn fresh(layers: &[&Bytes]) -> Digest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layer_of_another_tag_is_not_read_again() {
+async fn layers_of_other_tags_are_not_read_again() {
     let setting = Setting::new().await;
     let (base, old, new) = (layer(1, 3 << 20), layer(2, 200_000), layer(3, 200_000));
     setting.push("1.0", &[&base, &old]);
@@ -205,7 +205,7 @@ async fn a_layer_of_another_tag_is_not_read_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_known_image_and_small_layers_cost_no_search() {
+async fn indexed_images_and_small_layers_start_no_search() {
     let setting = Setting::new().await;
     let (base, small) = (layer(1, 3 << 20), layer(2, 100_000));
     setting.push("1.0", &[&base]);
@@ -221,7 +221,7 @@ async fn a_known_image_and_small_layers_cost_no_search() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_do_not_grow_with_the_repository() {
+async fn the_number_of_requests_does_not_grow_with_the_repository() {
     let setting = Setting::new().await;
     for number in 0..40 {
         setting.push(&format!("1.{number}"), &[&layer(100 + number, 5000)]);
@@ -276,7 +276,7 @@ fn each(ztoc: &mut Ztoc, change: fn(&mut Checkpoint)) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ztocs_of_an_older_version_are_taken_under_the_new_name() {
+async fn ztocs_of_an_older_version_are_reused_under_the_new_name() {
     let setting = Setting::new().await;
     let base = layer(1, 3 << 20);
     setting.push("v1", &[&base]);
@@ -300,7 +300,7 @@ async fn ztocs_of_an_older_version_are_taken_under_the_new_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_the_user_names_may_be_in_another_registry() {
+async fn a_named_image_may_be_in_another_registry() {
     let (there, here) = (Setting::new().await, Setting::new().await);
     let base = layer(1, 3 << 20);
     there.push("base", &[&base]);
@@ -330,7 +330,7 @@ async fn an_image_that_the_user_names_may_be_in_another_registry() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_of_version_2_has_ztocs_too() {
+async fn ztocs_of_version_2_indexes_are_reused() {
     let setting = Setting::new().await;
     let base = layer(1, 3 << 20);
     let v1 = setting.push("v1", &[&base]);
@@ -351,7 +351,7 @@ async fn an_index_of_version_2_has_ztocs_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_index_of_another_platform_has_ztocs_too() {
+async fn ztocs_of_other_platforms_are_reused() {
     let setting = Setting::new().await;
     let (base, arm, amd) = (layer(1, 3 << 20), layer(2, 50_000), layer(3, 50_000));
     let manifests = [("arm64", &arm), ("amd64", &amd)].map(|(architecture, own)| {
@@ -399,12 +399,12 @@ fn forwarded(host: &str, seen: &ReceivedRequest) -> Response<Body> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn real_registries_are_not_asked_for_reused_layers() {
+async fn reused_layers_are_not_requested_from_real_registries() {
     let olareg = Server::olareg(|_, _| Vec::new());
     let distribution = Server::distribution("127.0.0.1:0", |_| String::new());
     for server in [olareg, distribution].into_iter().flatten() {
         let host = server.host.clone();
-        let registry = Faulty::start(Nature::default(), move |seen, _| Some(forwarded(&host, seen))).await;
+        let registry = Faulty::start(RegistrySettings::default(), move |seen, _| Some(forwarded(&host, seen))).await;
         let setting = Setting { registry, said: Arc::default() };
         let shared: Vec<Bytes> = (0..9).map(|seed| layer(seed, 400_000)).collect();
         let (old, new) = (layer(10, 400_000), layer(11, 400_000));
@@ -443,7 +443,7 @@ async fn real_registries_are_not_asked_for_reused_layers() {
 }
 
 #[test]
-fn the_command_says_what_it_reused() {
+fn the_command_reports_what_it_reused() {
     let sandbox = Sandbox::new();
     let (shared, old, new) = (gzip(&tar(1, 4, 50_000)), gzip(&tar(2, 2, 20_000)), gzip(&tar(3, 2, 20_000)));
     for (dir, last) in [("one", &old), ("two", &new)] {

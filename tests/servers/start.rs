@@ -6,7 +6,7 @@ use std::process::Output;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::support::faulty::{Faulty, Nature, ReceivedRequest, silence, status};
+use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings, no_response, status};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
@@ -71,7 +71,8 @@ async fn run(sandbox: &Arc<Sandbox>, args: &[&str]) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_document_is_requested_once() {
     for referrers in [false, true] {
-        let registry = Faulty::honest(Nature { referrers, bearer: Some(None), ..Nature::default() }).await;
+        let registry =
+            Faulty::honest(RegistrySettings { referrers, bearer: Some(None), ..RegistrySettings::default() }).await;
         let config = push(&registry);
         let sandbox = Arc::new(Sandbox::new());
         let image = format!("{}/a/b:v1", registry.host());
@@ -104,8 +105,8 @@ async fn asked(registry: &Faulty, sandbox: &Arc<Sandbox>, image: &str, config: &
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_second_opening_asks_for_the_image_and_its_referrers_alone() {
-    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+async fn opening_again_requests_only_the_image_and_its_referrers() {
+    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let config = push(&registry);
     let sandbox = Arc::new(Sandbox::new());
     let tagged = format!("{}/a/b:v1", registry.host());
@@ -130,7 +131,7 @@ async fn a_second_opening_asks_for_the_image_and_its_referrers_alone() {
     assert_eq!(asked(&registry, &sandbox, &tagged, &config).await, again, "it was replaced");
 
     // The cache does not make up for a repository that does not have the image.
-    let elsewhere = Faulty::honest(Nature::default()).await;
+    let elsewhere = Faulty::honest(RegistrySettings::default()).await;
     let missing = format!("{}/a/b@{manifest}", elsewhere.host());
     let output = ended(&sandbox, &["cat", "--cache-dir=cache", &missing, FILE]).await;
     assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -159,12 +160,12 @@ impl Arrived {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn config_referrers_fallback_tag_and_named_index_are_requested_side_by_side() {
+async fn config_referrers_fallback_tag_and_named_index_are_requested_concurrently() {
     const ALL: [&str; 4] = ["config", "index", "referrers", "tag"];
     let config = Arc::new(Mutex::new(None));
     let (known, arrived) = (Arc::clone(&config), Arrived::default());
     // Each of them is answered after all have arrived.
-    let registry = Faulty::start(Nature::default(), move |seen, _| {
+    let registry = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let kind = match kind(seen, &(*known.lock().unwrap())?) {
             "manifest" if seen.path.contains("/manifests/sha256:") => "index",
             kind if ALL.contains(&kind) => kind,
@@ -186,7 +187,7 @@ async fn documents_and_ztocs_are_requested_before_the_config_arrives() {
     for kind_of_index in ["--fine-only", "--existing=skip"] {
         let config = Arc::new(Mutex::new(None));
         let (known, arrived) = (Arc::clone(&config), Arrived::default());
-        let registry = Faulty::start(Nature::default(), move |seen, _| {
+        let registry = Faulty::start(RegistrySettings::default(), move |seen, _| {
             let kind = kind(seen, &(*known.lock().unwrap())?);
             arrived.add(kind);
             // The first blob is the document or the ztoc.
@@ -209,15 +210,15 @@ async fn documents_and_ztocs_are_requested_before_the_config_arrives() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn an_error_of_the_config_ends_what_is_under_way() {
+async fn an_error_of_the_config_cancels_other_requests() {
     let config = Arc::new(Mutex::new(None));
     let (known, arrived) = (Arc::clone(&config), Arrived::default());
     // The document never comes. If it were awaited, it would be requested again after a while.
-    let registry = Faulty::start(Nature::default(), move |seen, _| {
+    let registry = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let kind = kind(seen, &(*known.lock().unwrap())?);
         arrived.add(kind);
         match kind {
-            "blob" => Some(silence()),
+            "blob" => Some(no_response()),
             "config" => Some(status(if arrived.arrive(&["blob"]) { 404 } else { 400 })),
             _ => None,
         }
@@ -238,13 +239,13 @@ async fn an_error_of_the_config_ends_what_is_under_way() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn of_two_errors_always_the_same_is_reported() {
+async fn the_same_one_of_two_errors_is_always_reported() {
     let index = Digest::sha256(b"the index");
     let mut reports = BTreeSet::new();
     for (first, second) in [("config", "index"), ("index", "config")] {
         let config = Arc::new(Mutex::new(None));
         let (known, arrived) = (Arc::clone(&config), Arrived::default());
-        let registry = Faulty::start(Nature::default(), move |seen, _| {
+        let registry = Faulty::start(RegistrySettings::default(), move |seen, _| {
             let kind = match kind(seen, &(*known.lock().unwrap())?) {
                 "manifest" if seen.path.contains("/manifests/sha256:") => "index",
                 kind => kind,
@@ -266,8 +267,8 @@ async fn of_two_errors_always_the_same_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn the_files_of_one_layer_need_no_config() {
-    let registry = Faulty::honest(Nature::default()).await;
+async fn listing_one_layer_needs_no_config() {
+    let registry = Faulty::honest(RegistrySettings::default()).await;
     let config = push(&registry);
     let image = format!("{}/a/b:v1", registry.host());
     let sandbox = Arc::new(Sandbox::new());

@@ -1,5 +1,6 @@
-//! What soci answered before: the same library gives the same answer for the same bytes. Asking it again about hundreds
-//! of megabytes takes minutes; only agreement is remembered, so whatever differs is asked and judged again.
+//! What soci answered before: the same library gives the same answer for the same bytes. Asking it
+//! again about hundreds of megabytes takes minutes; only agreement is remembered, so whatever
+//! differs is asked and judged again.
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -23,7 +24,8 @@ impl Answers {
         Answers { file, oracle: digest(oracle), known: Mutex::new(known.lines().map(String::from).collect()) }
     }
 
-    /// Whether soci built `ztoc` for the layer with this span size and, if `served`, its reader served all from it.
+    /// Whether soci built `ztoc` for the layer with this span size and, if `served`, its reader
+    /// served all from it.
     pub fn knows(&self, layer: &Digest, span_size: u64, ztoc: &Digest, served: bool) -> bool {
         let known = self.known.lock().expect("no panic holds it");
         let line = |served| self.line(layer, span_size, ztoc, served);

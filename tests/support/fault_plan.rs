@@ -8,7 +8,7 @@ use axum::http::{Response, header};
 use bytes::Bytes;
 
 use crate::support::faulty::{
-    Faulty, ReceivedRequest, body_of, cut, damaged, hang_up, problem, silence, stalls, web_page,
+    Faulty, ReceivedRequest, body_of, cut, damaged, hang_up, no_response, problem, stalls, web_page,
 };
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum Fault {
     /// The response stops, and the connection stays open.
     Stall,
     /// The registry does not answer, and keeps the connection open.
-    Silence,
+    NoResponse,
     /// From here on nobody answers, and new connections are refused.
     Down,
     /// kill -9, before or after the request is executed.
@@ -55,6 +55,14 @@ pub struct Point {
     pub at: usize,
 }
 
+impl Point {
+    /// Each fault that is not a kill at each of the requests, once and from then on.
+    pub fn all(kind: usize, requests: usize) -> impl Iterator<Item = Point> {
+        let faults = (0..requests).flat_map(|at| QUICK.into_iter().chain(STALLS).map(move |fault| (at, fault)));
+        faults.flat_map(move |(at, fault)| [false, true].map(|lasts| Point { kind, fault, lasts, at }))
+    }
+}
+
 pub const QUICK: [Fault; 10] = [
     Fault::Cut,
     Fault::Reset,
@@ -68,7 +76,7 @@ pub const QUICK: [Fault; 10] = [
     Fault::Denied,
 ];
 /// A run waits before it continues: see `WAITS` of `fault_points::jobs`.
-pub const STALLS: [Fault; 3] = [Fault::Stall, Fault::Silence, Fault::Down];
+pub const STALLS: [Fault; 3] = [Fault::Stall, Fault::NoResponse, Fault::Down];
 pub const KILLS: [Fault; 2] = [Fault::Kill { done: false }, Fault::Kill { done: true }];
 
 /// The requests of a run, and the fault of one of them.
@@ -106,7 +114,7 @@ impl Plan {
                 }
                 hang_up()
             }
-            Fault::Silence => Some(silence()),
+            Fault::NoResponse => Some(no_response()),
             Fault::Lost => {
                 faulty.truth_now(request);
                 hang_up()

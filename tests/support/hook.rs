@@ -55,7 +55,12 @@ impl Hook {
 
     /// The log lines of one event.
     pub fn events(&self, event: &str) -> Vec<Value> {
-        self.log().into_iter().filter(|line| line["event"] == event).collect()
+        self.log.lock().unwrap().iter().filter(|line| line["event"] == event).cloned().collect()
+    }
+
+    /// The number of log lines of one event.
+    pub fn count(&self, event: &str) -> usize {
+        self.log.lock().unwrap().iter().filter(|line| line["event"] == event).count()
     }
 
     /// The number of jobs with each result.

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 pub mod answers;
+pub mod blobs;
 pub mod caches;
 pub mod child_process;
 pub mod corpus;
@@ -12,6 +13,7 @@ pub mod fault_points;
 pub mod faulty;
 pub mod fine;
 pub mod hook;
+pub mod hostile;
 pub mod http;
 pub mod layers;
 pub mod mounts;
@@ -52,8 +54,8 @@ pub fn memory_of(process: u32, field: &str) -> Option<u64> {
 
 /// `sh -c SCRIPT` in a mount namespace of its own; more arguments are $0, $1 and so on.
 ///
-/// Other tests' mounts below the folder for temporary files are not kept in it: a FUSE process serves its mount until
-/// the last namespace that has a copy of it ends.
+/// Other tests' mounts below the folder for temporary files are not kept in it: a FUSE process
+/// serves its mount until the last namespace that has a copy of it ends.
 pub fn in_own_mounts(script: &str) -> Command {
     let others = std::env::temp_dir();
     let unmount =

@@ -109,21 +109,22 @@ pub fn index(sandbox: &Sandbox, image: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The program serving in the foreground. It is asked to end when this is dropped, so that it unmounts.
-pub struct Serving {
+/// The program serving in the foreground. It is asked to end when this is dropped, so that it
+/// unmounts.
+pub struct MountProcess {
     pub child: ChildProcess,
     stderr: Arc<Mutex<String>>,
     reader: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Serving {
+impl MountProcess {
     /// Starts it and waits until it reports that it has mounted.
-    pub fn start(sandbox: &Sandbox, args: &[&str]) -> Serving {
-        Serving::try_start(sandbox, args).unwrap_or_else(|(_, stderr)| panic!("it ended: {stderr}"))
+    pub fn start(sandbox: &Sandbox, args: &[&str]) -> MountProcess {
+        MountProcess::try_start(sandbox, args).unwrap_or_else(|(_, stderr)| panic!("it ended: {stderr}"))
     }
 
-    /// Like [`Serving::start`]. If it ends instead, its exit status and its error output.
-    pub fn try_start(sandbox: &Sandbox, args: &[&str]) -> Result<Serving, (ExitStatus, String)> {
+    /// Like [`MountProcess::start`]. If it ends instead, its exit status and its error output.
+    pub fn try_start(sandbox: &Sandbox, args: &[&str]) -> Result<MountProcess, (ExitStatus, String)> {
         let mut command = sandbox.command_that_hangs_up(args);
         let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stderr(Stdio::piped()));
         let stderr = Arc::new(Mutex::new(String::new()));
@@ -134,7 +135,7 @@ impl Serving {
                 said.lock().unwrap().push_str(&std::mem::take(&mut line));
             }
         });
-        let mut serving = Serving { child, stderr, reader: Some(reader) };
+        let mut serving = MountProcess { child, stderr, reader: Some(reader) };
         let begun = Instant::now();
         while !serving.stderr().contains(" read so far\n") {
             if serving.child.ended().is_some() {
@@ -162,7 +163,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for MountProcess {
     fn drop(&mut self) {
         if self.child.ended().is_none() {
             self.child.signal(Signal::TERM);
@@ -172,9 +173,9 @@ impl Drop for Serving {
 }
 
 /// Unmounts the mounts that a failed test left, so that its directory can be removed.
-pub struct Clean<'a>(pub &'a Sandbox);
+pub struct UnmountOnDrop<'a>(pub &'a Sandbox);
 
-impl Drop for Clean<'_> {
+impl Drop for UnmountOnDrop<'_> {
     fn drop(&mut self) {
         for line in mounts_below(self.0.dir.path()).iter().rev() {
             let _ = Command::new("umount").arg("-l").arg(line.split(' ').nth(1).unwrap_or_default()).status();

@@ -1,4 +1,5 @@
-//! A way to NATS that reads the messages of its client (NATS docs, "Client Protocol"), and harms one of them.
+//! A way to NATS that reads the messages of its client (NATS docs, "Client Protocol"), and harms
+//! one of them.
 
 use std::collections::BTreeMap;
 use std::io;

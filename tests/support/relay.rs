@@ -1,4 +1,5 @@
-//! A TCP relay that is a bad network: it cuts, holds up, stalls and damages what it passes on, by a seed.
+//! A TCP relay that is a bad network: it cuts, holds up, stalls and damages what it passes on, by a
+//! seed.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

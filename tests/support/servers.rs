@@ -40,6 +40,18 @@ pub fn python_tool(name: &str) -> Option<PathBuf> {
     found
 }
 
+/// The environment of a program whose clock `FAKETIME` or `FAKETIME_TIMESTAMP_FILE` sets. Waits
+/// take as long as before. If the library for that is missing, prints what is skipped and returns
+/// None.
+pub fn faketime() -> Option<[(&'static str, &'static str); 2]> {
+    const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+    if !Path::new(LIBRARY).exists() {
+        skip("faketime is not installed");
+        return None;
+    }
+    Some([("LD_PRELOAD", LIBRARY), ("DONT_FAKE_MONOTONIC", "1")])
+}
+
 pub fn skip(why: &str) {
     assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped: {why}");
     println!("SKIP: {why}");

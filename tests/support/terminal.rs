@@ -20,8 +20,8 @@ pub fn on_terminal(command: &Command) -> (String, bool) {
     (String::from_utf8(output.stdout).unwrap(), output.status.success())
 }
 
-/// The exit status of `command` where standard error is a terminal that is closed once something was drawn on it, and
-/// standard output is of no interest.
+/// The exit status of `command` where standard error is a terminal that is closed once something
+/// was drawn on it, and standard output is of no interest.
 pub fn on_closed_terminal(command: &Command) -> Option<i32> {
     // In a session of its own it gets no SIGHUP.
     const RUN: &str = "\

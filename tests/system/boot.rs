@@ -108,7 +108,7 @@ fn assert_same(left: &Path, right: &Path) -> usize {
 }
 
 #[test]
-fn a_mount_is_what_unpacking_gives() {
+fn a_mount_matches_the_unpacked_image() {
     let (Some(_), Some(layers), Some(oracle)) = (kernel(), debian_layers(), oracle_binary()) else { return };
     let layer = layers.join("debian-rootfs.go.tar.gz");
     let image = Image::of(&layer);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::child_process::ChildProcess;
-use crate::support::mounts::{Clean, Serving, can_mount, have, image, mounts_below, wait_until};
+use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, have, image, mounts_below, wait_until};
 use crate::support::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, masked};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -109,9 +109,9 @@ fn nothing_is_left(sandbox: &Sandbox) {
 }
 
 #[test]
-fn a_container_starts_before_its_image_is_there() {
+fn a_container_starts_before_its_image_is_downloaded() {
     let Some(sandbox) = sandbox() else { return };
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let args = ["bundle", "--detach", "--stats", "stats", "--cache-dir", "cache", "oci:img:v1", "b"];
     let (said, code) = stdout(&mut sandbox.command(&args));
     assert!(
@@ -151,9 +151,9 @@ fn a_container_starts_before_its_image_is_there() {
 }
 
 #[test]
-fn what_is_written_goes_into_the_overlay() {
+fn writes_go_to_the_overlay() {
     let Some(sandbox) = sandbox() else { return };
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     std::fs::create_dir(sandbox.path("b")).unwrap();
     let script = "echo mine > /etc/passwd; chown 33 /srv/unread; stat -c '%u %s' /srv/unread; cat /etc/passwd; id -u; \
                   cat /etc/hosts | grep -c localhost";
@@ -184,20 +184,20 @@ fn what_is_written_goes_into_the_overlay() {
 }
 
 #[test]
-fn taking_bundles_down() {
+fn bundles_are_removed_cleanly() {
     let Some(sandbox) = sandbox() else { return };
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let bundle = ["bundle", "--entrypoint", "sleep", "oci:img:v1", "b", "--", "1000"];
 
     // In the foreground, ended by a signal.
-    let mut serving = Serving::start(&sandbox, &bundle);
+    let mut serving = MountProcess::start(&sandbox, &bundle);
     assert!(sandbox.path("b/rootfs/bin/busybox").exists());
     serving.child.signal(Signal::TERM);
     assert_eq!(serving.end().code(), Some(0), "{}", serving.stderr());
     nothing_is_left(&sandbox);
 
     // While its container runs, --rm does nothing, but the serving process can be stopped.
-    let mut serving = Serving::start(&sandbox, &bundle);
+    let mut serving = MountProcess::start(&sandbox, &bundle);
     let name = name(&sandbox);
     let child = run_in_background(&sandbox, &name);
     let (said, code) = stdout(&mut sandbox.command(&["bundle", "--rm", "b"]));
@@ -213,7 +213,7 @@ fn taking_bundles_down() {
     end_container(&name, child);
 
     // After the serving process was killed.
-    let mut serving = Serving::start(&sandbox, &bundle);
+    let mut serving = MountProcess::start(&sandbox, &bundle);
     serving.child.signal(Signal::KILL);
     serving.end();
     let (said, code) = stdout(&mut sandbox.command(&bundle));
@@ -259,9 +259,9 @@ fn taking_bundles_down() {
 }
 
 #[test]
-fn directories_that_others_can_reach_are_refused() {
+fn directories_accessible_to_others_are_refused() {
     let Some(sandbox) = sandbox() else { return };
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     const NOBODY: Option<u32> = Some(65_534);
     let mode = |name: &str, mode: u32| {
         let path = sandbox.path(name);
@@ -303,9 +303,9 @@ fn directories_that_others_can_reach_are_refused() {
 }
 
 #[test]
-fn a_trace_tells_what_was_read() {
+fn a_trace_lists_what_was_read() {
     let Some(sandbox) = sandbox() else { return };
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let tmp = sandbox.path("tmp");
     std::fs::create_dir(&tmp).unwrap();
     let trace = |args: &[&str]| {

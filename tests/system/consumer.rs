@@ -18,9 +18,8 @@ use ociseek::offset::SpanId;
 use ociseek::ztoc;
 use serde_json::Value;
 
+use crate::support::blobs::SOCI;
 use crate::support::servers::{Server, run, skip, tool};
-
-const SOCI: &str = "application/vnd.amazon.soci.index.v1+json";
 
 /// An image: its name and the source of its layers.
 enum Image {
@@ -238,8 +237,9 @@ impl Consumer {
         for [layer, list] in &lists {
             let [_, digest] = ztocs.iter().find(|[of, _]| of == layer).expect("a ztoc");
             let spans = SpanTable::new(Arc::new(ztoc::decode(&crane("blob", digest)).expect("a ztoc"))).expect("spans");
-            for span in prefetch::parse(&crane("blob", list)).expect("a list").into_iter().flatten() {
-                let range = spans.blob_range(SpanId(span));
+            let listed = prefetch::parse(&crane("blob", list)).expect("a list");
+            for span in listed.iter().flat_map(|range| (range.start().0..=range.end().0).map(SpanId)) {
+                let range = spans.blob_range(span);
                 wanted.insert((layer.clone(), format!("bytes={}-{}", range.start, range.end.0 - 1)));
             }
         }

@@ -1,13 +1,13 @@
 //! Every layer of the corpus and some 3,400 unusual ones, indexed by ociseek and by soci's own
 //! library:
 //!
-//! - ociseek must publish the same bytes as soci, and soci's reader must serve every file correctly from
-//!   them;
+//! - ociseek must publish the same bytes as soci, and soci's reader must serve every file correctly
+//!   from them;
 //! - ociseek must not refuse layers that soci builds and serves correctly;
 //! - nothing may panic, hang, or use unlimited resources.
 //!
-//! What soci answered about a layer of the corpus is kept beside the corpus (`soci-answers`; delete it
-//! to ask again).
+//! What soci answered about a layer of the corpus is kept beside the corpus (`soci-answers`; delete
+//! it to ask again).
 //!
 //! The exceptions are listed below with reasons. A separate script creates the corpus
 //! (tests/README.md).

@@ -1,5 +1,6 @@
-//! The Nth request of a mount fails, once or from then on, while its files are read through the kernel: each read is
-//! right or fails with EIO, none hangs, all is right when the fault is over, and the mount can be unmounted.
+//! The Nth request of a mount fails, once or from then on, while its files are read through the
+//! kernel: each read is right or fails with EIO, none hangs, all is right when the fault is over,
+//! and the mount can be unmounted.
 //!
 //! `OCISEEK_FAULT_POINTS` says which points, as for the tests in `tests/servers/fault_points`.
 
@@ -12,12 +13,13 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use serde_json::json;
 use tokio::runtime::Runtime;
 
-use crate::support::fault_plan::{Fault, Plan, Point, QUICK, STALLS};
-use crate::support::fault_points::{Score, chosen};
-use crate::support::faulty::{Faulty, Nature};
-use crate::support::mounts::{self, Clean, Serving, can_mount, mounts_below, wait_until};
+use crate::support::fault_plan::{Fault, Plan, Point};
+use crate::support::fault_points::{KERNEL_READS, MISSED, Points};
+use crate::support::faulty::{Faulty, RegistrySettings};
+use crate::support::mounts::{self, MountProcess, UnmountOnDrop, can_mount, mounts_below, wait_until};
 use crate::support::sandbox::{Sandbox, tar};
 
 const AT_ONCE: usize = 8;
@@ -27,10 +29,11 @@ const SAMPLE: usize = 30;
 const FILES: (usize, usize) = (3, 6_000_000);
 /// What is read at a time.
 const PIECE: usize = 1_000_000;
-/// What takes longer hangs. A read takes three seconds at most, by `--deadline`; a busy machine adds to it.
+/// What takes longer hangs. A read takes three seconds at most, by `--deadline`; a busy machine
+/// adds to it.
 const HANGS: Duration = Duration::from_secs(60);
 /// By what the image is read.
-const KINDS: [&str; 2] = ["SOCI index", "no index"];
+const KINDS: [&str; 3] = ["SOCI index", "fine index with a recorded start", "no index"];
 
 /// An image, its files, and how many requests it takes to mount it and to read it if all is well.
 struct Sound {
@@ -64,15 +67,16 @@ fn place(registry: &Faulty) -> (Sandbox, [String; 7]) {
     (sandbox, ["mount".to_owned(), deadline, stall, retry, cache, name, "mnt".to_owned()])
 }
 
-fn mount(sandbox: &Sandbox, args: &[String; 7]) -> Result<Serving, String> {
+fn mount(sandbox: &Sandbox, args: &[String; 7]) -> Result<MountProcess, String> {
     let args = args.each_ref().map(String::as_str);
-    Serving::try_start(sandbox, &args).map_err(|(status, stderr)| match status.code() {
+    MountProcess::try_start(sandbox, &args).map_err(|(status, stderr)| match status.code() {
         Some(1) if stderr.contains("error: ") => stderr,
         _ => format!("WRONG {status}: {stderr}"),
     })
 }
 
-/// How many reads failed, all of them with EIO. Who gets an error reads one more piece, and gives up.
+/// How many reads failed, all of them with EIO. Who gets an error reads one more piece, and gives
+/// up.
 fn read_all(mnt: &Path, files: &[(String, Vec<u8>)]) -> Result<usize, String> {
     let mut failed = 0;
     for (name, content) in files {
@@ -113,8 +117,9 @@ fn read_without_fault(mnt: &Path, sound: &Sound) -> Result<(), String> {
 }
 
 /// Unmounts it; the process ends well, and nothing is left.
-fn unmount(sandbox: &Sandbox, mut serving: Serving) -> Result<(), String> {
-    // A program that another thread starts at this moment has the files that were open until it runs.
+fn unmount(sandbox: &Sandbox, mut serving: MountProcess) -> Result<(), String> {
+    // A program that another thread starts at this moment has the files that were open until it
+    // runs.
     let unmounted = || !matches!(rustix::mount::unmount(sandbox.path("mnt"), UnmountFlags::empty()), Err(Errno::BUSY));
     wait_until("the mount is not busy", unmounted);
     let status = serving.end();
@@ -125,22 +130,46 @@ fn unmount(sandbox: &Sandbox, mut serving: Serving) -> Result<(), String> {
     }
 }
 
+/// Attaches a fine index to the image, with a start that reads the second file and then the end of
+/// the first. Returns the digest of its document.
+fn fine_index(name: &str) -> String {
+    let sandbox = Sandbox::new();
+    let read = |file: &str, offset: usize| {
+        let path = format!("dir1/{file}");
+        json!({"ms": 1.0, "path": path, "layer": "sha256:0", "offset": offset, "size": PIECE, "spans": []}).to_string()
+    };
+    let start = [read("file1", 0), read("file0", FILES.1 - PIECE)].join("\n");
+    std::fs::write(sandbox.path("start.jsonl"), start).unwrap();
+    let args = ["index", "--format=json", "--fine-only", "--profile=start.jsonl", "--min-layer-size=0", "--no-cache"];
+    let report = sandbox.json(0, &[&args[..], &[name]].concat());
+    let document = &report["images"][0]["manifests"][0]["fine"]["documents"][0];
+    assert!(document["start_size"].as_u64() > document["head_size"].as_u64(), "{document}");
+    document["digest"].as_str().unwrap().to_owned()
+}
+
 fn sound(runtime: &Runtime, kind: &str) -> Sound {
     let tar = tar(1, FILES.0, FILES.1);
-    let nature = Nature { referrers: true, bearer: Some(None), ..Nature::default() };
-    let registry = runtime.block_on(Faulty::honest(nature));
+    let settings = RegistrySettings { referrers: true, bearer: Some(None), ..RegistrySettings::default() };
+    let registry = runtime.block_on(Faulty::honest(settings));
     registry.add_image("v1", &tar);
-    if kind == "SOCI index" {
-        mounts::index(&Sandbox::new(), &format!("{}/a/b:v1", registry.host()));
-    }
+    let name = format!("{}/a/b:v1", registry.host());
+    let document = match kind {
+        "SOCI index" => {
+            mounts::index(&Sandbox::new(), &name);
+            None
+        }
+        "no index" => None,
+        _ => Some(fine_index(&name)),
+    };
     let copy = runtime.block_on(registry.copy(|_, _| None));
     let (sandbox, args) = place(&copy);
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let serving = mount(&sandbox, &args).unwrap();
     let mounting = copy.requests().len();
     let sound = Sound { registry, files: Arc::new(files(&tar)), mounting, requests: 0 };
     assert_eq!((sound.files.len(), read_all(&sandbox.path("mnt"), &sound.files)), (FILES.0, Ok(0)));
     unmount(&sandbox, serving).unwrap();
+    assert!(document.is_none_or(|document| copy.saw("GET", &document).len() > 1), "{:?}", copy.requests());
     let requests = copy.requests().len();
     println!("{kind}: {requests} requests, {mounting} of them until it is mounted");
     Sound { requests, ..sound }
@@ -152,7 +181,7 @@ fn attempt(runtime: &Runtime, Point { fault, lasts, at, .. }: Point, sound: &Sou
     let planned = Arc::clone(&plan);
     let registry = runtime.block_on(sound.registry.copy(move |seen, faulty| planned.answer(seen, faulty)));
     let (sandbox, args) = place(&registry);
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let mnt = sandbox.path("mnt");
     let first = mount(&sandbox, &args);
     let failed = match &first {
@@ -164,7 +193,7 @@ fn attempt(runtime: &Runtime, Point { fault, lasts, at, .. }: Point, sound: &Sou
     plan.is_over.store(true, Ordering::SeqCst);
     runtime.block_on(registry.up());
     let end = match (&first, failed) {
-        _ if !is_hit => "read with fewer requests",
+        _ if !is_hit => MISSED,
         (Err(_), _) => "not mounted, then right",
         (Ok(_), 0) => "right",
         (Ok(_), _) => "EIO, then right",
@@ -179,29 +208,24 @@ fn attempt(runtime: &Runtime, Point { fault, lasts, at, .. }: Point, sound: &Sou
 }
 
 #[test]
-fn a_read_through_the_kernel_is_right_or_fails_whatever_request_does() {
+fn reads_through_the_kernel_are_right_or_fail() {
     if !can_mount() {
         return;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let sounds = KINDS.map(|kind| sound(&runtime, kind));
-    let mut points = Vec::new();
+    let mut points = Points::of(KERNEL_READS);
     for (kind, sound) in sounds.iter().enumerate() {
-        for at in 0..sound.requests {
-            let faults = QUICK.into_iter().chain(STALLS);
-            points.extend(faults.flat_map(|fault| [false, true].map(|lasts| Point { kind, fault, lasts, at })));
-        }
+        // Mounting retries for up to half a minute for each document: `tests/servers` have faults
+        // that last there. And a registry that is down stays so.
+        let is_tried = |point: &Point| match point.lasts {
+            true => point.at >= sound.mounting,
+            false => point.fault != Fault::Down,
+        };
+        points.add(KINDS[kind], Point::all(kind, sound.requests).filter(is_tried));
     }
-    // Mounting retries for up to half a minute for each document: `tests/servers` have faults that last there. And a
-    // registry that is down stays so.
-    points.retain(|point| match point.lasts {
-        true => point.at >= sounds[point.kind].mounting,
-        false => point.fault != Fault::Down,
-    });
-    let total = points.len();
-    let points = chosen(points, SAMPLE);
-    println!("reads through the kernel: {} of {total}", points.len());
-    let (next, score) = (AtomicUsize::new(0), Mutex::new(Score::default()));
+    let (points, score) = points.chosen(SAMPLE);
+    let (next, score) = (AtomicUsize::new(0), Mutex::new(score));
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
@@ -212,5 +236,5 @@ fn a_read_through_the_kernel_is_right_or_fails_whatever_request_does() {
             });
         }
     });
-    score.into_inner().unwrap().conclude("reads through the kernel");
+    score.into_inner().unwrap().conclude();
 }

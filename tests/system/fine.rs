@@ -2,35 +2,50 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::SpanId;
-use ociseek::ops::open::{OpenOptions, open};
+use ociseek::ops::open::{OpenOptions, RootFs, open};
 use ociseek::progress::{Progress, SilentProgress};
 use ociseek::rootfs::cache::SpanCache;
 use ociseek::rootfs::fuse::{FuseMount, FuseOptions};
 use ociseek::rootfs::layers::Caches;
+use ociseek::rootfs::record::ReadRecorder;
 use ociseek::store::Source;
 use ociseek::store::blob::Target;
 use ociseek::store::cache::ZtocCache;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
+use ociseek::tree::{NodeId, NodeKind};
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 
 use crate::mount::{everything, unpack};
 use crate::support::PATIENCE;
+use crate::support::child_process::ChildProcess;
 use crate::support::corpus::{self, debian_layers};
-use crate::support::faulty::{Faulty, Nature};
+use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::fine;
-use crate::support::mounts::{Clean, Serving, assert_same, can_mount, compressed, packed, seen, system};
+use crate::support::mounts::{
+    MountProcess, UnmountOnDrop, assert_same, can_mount, compressed, mounts_below, packed, seen, system, wait_until,
+};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
 
-/// Adds an image with this tar to the registry, with a fine index of small spans.
+/// Adds an image with this tar to the registry, with a fine index of small spans and a recorded
+/// start.
 fn push(registry: &Faulty, tar: &[u8]) {
+    push_with_start(registry, tar, vec![SpanId(3)..SpanId(5), SpanId(0)..SpanId(2)]);
+}
+
+fn push_with_start(registry: &Faulty, tar: &[u8], start: Vec<Range<SpanId>>) {
     let blob = compressed(tar);
     let options = LayerOptions { span_size: 64 << 10, build_tool_identifier: "test".into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
@@ -49,27 +64,26 @@ fn push(registry: &Faulty, tar: &[u8]) {
     let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [blob]});
     let manifest = manifest.to_string();
     registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
-    let start = vec![SpanId(3)..SpanId(5), SpanId(0)..SpanId(2)];
     fine::attach(registry, manifest.as_bytes(), &[(layer, start)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_mount_by_a_fine_index_is_what_was_packed() {
+async fn a_mount_through_a_fine_index_matches_the_packed_files() {
     if !can_mount() {
         return;
     }
     let sandbox = Sandbox::new();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let (dir, mnt) = (sandbox.path("dir"), sandbox.path("mnt"));
     [&dir, &mnt].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
     everything(&dir);
-    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     push(&registry, &packed(&dir));
     let image = format!("{}/a/b:v1", registry.host());
     let look = |cache: &[&str], stats: &str| -> Value {
         let args = [&["mount", "--stats", stats], cache, &[&image, "mnt"]].concat();
         tokio::task::block_in_place(|| {
-            let serving = Serving::start(&sandbox, &args);
+            let serving = MountProcess::start(&sandbox, &args);
             assert_same(&seen(&dir, false), &seen(&mnt, false));
             drop(serving);
         });
@@ -89,7 +103,8 @@ async fn a_mount_by_a_fine_index_is_what_was_packed() {
         assert_eq!((&phases["start"]["unread_bytes"], &phases["start"]["stopped"]), (&json!(0), &json!(false)));
         assert!(phases["start"]["bytes"].as_u64() > Some(0) && phases["start"]["requests"].as_u64() <= Some(4));
     }
-    // The manifest, the list of referrers, the fallback tag, the config, the fine index, and one part of its document.
+    // The manifest, the list of referrers, the fallback tag, the config, the fine index, and one
+    // part of its document.
     assert_eq!(runs[0]["phases"]["opening"]["requests"], 6);
     let again = look(&["--cache-dir", "a"], "again");
     assert_eq!(again["phases"]["opening"]["requests"], 3, "head, config and fine index are there");
@@ -97,6 +112,169 @@ async fn a_mount_by_a_fine_index_is_what_was_packed() {
         (&again["phases"]["start"]["requests"], &again["phases"]["reading"]["requests"]),
         (&json!(0), &json!(0))
     );
+}
+
+/// An empty directory to mount at, and a registry with a referrers API.
+async fn mount_point_and_registry(sandbox: &Sandbox) -> (PathBuf, Faulty) {
+    let mnt = sandbox.path("mnt");
+    std::fs::create_dir(&mnt).unwrap();
+    (mnt, Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await)
+}
+
+/// Whether a thread of a process fills the kernel's caches.
+fn is_filling(process: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let names = threads.filter_map(|thread| std::fs::read(thread.path().join("comm")).ok());
+    names.into_iter().any(|name| name.starts_with(b"fill"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let _unmount = UnmountOnDrop(&sandbox);
+    let (mnt, registry) = mount_point_and_registry(&sandbox).await;
+    let tar = tar(1, 60, 20_000);
+    push(&registry, &tar);
+
+    let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
+    let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
+    let source = Source::Registry(Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap());
+    let open = async || {
+        let ztocs = ZtocCache::open(None, Arc::clone(&progress));
+        let spans = SpanCache::open(Some(&sandbox.path("cache")), 1 << 30, Arc::clone(&progress));
+        let (target, options) = (Target::Tag("v1".into()), OpenOptions::default());
+        open(&source, &target, &options, &Caches { ztocs, spans }, &progress).await.unwrap()
+    };
+    let mount = |image: &RootFs, options: &FuseOptions| {
+        FuseMount::new(Arc::clone(&image.tree), image.content.clone(), &mnt, options, Handle::current()).unwrap()
+    };
+    let fill = FuseOptions { fill: true, ..FuseOptions::default() };
+    // The paths of the files that the recorded start has or lacks all of, with their ranges of the
+    // tar.
+    let files = |image: &RootFs, has: bool| -> Vec<(PathBuf, Range<usize>)> {
+        let start = image.content.recorded_start();
+        let nodes = (0..image.tree.len() as u32).map(NodeId);
+        nodes
+            .filter_map(|id| {
+                let NodeKind::File(extent) = image.tree.node(id).kind else { return None };
+                let range = extent.offset..extent.offset + extent.size;
+                let is_in = start.iter().any(|(_, start)| start.start <= range.start && range.end <= start.end);
+                let is_out = start.iter().all(|(_, start)| range.end <= start.start || start.end <= range.start);
+                let path = mnt.join(OsStr::from_bytes(&image.tree.path(id)));
+                (if has { is_in } else { is_out }).then_some((path, range.start.0 as usize..range.end.0 as usize))
+            })
+            .collect()
+    };
+    let assert_read = |files: &[(PathBuf, Range<usize>)]| {
+        assert!(files.len() > 3, "{files:?}");
+        for (path, range) in files {
+            assert!(std::fs::read(path).unwrap() == tar[range.clone()], "{}", path.display());
+        }
+    };
+
+    // Nothing is cached, so nothing is done.
+    let image = open().await;
+    tokio::task::block_in_place(|| {
+        drop(mount(&image, &fill));
+        assert_eq!(image.content.stats().requests, 0);
+    });
+    image.content.fetch_start().await;
+
+    let image = open().await;
+    let content = &image.content;
+    tokio::task::block_in_place(|| {
+        let mounted = mount(&image, &fill);
+        wait_until("the caches are filled", || content.stats().disk_hits > 0 && !is_filling(std::process::id()));
+        let before = content.stats();
+        assert_read(&files(&image, true));
+        assert_eq!(content.stats(), before, "a read arrived");
+        assert_read(&files(&image, false));
+        assert_ne!(content.stats(), before);
+        drop(mounted);
+    });
+
+    // What a program reads is recorded, so the kernel must ask for it.
+    let image = open().await;
+    tokio::task::block_in_place(|| {
+        let layers: Vec<Digest> = image.layers.iter().map(|layer| layer.descriptor.digest).collect();
+        let (tree, content) = (Arc::clone(&image.tree), image.content.clone());
+        let recorder = Arc::new(ReadRecorder::new(tree, content, layers, None, Arc::clone(&progress)));
+        let mounted = mount(&image, &FuseOptions { recorder: Some(Arc::clone(&recorder)), ..fill.clone() });
+        let files = files(&image, true);
+        assert_read(&files);
+        assert!(recorder.touches().len() >= files.len());
+        drop(mounted);
+    });
+
+    // It can be unmounted at any time, and is not in use.
+    for pause in 0..20 {
+        let image = open().await;
+        tokio::task::block_in_place(|| {
+            let mut mounted = mount(&image, &fill);
+            std::thread::sleep(Duration::from_micros(pause * 200));
+            match pause % 2 {
+                0 => assert!(!mounted.unmount().unwrap(), "it was in use"),
+                _ => {
+                    system("umount", &[mnt.as_os_str()]);
+                    Handle::current().block_on(mounted.ended()).unwrap();
+                }
+            }
+        });
+        assert_eq!(mounts_below(&mnt), Vec::<String>::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_process_killed_while_it_fills_the_kernels_caches_leaves_nobody_waiting() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let _unmount = UnmountOnDrop(&sandbox);
+    let (mnt, registry) = mount_point_and_registry(&sandbox).await;
+    let tar = tar(1, 60, 200_000);
+    push_with_start(&registry, &tar, std::iter::once(SpanId(0)..SpanId(180)).collect());
+    let name = format!("{}/a/b:v1", registry.host());
+    let mount = ["mount", &name, "mnt"];
+    tokio::task::block_in_place(|| {
+        let mut serving = MountProcess::start(&sandbox, &mount);
+        let files: Vec<PathBuf> = seen(&mnt, false).into_keys().map(|path| mnt.join(path)).collect();
+        let contents: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(file).unwrap_or_default()).collect();
+        let files = Arc::new(files.into_iter().zip(contents).collect::<Vec<_>>());
+        serving.child.signal(rustix::process::Signal::TERM);
+        assert!(serving.end().success());
+
+        let mut filling = 0;
+        for pause in 0..30 {
+            let mut child = ChildProcess::spawn(sandbox.command(&mount).stderr(Stdio::null()).stdin(Stdio::null()));
+            while mounts_below(&mnt).is_empty() {
+                assert!(child.ended().is_none(), "it did not mount");
+            }
+            let (sender, ends) = mpsc::channel();
+            for reader in 0..4 {
+                let (files, sender) = (Arc::clone(&files), sender.clone());
+                std::thread::spawn(move || {
+                    let (later, first) = files.split_at(files.len() / 4 * reader);
+                    let read = |(file, content): &(PathBuf, Vec<u8>)| {
+                        std::fs::read(file).map_or(true, |read| read == *content)
+                    };
+                    let _ = sender.send(later.iter().chain(first).all(read));
+                });
+            }
+            std::thread::sleep(Duration::from_micros(pause * 300));
+            filling += u32::from(is_filling(child.id()));
+            child.signal(rustix::process::Signal::KILL);
+            assert!(child.wait().is_some(), "it has not ended {pause}");
+            for _ in 0..4 {
+                assert_eq!(ends.recv_timeout(PATIENCE), Ok(true), "{pause}");
+            }
+            system("umount", &["-l".as_ref(), mnt.as_os_str()]);
+        }
+        assert!(filling > 0, "none was killed while it filled the caches");
+    });
 }
 
 /// The bytes of a file at an offset, from a thread of its own. The kernel reads nothing else.
@@ -113,16 +291,14 @@ fn read_at(path: &std::path::Path, at: u64) -> mpsc::Receiver<Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_in_memory_is_read_while_all_workers_are_busy_and_other_reads_wait() {
+async fn reads_from_memory_do_not_wait_for_busy_workers() {
     if !can_mount() {
         return;
     }
     const FILES: usize = 20;
     let sandbox = Sandbox::new();
-    let _clean = Clean(&sandbox);
-    let mnt = sandbox.path("mnt");
-    std::fs::create_dir(&mnt).unwrap();
-    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let _unmount = UnmountOnDrop(&sandbox);
+    let (mnt, registry) = mount_point_and_registry(&sandbox).await;
     let tar = tar(1, FILES, 200_000);
     push(&registry, &tar);
 
@@ -167,11 +343,11 @@ async fn what_is_in_memory_is_read_while_all_workers_are_busy_and_other_reads_wa
     workers.shutdown_background();
 }
 
-/// Makes a fine index of the image with this tag in a layout, and compares every file of a mount by it with what tar
-/// unpacks.
+/// Makes a fine index of the image with this tag in a layout, and compares every file of a mount by
+/// it with what tar unpacks.
 fn assert_unpacked(layout: &Path, tag: &str) {
     let sandbox = Sandbox::new();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let (unpacked, mnt) = (sandbox.path("unpacked"), sandbox.path("mnt"));
     [&unpacked, &mnt].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
     let name = format!("oci:{}:{tag}", layout.display());
@@ -188,7 +364,7 @@ fn assert_unpacked(layout: &Path, tag: &str) {
     for layer in manifest["layers"].as_array().unwrap() {
         unpack(&blob(&layer["digest"]), &unpacked);
     }
-    let serving = Serving::start(&sandbox, &["mount", "--stats", "stats", "--cache-dir", "cache", &name, "mnt"]);
+    let serving = MountProcess::start(&sandbox, &["mount", "--stats", "stats", "--cache-dir", "cache", &name, "mnt"]);
     let (expected, found) = (seen(&unpacked, false), seen(&mnt, false));
     assert!(expected.len() > 1, "{name}: nothing was unpacked");
     assert_same(&expected, &found);
@@ -197,10 +373,10 @@ fn assert_unpacked(layout: &Path, tag: &str) {
     assert!(stats["layers"].as_array().unwrap().iter().all(|layer| layer["how"] == "fine"), "{name}: {stats}");
 }
 
-/// The Debian image of the corpus, and every tagged image of one platform in the layouts below the folder
-/// `OCISEEK_IMAGES`.
+/// The Debian image of the corpus, and every tagged image of one platform in the layouts below the
+/// folder `OCISEEK_IMAGES`.
 #[test]
-fn every_file_of_real_images_is_as_tar_unpacks_it() {
+fn every_file_of_real_images_matches_tar() {
     let Some(layers) = debian_layers() else { return };
     if !can_mount() {
         return;

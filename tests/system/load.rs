@@ -1,7 +1,10 @@
-//! A mount under load: many readers, while requests fail, the registry restarts, the cache is deleted and damaged, and
-//! the process is killed and replaced. Every byte that is read is right, and no read hangs.
+//! A mount under load: many readers, while requests fail, the registry restarts, the cache is
+//! deleted and damaged, and the process is killed and replaced. Every byte that is read is right,
+//! no read hangs, and no process holds more and more. The mounts read by a SOCI index and by a fine
+//! index with a recorded start in turns.
 //!
-//! `OCISEEK_LOAD_SECONDS` says how long (`benches/load` runs it for ten minutes), `OCISEEK_LOAD_SEED` by which seed.
+//! `OCISEEK_LOAD_SECONDS` says how long (`benches/load` runs it for ten minutes),
+//! `OCISEEK_LOAD_SEED` by which seed.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,8 +20,10 @@ use rustix::fs::{Advice, fadvise};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::faulty::{Faulty, Nature, ReceivedRequest, body_of, cut, damaged, hang_up, problem, stalls};
-use crate::support::mounts::{Clean, Serving, architecture, can_mount, compressed, wait_until};
+use crate::support::faulty::{
+    Faulty, ReceivedRequest, RegistrySettings, body_of, cut, damaged, hang_up, problem, stalls,
+};
+use crate::support::mounts::{MountProcess, UnmountOnDrop, architecture, can_mount, compressed, wait_until};
 use crate::support::random::Random;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
 use crate::support::{holds, number_in};
@@ -28,13 +33,74 @@ use ociseek::image::Descriptor;
 const READERS: usize = 32;
 /// One of this many requests fails.
 const FAULTY: u64 = 20;
-/// What a read takes at most, by `--deadline`; a busy machine adds to it.
+/// `--deadline`, in seconds.
 const DEADLINE: u64 = 10;
-const HANGS: Duration = Duration::from_secs(60);
+/// A read waits for the deadline, and once more if its layer must be opened another way, or if the
+/// kernel asks again for what failed. A busy machine adds to it.
+const HANGS: Duration = Duration::from_secs(2 * DEADLINE + 10);
+/// By what the image is read. Each is a tag.
+const KINDS: [&str; 2] = ["soci", "fine"];
 /// Files in each of the layers, and bytes of each: more than is kept in memory and in the cache.
 const FILES: [(usize, usize); 3] = [(24, 4_000_000), (30, 100_000), (6, 300_000)];
 /// The most bytes that are read at a time.
 const PIECE: u64 = 150_000;
+
+/// Between two looks at what the process holds.
+const LOOK: Duration = Duration::from_millis(100);
+/// A process that was looked at less often is still filling its memory with content.
+const SETTLED: usize = 60;
+/// How much more a process may hold in the last third of its life than in the first one: a
+/// descriptor for each reader, and twice the content that a mount keeps in memory (docs/limits.md),
+/// which it may still be filling.
+const MORE: Held = Held { descriptors: READERS, memory: 128 << 20 };
+
+/// What a process holds.
+#[derive(Default, Clone, Copy)]
+struct Held {
+    descriptors: usize,
+    /// In bytes.
+    memory: u64,
+}
+
+impl Held {
+    fn most<'a>(all: impl IntoIterator<Item = &'a Held>) -> Held {
+        all.into_iter().fold(Held::default(), |most, held| Held {
+            descriptors: most.descriptors.max(held.descriptors),
+            memory: most.memory.max(held.memory),
+        })
+    }
+}
+
+/// What a process held, at each look.
+#[derive(Default)]
+struct Life(Vec<Held>);
+
+impl Life {
+    /// Looks at a process for this long.
+    fn watch(&mut self, process: u32, time: Duration) {
+        let end = Instant::now() + time;
+        loop {
+            let (descriptors, memory) = holds(process);
+            self.0.push(Held { descriptors, memory });
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
+    }
+
+    /// How much more it held in the last third of its life than in the first one, if it lived for
+    /// long enough.
+    fn growth(&self) -> Option<Held> {
+        let third = self.0.len() / 3;
+        let [early, late] = [&self.0[..third], &self.0[self.0.len() - third..]].map(Held::most);
+        (self.0.len() >= SETTLED).then(|| Held {
+            descriptors: late.descriptors.saturating_sub(early.descriptors),
+            memory: late.memory.saturating_sub(early.memory),
+        })
+    }
+}
 
 /// What was done, and what was lost.
 #[derive(Default)]
@@ -42,17 +108,33 @@ struct Counts {
     faults: AtomicU64,
     reads: AtomicU64,
     bytes: AtomicU64,
-    /// Reads that failed while there was no process, or because of a fault that outlasted the deadline.
+    /// Reads that failed while there was no process, or because of a fault that outlasted the
+    /// deadline.
     failed: AtomicU64,
+    /// The longest time of a read, in milliseconds.
+    longest: AtomicU64,
     wrong: Mutex<Vec<String>>,
     is_over: AtomicBool,
     /// When each reader began what it does now, in milliseconds after the start.
     began: [AtomicU64; READERS],
 }
 
-/// A registry with an image of a gzip layer, a second one and a zstd one, and the files in it.
+/// The reads of a start, as `mount --record` writes them: of each large file, and of ten others.
+fn recorded_start() -> String {
+    let large = (0..FILES[0].0).flat_map(|file| [0, 2_000_000].map(|at| (format!("dir1/file{file}"), at)));
+    let others = (0..10).map(|file| (format!("dir2/file{file}"), 0));
+    let line = |(path, offset): (String, u64)| {
+        json!({"ms": 1.0, "path": path, "layer": "sha256:0", "offset": offset, "size": 100_000, "spans": []})
+            .to_string()
+    };
+    large.chain(others).map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A registry with an image of a gzip layer, a second one and a zstd one, under a tag of each kind,
+/// and its files.
 async fn image(sandbox: &Sandbox) -> (Faulty, BTreeMap<PathBuf, Vec<u8>>) {
-    let registry = Faulty::honest(Nature { referrers: true, bearer: Some(None), ..Nature::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, bearer: Some(None), ..RegistrySettings::default() }).await;
     let (mut layers, mut diff_ids, mut files) = (Vec::new(), Vec::new(), BTreeMap::new());
     for (seed, (count, size)) in (1..).zip(FILES) {
         let tar = tar(seed, count, size);
@@ -75,13 +157,21 @@ async fn image(sandbox: &Sandbox) -> (Faulty, BTreeMap<PathBuf, Vec<u8>>) {
     let config = json!({"os": "linux", "architecture": architecture(), "rootfs": rootfs});
     let config = config.to_string();
     let of_config = Descriptor::of(OCI_CONFIG, config.as_bytes());
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": of_config, "layers": layers});
     registry.add_blob(config);
-    registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
-    let name = format!("{}/a/b:v1", registry.host());
-    let mut command = sandbox.command(&["index", "--no-cache", "--min-layer-size=0", "--span-size=64KiB", &name]);
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::write(sandbox.path("start"), recorded_start()).unwrap();
+    for kind in KINDS {
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": of_config, "layers": layers,
+            "annotations": {"kind": kind},
+        });
+        registry.add_manifest(kind, OCI_MANIFEST, manifest.to_string());
+        let name = format!("{}/a/b:{kind}", registry.host());
+        let args = ["index", "--no-cache", "--min-layer-size=0", "--span-size=64KiB", &name];
+        let fine: &[&str] = if kind == "fine" { &["--fine", "--profile=start"] } else { &[] };
+        let mut command = sandbox.command(&[&args, fine].concat());
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
     (registry, files)
 }
 
@@ -123,7 +213,9 @@ fn reader(number: usize, seed: u64, mnt: &Path, files: &BTreeMap<PathBuf, Vec<u8
             // Else the kernel would soon answer everything from its own cache.
             fadvise(&file, 0, None, Advice::DontNeed).map(|()| read).map_err(Into::into)
         });
-        counts.began[number].store(0, Ordering::Relaxed);
+        let began = counts.began[number].swap(0, Ordering::Relaxed);
+        let took = (begun.elapsed().as_millis() as u64 + 1).saturating_sub(began);
+        counts.longest.fetch_max(took, Ordering::Relaxed);
         match read {
             Ok(read) if read > 0 && piece[..read] == content[at as usize..][..read] => {
                 counts.reads.fetch_add(1, Ordering::Relaxed);
@@ -172,13 +264,14 @@ fn every_byte_is_right_under_load_and_faults() {
     if !can_mount() {
         return;
     }
-    // Tests that run at the same time come first. Threads and processes inherit this from the thread of the test.
+    // Tests that run at the same time come first. Threads and processes inherit this from the
+    // thread of the test.
     let _ = rustix::process::nice(10);
     let short = if std::env::var_os("CI").is_some() { 30 } else { 8 };
     let seconds = number_in("OCISEEK_LOAD_SECONDS").unwrap_or(short);
     let seed = number_in("OCISEEK_LOAD_SEED").unwrap_or(1);
     let sandbox = Sandbox::new();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let (mnt, cache) = (sandbox.path("mnt"), sandbox.path("cache"));
     std::fs::create_dir(&mnt).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -193,45 +286,48 @@ fn every_byte_is_right_under_load_and_faults() {
         told.faults.fetch_add(1, Ordering::Relaxed);
         fault(random.below(7), seen, faulty)
     }));
-    let name = format!("{}/a/b:v1", registry.host());
     let deadline = format!("--deadline={DEADLINE}");
-    let args = ["mount", &deadline, "--cache-dir=cache", "--cache-size=16MiB", "--stall-timeout=2s", &name, "mnt"];
-    let start = || Serving::start(&sandbox, &args);
-    let mut serving = start();
+    let options = ["mount", &deadline, "--cache-dir=cache", "--cache-size=16MiB", "--stall-timeout=2s"];
+    let start = |kind: &str| {
+        let name = format!("{}/a/b:{kind}", registry.host());
+        MountProcess::start(&sandbox, &[&options[..], &[&*name, "mnt"]].concat())
+    };
+    let mut kinds = KINDS.into_iter().cycle();
+    let mut next = || start(kinds.next().unwrap());
+    let (mut serving, mut life, mut lives) = (next(), Life::default(), Vec::new());
     let (begun, mut random) = (Instant::now(), Random::new(seed, 0));
     let (restarts, damages, kills) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-    // The most descriptors, and the most memory in bytes.
-    let mut most = (0, 0);
     std::thread::scope(|scope| {
         for number in 0..READERS {
             let (mnt, files, counts) = (&mnt, &files, &counts);
             scope.spawn(move || reader(number, seed, mnt, files, begun, counts));
         }
         let end = begun + Duration::from_secs(seconds);
+        // The last process lives for a third of the time.
+        let last_kill = begun + Duration::from_secs(seconds) * 2 / 3;
         while Instant::now() < end && counts.wrong.lock().unwrap().is_empty() {
-            std::thread::sleep(Duration::from_millis(200 + random.below(1000)));
+            life.watch(serving.child.id(), Duration::from_millis(200 + random.below(1000)));
             match random.below(8) {
                 0 | 1 => {
                     restarts.fetch_add(1, Ordering::Relaxed);
                     runtime.block_on(async { registry.down() });
-                    std::thread::sleep(Duration::from_millis(random.below(1500)));
+                    life.watch(serving.child.id(), Duration::from_millis(random.below(1500)));
                     runtime.block_on(registry.up());
                 }
                 deletes @ 2..5 => {
                     damages.fetch_add(1, Ordering::Relaxed);
                     damage(&cache, &mut random, deletes == 2);
                 }
-                5 => {
+                5 if Instant::now() < last_kill => {
                     kills.fetch_add(1, Ordering::Relaxed);
                     serving.child.signal(Signal::KILL);
                     serving.end();
                     let _ = std::process::Command::new("umount").arg("-l").arg(&mnt).status();
-                    serving = start();
+                    serving = next();
+                    lives.push(std::mem::take(&mut life));
                 }
                 _ => {}
             }
-            let (descriptors, memory) = holds(serving.child.id());
-            most = (most.0.max(descriptors), most.1.max(memory));
             let now = begun.elapsed();
             for began in counts.began.iter().map(|began| began.load(Ordering::Relaxed)).filter(|began| *began > 0) {
                 let takes = now.saturating_sub(Duration::from_millis(began));
@@ -243,28 +339,48 @@ fn every_byte_is_right_under_load_and_faults() {
         }
         counts.is_over.store(true, Ordering::Relaxed);
     });
+    lives.push(life);
+    let most = Held::most(lives.iter().flat_map(|life| &life.0));
+    let growths: Vec<Held> = lives.iter().filter_map(Life::growth).collect();
+    let growth = Held::most(&growths);
+    let oldest = lives.iter().max_by_key(|life| life.0.len()).unwrap();
     let number = |count: &AtomicU64| count.load(Ordering::Relaxed);
     println!(
-        "seed {seed}, {seconds} s: {} reads of {} MiB, {} failed, {} wrong; {} faults, {} restarts of the registry, \
-         {} damages to the cache, {} kills; at most {} descriptors and {} MiB",
+        "seed {seed}, {seconds} s: {} reads of {} MiB, {} failed, {} wrong, the longest took {} ms; {} faults, {} \
+         restarts of the registry, {} damages to the cache, {} kills; at most {} descriptors and {} MiB; {} of {} \
+         processes compared, at most {} more descriptors and {} MiB more, {} MiB more in the one with {} looks",
         number(&counts.reads),
         number(&counts.bytes) >> 20,
         number(&counts.failed),
         counts.wrong.lock().unwrap().len(),
+        number(&counts.longest),
         number(&counts.faults),
         restarts.into_inner(),
         damages.into_inner(),
         kills.into_inner(),
-        most.0,
-        most.1 >> 20,
+        most.descriptors,
+        most.memory >> 20,
+        growths.len(),
+        lives.len(),
+        growth.descriptors,
+        growth.memory >> 20,
+        oldest.growth().map_or(0, |growth| growth.memory >> 20),
+        oldest.0.len(),
     );
     assert_eq!(*counts.wrong.lock().unwrap(), [""; 0]);
     assert!(number(&counts.reads) > 0);
     // Without faults, everything is there and right.
-    for (name, content) in &files {
-        // What missed the deadline is not waited for again within a second.
-        wait_until("a file", || std::fs::read(mnt.join(name)).is_ok_and(|read| read == *content));
+    for kind in KINDS {
+        drop(serving);
+        serving = start(kind);
+        for (name, content) in &files {
+            // What missed the deadline is not waited for again within a second.
+            wait_until("a file", || std::fs::read(mnt.join(name)).is_ok_and(|read| read == *content));
+        }
     }
-    assert!(most.0 < 400, "{} descriptors", most.0);
-    assert!(most.1 < 400 << 20, "{} bytes", most.1);
+    assert!(most.descriptors < 400, "{} descriptors", most.descriptors);
+    assert!(most.memory < 400 << 20, "{} bytes", most.memory);
+    assert!(seconds < 30 || !growths.is_empty(), "no process lived for long enough");
+    assert!(growth.descriptors <= MORE.descriptors, "{} more descriptors", growth.descriptors);
+    assert!(growth.memory <= MORE.memory, "{} more bytes", growth.memory);
 }

@@ -14,6 +14,7 @@ mod faults;
 mod fine;
 mod flatten;
 mod load;
+mod memory_laws;
 mod mount;
 mod packages;
 mod readback;

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::support::corpus::debian_layers;
-use crate::support::mounts::{Clean, can_mount, have};
+use crate::support::mounts::{UnmountOnDrop, can_mount, have};
 use crate::support::sandbox::{Sandbox, shipped};
 use crate::support::servers::{run, tool};
 
@@ -80,12 +80,12 @@ fn apt_installs_the_package_in_a_clean_root_and_removes_it() {
 }
 
 #[test]
-fn the_container_image_runs_as_nobody_in_particular() {
+fn the_container_image_runs_as_any_user() {
     if !can_mount() || !have(&["runc", "skopeo"]) {
         return;
     }
     let sandbox = Sandbox::new();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let image = packed("image", &sandbox.path("made"), |program, dir| [format!("{dir}/image"), program.to_owned()]);
     assert_eq!(image, format!("oci:{}:{VERSION}", sandbox.path("made/image").display()));
     // An independent reader accepts it.
@@ -107,7 +107,7 @@ fn the_container_image_runs_as_nobody_in_particular() {
 }
 
 #[test]
-fn the_formula_names_what_a_release_has() {
+fn the_formula_names_the_files_of_a_release() {
     if tool("python3").is_none() {
         return;
     }

@@ -29,7 +29,7 @@ fn title(dom: &str) -> &str {
 }
 
 #[test]
-fn nothing_in_the_page_runs() {
+fn no_script_in_the_page_runs() {
     let Some(chromium) = tool("chromium") else { return };
     let sandbox = Sandbox::new();
     Image::hostile(&sandbox.path("img"));

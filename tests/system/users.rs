@@ -1,4 +1,5 @@
-//! Who may read what in a mount that others may access, and GNU tar's sparse files, through the kernel.
+//! Who may read what in a mount that others may access, and GNU tar's sparse files, through the
+//! kernel.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
@@ -6,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::in_own_mounts;
-use crate::support::mounts::{Clean, Serving, can_mount, have, image, system, wait_until};
+use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, have, image, system, wait_until};
 use crate::support::sandbox::{Sandbox, shown};
 use rustix::process::Signal;
 use serde_json::json;
@@ -73,13 +74,13 @@ fn modes_and_access_control_lists_hold_for_other_users() {
         return;
     }
     let sandbox = sandbox();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let mnt = sandbox.path("mnt");
     for (options, seen) in [
         (&[][..], [(0, "open closed listed"), (LISTED, ""), (OTHER, "")]),
         (&["--allow-other"], [(0, "open closed listed"), (LISTED, "open listed"), (OTHER, "open")]),
     ] {
-        let mut serving = Serving::start(&sandbox, &[&["mount", "oci:img:v1", "mnt"], options].concat());
+        let mut serving = MountProcess::start(&sandbox, &[&["mount", "oci:img:v1", "mnt"], options].concat());
         for (user, files) in seen {
             assert_eq!(read_by(user, &mnt), files, "user {user}, {options:?}");
         }
@@ -90,12 +91,12 @@ fn modes_and_access_control_lists_hold_for_other_users() {
 
 /// In a mount namespace of its own, whose /etc/fuse.conf lets users do it.
 #[test]
-fn a_user_may_let_others_in() {
+fn users_can_allow_others() {
     if !can_mount() || !have(&["fusermount3", "unshare", "setpriv"]) {
         return;
     }
     let sandbox = sandbox();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     std::fs::copy(env!("CARGO_BIN_EXE_ociseek"), sandbox.path("ociseek")).unwrap();
     std::fs::write(sandbox.path("fuse.conf"), "user_allow_other\n").unwrap();
     chown(sandbox.path("mnt"), Some(LISTED), Some(LISTED)).unwrap();
@@ -124,7 +125,7 @@ fn sparse_files_in_every_format_of_gnu_tar() {
     const SIZE: u64 = 8 << 20;
     for format in [&["--format=gnu"][..], &["--format=posix", "--sparse-version=0.0"], &["--format=posix"]] {
         let sandbox = Sandbox::new();
-        let _clean = Clean(&sandbox);
+        let _unmount = UnmountOnDrop(&sandbox);
         let source = sandbox.path("source");
         std::fs::create_dir(&source).unwrap();
         std::fs::write(source.join("after"), "after").unwrap();
@@ -145,7 +146,7 @@ fn sparse_files_in_every_format_of_gnu_tar() {
         image(&sandbox, "img", &[tar], &json!({}));
         let mnt = sandbox.path("mnt");
         std::fs::create_dir(&mnt).unwrap();
-        let serving = Serving::start(&sandbox, &["mount", "oci:img:v1", "mnt"]);
+        let serving = MountProcess::start(&sandbox, &["mount", "oci:img:v1", "mnt"]);
         assert_eq!(mnt.join("hole").metadata().unwrap().size(), SIZE, "{format:?}");
         for _ in 0..2 {
             let error = std::fs::read(mnt.join("hole")).unwrap_err();

@@ -5,19 +5,19 @@ use std::ffi::OsStr;
 use rustix::io::Errno;
 use serde_json::json;
 
-use crate::support::mounts::{Clean, Serving, can_mount, image, system, xattrs};
+use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, image, system, xattrs};
 use crate::support::sandbox::{self, Sandbox};
 
 #[test]
-fn an_image_without_extended_attributes_does_not_support_them() {
+fn images_without_extended_attributes_report_no_support() {
     if !can_mount() {
         return;
     }
     let sandbox = Sandbox::new();
     image(&sandbox, "img", &[sandbox::tar(1, 3, 200_000)], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
-    let _clean = Clean(&sandbox);
-    let _serving = Serving::start(&sandbox, &["mount", "oci:img:v1", "mnt"]);
+    let _unmount = UnmountOnDrop(&sandbox);
+    let _serving = MountProcess::start(&sandbox, &["mount", "oci:img:v1", "mnt"]);
     let file = sandbox.path("mnt/dir1/file0");
     for _ in 0..2 {
         let value = rustix::fs::getxattr(&file, "trusted.overlay.opaque", &mut [0; 10][..]);

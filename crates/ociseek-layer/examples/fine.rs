@@ -1,6 +1,6 @@
-//! `fine LAYER...`: what collecting a fine document costs. For each layer, in CPU seconds of one thread:
-//! indexing without and with it, and encoding it; and the sizes of the document and of its head. Each is the least
-//! of five runs.
+//! `fine LAYER...`: what collecting a fine document costs. For each layer, in CPU seconds of one
+//! thread: indexing without and with it, and encoding it; and the sizes of the document and of its
+//! head. Each is the least of five runs.
 
 use std::error::Error;
 

@@ -1,4 +1,5 @@
-//! `index_layer LAYER ZTOC`: reads a layer's blob once, writes its ztoc to a file, and says what is in it.
+//! `index_layer LAYER ZTOC`: reads a layer's blob once, writes its ztoc to a file, and says what is
+//! in it.
 
 use std::error::Error;
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! `read_file LAYER ZTOC PATH`: prints a file of a layer, and reads no more of the blob than the spans that hold it.
+//! `read_file LAYER ZTOC PATH`: prints a file of a layer, and reads no more of the blob than the
+//! spans that hold it.
 
 use std::error::Error;
 use std::fs::File;

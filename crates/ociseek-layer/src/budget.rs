@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dropped_is_given_back() {
+    fn dropping_memory_returns_it_to_the_budget() {
         let budget = Budget::new(100);
         let first = budget.charge(60, String::new).unwrap();
         let error = budget.clone().charge(41, || "manifest x".into()).unwrap_err();

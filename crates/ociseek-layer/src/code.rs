@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_word_stands_for_one_thing() {
+    fn code_words_are_unique() {
         let words: BTreeSet<&str> = Code::ALL.iter().map(|code| code.word()).collect();
         assert_eq!(words.len(), Code::ALL.len());
         for word in words {

@@ -78,6 +78,7 @@
 pub mod budget;
 pub mod code;
 pub mod codec;
+mod copy;
 pub mod digest;
 pub mod event;
 pub mod fine;

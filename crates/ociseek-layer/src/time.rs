@@ -18,39 +18,34 @@ impl Time {
     /// RFC 3339 in UTC with up to nine fractional digits without trailing zeros, as in Go's
     /// time.MarshalText. None for years outside 0..=9999.
     pub fn to_rfc3339(self) -> Option<String> {
+        String::from_utf8(self.rfc3339()?.as_bytes().to_vec()).ok()
+    }
+
+    /// [`Time::to_rfc3339`] without an allocation. Every entry of a layer has a time, and
+    /// formatting macros would noticeably slow down encoding a ztoc.
+    pub(crate) fn rfc3339(self) -> Option<Rfc3339> {
         if !self.has_rfc3339() {
             return None;
         }
         let (year, month, day) = civil(self.seconds.div_euclid(DAY));
         let second = self.seconds.rem_euclid(DAY);
-        // Every entry of a layer has a time. Formatting macros would noticeably slow down encoding
-        // a ztoc.
-        let mut text = Vec::with_capacity(30);
-        let mut digits = |mut value: i64, count: usize, end: u8| {
-            let from = text.len();
-            text.resize(from + count, 0);
-            for digit in text[from..].iter_mut().rev() {
-                *digit = b'0' + (value % 10) as u8;
-                value /= 10;
-            }
-            text.push(end);
-        };
-        digits(year, 4, b'-');
-        digits(month, 2, b'-');
-        digits(day, 2, b'T');
-        digits(second / 3600, 2, b':');
-        digits(second / 60 % 60, 2, b':');
+        let mut text = Rfc3339 { bytes: [0; Rfc3339::MOST], length: 0 };
+        text.digits(year, 4, b'-');
+        text.digits(month, 2, b'-');
+        text.digits(day, 2, b'T');
+        text.digits(second / 3600, 2, b':');
+        text.digits(second / 60 % 60, 2, b':');
         if self.nanos == 0 {
-            digits(second % 60, 2, b'Z');
+            text.digits(second % 60, 2, b'Z');
         } else {
-            digits(second % 60, 2, b'.');
+            text.digits(second % 60, 2, b'.');
             let (mut fraction, mut count) = (i64::from(self.nanos), 9);
             while fraction % 10 == 0 {
                 (fraction, count) = (fraction / 10, count - 1);
             }
-            digits(fraction, count, b'Z');
+            text.digits(fraction, count, b'Z');
         }
-        String::from_utf8(text).ok()
+        Some(text)
     }
 
     /// Whether [`Time::to_rfc3339`] returns a text.
@@ -103,6 +98,31 @@ impl Time {
     }
 }
 
+/// A time as text.
+pub(crate) struct Rfc3339 {
+    bytes: [u8; Rfc3339::MOST],
+    length: usize,
+}
+
+impl Rfc3339 {
+    /// The length of a time with nine fractional digits.
+    const MOST: usize = "0000-00-00T00:00:00.000000000Z".len();
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// Appends the last `count` digits of `value`, and `end`.
+    fn digits(&mut self, mut value: i64, count: usize, end: u8) {
+        for digit in self.bytes[self.length..][..count].iter_mut().rev() {
+            *digit = b'0' + (value % 10) as u8;
+            value /= 10;
+        }
+        self.bytes[self.length + count] = end;
+        self.length += count + 1;
+    }
+}
+
 /// The year, month and day of a day counted from 1970-01-01 (Hinnant's civil_from_days).
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
@@ -129,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prints_as_go_does() {
+    fn times_print_as_in_go() {
         for (seconds, nanos, text) in [
             (0, 0, "1970-01-01T00:00:00Z"),
             (1_700_000_000, 123_456_789, "2023-11-14T22:13:20.123456789Z"),
@@ -149,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn parses_other_zones_and_nothing_else() {
+    fn other_zones_are_parsed_and_invalid_times_rejected() {
         assert_eq!(Time::from_rfc3339("1970-01-01T02:00:00+02:00"), Some(Time::default()));
         for bad in ["", "1970-01-01", "1970-02-30T00:00:00Z", "1970-01-01T00:00:00", "1970-01-01T00:00:00.Z", "é"] {
             assert_eq!(Time::from_rfc3339(bad), None, "{bad}");
@@ -158,7 +178,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn round_trip(seconds in RFC3339_SECONDS, nanos in 0u32..1_000_000_000) {
+        fn times_round_trip(seconds in RFC3339_SECONDS, nanos in 0u32..1_000_000_000) {
             let time = Time { seconds, nanos };
             proptest::prop_assert_eq!(Time::from_rfc3339(&time.to_rfc3339().unwrap()), Some(time));
         }

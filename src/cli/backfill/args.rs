@@ -5,13 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
-use crate::cli::shared::args::{
-    BuildArgs, CacheArgs, ExistingArg, FormatArgs, MinLayerArgs, PlatformsArgs, RegistryArgs,
-};
-use crate::cli::shared::kinds::KindsArgs;
+use crate::cli::shared::args::{CacheArgs, ExistingArg, FormatArgs, RegistryArgs};
 use crate::cli::shared::parse;
-use crate::cli::shared::reuse::HookReuseArgs;
-use crate::cli::shared::versions::HookVersionsArgs;
+use crate::cli::shared::unattended::UnattendedArgs;
 use crate::hook::allow::Glob;
 use crate::hook::backfill::WalkRoot;
 #[cfg(feature = "nats")]
@@ -56,40 +52,28 @@ pub(crate) struct BackfillArgs {
     #[arg(value_name = "REGISTRY|REPOSITORY", required = true)]
     pub places: Vec<WalkRoot>,
 
-    /// Only repositories whose name matches this glob: * matches anything but a slash, ** anything; can be repeated
+    /// Only repositories whose name matches this glob: * matches anything but a slash, ** anything;
+    /// can be repeated
     #[arg(long, value_name = "GLOB", help_heading = "Selection")]
     pub filter: Vec<Glob>,
 
-    /// Only images created since this date, such as 2026-01-31, or within this time, such as 12h or 30d
+    /// Only images created since this date, such as 2026-01-31, or within this time, such as 12h or
+    /// 30d
     ///
     /// The date comes from the image's config; images without a creation date are included. This
-    /// reads one more small blob per image.
+    /// reads one more small blob per image. A duration is counted back from this machine's clock;
+    /// the line of an image that is left out shows its creation time and the limit.
     #[arg(long, value_name = "DATE|DURATION", value_parser = parse::since, help_heading = "Selection")]
     #[arg(allow_hyphen_values = true)]
     pub since: Option<i64>,
 
-    #[command(flatten, next_help_heading = "Indexing")]
-    pub platforms: PlatformsArgs,
-
     #[command(flatten)]
-    pub build: BuildArgs,
-
-    #[command(flatten, next_help_heading = "Indexing")]
-    pub min_layer: MinLayerArgs,
+    pub unattended: UnattendedArgs,
 
     /// What to do with an image that already has a SOCI index
     #[arg(long, value_name = "RULE", env = "OCISEEK_EXISTING", value_enum, default_value_t = ExistingArg::Skip)]
     #[arg(help_heading = "Indexing")]
     pub existing: ExistingArg,
-
-    #[command(flatten)]
-    pub versions: HookVersionsArgs,
-
-    #[command(flatten)]
-    pub kinds: KindsArgs,
-
-    #[command(flatten)]
-    pub reuse: HookReuseArgs,
 
     /// How many images to index in parallel [default: one per CPU]
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -104,7 +88,8 @@ pub(crate) struct BackfillArgs {
     #[arg(long, value_name = "FILE", help_heading = "Execution", conflicts_with = "dry_run")]
     pub state: Option<PathBuf>,
 
-    /// Put images without an index into this NATS JetStream work queue, for ociseek hook worker to index
+    /// Put images without an index into this NATS JetStream work queue, for ociseek hook worker to
+    /// index
     ///
     /// Credentials go before the host, as USER:PASSWORD@ or TOKEN@; tls:// is NATS over TLS.
     #[cfg(feature = "nats")]

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::time;
 use crate::cli::shared::json::{Coded, DigestText, Failure, digests, milliseconds};
 use crate::hook::backfill::{ImageOutcome, ImageReport};
 use crate::hook::enabled::{EnableOutcome, EnabledImage};
@@ -18,6 +19,10 @@ pub(crate) struct Line<'a> {
     digest: Option<DigestText>,
     /// Why it is skipped (a stable word), or null.
     reason: Option<&'static str>,
+    /// When an `old` image was created, in RFC 3339; otherwise null.
+    created: Option<String>,
+    /// The time before which images are `old`, in RFC 3339; null for other images.
+    since: Option<String>,
     error: Option<Failure>,
     /// The SOCI-enabled image, if --v2 or --v2-only requests one; otherwise null.
     enabled: Option<Enabled>,
@@ -35,7 +40,8 @@ struct Enabled {
     /// Its full name; null if there is no tag for it.
     image: Option<String>,
     digest: Option<DigestText>,
-    /// `pending` (in a dry run), `written`, `already-there`, `nothing-to-index`, `out-of-time` or `skipped`.
+    /// `pending` (in a dry run), `written`, `already-there`, `nothing-to-index`, `out-of-time` or
+    /// `skipped`.
     status: &'static str,
     /// The digest that the name had before; null if there was none or it is the same.
     replaced: Option<DigestText>,
@@ -72,6 +78,10 @@ impl Enabled {
 impl<'a> Line<'a> {
     pub(crate) fn of(code: &'static str, report: &'a ImageReport, products: Option<&Products>) -> Line<'a> {
         let left = products.and_then(|products| products.index.as_ref()).map(|image| &image.left);
+        let (created, since) = match &report.result {
+            Ok(ImageOutcome::Old { created, since }) => (Some(time(*created)), Some(time(*since))),
+            _ => (None, None),
+        };
         Line {
             status: code,
             image: &report.name,
@@ -80,6 +90,8 @@ impl<'a> Line<'a> {
                 Ok(ImageOutcome::Done(JobResult::Skipped(skipped))) => Some(skipped.code()),
                 _ => None,
             },
+            created,
+            since,
             error: report.result.as_ref().err().map(|error| Failure::of(error)),
             enabled: match &report.result {
                 Ok(ImageOutcome::Pending { enabled: Some(name) }) => Some(Enabled::pending(name.to_string())),

@@ -7,7 +7,6 @@ use std::time::Instant;
 use self::json::Line;
 use crate::cli::hook::error::{HookError, backfill_hint};
 use crate::cli::shared::args::OutputFormat;
-use crate::cli::shared::build::unattended;
 use crate::cli::shared::caches;
 use crate::cli::shared::json::line;
 use crate::cli::shared::progress::WarningProgress;
@@ -16,6 +15,7 @@ use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, safe};
+use crate::cli::shared::unattended::Unattended;
 use crate::hook::backfill::{BackfillState, ImageOutcome, ImageReport, Options, WalkRoot, Watch, run as walk};
 use crate::hook::enabled::EnabledImage;
 #[cfg(feature = "nats")]
@@ -34,6 +34,7 @@ use crate::progress::Progress;
 use crate::progress::ProgressEvent;
 use crate::store::StoreError;
 use crate::store::registry::Client;
+use crate::time::Time;
 use args::BackfillArgs;
 use tally::Tally;
 
@@ -49,19 +50,11 @@ pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliErr
     let cores = cores();
     let jobs = args.jobs.map_or(cores, usize::from);
     let places = args.places.iter().map(WalkRoot::registry);
-    let registries = Registries::of(places.chain(args.reuse.reuse_from.iter().map(|image| image.registry.as_str())));
+    let registries =
+        Registries::of(places.chain(args.unattended.reuse.reuse_from.iter().map(|image| image.registry.as_str())));
     let client = Client::new(client_config(args.registry, registries, &progress).await?).map_err(StoreError::from)?;
-    let versions = args.versions.versions()?;
-    let kinds = args.kinds.kinds(&versions)?;
     // The memory that other images do not use is available for the layers of one.
-    let index = unattended(
-        args.platforms.platform,
-        &args.build,
-        args.min_layer.min_layer_size,
-        (cores / jobs).max(1),
-        &args.reuse,
-        kinds,
-    );
+    let Unattended { index, versions, reuse_from } = args.unattended.options((cores / jobs).max(1))?;
     let index = IndexOptions { existing: args.existing.into(), ..index };
     let state = args
         .state
@@ -78,15 +71,7 @@ pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliErr
         move |change: ConnectionChange| progress.report(ProgressEvent::Warning(change.to_string()))
     };
     let options = Options {
-        context: JobContext {
-            client,
-            cache,
-            options: index,
-            versions,
-            max_image_size: None,
-            reuse_from: args.reuse.reuse_from,
-            progress,
-        },
+        context: JobContext { client, cache, options: index, versions, max_image_size: None, reuse_from, progress },
         filters: args.filter,
         since: args.since,
         jobs,
@@ -222,6 +207,9 @@ fn text(code: &str, report: &ImageReport, products: Option<&Products>) -> String
         Err(error) => vec![in_one_line(error)],
         Ok(ImageOutcome::Done(JobResult::Skipped(skipped))) => vec![safe(&skipped.to_string())],
         Ok(ImageOutcome::Pending { enabled: Some(enabled) }) => vec![safe(&enabled.to_string())],
+        Ok(ImageOutcome::Old { created, since }) => {
+            vec![format!("created {}, before {}", time(*created), time(*since))]
+        }
         Ok(_) => products.and_then(|products| products.enabled.as_ref()).map(enabled_text).into_iter().collect(),
     };
     if let Some(products) = products.filter(|products| products.bytes_read > 0) {
@@ -229,6 +217,12 @@ fn text(code: &str, report: &ImageReport, products: Option<&Products>) -> String
     }
     let more = if more.is_empty() { String::new() } else { format!(": {}", more.join("; ")) };
     format!("{code:<15} {name}{more}")
+}
+
+/// A time in seconds since 1970, in RFC 3339.
+fn time(seconds: i64) -> String {
+    let shown = Time { seconds, nanos: 0 }.to_rfc3339();
+    shown.unwrap_or_else(|| format!("{seconds} seconds after 1970"))
 }
 
 fn enabled_text(enabled: &EnabledImage) -> String {

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_far_it_is() {
+    fn progress_lines_state_what_is_done_and_left() {
         let line = |found, is_listed, done, bytes, seconds| {
             let state = State { since: Instant::now(), found, is_listed, done, bytes };
             state.line(Duration::from_secs(seconds))

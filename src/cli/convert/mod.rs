@@ -14,7 +14,7 @@ use crate::cli::shared::report::CliError;
 use crate::cli::shared::source::{Images, refuse_plain_layers, registry};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
-use crate::image::{ImageName, Select};
+use crate::image::{ImageName, ImageSelector};
 use crate::ops::convert::{ConvertDestination, convert};
 use crate::ops::index::IndexOptions;
 use crate::progress::Progress;
@@ -85,10 +85,10 @@ fn check(args: &ConvertArgs) -> Result<(), CliError> {
         (_, ImageName::Registry(reference)) if reference.digest.is_some() => {
             Err(CliError::Usage("DST must be a tag, not a digest"))
         }
-        (_, ImageName::Layout { select: Select::Digest(_), .. }) => {
+        (_, ImageName::Layout { select: ImageSelector::Digest(_), .. }) => {
             Err(CliError::Usage("DST must be a tag, not a digest"))
         }
-        (ImageName::Layout { dir: from, .. }, ImageName::Layout { dir: to, select: Select::Any })
+        (ImageName::Layout { dir: from, .. }, ImageName::Layout { dir: to, select: ImageSelector::Any })
             if is_same(from, to) =>
         {
             Err(CliError::Usage("DST is in the same layout as SRC: give it a different tag, oci:DIR:TAG"))
@@ -116,8 +116,8 @@ async fn destination(
         }
         ImageName::Layout { dir, select } => {
             let tag = match select {
-                Select::Tag(tag) => Some(tag.clone()),
-                Select::Any | Select::Digest(_) => None,
+                ImageSelector::Tag(tag) => Some(tag.clone()),
+                ImageSelector::Any | ImageSelector::Digest(_) => None,
             };
             let dir = dir.clone();
             if dry_run && !dir.exists() {

@@ -13,7 +13,7 @@ use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Images, refuse_plain_layers};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, safe};
-use crate::image::{ImageName, Select};
+use crate::image::{ImageName, ImageSelector};
 use crate::ops::copy::{CopyOptions, CopyReport, copy};
 use crate::progress::Progress;
 use crate::store::layout::Layout;
@@ -61,15 +61,14 @@ pub(super) async fn run(args: CopyArgs, talk: TalkArgs) -> Result<(), CliError> 
 fn tag(source: &ImageName, destination: &ListPlace) -> Result<String, CliError> {
     let own = match source {
         ImageName::Registry(image) => image.tag.clone().filter(|_| image.digest.is_none()),
-        ImageName::Layout { select: Select::Tag(tag), .. } | ImageName::Archive { select: Select::Tag(tag), .. } => {
-            Some(tag.clone())
-        }
+        ImageName::Layout { select: ImageSelector::Tag(tag), .. }
+        | ImageName::Archive { select: ImageSelector::Tag(tag), .. } => Some(tag.clone()),
         ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => None,
     };
     let typed = match destination {
-        ListPlace::Repository { .. } | ListPlace::Image(ImageName::Layout { select: Select::Any, .. }) => own,
+        ListPlace::Repository { .. } | ListPlace::Image(ImageName::Layout { select: ImageSelector::Any, .. }) => own,
         ListPlace::Image(ImageName::Registry(image)) if image.digest.is_none() => image.tag.clone(),
-        ListPlace::Image(ImageName::Layout { select: Select::Tag(tag), .. }) => Some(tag.clone()),
+        ListPlace::Image(ImageName::Layout { select: ImageSelector::Tag(tag), .. }) => Some(tag.clone()),
         ListPlace::Image(ImageName::Registry(_) | ImageName::Layout { .. }) => {
             return Err(CliError::Usage("name the destination by tag, not by digest"));
         }

@@ -9,7 +9,7 @@ Shows how two ztocs differ, entry by entry and span by span, or how two SOCI ind
 
 A and B are two ztoc files or two images. For an image, the index that a consumer would use on one platform is \
 compared; REPOSITORY@DIGEST selects an index directly. Layers are matched by digest, and differing ztocs are fetched \
-and compared.";
+and compared. Fine indexes are not compared.";
 
 const DIFF_AFTER_HELP: &str = "\
 Examples:

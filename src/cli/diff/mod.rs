@@ -88,7 +88,7 @@ fn verdict(count: u64) -> String {
 }
 
 fn lines(changes: &Changes, indent: &str, style: Style) -> String {
-    let found = shown(changes.list.iter().map(|change| (change.code, change.text.clone())));
+    let found = shown(changes.list.iter().map(|change| (change.code.word(), change.text.clone())));
     let line =
         |(code, text): &(&str, String)| format!("{indent}{} {}\n", style.yellow(&format!("{code}:")), safe(text));
     let more = if changes.more > 0 { format!("{indent}... and {} more\n", changes.more) } else { String::new() };

@@ -1,6 +1,8 @@
 //! What to do about a finding.
 
+use crate::cli::shared::convert_command::convert_again;
 use crate::cli::shared::quote::quoted;
+use crate::image::soci::Version;
 use crate::image::{ImageName, LayerKind, NotIndexed};
 use crate::ops::discover::Note;
 use crate::ops::doctor::{Diagnosis, Finding, NoIndex};
@@ -10,25 +12,33 @@ pub(super) fn platform(found: &Diagnosis) -> String {
 }
 
 /// The command that would help.
-pub(super) fn next(finding: &Finding, image: &str, platform: &str) -> Option<String> {
-    let is_saved = matches!(image.parse(), Ok(ImageName::Saved { .. }));
+pub(super) fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
+    let name: Option<ImageName> = image.parse().ok();
+    let is_saved = matches!(name, Some(ImageName::Saved { .. }));
     let image = quoted(image.as_bytes());
     let index = |options: &str| Some(format!("ociseek index {options}{image}"));
     match finding {
         Finding::NoIndex(NoIndex::Possible) if is_saved => {
             Some(format!("push the image and index it there, or convert it: ociseek convert {image} oci:DIR"))
         }
-        Finding::NoIndex(NoIndex::Possible) => match platform.parse::<crate::image::Platform>() {
-            Ok(_) => index(&format!("--platform {platform} ")),
-            Err(_) => index(""),
-        },
+        Finding::NoIndex(NoIndex::Possible) => {
+            let platform = platform(found);
+            match platform.parse::<crate::image::Platform>() {
+                Ok(_) => index(&format!("--platform {platform} ")),
+                Err(_) => index(""),
+            }
+        }
         Finding::OnImageIndex(_) | Finding::OtherVersion { .. } => index(""),
         Finding::Several(_)
-        | Finding::Unusable { version: crate::image::soci::Version::V1, .. }
-        | Finding::BrokenZtoc(_)
+        | Finding::Unusable { version: Version::V1, .. }
         | Finding::Note { note: Note::NotCanonical | Note::TooLarge { .. } | Note::NotInImage { .. }, .. }
-        | Finding::Note { note: Note::Second { .. } | Note::NotServable { .. } | Note::MediaType { .. }, .. }
-        | Finding::LostBlobs { .. } => index("--existing replace "),
+        | Finding::Note { note: Note::Second { .. } | Note::NotServable { .. } | Note::MediaType { .. }, .. } => {
+            index("--existing replace ")
+        }
+        Finding::BrokenZtoc(_) | Finding::LostBlobs { .. } => match name.filter(|_| is_of_version_2(finding, found)) {
+            Some(name) => Some(convert_again(&name)),
+            None => index("--existing replace "),
+        },
         Finding::Unusable { .. } | Finding::OddAnnotation(_) => {
             Some("ociseek convert, from the original image, to a new tag".into())
         }
@@ -61,4 +71,14 @@ pub(super) fn next(finding: &Finding, image: &str, platform: &str) -> Option<Str
         | Finding::Uncovered { .. }
         | Finding::SmallImage(_) => None,
     }
+}
+
+/// Whether an index of version 2 names the blobs of the finding.
+fn is_of_version_2(finding: &Finding, found: &Diagnosis) -> bool {
+    let mut indexes = found.inspected.image.indexes.iter().filter(|index| index.version == Version::V2);
+    indexes.any(|found| match (finding, &found.content) {
+        (Finding::LostBlobs { index, .. }, _) => found.digest == *index,
+        (Finding::BrokenZtoc(broken), Ok(content)) => content.index.ztocs.iter().any(|ztoc| ztoc.ztoc == broken.ztoc),
+        _ => false,
+    })
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::advice::{next, platform};
+use super::advice::next;
 use crate::cli::shared::consumer::ConsumerJson;
 use crate::cli::shared::fine::Fine;
 use crate::cli::shared::json::Manifest as ManifestRef;
@@ -26,7 +26,8 @@ struct Manifest {
     platform: Option<String>,
     manifest: ManifestRef,
     consumers: Vec<ConsumerJson>,
-    /// The fine indexes that were found: none of the consumers reads them, but `ociseek mount` and `bundle` do.
+    /// The fine indexes that were found: none of the consumers reads them, but `ociseek mount` and
+    /// `bundle` do.
     fine: Vec<Fine>,
     findings: Vec<Finding>,
 }
@@ -56,12 +57,11 @@ impl Report {
 impl Manifest {
     fn of(name: &str, found: &Diagnosis) -> Manifest {
         let image = &found.inspected.image;
-        let platform = platform(found);
         let finding = |finding: &doctor::Finding| Finding {
             code: finding.code(),
             problem: finding.is_problem(),
             text: finding.to_string(),
-            next: next(finding, name, &platform),
+            next: next(finding, name, found),
         };
         Manifest {
             platform: image.platform.as_ref().map(ToString::to_string),

@@ -64,7 +64,7 @@ pub(super) fn text(name: &str, found: &Diagnosis, style: Style) -> String {
             _ => String::new(),
         };
         let _ = writeln!(text, "  {kind} {}{size}", safe(&finding.to_string()));
-        if let Some(next) = next(finding, name, &platform) {
+        if let Some(next) = next(finding, name, found) {
             let _ = writeln!(text, "    {} {}", style.dim("next:"), safe(&next));
         }
     }

@@ -12,15 +12,12 @@ use tracing::{info, warn};
 
 #[cfg(feature = "nats")]
 use crate::cli::hook::error::HookError;
-use crate::cli::shared::args::{BuildArgs, CacheArgs, LayerJobsArgs, MinLayerArgs, PlatformsArgs, RegistryArgs};
-use crate::cli::shared::build::unattended;
+use crate::cli::shared::args::{CacheArgs, LayerJobsArgs, RegistryArgs};
 use crate::cli::shared::caches;
-use crate::cli::shared::kinds::KindsArgs;
 use crate::cli::shared::report::CliError;
-use crate::cli::shared::reuse::HookReuseArgs;
 use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::source::{Registries, client_config};
-use crate::cli::shared::versions::HookVersionsArgs;
+use crate::cli::shared::unattended::{Unattended, UnattendedArgs};
 use crate::hook::allow::{Allow, AllowList};
 use crate::hook::log::LogProgress;
 #[cfg(feature = "nats")]
@@ -35,12 +32,12 @@ use crate::store::StoreError;
 /// The options that indexing services share.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
-    /// A registry (HOST[:PORT] or *.DOMAIN) whose images may be indexed, optionally with a glob for its
-    /// repositories; can be repeated
+    /// A registry (HOST[:PORT] or *.DOMAIN) whose images may be indexed, optionally with a glob for
+    /// its repositories; can be repeated
     ///
-    /// In the glob, * matches anything but a slash, and ** anything. Other hosts are contacted only if
-    /// these registries refer to them (token services and blob stores), and only at public addresses.
-    /// A registry named without a wildcard may be at a private address.
+    /// In the glob, * matches anything but a slash, and ** anything. Other hosts are contacted only
+    /// if these registries refer to them (token services and blob stores), and only at public
+    /// addresses. A registry named without a wildcard may be at a private address.
     #[arg(long, value_name = "REGISTRY[/GLOB]", env = "OCISEEK_HOOK_ALLOW", value_delimiter = ',', required = true)]
     #[arg(help_heading = "Allowed images")]
     pub allow: Vec<Allow>,
@@ -55,23 +52,8 @@ pub(crate) struct JobArgs {
     #[arg(help_heading = "Allowed images")]
     pub max_image_size: ByteSize,
 
-    #[command(flatten, next_help_heading = "Indexing")]
-    pub platforms: PlatformsArgs,
-
     #[command(flatten)]
-    pub build: BuildArgs,
-
-    #[command(flatten)]
-    pub versions: HookVersionsArgs,
-
-    #[command(flatten)]
-    pub kinds: KindsArgs,
-
-    #[command(flatten)]
-    pub reuse: HookReuseArgs,
-
-    #[command(flatten, next_help_heading = "Indexing")]
-    pub min_layer: MinLayerArgs,
+    pub unattended: UnattendedArgs,
 
     /// How many images to index in parallel
     #[arg(long, value_name = "N", env = "OCISEEK_HOOK_WORKERS", default_value = "2")]
@@ -86,7 +68,8 @@ pub(crate) struct JobArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(0..=86_400), help_heading = "Jobs")]
     pub drain_timeout: u32,
 
-    /// How many seconds to wait before a failed job is retried; six times as long before its third and last try
+    /// How many seconds to wait before a failed job is retried; six times as long before each later
+    /// try
     #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_RETRY_WAIT", default_value = "5")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=3600), help_heading = "Jobs")]
     pub retry_wait: u32,
@@ -108,12 +91,8 @@ pub(super) fn address(listener: &TcpListener) -> Result<String, CliError> {
 
 /// The runner of jobs.
 pub(super) async fn runner(args: JobArgs) -> Result<Runner, CliError> {
-    let versions = args.versions.versions()?;
-    let kinds = args.kinds.kinds(&versions)?;
+    let Unattended { index: options, versions, reuse_from } = args.unattended.options(args.layer_jobs.count())?;
     let progress: Arc<dyn Progress> = Arc::new(LogProgress);
-    let jobs = args.layer_jobs.count();
-    let least = args.min_layer.min_layer_size;
-    let options = unattended(args.platforms.platform, &args.build, least, jobs, &args.reuse, kinds);
     let cache = caches::ztocs(&args.cache, &progress).await;
     let dead = args.dead_letter.map(|path| {
         let opened = dead_letters(&path);
@@ -127,7 +106,6 @@ pub(super) async fn runner(args: JobArgs) -> Result<Runner, CliError> {
     };
     let config = client_config(args.registry, registries, &progress).await?;
     let max_image_size = Some(args.max_image_size.0);
-    let reuse_from = args.reuse.reuse_from;
     let context = |client| JobContext { client, cache, options, versions, max_image_size, reuse_from, progress };
     let allow = AllowList::new(args.allow, args.allow_private);
     let retry_wait = Duration::from_secs(args.retry_wait.into());

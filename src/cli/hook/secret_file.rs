@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes() {
+    fn secret_files_that_others_can_read_are_refused() {
         for (mode, elsewhere, mounted) in [
             (0o400, None, None),
             (0o600, None, None),

@@ -145,7 +145,8 @@ pub(crate) struct IndexArgs {
     #[arg(long, env = "OCISEEK_STRICT", value_parser = FalseyValueParser::new(), help_heading = "Requirements")]
     pub strict: bool,
 
-    /// Fail if the index covers less than this share of the image's compressed layer bytes, such as 80%
+    /// Fail if the index covers less than this share of the image's compressed layer bytes, such as
+    /// 80%
     ///
     /// Each platform must reach it; otherwise nothing is attached, for any platform. Layers below
     /// --min-layer-size do not count, so an image with only small layers passes. Layers that cannot
@@ -154,11 +155,12 @@ pub(crate) struct IndexArgs {
     #[arg(help_heading = "Requirements")]
     pub min_coverage: Option<Share>,
 
-    /// Append the digests as NAME=VALUE lines to this file: $GITHUB_OUTPUT, or a dotenv report in GitLab
+    /// Append the digests as NAME=VALUE lines to this file: $GITHUB_OUTPUT, or a dotenv report in
+    /// GitLab
     ///
     /// The names are status (ok or failed), image_digest, index_digest (the first), index_digests
-    /// (all, comma-separated), coverage (the lowest of all platforms, in percent) and enabled_digest
-    /// (of the first SOCI-enabled image). Written even if the run fails.
+    /// (all, comma-separated), coverage (the lowest of all platforms, in percent) and
+    /// enabled_digest (of the first SOCI-enabled image). Written even if the run fails.
     #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_OUTPUTS", help_heading = "In CI", hide_short_help = true)]
     pub step_outputs: Option<PathBuf>,
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::convert::json::Enabled;
+use crate::cli::shared::fine::FineDocument;
 use crate::cli::shared::json::{
     CoverageJson, DigestText, Failure, IndexRef, Manifest as ManifestRef, digests, milliseconds,
 };
@@ -49,8 +50,8 @@ pub(crate) struct Image {
     /// The layers that were not finished before --timeout.
     pub left: Vec<DigestText>,
     pub bytes_read: u64,
-    /// Bytes of other layers that were compared with ztocs and fine documents before reusing these; present
-    /// only if it is not 0.
+    /// Bytes of other layers that were compared with ztocs and fine documents before reusing these;
+    /// present only if it is not 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub bytes_compared: u64,
     pub bytes_written: u64,
@@ -75,7 +76,8 @@ pub(crate) struct Manifest {
     pub outcome: IndexOutcome,
     /// SOCI indexes of other makers.
     others: Vec<Other>,
-    /// What the index covers; if refused, what it would have covered, or what the index that stays covers.
+    /// What the index covers; if refused, what it would have covered, or what the index that stays
+    /// covers.
     pub coverage: CoverageJson,
     /// The prefetch list of an index that was built; null if it has none, or if no index was built.
     pub prefetch: Option<Prefetched>,
@@ -116,7 +118,8 @@ enum How {
     Layout,
 }
 
-// The result for an index of either kind. (A doc comment would describe the type it is flattened into.)
+// The result for an index of either kind. (A doc comment would describe the type it is flattened
+// into.)
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct IndexOutcome {
@@ -152,12 +155,8 @@ pub(crate) struct Fine {
 struct Document {
     /// The digest of its layer.
     layer: DigestText,
-    digest: DigestText,
-    size: u64,
-    /// Size of its head in bytes: the layer's files and spans.
-    head_size: u64,
-    /// Size of its head and the parts for a recorded start, in bytes.
-    start_size: u64,
+    #[serde(flatten)]
+    document: FineDocument,
 }
 
 #[derive(Serialize)]
@@ -285,13 +284,10 @@ impl IndexOutcome {
 
 impl Fine {
     fn of(report: &IndexedFine) -> Fine {
-        let documents = report.documents.iter().map(|document| Document {
-            layer: document.layer.into(),
-            digest: document.document.into(),
-            size: document.size,
-            head_size: document.head_size,
-            start_size: document.start_size,
-        });
+        let documents = report
+            .documents
+            .iter()
+            .map(|document| Document { layer: document.layer.into(), document: FineDocument::of(document) });
         Fine {
             outcome: IndexOutcome::of(&report.result),
             coverage: CoverageJson::of(&report.coverage),

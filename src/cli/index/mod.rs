@@ -14,7 +14,7 @@ use crate::cli::shared::report::{self, CliError};
 use crate::cli::shared::source::{Images, home};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
-use crate::image::{ImageName, Reference, Select};
+use crate::image::{ImageName, ImageSelector, Reference};
 use crate::ops::index::{Gate, IndexError, IndexOptions, RefusedImage};
 use crate::ops::versions::{EnabledReport, MakeRequest, Versions, VersionsResult, make};
 use crate::progress::Progress;
@@ -195,7 +195,7 @@ impl SharedSettings {
 
     /// The name of the SOCI-enabled image of `name`.
     fn enabled(&self, name: &ImageName, tag: &str) -> ImageName {
-        let select = Select::Tag(tag.to_owned());
+        let select = ImageSelector::Tag(tag.to_owned());
         match (&self.output, name) {
             (Some(dir), _) => ImageName::Layout { dir: dir.clone(), select },
             (None, ImageName::Registry(reference)) => {

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_text_is_no_markup() {
+    fn markdown_in_foreign_text_is_escaped() {
         assert_eq!(
             plain("a|b <img src=x> [x](y) `c`\n## d"),
             "a\\|b &lt;img src=x> \\[x\\](y) \\`c\\`\\n\\#\\# d".replace("\\n", "\\\\n")

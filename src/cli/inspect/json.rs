@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::coverage::{covered, ztoc_bytes};
 use crate::cli::shared::consumer::ConsumerJson;
-use crate::cli::shared::fine::Fine;
+use crate::cli::shared::fine::{Fine, FineDocument};
 use crate::cli::shared::json::{Coded, CoverageJson, DigestText, Failure, Manifest as ManifestRef};
 use crate::cli::shared::layers::prefetch::{Spans, ranges};
 use crate::image::Descriptor;
@@ -102,18 +102,6 @@ struct Layer {
     prefetch: Option<Prefetch>,
     /// Its document in the fine index that ociseek reads, or null.
     document: Option<FineDocument>,
-}
-
-/// A layer's document in a fine index.
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct FineDocument {
-    digest: DigestText,
-    size: u64,
-    /// Size of its head in bytes: the layer's files and spans.
-    head_size: u64,
-    /// Size of its head and the parts for a recorded start, in bytes.
-    start_size: u64,
 }
 
 #[derive(Serialize)]
@@ -229,12 +217,7 @@ impl Layer {
             size: descriptor.size,
             ztoc,
             prefetch,
-            document: image.document_for(&descriptor.digest).map(|document| FineDocument {
-                digest: document.document.into(),
-                size: document.size,
-                head_size: document.head_size,
-                start_size: document.start_size,
-            }),
+            document: image.document_for(&descriptor.digest).map(FineDocument::of),
         }
     }
 }

@@ -25,8 +25,8 @@ pub(crate) struct LazyArgs {
 
     /// How long a read waits for the registry before it fails with an input/output error
     ///
-    /// For one second after that, other reads of the same bytes fail immediately, because the kernel
-    /// retries each failed read.
+    /// For one second after that, other reads of the same bytes fail immediately, because the
+    /// kernel retries each failed read.
     #[arg(long, value_name = "SECONDS", env = "OCISEEK_DEADLINE", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub deadline: u64,
@@ -80,7 +80,8 @@ pub(crate) struct ContainerArgs {
     #[arg(long, value_name = "PROGRAM")]
     pub entrypoint: Option<String>,
 
-    /// The container's network: only a loopback interface, or the host's with its /etc/resolv.conf and /etc/hosts
+    /// The container's network: only a loopback interface, or the host's with its /etc/resolv.conf
+    /// and /etc/hosts
     #[arg(long, value_name = "KIND", value_enum, default_value_t = NetArg::None)]
     pub net: NetArg,
 

@@ -15,7 +15,7 @@ use crate::cli::shared::size::human;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::image::soci::Version;
-use crate::image::{Coverage, ImageName, Select};
+use crate::image::{Coverage, ImageName, ImageSelector};
 use crate::ops::discover::FineSummary;
 use crate::ops::list::{ListedImage, ListedIndex, ListedManifest, NamedTarget, list, tags};
 use crate::progress::Progress;
@@ -63,7 +63,7 @@ async fn places(images: &Images, place: &ListPlace) -> Result<(Source, Vec<Named
             let places = tags(&repository).await?;
             Ok((Source::Registry(repository), places))
         }
-        ListPlace::Image(ImageName::Layout { dir, select: Select::Any }) => {
+        ListPlace::Image(ImageName::Layout { dir, select: ImageSelector::Any }) => {
             let (layout, found) = crate::cli::shared::source::layout_images(dir.clone()).await?;
             Ok((Source::Layout(layout), found))
         }

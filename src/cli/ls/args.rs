@@ -56,7 +56,8 @@ pub(crate) struct LsArgs {
     #[arg(long, short = 'R')]
     pub recursive: bool,
 
-    /// List only this layer, counted from 0 at the bottom, as in its tar: not flattened, with whiteouts
+    /// List only this layer, counted from 0 at the bottom, as in its tar: not flattened, with
+    /// whiteouts
     #[arg(long, value_name = "N")]
     pub layer: Option<usize>,
 

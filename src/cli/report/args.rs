@@ -47,7 +47,8 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,
 
-    /// Write the page to this file; - is standard output [default: standard output, unless it is a terminal]
+    /// Write the page to this file; - is standard output [default: standard output, unless it is a
+    /// terminal]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
 

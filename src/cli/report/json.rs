@@ -62,7 +62,8 @@ struct Fine<'a> {
     start_bytes: u64,
     /// The digest of the recorded reads that it was built with, or null.
     profile: Option<DigestText>,
-    /// What the recorded start fetches by it; null without --profile. `checkpoint_bytes` are those of its documents.
+    /// What the recorded start fetches by it; null without --profile. `checkpoint_bytes` are those
+    /// of its documents.
     fetch: Option<Fetch>,
 }
 
@@ -267,11 +268,11 @@ impl Shadowed {
 impl<'a> Layer<'a> {
     fn of(layer: &'a facts::LayerBreakdown) -> Layer<'a> {
         Layer {
-            number: layer.number,
+            number: layer.number.0 as usize,
             media_type: &layer.descriptor.media_type,
             digest: layer.descriptor.digest.into(),
             size: layer.descriptor.size,
-            same_as: layer.same_as,
+            same_as: layer.same_as.map(|same| same.0 as usize),
             lazy: layer.lazy == Lazy::Yes,
             reason: match layer.lazy {
                 Lazy::Yes => None,
@@ -296,8 +297,8 @@ impl<'a> Group<'a> {
             GroupFile { path, path_b64, size: file.size, read: file.read }
         };
         Group {
-            first: group.spans.start,
-            last: group.spans.end - 1,
+            first: group.spans.start.0,
+            last: group.spans.end.0 - 1,
             size: group.bytes,
             uncompressed_size: group.plain,
             read: group.read,
@@ -317,7 +318,7 @@ impl<'a> Named<'a> {
 impl<'a> File<'a> {
     fn of(file: &'a facts::LargeFile) -> File<'a> {
         let (path, path_b64) = utf8(&file.path);
-        File { path, path_b64, size: file.size, layer: file.layer, read: file.read }
+        File { path, path_b64, size: file.size, layer: file.layer.0, read: file.read }
     }
 }
 

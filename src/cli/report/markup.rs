@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_becomes_markup() {
+    fn markup_in_names_is_escaped() {
         assert_eq!(name(b"<script>alert(1)</script>"), "<bdi>&lt;script&gt;alert(1)&lt;/script&gt;</bdi>");
         assert_eq!(plain_name(b"\"onmouseover='x' &amp;"), "&quot;onmouseover=&#39;x&#39; &amp;amp;");
         assert_eq!(plain_name("a\nb\u{202e}c\u{61c}d\u{0}".as_bytes()), "a\\nb\\u{202e}c\\u{61c}d\\u{0}");

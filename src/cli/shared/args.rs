@@ -19,7 +19,8 @@ use crate::ops::resolve::PlatformChoice;
 /// Which platforms of an image.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PlatformsArgs {
-    /// Only this platform, such as linux/arm64 or linux/arm/v7; can be repeated [default: all platforms of the image]
+    /// Only this platform, such as linux/arm64 or linux/arm/v7; can be repeated [default: all
+    /// platforms of the image]
     #[arg(long, value_name = "OS/ARCH[/VARIANT]", env = "OCISEEK_PLATFORM", value_delimiter = ',')]
     pub platform: Vec<Platform>,
 }
@@ -113,8 +114,8 @@ pub(crate) enum OutputFormat {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Indexing")]
 pub(crate) struct BuildArgs {
-    /// Span size: uncompressed bytes between two points where decompression can start; suffixes KiB,
-    /// MiB, GiB, KB, MB, GB
+    /// Span size: uncompressed bytes between two points where decompression can start; suffixes
+    /// KiB, MiB, GiB, KB, MB, GB
     ///
     /// Smaller spans mean less to fetch for a small file, and a bigger ztoc: 32 KiB more for each
     /// span. A span of a gzip layer ends where a deflate block ends, so that it does not become
@@ -135,7 +136,8 @@ pub(crate) struct BuildArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cache")]
 pub(crate) struct CacheDirArgs {
-    /// Cache directory for ztocs, so that no layer is read twice [default: $XDG_CACHE_HOME/ociseek or ~/.cache/ociseek]
+    /// Cache directory for ztocs, so that no layer is read twice [default: $XDG_CACHE_HOME/ociseek
+    /// or ~/.cache/ociseek]
     #[arg(long, value_name = "DIR", env = "OCISEEK_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
 }
@@ -146,7 +148,8 @@ pub(crate) struct CacheArgs {
     #[command(flatten)]
     pub dir: CacheDirArgs,
 
-    /// Maximum size of the ztoc cache; the least recently used entries are removed first. 0 disables it
+    /// Maximum size of the ztoc cache; the least recently used entries are removed first. 0
+    /// disables it
     #[arg(long, value_name = "SIZE", env = "OCISEEK_ZTOC_CACHE_SIZE", default_value = "1GiB", hide_short_help = true)]
     pub ztoc_cache_size: ByteSize,
 
@@ -164,9 +167,9 @@ pub(crate) struct ReadCacheArgs {
 
     /// Maximum size of the cache for layer content; suffixes KiB, MiB, GiB, KB, MB, GB
     ///
-    /// Content that nobody asked for takes at most four fifths of this per layer, and at most 64 MiB
-    /// plus 64 times the size of the layer's blob. A zstd layer that decodes to more is fetched again
-    /// from its start when a read misses the cache.
+    /// Content that nobody asked for takes at most four fifths of this per layer, and at most 64
+    /// MiB plus 64 times the size of the layer's blob. A zstd layer that decodes to more is fetched
+    /// again from its start when a read misses the cache.
     #[arg(long, value_name = "SIZE", env = "OCISEEK_CACHE_SIZE", default_value = "4GiB")]
     pub cache_size: ByteSize,
 }
@@ -192,10 +195,11 @@ pub(crate) struct RegistryArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub plain_http: Option<PlainHttp>,
 
-    /// Also trust the certificates in this PEM file: authorities, or a registry's own; can be repeated
+    /// Also trust the certificates in this PEM file: authorities, or a registry's own; can be
+    /// repeated
     ///
-    /// The system's authorities ($SSL_CERT_FILE, $SSL_CERT_DIR) are always trusted, as are those for
-    /// each registry in certs.d/HOST[:PORT]/*.crt under ~/.config/containers, ~/.config/docker,
+    /// The system's authorities ($SSL_CERT_FILE, $SSL_CERT_DIR) are always trusted, as are those
+    /// for each registry in certs.d/HOST[:PORT]/*.crt under ~/.config/containers, ~/.config/docker,
     /// ~/.docker, /etc/containers and /etc/docker.
     #[arg(long, value_name = "FILE", env = "OCISEEK_CA_FILE")]
     pub ca_file: Vec<PathBuf>,
@@ -216,9 +220,9 @@ pub(crate) struct RegistryArgs {
 
     /// How long to retry while the registry cannot be reached, such as 30s or 5m
     ///
-    /// Transient errors such as 503 are also retried for this long, and at least 7 times. A host name
-    /// that cannot be resolved fails sooner, unless it has been resolved before. Reads through a mount
-    /// are retried until --deadline.
+    /// Transient errors such as 503 are also retried for this long, and at least 7 times. A host
+    /// name that cannot be resolved fails sooner, unless it has been resolved before. Reads through
+    /// a mount are retried until --deadline.
     #[arg(long, value_name = "DURATION", env = "OCISEEK_RETRY_FOR", default_value = "30s")]
     #[arg(value_parser = parse::duration, hide_short_help = true)]
     pub retry_for: Duration,
@@ -247,9 +251,9 @@ pub(crate) struct RegistryArgs {
 pub(crate) struct MemoryArgs {
     /// Give up on an image that needs more memory than this
     ///
-    /// The limit covers what grows with the image: manifests, SOCI indexes, ztocs and file lists. The
-    /// program and its buffers need another 50 to 100 MiB. An image with millions of files needs more
-    /// than the default.
+    /// The limit covers what grows with the image: manifests, SOCI indexes, ztocs and file lists.
+    /// The program and its buffers need another 50 to 100 MiB. An image with millions of files
+    /// needs more than the default.
     #[arg(long, value_name = "SIZE", env = "OCISEEK_MAX_MEMORY", default_value_t = ByteSize(DEFAULT_LIMIT))]
     #[arg(hide_short_help = true)]
     pub max_memory: ByteSize,

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use super::args::{BuildArgs, ExistingArg};
-use super::reuse::HookReuseArgs;
-use super::size::ByteSize;
 use super::source::Images;
-use crate::image::{ImageName, Platform};
+use crate::image::ImageName;
 use crate::layer::LayerOptions;
 use crate::ops::discover::causes;
-use crate::ops::index::{Existing, IndexOptions, Kinds, ReuseSource};
+use crate::ops::index::{Existing, ReuseSource};
 use crate::progress::{Progress, ProgressEvent};
 
 pub(crate) fn layer_options(build: &BuildArgs) -> LayerOptions {
@@ -33,26 +31,6 @@ pub(crate) async fn named(images: &Images, names: &[ImageName], progress: &Arc<d
         }
     }
     found
-}
-
-/// The options for images that were not requested explicitly, by hooks and backfill.
-pub(crate) fn unattended(
-    platforms: Vec<Platform>,
-    build: &BuildArgs,
-    min_layer_size: ByteSize,
-    jobs: usize,
-    reuse: &HookReuseArgs,
-    kinds: Kinds,
-) -> IndexOptions {
-    IndexOptions {
-        platforms,
-        kinds,
-        layer: layer_options(build),
-        min_layer_size: min_layer_size.0,
-        jobs,
-        reuse: reuse.shared.options(),
-        ..IndexOptions::default()
-    }
 }
 
 impl From<ExistingArg> for Existing {

@@ -64,9 +64,9 @@ impl From<&DocumentChange> for DifferenceJson {
     fn from(change: &DocumentChange) -> DifferenceJson {
         let (name, name_b64) = change.entry.as_deref().map_or((None, None), utf8);
         DifferenceJson {
-            code: change.code,
+            code: change.code.word(),
             text: change.text.clone(),
-            span: change.span,
+            span: change.span.map(|span| span.0),
             entry: None,
             name: name.map(str::to_owned),
             name_b64,
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_each_kind_and_how_many_more() {
+    fn the_first_of_each_kind_is_shown_with_a_count_of_the_rest() {
         let lines = shown((0..25).map(|i| (if i % 5 == 0 { "rare" } else { "many" }, i.to_string())));
         assert_eq!(lines.iter().filter(|(kind, _)| *kind == "rare").count(), 5);
         assert_eq!(lines.len(), 5 + SHOWN + 1);

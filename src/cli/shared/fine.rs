@@ -1,8 +1,9 @@
-//! Fine indexes in the output of `list` and `inspect`.
+//! Fine indexes and documents in the output of `list`, `inspect` and `index`.
 
 use serde::Serialize;
 
 use super::json::{CoverageJson, DigestText, Failure};
+use crate::image::fine::FineRef;
 use crate::ops::discover::FineSummary;
 
 /// A fine index.
@@ -28,6 +29,29 @@ pub(crate) struct Fine {
     profile: Option<DigestText>,
     /// Why it cannot be used, or null.
     error: Option<Failure>,
+}
+
+/// A layer's document in a fine index.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct FineDocument {
+    digest: DigestText,
+    size: u64,
+    /// Size of its head in bytes: the layer's files and spans.
+    head_size: u64,
+    /// Size of its head and the parts for a recorded start, in bytes.
+    start_size: u64,
+}
+
+impl FineDocument {
+    pub(crate) fn of(document: &FineRef) -> FineDocument {
+        FineDocument {
+            digest: document.document.into(),
+            size: document.size,
+            head_size: document.head_size,
+            start_size: document.start_size,
+        }
+    }
 }
 
 impl Fine {

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use super::convert_command::convert_original;
 use super::quote::quoted;
 use super::registry_hint::registry_hint;
 use super::report::CliError;
@@ -10,7 +11,7 @@ use crate::image::TagError;
 use crate::ops::convert::{ConvertError, are_small};
 use crate::ops::copy::CopyError;
 use crate::ops::diff::DiffError;
-use crate::ops::discover::{DiscoverError, Unusable};
+use crate::ops::discover::{DiscoverError, UnusableIndexError};
 use crate::ops::doctor::DoctorError;
 use crate::ops::extract::ExtractError;
 use crate::ops::index::{IndexError, RefusedImage, RefusedManifest};
@@ -80,6 +81,7 @@ pub(super) fn hint(error: &CliError) -> Option<String> {
         CliError::NoCacheDir => Some("set one with --cache-dir DIR".into()),
         CliError::NotRemoved { source, .. } => delete_hint(source),
         CliError::Verify(error) => verify_hint(error),
+        CliError::Incomplete { image, is_enabled, .. } => Some(lost_hint(*is_enabled, &convert_original(image))),
         CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists the ztocs".into()),
         #[cfg(mounts)]
         CliError::Lazy(error) => error.hint(),
@@ -218,7 +220,7 @@ fn verify_hint(error: &VerifyError) -> Option<String> {
 fn discover_hint(error: &DiscoverError) -> Option<String> {
     match error {
         DiscoverError::Resolve(error) => resolve_hint(error),
-        DiscoverError::Index { source: Unusable::Fetch(source), .. } | DiscoverError::Ztoc { source, .. } => {
+        DiscoverError::Index { source: UnusableIndexError::Fetch(source), .. } | DiscoverError::Ztoc { source, .. } => {
             store_hint(source)
         }
         DiscoverError::Index { .. } => Some("ociseek inspect lists the image's indexes".into()),
@@ -229,8 +231,20 @@ fn discover_hint(error: &DiscoverError) -> Option<String> {
 fn resolve_hint(error: &ResolveError) -> Option<String> {
     match error {
         ResolveError::Find(source) | ResolveError::Document { source, .. } => store_hint(source),
+        ResolveError::Lost { is_enabled, .. } => Some(lost_hint(*is_enabled, "ociseek convert ORIGINAL NAME")),
         ResolveError::NoPlatform { .. } => Some("choose one of the image's platforms with --platform".into()),
         _ => None,
+    }
+}
+
+/// The image index was found, so the name and the login are right. `convert` is the command for a
+/// SOCI-enabled image.
+fn lost_hint(is_enabled: bool, convert: &str) -> String {
+    match is_enabled {
+        true => {
+            format!("to repair it, run this with the original image and the options that it was made with: {convert}")
+        }
+        false => "push the image again, or choose another of its platforms with --platform".to_owned(),
     }
 }
 

@@ -26,13 +26,14 @@ const MAX_FILE: usize = 1 << 20;
 pub(crate) struct PolicyArgs {
     /// Check each index against the rules in this JSON file; the options below override its rules
     ///
-    /// Its fields, all optional, are min_coverage, min_layer_size and max_ztoc_ratio (strings such as
-    /// "80%"), allow_tools, signature_keys and signature_certs (lists of strings; file names are
+    /// Its fields, all optional, are min_coverage, min_layer_size and max_ztoc_ratio (strings such
+    /// as "80%"), allow_tools, signature_keys and signature_certs (lists of strings; file names are
     /// relative to the policy's directory).
     #[arg(long, value_name = "FILE", env = "OCISEEK_POLICY")]
     pub policy: Option<PathBuf>,
 
-    /// Fail if an index covers less than this share of the image's compressed layer bytes, such as 80%
+    /// Fail if an index covers less than this share of the image's compressed layer bytes, such as
+    /// 80%
     ///
     /// As for ociseek index --min-coverage, layers below --min-layer-size do not count, and layers
     /// that cannot be served count as not covered.
@@ -47,14 +48,16 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "PERCENT", env = "OCISEEK_MAX_ZTOC_RATIO", value_parser = parse::share)]
     pub max_ztoc_ratio: Option<Share>,
 
-    /// Fail unless the index and its ztocs were made by this tool: 'ociseek >= 0.1, < 2'; can be repeated
+    /// Fail unless the index and its ztocs were made by this tool: 'ociseek >= 0.1, < 2'; can be
+    /// repeated
     ///
-    /// A name, which can contain the wildcards `*` and `?`, and optional version bounds: = >= > <= <.
-    /// The tool name is not authenticated: only a signature proves who made an index.
+    /// A name, which can contain the wildcards `*` and `?`, and optional version bounds: = >= > <=
+    /// <. The tool name is not authenticated: only a signature proves who made an index.
     #[arg(long, value_name = "TOOL", env = "OCISEEK_ALLOW_TOOL", value_delimiter = ';')]
     pub allow_tool: Vec<ToolPattern>,
 
-    /// Fail unless cosign signed the index, or the SOCI-enabled image, with the key in this PEM file; can be repeated
+    /// Fail unless cosign signed the index, or the SOCI-enabled image, with the key in this PEM
+    /// file; can be repeated
     ///
     /// A signature by any one of the keys and certificates is enough.
     #[arg(long, value_name = "FILE", env = "OCISEEK_SIGNATURE_KEY")]
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn files() {
+    fn policy_files_are_parsed() {
         let policy = filled(
             r#"{"min_coverage": "99.5%", "min_layer_size": "1KiB", "max_ztoc_ratio": "5%", "allow_tools": ["a", "b > 1"]}"#,
         );

@@ -25,10 +25,11 @@ pub(crate) struct PrefetchArgs {
     #[arg(long, value_name = "FILE", env = "OCISEEK_PREFETCH_LIST", hide_short_help = true)]
     pub prefetch_list: Vec<PathBuf>,
 
-    /// The same for the reads of a recorded start: the output of ociseek trace or mount --record; can be repeated
+    /// The same for the reads of a recorded start: the output of ociseek trace or mount --record;
+    /// can be repeated
     ///
-    /// Several are merged, in their order. With --fine, what all of these options name stands first in
-    /// the fine index, in this order. --prefetch-profile is the same option.
+    /// Several are merged, in their order. With --fine, what all of these options name stands first
+    /// in the fine index, in this order. --prefetch-profile is the same option.
     #[arg(long, alias = "prefetch-profile", value_name = "FILE", env = "OCISEEK_PROFILE")]
     pub profile: Vec<PathBuf>,
 }

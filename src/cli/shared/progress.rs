@@ -191,6 +191,8 @@ impl Bars {
     /// Adds `bytes` more to the total.
     fn expect(&self, state: &mut BarsState, bytes: u64) {
         match &state.whole {
+            // A bar of nothing would never move.
+            _ if bytes == 0 => {}
             Some(whole) if whole.length().is_some() => whole.inc_length(bytes),
             _ => {
                 let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::hidden());
@@ -235,6 +237,8 @@ impl Bars {
                 }
             }
             ProgressEvent::LayerDone { layer } | ProgressEvent::LayerFailed { layer } => {
+                // Otherwise it is only drawn at its ticks, and layers may be done in less time.
+                state.whole.iter().for_each(ProgressBar::force_draw);
                 self.remove(state.layers.remove(&layer));
             }
             ProgressEvent::Attaching { .. } => {

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn names_are_quoted_where_needed() {
         for (name, shown) in [
             (&b"plain-name_1.0,x+y@z:%/a"[..], "plain-name_1.0,x+y@z:%/a"),
             ("é ü".as_bytes(), "'é ü'"),

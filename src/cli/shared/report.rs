@@ -17,8 +17,8 @@ use crate::budget::OverBudget;
 use crate::cli::hook::error::HookError;
 #[cfg(mounts)]
 use crate::cli::lazy::error::LazyError;
-use crate::image::{ImageNameError, TagError};
-use crate::layer::{LayerError, Unservable};
+use crate::image::{ImageName, ImageNameError, TagError};
+use crate::layer::{LayerError, UnservableReason};
 use crate::ops::convert::ConvertError;
 use crate::ops::copy::CopyError;
 use crate::ops::diff::DiffError;
@@ -97,6 +97,9 @@ pub(crate) enum CliError {
     Paths { failed: usize, all: usize },
     #[error(transparent)]
     Verify(Box<VerifyError>),
+    /// A manifest that the image index lists is missing or damaged.
+    #[error("{image} is incomplete")]
+    Incomplete { image: Box<ImageName>, is_enabled: bool, source: Box<VerifyError> },
     #[error(transparent)]
     Discover(Box<DiscoverError>),
     #[error(transparent)]
@@ -150,7 +153,7 @@ pub(crate) enum CliError {
     #[error("{}: the layer does not fit into memory", path.display())]
     LayerMemory { path: PathBuf, source: OverBudget },
     #[error("{}: no ztoc written: no consumer could serve files from this layer", path.display())]
-    Unservable { path: PathBuf, source: Unservable },
+    Unservable { path: PathBuf, source: UnservableReason },
 
     #[error("{}: cannot extract", path.display())]
     Extract { path: PathBuf, source: ExtractError },

@@ -10,7 +10,8 @@ const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 <
 const ALSO_READ: [(&str, u64); 6] =
     [("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1000), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
 
-/// A number of bytes, typed as `4MiB`, `10MB`, `64K`, or plain bytes. Prints its exact shortest form.
+/// A number of bytes, typed as `4MiB`, `10MB`, `64K`, or plain bytes. Prints its exact shortest
+/// form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ByteSize(pub u64);
 
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_guessed() {
+    fn invalid_sizes_are_refused() {
         assert_eq!("4XB".parse::<ByteSize>(), Err(SizeError::Unit("XB".into())));
         assert_eq!("1.5MiB".parse::<ByteSize>(), Err(SizeError::Unit(".5MiB".into())));
         assert_eq!("".parse::<ByteSize>(), Err(SizeError::NotASize));
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_prints_parses() {
+    fn printed_sizes_parse() {
         for bytes in [0, 1, 1023, 1024, 10 << 20, (4 << 20) + 1, 3 << 30] {
             assert_eq!(ByteSize(bytes).to_string().parse(), Ok(ByteSize(bytes)));
         }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_three_digits() {
+    fn human_sizes_have_three_digits() {
         assert_eq!(human(0), "0 B");
         assert_eq!(human(1536), "1.5 KiB");
         assert_eq!(human(18_140_000), "17.3 MiB");

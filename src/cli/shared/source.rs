@@ -9,7 +9,7 @@ use super::args::RegistryArgs;
 use super::parse::PlainHttp;
 use super::report::CliError;
 use crate::budget::Budget;
-use crate::image::{ImageName, LayerKind, Reference, Select};
+use crate::image::{ImageName, ImageSelector, LayerKind, Reference};
 use crate::ops::convert::SourceImage;
 use crate::ops::discover::DiscoverError;
 use crate::ops::list::NamedTarget;
@@ -105,7 +105,7 @@ impl Images {
             }
             ImageName::Saved { file, select } => {
                 let (file, select, progress) = (file.clone(), select.clone(), Arc::clone(&self.progress));
-                self.archive(move || Archive::open_saved(&file, &select, &*progress), Select::Any).await?
+                self.archive(move || Archive::open_saved(&file, &select, &*progress), ImageSelector::Any).await?
             }
         })
     }
@@ -113,7 +113,7 @@ impl Images {
     async fn archive(
         &self,
         open: impl FnOnce() -> Result<Archive, LayoutError> + Send + 'static,
-        select: Select,
+        select: ImageSelector,
     ) -> Result<SourceImage, CliError> {
         let budget = Budget::new(self.max_memory);
         let (archive, found) = blocking(move || {

@@ -26,14 +26,16 @@ const LIBRARIES: [&str; 5] = ["async_nats", "fuser", "hyper_util", "reqwest", "r
 pub(crate) struct TalkArgs {
     /// Say on standard error what is done: requests, retries, caches; -vv: in more detail
     ///
-    /// -vv also tells what the HTTP and TLS libraries say. OCISEEK_LOG sets it for each part (docs/environment.md).
+    /// -vv also tells what the HTTP and TLS libraries say. OCISEEK_LOG sets it for each part
+    /// (docs/environment.md).
     #[arg(long, short, global = true, action = ArgAction::Count)]
     #[arg(help_heading = "Output", display_order = 901)]
     pub verbose: u8,
 
     /// Print no progress, notes or reports: only what was asked for, warnings and errors
     ///
-    /// Of a report only the digests of what was made are left. The hooks log warnings and errors alone.
+    /// Of a report only the digests of what was made are left. The hooks log warnings and errors
+    /// alone.
     #[arg(long, short, global = true, env = "OCISEEK_QUIET", value_parser = FalseyValueParser::new())]
     #[arg(help_heading = "Output", display_order = 900)]
     pub quiet: bool,

@@ -133,12 +133,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_but_text_reaches_a_terminal() {
+    fn control_characters_are_escaped() {
         assert_eq!(safe("a\x1b[2Jb\r\nc\u{202e}d é"), "a\\u{1b}[2Jb\\r\\nc\\u{202e}d é");
     }
 
     #[test]
-    fn plain_is_plain() {
+    fn only_a_colour_style_emits_escape_codes() {
         assert_eq!(Style::of(false).bold("x"), "x");
         assert_eq!(Style { colour: true }.bold("x"), "\x1b[1mx\x1b[0m");
         assert_eq!(Style { colour: true }.bold(""), "");

@@ -9,7 +9,8 @@ use crate::ops::versions::Versions;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Versions")]
 pub(crate) struct VersionsArgs {
-    /// Also write a SOCI-enabled image (version 2) under this tag of the same repository, such as {tag}-soci
+    /// Also write a SOCI-enabled image (version 2) under this tag of the same repository, such as
+    /// {tag}-soci
     ///
     /// {tag} is the tag in the image's name, {digest} the first 12 hex digits of its digest. The
     /// layers are read once for both versions. The image keeps its tag and its digest.
@@ -29,10 +30,10 @@ pub(crate) struct HookVersionsArgs {
     /// Also write a SOCI-enabled image (version 2) for each tag, under this tag of the same
     /// repository, such as {tag}-soci
     ///
-    /// {tag} is the image's tag, {digest} the first 12 hex digits of its digest. The layers are read
-    /// once for both versions. For an image without a tag, the SOCI-enabled image is written only if
-    /// TAG does not contain {tag}. A tag that points to anything other than a SOCI-enabled image is
-    /// never overwritten. docs/versions.md lists which runtime reads which version.
+    /// {tag} is the image's tag, {digest} the first 12 hex digits of its digest. The layers are
+    /// read once for both versions. For an image without a tag, the SOCI-enabled image is written
+    /// only if TAG does not contain {tag}. A tag that points to anything other than a SOCI-enabled
+    /// image is never overwritten. docs/versions.md lists which runtime reads which version.
     #[arg(long, value_name = "TAG", env = "OCISEEK_V2", conflicts_with = "v2_only")]
     pub v2: Option<TagTemplate>,
 

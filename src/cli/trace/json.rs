@@ -47,7 +47,7 @@ pub(crate) struct Read<'a> {
     /// Number of bytes.
     size: u64,
     /// The numbers of the layer's spans that it needed.
-    spans: &'a [u32],
+    spans: Vec<u32>,
 }
 
 impl<'a> Read<'a> {
@@ -60,7 +60,7 @@ impl<'a> Read<'a> {
             layer: touch.layer.into(),
             offset: touch.offset,
             size: touch.size,
-            spans: &touch.spans,
+            spans: touch.spans.iter().map(|span| span.0).collect(),
         }
     }
 }

@@ -122,7 +122,7 @@ impl Needed {
     fn of(opened: &OpenedImage, touches: &[Touch]) -> Needed {
         let files: BTreeSet<&[u8]> = touches.iter().map(|touch| &touch.path.0[..]).collect();
         let spans: BTreeSet<_> =
-            touches.iter().flat_map(|touch| touch.spans.iter().map(|span| (touch.layer, SpanId(*span)))).collect();
+            touches.iter().flat_map(|touch| touch.spans.iter().map(|span| (touch.layer, *span))).collect();
         let mut needed = Needed { files: files.len() as u64, spans: spans.len() as u64, bytes: 0 };
         let mut seen = BTreeSet::new();
         for layer in opened.image.content.layers().filter(|layer| seen.insert(layer.descriptor.digest)) {
@@ -185,15 +185,15 @@ fn text(opened: &OpenedImage, run: &Run) -> String {
 }
 
 /// `3-5,9`
-fn spans(numbers: &[u32]) -> String {
+fn spans(spans: &[SpanId]) -> String {
     let mut text = String::new();
-    let mut rest = numbers;
+    let mut rest = spans;
     while let Some((&first, after)) = rest.split_first() {
-        let run = after.iter().zip(first + 1..).take_while(|(number, next)| **number == *next).count();
+        let run = after.iter().zip(first.0 + 1..).take_while(|(span, next)| span.0 == *next).count();
         let comma = if text.is_empty() { "" } else { "," };
         let _ = match run {
             0 => write!(text, "{comma}{first}"),
-            run => write!(text, "{comma}{first}-{}", first + run as u32),
+            run => write!(text, "{comma}{first}-{}", first.0 + run as u32),
         };
         rest = after.get(run..).unwrap_or_default();
     }
@@ -205,9 +205,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_of_spans() {
+    fn consecutive_spans_are_printed_as_ranges() {
         for (numbers, text) in [(&[][..], ""), (&[7], "7"), (&[3, 4, 5, 9], "3-5,9"), (&[1, 3, 4], "1,3-4")] {
-            assert_eq!(spans(numbers), text);
+            let listed: Vec<SpanId> = numbers.iter().copied().map(SpanId).collect();
+            assert_eq!(spans(&listed), text);
         }
     }
 }

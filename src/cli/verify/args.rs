@@ -55,7 +55,8 @@ pub(crate) struct VerifyArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub spans: u32,
 
-    /// With --quick: seed for choosing the spans; the same seed chooses the same spans [default: random]
+    /// With --quick: seed for choosing the spans; the same seed chooses the same spans [default:
+    /// random]
     #[arg(long, value_name = "N", requires = "quick")]
     pub seed: Option<u64>,
 

@@ -6,9 +6,11 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use crate::cli::shared::args::OutputFormat;
+use crate::cli::shared::convert_command::convert_again;
 use crate::cli::shared::difference;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
+use crate::cli::shared::quote::quoted;
 use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
@@ -16,9 +18,12 @@ use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::code::Code;
 use crate::image::soci::Version;
+use crate::image::{ImageName, Platform};
+use crate::ops::discover::DiscoverError;
+use crate::ops::resolve::ResolveError;
 use crate::ops::verify::policy::Ruling;
 use crate::ops::verify::{
-    ComparedCounts, Depth, MAX_SAMPLE, Problem, VerifiedImage, VerifiedManifest, VerifyOptions, verify,
+    ComparedCounts, Depth, MAX_SAMPLE, Problem, VerifiedImage, VerifiedManifest, VerifyError, VerifyOptions, verify,
 };
 use crate::progress::{Progress, ProgressEvent};
 use args::VerifyArgs;
@@ -43,7 +48,9 @@ pub(super) async fn run(args: VerifyArgs, talk: TalkArgs) -> Result<(), CliError
     let name = args.image.to_string();
     display.begin(&name);
     let verified = match images.open(&args.image).await {
-        Ok((source, root)) => verify(&source, &root, &options, &progress).await.map_err(CliError::from),
+        Ok((source, root)) => {
+            verify(&source, &root, &options, &progress).await.map_err(|error| failure(&args.image, error))
+        }
         Err(error) => Err(error),
     };
     display.end();
@@ -56,18 +63,29 @@ pub(super) async fn run(args: VerifyArgs, talk: TalkArgs) -> Result<(), CliError
         OutputFormat::Json => {
             text_of(json::Verification::of(&name, &verified, options.depth)).map_err(CliError::Stdout)?
         }
-        OutputFormat::Text => text(&name, &verified, options.depth, stdout.style),
+        OutputFormat::Text => text(&args.image, &verified, options.depth, stdout.style),
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
     if verified.differences().next().is_some() { Err(CliError::Differs) } else { Ok(()) }
 }
 
+/// The error of a verification. It names the image if that must be made again.
+fn failure(image: &ImageName, error: VerifyError) -> CliError {
+    if let VerifyError::Discover(cause) = &error
+        && let DiscoverError::Resolve(ResolveError::Lost { is_enabled, .. }) = **cause
+    {
+        return CliError::Incomplete { image: Box::new(image.clone()), is_enabled, source: Box::new(error) };
+    }
+    error.into()
+}
+
 /// A line for each index and for each finding.
-fn text(name: &str, verified: &VerifiedImage, depth: Depth, style: Style) -> String {
+fn text(name: &ImageName, verified: &VerifiedImage, depth: Depth, style: Style) -> String {
     let mut text = String::new();
     for manifest in &verified.manifests {
         let platform = manifest.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string);
-        let image = format!("{} {}", style.bold(&safe(name)), style.bold(&safe(&platform)));
+        let image = format!("{} {}", style.bold(&safe(&name.to_string())), style.bold(&safe(&platform)));
+        let repair = RepairHint { name, platform: manifest.platform.as_ref(), style };
         if !manifest.differences.is_empty() {
             let _ = writeln!(text, "{image}: manifest {}", manifest.manifest.digest);
             findings(&mut text, &manifest.differences, style);
@@ -84,13 +102,14 @@ fn text(name: &str, verified: &VerifiedImage, depth: Depth, style: Style) -> Str
                 "{image}: {layers} against the config: {verdict} ({bytes}); docker save keeps no SOCI index"
             );
         }
-        indexes(&mut text, &image, manifest, depth, style);
-        fine(&mut text, &image, manifest, depth, style);
+        indexes(&mut text, &image, manifest, depth, &repair);
+        fine(&mut text, &image, manifest, depth, &repair);
     }
     text
 }
 
-fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Depth, style: Style) {
+fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Depth, hint: &RepairHint<'_>) {
+    let style = hint.style;
     for index in &manifest.indexes {
         let wrong = index.differences.len() + index.layers.iter().map(|layer| layer.differences.len()).sum::<usize>();
         let broken = index.rulings.iter().map(|ruling| ruling.violations.len()).sum::<usize>();
@@ -102,15 +121,14 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
             let _ = writeln!(text, "  layer {} ztoc {}", layer.layer, layer.ztoc);
             findings(text, &layer.differences, style);
         }
-        if index.version == Version::V1 {
-            let layers = index.layers.iter().flat_map(|layer| &layer.differences);
-            repair(text, index.differences.iter().chain(layers), "ociseek index --existing replace", style);
-        }
+        let layers = index.layers.iter().flat_map(|layer| &layer.differences);
+        hint.add(text, index.differences.iter().chain(layers), Repair::Soci(index.version));
         index.rulings.iter().for_each(|ruling| rule(text, ruling, style));
     }
 }
 
-fn fine(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Depth, style: Style) {
+fn fine(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Depth, hint: &RepairHint<'_>) {
+    let style = hint.style;
     for index in &manifest.fine {
         let wrong = index.differences.len() + index.layers.iter().map(|layer| layer.differences.len()).sum::<usize>();
         let compared: Vec<ComparedCounts> = index.layers.iter().map(|layer| layer.compared).collect();
@@ -122,7 +140,7 @@ fn fine(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Dept
             findings(text, &layer.differences, style);
         }
         let layers = index.layers.iter().flat_map(|layer| &layer.differences);
-        repair(text, index.differences.iter().chain(layers), "ociseek index --fine-only --existing replace", style);
+        hint.add(text, index.differences.iter().chain(layers), Repair::Fine);
     }
 }
 
@@ -174,24 +192,58 @@ fn rule(text: &mut String, ruling: &Ruling, style: Style) {
     findings(text, violations, style);
 }
 
-/// A hint if parts of an index are missing or damaged.
-fn repair<'a>(text: &mut String, mut found: impl Iterator<Item = &'a Problem>, command: &str, style: Style) {
-    let is_lost = |code| {
-        matches!(
-            code,
-            Code::IndexMissing
-                | Code::IndexDamaged
-                | Code::ZtocMissing
-                | Code::ZtocDamaged
-                | Code::PrefetchMissing
-                | Code::PrefetchDamaged
-                | Code::DocumentMissing
-                | Code::DocumentDamaged
-        )
-    };
-    if found.any(|found| is_lost(found.code)) {
-        let _ = writeln!(text, "  {} repair it with {command}", style.green("hint:"));
+/// The command that repairs the indexes of an image for a platform.
+struct RepairHint<'a> {
+    name: &'a ImageName,
+    platform: Option<&'a Platform>,
+    style: Style,
+}
+
+/// The kind of index that must be repaired.
+#[derive(Debug, Clone, Copy)]
+enum Repair {
+    Soci(Version),
+    Fine,
+}
+
+impl RepairHint<'_> {
+    /// Adds the hint if parts of an index are missing or damaged.
+    fn add<'a>(&self, text: &mut String, mut found: impl Iterator<Item = &'a Problem>, what: Repair) {
+        if found.any(|found| is_lost(found.code)) {
+            let _ = writeln!(text, "  {} {}", self.style.green("hint:"), self.text(what));
+        }
     }
+
+    fn text(&self, what: Repair) -> String {
+        if matches!(self.name, ImageName::Archive { .. } | ImageName::Saved { .. }) {
+            return "archives are read-only: index the image where it came from, and save it again".to_owned();
+        }
+        let image = quoted(self.name.to_string().as_bytes());
+        let platform = self.platform.filter(|platform| !platform.is_unknown());
+        let platform =
+            platform.map_or_else(String::new, |p| format!("--platform {} ", quoted(p.to_string().as_bytes())));
+        let command = match what {
+            Repair::Soci(Version::V1) => format!("ociseek index --existing replace {platform}{image}"),
+            Repair::Fine => format!("ociseek index --fine-only --existing replace {platform}{image}"),
+            Repair::Soci(Version::V2) => convert_again(self.name),
+        };
+        format!("to repair it, run this with the options that it was made with: {command}")
+    }
+}
+
+/// Whether a part of an index is missing or damaged, so that making the index again repairs it.
+fn is_lost(code: Code) -> bool {
+    matches!(
+        code,
+        Code::IndexMissing
+            | Code::IndexDamaged
+            | Code::ZtocMissing
+            | Code::ZtocDamaged
+            | Code::PrefetchMissing
+            | Code::PrefetchDamaged
+            | Code::DocumentMissing
+            | Code::DocumentDamaged
+    )
 }
 
 /// The hint for a violated rule. Other findings need no hint: the image must be indexed again.

@@ -42,7 +42,8 @@ pub(crate) struct ZtocCreateArgs {
     #[arg(long)]
     pub force: bool,
 
-    /// An existing ztoc of the layer with other options, to decode faster on several cores; the result is the same
+    /// An existing ztoc of the layer with other options, to decode faster on several cores; the
+    /// result is the same
     #[arg(long, value_name = "FILE")]
     pub guide: Option<PathBuf>,
 

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_stay_recoverable() {
+    fn escaped_names_are_unambiguous() {
         assert_eq!(shown("a b/é".as_bytes()), "a b/é");
         assert_eq!(shown(b"a\xffb\\c\n"), "a\\xffb\\\\c\\x0a");
         assert_eq!(shown("x\u{202e}y".as_bytes()), "x\\xe2\\x80\\xaey");

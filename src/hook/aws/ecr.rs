@@ -132,7 +132,8 @@ impl Ecr {
         self.tokens.lock().await.remove(registry);
     }
 
-    /// Temporary errors are retried. An answer that may have been damaged on its way is read once more.
+    /// Temporary errors are retried. An answer that may have been damaged on its way is read once
+    /// more.
     async fn fetch(&self, registry: &EcrRegistry) -> Result<Token, EcrError> {
         let url = match &self.endpoint {
             Some(endpoint) => endpoint.clone(),
@@ -267,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints() {
+    fn endpoints_are_validated() {
         for good in ["https://api.ecr.eu-west-1.amazonaws.com", "http://127.0.0.1:5000/"] {
             assert!(parse_endpoint(good).is_ok(), "{good}");
         }
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_service_says_of_an_error() {
+    fn the_text_of_an_error_is_extracted() {
         let error = br#"{"__type":"com.amazonaws.ecr#AccessDeniedException","Message":"not\nyou"}"#;
         assert_eq!(error_text(error), "AccessDeniedException notyou");
         assert_eq!(error_text(br#"{"__type":"ServerException","message":"m"}"#), "ServerException m");
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment() {
+    fn credentials_are_read_from_the_environment() {
         let variables = |more: &'static [(&'static str, &'static str)]| {
             move |name: &str| {
                 let keys = [("AWS_ACCESS_KEY_ID", "AKID"), ("AWS_SECRET_ACCESS_KEY", "secret")];

@@ -130,7 +130,7 @@ mod tests {
 
     /// The relevant cases of AWS's "Signature Version 4 test suite".
     #[test]
-    fn aws_test_suite() {
+    fn signatures_match_the_aws_test_suite() {
         let request = |method, headers, body| RequestToSign { method, host: "example.amazonaws.com", headers, body };
         let form = [("content-type", "application/x-www-form-urlencoded")];
         for (request, names, signature) in [
@@ -162,7 +162,7 @@ mod tests {
     /// botocore 1.44.5's signature for the same call. The suite has no case with a signed session
     /// token.
     #[test]
-    fn as_botocore() {
+    fn signatures_match_botocore() {
         let target = "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken";
         let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target)];
         let host = "api.ecr.us-east-1.amazonaws.com";
@@ -179,13 +179,13 @@ mod tests {
     /// The example of a signing key in the AWS documentation ("Examples of how to derive a signing
     /// key").
     #[test]
-    fn the_documented_key() {
+    fn the_signing_key_matches_the_documented_one() {
         let key = key(&example(), "20150830", SigningScope { region: "us-east-1", service: "iam" });
         assert_eq!(hex(&key), "c4afb1cc5771d871763a393e44b703571b55cc28424d1a5e86da6ed3c154a4b9");
     }
 
     #[test]
-    fn times() {
+    fn timestamps_are_formatted() {
         let at = |seconds| timestamp(UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(0), "19700101T000000Z");
         assert_eq!(at(1_440_938_160), "20150830T123600Z");

@@ -15,9 +15,10 @@ use tokio::sync::mpsc::channel;
 
 use crate::digest::Digest;
 use crate::hook::allow::Glob;
-use crate::hook::job::{Job, JobError, JobResult, SkipReason, Unit};
+use crate::hook::job::{Job, JobError, JobResult, Unit};
 #[cfg(feature = "nats")]
 use crate::hook::queue::{Queue, QueueError};
+use crate::hook::skip::SkipReason;
 use crate::hook::work::{self, DocumentKind, EnabledOutlook, JobContext};
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::{Reference, is_registry};
@@ -128,7 +129,12 @@ pub enum ImageOutcome {
     /// It is complete; nothing is indexed here.
     Complete,
     /// It was created before the requested time.
-    Old,
+    Old {
+        /// When it was created, in seconds since 1970.
+        created: i64,
+        /// The requested time, in seconds since 1970.
+        since: i64,
+    },
     /// The state file lists it as done.
     DoneBefore,
     /// Another tag of the repository names the same image.
@@ -143,7 +149,7 @@ impl ImageOutcome {
             ImageOutcome::Pending { .. } => "pending",
             ImageOutcome::Queued => "queued",
             ImageOutcome::Complete => "already-indexed",
-            ImageOutcome::Old => "old",
+            ImageOutcome::Old { .. } => "old",
             ImageOutcome::DoneBefore => "done-before",
             ImageOutcome::SameAsBefore => "same-as-before",
         }
@@ -321,9 +327,10 @@ async fn passed_over(
         DocumentKind::Skipped(why) => return Ok(Some(ImageOutcome::Done(JobResult::Skipped(why)))),
     };
     if let Some(since) = options.since
-        && made(source, &image).await.is_some_and(|made| made < since)
+        && let Some(created) = made(source, &image).await
+        && created < since
     {
-        return Ok(Some(ImageOutcome::Old));
+        return Ok(Some(ImageOutcome::Old { created, since }));
     }
     if !look {
         return Ok(None);
@@ -380,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places() {
+    fn roots_are_parsed() {
         let place = |text: &str| text.parse::<WalkRoot>();
         for registry in ["ghcr.io", "localhost", "localhost:5000", "127.0.0.1:5000", "[::1]:5000", "registry:5000"] {
             assert_eq!(place(registry), Ok(WalkRoot::Registry(registry.into())));

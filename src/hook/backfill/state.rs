@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_tag_only_its_last_image_counts() {
+    fn only_the_last_image_of_a_tag_counts() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         let [a, b] = [Digest::sha256(b"a"), Digest::sha256(b"b")];
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_is_done_the_next_time_too() {
+    fn finished_images_stay_finished_in_later_runs() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         let [a, b] = [Digest::sha256(b"a"), Digest::sha256(b"b")];
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_line_that_was_cut_is_written_again() {
+    fn a_truncated_first_line_is_rewritten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         drop(BackfillState::open(&path, &options(1), &Versions::V1).unwrap());
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_is_none() {
+    fn a_truncated_line_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         let [a, b, c] = [Digest::sha256(b"a"), Digest::sha256(b"b"), Digest::sha256(b"c")];

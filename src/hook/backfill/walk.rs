@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 use futures_util::stream::{self, Stream};
 
 use super::{BackfillError, ImageLocks, Options, WalkRoot};
-use crate::hook::job::{Job, SkipReason};
+use crate::hook::job::Job;
+use crate::hook::skip::SkipReason;
 use crate::image::Reference;
 use crate::ops::versions::Versions;
 use crate::store::registry::{Names, RegistryError};

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_has_a_share_of_the_connections() {
+    fn connections_of_one_peer_are_limited() {
         let peers = Peers::default();
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         let mut places: Vec<_> = (0..OF_A_PEER).map(|_| peers.enter(address("10.0.0.1")).unwrap()).collect();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_takes_nothing_of_an_answer_does_not_get_the_rest() {
+    async fn a_client_that_reads_nothing_is_disconnected() {
         let mut client = asked(Duration::from_millis(200)).await;
         sleep(Duration::from_millis(1000)).await;
         let mut taken = Vec::new();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_takes_a_little_now_and_then_does_not_get_it_for_ever() {
+    async fn a_client_that_reads_too_slowly_is_disconnected() {
         let mut client = asked(Duration::from_millis(100)).await;
         let mut taken = vec![0; 1024];
         for _ in 0..60 {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_has_so_many_answers() {
+    async fn responses_on_one_connection_are_limited() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/", axum::routing::get(async || "ok"));

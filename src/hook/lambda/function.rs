@@ -62,6 +62,8 @@ crate::opaque_debug!(Function);
 enum ImageError {
     #[error("the event cannot be read")]
     Event(#[from] EventError),
+    #[error(transparent)]
+    Ignored(IgnoreReason),
     #[error("{0} is not an Amazon ECR registry")]
     NotEcr(String),
     #[error("{0} belongs to another account (allow it with OCISEEK_ECR_ACCOUNTS)")]
@@ -141,7 +143,9 @@ impl Entry {
             ImageError::Job(error) => Some(error.is_transient()),
             ImageError::Token(error) => Some(error.is_transient()),
             ImageError::NotBegun | ImageError::NotAttached => Some(true),
-            ImageError::NotEcr(_) | ImageError::Account(_) | ImageError::Client(_) => Some(false),
+            ImageError::Ignored(_) | ImageError::NotEcr(_) | ImageError::Account(_) | ImageError::Client(_) => {
+                Some(false)
+            }
         };
         Entry { image: None, took: None, result: EntryResult::Failed { error: in_one_line(error), may_pass } }
     }
@@ -269,7 +273,7 @@ impl Function {
                 continue;
             }
             let begun = Instant::now();
-            let name = push.image(None).map_or_else(|| push.repository.clone(), |image| image.to_string());
+            let name = push.image(None).map_or_else(|_| push.repository.clone(), |image| image.to_string());
             let span = info_span!(target: TARGET, "job", image = name);
             let entry = match self.image(push, account, time).instrument(span).await {
                 Ok(done) => Entry { image: None, took: None, result: EntryResult::Done(Box::new(done)) },
@@ -287,7 +291,7 @@ impl Function {
         let named = push.registry.clone().unwrap_or_default();
         let registry = self.registry(&named, account)?;
         let host = self.settings.registry.clone().unwrap_or_else(|| registry.host());
-        let image = push.image(Some(&host)).ok_or(ImageError::NotEcr(named))?;
+        let image = push.image(Some(&host)).map_err(ImageError::Ignored)?;
         let work = async {
             let client = self.client(&registry, &host).await?;
             let context = JobContext {
@@ -417,17 +421,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_got_nowhere_does_not_promise_that_the_next_one_will() {
+    fn a_call_without_progress_does_not_announce_a_continuation() {
         assert!(time_was_up(2, None).ends_with("2 layers left; the next call continues"));
         for stuck in [StuckReason::Layer, StuckReason::Enabled] {
             let said = time_was_up(1, Some(stuck));
-            assert!(said.contains("longer timeout") && !said.contains("goes on"), "{said}");
+            assert!(said.contains("longer timeout") && !said.contains("continues"), "{said}");
             assert_eq!(said.contains("OCISEEK_V2 instead"), stuck == StuckReason::Enabled);
         }
     }
 
     #[test]
-    fn time_is_kept_for_the_end() {
+    fn time_is_reserved_for_the_end() {
         let now = Instant::now();
         for (limit, stop, end) in [(900_000, 870_000, 895_000), (90_000, 60_000, 85_000), (6000, 4000, 5667), (0, 0, 0)]
         {

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches() {
+    fn batches_are_parsed() {
         let batch =
             br#"{"Records":[{"messageId":"1","body":"{\"image\":\"x\"}","eventSource":"aws:sqs","attributes":{}},
             {"messageId":"2","body":"","eventSource":"aws:sqs"}]}"#;

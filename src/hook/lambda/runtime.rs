@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses() {
+    fn urls_are_built_from_the_runtime_address() {
         let next = |address| Runtime::new(address).unwrap().url("invocation/next").unwrap().to_string();
         assert_eq!(next("127.0.0.1:9001"), "http://127.0.0.1:9001/2018-06-01/runtime/invocation/next");
         let named = "http://[::1]:9000/.rt/name/2018-06-01/runtime/invocation/next";
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_and_accounts() {
+    fn deadlines_and_accounts_are_read_from_headers() {
         let left = |value: &str| {
             let headers = HeaderMap::from_iter([(DEADLINE.parse().unwrap(), value.parse().unwrap())]);
             time_left(&headers, UNIX_EPOCH + Duration::from_secs(1_700_000_000))

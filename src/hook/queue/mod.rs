@@ -98,8 +98,8 @@ pub struct Queue {
 crate::opaque_debug!(Queue);
 
 impl Queue {
-    /// Connects, and creates the streams if they do not exist. `on_change` is called when the connection
-    /// is lost and when it is back.
+    /// Connects, and creates the streams if they do not exist. `on_change` is called when the
+    /// connection is lost and when it is back.
     ///
     /// # Errors
     /// If the server does not respond, or the streams cannot be created.

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_typed() {
+    fn queue_urls_are_validated() {
         let parsed = |text: &str| text.parse::<QueueUrl>().unwrap();
         assert_eq!(parsed("nats://127.0.0.1").to_string(), "nats://127.0.0.1:4222/ociseek");
         let all = parsed("tls://us%40er:p%3Aw@[::1]:4333/my-stream");

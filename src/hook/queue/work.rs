@@ -26,7 +26,10 @@ use crate::ops::discover::causes;
 /// The name of the workers for the server. They share a consumer, so each job goes to only one of
 /// them.
 const CONSUMER: &str = "workers";
-/// How many times a job is delivered before it is parked untried, in case it kills the workers.
+/// How many times a job is delivered before it is parked untried, in case it kills the workers. The
+/// server also counts deliveries that no worker received, so transient failures are retried up to
+/// this number. They are not counted separately: a message that is delivered again has the same
+/// headers as before, and a message that is published again would be delivered without a wait.
 const DELIVERIES: u32 = 5;
 /// The header of a returned job: how many times it was tried.
 const TRIES: &str = "Ociseek-Tries";
@@ -232,7 +235,7 @@ impl Slot {
     /// its end.
     async fn work(&self, message: &Message, job: &Job, tries: u32) -> Option<JobOutcome> {
         let Worker { runner, .. } = &*self.worker;
-        let mut run = std::pin::pin!(runner.run(job, tries));
+        let mut run = std::pin::pin!(runner.run(job, tries, DELIVERIES));
         let mut over = std::pin::pin!(reached(self.phases.clone(), Phase::Over));
         loop {
             tokio::select! {
@@ -269,10 +272,18 @@ impl Slot {
         {
             return self.say(message, AckKind::Nak(Some(NOT_PARKED))).await;
         }
-        if let Err(error) = message.double_ack().await {
+        if let Err(error) = self.acknowledge(message).await {
             let error = format!("cannot acknowledge a job, so it will be delivered again: {}", plain(&error));
             warn!(name: "queue", target: TARGET, error);
         }
+    }
+
+    /// Acknowledges a job, and waits for the server's confirmation. The client's `double_ack`
+    /// accepts any answer, even a notice that nobody serves the subject.
+    async fn acknowledge(&self, message: &Message) -> Result<(), async_nats::Error> {
+        let subject = message.reply.clone().ok_or("the message has no reply subject")?;
+        let answer = self.worker.queue.jetstream.client().request(subject, AckKind::Ack.into()).await?;
+        answer.status.map_or(Ok(()), |status| Err(format!("the answer is {status}").into()))
     }
 
     async fn say(&self, message: &Message, what: AckKind) {
@@ -304,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_told_in_plain_words() {
+    fn errors_are_reported_in_plain_words() {
         let said = |text: &str| plain(&text.to_owned().into());
         let from = "error while processing messages from the stream: 409";
         assert_eq!(said(&format!("{from}, Some(\"Server Shutdown\")")), format!("{from} Server Shutdown"));

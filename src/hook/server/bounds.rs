@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_gives_no_more_than_its_rate_in_the_long_run() {
+    fn a_bucket_does_not_exceed_its_rate_over_time() {
         let bucket = Bucket::new(10, 2);
         let begun = Instant::now();
         let at = |seconds: f64| begun + Duration::from_secs_f64(seconds);

@@ -211,11 +211,14 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
     // others are duplicates then.
     let mut full = None;
     for push in events.pushes {
-        let Some(image) = push.image(registry) else {
-            let name = &push.repository;
-            let reason = format!("{name}: the event does not name its registry: add ?registry=HOST to the URL");
-            taken.ignore(app, "ignored", reason);
-            continue;
+        let image = match push.image(registry) {
+            Ok(image) => image,
+            Err(reason) => {
+                // With an invalid name, the event's registry is usually the cause.
+                let hint = if registry.is_none() { ": add ?registry=HOST to the URL" } else { "" };
+                taken.ignore(app, "ignored", format!("{}: {reason}{hint}", push.repository));
+                continue;
+            }
         };
         let job = Job { image };
         // Only a process that runs a job knows its result. A shared queue detects duplicates

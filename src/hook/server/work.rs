@@ -36,14 +36,14 @@ async fn work(app: &App) {
             continue;
         }
         note(queue, |journal| journal.begun(&item));
-        match app.runner.run(&item.job, item.tries).await {
+        match app.runner.run(&item.job, item.tries, TRIES).await {
             JobOutcome::Done(_) => end(app, queue, &item, true).await,
             JobOutcome::Dead(reason) => {
                 app.runner.give_up(&item.job, item.tries, &reason);
                 end(app, queue, &item, false).await;
             }
             // False if the same job already waits. Then it is in the journal.
-            JobOutcome::Again(wait) => drop(queue.backlog.again(item, wait)),
+            JobOutcome::Again(wait) => drop(queue.backlog.retry_later(item, wait)),
         }
     }
 }

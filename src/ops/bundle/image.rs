@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn configs() {
+    fn configs_are_parsed() {
         let bytes =
             br#"{"os":"linux","architecture":"amd64","config":{"User":"web:www","Env":["A=b"],"Entrypoint":null,
             "Cmd":["sh"],"WorkingDir":"/srv","Labels":{"x":"y"},"StopSignal":"SIGQUIT","ExposedPorts":{"80/tcp":{}}}}"#;
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_would_read_in_another_way_is_refused() {
+    fn configs_that_go_reads_differently_are_refused() {
         for key in RUN {
             for other in [key.to_lowercase(), key.to_uppercase(), key.replace('s', "\u{17f}").replace('k', "\u{212a}")]
             {

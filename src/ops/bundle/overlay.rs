@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_stay_one_option() {
+    fn paths_are_escaped_in_mount_options() {
         assert_eq!(escaped(OsStr::new("/a,b:c\\d e")), b"/a\\,b\\:c\\\\d e");
     }
 }

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn which_command() {
+    fn entrypoint_and_command_are_combined_as_by_docker() {
         let image = image(r#"{"Entrypoint":["/entry","-x"],"Cmd":["serve"]}"#);
         let list = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<String>>();
         for (entrypoint, command, expected) in [
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document() {
+    fn the_whole_document() {
         let image = image(
             r#"{"Env":["A=b","PATH=/x"],"Cmd":["sh"],"WorkingDir":"srv","StopSignal":"SIGQUIT",
             "Labels":{"a":"b","":"x","org.opencontainers.image.os":"mine","org.systemd.property.DeviceAllow":"x",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs() {
+    fn optional_settings() {
         // An entry without a value does not replace the default.
         let image = image(r#"{"Cmd":["sh"],"Env":["PATH"]}"#);
         let options = RunOptions { terminal: true, host_network: true, ..RunOptions::default() };

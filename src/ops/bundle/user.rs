@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn as_docker_looks_them_up() {
+    fn users_are_looked_up_as_by_docker() {
         for (text, expected) in [
             ("", user(0, 0, &[4])),
             ("root", user(0, 0, &[4])),

@@ -1,6 +1,6 @@
 //! Why an image could not be converted.
 
-use super::load::{MAX_DOCUMENTS, MAX_MANIFESTS};
+use super::limits::{MAX_DOCUMENTS, MAX_MANIFESTS};
 use crate::digest::Digest;
 use crate::image::go::GoError;
 use crate::ops::index::{IndexError, LayerReport};

@@ -6,27 +6,24 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 
 use super::error::ConvertError;
+use super::limits::{MAX_DOCUMENTS, MAX_MANIFESTS, SIDE_BY_SIDE};
 use super::model::SourceImage;
 use crate::digest::Digest;
 use crate::image::config::MAX_CONFIG;
-use crate::image::enabled::{EntryContent, IndexTarget, Original, is_runnable};
+use crate::image::enabled::{EntryContent, IndexTarget, Original, is_runnable, listed};
 use crate::image::go::{GoError, GoManifest, decode_index, decode_manifest, decode_platform};
 use crate::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
 use crate::image::select::MAX_NESTING;
 use crate::image::{Descriptor, Platform};
 use crate::ops::discover::causes;
 use crate::ops::resolve::PlatformManifest;
+use crate::ops::verify::Damage;
 use crate::progress::{Progress, ProgressEvent};
-use crate::store::Source;
-use crate::store::blob::Target;
-
-/// The maximum number of manifests in an image index. Each is fetched and rewritten.
-pub const MAX_MANIFESTS: usize = 1000;
-/// The limit for all manifests of an image together, in bytes. They are in memory until the new
-/// ones are written.
-pub const MAX_DOCUMENTS: u64 = 64 << 20;
+use crate::store::blob::{Document, Target};
+use crate::store::{Source, StoreError};
 
 /// An image's documents.
 pub(super) struct ImageDocuments {
@@ -34,7 +31,7 @@ pub(super) struct ImageDocuments {
     pub root: Digest,
     pub original: Original,
     /// Unchanged manifests by digest, for a store that lacks them.
-    pub kept: BTreeMap<Digest, Bytes>,
+    pub unchanged: BTreeMap<Digest, Bytes>,
 }
 
 fn is_manifest(media_type: &str) -> bool {
@@ -45,12 +42,17 @@ fn is_index(media_type: &str) -> bool {
     matches!(media_type, OCI_INDEX | DOCKER_LIST)
 }
 
+fn is_soci_index(entry: &Descriptor) -> bool {
+    listed(std::slice::from_ref(entry)).next().is_some()
+}
+
 /// Fetches the documents. An image index with a single manifest, or with only one that exists in a
 /// layout, is converted like that manifest.
 pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Result<ImageDocuments, ConvertError> {
+    let source = &from.source;
     let mut loader =
-        Loader { source: &from.source, read: 0, documents: BTreeMap::new(), root: None, kept: BTreeMap::new() };
-    let (media_type, digest, bytes) = match from.source.manifest(&from.root).await {
+        Loader { source, read: 0, documents: BTreeMap::new(), ahead: None, root: None, unchanged: BTreeMap::new() };
+    let (media_type, digest, bytes) = match source.manifest(&from.root).await {
         Ok(document) => (document.media_type, document.digest, document.bytes),
         Err(error) => match from.descriptor.as_ref().and_then(|d| Some((d, embedded(d)?))) {
             Some((descriptor, bytes)) if error.is_not_found() => {
@@ -76,9 +78,9 @@ pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Re
         return Err(ConvertError::TooMany { digest, count: index.manifests.len() });
     }
     let mut missing = Vec::new();
-    if !matches!(from.source, Source::Registry(_)) {
+    if !matches!(source, Source::Registry(_)) {
         for entry in &index.manifests {
-            if loader.is_missing(entry).await {
+            if !is_soci_index(entry) && loader.is_missing(entry).await {
                 missing.push(entry.digest);
             }
         }
@@ -97,14 +99,25 @@ pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Re
         }
         _ => {}
     }
+    let mut seen = BTreeSet::new();
+    // Collected first, because a closure in the stream would prevent the future from being Send.
+    let reads: Vec<_> = (index.manifests.iter())
+        .map(|entry| (entry.digest, seen.insert(entry.digest)))
+        .map(|(digest, is_first)| async move {
+            if is_first { Some((digest, source.manifest(&Target::Digest(digest)).await)) } else { None }
+        })
+        .collect();
+    // In order, so that the result does not depend on which answer comes first.
+    let mut reads = stream::iter(reads).buffered(SIDE_BY_SIDE);
     let mut contents = Vec::with_capacity(index.manifests.len());
     let mut found = BTreeMap::new();
     for (place, entry) in index.manifests.iter().enumerate() {
+        loader.ahead = reads.next().await.flatten();
         let (content, platform) = loader.content(entry, progress).await?;
         contents.push(content);
         found.extend(platform.map(|platform| (place, platform)));
     }
-    Ok(ImageDocuments { root: digest, original: Original { index, contents, found }, kept: loader.kept })
+    Ok(ImageDocuments { root: digest, original: Original { index, contents, found }, unchanged: loader.unchanged })
 }
 
 impl ImageDocuments {
@@ -124,12 +137,14 @@ impl ImageDocuments {
 
 struct Loader<'a> {
     source: &'a Source,
-    /// The size of the documents so far, in bytes.
+    /// The size of the documents so far, in bytes. A manifest counts each time that it is listed.
     read: u64,
-    /// Documents that are listed several times are fetched once.
+    /// The documents so far, for those that are listed again.
     documents: BTreeMap<Digest, Bytes>,
+    /// What was read for the current entry of the image index, unless it was listed before.
+    ahead: Option<(Digest, Result<Document, StoreError>)>,
     root: Option<Digest>,
-    kept: BTreeMap<Digest, Bytes>,
+    unchanged: BTreeMap<Digest, Bytes>,
 }
 
 impl Loader<'_> {
@@ -146,7 +161,7 @@ impl Loader<'_> {
         if descriptor.platform.is_none() {
             descriptor.platform = Some(self.config_platform(&manifest).await?);
         }
-        Ok(ImageDocuments { root, original: Original::single(descriptor, manifest), kept: self.kept })
+        Ok(ImageDocuments { root, original: Original::single(descriptor, manifest), unchanged: self.unchanged })
     }
 
     /// The content of an entry in the image index, and the platform of an image if its entry does
@@ -158,7 +173,16 @@ impl Loader<'_> {
     ) -> Result<(EntryContent, Option<Platform>), ConvertError> {
         let mut platform = None;
         let content = if is_manifest(&entry.media_type) {
-            EntryContent::of(self.manifest(entry).await?)
+            match self.manifest(entry).await {
+                Err(ConvertError::Document { source, digest, .. })
+                    if is_soci_index(entry) && Damage::of(&source).is_some() =>
+                {
+                    let text = format!("SOCI index {digest} cannot be read, and is not reused: {}", causes(&source));
+                    progress.report(ProgressEvent::Warning(text));
+                    return Ok((EntryContent::Kept, None));
+                }
+                manifest => EntryContent::of(manifest?),
+            }
         } else if is_index(&entry.media_type) {
             match self.first(entry, progress).await? {
                 Some(first) => {
@@ -170,11 +194,11 @@ impl Loader<'_> {
         } else {
             EntryContent::Kept
         };
-        if content == EntryContent::Kept && !self.kept.contains_key(&entry.digest) {
+        if content == EntryContent::Kept && !self.unchanged.contains_key(&entry.digest) {
             // A document that is neither a manifest nor an index may be of a kind that the store
             // does not return.
             match self.fetch(entry, "manifest").await {
-                Ok(bytes) => drop(self.kept.insert(entry.digest, bytes)),
+                Ok(bytes) => drop(self.unchanged.insert(entry.digest, bytes)),
                 Err(error) if is_manifest(&entry.media_type) || is_index(&entry.media_type) => return Err(error),
                 Err(_) => {}
             }
@@ -235,7 +259,12 @@ impl Loader<'_> {
     }
 
     async fn manifest(&mut self, descriptor: &Descriptor) -> Result<GoManifest, ConvertError> {
+        let is_repeated = self.documents.contains_key(&descriptor.digest);
         let bytes = self.fetch(descriptor, "manifest").await?;
+        // It is fetched once, but rewritten for each entry.
+        if is_repeated {
+            self.count(descriptor.digest, &bytes)?;
+        }
         unsound(descriptor.digest, decode_manifest(&bytes))
     }
 
@@ -249,18 +278,18 @@ impl Loader<'_> {
         let bytes = match self.documents.get(&digest) {
             Some(known) => known.clone(),
             None => {
-                let target = Target::Digest(digest);
-                let bytes = match self.source.manifest(&target).await {
+                let read = match self.ahead.take_if(|(ahead, _)| *ahead == digest) {
+                    Some((_, read)) => read,
+                    None => self.source.manifest(&Target::Digest(digest)).await,
+                };
+                let bytes = match read {
                     Ok(document) => document.bytes,
                     Err(error) => {
                         let embedded = embedded(descriptor).filter(|_| error.is_not_found());
                         embedded.ok_or(ConvertError::Document { what, digest, source: error })?
                     }
                 };
-                self.read += bytes.len() as u64;
-                if self.read > MAX_DOCUMENTS {
-                    return Err(ConvertError::TooLarge { digest: self.root.unwrap_or(digest) });
-                }
+                self.count(digest, &bytes)?;
                 self.documents.insert(digest, bytes.clone());
                 bytes
             }
@@ -269,6 +298,14 @@ impl Loader<'_> {
         match found == descriptor.size {
             true => Ok(bytes),
             false => Err(ConvertError::Size { what, digest, expected: descriptor.size, found }),
+        }
+    }
+
+    fn count(&mut self, digest: Digest, document: &Bytes) -> Result<(), ConvertError> {
+        self.read += document.len() as u64;
+        match self.read <= MAX_DOCUMENTS {
+            true => Ok(()),
+            false => Err(ConvertError::TooLarge { digest: self.root.unwrap_or(digest) }),
         }
     }
 

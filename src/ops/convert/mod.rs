@@ -4,10 +4,10 @@
 //!
 //! 1. `load`: the image's documents, within limits.
 //! 2. [`image::enabled`](crate::image::enabled) chooses the images to index.
-//! 3. Their ztocs come from the same sources as for `index`: the cache, indexes that list them, or the
-//!    layers, which are only read.
-//! 4. [`image::enabled`](crate::image::enabled) makes the new documents. If they already exist, nothing
-//!    is done.
+//! 3. Their ztocs come from the same sources as for `index`: the cache, indexes that list them, or
+//!    the layers, which are only read.
+//! 4. [`image::enabled`](crate::image::enabled) makes the new documents. If they already exist with
+//!    all of their blobs, nothing is done.
 //! 5. `publish`: blobs first, then manifests, then the image index under its tag. Until the last
 //!    request the tag is unchanged.
 
@@ -20,14 +20,15 @@ use crate::image::coverage::Coverage;
 use crate::image::enabled::{EnabledDocuments, SociIndexParts};
 use crate::image::soci::ZtocRef;
 use crate::ops::index::{
-    IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOutReason, OwnImage,
-    PrefetchSummary, Supply, assemble, prefetch_artifacts, ztocs,
+    IndexError, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOutReason, OwnImage,
+    PrefetchSummary, Supply, WriteBlob, assemble, prefetch_artifacts, ztocs,
 };
 use crate::ops::resolve::PlatformManifest;
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::cache::ZtocCache;
 
 mod error;
+mod limits;
 mod load;
 mod model;
 mod old_index;
@@ -36,13 +37,14 @@ mod plan;
 mod publish;
 
 pub use error::ConvertError;
-pub use load::{MAX_DOCUMENTS, MAX_MANIFESTS};
+pub use limits::{MAX_DOCUMENTS, MAX_MANIFESTS};
 pub use model::{ConvertDestination, ConvertReport, ConvertStatus, ConvertedImage, Guard, SourceImage};
 pub use outlook::{ConvertOutlook, outlook, up_to_date};
 
 use load::ImageDocuments;
 use old_index::{OldIndex, old_indexes};
 use plan::{choose, plan, soci_indexes};
+use publish::{NewBlobs, lost_document};
 
 /// Converts an image. `options` determines how layers are indexed and which platforms are. Its
 /// options for existing indexes are ignored.
@@ -120,11 +122,11 @@ pub(in crate::ops) async fn convert_built(
         let lists = old.iter().filter(|old| old.is_for(target)).map(|old| &old.lists[..]);
         let lists = lists.into_iter().find(|lists| !lists.is_empty()).unwrap_or_default();
         let (list, budget) = (options.prefetch.as_ref(), from.source.budget());
-        let (prefetch, told) = prefetch_artifacts(list, lists, &ztocs, budget, progress).await?;
+        let (prefetch, summary) = prefetch_artifacts(list, lists, &ztocs, budget, progress).await?;
         let listed = prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect();
         indexed.push(SociIndexParts { target: target.clone(), ztocs: refs, prefetch: listed });
         all_prefetch.extend(prefetch);
-        reports.push((report, told));
+        reports.push((report, summary));
         all_ztocs.extend(ztocs);
     }
     let is_left = |l: &&LayerReport| matches!(l.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }));
@@ -161,23 +163,25 @@ pub(in crate::ops) async fn convert_built(
     };
     // Reading the layers may have taken a while.
     let now = to.there().await?;
-    if now.as_ref().is_some_and(|now| now.digest == enabled.digest) {
+    let new_blobs = NewBlobs::new(&all_ztocs, &all_prefetch);
+    let is_there = now.as_ref().is_some_and(|now| now.digest == enabled.digest);
+    let lost = if is_there { lost_document(&enabled, destination).await? } else { None };
+    if is_there && lost.is_none() && new_blobs.are_whole(destination).await? {
         return Ok(converted);
     }
     to.admit(now.as_ref(), &from.source, &loaded.root).await?;
+    let write = if is_there || already_enabled { WriteBlob::IfDamaged } else { WriteBlob::IfMissing };
     let blobs = BTreeSet::from_iter(all_ztocs.iter().map(IndexedZtoc::digest)).len();
     progress.report(ProgressEvent::Attaching { index: enabled.digest, blobs });
-    let written = publish::publish(
-        &loaded,
-        &enabled,
-        (&all_ztocs, &all_prefetch),
-        &from.source,
-        destination,
-        to,
-        options.jobs,
-        progress,
-    )
-    .await?;
+    let written =
+        publish::publish(&loaded, &enabled, &new_blobs, write, &from.source, destination, to, options.jobs, progress)
+            .await?;
+    // Some registries keep the bytes that they have for a digest.
+    if lost.is_some()
+        && let Some((what, digest)) = lost_document(&enabled, destination).await?
+    {
+        return Err(IndexError::StaysDamaged { what, digest }.into());
+    }
     converted.bytes_copied = written.copied;
     converted.bytes_written = written.written;
     converted.outcome = ConvertStatus::Written { replaced: replaces };

@@ -6,7 +6,7 @@ use crate::image::coverage::Coverage;
 use crate::image::enabled::listed;
 use crate::image::go::{Index, decode_index};
 use crate::image::manifest::{DOCKER_LIST, OCI_INDEX};
-use crate::image::{Descriptor, Platform, Select};
+use crate::image::{Descriptor, ImageSelector, Platform};
 use crate::ops::index::{LayerReport, PrefetchSummary};
 use crate::store::blob::{Document, Target};
 use crate::store::{Destination, Source, StoreError, blocking};
@@ -156,7 +156,7 @@ impl ConvertDestination {
                 }
             }
             (Some(Destination::Layout(layout)), tag) => {
-                let select = tag.clone().map_or(Select::Any, Select::Tag);
+                let select = tag.clone().map_or(ImageSelector::Any, ImageSelector::Tag);
                 let layout = std::sync::Arc::clone(layout);
                 blocking(move || {
                     // The name may be free, or its content may be damaged. Then it is written.

@@ -45,7 +45,7 @@ impl ImageDocuments {
     /// The SOCI indexes of the original image.
     pub(super) fn old_indexes(&self, store: &Source) -> Vec<OldIndex> {
         let listed = soci_indexes(&self.original.index.manifests);
-        let index = |listed: &Descriptor| soci::parse(self.kept.get(&listed.digest)?).ok();
+        let index = |listed: &Descriptor| soci::parse(self.unchanged.get(&listed.digest)?).ok();
         listed.filter_map(|listed| Some(OldIndex::of(store, listed, index(listed)?))).collect()
     }
 }

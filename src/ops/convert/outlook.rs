@@ -10,17 +10,18 @@ use super::plan::{choose, found, plan};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::enabled::SociIndexParts;
-use crate::image::soci::{FoundIndex, PREFETCH, ZtocRef};
-use crate::ops::index::{IndexOptions, LeftOutReason, unservable};
+use crate::image::soci::{CONFIG, FoundIndex, INDEX_V2, PREFETCH, ZtocRef};
+use crate::ops::index::{BlobCheck, IndexOptions, LeftOutReason, are_whole, unservable};
 use crate::progress::Progress;
 use crate::store::cache::ZtocCache;
 
 /// Whether an image already has its SOCI-enabled image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConvertOutlook {
-    /// The SOCI-enabled image does not exist, or is a different one.
+    /// The SOCI-enabled image does not exist, is a different one, or lacks blobs of its SOCI
+    /// indexes.
     Pending,
-    /// Exactly this image exists.
+    /// Exactly this image exists, with the blobs of its SOCI indexes.
     Complete(Digest),
     /// No layer can be indexed, for these reasons.
     NothingToIndex(Vec<LeftOutReason>),
@@ -45,8 +46,8 @@ pub async fn outlook(
     compare(from, to, there, cache, options, progress).await
 }
 
-/// The digest of the SOCI-enabled image, if the destination's name already refers to it. If the
-/// name is free, this takes a single request.
+/// The digest of the SOCI-enabled image, if the destination's name already refers to it and the
+/// blobs of its SOCI indexes exist. If the name is free, this takes a single request.
 ///
 /// # Errors
 /// As [`outlook`].
@@ -102,10 +103,20 @@ async fn compare(
         return Ok(ConvertOutlook::NothingToIndex(reasons));
     }
     let enabled = loaded.original.enable(&indexed, &options.layer.build_tool_identifier);
-    Ok(match there.is_some_and(|there| there.digest == enabled.digest) {
+    let is_there = there.is_some_and(|there| there.digest == enabled.digest);
+    let Some(destination) = to.destination.as_ref().filter(|_| is_there) else { return Ok(ConvertOutlook::Pending) };
+    // A registry's garbage collection may have deleted blobs. Then the image is written again.
+    Ok(match are_whole(destination, blobs(&indexed), BlobCheck::Size).await? {
         true => ConvertOutlook::Complete(enabled.digest),
         false => ConvertOutlook::Pending,
     })
+}
+
+/// The blobs of the SOCI indexes.
+fn blobs(indexed: &[SociIndexParts]) -> impl Iterator<Item = Descriptor> {
+    let ztocs = indexed.iter().flat_map(|index| index.ztocs.iter().map(ZtocRef::blob));
+    let prefetch = indexed.iter().flat_map(|index| index.prefetch.iter().cloned());
+    ztocs.chain(prefetch).chain([Descriptor::of(INDEX_V2, CONFIG)])
 }
 
 /// The ztoc of a layer for the requested options.

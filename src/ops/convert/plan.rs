@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use futures_util::{StreamExt, stream};
+
 use super::error::ConvertError;
+use super::limits::SIDE_BY_SIDE;
 use super::load::ImageDocuments;
 use super::model::SourceImage;
 use crate::image::enabled::IndexTarget;
@@ -83,9 +86,15 @@ pub(super) fn soci_indexes(manifests: &[Descriptor]) -> impl Iterator<Item = &De
 /// The SOCI indexes (version 2) among the entries of an image index, each with its entry. Those
 /// that cannot be read are ignored.
 pub(super) async fn found<'a>(store: &Source, manifests: &'a [Descriptor]) -> Vec<(&'a Descriptor, FoundIndex)> {
+    // Collected first, because a closure in the stream would prevent the future from being Send.
+    let reads: Vec<_> = soci_indexes(manifests)
+        .take(MAX_OFFERS)
+        .map(|listed| async move { (listed, store.manifest(&Target::Digest(listed.digest)).await) })
+        .collect();
+    let mut reads = stream::iter(reads).buffered(SIDE_BY_SIDE);
     let mut found = Vec::new();
-    for listed in soci_indexes(manifests).take(MAX_OFFERS) {
-        if let Ok(document) = store.manifest(&Target::Digest(listed.digest)).await {
+    while let Some((listed, read)) = reads.next().await {
+        if let Ok(document) = read {
             found.extend(soci::parse(&document.bytes).ok().map(|index| (listed, index)));
         }
     }

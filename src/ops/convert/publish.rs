@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::error::ConvertError;
+use super::limits::SIDE_BY_SIDE;
 use super::load::ImageDocuments;
 use super::model::ConvertDestination;
 use crate::digest::Digest;
@@ -17,7 +18,10 @@ use crate::image::go::{GoManifest, decode_manifest};
 use crate::image::manifest::{OCI_INDEX, OCI_MANIFEST};
 use crate::image::soci::{CONFIG, INDEX_V2, ZTOC};
 use crate::image::{Descriptor, LayerKind};
-use crate::ops::index::{Artifact, IndexedZtoc};
+use crate::ops::index::{
+    Artifact, BLOBS_SIDE_BY_SIDE, BlobCheck, IndexError, IndexedZtoc, WriteBlob, are_whole, push_blob, read_at_a_time,
+};
+use crate::ops::verify::Damage;
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::copy::CopyMethod;
 use crate::store::feed::reported;
@@ -36,7 +40,8 @@ pub(super) struct WrittenBytes {
 pub(super) async fn publish(
     loaded: &ImageDocuments,
     enabled: &EnabledDocuments,
-    (ztocs, prefetch): (&[IndexedZtoc<'_>], &[Artifact]),
+    new_blobs: &NewBlobs,
+    write: WriteBlob,
     source: &Source,
     destination: &Destination,
     to: &ConvertDestination,
@@ -48,12 +53,12 @@ pub(super) async fn publish(
     if elsewhere {
         done.copied = copy(loaded, source, destination, jobs, progress).await?;
     }
-    done.written += blobs(ztocs, prefetch, destination, false).await?;
+    done.written += new_blobs.write(destination, write).await?;
     let manifests = Manifests { loaded, enabled, destination, elsewhere };
     match manifests.push(to).await {
         // The registry claimed to have a blob that it does not have, so upload it now.
         Err(ConvertError::Push { source: error, .. }) if error.is_blob_unknown() => {
-            done.written += blobs(ztocs, prefetch, destination, true).await?;
+            done.written += new_blobs.write(destination, WriteBlob::Always).await?;
             done.written += manifests.push(to).await?;
         }
         written => done.written += written?,
@@ -79,7 +84,7 @@ async fn copy(
     let mut blobs: BTreeMap<Digest, Descriptor> = BTreeMap::new();
     let images = loaded.original.contents.iter().filter_map(EntryContent::image).cloned();
     // Only manifests have known parts.
-    let kept = loaded.kept.values().filter_map(|bytes| decode_manifest(bytes).ok());
+    let kept = loaded.unchanged.values().filter_map(|bytes| decode_manifest(bytes).ok());
     for manifest in images.chain(kept) {
         let GoManifest { config, layers, .. } = manifest;
         for blob in layers.into_iter().flatten().chain([config]) {
@@ -88,14 +93,15 @@ async fn copy(
     }
     let copied = AtomicU64::new(0);
     let copied = &copied;
+    let side_by_side = jobs.clamp(1, 8);
     stream::iter(blobs.into_values().map(Ok))
-        .try_for_each_concurrent(jobs.clamp(1, 8), async |blob: Descriptor| {
+        .try_for_each_concurrent(side_by_side, async |blob: Descriptor| {
             let layer = blob.digest;
             let sent = |bytes| {
                 progress.report(ProgressEvent::LayerRead { layer, bytes });
             };
             let copy = async {
-                match destination.copy_blob(&blob, source, &sent).await {
+                match destination.copy_blob(&blob, source, side_by_side, &sent).await {
                     Ok(CopyMethod::Sent) => drop(copied.fetch_add(blob.size, Ordering::Relaxed)),
                     Ok(CopyMethod::Present | CopyMethod::Mounted) => {}
                     // A foreign layer is stored elsewhere, as its manifest states.
@@ -110,35 +116,77 @@ async fn copy(
     Ok(copied.load(Ordering::Relaxed))
 }
 
-/// Writes the ztocs and the config of the SOCI indexes.
-async fn blobs(
-    ztocs: &[IndexedZtoc<'_>],
-    prefetch: &[Artifact],
+/// The blobs of the SOCI indexes, with what each is.
+pub(super) struct NewBlobs(BTreeMap<Digest, (Descriptor, &'static str, Bytes)>);
+
+impl NewBlobs {
+    pub(super) fn new(ztocs: &[IndexedZtoc<'_>], prefetch: &[Artifact]) -> NewBlobs {
+        let mut all = BTreeMap::new();
+        for ztoc in ztocs {
+            let content = ztoc.content();
+            let blob = Descriptor::new(ZTOC, ztoc.digest(), content.len() as u64);
+            all.insert(blob.digest, (blob, "ztoc", content));
+        }
+        for Artifact { descriptor, bytes } in prefetch {
+            all.insert(descriptor.digest, (descriptor.clone(), "prefetch artifact", bytes.clone()));
+        }
+        let config = Descriptor::of(INDEX_V2, CONFIG);
+        all.insert(config.digest, (config, "config", Bytes::from_static(CONFIG)));
+        NewBlobs(all)
+    }
+
+    /// Whether the destination has the blobs, undamaged.
+    pub(super) async fn are_whole(&self, destination: &Destination) -> Result<bool, ConvertError> {
+        let blobs: Vec<Descriptor> = self.0.values().map(|(blob, ..)| blob.clone()).collect();
+        Ok(are_whole(destination, blobs.into_iter(), BlobCheck::Content).await?)
+    }
+
+    /// Returns the number of bytes written.
+    async fn write(&self, destination: &Destination, write: WriteBlob) -> Result<u64, ConvertError> {
+        // Collected first, because a closure in the stream would prevent the future from being
+        // Send.
+        let pushes: Vec<_> = self
+            .0
+            .values()
+            .map(|&(ref blob, what, ref content)| async move {
+                let pushed = push_blob(destination, what, blob, content.clone(), write).await;
+                pushed.map_err(|error| match error {
+                    IndexError::Push { what, digest, source } => ConvertError::Push { what, digest, source },
+                    error => error.into(),
+                })
+            })
+            .collect();
+        let at_a_time = match write {
+            WriteBlob::IfDamaged => read_at_a_time(self.0.values().map(|(blob, ..)| blob)),
+            WriteBlob::IfMissing | WriteBlob::Always => BLOBS_SIDE_BY_SIDE,
+        };
+        let written = stream::iter(pushes).buffer_unordered(at_a_time);
+        written.try_fold(0, async |sum, size| Ok(sum + size)).await
+    }
+}
+
+/// The first manifest of the converted image that the destination lacks or has damaged, and what it
+/// is.
+pub(super) async fn lost_document(
+    enabled: &EnabledDocuments,
     destination: &Destination,
-    unchecked: bool,
-) -> Result<u64, ConvertError> {
-    let mut all: BTreeMap<Digest, (Descriptor, &'static str, Bytes)> = BTreeMap::new();
-    for ztoc in ztocs {
-        let content = ztoc.content();
-        let blob = Descriptor::new(ZTOC, ztoc.digest(), content.len() as u64);
-        all.insert(blob.digest, (blob, "ztoc", content));
-    }
-    for Artifact { descriptor, bytes } in prefetch {
-        all.insert(descriptor.digest, (descriptor.clone(), "prefetch artifact", bytes.clone()));
-    }
-    let config = Descriptor::of(INDEX_V2, CONFIG);
-    all.insert(config.digest, (config, "config", Bytes::from_static(CONFIG)));
+) -> Result<Option<(&'static str, Digest)>, ConvertError> {
+    let mut documents: Vec<_> = enabled.manifests.iter().map(|manifest| ("manifest", manifest.digest)).collect();
+    documents.extend(enabled.indexes.iter().map(|index| ("SOCI index", index.descriptor.digest)));
     // Collected first, because a closure in the stream would prevent the future from being Send.
-    let pushes: Vec<_> = all
-        .into_values()
-        .map(|(blob, what, content)| async move {
-            let pushed = destination.push_blob(&blob, content, unchecked).await;
-            let failed = |source| ConvertError::Push { what, digest: blob.digest, source };
-            Ok::<_, ConvertError>(if pushed.map_err(failed)? { blob.size } else { 0 })
-        })
+    let reads: Vec<_> = (documents.into_iter())
+        .map(|(what, digest)| async move { (what, digest, destination.manifest(&digest).await) })
         .collect();
-    let written = stream::iter(pushes).buffer_unordered(4);
-    written.try_fold(0, async |sum, size| Ok(sum + size)).await
+    // In order, so that the result does not depend on which answer comes first.
+    let mut reads = stream::iter(reads).buffered(SIDE_BY_SIDE);
+    while let Some((what, digest, read)) = reads.next().await {
+        match read {
+            Ok(_) => {}
+            Err(error) if Damage::of(&error).is_some() => return Ok(Some((what, digest))),
+            Err(error) => return Err(ConvertError::Destination(error)),
+        }
+    }
+    Ok(None)
 }
 
 /// The documents of the converted image.
@@ -157,7 +205,7 @@ impl Manifests<'_> {
         let mut written = 0;
         if self.elsewhere {
             for entry in &index.manifests {
-                if let Some(bytes) = self.loaded.kept.get(&entry.digest) {
+                if let Some(bytes) = self.loaded.unchanged.get(&entry.digest) {
                     let kept = Descriptor::new(entry.media_type.clone(), entry.digest, bytes.len() as u64);
                     written += self.one(&kept, bytes.clone(), None).await?;
                 }

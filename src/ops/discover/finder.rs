@@ -8,7 +8,7 @@ use futures_util::{StreamExt, stream};
 use super::judge::{self, preferred};
 use super::{
     DiscoverError, DiscoveredImage, DiscoveryMethod, FoundFineRef, FoundIndexRef, IndexContent, IndexKind, Note,
-    Unusable,
+    UnusableIndexError,
 };
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -25,10 +25,13 @@ const MAX_INDEXES: usize = 32;
 /// How many manifests of indexes are read at the same time. Most images have one of each kind.
 const SIDE_BY_SIDE: usize = 4;
 
-/// The manifests that a store lists as indexes, without duplicates. Only [`MAX_INDEXES`] of each kind
-/// are read; the others come with the reason why not. Of SOCI indexes the first are read, since
-/// consumers take the first one; of fine indexes the last, since registries list the newest last.
-pub(in crate::ops) fn to_read(listed: Vec<Descriptor>) -> impl Iterator<Item = (Descriptor, Option<Unusable>)> {
+/// The manifests that a store lists as indexes, without duplicates. Only [`MAX_INDEXES`] of each
+/// kind are read; the others come with the reason why not. Of SOCI indexes the first are read,
+/// since consumers take the first one; of fine indexes the last, since registries list the newest
+/// last.
+pub(in crate::ops) fn to_read(
+    listed: Vec<Descriptor>,
+) -> impl Iterator<Item = (Descriptor, Option<UnusableIndexError>)> {
     let mut seen = BTreeSet::new();
     let once: Vec<Descriptor> = listed.into_iter().filter(|descriptor| seen.insert(descriptor.digest)).collect();
     let mut soci_before = 0;
@@ -44,7 +47,7 @@ pub(in crate::ops) fn to_read(listed: Vec<Descriptor>) -> impl Iterator<Item = (
                 fine_after < MAX_INDEXES
             }
         };
-        (found, (!is_read).then_some(Unusable::Unread(MAX_INDEXES)))
+        (found, (!is_read).then_some(UnusableIndexError::Unread(MAX_INDEXES)))
     })
 }
 
@@ -161,7 +164,7 @@ impl Finder<'_> {
     async fn named(&self, digest: Option<Digest>, artifacts: &[Descriptor]) -> Option<FoundIndexRef> {
         let digest = digest?;
         let listed = artifacts.iter().find(|artifact| artifact.digest == digest);
-        let document = self.source.document(&digest).await.map_err(Unusable::Fetch);
+        let document = self.source.document(&digest).await.map_err(UnusableIndexError::Fetch);
         let mut found =
             self.soci(digest, listed.map(|artifact| artifact.size), Version::V2, DiscoveryMethod::Annotation, document);
         if let (None, Ok(content)) = (listed, &mut found.content) {
@@ -178,9 +181,9 @@ impl Finder<'_> {
             (Source::Layout(_) | Source::Archive(_), _) => DiscoveryMethod::Layout,
         };
         let source = self.source;
-        let fetch = |(descriptor, unread): (Descriptor, Option<Unusable>)| async move {
+        let fetch = |(descriptor, unread): (Descriptor, Option<UnusableIndexError>)| async move {
             let document = match unread {
-                None => source.document(&descriptor.digest).await.map_err(Unusable::Fetch),
+                None => source.document(&descriptor.digest).await.map_err(UnusableIndexError::Fetch),
                 Some(why) => Err(why),
             };
             (descriptor, document)
@@ -204,7 +207,7 @@ impl Finder<'_> {
                 Found::Fine(self.fine(digest, None, DiscoveryMethod::Requested, Ok(document)))
             }
             document => {
-                let document = document.map_err(Unusable::Fetch);
+                let document = document.map_err(UnusableIndexError::Fetch);
                 Found::Soci(self.soci(digest, None, Version::V1, DiscoveryMethod::Requested, document))
             }
         }
@@ -216,7 +219,7 @@ impl Finder<'_> {
         size: Option<u64>,
         version: Version,
         via: DiscoveryMethod,
-        document: Result<Document, Unusable>,
+        document: Result<Document, UnusableIndexError>,
     ) -> FoundIndexRef {
         let found = document.as_ref().ok().map(|document| document.bytes.len() as u64);
         let content = document.and_then(|document| self.judge(&document, size, version, via));
@@ -229,7 +232,7 @@ impl Finder<'_> {
         digest: Digest,
         size: Option<u64>,
         via: DiscoveryMethod,
-        document: Result<Document, Unusable>,
+        document: Result<Document, UnusableIndexError>,
     ) -> FoundFineRef {
         let found = document.as_ref().ok().map(|document| document.bytes.len() as u64);
         let content = document.and_then(|document| {
@@ -245,7 +248,7 @@ impl Finder<'_> {
         expected: Option<u64>,
         version: Version,
         via: DiscoveryMethod,
-    ) -> Result<IndexContent, Unusable> {
+    ) -> Result<IndexContent, UnusableIndexError> {
         check(document, expected)?;
         // An index that is requested by digest may have either version.
         let version = (via != DiscoveryMethod::Requested).then_some(version);
@@ -254,13 +257,13 @@ impl Finder<'_> {
 }
 
 /// Whether a manifest has the listed size, and the media type of all indexes.
-fn check(document: &Document, expected: Option<u64>) -> Result<(), Unusable> {
+fn check(document: &Document, expected: Option<u64>) -> Result<(), UnusableIndexError> {
     let found = document.bytes.len() as u64;
     if let Some(expected) = expected.filter(|&expected| expected != found) {
-        return Err(Unusable::Size { expected, found });
+        return Err(UnusableIndexError::Size { expected, found });
     }
     match document.media_type == OCI_MANIFEST {
         true => Ok(()),
-        false => Err(Unusable::MediaType(document.media_type.chars().take(150).collect())),
+        false => Err(UnusableIndexError::MediaType(document.media_type.chars().take(150).collect())),
     }
 }

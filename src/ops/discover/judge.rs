@@ -70,7 +70,11 @@ impl Referring {
     ///
     /// # Errors
     /// If the manifest is something else, or the index of another image.
-    pub(in crate::ops) fn parse(kind: IndexKind, bytes: &[u8], subject: &Digest) -> Result<Referring, Unusable> {
+    pub(in crate::ops) fn parse(
+        kind: IndexKind,
+        bytes: &[u8],
+        subject: &Digest,
+    ) -> Result<Referring, UnusableIndexError> {
         Ok(match kind {
             IndexKind::Soci => {
                 let index = parse(bytes, Some(Version::V1), subject)?;
@@ -90,7 +94,7 @@ impl Referring {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
-pub enum Unusable {
+pub enum UnusableIndexError {
     #[error("it cannot be read")]
     Fetch(#[source] StoreError),
     #[error("it has {found} bytes, but the list says {expected}")]
@@ -192,13 +196,17 @@ impl fmt::Display for Note {
 ///
 /// # Errors
 /// If the manifest is something else, or the index of another image.
-pub(in crate::ops) fn parse(bytes: &[u8], version: Option<Version>, subject: &Digest) -> Result<FoundIndex, Unusable> {
+pub(in crate::ops) fn parse(
+    bytes: &[u8],
+    version: Option<Version>,
+    subject: &Digest,
+) -> Result<FoundIndex, UnusableIndexError> {
     let index = soci::parse(bytes)?;
     if version.is_some_and(|version| version != index.version) {
-        return Err(Unusable::Version(index.version));
+        return Err(UnusableIndexError::Version(index.version));
     }
     match &index.subject {
-        Some(named) if named.digest != *subject => Err(Unusable::Subject(named.digest)),
+        Some(named) if named.digest != *subject => Err(UnusableIndexError::Subject(named.digest)),
         _ => Ok(index),
     }
 }
@@ -207,11 +215,11 @@ pub(in crate::ops) fn parse(bytes: &[u8], version: Option<Version>, subject: &Di
 ///
 /// # Errors
 /// If the manifest is something else, or the index of another image.
-pub(in crate::ops) fn parse_fine(bytes: &[u8], subject: &Digest) -> Result<FineIndex, Unusable> {
+pub(in crate::ops) fn parse_fine(bytes: &[u8], subject: &Digest) -> Result<FineIndex, UnusableIndexError> {
     let index = fine::parse(bytes)?;
     match index.subject.digest == *subject {
         true => Ok(index),
-        false => Err(Unusable::Subject(index.subject.digest)),
+        false => Err(UnusableIndexError::Subject(index.subject.digest)),
     }
 }
 
@@ -235,7 +243,11 @@ pub(in crate::ops) fn preferred<'a>(
 }
 
 /// Judges the manifest of a fine index that was found on the image `manifest` with these `layers`.
-pub(super) fn judge_fine(bytes: &[u8], manifest: &Descriptor, layers: &[Descriptor]) -> Result<FineContent, Unusable> {
+pub(super) fn judge_fine(
+    bytes: &[u8],
+    manifest: &Descriptor,
+    layers: &[Descriptor],
+) -> Result<FineContent, UnusableIndexError> {
     let index = parse_fine(bytes, &manifest.digest)?;
     let known: BTreeSet<Digest> = layers.iter().map(|layer| layer.digest).collect();
     let documents = index.layers.iter().filter(|document| known.contains(&document.layer));
@@ -250,7 +262,7 @@ pub(super) fn judge(
     version: Option<Version>,
     manifest: &Descriptor,
     layers: &[Descriptor],
-) -> Result<IndexContent, Unusable> {
+) -> Result<IndexContent, UnusableIndexError> {
     let index = parse(bytes, version, &manifest.digest)?;
     let mut notes = Vec::new();
     if !index.canonical {
@@ -321,13 +333,13 @@ mod tests {
         String::from_utf8(encoded.bytes).unwrap()
     }
 
-    fn judged(bytes: &str, layers: &[Descriptor]) -> Result<IndexContent, Unusable> {
+    fn judged(bytes: &str, layers: &[Descriptor]) -> Result<IndexContent, UnusableIndexError> {
         let manifest = Descriptor::of("application/vnd.oci.image.manifest.v1+json", b"image");
         judge(bytes.as_bytes(), Some(Version::V1), &manifest, layers)
     }
 
     #[test]
-    fn a_usual_index() {
+    fn an_ordinary_index_has_no_notes() {
         let layers = [layer(GZIP, 1), layer(GZIP, 2), layer(GZIP, 1)];
         // A layer that occurs twice in the image is listed twice.
         let of_first = reference(&layers[0], 1, 10);
@@ -337,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ignored() {
+    fn entries_that_readers_ignore_are_noted() {
         let layers = [layer(GZIP, 1), layer(ZSTD, 2), layer(GZIP, 3)];
         let stranger = layer(GZIP, 9);
         let mut mistyped = reference(&layers[2], 3, 10);
@@ -368,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn which_fine_index_is_read() {
+    fn the_best_fine_index_is_preferred() {
         let layers = [layer(GZIP, 1), layer(GZIP, 2), layer(GZIP, 3)];
         let fine = |of: &[Descriptor], profile: Option<&[u8]>| {
             let document = |layer: &Descriptor| FineRef {
@@ -397,16 +409,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used() {
+    fn unusable_indexes_are_refused() {
         let layers = [layer(GZIP, 1)];
         let sound = index(vec![reference(&layers[0], 1, 10)]);
         let content = judged(&sound.replacen(',', ", ", 1), &layers).unwrap();
         assert_eq!(content.notes, [Note::NotCanonical]);
         let other = sound.replace(&Digest::sha256(b"image").hex(), &Digest::sha256(b"other").hex());
-        assert!(matches!(judged(&other, &layers), Err(Unusable::Subject(_))));
+        assert!(matches!(judged(&other, &layers), Err(UnusableIndexError::Subject(_))));
         let v2 = sound.replace("soci.index.v1", "soci.index.v2");
-        assert!(matches!(judged(&v2, &layers), Err(Unusable::Version(Version::V2))));
-        assert!(matches!(judged("{}", &layers), Err(Unusable::Soci(_))));
+        assert!(matches!(judged(&v2, &layers), Err(UnusableIndexError::Version(Version::V2))));
+        assert!(matches!(judged("{}", &layers), Err(UnusableIndexError::Soci(_))));
         let unknown = sound.replacen(ZTOC, "application/x-else", 1);
         assert_eq!(judged(&unknown, &layers).unwrap().notes[0].code().word(), "unknown-blob");
         let prefetch = sound.replacen(ZTOC, PREFETCH, 1);

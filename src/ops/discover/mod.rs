@@ -14,7 +14,7 @@ use super::resolve::{self, PlatformChoice, PlatformManifest, ResolveError};
 use crate::digest::Digest;
 use crate::image::fine::FineRef;
 use crate::image::manifest::Manifest;
-use crate::image::soci::{Version, ZTOC, ZtocRef};
+use crate::image::soci::{Version, ZtocRef};
 use crate::image::{Descriptor, Platform};
 pub(crate) use crate::progress::causes;
 use crate::progress::{Progress, ProgressEvent};
@@ -29,7 +29,7 @@ mod judge;
 use finder::indexes_of;
 pub(super) use finder::{to_read, usable};
 pub use fine::{FineFacts, FineSummary};
-pub use judge::{FineContent, IndexContent, IndexKind, Note, Unusable};
+pub use judge::{FineContent, IndexContent, IndexKind, Note, UnusableIndexError};
 pub(super) use judge::{Referring, parse as parse_index, parse_fine, preferred};
 
 /// The size limit of a ztoc that is read, in bytes. A layer with a larger one is read as if it had
@@ -44,7 +44,7 @@ pub enum DiscoverError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),
     #[error("SOCI index {digest} cannot be used")]
-    Index { digest: Digest, source: Unusable },
+    Index { digest: Digest, source: UnusableIndexError },
     #[error("ztoc {ztoc} of layer {layer} has {size} bytes; the limit is {MAX_ZTOC}")]
     ZtocTooLarge { ztoc: Digest, layer: Digest, size: u64 },
     #[error("cannot read ztoc {ztoc} of layer {layer}")]
@@ -88,7 +88,7 @@ pub struct FoundFineRef {
     /// How it was found.
     pub via: DiscoveryMethod,
     /// Its content, or why it cannot be used.
-    pub content: Result<FineContent, Unusable>,
+    pub content: Result<FineContent, UnusableIndexError>,
 }
 
 /// A SOCI index that was found.
@@ -103,7 +103,7 @@ pub struct FoundIndexRef {
     /// How it was found.
     pub via: DiscoveryMethod,
     /// Its content, or why it cannot be used.
-    pub content: Result<IndexContent, Unusable>,
+    pub content: Result<IndexContent, UnusableIndexError>,
 }
 
 /// How an index was found.
@@ -169,7 +169,8 @@ pub(super) struct PlatformImage {
 }
 
 impl PlatformImage {
-    /// Finds the image `root` of `source` for one platform (None for this machine's, or the only one).
+    /// Finds the image `root` of `source` for one platform (None for this machine's, or the only
+    /// one).
     ///
     /// # Errors
     /// If it cannot be found or read.
@@ -237,8 +238,8 @@ pub async fn discover(
     Ok(DiscoveredImage { platform, ..found })
 }
 
-/// Both results. An error of `first` ends both at once. One of `second` waits for `first`, so that it does
-/// not depend on chance which of two errors is reported.
+/// Both results. An error of `first` ends both at once. One of `second` waits for `first`, so that
+/// it does not depend on chance which of two errors is reported.
 pub(super) async fn both<A, B, E>(
     first: impl Future<Output = Result<A, E>>,
     second: impl Future<Output = Result<B, E>>,
@@ -277,8 +278,7 @@ pub async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef) -> Result<Bytes, Discov
     if size > MAX_ZTOC {
         return Err(DiscoverError::ZtocTooLarge { ztoc: digest, layer, size });
     }
-    let blob = Descriptor::new(ZTOC, digest, size);
-    let bytes = source.blob_bytes(&blob, MAX_ZTOC).await;
+    let bytes = source.blob_bytes(&ztoc.blob(), MAX_ZTOC).await;
     bytes.map_err(|source| DiscoverError::Ztoc { ztoc: digest, layer, source })
 }
 
@@ -300,7 +300,7 @@ fn warn(discovered: &DiscoveredImage, progress: &Arc<dyn Progress>) {
     // One that is listed after the chosen one might have been chosen too.
     for index in &discovered.fine {
         if let Err(why) = &index.content
-            && !matches!(why, Unusable::Unread(_))
+            && !matches!(why, UnusableIndexError::Unread(_))
         {
             warn(format!("skipping fine index {}: {}", index.digest, causes(why)));
         }

@@ -10,7 +10,7 @@ use super::head::fetch_head;
 use super::inspect::{InspectedImage, inspect};
 use super::resolve::{PlatformChoice, ResolveError};
 use crate::digest::Digest;
-use crate::image::soci::{INDEX_V1, ZTOC};
+use crate::image::soci::{INDEX_V1, ZtocRef};
 use crate::image::{Coverage, Descriptor};
 use crate::progress::Progress;
 use crate::store::blob::Target;
@@ -102,7 +102,7 @@ async fn look_for_pieces(
     let mut known = BTreeMap::new();
     for index in &image.indexes {
         let Ok(content) = &index.content else { continue };
-        let ztocs = content.index.ztocs.iter().map(|ztoc| Descriptor::new(ZTOC, ztoc.ztoc, ztoc.size));
+        let ztocs = content.index.ztocs.iter().map(ZtocRef::blob);
         for blob in ztocs.chain(content.index.others.iter().cloned()) {
             if !is_there(source, &blob, &mut known).await? {
                 pieces.lost.entry(index.digest).or_default().insert(blob.digest);
@@ -129,7 +129,8 @@ async fn look_for_pieces(
     Ok(())
 }
 
-/// The documents of the fine index that a reader takes by which it cannot read their layers, as far as the heads tell.
+/// The documents of the fine index that a reader takes by which it cannot read their layers, as far
+/// as the heads tell.
 async fn broken_documents(source: &Source, image: &DiscoveredImage) -> Vec<BrokenDocument> {
     let (mut seen, mut broken) = (BTreeSet::new(), Vec::new());
     for layer in &image.layers {

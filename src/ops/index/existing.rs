@@ -6,8 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::existing_manifest::ExistingManifest;
-use super::model::{LayerOutcome, LayerReport, LeftOutReason, OtherIndex};
+use super::model::{ExistingManifest, LayerOutcome, LayerReport, LeftOutReason, OtherIndex};
 use super::options::Existing;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -140,13 +139,13 @@ pub(super) fn outdoes(
 /// The indexes that remain next to `index` when `replaced` are gone.
 pub(super) fn others(found: &[DestinationIndex], index: &Digest, replaced: &[Digest]) -> Vec<OtherIndex> {
     // A new index may be listed anywhere. It is only known to be first if it is already listed.
-    let ours = found.iter().position(|f| f.descriptor.digest == *index).unwrap_or(usize::MAX);
+    let ours = found.iter().position(|f| f.descriptor.digest == *index);
     (found.iter().enumerate())
         .filter(|(_, f)| f.descriptor.digest != *index && !replaced.contains(&f.descriptor.digest))
         .map(|(place, f)| OtherIndex {
             digest: f.descriptor.digest,
             tool: f.tool().map(str::to_owned),
-            listed_first: place < ours,
+            listed_first: ours.is_none_or(|ours| place < ours),
             unusable: f.content.as_ref().err().map(|why| causes(why)),
         })
         .collect()
@@ -199,11 +198,6 @@ impl DestinationIndex {
     }
 }
 
-/// The first version of this program that builds the same ztocs as this one. It must be raised
-/// together with the cache's format version, whenever another ztoc becomes correct for the same
-/// layer.
-const FIRST_ALIKE: [u64; 3] = [0, 0, 0];
-
 /// Whether some version of this program made it, or it has the requested name.
 fn is_ours(tool: &str, own_name: &str) -> bool {
     tool == own_name || maker::is_ours(tool)
@@ -214,18 +208,10 @@ fn is_newer(tool: &str) -> bool {
     maker::version(tool) > maker::version(TOOL_IDENTIFIER)
 }
 
-/// Whether `tool` builds the same ztocs as this program under the name `own_name`, except for the
-/// name. That is true of the same name, and of versions of this program up to this one. For other
-/// tools it is unknown.
-pub(super) fn builds_alike(tool: &str, own_name: &str) -> bool {
-    let alike = |found: [u64; 3]| FIRST_ALIKE <= found && Some(found) <= maker::version(TOOL_IDENTIFIER);
-    tool == own_name || maker::version(tool).is_some_and(alike)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::discover::Unusable;
+    use crate::ops::discover::UnusableIndexError;
 
     const TOOL: &str = crate::ops::TOOL_IDENTIFIER;
 
@@ -267,20 +253,20 @@ mod tests {
     }
 
     #[test]
-    fn without_any_there_is_only_building() {
+    fn without_an_index_one_is_built() {
         for rule in [Existing::Skip, Existing::Replace, Existing::Keep] {
             assert_eq!(decided(rule, &[], &[(1, false)]), replaces(&[]));
         }
     }
 
     #[test]
-    fn the_same_is_done() {
+    fn an_identical_index_is_left_alone() {
         let same = index(1, Some(TOOL), 4096, &[1, 2]);
         assert_eq!(decided(Existing::Skip, &[same], &[(1, false), (2, false)]), Decision::Done(0));
     }
 
     #[test]
-    fn other_options_or_an_older_version_of_ours_are_replaced() {
+    fn our_index_with_other_options_or_of_an_older_version_is_replaced() {
         for old in [
             index(1, Some(TOOL), 8192, &[1]),
             index(1, Some("ociseek v0.0.9"), 4096, &[1]),
@@ -293,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_version_of_ours_stays_unless_all_are_to_go() {
+    fn an_index_by_a_newer_version_stays_unless_all_are_replaced() {
         let newer = index(1, Some("ociseek v999.0.0"), 4096, &[1]);
         let found = std::slice::from_ref(&newer);
         assert_eq!(decided(Existing::Skip, found, &[(1, false)]), Decision::Keep(0));
@@ -301,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn another_tools_index_is_not_touched_unless_all_are_to_go() {
+    fn an_index_by_another_tool_stays_unless_all_are_replaced() {
         let soci = index(1, Some("AWS SOCI CLI v0.2"), 4096, &[1]);
         let found = std::slice::from_ref(&soci);
         assert_eq!(decided(Existing::Skip, found, &[(1, false)]), replaces(&[]));
@@ -317,10 +303,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_index_of_the_image_is_never_replaced_nor_kept() {
+    fn manifests_that_do_not_index_the_image_are_never_replaced_or_kept() {
         let stranger = |n, why| DestinationIndex { content: Err(why), ..index(n, None, 0, &[]) };
-        let image = stranger(1, Unusable::Subject(layer(1)));
-        let unread = stranger(2, Unusable::Unread(32));
+        let image = stranger(1, UnusableIndexError::Subject(layer(1)));
+        let unread = stranger(2, UnusableIndexError::Unread(32));
         let soci = index(3, Some("AWS SOCI CLI v0.2"), 4096, &[1]);
         let found = [image, unread, soci];
         assert_eq!(decided(Existing::Replace, &found, &[(1, false)]), replaces(&[&found[2]]));
@@ -334,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_one_of_ours_beside_the_right_one_is_cleared_away() {
+    fn our_outdated_index_beside_the_current_one_is_removed() {
         let old = index(1, Some("ociseek v0.0.1"), 4096, &[1]);
         let same = index(2, Some(TOOL), 4096, &[1]);
         let found = [old, same];
@@ -342,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_layer_needs_a_reason() {
+    fn an_index_may_lack_only_unservable_layers() {
         let partly = [index(1, Some(TOOL), 4096, &[1])];
         // It may have been left out for its size, or because time ran out.
         assert_eq!(decided(Existing::Skip, &partly, &[(1, false), (2, false)]), replaces(&[&partly[0]]));
@@ -351,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_of_some_layers_takes_the_place_of_no_index_of_more() {
+    fn an_index_with_fewer_layers_does_not_replace_one_with_more() {
         let [few, more] = [index(1, Some(TOOL), 4096, &[1]), index(2, Some("ociseek v0.0.1"), 4096, &[1, 2, 3])];
         let found = [few, more];
         let all: Vec<Digest> = found.iter().map(|f| f.descriptor.digest).collect();
@@ -368,18 +354,8 @@ mod tests {
     }
 
     #[test]
-    fn newer_is_a_later_version_of_ours() {
+    fn only_later_versions_of_ours_count_as_newer() {
         assert!(is_newer("ociseek v999.0.0"));
         assert!(!is_newer(TOOL) && !is_newer("ociseek vNext") && !is_newer("AWS SOCI CLI v999.0.0"));
-    }
-
-    #[test]
-    fn ztocs_of_older_versions_are_like_ours_and_those_of_others_are_not() {
-        for alike in [TOOL, "ociseek v0.0.9", "my tool"] {
-            assert!(builds_alike(alike, "my tool"), "{alike}");
-        }
-        for other in ["ociseek v999.0.0", "ociseek vNext", "AWS SOCI CLI v0.2", "other", ""] {
-            assert!(!builds_alike(other, "my tool"), "{other}");
-        }
     }
 }

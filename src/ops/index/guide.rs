@@ -9,7 +9,7 @@ use super::supply::ZtocOffer;
 use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::image::Descriptor;
-use crate::image::soci::{ZTOC, ZtocRef};
+use crate::image::soci::ZtocRef;
 use crate::layer::parallel::Threads;
 use crate::store::Source;
 use crate::ztoc::{self, Ztoc};
@@ -50,7 +50,7 @@ pub(super) async fn guides(offers: &[ZtocOffer], unread: &[Descriptor], options:
     let known: BTreeMap<Digest, (&ZtocRef, &Source)> = ztocs.collect();
     for layer in unread.iter().filter(|layer| layer.size >= SMALLEST_LAYER) {
         let Some((ztoc, store)) = known.get(&layer.digest) else { continue };
-        let blob = Descriptor::new(ZTOC, ztoc.ztoc, ztoc.size);
+        let blob = ztoc.blob();
         let fetching = store.blob_bytes(&blob, MOST.min(layer.size / MOST_OF_LAYER));
         let Some(Ok(bytes)) = options.before_deadline(fetching).await else { continue };
         let mut memory = store.budget().open();

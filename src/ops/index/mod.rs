@@ -4,13 +4,15 @@
 //!
 //! 1. [`resolve`]: finds the manifests of the platforms by the image's name.
 //! 2. `existing`: decides what to do about existing indexes.
-//! 3. `build`: gets the ztocs of the layers from the cache, from an index of this image or of another
-//!    one (`reuse`), or by reading layers (`read`). Fine documents may come from a fine index of this
-//!    image. Reading uses two threads for each layer, and more if the layer can be divided by its
-//!    members or by a ztoc with other options (`guide`; see [`parallel`](crate::layer::parallel)). A
-//!    broken layer ends the run. After a deadline, the unfinished layers are left for another run.
+//! 3. `build`: gets the ztocs of the layers from the cache, from an index of this image or of
+//!    another one (`reuse`), or by reading layers (`read`). Fine documents may come from a fine
+//!    index of this image. Reading uses two threads for each layer, and more if the layer can be
+//!    divided by its members or by a ztoc with other options (`guide`; see
+//!    [`parallel`](crate::layer::parallel)). A broken layer ends the run. After a deadline, the
+//!    unfinished layers are left for another run.
 //! 4. `gate`: checks the requirements.
-//! 5. `publish`: writes blobs first, then the index manifest. Until then, only the cache was written.
+//! 5. `publish`: writes blobs first, then the index manifest. Until then, only the cache was
+//!    written.
 //!
 //! An index that lacks a layer because time ran out is like any other that lacks it: consumers pull
 //! that layer completely. The index cannot state the reason, because its format is soci's. So an
@@ -55,9 +57,10 @@ pub use options::{Existing, Gate, IndexOptions, Kinds, Reuse, ReuseSource};
 
 pub(in crate::ops) use assemble::{IndexedZtoc, assemble};
 pub(in crate::ops) use build::{LayersToBuild, ztocs};
-pub(in crate::ops) use plan::unservable;
+pub(in crate::ops) use existing_manifest::{BLOBS_SIDE_BY_SIDE, BlobCheck, are_whole, read_at_a_time};
 pub(in crate::ops) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
-pub(in crate::ops) use reasons::left_out_reason;
+pub(in crate::ops) use publish::{WriteBlob, push_blob};
+pub(in crate::ops) use reasons::{left_out_reason, unservable};
 pub(in crate::ops) use supply::{Layers, OwnImage, Supply, ZtocOffer};
 
 use existing::Decision;
@@ -94,7 +97,7 @@ pub async fn outlook(
         decisions.retain(|decision| **decision != Decision::NotRequested);
         has_index |= decisions.iter().all(|decision| !matches!(decision, Decision::Build { .. }));
         for layer in plan.to_build().chain(plan.fine.iter().flat_map(FinePlan::to_build)) {
-            match plan::unservable(cache, layer, options).await {
+            match unservable(cache, layer, options).await {
                 Some(reason) => reasons.push(reason),
                 None => return Ok(Outlook::Pending),
             }
@@ -127,8 +130,8 @@ pub async fn index(
     Ok(Box::pin(index_keeping(source, image, destination, cache, options, progress)).await?.0)
 }
 
-/// As [`index`], for an image that was resolved with [`IndexOptions::wanted`]. Also returns the built
-/// layers.
+/// As [`index`], for an image that was resolved with [`IndexOptions::wanted`]. Also returns the
+/// built layers.
 pub(in crate::ops) async fn index_keeping(
     source: &Source,
     image: ResolvedImage,

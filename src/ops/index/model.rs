@@ -8,11 +8,13 @@ use crate::image::coverage::{Coverage, Share};
 use crate::image::fine::FineRef;
 use crate::image::prefetch::SpanRange;
 use crate::image::{Descriptor, NotIndexed};
-use crate::layer::Unservable;
+use crate::layer::UnservableReason;
+use crate::ops::discover::UnusableIndexError;
 use crate::ops::prefetch::MissingPath;
 use crate::store::blob::AttachMethod;
 
-/// An image whose index falls short of the [`Gate`](super::Gate). Nothing was attached for any of its platforms.
+/// An image whose index falls short of the [`Gate`](super::Gate). Nothing was attached for any of
+/// its platforms.
 #[derive(Debug)]
 pub struct RefusedImage {
     /// The manifest of each platform, in the order of the image index, including those that do not
@@ -78,7 +80,8 @@ pub struct IndexedImage {
     pub manifests: Vec<IndexedManifest>,
     /// How many bytes of layer blobs were read.
     pub bytes_read: u64,
-    /// How many bytes of other layer blobs were compared with ztocs and fine documents before reusing these.
+    /// How many bytes of other layer blobs were compared with ztocs and fine documents before
+    /// reusing these.
     pub bytes_compared: u64,
     /// How many bytes were uploaded or written; 0 if everything already existed.
     pub bytes_written: u64,
@@ -315,15 +318,20 @@ pub enum LeftOutReason {
         /// The minimum size in bytes.
         least: u64,
     },
-    /// Because of its media type. It was not read.
+    /// Because of its descriptor. It was not read.
     Kind {
-        /// A stable word for programs.
-        code: &'static str,
+        /// The rule that leaves it out.
+        why: NotIndexed,
         /// The reason for people.
         reason: String,
     },
+    /// Because its content is not of the kind that its media type says.
+    Mislabelled {
+        /// The reason for people.
+        reason: &'static str,
+    },
     /// Because of its content.
-    Unservable(Unservable),
+    Unservable(UnservableReason),
     /// Time ran out before it was read.
     OutOfTime {
         /// Whether no layer was finished although all the time was used. Another run with the same
@@ -339,11 +347,22 @@ impl LeftOutReason {
     pub fn code(&self) -> &'static str {
         match self {
             LeftOutReason::Small { least } => NotIndexed::Small { least: *least }.code(),
-            LeftOutReason::Kind { code, .. } => code,
+            LeftOutReason::Kind { why, .. } => why.code(),
+            LeftOutReason::Mislabelled { .. } => "mislabelled",
             LeftOutReason::Unservable(verdict) => verdict.code.word(),
             LeftOutReason::OutOfTime { stuck: false } => "out-of-time",
             LeftOutReason::OutOfTime { stuck: true } => "needs-more-time",
             LeftOutReason::NotListed => "not-listed",
         }
     }
+}
+
+/// What the destination lists as an index of the image; `C` is what an index of that kind says.
+#[derive(Debug)]
+pub(super) struct ExistingManifest<C> {
+    pub descriptor: Descriptor,
+    /// An error if it was not read or is not such an index of the image. Anyone who may push can
+    /// list any manifest of the repository here, so such a manifest is never replaced: replacing
+    /// deletes.
+    pub content: Result<C, UnusableIndexError>,
 }

@@ -5,23 +5,21 @@ use std::collections::BTreeSet;
 use super::build;
 use super::error::IndexError;
 use super::existing::{CandidateLayer, Decision, DestinationContent, DestinationIndex, RequestedIndex, decide};
-use super::existing_manifest::find;
+use super::existing_manifest::{IndexBlobs, decide_examined, find};
 use super::fine::FinePlan;
 use super::model::{LeftOutReason, Origin};
-use super::options::{Existing, IndexOptions};
+use super::options::IndexOptions;
 use super::prefetch::{OldList, old_lists};
-use super::reasons::{left_out_reason, mislabelled};
-use super::supply::{BlobKey, OwnImage, Supply, ZtocOffer, cached};
+use super::reasons::left_out_reason;
+use super::supply::{BlobKey, OwnImage, Supply, ZtocOffer};
 use crate::digest::Digest;
 use crate::image::Descriptor;
-use crate::image::soci::{CONFIG, INDEX_V1, PREFETCH, Version, ZTOC};
-use crate::layer::Outcome;
-use crate::ops::discover::{Unusable, parse_index};
+use crate::image::soci::{CONFIG, INDEX_V1, PREFETCH, Version, ZtocRef};
+use crate::ops::discover::{UnusableIndexError, parse_index};
 use crate::ops::resolve::PlatformManifest;
-use crate::ops::verify::Damage;
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::cache::ZtocCache;
-use crate::store::{Destination, Source, StoreError};
+use crate::store::{Destination, Source};
 
 /// The plan for an image.
 pub(super) struct Plans {
@@ -177,7 +175,7 @@ impl Plan {
         lists.map(|old| old_lists(&store, &old.ztocs, &old.others)).find(|lists| !lists.is_empty()).unwrap_or_default()
     }
 
-    fn servable(&self) -> impl Iterator<Item = &Descriptor> {
+    fn servable(&self) -> impl Iterator<Item = &Descriptor> + Clone {
         self.manifest
             .layers
             .iter()
@@ -192,114 +190,25 @@ impl Plan {
         cache: Option<&ZtocCache>,
         options: &IndexOptions,
     ) -> Result<Decision, IndexError> {
-        let mut wanted: Vec<CandidateLayer> =
-            self.servable().map(|l| CandidateLayer { layer: l.digest, unservable: false }).collect();
         let decided = |layers: &[CandidateLayer]| {
             let tool = &options.layer.build_tool_identifier;
             let (span_size, prefetch) = (options.layer.span_size, options.prefetch.is_some());
             decide(&self.found, &RequestedIndex { rule: options.existing, tool, span_size, prefetch, layers })
         };
-        let mut decision = decided(&wanted);
-        if options.existing == Existing::Skip && !self.found.is_empty() && matches!(decision, Decision::Build { .. }) {
-            // The existing index may lack a layer because of its content, which the cache may know.
-            for (wanted, layer) in wanted.iter_mut().zip(self.servable()) {
-                wanted.unservable = unservable(cache, layer, options).await.is_some();
-            }
-            decision = decided(&wanted);
-        }
-        if let (Decision::Done(place), Some(destination)) = (&decision, destination)
-            && !is_whole(destination, &self.found[*place], BlobCheck::Size).await?
-        {
-            // A registry's garbage collection may have deleted blobs of an index. Then it is built
-            // and pushed again.
-            let replaces = vec![self.found[*place].descriptor.digest];
-            return Ok(Decision::Build { replaces });
-        }
-        Ok(decision)
-    }
-}
-
-/// Why a layer cannot be indexed, if its content was read before and the result is cached.
-pub(in crate::ops) async fn unservable(
-    cache: Option<&ZtocCache>,
-    layer: &Descriptor,
-    options: &IndexOptions,
-) -> Option<LeftOutReason> {
-    match cached(cache, layer, options).await? {
-        Outcome::Ztoc(ztoc) => mislabelled(layer, &ztoc),
-        Outcome::Unservable(verdict) => Some(LeftOutReason::Unservable(verdict)),
+        decide_examined(&self.found, self.servable(), destination, cache, options, decided).await
     }
 }
 
 /// The content of an index.
-fn content(manifest: &[u8], subject: &Digest) -> Result<DestinationContent, Unusable> {
+fn content(manifest: &[u8], subject: &Digest) -> Result<DestinationContent, UnusableIndexError> {
     let index = parse_index(manifest, Some(Version::V1), subject)?;
     let usual = index.canonical && index.others.iter().all(|other| other.media_type == PREFETCH);
     Ok(DestinationContent { tool: index.build_tool_identifier, ztocs: index.ztocs, others: index.others, usual })
 }
 
-/// Whether all blobs of an index exist.
-pub(super) async fn is_whole(
-    destination: &Destination,
-    found: &DestinationIndex,
-    check: BlobCheck,
-) -> Result<bool, IndexError> {
-    let Ok(content) = &found.content else { return Ok(false) };
-    let ztocs = content.ztocs.iter().map(|ztoc| Descriptor::new(ZTOC, ztoc.ztoc, ztoc.size));
-    let blobs = ztocs.chain(content.others.iter().cloned()).chain([Descriptor::of(INDEX_V1, CONFIG)]);
-    are_whole(destination, blobs, check).await
-}
-
-/// Whether these blobs exist.
-pub(super) async fn are_whole(
-    destination: &Destination,
-    blobs: impl Iterator<Item = Descriptor>,
-    check: BlobCheck,
-) -> Result<bool, IndexError> {
-    let mut asked = BTreeSet::new();
-    for blob in blobs.filter(|blob| asked.insert(blob.digest)) {
-        let damage = check.damage(destination, &blob).await;
-        let unanswered = |source| IndexError::Document { what: "blob", digest: blob.digest, source };
-        if damage.map_err(unanswered)?.is_some() {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// How closely a blob at the destination is examined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BlobCheck {
-    /// It must exist, with its size. The destination is only asked.
-    Size,
-    /// It is read, and must have its digest. Only for blobs whose size was not chosen by others.
-    Content,
-}
-
-impl BlobCheck {
-    /// Replacing an index also repairs what the destination has of the same index.
-    pub(super) fn of(existing: Existing) -> BlobCheck {
-        match existing {
-            Existing::Replace => BlobCheck::Content,
-            Existing::Skip | Existing::Keep => BlobCheck::Size,
-        }
-    }
-
-    /// What is wrong with a blob.
-    ///
-    /// # Errors
-    /// If the destination gives no answer.
-    pub(super) async fn damage(
-        self,
-        destination: &Destination,
-        blob: &Descriptor,
-    ) -> Result<Option<Damage>, StoreError> {
-        match self {
-            BlobCheck::Size => Ok((!destination.blob_exists(blob).await?).then_some(Damage::Missing)),
-            BlobCheck::Content => match destination.as_source().blob_bytes(blob, blob.size).await {
-                Ok(_) => Ok(None),
-                Err(error) => Damage::of(&error).map(Some).ok_or(error),
-            },
-        }
+impl IndexBlobs for DestinationContent {
+    fn blobs(&self) -> impl Iterator<Item = Descriptor> {
+        let ztocs = self.ztocs.iter().map(ZtocRef::blob);
+        ztocs.chain(self.others.iter().cloned()).chain([Descriptor::of(INDEX_V1, CONFIG)])
     }
 }

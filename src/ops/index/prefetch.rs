@@ -14,13 +14,14 @@ use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::prefetch::{MAX_PREFETCH, SpanRange, encode, parse};
-use crate::image::soci::{LAYER_DIGEST, PREFETCH, ZtocRef, prefetch_lists};
+use crate::image::soci::{LAYER_DIGEST, PREFETCH, ZTOC, ZtocRef, prefetch_lists};
 use crate::layer::span::SpanTable;
-use crate::ops::discover::{causes, fetch_ztoc};
+use crate::ops::discover::{MAX_ZTOC, causes};
 use crate::ops::open::charge_tree;
 use crate::ops::prefetch::{self, PrefetchList, PrefetchSpans, resolve};
+use crate::ops::verify::Damage;
 use crate::progress::{Progress, ProgressEvent};
-use crate::store::Source;
+use crate::store::{Source, StoreError};
 use crate::ztoc;
 
 /// A prefetch artifact, and its descriptor in the index.
@@ -78,9 +79,9 @@ pub(in crate::ops) async fn prefetch_artifacts(
         }
         artifacts.push(artifact);
     }
-    let told = PrefetchSummary { layers, missing, carried_over };
-    let is_nothing = told.carried_over && told.layers.is_empty();
-    Ok((artifacts, (!is_nothing).then_some(told)))
+    let summary = PrefetchSummary { layers, missing, carried_over };
+    let is_nothing = summary.carried_over && summary.layers.is_empty();
+    Ok((artifacts, (!is_nothing).then_some(summary)))
 }
 
 /// Resolves a list in these layers.
@@ -113,6 +114,44 @@ async fn looked_up(
     resolved.await.map_err(|_| IndexError::PrefetchThread)?
 }
 
+/// Why a prefetch list or a recorded start of an index that is replaced is not carried over.
+pub(super) enum NotCarriedOver {
+    /// It is missing, damaged or invalid, so no later run could read it either.
+    Lost(String),
+    /// It could not be read this time. Replacing the index would lose it.
+    Unread(Box<IndexError>),
+}
+
+impl NotCarriedOver {
+    pub(super) fn lost(error: &dyn std::error::Error) -> NotCarriedOver {
+        NotCarriedOver::Lost(causes(error))
+    }
+
+    /// Judges the error of reading a blob of the index.
+    pub(super) fn of(what: &'static str, digest: Digest, source: StoreError) -> NotCarriedOver {
+        let is_final = matches!(source, StoreError::Memory(_) | StoreError::Range { .. });
+        match is_final || Damage::of(&source).is_some() {
+            true => NotCarriedOver::lost(&source),
+            false => NotCarriedOver::Unread(Box::new(IndexError::Document { what, digest, source })),
+        }
+    }
+
+    /// Reports that the `what` of a layer is lost.
+    ///
+    /// # Errors
+    /// If it was not read.
+    pub(super) fn report(self, what: &str, layer: Digest, progress: &Arc<dyn Progress>) -> Result<(), IndexError> {
+        match self {
+            NotCarriedOver::Lost(why) => {
+                let text = format!("the {what} of layer {layer} is not carried over: {why}");
+                progress.report(ProgressEvent::Warning(text));
+                Ok(())
+            }
+            NotCarriedOver::Unread(error) => Err(*error),
+        }
+    }
+}
+
 /// Carries over the lists of an older index to the spans of the new ztocs.
 async fn carried(
     old: &[OldList],
@@ -133,11 +172,13 @@ async fn carried(
                 let new = ztoc::decode_within(&ztoc.content(), &mut memory).map_err(unsound)?;
                 let unsound = |source| IndexError::from(prefetch::PathLookupError::Spans { layer, source });
                 let new = SpanTable::new(Arc::new(new)).map_err(unsound)?;
-                let spans = list.spans(ztoc.digest(), &new, budget).await.unwrap_or_else(|why| {
-                    let why = format!("the prefetch list of layer {layer} is not carried over: {why}");
-                    progress.report(ProgressEvent::Warning(why));
-                    Vec::new()
-                });
+                let spans = match list.spans(ztoc.digest(), &new, budget).await {
+                    Ok(spans) => spans,
+                    Err(why) => {
+                        why.report("prefetch list", layer, progress)?;
+                        Vec::new()
+                    }
+                };
                 let bytes = prefetch::bytes(&new, &spans);
                 (spans, bytes)
             }
@@ -146,28 +187,36 @@ async fn carried(
         resolved.spans.push(spans);
         resolved.bytes.push(bytes);
     }
-    let lost = old.iter().filter(|list| !known.contains_key(&list.ztoc.layer));
-    for list in lost {
-        let why = "the new index has no ztoc for it";
-        let text = format!("the prefetch list of layer {} is not carried over: {why}", list.ztoc.layer);
-        progress.report(ProgressEvent::Warning(text));
+    for list in old.iter().filter(|list| !known.contains_key(&list.ztoc.layer)) {
+        let why = NotCarriedOver::Lost("the new index has no ztoc for it".to_owned());
+        why.report("prefetch list", list.ztoc.layer, progress)?;
     }
     Ok(resolved)
 }
 
 impl OldList {
-    /// The list in spans of the table `new` of the ztoc `digest`. The error says why that is not
-    /// possible.
-    async fn spans(&self, digest: Digest, new: &SpanTable, budget: &Budget) -> Result<Vec<SpanRange>, String> {
-        let bytes = self.store.blob_bytes(&self.artifact, MAX_PREFETCH).await.map_err(|error| causes(&error))?;
-        let spans = parse(&bytes).map_err(|error| causes(&error))?;
+    /// The list in spans of the table `new` of the ztoc `digest`.
+    async fn spans(&self, digest: Digest, new: &SpanTable, budget: &Budget) -> Result<Vec<SpanRange>, NotCarriedOver> {
+        let bytes = self.read("prefetch list", &self.artifact, MAX_PREFETCH).await?;
+        let spans = parse(&bytes).map_err(|error| NotCarriedOver::lost(&error))?;
         if self.ztoc.ztoc == digest {
             return Ok(prefetch::remap(new, &spans, new));
         }
-        let bytes = fetch_ztoc(&self.store, &self.ztoc).await.map_err(|error| causes(&error))?;
-        let old = ztoc::decode_within(&bytes, &mut budget.open()).map_err(|error| causes(&error))?;
-        let old = SpanTable::new(Arc::new(old)).map_err(|error| causes(&error))?;
+        let bytes = self.read("ztoc", &Descriptor::new(ZTOC, self.ztoc.ztoc, self.ztoc.size), MAX_ZTOC).await?;
+        let old = ztoc::decode_within(&bytes, &mut budget.open()).map_err(|error| NotCarriedOver::lost(&error))?;
+        let old = SpanTable::new(Arc::new(old)).map_err(|error| NotCarriedOver::lost(&error))?;
         Ok(prefetch::remap(&old, &spans, new))
+    }
+
+    /// A blob of the old index. Something else that came instead, such as a web page, may come
+    /// once.
+    async fn read(&self, what: &'static str, blob: &Descriptor, limit: u64) -> Result<Bytes, NotCarriedOver> {
+        let mut read = self.store.blob_bytes(blob, limit).await;
+        let is_damaged = matches!(&read, Err(error) if Damage::of(error) == Some(Damage::Damaged));
+        if is_damaged && self.store.is_remote() {
+            read = self.store.blob_bytes(blob, limit).await;
+        }
+        read.map_err(|source| NotCarriedOver::of(what, blob.digest, source))
     }
 }
 

@@ -10,11 +10,12 @@ use bytes::Bytes;
 use super::assemble::{IndexedZtoc, assemble};
 use super::error::IndexError;
 use super::existing::{Decision, DestinationIndex, others, outdoes, outdone};
+use super::existing_manifest::BlobCheck;
 use super::model::{
     IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex, PrefetchSummary,
 };
 use super::options::{Existing, IndexOptions};
-use super::plan::{BlobCheck, Plan, is_whole};
+use super::plan::Plan;
 use super::prefetch::{Artifact, OldList, prefetch_artifacts};
 use super::supply::Layers;
 use crate::budget::Budget;
@@ -184,7 +185,7 @@ impl Publisher<'_> {
     /// Whether all blobs of an index exist at the destination.
     async fn is_whole(&self, found: &DestinationIndex, check: BlobCheck) -> Result<bool, IndexError> {
         match self.destination {
-            Some(destination) => is_whole(destination, found, check).await,
+            Some(destination) => found.is_whole(destination, check).await,
             None => Ok(false),
         }
     }
@@ -293,7 +294,7 @@ impl Push<'_> {
 
 /// When a blob is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WriteBlob {
+pub(in crate::ops) enum WriteBlob {
     /// If the destination does not say that it has it.
     IfMissing,
     /// Also if the destination has other bytes in its place.
@@ -312,7 +313,7 @@ impl WriteBlob {
 }
 
 /// Writes a blob, if `write` says so. Returns the number of bytes written.
-pub(super) async fn push_blob(
+pub(in crate::ops) async fn push_blob(
     destination: &Destination,
     what: &'static str,
     blob: &Descriptor,

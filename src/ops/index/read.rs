@@ -9,7 +9,7 @@ use crate::image::Descriptor;
 use crate::layer::parallel::{ChunksError, Threads, index_chunks};
 use crate::layer::{IndexedLayer, LayerError, LayerOptions};
 use crate::progress::{Progress, ProgressEvent};
-use crate::store::feed::{Abandoned, FeedError, feed, reported};
+use crate::store::feed::{FeedAborted, FeedError, feed, reported};
 use crate::store::{Source, damaged};
 use crate::ztoc::Ztoc;
 
@@ -73,7 +73,7 @@ async fn index(
         FeedError::Store(source) => unreadable(read, source),
         FeedError::Work(ChunksError::Layer(LayerError::Memory(over))) => IndexError::memory(layer, over),
         FeedError::Work(ChunksError::Layer(source)) => IndexError::BrokenLayer { layer: layer.digest, reads, source },
-        FeedError::Work(ChunksError::Next(Abandoned)) | FeedError::Lost => {
+        FeedError::Work(ChunksError::Next(FeedAborted)) | FeedError::Lost => {
             IndexError::LayerThread { layer: layer.digest }
         }
     })

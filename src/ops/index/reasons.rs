@@ -1,9 +1,12 @@
-//! Why layers are left out of an index, according to their descriptors.
+//! Why layers are left out of an index, according to their descriptors, or to what the
+//! cache knows of their content.
 
 use super::model::LeftOutReason;
 use super::options::IndexOptions;
+use super::supply::cached;
 use crate::image::{Descriptor, LayerKind, NotIndexed};
-use crate::layer::{BlobForm, BuiltZtoc};
+use crate::layer::{BlobForm, BuiltZtoc, Outcome};
+use crate::store::cache::ZtocCache;
 
 /// Why a layer is not read at all.
 pub(in crate::ops) fn left_out_reason(layer: &Descriptor, options: &IndexOptions) -> Option<LeftOutReason> {
@@ -17,7 +20,7 @@ pub(in crate::ops) fn left_out_reason(layer: &Descriptor, options: &IndexOptions
         NotIndexed::Kind(LayerKind::Encrypted) => "encrypted: its content cannot be read".to_owned(),
         NotIndexed::Kind(_) => format!("not a layer but {:?}", layer.media_type),
     };
-    Some(LeftOutReason::Kind { code: why.code(), reason })
+    Some(LeftOutReason::Kind { why, reason })
 }
 
 /// soci reads an OCI layer according to its media type, and builds no ztoc if its content differs
@@ -28,5 +31,17 @@ pub(super) fn mislabelled(layer: &Descriptor, ztoc: &BuiltZtoc) -> Option<LeftOu
         (LayerKind::Uncompressed, BlobForm::Gzip { .. }) => "its media type says plain tar, but it is gzip",
         _ => return None,
     };
-    Some(LeftOutReason::Kind { code: "mislabelled", reason: reason.to_owned() })
+    Some(LeftOutReason::Mislabelled { reason })
+}
+
+/// Why a layer cannot be indexed, if its content was read before and the result is cached.
+pub(in crate::ops) async fn unservable(
+    cache: Option<&ZtocCache>,
+    layer: &Descriptor,
+    options: &IndexOptions,
+) -> Option<LeftOutReason> {
+    match cached(cache, layer, options).await? {
+        Outcome::Ztoc(ztoc) => mislabelled(layer, &ztoc),
+        Outcome::Unservable(verdict) => Some(LeftOutReason::Unservable(verdict)),
+    }
 }

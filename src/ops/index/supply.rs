@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::fine::DocumentOffer;
 use super::model::Origin;
 use super::options::IndexOptions;
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::digest::Digest;
 use crate::fine::{self, EncodedFine};
 use crate::image::Descriptor;
+use crate::image::fine::FineRef;
 use crate::image::soci::ZtocRef;
 use crate::layer::{LayerOptions, Outcome};
 use crate::ops::resolve::PlatformManifest;
@@ -48,6 +48,14 @@ pub(in crate::ops) struct ZtocOffer {
     pub ztocs: Vec<ZtocRef>,
     /// The origin to report for layers whose ztocs come from here.
     pub origin: Origin,
+}
+
+/// The documents of a fine index that may be reused.
+#[derive(Clone)]
+pub(in crate::ops) struct DocumentOffer {
+    /// The store of the documents.
+    pub store: Source,
+    pub documents: Vec<FineRef>,
 }
 
 /// A layer's blob. The same digest with another size counts as another blob, one of which does not

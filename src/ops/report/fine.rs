@@ -1,8 +1,9 @@
-//! The fine index of an image whose facts are those of its SOCI index: what it covers, and what a start fetches by it.
+//! The fine index of an image whose facts are those of its SOCI index: what it covers, and what a
+//! start fetches by it.
 
 use std::collections::BTreeMap;
 
-use super::sizes::Fetch;
+use super::fetch::Fetch;
 use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::image::coverage::Coverage;
@@ -44,8 +45,8 @@ pub struct FineDocuments {
 crate::opaque_debug!(FineDocuments);
 
 impl FineDocuments {
-    /// Fetches the heads of the fine index that a reader of `image` takes. Layers whose head cannot be read or used are
-    /// left out: they are read without it.
+    /// Fetches the heads of the fine index that a reader of `image` takes. Layers whose head cannot
+    /// be read or used are left out: they are read without it.
     pub async fn of(image: &RootFs) -> FineDocuments {
         let mut documents = FineDocuments::default();
         let Some(content) = image.fine.as_ref().and_then(|found| found.content.as_ref().ok()) else { return documents };

@@ -7,7 +7,7 @@ use super::Place;
 use super::start::Reads;
 use crate::layer::LayerMap;
 use crate::layer::span::SpanTable;
-use crate::offset::{SpanId, Uncompressed};
+use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::ztoc::FileMetadata;
 
 /// How many files of a group are named.
@@ -19,8 +19,8 @@ const LONGEST: usize = 4096;
 /// Adjacent spans of a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// Their numbers.
-    pub spans: Range<u32>,
+    /// Its spans, at least one.
+    pub spans: Range<SpanId>,
     /// The size in the layer's blob in bytes; for a layer that is decoded as a whole, in its tar.
     pub bytes: u64,
     /// The size in the tar in bytes.
@@ -47,34 +47,34 @@ pub struct GroupFile {
 /// A file that may be named: read, size, number in the list of files.
 type Candidate = (bool, u64, std::cmp::Reverse<usize>);
 
-/// At most `most` groups of the spans of layer `number`. `read` are the spans that a start needs,
-/// sorted.
+/// At most `most` groups of the spans of `layer`. `read` are the spans that a start needs, sorted.
 pub(super) fn groups(
     table: &SpanTable<LayerMap>,
-    number: u32,
+    layer: LayerId,
     files: &[&FileMetadata],
-    read: &[u32],
+    read: &[SpanId],
     reads: Option<&Reads>,
     most: u32,
 ) -> Vec<Group> {
     let count = table.count();
     let each = count.div_ceil(most.max(1)).max(1);
     let mut groups: Vec<Group> = Vec::with_capacity(count.div_ceil(each) as usize);
+    let before = |end: SpanId| read.partition_point(|span| *span < end);
     let mut first = 0;
     while first < count {
-        let spans = first..first.saturating_add(each).min(count);
-        let ends = (SpanId(spans.start), SpanId(spans.end - 1));
-        let (blob, plain) =
-            (table.blob_range(ends.0).start.0..table.blob_range(ends.1).end.0, table.plain_range(ends.1));
+        let end = first.saturating_add(each).min(count);
+        let (spans, last) = (SpanId(first)..SpanId(end), SpanId(end - 1));
+        let blob = table.blob_range(spans.start).start.0..table.blob_range(last).end.0;
+        let plain = table.plain_range(spans.start).start.0..table.plain_range(last).end.0;
         groups.push(Group {
             bytes: blob.end.saturating_sub(blob.start),
-            plain: plain.end.0.saturating_sub(table.plain_range(ends.0).start.0),
-            read: (read.partition_point(|n| *n < spans.end) - read.partition_point(|n| *n < spans.start)) as u32,
+            plain: plain.end.saturating_sub(plain.start),
+            read: (before(spans.end) - before(spans.start)) as u32,
             files: 0,
             largest: Vec::new(),
-            spans: spans.clone(),
+            spans,
         });
-        first = spans.end;
+        first = end;
     }
     let mut named: Vec<Vec<Candidate>> = vec![Vec::new(); groups.len()];
     for (at, file) in files.iter().enumerate() {
@@ -82,7 +82,7 @@ pub(super) fn groups(
         if within.is_empty() {
             continue;
         }
-        let place: Place = (number, file.offset.0);
+        let place: Place = (layer, file.offset.0);
         let candidate = (reads.is_some_and(|reads| reads.has(place)), file.size, std::cmp::Reverse(at));
         let within = (within.start.0 / each) as usize..=((within.end.0 - 1) / each) as usize;
         let Some((groups, named)) = groups.get_mut(within.clone()).zip(named.get_mut(within)) else { continue };

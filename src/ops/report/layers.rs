@@ -7,7 +7,7 @@ use super::Place;
 use super::groups::{Group, groups};
 use super::start::Reads;
 use crate::image::{Descriptor, NotIndexed, config};
-use crate::offset::SpanId;
+use crate::offset::{LayerId, SpanId};
 use crate::ops::doctor::{uncovered_code, uncovered_text, why_not};
 use crate::ops::open::RootFs;
 use crate::rootfs::layers::LayerAccess;
@@ -23,11 +23,11 @@ const LEAST_GROUPS: u32 = 12;
 #[derive(Debug, Clone)]
 pub struct LayerBreakdown {
     /// Counted from 0 at the bottom.
-    pub number: usize,
+    pub number: LayerId,
     /// Media type, digest and size of the layer's blob.
     pub descriptor: Descriptor,
-    /// The number of a lower layer with the same blob, which is shown instead.
-    pub same_as: Option<usize>,
+    /// A lower layer with the same blob, which is shown instead.
+    pub same_as: Option<LayerId>,
     /// Whether consumers of the index can read it lazily.
     pub lazy: Lazy,
     /// The command that created it, if the image's config states it.
@@ -120,13 +120,13 @@ impl fmt::Display for UncoveredReason {
 pub(super) fn layers(
     image: &RootFs,
     live: &[(Place, u64)],
-    same: &[usize],
-    shown: &BTreeSet<usize>,
+    same: &[LayerId],
+    shown: &BTreeSet<LayerId>,
     reads: Option<&Reads>,
 ) -> Vec<LayerBreakdown> {
     let created_by = created_by(image);
     let bytes: u64 = image.layers.iter().map(|layer| layer.descriptor.size).fold(0, u64::saturating_add);
-    let opened = image.content.layers().zip(&image.layers).zip(same).enumerate();
+    let opened = (0..).map(LayerId).zip(image.content.layers().zip(&image.layers).zip(same));
     let all = opened.map(|(number, ((open, facts), first))| {
         let table = open.spans();
         let files: Vec<&FileMetadata> = facts.map.files_with_bytes().collect();
@@ -134,7 +134,7 @@ pub(super) fn layers(
         let read = reads.map(|reads| reads.spans(*first, table)).unwrap_or_default();
         let share = u128::from(facts.descriptor.size) * u128::from(GROUPS) / u128::from(bytes.max(1));
         let most = u32::try_from(share).unwrap_or(GROUPS).clamp(LEAST_GROUPS, MOST_GROUPS);
-        let range = |span: &u32| table.blob_range(SpanId(*span));
+        let range = |span: &SpanId| table.blob_range(*span);
         LayerBreakdown {
             number,
             descriptor: facts.descriptor.clone(),
@@ -143,18 +143,18 @@ pub(super) fn layers(
                 LayerAccess::Fine | LayerAccess::Index => Lazy::Yes,
                 LayerAccess::Local | LayerAccess::Whole => Lazy::No(uncovered(image, &facts.descriptor)),
             },
-            created_by: created_by.get(number).cloned().filter(|command| !command.is_empty()),
+            created_by: created_by.get(number.0 as usize).cloned().filter(|command| !command.is_empty()),
             plain: facts.map.tar_end.0,
             span_size: facts.map.span_size(),
             spans: table.count(),
             files: files.len() as u64,
-            shadowed: if is_first { shadowed(number as u32, &files, live) } else { ShadowedFiles::default() },
+            shadowed: if is_first { shadowed(number, &files, live) } else { ShadowedFiles::default() },
             read: reads.map(|_| SpansRead {
                 spans: read.len() as u32,
                 bytes: read.iter().map(range).map(|range| range.end.0.saturating_sub(range.start.0)).sum(),
             }),
             groups: match is_first && shown.contains(&number) {
-                true => groups(table, number as u32, &files, &read, reads, most),
+                true => groups(table, number, &files, &read, reads, most),
                 false => Vec::new(),
             },
         }
@@ -176,7 +176,7 @@ fn created_by(image: &RootFs) -> Vec<String> {
     if commands.len() == image.layers.len() { commands } else { Vec::new() }
 }
 
-fn shadowed(layer: u32, files: &[&FileMetadata], live: &[(Place, u64)]) -> ShadowedFiles {
+fn shadowed(layer: LayerId, files: &[&FileMetadata], live: &[(Place, u64)]) -> ShadowedFiles {
     let is_live = |offset: u64| live.binary_search_by_key(&(layer, offset), |(place, _)| *place).is_ok();
     let gone = files.iter().filter(|file| !is_live(file.offset.0));
     gone.fold(ShadowedFiles::default(), |sum, file| sum.and(ShadowedFiles { files: 1, bytes: file.size }))

@@ -4,6 +4,7 @@
 //! The facts are computed from an opened image without I/O. Their size is limited for any image:
 //! adjacent spans are grouped, and only the largest files and layers are listed.
 
+mod fetch;
 mod fine;
 mod groups;
 mod layers;
@@ -13,10 +14,10 @@ mod start;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use fetch::Fetch;
 pub use fine::{FineDocuments, FineReport};
 pub use groups::{Group, GroupFile};
 pub use layers::{LayerBreakdown, Lazy, ShadowedFiles, SpansRead, UncoveredReason};
-pub use sizes::Fetch;
 pub use start::{StartError, StartTotals};
 
 use self::start::Reads;
@@ -25,6 +26,7 @@ use crate::budget::{Budget, OverBudget};
 use crate::digest::Digest;
 use crate::image::coverage::Coverage;
 use crate::image::{Descriptor, Platform};
+use crate::offset::LayerId;
 use crate::rootfs::layers::LayerAccess;
 use crate::rootfs::record::RecordedRead;
 use crate::tree::{Extent, NodeId, NodeKind};
@@ -96,14 +98,14 @@ pub struct LargeFile {
     pub path: Vec<u8>,
     /// The size of its content in bytes.
     pub size: u64,
-    /// The number of its layer, counted from 0 at the bottom.
-    pub layer: u32,
+    /// The layer that holds it.
+    pub layer: LayerId,
     /// Whether the recorded start read it. None without a record.
     pub read: Option<bool>,
 }
 
-/// The location of a file's bytes: the number of its layer, and the offset in its tar.
-type Place = (u32, u64);
+/// The location of a file's bytes: its layer, and the offset in the layer's tar.
+type Place = (LayerId, u64);
 
 impl Report {
     /// The facts about an image that was opened through its SOCI index, with the parts that the
@@ -130,7 +132,10 @@ impl Report {
                 .any(|opened| opened.descriptor.digest == layer.digest && opened.how == LayerAccess::Index)
         });
         let totals = Totals {
-            plain: once(&same).filter_map(|n| image.layers.get(n)).map(|layer| layer.map.tar_end.0).sum(),
+            plain: once(&same)
+                .filter_map(|layer| image.layers.get(layer.0 as usize))
+                .map(|layer| layer.map.tar_end.0)
+                .sum(),
             files: live.len() as u64,
             file_bytes: live.iter().map(|(_, size)| size).sum(),
             shadowed: layers.iter().map(|layer| layer.shadowed).fold(ShadowedFiles::default(), ShadowedFiles::and),
@@ -176,7 +181,7 @@ pub enum ReportError {
 
 /// The places of all files in the flattened image, sorted, with their sizes. If several layers
 /// share a blob, the first one counts.
-fn live(image: &RootFs, same: &[usize]) -> Vec<(Place, u64)> {
+fn live(image: &RootFs, same: &[LayerId]) -> Vec<(Place, u64)> {
     let mut live: Vec<_> = files(image).map(|(_, extent)| (place(same, &extent), extent.size)).collect();
     live.sort_unstable();
     live.dedup();
@@ -191,24 +196,24 @@ fn files(image: &RootFs) -> impl Iterator<Item = (NodeId, Extent)> {
     })
 }
 
-fn place(same: &[usize], extent: &Extent) -> Place {
-    (same.get(extent.layer.0 as usize).map_or(extent.layer.0, |first| *first as u32), extent.offset.0)
+fn place(same: &[LayerId], extent: &Extent) -> Place {
+    (same.get(extent.layer.0 as usize).copied().unwrap_or(extent.layer), extent.offset.0)
 }
 
-/// For each layer the number of the first one with the same blob, because an image may contain a
-/// blob twice but pulls it once.
-fn same(image: &RootFs) -> Vec<usize> {
+/// For each layer the first one with the same blob, because an image may contain a blob twice but
+/// pulls it once.
+fn same(image: &RootFs) -> Vec<LayerId> {
     let mut first = BTreeMap::new();
-    let layers = image.layers.iter().enumerate();
-    layers.map(|(number, layer)| *first.entry(layer.descriptor.digest).or_insert(number)).collect()
+    let layers = (0..).map(LayerId).zip(&image.layers);
+    layers.map(|(id, layer)| *first.entry(layer.descriptor.digest).or_insert(id)).collect()
 }
 
-/// The numbers of the layers, without duplicate blobs.
-fn once(same: &[usize]) -> impl Iterator<Item = usize> {
-    same.iter().enumerate().filter(|(number, first)| number == *first).map(|(number, _)| number)
+/// The layers, without duplicate blobs.
+fn once(same: &[LayerId]) -> impl Iterator<Item = LayerId> {
+    (0..).map(LayerId).zip(same).filter(|(id, first)| id == *first).map(|(id, _)| id)
 }
 
-fn largest(image: &RootFs, same: &[usize], reads: Option<&Reads>) -> Vec<LargeFile> {
+fn largest(image: &RootFs, same: &[LayerId], reads: Option<&Reads>) -> Vec<LargeFile> {
     let mut largest: Vec<(Reverse<u64>, NodeId, Extent)> = Vec::with_capacity(LARGEST + 1);
     for (id, extent) in files(image) {
         let at = largest.partition_point(|(size, other, _)| (*size, *other) < (Reverse(extent.size), id));
@@ -220,16 +225,16 @@ fn largest(image: &RootFs, same: &[usize], reads: Option<&Reads>) -> Vec<LargeFi
     let file = |(_, id, extent): (_, NodeId, Extent)| LargeFile {
         path: image.tree.path(id),
         size: extent.size,
-        layer: extent.layer.0,
+        layer: extent.layer,
         read: reads.map(|reads| reads.has(place(same, &extent))),
     };
     largest.into_iter().map(file).collect()
 }
 
-/// The numbers of the layers that are shown, the largest ones.
-fn shown(image: &RootFs) -> BTreeSet<usize> {
-    let sizes = image.layers.iter().map(|layer| Reverse(layer.descriptor.size)).zip(0..);
-    let mut sizes: Vec<(Reverse<u64>, usize)> = sizes.collect();
+/// The layers that are shown, the largest ones.
+fn shown(image: &RootFs) -> BTreeSet<LayerId> {
+    let sizes = image.layers.iter().map(|layer| Reverse(layer.descriptor.size)).zip((0..).map(LayerId));
+    let mut sizes: Vec<(Reverse<u64>, LayerId)> = sizes.collect();
     sizes.sort_unstable();
-    sizes.into_iter().take(MAX_LAYERS).map(|(_, number)| number).collect()
+    sizes.into_iter().take(MAX_LAYERS).map(|(_, id)| id).collect()
 }

@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use super::fetch::Fetch;
 use super::fine::FineDocuments;
 use super::layers::{LayerBreakdown, Lazy, UncoveredReason};
 use super::once;
@@ -18,7 +19,7 @@ use crate::codec::WINDOW;
 use crate::fine::{FineHead, PageId};
 use crate::layer::span::SpanTable;
 use crate::layer::{LayerMap, Starts};
-use crate::offset::{SpanId, Uncompressed};
+use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::ops::open::RootFs;
 use crate::rootfs::layers::LayerAccess;
 use crate::ztoc::Checkpoints;
@@ -26,40 +27,13 @@ use crate::ztoc::Checkpoints;
 /// The sizes to estimate, in bytes.
 const SIZES: [u64; 4] = [256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
-/// What a start fetches.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Fetch {
-    /// The span size in bytes of the tar. None for the actual spans.
-    pub span_size: Option<u64>,
-    /// The number of spans in the layers that are read lazily.
-    pub spans: u64,
-    /// The size of the checkpoints in their ztocs, which are fetched before anything is read, in
-    /// bytes. By a fine index: of the parts of its documents that are fetched.
-    pub checkpoints: u64,
-    /// The number of spans that the start needs.
-    pub read: u64,
-    /// The size of these spans in the layers' blobs, in bytes.
-    pub bytes: u64,
-    /// An upper bound for `bytes`: the size if each file was read to its end, within the actual
-    /// spans that the start needs. None if that makes no difference.
-    pub at_most: Option<u64>,
-    /// The size of the layers that are pulled completely, in bytes.
-    pub whole: u64,
-}
-
-impl Fetch {
-    /// An upper bound for all that is fetched during the start, in bytes.
-    pub fn total(&self) -> u64 {
-        self.at_most.unwrap_or(self.bytes).saturating_add(self.whole).saturating_add(self.checkpoints)
-    }
-}
-
 /// Estimates for the actual spans, and then for each of [`SIZES`]. Without an index, the latter
 /// assume one that covers all possible layers.
-pub(super) fn sizes(image: &RootFs, layers: &[LayerBreakdown], same: &[usize], reads: &Reads) -> Vec<Fetch> {
+pub(super) fn sizes(image: &RootFs, layers: &[LayerBreakdown], same: &[LayerId], reads: &Reads) -> Vec<Fetch> {
     let opened: Vec<_> = image.content.layers().collect();
     let tables = |is_lazy: &dyn Fn(&LayerBreakdown) -> bool| -> Vec<ReadPlan<'_>> {
-        let each = once(same).filter_map(|n| Some((n, opened.get(n)?.spans(), layers.get(n)?)));
+        let each =
+            once(same).filter_map(|id| Some((id, opened.get(id.0 as usize)?.spans(), layers.get(id.0 as usize)?)));
         each.map(|(number, now, layer)| ReadPlan {
             number,
             now,
@@ -73,7 +47,7 @@ pub(super) fn sizes(image: &RootFs, layers: &[LayerBreakdown], same: &[usize], r
     let could = tables(&|layer| match layer.lazy {
         Lazy::Yes => true,
         Lazy::No(UncoveredReason::NoIndex(None)) => {
-            image.layers.get(layer.number).is_some_and(|l| l.how == LayerAccess::Local)
+            image.layers.get(layer.number.0 as usize).is_some_and(|l| l.how == LayerAccess::Local)
         }
         Lazy::No(_) => false,
     });
@@ -90,12 +64,12 @@ pub(super) fn sizes(image: &RootFs, layers: &[LayerBreakdown], same: &[usize], r
 pub(super) fn by_fine(
     image: &RootFs,
     layers: &[LayerBreakdown],
-    same: &[usize],
+    same: &[LayerId],
     documents: &FineDocuments,
     reads: &Reads,
 ) -> Fetch {
     let opened: Vec<_> = image.content.layers().collect();
-    let each = once(same).filter_map(|n| Some((n, opened.get(n)?.spans(), layers.get(n)?)));
+    let each = once(same).filter_map(|id| Some((id, opened.get(id.0 as usize)?.spans(), layers.get(id.0 as usize)?)));
     let ways = each.map(|(number, now, layer)| {
         let without = (layer.lazy == Lazy::Yes).then_some(now);
         let by = documents.spans.get(&layer.descriptor.digest).or(without);
@@ -106,7 +80,7 @@ pub(super) fn by_fine(
 
 /// How a layer is read.
 struct ReadPlan<'a> {
-    number: usize,
+    number: LayerId,
     /// The spans as they are.
     now: &'a SpanTable<LayerMap>,
     /// Those by which it is read; None: it is pulled whole.
@@ -159,11 +133,11 @@ fn document(head: &FineHead, table: &SpanTable<LayerMap>, ranges: &[Range<u64>])
 }
 
 /// The parts of `ranges` inside `spans`. Both must be in order.
-fn clipped(ranges: &[Range<u64>], table: &SpanTable<LayerMap>, spans: &[u32]) -> Vec<Range<u64>> {
+fn clipped(ranges: &[Range<u64>], table: &SpanTable<LayerMap>, spans: &[SpanId]) -> Vec<Range<u64>> {
     let mut clipped = Vec::new();
     let mut ahead = ranges;
     for span in spans {
-        let plain = table.plain_range(SpanId(*span));
+        let plain = table.plain_range(*span);
         while let Some(range) = ahead.first().filter(|range| range.start < plain.end.0) {
             let part = range.start.max(plain.start.0)..range.end.min(plain.end.0);
             if !part.is_empty() {
@@ -288,7 +262,7 @@ mod tests {
 
     /// Spans of a plain tar only depend on the span size, so their estimate is exact.
     #[test]
-    fn an_estimate_is_what_an_index_of_that_size_has() {
+    fn estimates_match_a_real_index_of_that_span_size() {
         const SIZE: usize = 64 * 1024 - 1536;
         let ranges = [600..5000, 9000..9001, 30_000..40_000, 64_000..65_000];
         for now in [1024, 4096, 16_384] {
@@ -301,10 +275,13 @@ mod tests {
     }
 
     #[test]
-    fn files_are_clipped_to_the_spans_that_are_needed() {
+    fn files_are_clipped_to_the_needed_spans() {
         let table = table(64 * 1024 - 1536, 4096);
         let ranges = [100..300, 4000..9000, 20_000..20_001, 30_000..30_100];
-        assert_eq!(clipped(&ranges, &table, &[0, 1, 7]), [100..300, 4000..4096, 4096..8192, 30_000..30_100]);
+        assert_eq!(
+            clipped(&ranges, &table, &[SpanId(0), SpanId(1), SpanId(7)]),
+            [100..300, 4000..4096, 4096..8192, 30_000..30_100]
+        );
         assert_eq!(clipped(&ranges, &table, &[]), []);
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::{Fetch, Place, place, same};
 use crate::layer::LayerMap;
 use crate::layer::span::SpanTable;
-use crate::offset::{SpanId, Uncompressed};
+use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::ops::open::RootFs;
 use crate::ops::prefetch::{extent_of, part};
 use crate::rootfs::record::RecordedRead;
@@ -40,11 +40,10 @@ pub enum StartError {
 
 /// The reads of a start, by layer.
 pub(super) struct Reads {
-    /// By the number of the first layer with the same blob: the recorded ranges of its tar, sorted
-    /// and disjoint.
-    recorded: BTreeMap<usize, Vec<Range<u64>>>,
+    /// By the first layer with the same blob: the recorded ranges of its tar, sorted and disjoint.
+    recorded: BTreeMap<LayerId, Vec<Range<u64>>>,
     /// The same, if each of the files had been read to its end.
-    whole: BTreeMap<usize, Vec<Range<u64>>>,
+    whole: BTreeMap<LayerId, Vec<Range<u64>>>,
     places: BTreeSet<Place>,
     missing: u64,
     missing_paths: Vec<Vec<u8>>,
@@ -66,7 +65,7 @@ impl Reads {
                 continue;
             };
             let place = place(&same, extent);
-            let layer = place.0 as usize;
+            let layer = place.0;
             if places.insert(place) {
                 whole.entry(layer).or_default().push(extent.offset.0..extent.offset.0.saturating_add(extent.size));
             }
@@ -89,19 +88,19 @@ impl Reads {
         self.places.contains(&place)
     }
 
-    pub(super) fn recorded(&self, layer: usize) -> &[Range<u64>] {
+    pub(super) fn recorded(&self, layer: LayerId) -> &[Range<u64>] {
         self.recorded.get(&layer).map(Vec::as_slice).unwrap_or_default()
     }
 
-    pub(super) fn whole(&self, layer: usize) -> &[Range<u64>] {
+    pub(super) fn whole(&self, layer: LayerId) -> &[Range<u64>] {
         self.whole.get(&layer).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The spans of a layer that hold recorded bytes, in order.
-    pub(super) fn spans(&self, layer: usize, table: &SpanTable<LayerMap>) -> Vec<u32> {
+    pub(super) fn spans(&self, layer: LayerId, table: &SpanTable<LayerMap>) -> Vec<SpanId> {
         let covering = |range: &Range<u64>| table.covering(Uncompressed(range.start)..Uncompressed(range.end));
-        let mut spans: Vec<u32> =
-            self.recorded(layer).iter().flat_map(|range| SpanId::each(covering(range))).map(|span| span.0).collect();
+        let mut spans: Vec<SpanId> =
+            self.recorded(layer).iter().flat_map(|range| SpanId::each(covering(range))).collect();
         spans.dedup();
         spans
     }
@@ -132,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_that_touch_are_one() {
+    fn adjacent_ranges_are_merged() {
         let ranges = vec![10..20, 0..5, 5..5, 20..21, 18..19, 30..40];
         assert_eq!(apart(ranges), [0..5, 10..21, 30..40]);
     }

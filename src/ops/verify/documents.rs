@@ -1,14 +1,15 @@
 //! Checks an index as a document, and against the image on which it was found.
 
 use super::causes;
-use super::model::{Problem, VerifyError};
+use super::error::VerifyError;
+use super::problem::Problem;
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::image::fine::FineRef;
 use crate::image::soci::ZtocRef;
 use crate::layer::prove::Difference;
 use crate::ops::discover::{
-    DiscoveredImage, DiscoveryMethod, FineContent, FoundFineRef, FoundIndexRef, IndexContent, Unusable,
+    DiscoveredImage, DiscoveryMethod, FineContent, FoundFineRef, FoundIndexRef, IndexContent, UnusableIndexError,
 };
 use crate::store::StoreError;
 use crate::store::layout::LayoutError;
@@ -72,9 +73,9 @@ impl Damage {
 /// If it could not be examined.
 pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Problem>, Option<IndexContent>), VerifyError> {
     let digest = found.digest;
-    let content = match usable("index", digest, found.content)? {
-        Ok(content) => content,
-        Err(problem) => return Ok((vec![problem], None)),
+    let content = match judged("index", digest, found.content)? {
+        IndexVerdict::Usable(content) => content,
+        IndexVerdict::Unusable(problem) => return Ok((vec![problem], None)),
     };
     let wrong = content.notes.iter().filter(|note| !note.is_harmless());
     let wrong = wrong.map(|note| Problem::new(note.code(), format!("index {digest}: {note}"))).collect();
@@ -86,9 +87,9 @@ pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Problem>, Option<Ind
 /// # Errors
 /// As [`of_index`].
 pub(super) fn of_fine(found: FoundFineRef) -> Result<(Vec<Problem>, Option<FineContent>), VerifyError> {
-    let content = match usable("fine index", found.digest, found.content)? {
-        Ok(content) => content,
-        Err(problem) => return Ok((vec![problem], None)),
+    let content = match judged("fine index", found.digest, found.content)? {
+        IndexVerdict::Usable(content) => content,
+        IndexVerdict::Unusable(problem) => return Ok((vec![problem], None)),
     };
     let strange = content.index.layers.iter().filter(|document| !content.documents.contains_key(&document.layer));
     let strange = strange.map(|FineRef { document, layer, .. }| {
@@ -98,25 +99,43 @@ pub(super) fn of_fine(found: FoundFineRef) -> Result<(Vec<Problem>, Option<FineC
     Ok((strange.collect(), Some(content)))
 }
 
-/// What is in an index of this `kind`, or why it cannot be used.
-fn usable<C>(kind: &str, digest: Digest, content: Result<C, Unusable>) -> Result<Result<C, Problem>, VerifyError> {
+/// What is in an index, or why it cannot be used.
+enum IndexVerdict<C> {
+    Usable(C),
+    Unusable(Problem),
+}
+
+/// The verdict on an index of this `kind`.
+///
+/// # Errors
+/// If it could not be examined.
+fn judged<C>(
+    kind: &str,
+    digest: Digest,
+    content: Result<C, UnusableIndexError>,
+) -> Result<IndexVerdict<C>, VerifyError> {
     match content {
-        Ok(content) => Ok(Ok(content)),
-        Err(Unusable::Fetch(source)) if Damage::of(&source).is_none() => Err(VerifyError::Index { digest, source }),
+        Ok(content) => Ok(IndexVerdict::Usable(content)),
+        Err(UnusableIndexError::Fetch(source)) if Damage::of(&source).is_none() => {
+            Err(VerifyError::Index { digest, source })
+        }
         Err(why) => {
             let text = format!("{kind} {digest} cannot be used: {}", causes(&why));
-            Ok(Err(Problem::new(of_unusable(&why), text)))
+            Ok(IndexVerdict::Unusable(Problem::new(of_unusable(&why), text)))
         }
     }
 }
 
-fn of_unusable(why: &Unusable) -> Code {
+fn of_unusable(why: &UnusableIndexError) -> Code {
     match why {
-        Unusable::Fetch(error) if Damage::of(error) == Some(Damage::Missing) => Code::IndexMissing,
-        Unusable::Fetch(_) | Unusable::Size { .. } => Code::IndexDamaged,
-        Unusable::Subject(_) => Code::Subject,
-        Unusable::MediaType(_) | Unusable::Soci(_) | Unusable::Fine(_) | Unusable::Version(_) => Code::IndexMalformed,
-        Unusable::Unread(_) => Code::IndexUnread,
+        UnusableIndexError::Fetch(error) if Damage::of(error) == Some(Damage::Missing) => Code::IndexMissing,
+        UnusableIndexError::Fetch(_) | UnusableIndexError::Size { .. } => Code::IndexDamaged,
+        UnusableIndexError::Subject(_) => Code::Subject,
+        UnusableIndexError::MediaType(_)
+        | UnusableIndexError::Soci(_)
+        | UnusableIndexError::Fine(_)
+        | UnusableIndexError::Version(_) => Code::IndexMalformed,
+        UnusableIndexError::Unread(_) => Code::IndexUnread,
     }
 }
 
@@ -165,8 +184,8 @@ pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Problem> {
     }
     let mut end = 0;
     for (number, file) in ztoc.files.iter().enumerate() {
-        // Stricter than `check_extents`, which checks only what is safe to read: in a tar, a header of
-        // at least 512 bytes precedes the data of every entry.
+        // Stricter than `check_extents`, which checks only what is safe to read: in a tar, a header
+        // of at least 512 bytes precedes the data of every entry.
         let beyond = file.kind == FileKind::Regular && file.offset.0 + file.size > ztoc.uncompressed_size.0;
         if beyond || file.offset.0 < end + 512 {
             let name = crate::layer::shown(&file.name);

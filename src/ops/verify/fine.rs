@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::documents::{self, Damage};
-use super::model::{Depth, LayerCheck, Problem, VerifiedDocument, VerifiedFine, VerifyContext, VerifyError};
+use super::error::VerifyError;
+use super::model::{Depth, LayerCheck, VerifiedDocument, VerifiedFine, VerifyContext};
+use super::problem::Problem;
 use super::{causes, sample};
 use crate::budget::{Charge, OverBudget};
 use crate::code::Code;
@@ -69,15 +71,16 @@ pub(super) struct FineJob {
 }
 
 impl FineJob {
-    /// Verifies the document alone, and for a quick check some spans. Returns the document if the whole
-    /// layer is still to be compared with it.
+    /// Verifies the document alone, and for a quick check some spans. Returns the document if the
+    /// whole layer is still to be compared with it.
     pub(super) async fn open(
         &self,
         VerifyContext { source, depth, .. }: VerifyContext<'_>,
         done: &mut LayerCheck,
         memory: &mut Charge,
     ) -> Result<Option<FineLayer>, VerifyError> {
-        // Both have a list of entries. It stays charged twice, because the comparison may have its own.
+        // Both have a list of entries. It stays charged twice, because the comparison may have its
+        // own.
         let mut for_now = source.budget().open();
         let is_full = depth == Depth::Full;
         let Some(bytes) = self.fetch(source, done).await? else { return Ok(None) };

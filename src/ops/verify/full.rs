@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use super::causes;
 use super::documents::Damage;
-use super::model::{LayerCheck, Problem, VerifyContext, VerifyError};
+use super::error::VerifyError;
+use super::model::{LayerCheck, VerifyContext};
+use super::problem::Problem;
 use crate::code::Code;
 use crate::digest::{Algorithm, Digest};
 use crate::fine::FineLayer;
 use crate::image::Descriptor;
 use crate::layer::prove::{Difference, LayerProof, Proof};
 use crate::progress::{Progress, ProgressEvent};
-use crate::store::feed::{Abandoned, FeedError, feed, reported};
+use crate::store::feed::{FeedAborted, FeedError, feed, reported};
 use crate::store::{Source, read_times};
 use crate::ztoc::Ztoc;
 
@@ -32,8 +34,8 @@ pub(super) struct Faults {
     pub of_layer: Vec<Problem>,
 }
 
-/// Reads the whole layer once, and finds its differences from its documents, the manifest and the config.
-/// Counts what was read.
+/// Reads the whole layer once, and finds its differences from its documents, the manifest and the
+/// config. Counts what was read.
 pub(super) async fn prove(
     VerifyContext { source, side_by_side, progress, .. }: VerifyContext<'_>,
     to_verify: LayerToVerify<'_>,
@@ -49,7 +51,7 @@ pub(super) async fn prove(
     }
     let proof = match read {
         Ok(proof) => proof,
-        Err(FeedError::Lost | FeedError::Work(Abandoned)) => return Err(VerifyError::Thread { layer }),
+        Err(FeedError::Lost | FeedError::Work(FeedAborted)) => return Err(VerifyError::Thread { layer }),
         Err(FeedError::Store(error)) => {
             let Some(how) = Damage::of(&error) else { return Err(VerifyError::Layer { layer, source: error }) };
             let problem = Problem::new(how.of_layer(), format!("the layer: {}", causes(&error)));

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::error::VerifyError;
 use super::fine::FineJob;
 use super::full::{self, Faults, LayerToVerify};
-use super::model::{LayerCheck, LayerClaim, VerifyContext, VerifyError};
+use super::model::{LayerCheck, LayerClaim, VerifyContext};
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::fine::FineRef;

@@ -3,15 +3,15 @@
 //! 1. `documents`: each index as a document, and against the image on which it was found.
 //! 2. `ztocs`: each ztoc in it, as far as the ztoc alone can show.
 //! 3. `fine`: each fine document, likewise.
-//! 4. Each layer with a ztoc or a fine document: `full` reads it completely, and [`prove`](crate::layer::prove)
-//!    compares it with them; `sample` reads some of its spans, as a consumer would. `jobs` sees to it that
-//!    a layer with one of each is read once.
+//! 4. Each layer with a ztoc or a fine document: `full` reads it completely, and
+//!    [`prove`](crate::layer::prove) compares it with them; `sample` reads some of its spans, as a
+//!    consumer would. `jobs` sees to it that a layer with one of each is read once.
 //! 5. `policy`: further requirements for an index, such as `signature`.
 //!
 //! An archive written by `docker save` has no index, but `saved` reads its layers anyway.
 //!
-//! A fault is a [`Problem`] and does not end the verification. If something cannot be examined, that
-//! is an error, which ends it.
+//! A fault is a [`Problem`] and does not end the verification. If something cannot be examined,
+//! that is an error, which ends it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,22 +29,26 @@ use crate::store::Source;
 use crate::store::blob::Target;
 
 mod documents;
+mod error;
 mod fine;
 mod full;
 mod jobs;
 mod model;
 pub mod policy;
 mod prefetch;
+mod problem;
 mod sample;
 mod saved;
 pub mod signature;
 mod ztocs;
 
 pub(super) use documents::Damage;
+pub use error::VerifyError;
 pub use model::{
-    ComparedCounts, Depth, Problem, UnindexedLayers, VerifiedDocument, VerifiedFine, VerifiedImage, VerifiedIndex,
-    VerifiedLayer, VerifiedManifest, VerifyError, VerifyOptions,
+    ComparedCounts, Depth, UnindexedLayers, VerifiedDocument, VerifiedFine, VerifiedImage, VerifiedIndex,
+    VerifiedLayer, VerifiedManifest, VerifyOptions,
 };
+pub use problem::Problem;
 pub use sample::MAX_SAMPLE;
 pub(super) use sample::{probe, probe_document};
 

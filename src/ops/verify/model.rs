@@ -4,15 +4,13 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::thread;
 
-use super::super::discover::DiscoverError;
 use super::policy::{Policy, Ruling};
-use crate::budget::OverBudget;
-use crate::code::Code;
+use super::problem::Problem;
 use crate::digest::Digest;
 use crate::image::soci::{Version, ZtocRef};
 use crate::image::{Descriptor, Platform};
 use crate::progress::Progress;
-use crate::store::{Source, StoreError};
+use crate::store::Source;
 
 /// Options for verifying an image's indexes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -213,58 +211,4 @@ pub(in crate::ops) struct LayerCheck {
     pub bytes_read: u64,
     /// The tool identifier in the ztoc.
     pub tool: Option<Box<[u8]>>,
-}
-
-/// A difference from the index, the manifest or the config, or a fault that no consumer accepts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// A stable word for programs.
-    pub code: Code,
-    /// The description for people, on one line.
-    pub text: String,
-}
-
-impl Problem {
-    pub(super) fn new(code: Code, text: impl Into<String>) -> Problem {
-        Problem { code, text: text.into() }
-    }
-}
-
-/// Why an image's indexes could not be verified.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
-pub enum VerifyError {
-    #[error(transparent)]
-    Discover(Box<DiscoverError>),
-    #[error("cannot list the SOCI indexes of {manifest}")]
-    Listing { manifest: Digest, source: StoreError },
-    #[error("{0} has no SOCI index to verify")]
-    NoIndex(Digest),
-    #[error("docker save keeps no SOCI index: only the layers can be verified, and only all of them")]
-    Saved,
-    #[error("cannot read the image's config {digest}")]
-    Config { digest: Digest, source: StoreError },
-    #[error("cannot read SOCI index {digest}")]
-    Index { digest: Digest, source: StoreError },
-    #[error("cannot read the signatures of {subject}")]
-    Signatures { subject: Digest, source: StoreError },
-    #[error("cannot read prefetch list {digest}")]
-    Prefetch { digest: Digest, source: StoreError },
-    #[error("cannot read layer {layer}")]
-    Layer { layer: Digest, source: StoreError },
-    #[error("ztoc {ztoc} of layer {layer} does not fit into memory")]
-    Memory { ztoc: Digest, layer: Digest, source: OverBudget },
-    #[error("cannot read fine document {document}")]
-    Document { document: Digest, source: StoreError },
-    #[error("fine document {document} of layer {layer} does not fit into memory")]
-    DocumentMemory { document: Digest, layer: Digest, source: OverBudget },
-    #[error("the thread verifying layer {layer} stopped unexpectedly")]
-    Thread { layer: Digest },
-}
-
-impl From<DiscoverError> for VerifyError {
-    fn from(error: DiscoverError) -> VerifyError {
-        VerifyError::Discover(Box::new(error))
-    }
 }

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use super::causes;
 use super::documents::Damage;
-use super::model::{Problem, VerifyError};
+use super::error::VerifyError;
+use super::problem::Problem;
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse_unmerged};
 use crate::image::soci::{PREFETCH, prefetch_layer};
+use crate::offset::SpanId;
 use crate::ops::discover::IndexContent;
 use crate::store::Source;
 
@@ -17,7 +19,7 @@ use crate::store::Source;
 #[derive(Default)]
 pub(super) struct Lists {
     /// The list of each layer, and the last span on it.
-    last: BTreeMap<Digest, (Digest, u32)>,
+    last: BTreeMap<Digest, (Digest, SpanId)>,
     /// Their faults, as far as the lists show them without the layers' ztocs.
     pub differences: Vec<Problem>,
     /// Facts that are not faults, but may be surprising.
@@ -76,7 +78,7 @@ impl Lists {
                 if overlap(&spans) {
                     self.warnings.push(format!("prefetch list {digest} of layer {layer} names a span twice"));
                 }
-                let last = spans.iter().map(|range| *range.end()).max().unwrap_or(0);
+                let last = spans.iter().map(|range| *range.end()).max().unwrap_or_default();
                 self.last.insert(layer, (digest, last));
             }
             Err(error) => self.differ(Code::PrefetchMalformed, format!("prefetch list {digest}: {}", causes(&error))),
@@ -92,7 +94,7 @@ impl Lists {
     pub(super) fn of_layer(&self, layer: &Digest, spans: u64) -> Option<Problem> {
         let (digest, last) = self.last.get(layer)?;
         let text = || format!("prefetch list {digest} names span {last}, but layer {layer} has {spans} spans");
-        (u64::from(*last) >= spans).then(|| Problem::new(Code::PrefetchRange, text()))
+        (u64::from(last.0) >= spans).then(|| Problem::new(Code::PrefetchRange, text()))
     }
 }
 

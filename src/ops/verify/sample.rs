@@ -7,7 +7,9 @@ use bytes::Bytes;
 
 use super::causes;
 use super::documents::Damage;
-use super::model::{LayerCheck, Problem, VerifyError};
+use super::error::VerifyError;
+use super::model::LayerCheck;
+use super::problem::Problem;
 use crate::code::Code;
 use crate::codec::WINDOW;
 use crate::fine::decode_page;
@@ -55,7 +57,7 @@ pub(super) async fn sample_fine(
 /// The choice for a layer, which does not depend on the other layers.
 fn of_layer(layer: &Descriptor, all: u32, count: u32, seed: u64) -> impl Iterator<Item = SpanId> + use<> {
     let salt = layer.digest.as_bytes().iter().take(8).fold(0, |salt, byte| salt << 8 | u64::from(*byte));
-    chosen(all, count, seed ^ salt)
+    chosen(all, count, seed ^ salt).map(SpanId)
 }
 
 /// Reads the spans that hold the tar headers of `count` entries chosen by `seed`, and the last
@@ -98,7 +100,7 @@ pub(in crate::ops) async fn probe_document(
 fn probed<T: HasSpans>(spans: &SpanTable<T>, files: &[FileMetadata], count: u32, seed: u64) -> BTreeSet<SpanId> {
     let Some(last) = spans.count().checked_sub(1) else { return BTreeSet::new() };
     let entries = u32::try_from(files.len()).unwrap_or(u32::MAX);
-    let headers = chosen(entries, count, seed).map(|SpanId(entry)| with_headers(spans, files, entry as usize));
+    let headers = chosen(entries, count, seed).map(|entry| with_headers(spans, files, entry as usize));
     headers.chain([SpanId(last)]).collect()
 }
 
@@ -197,8 +199,8 @@ fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Problem> {
     wrong
 }
 
-/// Verifies a span by its proof in the fine document, and decodes it with the window in its page. It
-/// must lead to the next span, and the tar headers in it must match the document's entries.
+/// Verifies a span by its proof in the fine document, and decodes it with the window in its page.
+/// It must lead to the next span, and the tar headers in it must match the document's entries.
 fn check_fine(spans: &SpanTable<LayerMap>, document: &Bytes, span: SpanId, bytes: &Bytes) -> Vec<Problem> {
     let Some(head) = spans.map().fine() else { return Vec::new() };
     let page = |span: SpanId| {
@@ -256,7 +258,7 @@ impl Tail {
 }
 
 /// `count` of `all` numbers, or all of them, in order. The same seed gives the same numbers.
-fn chosen(all: u32, count: u32, seed: u64) -> impl Iterator<Item = SpanId> {
+fn chosen(all: u32, count: u32, seed: u64) -> impl Iterator<Item = u32> {
     let mut numbers = BTreeSet::new();
     let mut state = seed;
     if count >= all {
@@ -269,7 +271,7 @@ fn chosen(all: u32, count: u32, seed: u64) -> impl Iterator<Item = SpanId> {
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         numbers.insert(((mixed ^ (mixed >> 31)) % u64::from(all)) as u32);
     }
-    numbers.into_iter().map(SpanId)
+    numbers.into_iter()
 }
 
 #[cfg(test)]
@@ -277,8 +279,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices() {
-        let numbers = |all, count, seed| chosen(all, count, seed).map(|span| span.0).collect::<Vec<_>>();
+    fn samples_depend_only_on_the_seed() {
+        let numbers = |all, count, seed| chosen(all, count, seed).collect::<Vec<_>>();
         assert_eq!(numbers(3, 5, 1), [0, 1, 2]);
         assert_eq!(numbers(0, 5, 1), Vec::<u32>::new());
         assert_eq!(numbers(1000, 4, 7), numbers(1000, 4, 7));
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn tails() {
+    fn tails_keep_the_last_window() {
         let mut tail = Tail::new(&[0; WINDOW]);
         let mut all = vec![0; WINDOW];
         for length in [1, 100, WINDOW - 1, 5 * WINDOW, 3, 0, WINDOW] {

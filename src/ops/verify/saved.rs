@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::error::VerifyError;
 use super::full::{LayerToVerify, other_tar, read_layer};
-use super::model::{Problem, UnindexedLayers, VerifiedImage, VerifiedManifest, VerifyError, VerifyOptions};
+use super::model::{UnindexedLayers, VerifiedImage, VerifiedManifest, VerifyOptions};
+use super::problem::Problem;
 use super::{DiscoveredImage, diff_ids};
 use crate::progress::Progress;
 use crate::store::Source;
-use crate::store::feed::{Abandoned, FeedError};
+use crate::store::feed::{FeedAborted, FeedError};
 
 /// Reads the layers of the images, without duplicates.
 pub(super) async fn verify(
@@ -44,7 +46,7 @@ pub(super) async fn verify(
                 let to_verify = LayerToVerify { layer: &layer, diff_id: Some(diff_id), ztoc: None, fine: None };
                 let proof = read_layer(source, &to_verify, side_by_side, progress, false, &mut read).await;
                 let proof = proof.map_err(|failure| match failure {
-                    FeedError::Lost | FeedError::Work(Abandoned) => VerifyError::Thread { layer: digest },
+                    FeedError::Lost | FeedError::Work(FeedAborted) => VerifyError::Thread { layer: digest },
                     FeedError::Store(source) => VerifyError::Layer { layer: digest, source },
                 })?;
                 Ok::<_, VerifyError>((digest, other_tar(&diff_id, &proof), proof.plain_size, read))

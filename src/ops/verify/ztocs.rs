@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::documents::{self, Damage};
-use super::model::{Depth, LayerCheck, LayerClaim, Problem, VerifyContext, VerifyError};
+use super::error::VerifyError;
+use super::model::{Depth, LayerCheck, LayerClaim, VerifyContext};
+use super::problem::Problem;
 use super::{causes, sample};
 use crate::budget::Charge;
 use crate::code::Code;
@@ -14,8 +16,8 @@ use crate::store::Source;
 use crate::ztoc::{self, Ztoc, ZtocError};
 
 impl LayerClaim {
-    /// Verifies the ztoc alone, and for a quick check some spans. Returns the ztoc if the whole layer is
-    /// still to be compared with it.
+    /// Verifies the ztoc alone, and for a quick check some spans. Returns the ztoc if the whole
+    /// layer is still to be compared with it.
     pub(super) async fn open(
         &self,
         VerifyContext { source, depth, .. }: VerifyContext<'_>,

@@ -1,11 +1,11 @@
-//! Claims on spans: a process that fetches a span claims it, so that other processes wait for it instead of
-//! fetching it too.
+//! Claims on spans: a process that fetches a span claims it, so that other processes wait for it
+//! instead of fetching it too.
 //!
-//! A claim is a lock on one byte of the file `.claims`, at a position that the span's key determines.
-//! The kernel releases it when its process ends, however that happens, so nothing is left behind. The
-//! locks belong to the open file ("open file description locks"), so two caches on one directory
-//! exclude each other even within a process. Clones of a cache share the file, and the set of claimed
-//! positions excludes them.
+//! A claim is a lock on one byte of the file `.claims`, at a position that the span's key
+//! determines. The kernel releases it when its process ends, however that happens, so nothing is
+//! left behind. The locks belong to the open file ("open file description locks"), so two caches on
+//! one directory exclude each other even within a process. Clones of a cache share the file, and
+//! the set of claimed positions excludes them.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_was_deleted_has_new_claims() {
+    fn a_deleted_directory_is_recreated_for_new_claims() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("spans");
         let [one, other]: [Arc<Claims>; 2] = Default::default();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_ours_is_left_alone() {
+    fn foreign_files_are_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let outside = dir.path().join("outside");
         std::fs::write(&outside, "x").unwrap();

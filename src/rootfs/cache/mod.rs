@@ -4,8 +4,8 @@
 //! An entry is a file named by its [`SpanKey`], which determines its content. Each 64 KiB have a
 //! separate digest, so reading a small part of a large span costs little. Nothing is synced, and
 //! entries are not locked: a file gets its name by renaming, and a damaged one does not match its
-//! digests and is dropped. Who fetches a span may claim it (`claims`), so that others do not fetch it
-//! too.
+//! digests and is dropped. Who fetches a span may claim it (`claims`), so that others do not fetch
+//! it too.
 
 mod claims;
 mod entry;
@@ -17,8 +17,8 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -29,6 +29,7 @@ pub(in crate::rootfs) use claims::{Claim, ClaimOutcome};
 pub use entry::PIECE;
 pub use key::SpanKey;
 
+use crate::lock::Hold;
 use crate::progress::{Progress, ProgressEvent};
 use crate::store::cache::TARGET;
 use crate::store::entries::{drop_entry, evict, make_dir, open_entry, own_entry, temporary};
@@ -57,13 +58,19 @@ crate::opaque_debug!(SpanCache);
 struct Inner {
     dir: Option<PathBuf>,
     max: u64,
-    /// The size of all entries when they were last listed, plus the bytes written since then.
-    /// `u64::MAX` before the first listing.
-    total: AtomicU64,
-    written: AtomicU64,
+    size: Mutex<CacheSize>,
     warned: AtomicBool,
     progress: Arc<dyn Progress>,
     claims: Arc<Claims>,
+}
+
+/// What this process knows of the size of all entries, in bytes.
+#[derive(Default)]
+struct CacheSize {
+    /// Their size when they were last listed. None before the first time.
+    listed: Option<u64>,
+    /// What was written since then.
+    written: u64,
 }
 
 impl SpanCache {
@@ -80,8 +87,7 @@ impl SpanCache {
         let mut inner = Inner {
             dir,
             max: max_bytes,
-            total: AtomicU64::new(u64::MAX),
-            written: AtomicU64::new(0),
+            size: Mutex::default(),
             warned: AtomicBool::new(false),
             progress,
             claims: Arc::default(),
@@ -140,8 +146,8 @@ impl SpanCache {
         }
     }
 
-    /// Like [`SpanCache::read`], but never waits for a disk: None unless the system has all of it in
-    /// memory. A damaged entry stays.
+    /// Like [`SpanCache::read`], but never waits for a disk: None unless the system has all of it
+    /// in memory. A damaged entry stays.
     pub fn read_nonblocking(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
         let path = self.path(key)?;
         let layout = EntryLayout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
@@ -165,9 +171,10 @@ impl SpanCache {
         }
     }
 
-    /// Claims a span of `size` bytes that will be fetched and stored. A caller that gets the claim must look
-    /// again whether the span is there: another process may have stored it before it gave up its claim.
-    /// Nothing can be claimed if it would not be stored, or after any problem with the directory.
+    /// Claims a span of `size` bytes that will be fetched and stored. A caller that gets the claim
+    /// must look again whether the span is there: another process may have stored it before it gave
+    /// up its claim. Nothing can be claimed if it would not be stored, or after any problem with
+    /// the directory.
     pub(in crate::rootfs) fn claim(&self, key: &SpanKey, size: u64) -> ClaimOutcome {
         match &self.inner.dir {
             Some(dir) if self.layout_to_store(size).is_some() && !self.inner.warned.load(Ordering::Relaxed) => {
@@ -236,13 +243,19 @@ impl Inner {
     /// it lists the directory again to see what others wrote.
     fn make_room(&self, size: u64) -> io::Result<()> {
         let Some(dir) = &self.dir else { return Ok(()) };
-        let written = self.written.fetch_add(size, Ordering::Relaxed).saturating_add(size);
-        let total = self.total.load(Ordering::Relaxed);
-        if total.saturating_add(written) <= self.max && written <= self.max / 16 {
-            return Ok(());
+        {
+            let mut known = self.size.hold();
+            let written = known.written.saturating_add(size);
+            let fits = known.listed.is_some_and(|listed| listed.saturating_add(written) <= self.max);
+            if fits && written <= self.max / 16 {
+                known.written = written;
+                return Ok(());
+            }
+            known.written = 0;
         }
-        self.written.store(0, Ordering::Relaxed);
-        self.total.store(evict(dir, self.max)?, Ordering::Relaxed);
+        // Other writers do not wait for the listing.
+        let listed = evict(dir, self.max)?;
+        self.size.hold().listed = Some(listed);
         Ok(())
     }
 

@@ -12,9 +12,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
-use super::fetch::FetchCause;
 use super::in_flight::SpanRequest;
 use super::layer::LayerHandle;
+use super::model::FetchCause;
 use super::race::stall;
 use crate::lock::Hold;
 use crate::rootfs::cache::ClaimOutcome;
@@ -46,8 +46,8 @@ pub(super) struct MissingSpans {
 }
 
 impl LayerHandle {
-    /// Claims the spans, as far as others have not claimed them. Completes the fetches of those that
-    /// are in the cache on disk after all.
+    /// Claims the spans, as far as others have not claimed them. Completes the fetches of those
+    /// that are in the cache on disk after all.
     pub(super) async fn claim(&self, spans: Vec<SpanRequest>) -> MissingSpans {
         if !self.keeps_on_disk() {
             return MissingSpans { ours: spans, others: Vec::new() };

@@ -4,36 +4,27 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use super::claim::MissingSpans;
+use super::counted_part::CountedPart;
 use super::in_flight::SpanRequest;
 use super::inner::CountGuard;
 use super::layer::{Layer, LayerHandle};
-use super::model::{Counts, Purpose, ReadError};
+use super::model::{FetchCause, Purpose, ReadError};
 use super::pieces::Run;
 use super::race::Race;
 use crate::fine::Windows;
 use crate::layer::span::SpanError;
 use crate::offset::SpanId;
 use crate::rootfs::layers::MAX_COMPRESSED;
-use crate::store::{Part, StoreError};
+use crate::store::StoreError;
 
 /// The most compressed bytes in a request, unless a single span has more.
 const REQUEST: u64 = 16 << 20;
-
-/// The reason for fetching spans.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FetchCause {
-    /// A read waits for one of them.
-    Read,
-    /// They may be read later.
-    Readahead,
-}
 
 /// Whether the cache on disk may have a span that should be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -257,47 +248,4 @@ fn groups(layer: &Layer, spans: Vec<SpanRequest>) -> Vec<VecDeque<SpanRequest>> 
         }
     }
     groups
-}
-
-/// A part of a layer that adds up its costs, however reading it ends.
-pub(super) struct CountedPart<'a> {
-    part: Part,
-    counts: &'a Counts,
-    purpose: Purpose,
-    given: u64,
-}
-
-impl<'a> CountedPart<'a> {
-    pub(super) fn new(part: Part, counts: &'a Counts, purpose: Purpose) -> CountedPart<'a> {
-        CountedPart { part, counts, purpose, given: 0 }
-    }
-
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
-        let chunk = self.part.next().await?;
-        let length = chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
-        self.given += length;
-        self.add_bytes(length);
-        Ok(chunk)
-    }
-}
-
-impl CountedPart<'_> {
-    fn add_bytes(&self, bytes: u64) {
-        self.counts.bytes_fetched.add(bytes);
-        if self.purpose == Purpose::Start {
-            self.counts.start_bytes.add(bytes);
-        }
-    }
-}
-
-impl Drop for CountedPart<'_> {
-    fn drop(&mut self) {
-        let requests = u64::from(self.part.requests());
-        self.counts.requests.add(requests);
-        self.counts.retries.add(requests.saturating_sub(1));
-        if self.purpose == Purpose::Start {
-            self.counts.start_requests.add(requests);
-        }
-        self.add_bytes(self.part.extra(self.given));
-    }
 }

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::fetch::FetchCause;
 use super::layer::SpanOf;
-use super::model::ReadError;
+use super::model::{FetchCause, ReadError};
 use super::pieces::Run;
 use crate::offset::SpanId;
 use crate::rootfs::cache::Claim;
@@ -97,8 +96,8 @@ impl FetchPromise {
         self.claim = Some(claim);
     }
 
-    /// Ends the fetch. Its results must already be in the caches, because tasks that find no fetch in
-    /// progress look there.
+    /// Ends the fetch. Its results must already be in the caches, because tasks that find no fetch
+    /// in progress look there.
     pub(super) fn complete(self, result: SpanResult) {
         self.remove();
         self.sender.send_replace(Some(result));

@@ -59,7 +59,7 @@ pub(super) struct Inner {
     /// How to open a layer whose fine document turned out to be damaged.
     pub reopen: OnceLock<ReopenLayer>,
     /// The warnings reported so far.
-    given: Mutex<BTreeSet<String>>,
+    warned: Mutex<BTreeSet<String>>,
 }
 
 impl Inner {
@@ -110,13 +110,18 @@ impl Inner {
             start: StartProgress::default(),
             pace: Pace::default(),
             reopen: OnceLock::new(),
-            given: Mutex::default(),
+            warned: Mutex::default(),
         }
     }
 
     /// A layer with all that is needed to read it.
     pub(super) fn on(self: &Arc<Self>, layer: LayerId) -> Option<LayerHandle> {
         LayerHandle::new(self, layer)
+    }
+
+    /// Whether any fine document has a recorded start.
+    pub(super) fn has_recorded_start(&self) -> bool {
+        self.layers.iter().filter_map(|layer| layer.open.map().fine()).any(|head| !head.start().is_empty())
     }
 
     /// A permit for `bytes` compressed bytes, limited to all permits that exist.
@@ -138,7 +143,7 @@ impl Inner {
 
     /// Reports a warning once.
     pub(super) fn warn(&self, text: String) {
-        let is_new = self.given.lock().is_ok_and(|mut given| given.len() < WARNINGS && given.insert(text.clone()));
+        let is_new = self.warned.lock().is_ok_and(|mut warned| warned.len() < WARNINGS && warned.insert(text.clone()));
         if is_new {
             self.progress.report(ProgressEvent::Warning(text));
         }

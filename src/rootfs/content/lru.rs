@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_used_values_go() {
+    fn the_least_recently_used_values_are_evicted() {
         let lru = Lru::new(30);
         for key in 0..3 {
             lru.put(key, (), 10);

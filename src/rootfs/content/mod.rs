@@ -13,12 +13,14 @@
 //! not remembered: the next read tries again.
 
 mod claim;
+mod counted_part;
 mod fetch;
 mod in_flight;
 mod inner;
 mod layer;
 mod lru;
 mod model;
+mod neighbours;
 mod pieces;
 mod prefetch;
 mod race;
@@ -135,6 +137,34 @@ impl Content {
     /// read, or when fetching fails. Drop the future to stop it.
     pub async fn fetch_start(&self) {
         start::fetch(&self.inner).await;
+    }
+
+    /// The ranges of layers that the recorded start reads, approximately in its order.
+    pub fn recorded_start(&self) -> Vec<(LayerId, Range<Uncompressed>)> {
+        start::ranges(&self.inner)
+    }
+
+    /// Whether any fine document has a recorded start.
+    pub fn has_recorded_start(&self) -> bool {
+        self.inner.has_recorded_start()
+    }
+
+    /// Whether the cache had these bytes of a layer's tar before this image was opened: they are on
+    /// disk or in memory, and were not fetched in advance. Blocks.
+    pub fn is_from_cache(&self, layer: LayerId, range: Range<Uncompressed>) -> bool {
+        let is_from_cache = |on: LayerHandle| {
+            let mut spans = SpanId::each(on.layer.open.spans.covering(range));
+            spans.all(|span| {
+                (on.is_in_memory(span) || on.is_on_disk(span)) && !self.inner.start.is_unread(on.span(span))
+            })
+        };
+        self.inner.on(layer).is_some_and(is_from_cache)
+    }
+
+    /// The same bytes as [`Content::read`], if they need not be fetched. It does not count as a
+    /// program's read. The first poll never blocks, as in [`Content::read`].
+    pub async fn read_at_hand(&self, layer: LayerId, at: Uncompressed, size: usize) -> Option<Bytes> {
+        self.inner.on(layer).filter(|on| on.replacement().is_none())?.read_at_hand(at, size).await
     }
 
     /// The progress of the recorded start.

@@ -83,6 +83,15 @@ pub(super) enum Purpose {
     Read,
 }
 
+/// The reason for fetching spans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FetchCause {
+    /// A read waits for one of them.
+    Read,
+    /// They may be read later.
+    Readahead,
+}
+
 /// The counters for [`ContentStats`].
 #[derive(Default)]
 pub(super) struct Counts {

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cut_is_found_again() {
+    fn pieces_are_found_by_offset() {
         let span: Vec<u8> = (0..3 * PIECE + 100).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect();
         let mut run = Run { first: 1, pieces: Vec::new() };
         let mut cutter = PieceCutter::new();

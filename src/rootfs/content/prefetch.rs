@@ -12,10 +12,11 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::fetch::{Disk, FetchCause};
+use super::fetch::Disk;
 use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::Inner;
 use super::layer::{Layer, LayerHandle};
+use super::model::FetchCause;
 use crate::image::Descriptor;
 use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse};
 use crate::offset::{LayerId, SpanId};
@@ -59,11 +60,11 @@ async fn fetch_ranges(inner: &Arc<Inner>, listed: Vec<(LayerId, Vec<SpanRange>)>
     for (layer, ranges) in listed {
         let Some(on) = inner.on(layer).filter(LayerHandle::keeps_on_disk) else { continue };
         for range in ranges {
-            let end = range.end().saturating_add(1).min(on.layer.open.spans.count());
+            let end = SpanId(range.end().0.saturating_add(1).min(on.layer.open.spans.count()));
             let mut next = *range.start();
             while next < end {
-                let spans = SpanId(next)..step(&on.layer, SpanId(next)).end.min(SpanId(end));
-                next = spans.end.0;
+                let spans = next..step(&on.layer, next).end.min(end);
+                next = spans.end;
                 planned += size(&on.layer, &spans);
                 if planned <= room {
                     steps.push((on.clone(), spans));

@@ -12,7 +12,7 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::time::{Instant, timeout_at};
 
-use super::fetch::CountedPart;
+use super::counted_part::CountedPart;
 use super::layer::LayerHandle;
 use super::model::Purpose;
 use crate::store::StoreError;
@@ -39,6 +39,10 @@ const ONE_IN: u64 = 8;
 const RECOVERED: u64 = 64 << 10;
 /// The weight that remains for earlier requests after each new one.
 const DECAY: f64 = 0.8;
+/// No registry is far away if it sent the first byte of a request within this time.
+const NEAR: Duration = Duration::from_millis(5);
+/// How many requests must have been measured before a registry is considered far away.
+const MEASURED: u32 = 4;
 
 /// The usual duration of requests. Newer ones have more weight.
 #[derive(Default)]
@@ -52,6 +56,9 @@ struct Sums {
     bytes: f64,
     /// The sum of the seconds from the first byte to the last.
     rest: f64,
+    /// The least seconds to the first byte of any request, and the number of requests.
+    soonest: f64,
+    measured: u32,
 }
 
 impl Pace {
@@ -63,6 +70,20 @@ impl Pace {
         add(&mut sums.first, first.as_secs_f64());
         add(&mut sums.bytes, bytes as f64);
         add(&mut sums.rest, all.saturating_sub(first).as_secs_f64());
+        // Requests that wait for each other on a slow link must not look like one over a long way.
+        let first = first.as_secs_f64();
+        sums.soonest = if sums.measured == 0 { first } else { sums.soonest.min(first) };
+        sums.measured = sums.measured.saturating_add(1);
+    }
+
+    /// How many bytes arrive in the time that a request waits for its first byte. 0 if the registry
+    /// is near, or not known yet.
+    pub(super) fn bytes_per_wait(&self) -> u64 {
+        let sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match sums.measured < MEASURED || sums.soonest < NEAR.as_secs_f64() {
+            true => 0,
+            false => (sums.soonest * sums.bytes / sums.rest.max(1e-6)) as u64,
+        }
     }
 
     /// The time after which a request for `bytes` bytes is slow; at most `most`.
@@ -228,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_slow_after_a_multiple_of_what_is_usual() {
+    fn a_request_is_slow_after_a_multiple_of_the_usual_time() {
         let (pace, most) = (Pace::default(), Duration::from_secs(15));
         // 4 × (0.5 + 1) s.
         assert_eq!(pace.patience(256 << 10, most), Duration::from_secs(6));
@@ -244,5 +265,24 @@ mod tests {
         }
         assert_eq!(pace.patience(1 << 20, most), LEAST);
         assert_eq!(pace.patience(1 << 20, LEAST / 2), LEAST / 2);
+    }
+
+    #[test]
+    fn the_bytes_of_a_wait_are_known_after_some_requests_and_few_if_the_registry_is_near() {
+        let ms = Duration::from_millis;
+        let pace = Pace::default();
+        for _ in 0..MEASURED {
+            assert_eq!(pace.bytes_per_wait(), 0);
+            // 100 MiB/s.
+            pace.note(1 << 20, ms(20), ms(30));
+        }
+        let bytes = pace.bytes_per_wait();
+        assert!(bytes.abs_diff(2 << 20) < 1 << 10, "{bytes}");
+        // On a link in use, requests wait longer. The way to the registry is not longer.
+        pace.note(1 << 20, ms(500), ms(510));
+        let bytes = pace.bytes_per_wait();
+        assert!(bytes.abs_diff(2 << 20) < 1 << 10, "{bytes}");
+        pace.note(1 << 20, ms(4), ms(14));
+        assert_eq!(pace.bytes_per_wait(), 0);
     }
 }

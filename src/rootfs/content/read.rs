@@ -8,11 +8,11 @@ use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 use tracing::trace;
 
-use super::fetch::{Disk, FetchCause};
+use super::fetch::Disk;
 use super::in_flight::{FetchRole, SpanRequest, Waiter};
 use super::inner::CountGuard;
 use super::layer::LayerHandle;
-use super::model::ReadError;
+use super::model::{FetchCause, ReadError};
 use super::pieces::{HANDED_OVER, Run, covering};
 use crate::offset::{SpanId, Uncompressed};
 use crate::store::cache::TARGET;
@@ -29,17 +29,30 @@ struct Part {
     found: Option<Vec<Bytes>>,
 }
 
+/// The bytes of all parts. None if they are not `size` bytes.
+fn joined(parts: Vec<Part>, size: usize) -> Option<Bytes> {
+    let mut found = parts.into_iter().filter_map(|part| part.found).flatten();
+    let first = found.next().unwrap_or_default();
+    let bytes = if first.len() == size {
+        first
+    } else {
+        let mut bytes = BytesMut::with_capacity(size);
+        bytes.extend_from_slice(&first);
+        found.for_each(|piece| bytes.extend_from_slice(&piece));
+        bytes.freeze()
+    };
+    (bytes.len() == size).then_some(bytes)
+}
+
 impl LayerHandle {
     pub(super) async fn read(&self, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
         let layer = self.layer.digest();
         if size == 0 {
             return Ok(Bytes::new());
         }
-        let end = at.0.checked_add(size as u64).filter(|end| *end <= self.layer.end());
-        let range = at.0..end.ok_or(ReadError::Beyond { layer, at, size })?;
+        let range = self.range(at, size).ok_or(ReadError::Beyond { layer, at, size })?;
         let ahead = self.layer.readers.lock().unwrap_or_else(PoisonError::into_inner).note(range.clone());
-        let parts = self.layer.parts(&range);
-        let mut parts: Vec<Part> = parts.into_iter().map(|(span, range)| Part { span, range, found: None }).collect();
+        let mut parts = self.parts(&range);
         self.inner.start.read(parts.iter().map(|part| self.span(part.span)));
         self.inner.counts.memory_hits.add(self.look_in_memory(&mut parts));
         self.look_in_page_cache(&mut parts);
@@ -58,17 +71,29 @@ impl LayerHandle {
                 }
             }
         }
-        let mut found = parts.into_iter().filter_map(|part| part.found).flatten();
-        let first = found.next().unwrap_or_default();
-        let bytes = if first.len() == size {
-            first
-        } else {
-            let mut bytes = BytesMut::with_capacity(size);
-            bytes.extend_from_slice(&first);
-            found.for_each(|piece| bytes.extend_from_slice(&piece));
-            bytes.freeze()
-        };
-        if bytes.len() == size { Ok(bytes) } else { Err(ReadError::Beyond { layer, at, size }) }
+        joined(parts, size).ok_or(ReadError::Beyond { layer, at, size })
+    }
+
+    /// See [`super::Content::read_at_hand`].
+    pub(super) async fn read_at_hand(&self, at: Uncompressed, size: usize) -> Option<Bytes> {
+        let mut parts = self.parts(&self.range(at, size)?);
+        self.look_in_memory(&mut parts);
+        self.look_in_page_cache(&mut parts);
+        if parts.iter().any(|part| part.found.is_none()) {
+            yield_now().await;
+            self.look_on_disk(&mut parts).await;
+        }
+        joined(parts, size)
+    }
+
+    /// None if the layer has no such bytes.
+    fn range(&self, at: Uncompressed, size: usize) -> Option<Range<u64>> {
+        let end = at.0.checked_add(size as u64).filter(|end| *end <= self.layer.end())?;
+        Some(at.0..end)
+    }
+
+    fn parts(&self, range: &Range<u64>) -> Vec<Part> {
+        self.layer.parts(range).into_iter().map(|(span, range)| Part { span, range, found: None }).collect()
     }
 
     /// Finds or fetches all parts.
@@ -200,9 +225,15 @@ impl LayerHandle {
             if (size > HANDED_OVER && !is_on_disk) || inner.in_flight.has(self.span(span)) || self.is_in_memory(span) {
                 continue;
             }
-            if let FetchRole::Fetch(promise, _) = inner.in_flight.join(self.span(span), FetchCause::Readahead) {
+            if let FetchRole::Fetch(promise, _) = inner.in_flight.join(self.span(span), FetchCause::Readahead)
+                // It may have arrived after we looked and before we joined.
+                && !self.is_in_memory(span)
+            {
                 wanted.push(SpanRequest { promise, pieces: Some(covering(&range)) });
             }
+        }
+        if let Some(last) = wanted.iter().map(|wanted| wanted.promise.span()).max() {
+            wanted.extend(self.next_spans(last));
         }
         self.launch(wanted, disk, FetchCause::Read);
         waiters

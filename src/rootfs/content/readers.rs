@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_in_order_is_fetched_ahead_and_not_past_the_file() {
+    fn sequential_reads_are_fetched_ahead_up_to_the_end_of_the_file() {
         let mut readers = readers(std::iter::once(512..100 * M).collect(), 16 * M);
         let (mut fetched, mut asked) = (0, 0);
         for at in (512..100 * M).step_by(128 << 10) {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn small_files_and_jumps_fetch_nothing() {
+    fn small_files_and_random_reads_fetch_nothing_ahead() {
         let mut readers = readers((0..1000).map(|i| i * 4 * M..i * 4 * M + 5000).collect(), 16 * M);
         for file in [5u64, 900, 3, 400, 401, 402] {
             assert_eq!(readers.note(file * 4 * M..file * 4 * M + 4096), None);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn two_readers_in_turns_are_both_followed() {
+    fn two_interleaved_readers_are_both_tracked() {
         let mut readers = readers(vec![0..64 * M, 64 * M..128 * M], 16 * M);
         let followed = (0..8u64).filter(|i| {
             let at = i * 128 * K;

@@ -54,8 +54,8 @@ impl LayerHandle {
         }
     }
 
-    /// Opens the layer without its fine document, because of `error`. Waits for at most the deadline
-    /// of a read.
+    /// Opens the layer without its fine document, because of `error`. Waits for at most the
+    /// deadline of a read.
     async fn replace(&self, error: &ReadError) {
         let Some(open) = self.inner.reopen.get().cloned() else { return };
         let (on, why) = (self.clone(), causes(error));

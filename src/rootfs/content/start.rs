@@ -20,12 +20,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::fetch::{Disk, FetchCause};
+use super::fetch::Disk;
 use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::{CountGuard, Inner};
 use super::layer::{LayerHandle, SpanOf};
-use super::model::StartStats;
-use crate::offset::{LayerId, SpanId};
+use super::model::{FetchCause, StartStats};
+use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::rootfs::cache::PIECE;
 
 /// The most compressed bytes in a request, unless a single span has more.
@@ -65,6 +65,12 @@ impl StartProgress {
     pub(super) fn covers(&self, mut spans: impl Iterator<Item = SpanOf>) -> bool {
         let planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
         !planned.is_empty() && spans.all(|span| planned.contains(&span))
+    }
+
+    /// Whether a span was fetched in advance and not read.
+    pub(super) fn is_unread(&self, span: SpanOf) -> bool {
+        let is_any = self.unread_bytes.load(Ordering::Relaxed) > 0;
+        is_any && self.unread.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&span)
     }
 
     /// Records a read of these spans.
@@ -140,6 +146,16 @@ fn load(inner: &Inner, steps: &[(LayerHandle, Range<SpanId>)]) {
             }
         }
     }
+}
+
+/// The ranges of the layers' tars that all requests are for, in order.
+pub(super) fn ranges(inner: &Arc<Inner>) -> Vec<(LayerId, Range<Uncompressed>)> {
+    let range = |(on, spans): (LayerHandle, Range<SpanId>)| {
+        let last = SpanId(spans.end.0.saturating_sub(1));
+        let table = &on.layer.open.spans;
+        (on.id, table.plain_range(spans.start).start..table.plain_range(last).end)
+    };
+    steps(inner).into_iter().map(range).collect()
 }
 
 /// The number of pieces of a span of `size` bytes.

@@ -15,7 +15,7 @@ use crate::digest::Hasher;
 use crate::layer::span::SpanError;
 use crate::offset::SpanId;
 use crate::rootfs::layers::OpenError;
-use crate::store::feed::{Abandoned, Batches, FeedError, feed};
+use crate::store::feed::{Batches, FeedAborted, FeedError, feed};
 
 /// The remaining spans in order, shared by the thread that decodes them and the task that reports
 /// why they did not arrive.
@@ -88,7 +88,7 @@ fn run(on: &LayerHandle, queue: &Queue, mut batches: Batches, reads: u32) -> Res
     let broken = |source| OpenError::Zstd { layer, reads, source };
     let mut reader = ZstdReader::new().map_err(broken)?;
     let mut spans = Spans { on, queue, next: SpanId(0), current: None, fills: on.fills_cache() };
-    while let Some(batch) = batches.receive().map_err(|Abandoned| OpenError::Ending { layer })? {
+    while let Some(batch) = batches.receive().map_err(|FeedAborted| OpenError::Ending { layer })? {
         for chunk in batch {
             match reader.push(&chunk, &mut |plain| spans.push(plain)) {
                 Ok(()) => {}

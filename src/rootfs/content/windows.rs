@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::time::timeout;
 
-use super::fetch::CountedPart;
+use super::counted_part::CountedPart;
 use super::layer::LayerHandle;
 use super::lru::Lru;
 use super::model::{Purpose, ReadError};

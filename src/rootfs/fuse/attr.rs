@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inodes_begin_at_one() {
+    fn inodes_start_at_one() {
         assert_eq!(inode(NodeId(0)), INodeNo::ROOT);
         assert_eq!(node_id(INodeNo::ROOT), Some(NodeId(0)));
         assert_eq!(node_id(inode(NodeId(u32::MAX))), Some(NodeId(u32::MAX)));

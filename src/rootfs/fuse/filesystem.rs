@@ -26,6 +26,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::attr::{self, attributes, inode};
+use super::fill::FillerThread;
 use crate::rootfs::content::Content;
 use crate::rootfs::record::ReadRecorder;
 use crate::tree::{Node, NodeId, NodeKind, Tree};
@@ -57,6 +58,8 @@ pub(super) struct ImageFs {
     pub content: Content,
     pub runtime: Handle,
     pub recorder: Option<Arc<ReadRecorder>>,
+    /// The thread that fills the kernel's caches.
+    pub filler: Option<Arc<FillerThread>>,
     /// Whether the kernel checks mode bits. It applies access control lists only then.
     pub checked: bool,
     /// Whether an overlay will be mounted on top.
@@ -118,8 +121,8 @@ fn give(value: Result<&[u8], Errno>, room: u32, reply: ReplyXattr) {
     }
 }
 
-/// Runs `answer` on this thread up to where it waits, and the rest on the runtime. Handing a request
-/// to another thread takes longer than copying bytes that are in memory.
+/// Runs `answer` on this thread up to where it waits, and the rest on the runtime. Handing a
+/// request to another thread takes longer than copying bytes that are in memory.
 fn answer(runtime: &Handle, answer: impl Future<Output = ()> + Send + 'static) {
     let mut answer = Box::pin(answer);
     // The runtime polls it again with a waker of its own.
@@ -201,7 +204,7 @@ impl Filesystem for ImageFs {
 
     fn read(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -228,6 +231,16 @@ impl Filesystem for ImageFs {
         let Some(at) = extent.offset.0.checked_add(offset).map(crate::offset::Uncompressed).filter(|_| size > 0) else {
             return reply.data(&[]);
         };
+        if self.filler.as_ref().is_some_and(|filler| filler.sent(request)) {
+            let content = self.content.clone();
+            return answer(&self.runtime, async move {
+                match content.read_at_hand(extent.layer, at, size as usize).await {
+                    Some(bytes) => reply.data(&bytes),
+                    // A program that wants these bytes makes the kernel request them again.
+                    None => reply.error(Errno::EIO),
+                }
+            });
+        }
         let (content, recorder) = (self.content.clone(), self.recorder.clone());
         answer(&self.runtime, async move {
             if let Some(recorder) = recorder {

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_setting_is_a_line_of_its_own() {
+    fn user_allow_other_must_be_a_line_of_its_own() {
         for set in ["user_allow_other", "mount_max = 10\n  user_allow_other # for all\n"] {
             assert!(has_user_allow_other(set.as_bytes()), "{set}");
         }

@@ -1,7 +1,7 @@
 //! An image's files as a mounted FUSE file system.
 //!
-//! [`FuseMount`] represents the mount: creating it mounts the files, dropping it unmounts them. Root
-//! mounts with the system call, other users with `fusermount3`. Neither needs a C library.
+//! [`FuseMount`] represents the mount: creating it mounts the files, dropping it unmounts them.
+//! Root mounts with the system call, other users with `fusermount3`. Neither needs a C library.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,6 +14,7 @@ pub use session::{FuseMount, FuseOptions};
 
 mod attr;
 mod filesystem;
+mod fill;
 mod helper;
 mod mounts;
 mod point;

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_mountinfo() {
+    fn mountinfo_lines_are_parsed() {
         let list = b"22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
             80 22 0:52 / /tmp/a\\040b\\134c ro,nosuid shared:3 master:1 - fuse.ociseek oci:x ro,user_id=0\n\
             odd\n81 80 0:53 / /tmp/a\\040b\\134c rw - tmpfs none rw\n";
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_escape_stays() {
+    fn invalid_escapes_are_kept() {
         for (escaped, plain) in
             [(&b"a\\12"[..], &b"a\\12"[..]), (b"\\777", b"\\777"), (b"\\", b"\\"), (b"\\011x", b"\tx")]
         {

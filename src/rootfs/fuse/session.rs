@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::filesystem::ImageFs;
+use super::fill::CacheFiller;
 use super::mounts::{FS_TYPE, mounted_at};
 use super::point::{is_dead, take_down};
 use super::{MountError, helper};
@@ -48,6 +49,9 @@ pub struct FuseOptions {
     pub under_overlay: bool,
     /// Records reads, if set.
     pub recorder: Option<Arc<ReadRecorder>>,
+    /// Put what the recorded start reads into the kernel's caches, as far as it is in the cache.
+    /// Only for root, and not if reads are recorded.
+    pub fill: bool,
 }
 
 /// A mounted image. It is unmounted when this is dropped.
@@ -55,6 +59,8 @@ pub struct FuseMount {
     point: PathBuf,
     /// The device number, which identifies this mount among others at `point`.
     device: Option<(u32, u32)>,
+    /// Puts the recorded start into the kernel's caches.
+    filler: Option<CacheFiller>,
     session: Option<BackgroundSession>,
     alive: oneshot::Receiver<()>,
 }
@@ -80,11 +86,16 @@ impl FuseMount {
         }
         let (alive, gone) = oneshot::channel();
         let bytes = (0..tree.len() as u32).map(|id| size(&tree, NodeId(id))).fold(0, u64::saturating_add);
+        // What the program itself reads first could no longer be recorded.
+        let fill = root && options.fill && options.recorder.is_none() && content.has_recorded_start();
+        let mut filler = fill.then(CacheFiller::start).flatten();
+        let to_fill = filler.is_some().then(|| (Arc::clone(&tree), content.clone()));
         let filesystem = ImageFs {
             tree,
             content,
             runtime,
             recorder: options.recorder.clone(),
+            filler: filler.as_ref().map(CacheFiller::thread),
             // A user who is the only one with access may see everything. With other users,
             // permissions are checked.
             checked: options.allow_other,
@@ -114,7 +125,10 @@ impl FuseMount {
             // Only root may set it. Others do with less.
             let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD);
         }
-        Ok(FuseMount { point: point.to_owned(), device, session: Some(session), alive: gone })
+        if let (Some(filler), Some((tree, content))) = (&mut filler, to_fill) {
+            filler.fill(tree, content, point);
+        }
+        Ok(FuseMount { point: point.to_owned(), device, filler, session: Some(session), alive: gone })
     }
 
     /// The mount point.
@@ -144,6 +158,7 @@ impl FuseMount {
     /// # Errors
     /// If it stays mounted.
     pub fn unmount(&mut self) -> Result<bool, MountError> {
+        self.filler = None;
         let seen = |source| MountError::Inspect { point: self.point.clone(), source };
         let there = mounted_at(&self.point).map_err(seen)?;
         // After the session has ended, another mount may have its device number, but that one
@@ -266,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_link_leads_a_mount_astray() {
+    fn mount_points_behind_symlinks_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().canonicalize().unwrap().join(name);
         std::fs::create_dir_all(path("real/point")).unwrap();
@@ -279,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_adds_a_mount_option() {
+    fn names_cannot_add_mount_options() {
         assert_eq!(source_name("oci:a b,suid\\,dev\n:v1"), "oci:a_b_suid__dev_:v1");
         assert_eq!(source_name("localhost:5000/a/b@sha256:00"), "localhost:5000/a/b@sha256:00");
         assert_eq!(source_name(""), "ociseek");

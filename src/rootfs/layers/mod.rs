@@ -3,9 +3,9 @@
 //! 1. The document of the image's fine index, if there is one and it fits (`document`).
 //! 2. The ztoc of the image's SOCI index, if there is one and it fits (`index_ztoc`).
 //! 3. The map that an earlier opening left in the cache of ztocs.
-//! 4. The layer itself, read once from front to back (see [`read_chunks`]). Of a zstd layer, in which
-//!    nothing can be decoded alone, the decoded tar goes into the span cache (`keeper`) and is read from
-//!    there.
+//! 4. The layer itself, read once from front to back (see [`read_chunks`]). Of a zstd layer, in
+//!    which nothing can be decoded alone, the decoded tar goes into the span cache (`keeper`) and
+//!    is read from there.
 
 mod document;
 mod error;
@@ -36,7 +36,7 @@ use crate::layer::{LayerMap, MappedLayer, Notes, ReadOptions};
 use crate::progress::{Progress, ProgressEvent, causes};
 use crate::rootfs::cache::SpanCache;
 use crate::store::cache::{MapKey, ZtocCache};
-use crate::store::feed::{Abandoned, Batches, FeedError, feed};
+use crate::store::feed::{Batches, FeedAborted, FeedError, feed};
 use crate::store::{Source, damaged};
 use crate::ztoc::ZtocError;
 
@@ -53,8 +53,6 @@ const LARGE_LAYER: u64 = 1 << 30;
 /// The limit for the compressed bytes of a span. They are in memory together, because their digest
 /// must be verified before they are used.
 pub(in crate::rootfs) const MAX_COMPRESSED: u64 = 128 << 20;
-/// The size of a span of an unpacked tar, in bytes.
-const WHOLE_SPAN_SIZE: u64 = 4 << 20;
 
 /// The memory that a reader needs for a span, in bytes.
 const SPAN_KEY: u64 = 40;
@@ -205,8 +203,8 @@ pub fn unknown<'a>(layers: impl Iterator<Item = &'a Descriptor>, caches: &Caches
 
 /// Opens a layer: by `ztoc`, the encoded ztoc from the image's index, if it fits; otherwise from
 /// the cache of ztocs; otherwise by reading the layer once from start to end and caching the
-/// result. Reading is reported as [`ProgressEvent::LayerStarted`] and related events, a ztoc that does not
-/// fit as a warning.
+/// result. Reading is reported as [`ProgressEvent::LayerStarted`] and related events, a ztoc that
+/// does not fit as a warning.
 ///
 /// # Errors
 /// If the layer cannot be fetched, is broken, or has an unsupported compression.
@@ -325,8 +323,8 @@ fn report_notes(layer: &Descriptor, notes: &Notes, progress: &Arc<dyn Progress>)
     }
 }
 
-/// Reads a layer to its end. One from a registry is read once more before it is called broken: it may
-/// have been damaged on the way.
+/// Reads a layer to its end. One from a registry is read once more before it is called broken: it
+/// may have been damaged on the way.
 async fn read(
     side_by_side: usize,
     source: &Source,
@@ -369,12 +367,12 @@ async fn read_through(
     let (ztocs, wanted) = (caches.ztocs.clone(), layer.clone());
     let work = move |mut batches: Batches| {
         let keeper = spans.is_enabled().then(|| Box::new(CacheKeeper::new(&spans, wanted.size)) as _);
-        let options = ReadOptions { span_size, whole_span_size: WHOLE_SPAN_SIZE, keeper, keeps_plain };
+        let options = ReadOptions { span_size, keeper, keeps_plain, ..ReadOptions::default() };
         let threads = Threads::for_one_of(side_by_side, None);
         let expected = (wanted.digest, wanted.size);
         let mapped = read_chunks(options, expected, threads, memory, || batches.receive());
         let mapped = mapped.map_err(|error| match error {
-            ChunksError::Next(Abandoned) => OpenError::Ending { layer: wanted.digest },
+            ChunksError::Next(FeedAborted) => OpenError::Ending { layer: wanted.digest },
             ChunksError::Layer(error) => OpenError::of(error, wanted.digest, reads),
         })?;
         ztocs.put_map(map_key(&wanted, span_size), &mapped.map, &mapped.notes, &mapped.memory);

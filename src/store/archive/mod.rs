@@ -7,7 +7,6 @@ mod tar;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +15,10 @@ use bytes::Bytes;
 
 use super::blob::{Document, Referrers, Target};
 use super::layout::read::{self, LayoutFiles, MAX_INDEX_JSON};
-use super::layout::{BlobReader, FileRange, LayoutError, MAX_MARKER, check_marker, open_without_waiting};
+use super::layout::{BlobReader, FileRange, LayoutError, MAX_MARKER, check_marker, open_without_waiting, read_bounded};
 use crate::budget::Budget;
 use crate::digest::Digest;
-use crate::image::{Descriptor, Select, SelectSaved};
+use crate::image::{Descriptor, ImageSelector, SavedImageSelector};
 use crate::progress::Progress;
 use crate::tar::Kind;
 
@@ -118,12 +117,16 @@ impl Archive {
 
     /// Opens one image of an archive in Docker's own format, written by `docker save` or another
     /// tool. Reads the headers of the tar, the config, and all compressed layers. Each of these is
-    /// reported as [`ProgressEvent::Reading`](crate::progress::ProgressEvent::Reading), with the digest of its
-    /// uncompressed tar.
+    /// reported as [`ProgressEvent::Reading`](crate::progress::ProgressEvent::Reading), with the
+    /// digest of its uncompressed tar.
     ///
     /// # Errors
     /// If the archive cannot be read, is not in this format, or does not hold the complete image.
-    pub fn open_saved(path: &Path, select: &SelectSaved, progress: &dyn Progress) -> Result<Archive, LayoutError> {
+    pub fn open_saved(
+        path: &Path,
+        select: &SavedImageSelector,
+        progress: &dyn Progress,
+    ) -> Result<Archive, LayoutError> {
         let not = |reason: &str| LayoutError::NotSaved { path: path.to_owned(), reason: reason.to_owned() };
         let archive_file = ArchiveFile::new(path, &not)?;
         let saved::Saved { manifest, bytes, blobs } = saved::open(&archive_file, select, progress)?;
@@ -137,7 +140,7 @@ impl Archive {
     }
 
     /// Like [`Layout::find`](super::layout::Layout::find).
-    pub fn find(&self, select: &Select) -> Result<Descriptor, LayoutError> {
+    pub fn find(&self, select: &ImageSelector) -> Result<Descriptor, LayoutError> {
         read::find(self, select)
     }
 
@@ -253,12 +256,10 @@ impl ArchiveFile<'_> {
         BlobReader::new(FileRange { file: Arc::clone(&self.file), offset, size })
     }
 
-    /// A whole member, up to one byte past `limit`: its parser refuses longer ones.
+    /// A whole member, like [`read_bounded`].
     fn whole(&self, place: Place, limit: usize) -> Result<Vec<u8>, LayoutError> {
-        let mut bytes = Vec::new();
-        let read = self.reader(Place { size: place.size.min(limit as u64 + 1), ..place }).read_to_end(&mut bytes);
-        read.map_err(|source| LayoutError::Io { action: "read", path: self.path.to_owned(), source })?;
-        Ok(bytes)
+        let bytes = read_bounded(self.reader(place), limit);
+        bytes.map_err(|source| LayoutError::Io { action: "read", path: self.path.to_owned(), source })
     }
 
     fn refuse_compressed(&self) -> Result<(), LayoutError> {

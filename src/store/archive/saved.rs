@@ -24,7 +24,7 @@ use crate::image::descriptor::null_is_default;
 use crate::image::go::GoManifest;
 use crate::image::json::{self, Level};
 use crate::image::manifest::{MAX_DESCRIPTORS, MAX_DOCUMENT, OCI_CONFIG, OCI_MANIFEST};
-use crate::image::{Descriptor, OCI_LAYER, Reference, SelectSaved, is_tag};
+use crate::image::{Descriptor, OCI_LAYER, Reference, SavedImageSelector, is_tag};
 use crate::layer::format;
 use crate::progress::{Progress, ProgressEvent, ReadAllReason};
 use crate::store::layout::{BlobReader, LayoutError};
@@ -60,7 +60,11 @@ struct Image {
 }
 
 /// Finds the image in the archive and makes its manifest.
-pub(super) fn open(file: &ArchiveFile, select: &SelectSaved, progress: &dyn Progress) -> Result<Saved, LayoutError> {
+pub(super) fn open(
+    file: &ArchiveFile,
+    select: &SavedImageSelector,
+    progress: &dyn Progress,
+) -> Result<Saved, LayoutError> {
     let path = file.path;
     let members = Members::of(file)?;
     let images = images(file, &members)?;
@@ -226,7 +230,7 @@ fn images(file: &ArchiveFile, members: &Members) -> Result<Vec<Image>, LayoutErr
 }
 
 /// The selected image.
-fn choose<'a>(path: &Path, images: &'a [Image], select: &SelectSaved) -> Result<&'a Image, LayoutError> {
+fn choose<'a>(path: &Path, images: &'a [Image], select: &SavedImageSelector) -> Result<&'a Image, LayoutError> {
     let reference = |name: &str| name.parse::<Reference>().ok();
     let labels = || images.iter().enumerate().map(|(number, image)| label(number, image)).collect();
     let missing = |wanted: String| LayoutError::NoSuchImage { path: path.to_owned(), wanted, there: labels() };
@@ -235,9 +239,9 @@ fn choose<'a>(path: &Path, images: &'a [Image], select: &SelectSaved) -> Result<
         (0..images.len()).filter(|&number| named(&images[number])).collect()
     };
     let found = match select {
-        SelectSaved::Any => (0..images.len()).collect(),
-        SelectSaved::Number(number) => Vec::from_iter(Some(*number).filter(|number| *number < images.len())),
-        SelectSaved::Name(name) => {
+        SavedImageSelector::Any => (0..images.len()).collect(),
+        SavedImageSelector::Number(number) => Vec::from_iter(Some(*number).filter(|number| *number < images.len())),
+        SavedImageSelector::Name(name) => {
             let wanted = reference(name);
             let found = numbered(&|tag| tag == name || wanted.is_some() && reference(tag) == wanted);
             if found.is_empty() && is_tag(name) {
@@ -249,10 +253,10 @@ fn choose<'a>(path: &Path, images: &'a [Image], select: &SelectSaved) -> Result<
     };
     match (&found[..], select) {
         ([one], _) => images.get(*one).ok_or_else(|| missing(format!("number {one}"))),
-        ([], SelectSaved::Any) => Err(not_saved(path, format!("{MANIFEST_JSON} lists no image"))),
-        ([], SelectSaved::Number(number)) => Err(missing(format!("number {number}, counted from 0"))),
-        ([], SelectSaved::Name(name)) => Err(missing(format!("{:?}", shown(name)))),
-        (_, SelectSaved::Any) => Err(LayoutError::SeveralImages { path: path.to_owned(), there: labels() }),
+        ([], SavedImageSelector::Any) => Err(not_saved(path, format!("{MANIFEST_JSON} lists no image"))),
+        ([], SavedImageSelector::Number(number)) => Err(missing(format!("number {number}, counted from 0"))),
+        ([], SavedImageSelector::Name(name)) => Err(missing(format!("{:?}", shown(name)))),
+        (_, SavedImageSelector::Any) => Err(LayoutError::SeveralImages { path: path.to_owned(), there: labels() }),
         (several, _) => {
             let there = several.iter().map(|number| format!(":@{number}")).collect();
             Err(LayoutError::SeveralImages { path: path.to_owned(), there })

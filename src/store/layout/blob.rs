@@ -1,4 +1,4 @@
-//! Opens files that may be of any type, and reads a range of a file.
+//! Opens files that may be of any type, and reads documents and ranges of files.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,6 +19,13 @@ pub(in crate::store) fn open_regular(path: &Path) -> io::Result<File> {
 pub(in crate::store) fn open_without_waiting(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
+}
+
+/// A whole document, up to one byte past `limit`: its parser refuses longer ones.
+pub(in crate::store) fn read_bounded(document: impl Read, limit: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    document.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// A range of a file.

@@ -5,7 +5,7 @@ mod error;
 pub(super) mod read;
 mod write;
 
-use std::io::{self, Read};
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 pub use blob::BlobReader;
-pub(super) use blob::{FileRange, open_regular, open_without_waiting};
+pub(super) use blob::{FileRange, open_regular, open_without_waiting, read_bounded};
 pub use error::LayoutError;
 use read::LayoutFiles;
 pub use read::tag_of;
@@ -22,7 +22,7 @@ pub use read::tag_of;
 use super::blob::{AttachMethod, Document, Referrers, Target};
 use crate::budget::Budget;
 use crate::digest::Digest;
-use crate::image::{Descriptor, Select, json};
+use crate::image::{Descriptor, ImageSelector, json};
 
 /// The size limit of the file `oci-layout`, in bytes.
 pub(super) const MAX_MARKER: usize = 4096;
@@ -58,7 +58,7 @@ impl Layout {
             return Err(not("it is not a directory; for an archive, use oci-archive:FILE"));
         }
         let marker = dir.join("oci-layout");
-        let bytes = match read_bounded(&marker, MAX_MARKER) {
+        let bytes = match open_regular(&marker).and_then(|file| read_bounded(file, MAX_MARKER)) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound && dir.join("manifest.json").exists() => {
                 return Err(not(
@@ -87,7 +87,7 @@ impl Layout {
     /// The entry of index.json that `select` names. Entries that are not images (referrers) are
     /// skipped. If index.json itself lists the platforms of an image, then index.json is the image,
     /// and [`Layout::manifest`] returns it.
-    pub fn find(&self, select: &Select) -> Result<Descriptor, LayoutError> {
+    pub fn find(&self, select: &ImageSelector) -> Result<Descriptor, LayoutError> {
         read::find(self, select)
     }
 
@@ -131,14 +131,14 @@ impl Layout {
         write::blob(self, &blob.digest, content)
     }
 
-    /// Writes a blob from its chunks in order, and checks its size and digest. A None ends the
-    /// chunks early: then nothing is written.
+    /// Writes a blob from batches of its chunks in order, and checks its size and digest. A None
+    /// ends the batches early: then nothing is written.
     pub fn write_chunks(
         &self,
         blob: &Descriptor,
-        chunks: impl Iterator<Item = Option<Bytes>>,
+        batches: impl Iterator<Item = Option<Vec<Bytes>>>,
     ) -> Result<(), LayoutError> {
-        write::chunks(self, blob, chunks)
+        write::chunks(self, blob, batches)
     }
 
     /// Lists an existing image in index.json under the name `tag`, or without a name. Another image
@@ -186,7 +186,8 @@ impl LayoutFiles for Layout {
 
     fn index_json(&self) -> Result<Vec<u8>, LayoutError> {
         let path = self.dir.join("index.json");
-        read_bounded(&path, read::MAX_INDEX_JSON).map_err(|source| LayoutError::Io { action: "read", path, source })
+        let bytes = open_regular(&path).and_then(|file| read_bounded(file, read::MAX_INDEX_JSON));
+        bytes.map_err(|source| LayoutError::Io { action: "read", path, source })
     }
 
     fn blob(&self, digest: &Digest) -> Result<Option<FileRange>, LayoutError> {
@@ -215,11 +216,4 @@ pub(super) fn check_marker(files: &impl LayoutFiles, bytes: &[u8]) -> Result<(),
     let version: String = marker.image_layout_version.chars().take(40).collect();
     let reason = format!("unknown layout version {version:?} (expected 1.0.0)");
     Err(LayoutError::NotALayout { path: files.path().to_owned(), reason })
-}
-
-/// A whole file, up to one byte past `limit`: its parser refuses longer ones.
-fn read_bounded(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open_regular(path)?.take(limit as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

@@ -12,7 +12,7 @@ use super::error::LayoutError;
 use crate::digest::Digest;
 use crate::image::manifest::{self, MAX_DOCUMENT, Manifest, OCI_INDEX, OCI_MANIFEST};
 use crate::image::select::Child;
-use crate::image::{Descriptor, JsonError, Select, go, is_referrers_tag, is_tag, json};
+use crate::image::{Descriptor, ImageSelector, JsonError, go, is_referrers_tag, is_tag, json};
 use crate::store::blob::{Document, Referrers, Target};
 
 /// The size limit of index.json in bytes. The limit for other image indexes, 4 MiB, would hold only
@@ -56,13 +56,13 @@ pub(super) fn document_error(files: &impl LayoutFiles, name: impl Into<String>, 
 }
 
 /// The only entry that `select` names.
-pub(in crate::store) fn find(files: &impl LayoutFiles, select: &Select) -> Result<Descriptor, LayoutError> {
+pub(in crate::store) fn find(files: &impl LayoutFiles, select: &ImageSelector) -> Result<Descriptor, LayoutError> {
     let index_json = files.index_json()?;
     let entries = entries(files, &index_json)?;
     let candidates: Vec<&Descriptor> = match select {
-        Select::Digest(digest) => return by_digest(files, &entries, digest),
-        Select::Tag(tag) => entries.iter().filter(|entry| is_named(entry, tag)).collect(),
-        Select::Any => match entries.iter().any(is_image) {
+        ImageSelector::Digest(digest) => return by_digest(files, &entries, digest),
+        ImageSelector::Tag(tag) => entries.iter().filter(|entry| is_named(entry, tag)).collect(),
+        ImageSelector::Any => match entries.iter().any(is_image) {
             true => entries.iter().filter(|entry| is_image(entry)).collect(),
             // An image may have an artifact type too.
             false => entries.iter().filter(|entry| is_manifest(entry) && !has_other_config(files, entry)).collect(),
@@ -74,19 +74,21 @@ pub(in crate::store) fn find(files: &impl LayoutFiles, select: &Select) -> Resul
             distinct.push(entry);
         }
     }
-    if distinct.len() > 1 && *select == Select::Any {
+    if distinct.len() > 1 && *select == ImageSelector::Any {
         // Referrers written by older tools do not declare their type in index.json.
         distinct.retain(|entry| !is_artifact(files, entry));
     }
     let path = || files.path().to_owned();
     match (&distinct[..], select) {
         ([one], _) => Ok((*one).clone()),
-        ([], Select::Tag(tag)) => {
+        ([], ImageSelector::Tag(tag)) => {
             Err(LayoutError::NoSuchImage { path: path(), wanted: format!("{tag:?}"), there: labels(&entries) })
         }
         ([], _) => Err(LayoutError::NoImage { path: path() }),
         // One image whose platforms are listed in index.json itself, which is an image index too.
-        (several, Select::Any) if several.iter().all(|entry| entry.platform.is_some() && name_of(entry).is_none()) => {
+        (several, ImageSelector::Any)
+            if several.iter().all(|entry| entry.platform.is_some() && name_of(entry).is_none()) =>
+        {
             Ok(Descriptor::of(OCI_INDEX, &index_json))
         }
         (several, _) => {
@@ -128,7 +130,7 @@ fn by_digest(files: &impl LayoutFiles, entries: &[Descriptor], digest: &Digest) 
 pub(in crate::store) fn manifest(files: &impl LayoutFiles, target: &Target) -> Result<Document, LayoutError> {
     match target {
         Target::Tag(tag) => {
-            let entry = find(files, &Select::Tag(tag.clone()))?;
+            let entry = find(files, &ImageSelector::Tag(tag.clone()))?;
             document(files, &entry.digest, Some(&entry))
         }
         Target::Digest(digest) => {

@@ -70,11 +70,11 @@ pub(super) fn blob(layout: &Layout, digest: &Digest, content: &[u8]) -> Result<b
     Ok(true)
 }
 
-/// Writes a blob from chunks, and removes it if it is incomplete in the end.
+/// Writes a blob from batches of chunks, and removes it if it is incomplete in the end.
 pub(super) fn chunks(
     layout: &Layout,
     blob: &Descriptor,
-    chunks: impl Iterator<Item = Option<Bytes>>,
+    batches: impl Iterator<Item = Option<Vec<Bytes>>>,
 ) -> Result<(), LayoutError> {
     let path = layout.blob_path(&blob.digest);
     let failed = |source| io_error("write", &path, source);
@@ -83,12 +83,13 @@ pub(super) fn chunks(
     let mut file = temporary(layout.path()).map_err(failed)?;
     let mut hasher = Hasher::new(blob.digest.algorithm());
     let mut size = 0;
-    for chunk in chunks {
+    for batch in batches {
         let interrupted = || failed(io::Error::new(io::ErrorKind::Interrupted, "its content is incomplete"));
-        let chunk = chunk.ok_or_else(interrupted)?;
-        size += chunk.len() as u64;
-        hasher.update(&chunk);
-        file.write_all(&chunk).map_err(failed)?;
+        for chunk in batch.ok_or_else(interrupted)? {
+            size += chunk.len() as u64;
+            hasher.update(&chunk);
+            file.write_all(&chunk).map_err(failed)?;
+        }
     }
     let actual = hasher.finish();
     if size != blob.size {
@@ -179,7 +180,8 @@ pub(super) fn unlist(layout: &Layout, subject: &Digest, goes: &[Digest]) -> Resu
                 continue;
             }
             let document = layout.manifest(&Target::Digest(entry.digest))?;
-            let unsound = |e| document_error(layout, entry.digest.to_string(), JsonError::Json(e));
+            let unsound =
+                |e: serde_json::Error| document_error(layout, entry.digest.to_string(), JsonError::Json(e.into()));
             let mut list: Value = serde_json::from_slice(&document.bytes).map_err(unsound)?;
             if let Some(referrers) = list["manifests"].as_array_mut().filter(|r| r.iter().any(|m| is_one_of(m, goes))) {
                 referrers.retain(|m| !is_one_of(m, goes));
@@ -200,7 +202,7 @@ fn is_one_of(entry: &Value, digests: &[Digest]) -> bool {
 
 /// A descriptor as an entry of index.json.
 fn value(layout: &Layout, entry: &Descriptor) -> Result<Value, LayoutError> {
-    serde_json::to_value(entry).map_err(|e| document_error(layout, "index.json", JsonError::Json(e)))
+    serde_json::to_value(entry).map_err(|e| document_error(layout, "index.json", JsonError::Json(e.into())))
 }
 
 /// Changes the list in index.json while other processes are locked out.
@@ -208,7 +210,7 @@ fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), Lay
     let dir = layout.path();
     let _lock = lock(dir)?;
     let bytes = layout.index_json()?;
-    let unsound = |e| document_error(layout, "index.json", JsonError::Json(e));
+    let unsound = |e: serde_json::Error| document_error(layout, "index.json", JsonError::Json(e.into()));
     // Rejects what the lenient parsing below would accept, such as duplicate keys.
     super::read::strict_entries(layout, &bytes)?;
     let mut index: serde_json::Map<String, Value> = serde_json::from_slice(&bytes).map_err(unsound)?;

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_url_parser_would_bend_is_no_registry() {
+    fn hosts_that_the_url_parser_would_rewrite_are_refused() {
         for bad in [
             "",
             "u@h",
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn detours() {
+    fn redirect_targets_are_checked() {
         let registry = url("https://r.example/");
         for (to, allowed) in [
             ("https://cdn.example/x?sig", true),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn realms() {
+    fn realms_are_checked() {
         for (registry, realm, allowed) in [
             ("https://registry-1.docker.io/", "https://auth.docker.io/token", true),
             ("https://r.example/", "http://r.example/token", false),

@@ -21,7 +21,8 @@ use super::address::{base_url, refuse_realm};
 use super::config::CredentialSource;
 use super::credentials::{self, Credential};
 use super::error::{CredentialOrigin, RegistryError, RequestLine, shown};
-use super::http::{Authorization, Http, Request, texts};
+use super::http::{Http, texts};
+use super::request::{Authorization, Request};
 use super::response::Response;
 use super::retry::Retry;
 use crate::header::{Challenge, challenge};
@@ -393,7 +394,7 @@ impl Authorizer {
             expires_in: Option<serde_json::Value>,
         }
         if let Err(source) = serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
-            return Err(RegistryError::Json { line, source, reads });
+            return Err(RegistryError::Json { line, source: source.into(), reads });
         }
         // The source of an error in valid JSON may repeat its input, which could be a token here.
         let wrong = |what: &str| RegistryError::Protocol { line: line.clone(), what: what.to_owned() };
@@ -454,7 +455,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scopes_are_what_we_need_and_what_is_asked_for() {
+    fn scopes_combine_our_needs_and_the_challenge() {
         for (access, requested, want) in [
             (Access::Pull, None, "repository:a/b:pull"),
             (Access::Push, Some("repository:a/b:pull"), "repository:a/b:pull,push"),
@@ -470,14 +471,14 @@ mod tests {
     }
 
     #[test]
-    fn lifetimes_that_cannot_be() {
+    fn token_lifetimes_are_clamped() {
         for (seconds, want) in [(0.0, 60), (-5.0, 60), (60.0, 60), (300.0, 300), (300e9, 3600)] {
             assert_eq!(lifetime(seconds), Duration::from_secs(want));
         }
     }
 
     #[tokio::test]
-    async fn what_is_kept_does_not_grow_with_the_registry() {
+    async fn memory_does_not_grow_with_the_registry() {
         let mut slots = Slots::default();
         let scope = |n: usize| Scope { repository: format!("r{n}").into(), access: Access::Pull };
         let waiting = slots.slot(&scope(0));

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_is_compared_with_the_clock_that_wrote_it() {
+    fn a_date_is_compared_with_the_servers_clock() {
         let wait = |date: &str| parse_retry_after("Fri, 31 Dec 1999 23:59:59 GMT", Some(date));
         assert_eq!(wait("Fri, 31 Dec 1999 23:59:50 GMT"), Some(Duration::from_secs(9)));
         assert_eq!(wait("Sat, 01 Jan 2000 00:00:00 GMT"), Some(Duration::ZERO));
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_is_given_back_by_successes_and_no_more_than_full() {
+    fn successes_refill_the_budget_up_to_its_limit() {
         let budget = RetryBudget::new(2);
         budget.succeeded();
         assert!(budget.spend() && budget.spend() && !budget.spend());
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_stays_in_its_bounds() {
+    fn jitter_stays_within_bounds() {
         for _ in 0..1000 {
             let wait = jitter(Duration::from_secs(2));
             assert!((Duration::from_secs(1)..=Duration::from_secs(3)).contains(&wait), "{wait:?}");

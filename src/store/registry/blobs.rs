@@ -9,7 +9,7 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderValue, IF_RAN
 use super::auth::Access;
 use super::client::Repository;
 use super::error::{RegistryError, RequestLine};
-use super::http::Request;
+use super::request::Request;
 use super::response::Response;
 use super::retry::Retry;
 use super::transport::TransportError;
@@ -199,7 +199,7 @@ impl BlobStream {
             self.retry.progressed();
         }
         self.failed_at = self.position;
-        self.retry.again(error).await
+        self.retry.after_failure(error).await
     }
 
     async fn step(&mut self) -> Result<Option<Bytes>, RegistryError> {

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_folders_hold() {
+    fn folders_hold_authorities_and_client_certificates() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         let put = |path: PathBuf| {

@@ -10,7 +10,8 @@ use url::Url;
 use super::auth::{Access, Scope};
 use super::config::ClientConfig;
 use super::error::{RegistryError, RequestLine};
-use super::http::{Common, Request};
+use super::http::Common;
+use super::request::Request;
 use super::session::Registry;
 use crate::budget::Budget;
 use crate::image::is_repository;
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_are_made_of_sound_settings() {
+    fn invalid_settings_make_no_client() {
         let client = Client::new(ClientConfig::default()).unwrap();
         assert!(client.repository("ghcr.io", "a/b").is_ok());
         assert!(matches!(client.repository("ghcr.io", "../b"), Err(RegistryError::Name(_))));

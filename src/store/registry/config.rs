@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::gate::Reach;
+use super::gate::AllowedAddresses;
 use crate::budget::DEFAULT_LIMIT;
 use crate::progress::{Progress, SilentProgress};
 
@@ -33,7 +33,7 @@ pub struct ClientConfig {
     /// Accepts any certificate.
     pub insecure_skip_tls_verify: bool,
     /// The hosts that the client may contact: registries, token services, and targets of redirects.
-    pub reach: Reach,
+    pub allowed_addresses: AllowedAddresses,
     /// Timeouts and limits for retries.
     pub limits: Limits,
     /// The memory budget of each [`Repository`](super::Repository) that the client creates, and so
@@ -55,7 +55,7 @@ impl Default for ClientConfig {
             client_key: None,
             certs_d: None,
             insecure_skip_tls_verify: false,
-            reach: Reach::default(),
+            allowed_addresses: AllowedAddresses::default(),
             limits: Limits::default(),
             max_memory: DEFAULT_LIMIT,
             progress: Arc::new(SilentProgress),
@@ -119,8 +119,8 @@ pub struct Limits {
     /// The minimum number of tries of a request, if the registry fails or does not respond.
     pub tries: u32,
     /// How long to retry if a registry cannot be connected to, or if it fails in another way after
-    /// enough tries. The longest wait that the registry requests does not count. None to retry for as
-    /// long as the caller waits.
+    /// enough tries. The longest wait that the registry requests does not count. None to retry for
+    /// as long as the caller waits.
     pub patience: Option<Duration>,
     /// How many more failures than successes a client may have over all requests before it stops
     /// retrying.

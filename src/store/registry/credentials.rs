@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_variable_comes_before_the_files() {
+    async fn the_variable_takes_precedence_over_files() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config.json");
         std::fs::write(&file, r#"{"auths":{"r.io":{"auth":"dTpw"},"q.io":{"auth":"dTpw"}}}"#).unwrap();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn podmans_longest_key_wins() {
+    async fn the_longest_matching_key_of_podman_wins() {
         let json = r#"{"auths":{"r.io":{"auth":"dTpw"},"r.io/a":{"username":"a","password":"x"},
                        "r.io/a/b":{"username":"b","password":"y"}}}"#;
         assert_eq!(lookup(json, "r.io", "a/b").await.unwrap(), password("b", "y"));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_broken_is_named_but_not_repeated() {
+    async fn errors_name_a_broken_file_without_its_content() {
         for json in [r#"{"auths":"hunter2"}"#, r#"{"auths":{"r.io":{"auth":["hunter2"]}}}"#, "hunter2"] {
             let error = lookup(json, "r.io", "a").await.unwrap_err();
             let text = format!("{error} {error:?}");
@@ -403,7 +403,7 @@ mod tests {
 
     #[cfg(unix)]
     #[tokio::test]
-    async fn helpers_are_asked_before_the_file_and_their_not_found_is_no_error() {
+    async fn helpers_take_precedence_and_may_know_no_credentials() {
         let dir = tempfile::tempdir().unwrap();
         helper::tests::script(
             dir.path(),

@@ -16,6 +16,7 @@ use super::proxy::ProxyError;
 use super::transport::{CertificateFault, TransportError, TransportKind};
 use crate::budget::OverBudget;
 use crate::digest::Digest;
+use crate::image::JsonFault;
 use crate::store::{Cause, read_times};
 
 /// A request in messages: the method, and the URL without query and user.
@@ -133,9 +134,10 @@ pub enum RegistryError {
     /// The response violates the distribution spec.
     #[error("{line}: {what}")]
     Protocol { line: RequestLine, what: String },
-    /// `reads` is how many times it was read: what may have been damaged on the way is read once more.
+    /// `reads` is how many times it was read: what may have been damaged on the way is read once
+    /// more.
     #[error("{line}: the answer is not the expected JSON{}", read_times(*.reads))]
-    Json { line: RequestLine, source: serde_json::Error, reads: u32 },
+    Json { line: RequestLine, source: JsonFault, reads: u32 },
     #[error("{line}: the answer is larger than {limit} bytes")]
     TooLarge { line: RequestLine, limit: u64 },
     /// `reads` as above.
@@ -425,7 +427,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_shown_without_what_may_be_secret() {
+    fn urls_are_shown_without_secrets() {
         let url = Url::parse("https://u:pw@h.example:8443/v2/a/blobs/x?X-Amz-Signature=s3cret#f").unwrap();
         assert_eq!(shown(&url), "https://h.example:8443/v2/a/blobs/x");
     }

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_leaves_all_else_as_it_was() {
+    fn removing_an_entry_leaves_the_others_unchanged() {
         let [a, b, c] = ["a", "b", "c"].map(entry);
         let mut foreign = serde_json::to_value(&a).unwrap();
         foreign["x-unknown"] = json!({"k": [1]});
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_tags_for_every_algorithm() {
+    fn fallback_tags_are_valid_for_every_algorithm() {
         let sha256 = Digest::sha256(b"");
         assert_eq!(tag(&sha256), format!("sha256-{}", sha256.hex()));
         let sha512 = Digest::of(crate::digest::Algorithm::Sha512, b"");
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_takes_the_place_of_the_replaced_and_the_rest_stays() {
+    fn our_entry_replaces_the_old_one_and_the_others_stay() {
         let [a, b, c, d] = ["a", "b", "c", "d"].map(entry);
         let mut foreign = serde_json::to_value(&a).unwrap();
         foreign["x-unknown"] = json!({"k": [1]});
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn there_may_be_no_index_or_a_strange_one() {
+    fn a_missing_or_foreign_index_is_handled() {
         let a = entry("a");
         let fresh = listing(None, &a, &[]).unwrap();
         assert_eq!(fresh, json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [a]}));

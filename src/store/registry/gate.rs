@@ -20,28 +20,32 @@ use crate::lock::Hold;
 const HEAD_START: Duration = Duration::from_millis(250);
 /// The time limit for finding an address that answers.
 const SEARCH: Duration = Duration::from_secs(5);
+/// How many attempts are made for a family with several addresses: each address in turn, then again
+/// from the first.
+const ATTEMPTS: usize = 8;
 /// How long an address that answered goes first.
 const KNOWN: Duration = Duration::from_secs(60);
 /// The number of names that are remembered.
 const NAMES: usize = 256;
 
-/// The hosts that a client may contact.
+/// The addresses that a client may connect to.
 #[derive(Debug, Clone, Default)]
-pub enum Reach {
+pub enum AllowedAddresses {
     /// All addresses except link-local ones, where clouds serve the credentials of a machine.
     #[default]
     Any,
     /// Public addresses, and for these hosts (`HOST:PORT` in lower case) all addresses that
-    /// [`Reach::Any`] allows. Proxies are not used, because they would resolve the names.
+    /// [`AllowedAddresses::Any`] allows. Proxies are not used, because they would resolve the
+    /// names.
     Public {
         /// Hosts that may have private addresses.
         inside: Arc<[String]>,
     },
 }
 
-impl Reach {
+impl AllowedAddresses {
     /// Public addresses, and the registries in `named` (`HOST` or `HOST:PORT`) at any address.
-    pub fn public_and<'a>(named: impl Iterator<Item = &'a str>) -> Reach {
+    pub fn public_and<'a>(named: impl Iterator<Item = &'a str>) -> AllowedAddresses {
         let mut inside = Vec::new();
         for name in named.map(str::to_ascii_lowercase) {
             match name.rsplit_once(':') {
@@ -49,29 +53,29 @@ impl Reach {
                 _ => inside.extend([format!("{name}:443"), format!("{name}:80")]),
             }
         }
-        Reach::Public { inside: inside.into() }
+        AllowedAddresses::Public { inside: inside.into() }
     }
 
     pub(super) fn is_public_only(&self) -> bool {
-        matches!(self, Reach::Public { .. })
+        matches!(self, AllowedAddresses::Public { .. })
     }
 
     /// Whether a URL's host may have any address.
     pub(super) fn is_inside(&self, url: &Url) -> bool {
-        let Reach::Public { inside } = self else { return true };
+        let AllowedAddresses::Public { inside } = self else { return true };
         let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else { return false };
         inside.iter().any(|named| named.rsplit_once(':') == Some((host, port.to_string().as_str())))
     }
 }
 
 /// Why a URL that contains an address is refused. Names are checked when they are resolved.
-pub(super) fn refuse_address(reach: &Reach, url: &Url) -> Option<&'static str> {
+pub(super) fn refuse_address(allowed: &AllowedAddresses, url: &Url) -> Option<&'static str> {
     let ip = match url.host() {
         Some(Host::Ipv4(ip)) => IpAddr::V4(ip),
         Some(Host::Ipv6(ip)) => IpAddr::V6(ip),
         _ => return None,
     };
-    (!reach.is_inside(url) && !is_public(ip)).then_some("non-public addresses are refused")
+    (!allowed.is_inside(url) && !is_public(ip)).then_some("non-public addresses are refused")
 }
 
 /// The name resolved only to refused addresses.
@@ -96,7 +100,8 @@ pub(super) struct Resolver {
     pub known_addresses: Arc<KnownAddresses>,
 }
 
-/// Which of several IPv6 addresses of a name answers. hyper tries them one after the other, for seconds each.
+/// Which of several IPv6 addresses of a name answers. hyper tries them one after the other, for
+/// seconds each.
 #[derive(Default)]
 pub(super) struct KnownAddresses {
     /// The ports to which clients connect without a proxy, by name.
@@ -169,15 +174,16 @@ impl Resolve for Resolver {
                 return Err(RefusedAddress { name: name.as_str().to_owned(), kind }.into());
             }
             known_addresses.sort(name.as_str(), &mut good).await;
-            Ok(Box::new(side_by_side(good).into_iter()) as Addrs)
+            Ok(Box::new(repeated(&side_by_side(good)).into_iter()) as Addrs)
         })
     }
 }
 
-/// If all addresses are IPv4 ones, adds all but the first once more, as IPv6 addresses with the same
-/// meaning (RFC 4291 section 2.5.5.2). hyper tries the addresses of one family one after the other,
-/// for seconds each, but those of two families side by side, 300 ms apart (RFC 8305). So a first
-/// address that is silent holds nothing up. Where there is no IPv6, only the first ones are used.
+/// If all addresses are IPv4 ones, adds all but the first once more, as IPv6 addresses with the
+/// same meaning (RFC 4291 section 2.5.5.2). hyper tries the addresses of one family one after the
+/// other, for seconds each, but those of two families side by side, 300 ms apart (RFC 8305). So a
+/// first address that is silent holds nothing up. Where there is no IPv6, only the first ones are
+/// used.
 fn side_by_side(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let again = |address: &SocketAddr| match address {
         SocketAddr::V4(v4) => Some(SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port()))),
@@ -186,6 +192,19 @@ fn side_by_side(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let mapped: Option<Vec<SocketAddr>> = addresses.iter().map(again).collect();
     let more = mapped.into_iter().flatten().skip(1);
     addresses.iter().copied().chain(more).collect()
+}
+
+/// Repeats the addresses of each family that has several. hyper divides the time for connecting
+/// equally among the addresses, so with more of them it gives up a silent one sooner: after 1.25 of
+/// 10 seconds.
+fn repeated(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    let is_first = |address: &SocketAddr| addresses.first().map(SocketAddr::is_ipv6) == Some(address.is_ipv6());
+    let (first, second): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(is_first);
+    let again = |family: Vec<SocketAddr>| {
+        let count = if family.len() > 1 { family.len().max(ATTEMPTS) } else { family.len() };
+        family.into_iter().cycle().take(count)
+    };
+    again(first).chain(again(second)).collect()
 }
 
 /// Whether an address is public (IANA IPv4 and IPv6 Special-Purpose Address Registries). For an
@@ -283,6 +302,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn several_addresses_of_a_family_are_repeated() {
+        let parse = |list: &str| list.split(' ').map(|address| address.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        let [a, b, c, x, y] = ["9.9.9.1:0", "9.9.9.2:0", "9.9.9.3:0", "[2600::1]:0", "[2600::2]:0"];
+        for (found, tried) in [
+            (a.to_owned(), a.to_owned()),
+            (format!("{x} {a}"), format!("{x} {a}")),
+            (format!("{a} {b} {x}"), format!("{a} {b} {a} {b} {a} {b} {a} {b} {x}")),
+            (
+                format!("{x} {a} {y} {b} {c}"),
+                format!("{x} {y} {x} {y} {x} {y} {x} {y} {a} {b} {c} {a} {b} {c} {a} {b}"),
+            ),
+        ] {
+            assert_eq!(repeated(&parse(&found)), parse(&tried), "{found}");
+        }
+        assert_eq!(repeated(&[]), []);
+        let many: Vec<SocketAddr> = (1..=9).map(|n| SocketAddr::from(([9, 9, 9, n], 0))).collect();
+        assert_eq!(repeated(&many), many);
+    }
+
     /// The number of connections that a server has got and not taken yet.
     async fn connections(server: &tokio::net::TcpListener) -> usize {
         let mut found = 0;
@@ -325,8 +364,9 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_are_named_may_be_anywhere() {
-        let reach = Reach::public_and(["127.0.0.1:5000", "Registry.corp", "[::1]:5000", "[fd00::1]"].into_iter());
+    fn named_hosts_may_have_private_addresses() {
+        let allowed =
+            AllowedAddresses::public_and(["127.0.0.1:5000", "Registry.corp", "[::1]:5000", "[fd00::1]"].into_iter());
         for (url, inside) in [
             ("http://127.0.0.1:5000/v2/", true),
             ("http://127.0.0.1:6379/", false),
@@ -340,13 +380,13 @@ mod tests {
             ("https://[fd00::2]/", false),
         ] {
             let url = Url::parse(url).unwrap();
-            assert_eq!(reach.is_inside(&url), inside, "{url}");
+            assert_eq!(allowed.is_inside(&url), inside, "{url}");
         }
-        let refused = |url: &str| refuse_address(&reach, &Url::parse(url).unwrap()).is_some();
+        let refused = |url: &str| refuse_address(&allowed, &Url::parse(url).unwrap()).is_some();
         assert!(refused("http://127.0.0.1:6379/") && refused("http://169.254.169.254/") && refused("http://[::1]/"));
         // URL parsers accept other spellings of an address.
         assert!(refused("http://2130706433/") && refused("http://0x7f.1/") && refused("http://0177.0.0.1/"));
         assert!(!refused("http://127.0.0.1:5000/") && !refused("https://8.8.8.8/") && !refused("https://name/"));
-        assert!(refuse_address(&Reach::Any, &Url::parse("http://127.0.0.1/").unwrap()).is_none());
+        assert!(refuse_address(&AllowedAddresses::Any, &Url::parse("http://127.0.0.1/").unwrap()).is_none());
     }
 }

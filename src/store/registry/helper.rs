@@ -110,7 +110,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_helper_that_hangs_fails_or_talks_nonsense_is_an_error_without_its_output() {
+    async fn errors_of_a_helper_do_not_contain_its_output() {
         let dir = tempfile::tempdir().unwrap();
         script(dir.path(), "hangs", "exec sleep 60");
         script(dir.path(), "fails", "echo hunter2; exit 3");

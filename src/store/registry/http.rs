@@ -1,14 +1,15 @@
-//! Sends a single HTTP request and receives the headers of its response, with a limit for every wait. Other
-//! modules decide which hosts to contact, with which authorization, and whether to retry.
+//! Sends a single HTTP request and receives the headers of its response, with a limit for every
+//! wait. Other modules decide which hosts to contact, with which authorization, and whether to
+//! retry.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
-use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{self, HeaderMap, HeaderName};
 use reqwest::{Method, redirect};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
@@ -18,10 +19,11 @@ use super::address::{base_url, same_origin};
 use super::backoff::RetryBudget;
 use super::config::{ClientConfig, Limits};
 use super::error::{RegistryError, RequestLine, shown};
-use super::gate::{KnownAddresses, Reach, Resolver, refuse_address};
+use super::gate::{AllowedAddresses, KnownAddresses, Resolver, refuse_address};
 use super::one_line::one_line;
 use super::outage::Outages;
 use super::proxy::Proxies;
+use super::request::{Authorization, Request};
 use super::response::Response;
 use super::tls::Tls;
 use super::trail::Trail;
@@ -34,57 +36,6 @@ const WARNINGS: usize = 16;
 /// The size of the pieces in which a body is sent, in bytes, to observe its progress.
 const PIECE: usize = 64 << 10;
 
-/// A request that can be sent several times.
-#[derive(Clone)]
-pub(super) struct Request {
-    pub method: Method,
-    pub url: Url,
-    pub headers: HeaderMap,
-    pub body: Bytes,
-    /// How many times it was sent, counting its clones.
-    tries: Arc<AtomicU32>,
-}
-
-/// The authorization that a request carries.
-pub(super) struct Authorization {
-    pub value: HeaderValue,
-    /// Whether this is the first request that carries it.
-    pub is_new: bool,
-}
-
-impl Request {
-    pub(super) fn new(method: Method, url: Url) -> Request {
-        Request { method, url, headers: HeaderMap::new(), body: Bytes::new(), tries: Arc::default() }
-    }
-
-    /// The number of the next try, from 1. Counts it as made.
-    pub(super) fn next_try(&self) -> u32 {
-        self.tries.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// Counts `tries` earlier requests for the same content.
-    pub(super) fn after(self, tries: u32) -> Request {
-        self.tries.store(tries, Ordering::Relaxed);
-        self
-    }
-
-    pub(super) fn header(mut self, name: HeaderName, value: HeaderValue) -> Request {
-        self.headers.append(name, value);
-        self
-    }
-
-    /// Caches on the way must ask the registry instead of answering (RFC 9111 section 5.2.1.4).
-    pub(super) fn past_caches(self) -> Request {
-        let no_cache = HeaderValue::from_static("no-cache");
-        self.header(header::CACHE_CONTROL, no_cache.clone()).header(header::PRAGMA, no_cache)
-    }
-
-    pub(super) fn body(mut self, content_type: HeaderValue, body: Bytes) -> Request {
-        self.body = body;
-        self.header(header::CONTENT_TYPE, content_type)
-    }
-}
-
 /// The state that all registries of a client share.
 pub(super) struct Common {
     tls: Tls,
@@ -92,7 +43,7 @@ pub(super) struct Common {
     connections: Connections,
     proxies: Proxies,
     known_addresses: Arc<KnownAddresses>,
-    reach: Reach,
+    allowed_addresses: AllowedAddresses,
     limits: Limits,
     /// Whether requests are retried for as long as their callers wait.
     endless: AtomicBool,
@@ -166,11 +117,17 @@ impl Common {
     pub(super) fn new(config: &ClientConfig) -> Result<Common, RegistryError> {
         let (tls, proxies, known_addresses) = (Tls::new(config)?, Proxies::of_environment(), Arc::default());
         Ok(Common {
-            connections: Connections::new(&config.limits, &config.reach, &proxies, &known_addresses, tls.common()?)?,
+            connections: Connections::new(
+                &config.limits,
+                &config.allowed_addresses,
+                &proxies,
+                &known_addresses,
+                tls.common()?,
+            )?,
             tls,
             proxies,
             known_addresses,
-            reach: config.reach.clone(),
+            allowed_addresses: config.allowed_addresses.clone(),
             budget: RetryBudget::new(config.limits.failures),
             limits: config.limits.clone(),
             endless: AtomicBool::new(false),
@@ -187,7 +144,7 @@ impl Common {
 impl Connections {
     fn new(
         limits: &Limits,
-        reach: &Reach,
+        allowed: &AllowedAddresses,
         proxies: &Proxies,
         known_addresses: &Arc<KnownAddresses>,
         tls: rustls::ClientConfig,
@@ -195,7 +152,7 @@ impl Connections {
         let build =
             |builder: reqwest::ClientBuilder| builder.build().map_err(|error| RegistryError::Http(error.into()));
         let resolver = |public_only| Resolver { public_only, known_addresses: Arc::clone(known_addresses) };
-        if reach.is_public_only() {
+        if allowed.is_public_only() {
             let inside = build(builder(limits, tls.clone(), resolver(false)))?;
             return Ok(Connections { outside: build(builder(limits, tls, resolver(true)))?, inside });
         }
@@ -207,8 +164,8 @@ impl Connections {
 impl Http {
     /// The connections for the registry `name`.
     pub(super) fn new(common: &Arc<Common>, name: &str) -> Result<Http, RegistryError> {
-        let Common { limits, reach, proxies, known_addresses, .. } = &**common;
-        let connections = |tls| Connections::new(limits, reach, proxies, known_addresses, tls);
+        let Common { limits, allowed_addresses, proxies, known_addresses, .. } = &**common;
+        let connections = |tls| Connections::new(limits, allowed_addresses, proxies, known_addresses, tls);
         let (home, away, own_authorities) = match common.tls.own(name)? {
             Some(own) => (connections(own.home)?, connections(own.away)?, own.own_authorities),
             None => (common.connections.clone(), common.connections.clone(), common.tls.has_own_authorities()),
@@ -273,8 +230,8 @@ impl Http {
     ) -> Result<Response, RegistryError> {
         let mut trail = Trail::new(request, authorization.as_ref(), &line);
         self.common.requests.fetch_add(1, Ordering::Relaxed);
-        // On the heap: futures that send requests would otherwise hold several of these, and threads
-        // have them on their stacks.
+        // On the heap: futures that send requests would otherwise hold several of these, and
+        // threads have them on their stacks.
         match Box::pin(self.send(request, authorization, line, &mut trail)).await {
             Ok((inner, line, context)) => {
                 trail.status = Some(inner.status().as_u16());
@@ -293,14 +250,14 @@ impl Http {
         line: RequestLine,
         trail: &mut Trail,
     ) -> Result<(reqwest::Response, RequestLine, RequestContext), RegistryError> {
-        let Common { reach, proxies, .. } = &*self.common;
-        if let Some(reason) = refuse_address(reach, &request.url) {
+        let Common { allowed_addresses: allowed, proxies, .. } = &*self.common;
+        if let Some(reason) = refuse_address(allowed, &request.url) {
             return Err(RegistryError::Detour { line, to: shown(&request.url), reason });
         }
         let proxy = match proxies.of(&request.url) {
-            Ok(proxy) => proxy.filter(|_| !reach.is_public_only()),
+            Ok(proxy) => proxy.filter(|_| !allowed.is_public_only()),
             // If proxies are not used, an invalid one does not matter.
-            Err(_) if reach.is_public_only() => None,
+            Err(_) if allowed.is_public_only() => None,
             Err(source) => return Err(RegistryError::Proxy { line, source }),
         };
         if proxy.is_none() {
@@ -311,7 +268,7 @@ impl Http {
             own_authorities: self.own_authorities,
         };
         let connections = if same_origin(&self.origin, &request.url) { &self.home } else { &self.away };
-        let client = if reach.is_inside(&request.url) { &connections.inside } else { &connections.outside };
+        let client = if allowed.is_inside(&request.url) { &connections.inside } else { &connections.outside };
         let mut builder = client
             .request(request.method.clone(), request.url.clone())
             .headers(request.headers.clone())

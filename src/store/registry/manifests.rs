@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 use super::auth::Access;
 use super::client::Repository;
 use super::error::RegistryError;
-use super::http::Request;
+use super::request::Request;
 use super::response::Response;
 use super::retry::Retry;
 use crate::digest::Digest;
@@ -29,12 +29,12 @@ const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-diges
 
 impl Repository {
     /// The manifest or index that `target` names. Its bytes match the requested digest, or, for a
-    /// tag, the digest that the registry states; if it states none, the registry knows them by their
-    /// digest. At most 4 MiB are read.
+    /// tag, the digest that the registry states; if it states none, the registry knows them by
+    /// their digest. At most 4 MiB are read.
     ///
     /// # Errors
-    /// [`RegistryError::is_not_found`] if it does not exist; [`RegistryError::is_other_content`] if it
-    /// does not match its digest.
+    /// [`RegistryError::is_not_found`] if it does not exist; [`RegistryError::is_other_content`] if
+    /// it does not match its digest.
     pub async fn manifest(&self, target: &Target) -> Result<Document, RegistryError> {
         self.document(target, Access::Pull).await.map(|(document, _)| document)
     }
@@ -90,7 +90,7 @@ impl Repository {
             }
             None => {
                 if let Err(source) = serde_json::from_slice::<IgnoredAny>(&bytes) {
-                    return Err(RegistryError::Json { line, source, reads });
+                    return Err(RegistryError::Json { line, source: source.into(), reads });
                 }
                 let found = Digest::sha256(&bytes);
                 // Nothing else shows that it arrived whole.

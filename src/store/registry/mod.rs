@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `client` | the types for callers: [`Client`], [`Repository`] |
 //! | `manifests`, `blobs`, `parallel`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, in groups |
-//! | `session`, `places` | a registry: authorization, redirects and retries for each request |
+//! | `session`, `places`, `referrers_api` | a registry: authorization, redirects and retries for each request |
 //! | `auth`, `credentials`, `helper` | the authorization of requests, and its sources |
 //! | `retry`, `outage` | when to retry |
-//! | `http`, `response`, `trail` | a single request, its response, and its line in the log |
+//! | `request`, `http`, `response`, `trail` | a single request, how it is sent, its response, and its line in the log |
 //! | `proxy`, `address`, `gate` | proxies and allowed hosts |
 //! | `tls`, `certs_d`, `verifier` | trusted authorities, and client certificates |
 //! | `config`, `error`, `transport` | settings and errors |
@@ -42,6 +42,8 @@ mod parallel;
 mod places;
 mod proxy;
 mod referrers;
+mod referrers_api;
+mod request;
 mod response;
 mod retry;
 mod session;
@@ -56,7 +58,7 @@ pub use client::{Client, Repository};
 pub use config::{ClientConfig, CredentialSource, Limits};
 pub use credentials::CredentialError;
 pub use error::{Answer, CredentialOrigin, RegistryError, RequestLine, Status};
-pub use gate::Reach;
+pub use gate::AllowedAddresses;
 pub use helper::HelperError;
 #[cfg(feature = "lambda")]
 pub(crate) use http::http_client;

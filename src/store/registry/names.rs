@@ -10,7 +10,8 @@ use serde::Deserialize;
 use super::auth::{Access, Scope};
 use super::client::{Client, Repository};
 use super::error::RegistryError;
-use super::http::{Request, texts};
+use super::http::texts;
+use super::request::Request;
 use super::retry::Retry;
 use super::session::Registry;
 use crate::header::next_link;
@@ -156,7 +157,8 @@ impl Names {
             None => None,
         };
         let body = response.bytes(BODY).await?;
-        let page = parse(&body, self.kind).map_err(|source| RegistryError::Json { line, source, reads })?;
+        let page =
+            parse(&body, self.kind).map_err(|error| RegistryError::Json { line, source: error.into(), reads })?;
         Ok((page, next))
     }
 
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_held_to_their_grammars() {
+    fn names_must_match_their_grammars() {
         let repositories = br#"{"repositories":["a/b","../x","A","","_catalog","c"],"x":1}"#;
         let page = parse(repositories, Kind::Repositories).unwrap();
         assert_eq!((page.names, page.refused), (vec!["a/b".to_owned(), "c".to_owned()], 4));

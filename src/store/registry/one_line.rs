@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_text_is_one_harmless_line() {
+    fn foreign_text_becomes_one_harmless_line() {
         assert_eq!(one_line("\n  a\u{1b}[31mb\r\nsecond", 80), "a\\u{1b}[31mb");
         assert_eq!(one_line(&"x".repeat(500), 10), format!("{}…", "x".repeat(10)));
         assert_eq!(one_line("", 10), "");

@@ -54,8 +54,8 @@ impl Outages {
         })
     }
 
-    /// It was connected to, though it failed in another way, and is asked again `then`. Until then it
-    /// is not down, however long that is.
+    /// It was connected to, though it failed in another way, and is asked again `then`. Until then
+    /// it is not down, however long that is.
     pub(super) fn connected(&self, registry: &str, then: Instant) {
         self.with(registry, |seen| {
             if let Some(outage) = &mut seen.outage {
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outage_is_of_all_requests_and_ends_with_an_answer() {
+    fn an_outage_affects_all_requests_and_ends_with_a_response() {
         let outages = Outages::default();
         let begun = Instant::now();
         let first = outages.failed("r", begun);

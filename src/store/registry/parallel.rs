@@ -80,8 +80,9 @@ impl Repository {
         self.registry.ranges.may_ask()
     }
 
-    /// Starts to read a whole blob, with `anew` past caches. Large ones are read over as many connections as
-    /// [`Limits::connections`](super::Limits::connections) and the memory for parts allow.
+    /// Starts to read a whole blob, with `anew` past caches. Large ones are read over as many
+    /// connections as [`Limits::connections`](super::Limits::connections) and the memory for parts
+    /// allow.
     ///
     /// # Errors
     /// Those of [`Repository::blob`].

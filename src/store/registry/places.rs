@@ -10,12 +10,14 @@ use reqwest::Method;
 use reqwest::header::CACHE_CONTROL;
 use url::Url;
 
-use super::http::Request;
+use super::request::Request;
 use crate::lock::Hold;
 
 /// The number of blobs whose place is remembered.
 const MOST: usize = 64;
-/// Registries sign URLs for 10 minutes and longer. If one expires earlier, that is detected.
+/// How long a place is remembered if its URL does not state its lifetime. Registries sign URLs for
+/// 10 minutes and longer. If one expires earlier, its host refuses it, and the registry is asked
+/// again.
 const LIFETIME: Duration = Duration::from_secs(300);
 
 /// The most recent places, newest first.
@@ -37,7 +39,7 @@ impl RecentPlaces {
         }
         let places = self.0.hold();
         let place = places.iter().find(|place| place.path == request.url.path())?;
-        (place.since.elapsed() < LIFETIME).then(|| place.target.clone())
+        (place.since.elapsed() < lifetime(&place.target)).then(|| place.target.clone())
     }
 
     /// Records a successful response from `target`.
@@ -60,4 +62,42 @@ impl RecentPlaces {
 
 fn is_remembered(request: &Request) -> bool {
     request.method == Method::GET && request.url.path().contains("/blobs/sha")
+}
+
+/// How long a place may be used. URLs of AWS and Google state their lifetime in seconds; a tenth of
+/// it is left out, for the time that has passed since the URL was signed. Other URLs state when
+/// they expire, by a clock that may differ from this machine's.
+fn lifetime(target: &Url) -> Duration {
+    let mut parameters = target.query_pairs();
+    let seconds = parameters.find_map(|(name, value)| match &*name {
+        "X-Amz-Expires" | "X-Goog-Expires" => value.parse::<u64>().ok(),
+        _ => None,
+    });
+    seconds.map_or(LIFETIME, |seconds| Duration::from_secs(seconds - seconds / 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signed_urls_state_their_lifetime() {
+        for (query, seconds) in [
+            ("X-Amz-Date=20261123T210000Z&X-Amz-Expires=1200&X-Amz-Signature=1", 1080),
+            ("X-Goog-Date=20261123T210000Z&X-Goog-Expires=86400", 77_760),
+            ("X-Amz-Expires=5", 5),
+            ("X-Amz-Expires=0", 0),
+            ("X-Amz-Expires=18446744073709551615", 16_602_069_666_338_596_454),
+            ("X-Amz-Expires=18446744073709551616", 300),
+            ("X-Amz-Expires=-1", 300),
+            ("X-Amz-Expires=&X-Amz-Expires=60", 54),
+            ("x-amz-expires=60", 300),
+            ("Expires=1795468800&Signature=x", 300),
+            ("se=2026-11-23T21%3A00%3A00Z&sig=x", 300),
+            ("", 300),
+        ] {
+            let target = Url::parse(&format!("https://store.example/blob?{query}")).unwrap();
+            assert_eq!(lifetime(&target), Duration::from_secs(seconds), "{query}");
+        }
+    }
 }

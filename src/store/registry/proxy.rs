@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_proxy_of_a_url() {
+    fn the_proxy_is_chosen_by_url() {
         let both =
             [("HTTPS_PROXY", "http://u:pw@one:3128/"), ("http_proxy", "two:80"), ("ALL_PROXY", "socks5h://three")];
         assert_eq!(of(&both, "https://r.example/").as_deref(), Some("http://one:3128 ($HTTPS_PROXY)"));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_cannot_be_used_is_an_error_without_its_password() {
+    fn errors_of_a_proxy_do_not_contain_its_password() {
         for value in [
             "ftp://u:hunter2@h:1",
             "htp:/u:hunter2@h:1",
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_proxy_is_used() {
+    fn no_proxy_excludes_hosts() {
         for (list, url, direct) in [
             ("reg.test", "http://reg.test/", true),
             ("reg.test", "http://a.REG.test:5000/", true),

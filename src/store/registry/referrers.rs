@@ -2,7 +2,6 @@
 //! tag schema if there is no API.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use reqwest::Method;
@@ -14,8 +13,9 @@ use tokio::time::timeout;
 use super::auth::Access;
 use super::client::Repository;
 use super::error::{RegistryError, RequestLine};
-use super::http::{Request, texts};
+use super::http::texts;
 use super::manifests::MANIFEST;
+use super::request::Request;
 use super::retry::Retry;
 use crate::budget::{Charge, OverBudget};
 use crate::digest::Digest;
@@ -29,11 +29,6 @@ const PAGES: usize = 200;
 const REFERRERS: usize = 20_000;
 /// How long to wait for a response that is no longer needed, to reuse its connection.
 const UNNEEDED: Duration = Duration::from_secs(5);
-
-/// Whether a registry is known to have the referrers API. The opposite is not remembered: it may be
-/// true of only one of several servers, and asking again costs no time.
-#[derive(Default)]
-pub(super) struct ReferrersApi(AtomicBool);
 
 /// The list under the fallback tag, requested in the background. Dropping it cancels the request.
 struct FallbackRequest(Option<JoinHandle<Result<Vec<Descriptor>, RegistryError>>>);
@@ -65,6 +60,16 @@ struct Page {
     next: Option<String>,
 }
 
+/// The answer to a request for a page.
+enum PageAnswer {
+    Page(Page),
+    /// Status 200 with something else. Some registries send that for an unknown path, and proxies
+    /// for a sign-in page.
+    Other,
+    /// The registry does not have the API.
+    Unknown,
+}
+
 impl Repository {
     /// The referrers of a manifest in the registry's order, optionally of one artifact type. May be
     /// empty. Unless the registry is known to have the API, the fallback tag is requested at the
@@ -75,10 +80,10 @@ impl Repository {
     pub async fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, RegistryError> {
         let mut charge = self.budget.open();
         let known = &self.registry.referrers;
-        let beside = (!known.0.load(Ordering::Relaxed)).then(|| self.tagged_beside(*subject));
+        let beside = (!known.is_known()).then(|| self.tagged_beside(*subject));
         let (descriptors, api) = match self.api_referrers(subject, artifact_type, &mut charge).await? {
             Some(descriptors) => {
-                known.0.store(true, Ordering::Relaxed);
+                known.found();
                 beside.into_iter().for_each(FallbackRequest::forget);
                 (descriptors, true)
             }
@@ -148,26 +153,33 @@ impl Repository {
     async fn page(&self, request: &Request) -> Result<Option<Page>, RegistryError> {
         let mut request = request.clone();
         let mut retry = Retry::new(&self.registry.http);
+        let mut is_sure = false;
         loop {
             match self.try_page(&request, retry.reads()).await {
-                Ok(page) => return Ok(page),
+                Ok(PageAnswer::Page(page)) => return Ok(Some(page)),
+                // The page of a proxy may arrive only once.
+                Ok(PageAnswer::Other) if !is_sure => {
+                    is_sure = true;
+                    request = request.past_caches();
+                }
+                Ok(PageAnswer::Other | PageAnswer::Unknown) => return Ok(None),
                 Err(error) => retry.read_again(&mut request, error).await?,
             }
         }
     }
 
-    async fn try_page(&self, request: &Request, reads: u32) -> Result<Option<Page>, RegistryError> {
+    async fn try_page(&self, request: &Request, reads: u32) -> Result<PageAnswer, RegistryError> {
         let response = self.registry.once(request, &self.scope(Access::Pull)).await?;
         match response.status().as_u16() {
             200 if response.media_type() == OCI_INDEX => {}
-            // A sign-in page, or the response of a registry to an unknown path.
-            200 | 400 | 404 | 405 | 501 => return Ok(None),
+            200 => return Ok(PageAnswer::Other),
+            400 | 404 | 405 | 501 => return Ok(PageAnswer::Unknown),
             _ => return Err(response.refusal().await),
         }
         let next = next_link(texts(response.headers(), &LINK)).map(str::to_owned);
         let line = response.line.clone();
         let bytes = response.bytes(MANIFEST).await?;
-        Ok(Some(Page { descriptors: descriptors(&bytes, &line, reads)?, next }))
+        Ok(PageAnswer::Page(Page { descriptors: descriptors(&bytes, &line, reads)?, next }))
     }
 
     /// The URL of the next page, which must be at the registry.
@@ -201,7 +213,7 @@ pub(super) fn descriptors(index: &[u8], line: &RequestLine, reads: u32) -> Resul
         // Go encodes an empty list as null unless the program prevents it.
         manifests: Option<Vec<Descriptor>>,
     }
-    let index: Index =
-        serde_json::from_slice(index).map_err(|source| RegistryError::Json { line: line.clone(), source, reads })?;
+    let wrong = |error: serde_json::Error| RegistryError::Json { line: line.clone(), source: error.into(), reads };
+    let index: Index = serde_json::from_slice(index).map_err(wrong)?;
     Ok(index.manifests.unwrap_or_default())
 }

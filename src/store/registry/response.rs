@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trickle_is_too_slow_and_a_pause_of_the_reader_is_not() {
+    fn a_trickle_counts_as_slow_but_a_pausing_reader_does_not() {
         let mut pace = Pace { slowest: 1024, over: Duration::from_secs(60), waited: Duration::ZERO, bytes: 0 };
         assert!(!(0..59).any(|_| pace.is_too_slow(Duration::from_secs(1), 1)));
         assert!(pace.is_too_slow(Duration::from_secs(1), 1));

@@ -9,7 +9,8 @@ use tracing::debug;
 use super::TARGET;
 use super::backoff::jitter;
 use super::error::RegistryError;
-use super::http::{Http, Request};
+use super::http::Http;
+use super::request::Request;
 use crate::progress::{ProgressEvent, causes};
 
 /// The longest wait between two tries, unless the registry requests more.
@@ -62,19 +63,19 @@ impl Retry {
             *request = request.clone().past_caches();
             return Ok(());
         }
-        self.again(error).await
+        self.after_failure(error).await
     }
 
     /// Call this after a failed try. Returns when it is time for the next one, or the error if
     /// there will be none.
-    pub(super) async fn again(&mut self, error: RegistryError) -> Result<(), RegistryError> {
+    pub(super) async fn after_failure(&mut self, error: RegistryError) -> Result<(), RegistryError> {
         self.tries += 1;
         if !error.calls_for_retry() {
             return Err(error);
         }
         let now = Instant::now();
-        // The registry may request a longer wait than it is retried for otherwise. Short ones that it
-        // requests each time do not make it endless.
+        // The registry may request a longer wait than it is retried for otherwise. Short ones that
+        // it requests each time do not make it endless.
         let failing = (now - *self.since.get_or_insert(now)).saturating_sub(self.requested);
         let is_lost = error.is_connect();
         // Without a time limit a caller waits for the response, such as the reader of a mounted
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pause_that_the_registry_requests_takes_nothing_from_the_retries_after_it() {
+    async fn requested_pauses_do_not_use_up_retries() {
         for after in [refused(), busy(None), busy(Some(SOON))] {
             let mut retry = retry(Duration::from_secs(90));
             // The outage before the pause began 90 s ago.
@@ -218,37 +219,37 @@ mod tests {
             retry.requested = Duration::from_secs(59);
             retry.waited = retry.requested;
             retry.http.outages().connected("r.example", Instant::now());
-            retry.again(after).await.unwrap();
+            retry.after_failure(after).await.unwrap();
         }
     }
 
     #[tokio::test]
-    async fn an_outage_takes_nothing_from_the_pauses_that_the_registry_may_request() {
+    async fn outages_do_not_use_up_requested_pauses() {
         let mut retry = retry(Duration::ZERO);
-        retry.again(refused()).await.unwrap();
+        retry.after_failure(refused()).await.unwrap();
         assert_eq!(retry.waited, Duration::ZERO);
-        retry.again(busy(Some(SOON))).await.unwrap();
+        retry.after_failure(busy(Some(SOON))).await.unwrap();
         assert!(retry.waited >= SOON && retry.requested == SOON);
         // All requested pauses together have a limit.
         retry.waited = Duration::from_secs(90);
-        let error = retry.again(busy(Some(SOON))).await.unwrap_err();
+        let error = retry.after_failure(busy(Some(SOON))).await.unwrap_err();
         assert!(matches!(error, RegistryError::GaveUp { .. }), "{error:?}");
     }
 
     #[tokio::test]
-    async fn short_pauses_that_the_registry_requests_each_time_are_given_up_in_time() {
+    async fn repeated_short_pauses_are_limited() {
         let mut retry = retry(Duration::from_secs(59));
         retry.requested = Duration::from_millis(100);
         let pause = Duration::from_millis(200);
-        while let Ok(()) = retry.again(busy(Some(pause))).await {
+        while let Ok(()) = retry.after_failure(busy(Some(pause))).await {
             assert!(retry.waited < Duration::from_secs(10), "{:?}", retry.waited);
         }
     }
 
     #[tokio::test]
-    async fn failures_without_pauses_are_given_up_in_time() {
+    async fn failures_without_pauses_are_limited() {
         for error in [refused(), busy(None), busy(Some(SOON))] {
-            let error = retry(Duration::from_secs(90)).again(error).await.unwrap_err();
+            let error = retry(Duration::from_secs(90)).after_failure(error).await.unwrap_err();
             assert!(matches!(error, RegistryError::GaveUp { tries: 11, .. }), "{error:?}");
         }
     }

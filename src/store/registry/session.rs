@@ -15,9 +15,10 @@ use super::address::{base_url, is_loopback, refuse_detour, same_origin};
 use super::auth::{Authorizer, Scope};
 use super::config::ClientConfig;
 use super::error::{RegistryError, RequestLine, is_transient_status, shown};
-use super::http::{Common, Http, Request};
+use super::http::{Common, Http};
 use super::places::RecentPlaces;
-use super::referrers::ReferrersApi;
+use super::referrers_api::ReferrersApi;
+use super::request::Request;
 use super::response::Response;
 use super::retry::Retry;
 use super::transport::TransportKind;
@@ -120,7 +121,7 @@ impl Registry {
                 Err(RegistryError::Transport { line, source }) => match source.kind {
                     TransportKind::Dropped | TransportKind::NotTls => return Ok(false),
                     TransportKind::Connect | TransportKind::Unresolved => {
-                        retry.again(RegistryError::Transport { line, source }).await?;
+                        retry.after_failure(RegistryError::Transport { line, source }).await?;
                     }
                     // A failure after the handshake, for example because of a client certificate,
                     // does not indicate plain HTTP.
@@ -162,7 +163,7 @@ impl Registry {
         loop {
             match self.once(request, scope).await {
                 Ok(response) => return Ok(response),
-                Err(error) => retry.again(error).await?,
+                Err(error) => retry.after_failure(error).await?,
             }
         }
     }

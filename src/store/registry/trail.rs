@@ -6,7 +6,7 @@ use tracing::debug;
 
 use super::TARGET;
 use super::error::{RegistryError, RequestLine};
-use super::http::{Authorization, Request};
+use super::request::{Authorization, Request};
 use crate::progress::causes;
 
 /// Logs a request when it is over: when its response was read or dropped.

@@ -8,7 +8,7 @@ use url::Url;
 use super::auth::{Access, Scope};
 use super::client::Repository;
 use super::error::RegistryError;
-use super::http::Request;
+use super::request::Request;
 use super::response::Response;
 use super::retry::Retry;
 use crate::digest::{Digest, Hasher};
@@ -80,7 +80,7 @@ impl Repository {
                     _ => chunk = Some(SMALL_CHUNK),
                 },
                 Err(error) => {
-                    retry.again(error).await?;
+                    retry.after_failure(error).await?;
                     // The response may have been lost after the upload succeeded.
                     if self.is_there(blob).await? {
                         return Ok(());
@@ -182,7 +182,7 @@ impl Repository {
                 // Its position is not the expected one: ask for it.
                 Ok(_) => self.registry.send(&status, scope).await?,
                 Err(error) => {
-                    retry.again(error).await?;
+                    retry.after_failure(error).await?;
                     self.registry.send(&status, scope).await?
                 }
             };
@@ -218,7 +218,7 @@ impl Repository {
         let mut retry = Retry::new(&self.registry.http);
         loop {
             match self.registry.once(request, scope).await {
-                Err(error) if error.status() == Some(429) => retry.again(error).await?,
+                Err(error) if error.status() == Some(429) => retry.after_failure(error).await?,
                 other => return other,
             }
         }
@@ -407,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_of_uploads() {
+    fn upload_ranges_are_parsed() {
         assert_eq!(taken("0-1023", 2048), Some(1024));
         assert_eq!(taken(" bytes=0-9", 10), Some(10));
         assert_eq!(taken("0-0", 1), Some(1));

@@ -67,8 +67,9 @@ impl ServerCertVerifier for CertificateVerifier {
         let usual = self.usual().ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
         match usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
             // webpki checks the dates of the certificate first
-            // (`a_pinned_certificate_that_expired`), then whether it is a CA's, then who signed it.
-            // So it is valid now, and its signer does not matter, but its name was not checked yet.
+            // (`an_expired_pinned_certificate_is_refused`), then whether it is a CA's, then who
+            // signed it. So it is valid now, and its signer does not matter, but its name was not
+            // checked yet.
             Err(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::Other(_)))
                 if self.given.iter().any(|given| given.as_ref() == end_entity.as_ref()) =>
             {

@@ -7,7 +7,7 @@ use crate::support::sandbox::{GZIP, Layout, Sandbox, gzip, index, small_image, t
 use serde_json::Value;
 
 #[test]
-fn nothing_is_read_twice_and_the_second_run_writes_nothing() {
+fn a_second_run_reads_and_writes_nothing() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let first = sandbox.json(0, &index(&["--format=json", "oci:img"]));
@@ -31,7 +31,7 @@ fn the_image_is_never_changed() {
 }
 
 #[test]
-fn rules_for_what_is_there() {
+fn existing_indexes_are_skipped_kept_or_replaced() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let run = |args: &[&str]| {
@@ -67,7 +67,7 @@ fn rules_for_what_is_there() {
 /// An existing index with another span size: its ztoc is a guide to the layer, right or wrong, and
 /// does not affect the result.
 #[test]
-fn an_index_of_other_options_changes_nothing() {
+fn an_index_with_other_options_does_not_change_the_result() {
     let sandbox = Sandbox::new();
     let layer = gzip(&tar(5, 3, 16 << 20));
     assert!(layer.len() > 32 << 20, "too small for a guide");
@@ -113,7 +113,7 @@ fn a_dry_run_writes_nothing() {
 }
 
 #[test]
-fn the_cache_spares_reading() {
+fn cached_layers_are_not_read_again() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let args = ["index", "--format=json", "--min-layer-size=0", "--cache-dir=cache", "oci:img", "--existing=replace"];
@@ -130,7 +130,7 @@ fn the_cache_spares_reading() {
 }
 
 #[test]
-fn an_index_of_others_stays_where_there_is_none_of_ours() {
+fn an_index_by_another_tool_stays_if_ours_would_be_empty() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     sandbox.run(&index(&["oci:img"]));
@@ -140,7 +140,7 @@ fn an_index_of_others_stays_where_there_is_none_of_ours() {
 }
 
 #[test]
-fn many_at_once_leave_one_index() {
+fn concurrent_runs_leave_one_index() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let args = ["index", "-q", "--min-layer-size=0", "--cache-dir=cache", "oci:img"];

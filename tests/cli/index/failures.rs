@@ -26,7 +26,7 @@ fn a_broken_layer_is_an_error_and_nothing_is_attached() {
 }
 
 #[test]
-fn a_layer_that_is_not_what_its_digest_says_is_an_error() {
+fn a_layer_with_a_wrong_digest_is_an_error() {
     let sandbox = Sandbox::new();
     let mut layout = Layout::new(&sandbox.path("img"));
     let layer = layout.blob(GZIP, &gzip(&tar(1, 2, 20_000)));
@@ -43,7 +43,7 @@ fn a_layer_that_is_not_what_its_digest_says_is_an_error() {
 }
 
 #[test]
-fn the_others_are_done_when_one_fails() {
+fn one_failing_image_does_not_stop_the_others() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("a"));
     two_platforms(&sandbox.path("c"));
@@ -60,7 +60,7 @@ fn the_others_are_done_when_one_fails() {
 }
 
 #[test]
-fn a_reader_that_goes_away_does_not_stop_the_work() {
+fn a_closed_pipe_does_not_stop_indexing() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let mut child =

@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use serde_json::Value;
 
 #[test]
-fn an_archive_is_indexed_into_a_layout_and_gives_the_same() {
+fn an_archive_is_indexed_into_a_layout_with_the_same_result() {
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
     let mut archive = tar::Builder::new(std::fs::File::create(sandbox.path("img.tar")).unwrap());
@@ -22,7 +22,7 @@ fn an_archive_is_indexed_into_a_layout_and_gives_the_same() {
 }
 
 #[test]
-fn an_index_without_its_image_is_no_image() {
+fn an_index_without_its_image_is_refused() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     sandbox.run(&index(&["--output=oci:alone", "oci:img"]));
@@ -57,7 +57,7 @@ fn nested(layout: &Layout, levels: usize, image: Value) -> Value {
 }
 
 #[test]
-fn nested_indexes_are_followed_so_far() {
+fn nested_indexes_are_followed_up_to_a_limit() {
     let sandbox = Sandbox::new();
     let mut layout = Layout::new(&sandbox.path("img"));
     let layer = layout.blob(GZIP, &gzip(&tar(1, 2, 20_000)));
@@ -73,7 +73,7 @@ fn nested_indexes_are_followed_so_far() {
 }
 
 #[test]
-fn attestations_are_passed_over_and_a_platform_is_indexed_once() {
+fn attestations_and_repeated_platforms_are_skipped() {
     let sandbox = Sandbox::new();
     let mut layout = Layout::new(&sandbox.path("img"));
     let layer = layout.blob(GZIP, &gzip(&tar(1, 2, 20_000)));
@@ -94,7 +94,7 @@ fn attestations_are_passed_over_and_a_platform_is_indexed_once() {
 }
 
 #[test]
-fn a_layer_that_no_consumer_could_serve_is_left_out() {
+fn unservable_layers_are_left_out() {
     let sandbox = Sandbox::new();
     let mut layout = Layout::new(&sandbox.path("img"));
     let sound = layout.blob(GZIP, &gzip(&tar(1, 2, 20_000)));

@@ -4,7 +4,7 @@ use crate::support::sandbox::{Sandbox, index, shown, small_image};
 use insta::assert_snapshot;
 
 #[test]
-fn any_number_of_jobs_gives_the_same() {
+fn any_number_of_jobs_gives_the_same_index() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let digests: Vec<String> =
@@ -13,7 +13,7 @@ fn any_number_of_jobs_gives_the_same() {
 }
 
 #[test]
-fn options_may_come_from_the_environment() {
+fn options_are_read_from_the_environment() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let mut command = sandbox.command(&["index", "oci:img"]);
@@ -33,7 +33,7 @@ fn options_may_come_from_the_environment() {
 }
 
 #[test]
-fn a_wrong_value_is_told_with_the_variable_that_it_came_from() {
+fn the_error_for_a_wrong_value_names_its_variable() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&["index", "oci:img"]);
     assert_snapshot!(shown(command.env("OCISEEK_SPAN_SIZE", "abc")), @r"

@@ -5,7 +5,7 @@ use crate::support::sandbox::{Sandbox, index, small_image, two_platforms};
 use insta::assert_snapshot;
 
 #[test]
-fn the_report_for_people() {
+fn the_text_report() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     assert_snapshot!(sandbox.run(&index(&["oci:img"])), @r#"
@@ -42,7 +42,7 @@ fn the_report_for_people() {
 }
 
 #[test]
-fn the_report_for_programs() {
+fn the_json_report() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     assert_snapshot!(sandbox.run(&index(&["--format=json", "oci:img", "oci:missing"])), @r#"
@@ -220,7 +220,7 @@ fn a_layer_that_two_platforms_share_is_read_once() {
 }
 
 #[test]
-fn without_a_layer_to_serve_there_is_nothing_to_do() {
+fn an_image_without_servable_layers_gets_no_index() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     assert_snapshot!(sandbox.run(&["index", "--no-cache", "oci:img"]), @r#"
@@ -239,7 +239,7 @@ fn without_a_layer_to_serve_there_is_nothing_to_do() {
 }
 
 #[test]
-fn there_is_no_colour_in_a_pipe() {
+fn output_to_a_pipe_has_no_colour() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     for run in [index(&["oci:img"]), index(&["oci:missing"]), vec!["index", "--help"], vec!["index"]] {

@@ -99,7 +99,7 @@ fn pushed(server: &Server) -> Option<String> {
 }
 
 #[test]
-fn the_action_indexes_what_was_pushed() {
+fn the_action_indexes_the_pushed_image() {
     for server in [Server::olareg(|_, _| Vec::new()), Server::distribution("127.0.0.1:0", |_| String::new())] {
         let Some(server) = server else { return };
         let Some(image) = pushed(&server) else { return };
@@ -145,7 +145,7 @@ fn the_action_indexes_what_was_pushed() {
 }
 
 #[test]
-fn the_action_takes_several_images_and_no_options_from_their_names() {
+fn the_action_takes_several_images_and_ignores_options_in_their_names() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let Some(image) = pushed(&server) else { return };
     let binary = ("binary", env!("CARGO_BIN_EXE_ociseek"));
@@ -160,11 +160,11 @@ fn the_action_takes_several_images_and_no_options_from_their_names() {
         assert!(!done && !action.sandbox.path("pwned").exists(), "{wrong}: {text}");
     }
     let (done, text) = Action::new(&[("image", &image), ("binary", "no/such/program")]).run();
-    assert!(!done && text.contains("::error::binary: there is no program no/such/program"), "{text}");
+    assert!(!done && text.contains("::error::binary: cannot find the program no/such/program"), "{text}");
 }
 
 #[test]
-fn the_action_downloads_a_release_and_believes_its_checksum_only() {
+fn the_action_downloads_a_release_and_verifies_its_checksum() {
     if tool("curl").is_none() {
         return;
     }
@@ -198,7 +198,7 @@ fn the_action_downloads_a_release_and_believes_its_checksum_only() {
         ("", "v1.2.3", Ok(())),
         ("1.2.3", "main", Ok(())),
         ("v1.2.3", "v6.6.6", Ok(())),
-        ("v6.6.6", "main", Err("is not what its checksum says")),
+        ("v6.6.6", "main", Err("does not match its checksum")),
         ("v9.9.9", "main", Err("::error::cannot download")),
     ] {
         let mut action = Action::new(&[("image", &name), ("version", version), ("min-layer-size", "0")]);

@@ -46,7 +46,7 @@ fn gitlab(sandbox: &Sandbox, inputs: &[(&str, &str)], variables: &[(&str, &str)]
 }
 
 #[test]
-fn the_component_indexes_with_the_jobs_own_login() {
+fn the_component_uses_the_login_of_the_job() {
     let Some(line) = servers::htpasswd("gitlab-ci-token", "s3cret") else { return };
     let sections = |dir: &Path| {
         std::fs::write(dir.join("passwords"), line).unwrap();
@@ -90,7 +90,7 @@ fn the_component_indexes_with_the_jobs_own_login() {
 }
 
 #[test]
-fn the_component_downloads_by_checksum() {
+fn the_component_verifies_the_checksum_of_its_download() {
     if tool("curl").is_none() {
         return;
     }

@@ -14,7 +14,7 @@ fn referrers(sandbox: &Sandbox) -> usize {
 }
 
 #[test]
-fn strict_names_each_layer_that_is_left_out_and_attaches_nothing() {
+fn strict_names_each_omitted_layer_and_attaches_nothing() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     insta::assert_snapshot!(sandbox.run(&index(&["--strict", "oci:img"])), @r#"
@@ -47,7 +47,7 @@ fn strict_names_each_layer_that_is_left_out_and_attaches_nothing() {
 }
 
 #[test]
-fn small_layers_are_no_reason_for_strict() {
+fn strict_ignores_small_layers() {
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
     let report = sandbox.json(0, &index_from("--min-layer-size=100KiB", &["--format=json", "--strict", "oci:img"]));
@@ -56,7 +56,7 @@ fn small_layers_are_no_reason_for_strict() {
 }
 
 #[test]
-fn one_platform_that_falls_short_keeps_all_from_being_attached() {
+fn nothing_is_attached_if_one_platform_falls_short() {
     let sandbox = Sandbox::new();
     let mut layout = Layout::new(&sandbox.path("img"));
     let good = layout.blob(GZIP, &gzip(&tar(1, 4, 50_000)));
@@ -115,7 +115,7 @@ fn an_image_of_small_layers_passes() {
 }
 
 #[test]
-fn an_index_that_is_there_is_measured_and_stays() {
+fn an_existing_index_is_measured_and_kept() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     sandbox.run(&index_from("--min-layer-size=100KiB", &["oci:img"]));
@@ -132,7 +132,7 @@ fn an_index_that_is_there_is_measured_and_stays() {
 }
 
 #[test]
-fn what_is_no_percentage_is_wrong_usage() {
+fn an_invalid_percentage_is_a_usage_error() {
     for wrong in ["0.8", "101%", "80%%", "all", ""] {
         let text = Sandbox::new().run(&["index", &format!("--min-coverage={wrong}"), "oci:img"]);
         assert!(text.ends_with("--- status 2 ---") && text.contains("--min-coverage"), "{text}");

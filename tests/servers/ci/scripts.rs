@@ -16,7 +16,7 @@ fn scripts(document: &Yaml) -> Vec<String> {
 }
 
 #[test]
-fn the_release_workflow_is_sound_as_far_as_can_be_seen_here() {
+fn the_release_workflow_is_consistent() {
     let workflow = yaml(".github/workflows/release.yml").remove(0);
     let all = scripts(&workflow);
     assert!(all.len() >= 6, "{all:?}");
@@ -101,7 +101,7 @@ fn the_tests_say_what_they_install_and_ask_first() {
 }
 
 #[test]
-fn the_size_of_the_program_is_watched() {
+fn the_size_of_the_program_is_limited() {
     let sandbox = Sandbox::new();
     let text = std::fs::read_to_string(root().join(".ci/size")).unwrap();
     let limit: u64 = text.lines().find_map(|line| line.strip_prefix("limit=")).unwrap().parse().unwrap();

@@ -3,7 +3,7 @@
 use crate::support::sandbox::{Sandbox, index, small_image};
 
 #[test]
-fn step_files_are_appended_to_and_tell_of_failures_too() {
+fn step_files_are_appended_to_and_report_failures() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     std::fs::write(sandbox.path("out"), "before=1\n").unwrap();

@@ -9,7 +9,7 @@ use crate::support::servers::skip;
 async fn served(sizes: &[usize]) -> (Faulty, Source, Descriptor, Vec<u8>, Bytes) {
     let plain = tar(sizes);
     let blob = gzip(&plain);
-    let faulty = Faulty::honest(Nature::default()).await;
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(blob.clone());
     let source = registry(&faulty.host());
     (faulty, source, Descriptor::of(GZIP, &blob), plain, ztoc(&blob, 65_536))
@@ -39,7 +39,7 @@ async fn a_hundred_readers_of_a_span_send_one_request() {
 }
 
 #[tokio::test]
-async fn neighbouring_spans_come_in_one_request() {
+async fn neighbouring_spans_are_fetched_in_one_request() {
     let (faulty, source, layer, plain, ztoc) = served(&[3_000_000]).await;
     let content = Desk::new(None).one(&source, &layer, Some(ztoc)).await;
     assert!(SpanId::each(content.spans(LayerId(0), Uncompressed(1000)..Uncompressed(1_500_000))).len() > 10);
@@ -51,7 +51,7 @@ async fn neighbouring_spans_come_in_one_request() {
 }
 
 #[tokio::test]
-async fn who_reads_a_file_in_order_asks_seldom_and_never_past_it() {
+async fn sequential_reads_need_few_requests_and_none_past_the_file() {
     let (faulty, source, layer, plain, ztoc) = served(&[6_000_000, 6_000_000]).await;
     let desk = Desk::new(None);
     let open = desk.open(&source, &layer, Some(ztoc)).await.unwrap();
@@ -73,7 +73,7 @@ async fn who_reads_a_file_in_order_asks_seldom_and_never_past_it() {
 }
 
 #[tokio::test]
-async fn the_next_content_on_the_same_cache_asks_nothing() {
+async fn a_warm_cache_needs_no_requests() {
     let dir = tempfile::tempdir().unwrap();
     let (faulty, source, layer, plain, ztoc) = served(&[1_000_000]).await;
     let first = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc.clone())).await;
@@ -110,7 +110,7 @@ fn first_poll(content: &Content, at: usize, size: usize) -> Option<Bytes> {
 }
 
 #[tokio::test]
-async fn the_first_poll_of_a_read_returns_what_is_in_memory() {
+async fn the_first_poll_of_a_read_returns_bytes_in_memory() {
     let dir = tempfile::tempdir().unwrap();
     let (_faulty, source, layer, plain, ztoc) = served(&[1_000_000]).await;
     let first = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc.clone())).await;
@@ -141,7 +141,7 @@ async fn the_first_poll_of_a_read_returns_what_is_in_memory() {
 }
 
 #[tokio::test]
-async fn a_forged_window_poisons_nobody_elses_cache() {
+async fn a_forged_window_does_not_poison_the_cache_of_others() {
     let dir = tempfile::tempdir().unwrap();
     let (_faulty, source, layer, plain, ztoc) = served(&[1_000_000]).await;
     let mut forged = ociseek::ztoc::decode(&ztoc).unwrap();
@@ -156,7 +156,7 @@ async fn a_forged_window_poisons_nobody_elses_cache() {
 }
 
 #[tokio::test]
-async fn what_was_prefetched_needs_no_registry() {
+async fn prefetched_spans_are_read_without_the_registry() {
     let dir = tempfile::tempdir().unwrap();
     let (faulty, source, layer, plain, ztoc) = served(&[3_000_000, 100]).await;
     let desk = Desk::new(Some(dir.path()));
@@ -182,7 +182,7 @@ async fn what_was_prefetched_needs_no_registry() {
 }
 
 #[tokio::test]
-async fn what_an_index_lists_is_fetched_and_nothing_else() {
+async fn only_the_spans_of_a_prefetch_list_are_prefetched() {
     let dir = tempfile::tempdir().unwrap();
     let (faulty, source, layer, plain, ztoc) = served(&[3_000_000]).await;
     let desk = Desk::new(Some(dir.path()));
@@ -209,11 +209,11 @@ async fn what_an_index_lists_is_fetched_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_goes_away_takes_nothing_from_the_others() {
+async fn a_dropped_read_does_not_affect_the_others() {
     let (plain, slow) = (tar(&[500_000]), Duration::from_millis(300));
     let blob = gzip(&plain);
     let ztoc = ztoc(&blob, 65_536);
-    let faulty = Faulty::honest(Nature { slow_blobs: slow, ..Nature::default() }).await;
+    let faulty = Faulty::honest(RegistrySettings { slow_blobs: slow, ..RegistrySettings::default() }).await;
     faulty.add_blob(blob.clone());
     let content = Desk::new(None).one(&registry(&faulty.host()), &Descriptor::of(GZIP, &blob), Some(ztoc)).await;
     let impatient = tokio::time::timeout(Duration::from_millis(50), read(&content, 0, 1000)).await;
@@ -225,14 +225,14 @@ async fn a_reader_that_goes_away_takes_nothing_from_the_others() {
 /// A zstd layer in a registry.
 async fn whole(plain: Vec<u8>) -> (Faulty, Source, Descriptor, Vec<u8>) {
     let blob = zstd(&plain);
-    let faulty = Faulty::honest(Nature::default()).await;
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(blob.clone());
     let source = registry(&faulty.host());
     (faulty, source, Descriptor::of(ZSTD, &blob), plain)
 }
 
 #[tokio::test]
-async fn a_zstd_layer_goes_into_a_cache_that_was_deleted_at_once() {
+async fn a_zstd_layer_is_cached_in_a_recreated_directory() {
     let dir = tempfile::tempdir().unwrap();
     let (_faulty, source, layer, plain) = whole(tar(&[6_000_000, 6_000_000])).await;
     let content = Desk::new(Some(dir.path())).one(&source, &layer, None).await;
@@ -245,7 +245,7 @@ async fn a_zstd_layer_goes_into_a_cache_that_was_deleted_at_once() {
 }
 
 #[tokio::test]
-async fn a_zstd_layer_that_the_cache_does_not_keep_is_decoded_as_far_as_it_is_wanted() {
+async fn an_uncached_zstd_layer_is_decoded_only_as_far_as_needed() {
     // Spans are larger than half of the first cache, and the layer is larger than the second.
     for most in [4 << 20, 10 << 20] {
         let dir = tempfile::tempdir().unwrap();
@@ -270,7 +270,7 @@ async fn a_zstd_layer_that_the_cache_does_not_keep_is_decoded_as_far_as_it_is_wa
 }
 
 #[tokio::test]
-async fn a_bomb_does_not_push_others_out_of_the_cache() {
+async fn a_decompression_bomb_does_not_evict_other_layers() {
     let dir = tempfile::tempdir().unwrap();
     let mut bomb = Vec::new();
     for number in 0..25u8 {

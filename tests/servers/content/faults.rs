@@ -36,7 +36,9 @@ fn wrong(seen: &ReceivedRequest, truth: &Faulty, blob: &Bytes) -> Response<Body>
 async fn wrong_bytes_are_fetched_again_past_caches() {
     let Served { plain, blob, layer, ztoc } = served();
     let (spoilt, once) = (blob.clone(), first(1));
-    let faulty = Faulty::start(Nature::default(), move |seen, truth| once().then(|| wrong(seen, truth, &spoilt))).await;
+    let faulty =
+        Faulty::start(RegistrySettings::default(), move |seen, truth| once().then(|| wrong(seen, truth, &spoilt)))
+            .await;
     faulty.add_blob(blob);
     let desk = Desk::new(None);
     let content = desk.one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
@@ -50,10 +52,12 @@ async fn wrong_bytes_are_fetched_again_past_caches() {
 }
 
 #[tokio::test]
-async fn wrong_bytes_for_ever_are_an_error_until_they_are_right() {
+async fn persistent_wrong_bytes_are_an_error_until_they_are_right() {
     let Served { plain, blob, layer, ztoc } = served();
     let (spoilt, lies) = (blob.clone(), first(4));
-    let faulty = Faulty::start(Nature::default(), move |seen, truth| lies().then(|| wrong(seen, truth, &spoilt))).await;
+    let faulty =
+        Faulty::start(RegistrySettings::default(), move |seen, truth| lies().then(|| wrong(seen, truth, &spoilt)))
+            .await;
     faulty.add_blob(blob);
     let dir = tempfile::tempdir().unwrap();
     let desk = Desk::new(Some(dir.path()));
@@ -70,7 +74,7 @@ async fn wrong_bytes_for_ever_are_an_error_until_they_are_right() {
 }
 
 #[tokio::test]
-async fn answers_of_every_wrong_kind_are_errors_or_right() {
+async fn invalid_responses_cause_errors_or_right_bytes() {
     type Lie = fn(&ReceivedRequest, &Faulty, &Bytes) -> Response<Body>;
     let lies: [(&str, bool, Lie); 8] = [
         ("the whole instead of the part", true, |_, _, blob| Response::new(Body::from(blob.clone()))),
@@ -90,7 +94,7 @@ async fn answers_of_every_wrong_kind_are_errors_or_right() {
         let Served { plain, blob, layer, ztoc } = served();
         let (whole, lying) = (blob.clone(), Arc::new(AtomicUsize::new(1)));
         let on = Arc::clone(&lying);
-        let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
             (on.load(Ordering::SeqCst) == 1).then(|| lie(seen, truth, &whole))
         })
         .await;
@@ -124,11 +128,11 @@ async fn answers_of_every_wrong_kind_are_errors_or_right() {
 }
 
 #[tokio::test]
-async fn silence_ends_at_the_deadline_and_the_next_read_tries_again() {
+async fn a_silent_registry_fails_the_read_at_its_deadline() {
     let Served { plain, blob, layer, ztoc } = served();
     let (whole, silent) = (blob.clone(), Arc::new(AtomicUsize::new(1)));
     let on = Arc::clone(&silent);
-    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         (on.load(Ordering::SeqCst) == 1).then(|| {
             let (head, _) = truth.get_blob(seen, &Digest::sha256(&whole).to_string()).into_parts();
             Response::from_parts(head, stalls(&whole, 10).into_body())
@@ -154,10 +158,10 @@ async fn silence_ends_at_the_deadline_and_the_next_read_tries_again() {
 }
 
 #[tokio::test]
-async fn a_connection_that_stalls_is_given_up_for_another() {
+async fn a_stalled_connection_is_replaced() {
     let Served { plain, blob, layer, ztoc } = served();
     let (whole, once) = (blob.clone(), first(1));
-    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         once().then(|| {
             let (head, _) = truth.get_blob(seen, &Digest::sha256(&whole).to_string()).into_parts();
             Response::from_parts(head, stalls(&whole.slice(10..), 100).into_body())
@@ -175,10 +179,10 @@ async fn a_connection_that_stalls_is_given_up_for_another() {
 }
 
 #[tokio::test]
-async fn a_connection_that_trickles_is_given_up_for_another() {
+async fn a_trickling_connection_is_replaced() {
     let Served { plain, blob, layer, ztoc } = served();
     let (whole, count) = (blob.clone(), AtomicUsize::new(0));
-    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         // The second request gets an endless response, a byte at a time.
         (count.fetch_add(1, Ordering::SeqCst) == 1).then(|| {
             let (head, _) = truth.get_blob(seen, &Digest::sha256(&whole).to_string()).into_parts();
@@ -206,9 +210,9 @@ async fn a_connection_that_trickles_is_given_up_for_another() {
 }
 
 #[tokio::test]
-async fn tokens_that_run_out_between_reads_are_renewed() {
+async fn tokens_that_expire_between_reads_are_renewed() {
     let Served { plain, blob, layer, ztoc } = served();
-    let faulty = Faulty::honest(Nature { bearer: Some(None), ..Nature::default() }).await;
+    let faulty = Faulty::honest(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() }).await;
     faulty.add_blob(blob);
     let content = Desk::new(None).one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
     for at in [0, 200_000, 400_000] {
@@ -220,9 +224,9 @@ async fn tokens_that_run_out_between_reads_are_renewed() {
 }
 
 #[tokio::test]
-async fn reads_of_what_is_not_there_are_errors() {
+async fn reads_beyond_the_content_are_errors() {
     let Served { plain, blob, layer, ztoc } = served();
-    let faulty = Faulty::honest(Nature::default()).await;
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(blob);
     let content = Desk::new(None).one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
     for (at, size) in [(plain.len(), 1), (plain.len() - 1, 2), (0, plain.len() + 1), (usize::MAX - 1, 2), (1 << 61, 9)]

@@ -11,13 +11,13 @@ fn demo() -> Vec<Bytes> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn spans_of_every_size_give_what_a_straight_decode_gives() {
+async fn spans_of_every_size_match_a_straight_decode() {
     let members = [gzip(&tar(&[300_000])[..200_000]), gzip(&tar(&[300_000])[200_000..])].concat();
     let mut layers = demo();
     layers.extend([gzip(&tar(&[1_000_000, 0, 5, 2_000_000])), members.into(), gzip(&tar(&[]))]);
     for blob in layers {
         let plain = gunzip(&blob);
-        let faulty = Faulty::honest(Nature::default()).await;
+        let faulty = Faulty::honest(RegistrySettings::default()).await;
         faulty.add_blob(blob.clone());
         let (source, layer) = (registry(&faulty.host()), Descriptor::of(GZIP, &blob));
         for span_size in [1, 4096, 100_000, 4 << 20] {
@@ -40,14 +40,14 @@ async fn spans_of_every_size_give_what_a_straight_decode_gives() {
 }
 
 #[tokio::test]
-async fn plain_layers_too_from_every_kind_of_store() {
+async fn plain_layers_are_read_from_every_kind_of_store() {
     let plain = tar(&[100_000, 700, 900_000]);
     let blob = Bytes::from(plain.clone());
     let layer = Descriptor::of(PLAIN, &blob);
     let dir = tempfile::tempdir().unwrap();
     let layout = ociseek::store::layout::Layout::open_or_create(&dir.path().join("layout")).unwrap();
     layout.write_blob(&layer, &blob).unwrap();
-    let faulty = Faulty::honest(Nature::default()).await;
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(blob.clone());
     for source in [Source::Layout(Arc::new(layout)), registry(&faulty.host())] {
         for ztoc in [Some(ztoc(&blob, 10_000)), None] {
@@ -59,7 +59,7 @@ async fn plain_layers_too_from_every_kind_of_store() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn real_registries_serve_it() {
+async fn content_is_read_from_real_registries() {
     let plain = tar(&[2_000_000, 10, 1_000_000]);
     let blob = gzip(&plain);
     let layer = Descriptor::of(GZIP, &blob);
@@ -80,12 +80,12 @@ async fn real_registries_serve_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_span_that_is_larger_than_memory_is_read_in_part() {
+async fn a_span_larger_than_the_memory_limit_is_read_in_part() {
     // 64 MiB in a single span, followed by a file.
     let mut plain = tarball::file("zeros", &vec![0; 64 << 20]);
     plain.extend(tar(&[100_000]));
     let blob = gzip(&plain);
-    let faulty = Faulty::honest(Nature::default()).await;
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(blob.clone());
     let (source, layer) = (registry(&faulty.host()), Descriptor::of(GZIP, &blob));
     let ztoc = ztoc(&blob, 1 << 30);

@@ -9,7 +9,7 @@ use ociseek::tree::{NodeKind, Tree};
 use ociseek::ztoc::FileKind;
 
 async fn serve(blob: &Bytes) -> (Faulty, Source) {
-    let faulty = Faulty::honest(Nature::default()).await;
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(blob.clone());
     let source = registry(&faulty.host());
     (faulty, source)
@@ -63,7 +63,7 @@ async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
 }
 
 #[tokio::test]
-async fn a_zstd_layer_that_changed_behind_us_is_an_error() {
+async fn a_zstd_layer_that_changed_later_is_an_error() {
     let plain = tar(&[3_000_000, 10, 6_000_000]);
     let blob = zstd(&plain);
     let dir = tempfile::tempdir().unwrap();
@@ -72,7 +72,7 @@ async fn a_zstd_layer_that_changed_behind_us_is_an_error() {
     other_plain[600] ^= 1;
     let other = zstd(&other_plain);
     let (honest, other_too) = (first(1), other.clone());
-    let faulty = Faulty::start(Nature::default(), move |_, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |_, _| {
         (!honest()).then(|| axum::http::Response::new(axum::body::Body::from(other_too.clone())))
     })
     .await;
@@ -89,7 +89,7 @@ async fn a_zstd_layer_that_changed_behind_us_is_an_error() {
 }
 
 #[tokio::test]
-async fn what_no_ztoc_can_state_is_read_all_the_same() {
+async fn layers_that_no_ztoc_can_describe_are_read() {
     let sparse = [
         tarball::pax(
             b'x',
@@ -173,7 +173,7 @@ fn entry(dir: &Path) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn what_another_version_kept_of_a_layer_is_not_read() {
+async fn cached_layer_maps_of_other_versions_are_ignored() {
     let plain = tar(&[300_000, 5000]);
     let blob = gzip(&plain);
     let (_faulty, source) = serve(&blob).await;
@@ -228,7 +228,7 @@ async fn what_another_version_kept_of_a_layer_is_not_read() {
 }
 
 #[tokio::test]
-async fn a_ztoc_that_does_not_fit_is_told_of_and_not_used() {
+async fn a_mismatched_ztoc_is_reported_and_not_used() {
     let plain = tar(&[300_000, 5000]);
     let blob = gzip(&plain);
     let (_faulty, source) = serve(&blob).await;
@@ -263,7 +263,7 @@ async fn a_ztoc_that_does_not_fit_is_told_of_and_not_used() {
 }
 
 #[tokio::test]
-async fn spans_that_are_too_large_for_memory_are_found_when_the_layer_is_opened() {
+async fn spans_too_large_for_memory_are_refused_when_the_layer_is_opened() {
     let blob = gzip(&tar(&[300_000]));
     let mut huge = ociseek::ztoc::decode(&ztoc(&blob, 1 << 30)).unwrap();
     huge.compressed_size = ociseek::offset::Compressed(200 << 20);
@@ -276,7 +276,7 @@ async fn spans_that_are_too_large_for_memory_are_found_when_the_layer_is_opened(
 }
 
 #[tokio::test]
-async fn layers_that_cannot_be_read_are_errors() {
+async fn unreadable_layers_are_errors() {
     let plain = tar(&[300_000]);
     let whole = gzip(&plain);
     let window = Bytes::from_static(b"\x28\xb5\x2f\xfd\0\xa8\x01\0\0");
@@ -306,7 +306,7 @@ async fn layers_that_cannot_be_read_are_errors() {
     // Valid, but not the blob that the manifest names.
     let other = gzip(&tar(&[299_999]));
     let length = other.len() as u64;
-    let faulty = Faulty::start(Nature::default(), move |_, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |_, _| {
         Some(axum::http::Response::new(axum::body::Body::from(other.clone())))
     })
     .await;
@@ -319,7 +319,7 @@ async fn layers_that_cannot_be_read_are_errors() {
 }
 
 #[tokio::test]
-async fn a_layer_of_no_bytes_and_a_tar_of_no_entries() {
+async fn empty_layers_and_empty_tars_are_opened() {
     for blob in [Bytes::new(), gzip(b""), gzip(&tarball::end()), zstd(b""), Bytes::from(tarball::end())] {
         let dir = tempfile::tempdir().unwrap();
         let (_faulty, source) = serve(&blob).await;
@@ -336,9 +336,9 @@ async fn a_layer_of_no_bytes_and_a_tar_of_no_entries() {
 }
 
 #[tokio::test]
-async fn a_layer_that_stands_twice_is_read_once() {
+async fn a_repeated_layer_is_read_once() {
     let (a, b) = (gzip(&tar(&[1000])), gzip(&tar(&[2000])));
-    let faulty = Faulty::honest(Nature::default()).await;
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(a.clone());
     faulty.add_blob(b.clone());
     let (desk, source) = (Desk::new(None), registry(&faulty.host()));

@@ -25,8 +25,10 @@ fn layer() -> (Bytes, Descriptor, Vec<u8>, Bytes) {
 async fn silent(n: usize) -> (Faulty, Descriptor, Vec<u8>, Bytes) {
     let (blob, layer, plain, ztoc) = layer();
     let is_first = first(n);
-    let faulty =
-        Faulty::start(Nature::default(), move |seen, _| (seen.is("GET", "/blobs/") && is_first()).then(silence)).await;
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
+        (seen.is("GET", "/blobs/") && is_first()).then(no_response)
+    })
+    .await;
     faulty.add_blob(blob);
     (faulty, layer, plain, ztoc)
 }
@@ -51,11 +53,13 @@ fn requested(faulty: &Faulty) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn readers_that_start_at_once_fetch_each_span_once_together() {
+async fn concurrent_processes_fetch_each_span_once() {
     let (blob, layer, plain, ztoc) = layer();
     // One reads in large pieces and in order, the other in small ones and from the end.
     for (size, step) in [(3_000_000, 1), (65_536, 1), (100_000, 7)] {
-        let faulty = Faulty::honest(Nature { slow_blobs: Duration::from_millis(50), ..Nature::default() }).await;
+        let faulty =
+            Faulty::honest(RegistrySettings { slow_blobs: Duration::from_millis(50), ..RegistrySettings::default() })
+                .await;
         faulty.add_blob(blob.clone());
         let source = registry(&faulty.host());
         let dir = tempfile::tempdir().unwrap();
@@ -143,7 +147,7 @@ async fn a_claim_ends_with_its_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stopped_process_holds_up_nobody_for_long() {
+async fn a_stopped_process_does_not_block_others_for_long() {
     let (faulty, layer, plain, ztoc) = silent(1).await;
     let dir = tempfile::tempdir().unwrap();
     let child = claimant(&faulty, dir.path()).await;
@@ -154,7 +158,8 @@ async fn a_stopped_process_holds_up_nobody_for_long() {
     assert_eq!((faulty.saw("GET", "/blobs/").len(), content.stats().errors), (2, 0));
 }
 
-/// Where nothing can be claimed, nobody waits for others: not within the hour that a claim would take.
+/// Where nothing can be claimed, nobody waits for others: not within the hour that a claim would
+/// take.
 async fn everybody_fetches(prepare: impl FnOnce(&Path)) {
     let (faulty, layer, plain, ztoc) = silent(1).await;
     let dir = tempfile::tempdir().unwrap();
@@ -177,15 +182,15 @@ async fn everybody_fetches(prepare: impl FnOnce(&Path)) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_claims_everybody_fetches() {
+async fn without_claims_every_process_fetches() {
     everybody_fetches(|dir| std::fs::create_dir(dir.join(".claims")).unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_claims_cannot_be_written_everybody_fetches() {
+async fn if_claims_cannot_be_written_every_process_fetches() {
     // Root may write anywhere, unless it gives up that right.
     if geteuid().is_root() && std::env::var_os("OCISEEK_TEST_NO_OVERRIDE").is_none() {
-        let test = this_test(module_path!(), "where_claims_cannot_be_written_everybody_fetches");
+        let test = this_test(module_path!(), "if_claims_cannot_be_written_every_process_fetches");
         let mut child = Command::new("setpriv");
         child.args(["--bounding-set=-dac_override", "--inh-caps=-dac_override"]);
         child.arg(test.get_program()).args(test.get_args()).env("OCISEEK_TEST_NO_OVERRIDE", "1");

@@ -26,7 +26,7 @@ fn made(args: &[&str]) -> Value {
 }
 
 #[test]
-fn both_versions_in_a_layout_from_one_reading() {
+fn both_versions_are_written_to_a_layout_from_one_reading() {
     let dir = tempfile::tempdir().unwrap();
     let layout = dir.path().join("l");
     let root = image(&layout);
@@ -70,7 +70,7 @@ fn both_versions_in_a_layout_from_one_reading() {
 }
 
 #[test]
-fn an_index_is_attached_though_the_soci_enabled_image_cannot_be_written() {
+fn an_index_is_attached_even_if_the_soci_enabled_image_cannot_be_written() {
     let dir = tempfile::tempdir().unwrap();
     let layout = dir.path().join("l");
     let root = image(&layout);
@@ -106,7 +106,7 @@ fn an_index_is_attached_though_the_soci_enabled_image_cannot_be_written() {
 }
 
 #[test]
-fn what_cannot_be_asked_for() {
+fn impossible_requests_are_refused() {
     let digest = format!("sha256:{}", "0".repeat(64));
     let (_, said) = index(1, &["--v2={tag}-soci", &format!("127.0.0.1:1/app@{digest}")]);
     assert!(
@@ -129,7 +129,7 @@ fn what_cannot_be_asked_for() {
 }
 
 #[test]
-fn both_versions_in_a_registry() {
+fn both_versions_are_written_to_a_registry() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let Some(regctl) = tool("regctl") else { return };
     let dir = tempfile::tempdir().unwrap();

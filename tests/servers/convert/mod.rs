@@ -45,7 +45,7 @@ fn theirs(
     let memory = Path::new("/dev/shm");
     let scratch = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
     let mut command = Command::new(oracle);
-    command.env("TMPDIR", scratch).arg("standalone").args(OPTIONS).arg(format!("--min-layer-size={smallest}"));
+    command.env("TMPDIR", scratch).arg("convert").args(OPTIONS).arg(format!("--min-layer-size={smallest}"));
     command.arg(platform.map_or_else(|| "--all-platforms".to_owned(), |platform| format!("--platform={platform}")));
     run(command.arg(source).arg(destination))
 }
@@ -110,7 +110,7 @@ fn compare(oracle: &Path, case: &Case) -> Result<(), String> {
 }
 
 #[test]
-fn odd_images_become_what_soci_makes_of_them() {
+fn odd_images_are_converted_as_by_soci() {
     let Some(oracle) = soci::oracle_binary() else { return };
     assert!(CASES.len() >= 60, "{} cases", CASES.len());
     let failed: Vec<String> = std::thread::scope(|scope| {
@@ -165,7 +165,7 @@ fn compare_odd(oracle: &Path, number: u64) -> (Odd, Result<(), String>) {
 }
 
 #[test]
-fn images_made_at_random_become_what_soci_makes_of_them() {
+fn random_images_are_converted_as_by_soci() {
     let Some(oracle) = soci::oracle_binary() else { return };
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
     let (seed, count) = (number("OCISEEK_ODD_SEED", 1), number("OCISEEK_ODD_COUNT", 200));

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use ociseek::digest::Digest;
 use serde_json::Value;
 
-use super::maker::{Maker, OCI_INDEX, attestation, on};
-use crate::support::faulty::{Faulty, Nature, ReceivedRequest, cut, status};
+use super::maker::{Maker, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, attestation, linux, on};
+use crate::support::faulty::{Faulty, OpenResponses, ReceivedRequest, RegistrySettings, cut, status};
 use crate::support::servers::{Server, run, tool};
 
 const SMALL: [&str; 4] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache", "--jobs=2"];
@@ -92,18 +92,19 @@ async fn a_run_that_is_killed_at_any_request_leaves_the_old_image_or_the_new_one
             let (pid, requests) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicUsize::new(0)));
             let at = last;
             let (killed, counted) = (Arc::clone(&pid), Arc::clone(&requests));
-            let registry = Faulty::start(Nature::default(), move |seen: &ReceivedRequest, faulty: &Faulty| {
-                (counted.fetch_add(1, Ordering::SeqCst) == at).then(|| {
-                    let answer = if applied { faulty.truth_now(seen) } else { status(500) };
-                    while killed.load(Ordering::SeqCst) == 0 {
-                        std::thread::yield_now();
-                    }
-                    let pid = rustix::process::Pid::from_raw(killed.load(Ordering::SeqCst)).unwrap();
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                    answer
+            let registry =
+                Faulty::start(RegistrySettings::default(), move |seen: &ReceivedRequest, faulty: &Faulty| {
+                    (counted.fetch_add(1, Ordering::SeqCst) == at).then(|| {
+                        let answer = if applied { faulty.truth_now(seen) } else { status(500) };
+                        while killed.load(Ordering::SeqCst) == 0 {
+                            std::thread::yield_now();
+                        }
+                        let pid = rustix::process::Pid::from_raw(killed.load(Ordering::SeqCst)).unwrap();
+                        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                        answer
+                    })
                 })
-            })
-            .await;
+                .await;
             let old = registry.add_manifest("v2", OCI_INDEX, r#"{"schemaVersion":2,"manifests":[]}"#);
             let target = format!("{}/app:v2", registry.host());
             let output = tokio::task::spawn_blocking({
@@ -136,7 +137,7 @@ async fn a_run_that_is_killed_at_any_request_leaves_the_old_image_or_the_new_one
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn layers_are_copied_as_a_stream_that_is_taken_up_again_and_checked() {
+async fn layers_are_streamed_resumed_and_verified() {
     let dir = tempfile::tempdir().unwrap();
     let layout = dir.path().join("l");
     let root = image(&layout);
@@ -144,7 +145,7 @@ async fn layers_are_copied_as_a_stream_that_is_taken_up_again_and_checked() {
         converted(&[&format!("oci:{}:v1", layout.display()), &format!("oci:{}:v2", dir.path().join("o").display())]);
 
     // Each blob is truncated if it is requested from its start.
-    let from = Faulty::start(Nature::default(), |seen, faulty| {
+    let from = Faulty::start(RegistrySettings::default(), |seen, faulty| {
         let whole = seen.is("GET", "/blobs/sha256") && seen.header("range").is_none();
         let digest = seen.path.rsplit('/').next().unwrap_or_default().to_owned();
         let content =
@@ -153,7 +154,7 @@ async fn layers_are_copied_as_a_stream_that_is_taken_up_again_and_checked() {
     })
     .await;
     load(&from, &layout, &root);
-    let to = Faulty::honest(Nature::default()).await;
+    let to = Faulty::honest(RegistrySettings::default()).await;
     let (source, target) = (format!("{}/a:v1", from.host()), format!("{}/b:v2", to.host()));
     let report = tokio::task::spawn_blocking(move || converted(&[&source, &target])).await.unwrap();
     assert_eq!(report["digest"], here["digest"]);
@@ -163,20 +164,54 @@ async fn layers_are_copied_as_a_stream_that_is_taken_up_again_and_checked() {
     // Other bytes of the same length are not the layer, so nothing is tagged.
     let layer = report["manifests"][0]["layers"][0]["digest"].as_str().unwrap().to_owned();
     let wrong = layer.clone();
-    let from = Faulty::start(Nature::default(), move |seen, faulty| {
+    let from = Faulty::start(RegistrySettings::default(), move |seen, faulty| {
         let length = faulty.blob(&wrong.parse().unwrap())?.len();
         let answer = axum::response::Response::builder().body(axum::body::Body::from(vec![0; length])).unwrap();
         seen.is("GET", &wrong).then_some(answer)
     })
     .await;
     load(&from, &layout, &root);
-    let to = Faulty::honest(Nature::default()).await;
+    let to = Faulty::honest(RegistrySettings::default()).await;
     let (source, target) = (format!("{}/a:v1", from.host()), format!("{}/b:v2", to.host()));
     // Small layers are copied without examining their content, but their digests are verified.
     let args = move || refused(1, &["--platform=linux/arm64", &source, &target]);
     let said = tokio::task::spawn_blocking(args).await.unwrap();
     assert!(said.contains(&layer), "{said}");
     assert!(to.manifest("v2").is_none() && to.blob(&layer.parse().unwrap()).is_none());
+}
+
+/// Ztocs that are reused are read before: only their second reading counts here.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ztocs_of_an_up_to_date_image_are_checked_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let maker = Maker::new(dir.path());
+    let platforms = ["amd64", "arm64", "386", "s390x", "riscv64", "ppc64le", "mips64le", "loong64"];
+    let images: Vec<String> = platforms.iter().zip(1..).map(|(platform, seed)| maker.image(platform, seed)).collect();
+    let first = Faulty::honest(RegistrySettings::default()).await;
+    load(&first, dir.path(), super::maker::digest(&maker.index(&images)));
+    let convert = |registry: &Faulty| {
+        let [source, target] = ["v1", "v2"].map(|tag| format!("{}/a:{tag}", registry.host()));
+        tokio::task::spawn_blocking(move || converted(&[&source, &target]))
+    };
+    let report = convert(&first).await.unwrap();
+    let ztocs: Vec<String> = report["manifests"].as_array().unwrap().iter().map(ztoc).collect();
+    assert_eq!(ztocs.len(), platforms.len());
+
+    let open = Arc::new(OpenResponses::default());
+    let counting = Arc::clone(&open);
+    let second = first
+        .copy(move |seen, registry| {
+            let ztoc = ztocs.iter().find(|ztoc| seen.is("GET", ztoc) && registry.saw("GET", ztoc).len() > 1)?;
+            Some(counting.answer(registry.truth_now(seen), registry.blob(&ztoc.parse().unwrap())?))
+        })
+        .await;
+    assert_eq!(convert(&second).await.unwrap()["status"], "already-there");
+    assert!((2..=4).contains(&open.most()), "{} at a time", open.most());
+}
+
+/// The digest of the ztoc of a platform's first layer.
+fn ztoc(manifest: &Value) -> String {
+    manifest["layers"][0]["ztoc"]["digest"].as_str().unwrap().to_owned()
 }
 
 /// In a real registry: within a repository, across repositories, and to another registry.
@@ -228,21 +263,21 @@ fn in_a_registry(server: &Server, other: &Server) -> Option<()> {
 }
 
 #[test]
-fn in_olareg_and_from_there_to_distribution() {
+fn images_are_converted_in_olareg_and_copied_to_distribution() {
     let Some(olareg) = Server::olareg(|_, _| Vec::new()) else { return };
     let Some(other) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
     in_a_registry(&olareg, &other);
 }
 
 #[test]
-fn in_distribution_and_from_there_to_olareg() {
+fn images_are_converted_in_distribution_and_copied_to_olareg() {
     let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
     let Some(other) = Server::olareg(|_, _| Vec::new()) else { return };
     in_a_registry(&server, &other);
 }
 
 #[test]
-fn names_in_a_layout() {
+fn tags_in_a_layout_are_kept_unless_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let layout = dir.path().join("l");
     let root = image(&layout);
@@ -308,6 +343,12 @@ fn hostile_image_indexes_get_a_clear_error_and_no_name() {
         let padding = format!(r#","annotations":{{"x":"{}"}}"#, "x".repeat(4 << 20));
         maker.index_as(OCI_INDEX, &[maker.image("amd64", 1), maker.image("arm64", 2)], &padding)
     };
+    let repeated = |maker: &Maker| {
+        let padding = format!(r#","annotations":{{"x":"{}"}}"#, "x".repeat(4_000_000));
+        let config = maker.blob(OCI_CONFIG, b"{}");
+        let image = maker.manifest_as(OCI_MANIFEST, &config, &[maker.layer(1)], &padding);
+        maker.index(&vec![on(&image, &linux("amd64")); 20])
+    };
     let liar = |maker: &Maker| {
         let image = maker.image("amd64", 1);
         let size = image.split_once(r#""size":"#).unwrap().1.split([',', '}']).next().unwrap().to_owned();
@@ -327,6 +368,7 @@ fn hostile_image_indexes_get_a_clear_error_and_no_name() {
         ("more", make("more", &many(10_001)), "more than 10000 elements"),
         ("deep", make("deep", &deep), "nested more than 4 deep"),
         ("large", make("large", &large), "bytes; the limit is 4194304"),
+        ("repeated", make("repeated", &repeated), "exceed 67108864 bytes in total"),
         ("liar", make("liar", &liar), "bytes, but its descriptor says 1"),
         ("path", make("path", &path), "invalid digest"),
     ] {

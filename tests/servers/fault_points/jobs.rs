@@ -10,16 +10,20 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::support::faulty::{Faulty, Nature};
+use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::hook::{Hook, SECRET, pushed};
+use crate::support::mounts::compressed;
 use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, gzip, tar};
 use ociseek::digest::Digest;
 
 /// The time limit of a run. A longer run hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
 pub const SMALL: [&str; 4] = ["--build-tool-identifier=test", "--span-size=16KiB", "--min-layer-size=1KiB", "--jobs=1"];
-/// How long a run waits for a registry that stopped answering, and for one that takes no connections.
+/// How long a run waits for a registry that stopped answering, and for one that takes no
+/// connections.
 pub const WAITS: [(&str, &str); 2] = [("OCISEEK_STALL_TIMEOUT", "1s"), ("OCISEEK_RETRY_FOR", "1s")];
+/// The file that has a recorded start of the large image.
+const START: &str = "start.jsonl";
 /// What the fallback tag's list is called.
 const FALLBACK: &str = "sha256-";
 
@@ -30,10 +34,21 @@ pub enum Before {
     Image,
     /// An image with an index in the registry.
     Indexed,
+    /// An image of larger layers in the registry.
+    Large,
+    /// The same with a SOCI index and a fine index of an older version, both with the recorded
+    /// start.
+    Fine,
+    /// The same with newer indexes beside them.
+    Superseded,
     /// An image in the layout `img`, and a layer in the file `layer`.
     Layout,
     /// The same with an index, and the layer's ztoc in the file `layer.ztoc`.
     IndexedLayout,
+    /// The larger image in the layout `img`.
+    LargeLayout,
+    /// The same with both kinds of index, as in the registry.
+    FineLayout,
 }
 
 /// A command, where `HOST` stands for the registry.
@@ -50,7 +65,7 @@ const fn job(name: &'static str, before: Before, indexes: bool, args: &'static [
     Job { name, args, before, indexes }
 }
 
-pub const JOBS: [Job; 9] = [
+pub const JOBS: [Job; 16] = [
     job("index", Before::Image, true, &["index", "HOST/a/b:v1"]),
     job("index --v2", Before::Image, true, &["index", "--v2={tag}-soci", "HOST/a/b:v1"]),
     job("convert", Before::Image, true, &["convert", "HOST/a/b:v1", "HOST/a/b:v2"]),
@@ -58,17 +73,28 @@ pub const JOBS: [Job; 9] = [
     job("verify", Before::Indexed, false, &["verify", "--jobs=1", "HOST/a/b:v1"]),
     job("cat", Before::Indexed, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
     job("cat without an index", Before::Image, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
-    job("rm", Before::Indexed, false, &["rm", "HOST/a/b:v1"]),
+    job("rm", Before::Indexed, false, &["rm", "--all", "HOST/a/b:v1"]),
     job("hook serve", Before::Image, true, &["hook"]),
+    job("index --fine", Before::Large, true, &["index", "--fine", "--profile=start.jsonl", "HOST/a/b:v1"]),
+    job("index, replacing", Before::Fine, true, &["index", "--existing=replace", "HOST/a/b:v1"]),
+    job("index, replacing a fine index", Before::Fine, true, &FINE_AGAIN),
+    job("copy of a fine index", Before::FineLayout, false, &["copy", "--jobs=1", "oci:img:v1", "HOST/a/b:v1"]),
+    job("verify of a fine index", Before::Fine, false, &["verify", "--jobs=1", "HOST/a/b:v1"]),
+    job("rm of a fine index", Before::Fine, false, &["rm", "HOST/a/b:v1"]),
+    job("prune", Before::Superseded, false, &["prune", "--delete", "--jobs=1", "HOST/a/b"]),
 ];
+const FINE_AGAIN: [&str; 4] = ["index", "--fine-only", "--existing=replace", "HOST/a/b:v1"];
 
-/// The jobs that write to the disk.
-pub const ON_DISK: [Job; 11] = [
+/// The jobs on files: layouts, caches, the journal, and what else they read and write.
+pub const ON_DISK: [Job; 14] = [
     job("index in a layout", Before::Layout, true, &["index", "oci:img:v1"]),
     job("index to a layout", Before::Layout, true, &["index", "oci:img:v1", "--output=oci:out"]),
     job("convert in layouts", Before::Layout, true, &["convert", "oci:img:v1", "oci:out:v2"]),
     job("copy of a layout", Before::IndexedLayout, false, &["copy", "--jobs=1", "oci:img:v1", "oci:out:v1"]),
-    job("rm in a layout", Before::IndexedLayout, false, &["rm", "oci:img:v1"]),
+    job("rm in a layout", Before::IndexedLayout, false, &["rm", "--all", "oci:img:v1"]),
+    job("index --fine in a layout", Before::LargeLayout, true, &FINE_HERE),
+    job("index, replacing a fine index in a layout", Before::FineLayout, true, &FINE_AGAIN_HERE),
+    job("verify in a layout", Before::FineLayout, false, &["verify", "--jobs=1", "oci:img:v1"]),
     job("ztoc create", Before::Layout, false, &["ztoc", "create", "layer", "--output=ztoc", "--span-size=16KiB"]),
     job("ztoc extract", Before::IndexedLayout, false, &EXTRACT),
     job("cat by a cache", Before::Indexed, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
@@ -76,6 +102,8 @@ pub const ON_DISK: [Job; 11] = [
     job("backfill", Before::Image, true, &["backfill", "--state=state", "HOST/a/b"]),
     job("hook serve", Before::Image, true, &["hook"]),
 ];
+const FINE_HERE: [&str; 4] = ["index", "--fine", "--profile=start.jsonl", "oci:img:v1"];
+const FINE_AGAIN_HERE: [&str; 4] = ["index", "--fine-only", "--existing=replace", "oci:img:v1"];
 const EXTRACT: [&str; 6] = ["ztoc", "extract", "--layer=layer", "--ztoc=layer.ztoc", "--output=extracted", "--force"];
 
 /// The registries of a kind, with and without the content that jobs need.
@@ -83,26 +111,40 @@ pub struct Registries {
     nothing: Faulty,
     image: Faulty,
     indexed: Faulty,
+    large: Faulty,
+    fine: Faulty,
+    superseded: Faulty,
 }
 
 impl Registries {
-    pub async fn new(nature: Nature) -> Registries {
-        let sandbox = Sandbox::new();
+    pub async fn new(settings: RegistrySettings) -> Registries {
+        let [sandbox, for_large] = [(); 2].map(|()| Sandbox::new());
         image(&sandbox);
-        let nothing = Faulty::honest(nature).await;
+        large_image(&for_large);
+        let nothing = Faulty::honest(settings).await;
         let image = nothing.copy(|_, _| None).await;
         run_here(&image, &sandbox, &["copy", "oci:img:v1", "HOST/a/b:v1"]).await;
         let indexed = image.copy(|_, _| None).await;
         let args = [&["index", "--no-cache", "HOST/a/b:v1"], &SMALL[..]].concat();
         run_here(&indexed, &sandbox, &args).await;
-        Registries { nothing, image, indexed }
+        let large = nothing.copy(|_, _| None).await;
+        run_here(&large, &for_large, &["copy", "oci:img:v1", "HOST/a/b:v1"]).await;
+        let [fine, newer] = [large.copy(|_, _| None).await, large.copy(|_, _| None).await];
+        run_here(&fine, &for_large, &both_kinds(OLD, "HOST/a/b:v1")).await;
+        run_here(&newer, &for_large, &both_kinds(NEWER, "HOST/a/b:v1")).await;
+        let superseded = fine.copy(|_, _| None).await;
+        run_here(&superseded, &for_large, &["copy", &format!("{}/a/b:v1", newer.host()), "HOST/a/b:v1"]).await;
+        Registries { nothing, image, indexed, large, fine, superseded }
     }
 
     pub fn before(&self, job: &Job) -> &Faulty {
         match job.before {
-            Before::Layout | Before::IndexedLayout => &self.nothing,
+            Before::Layout | Before::IndexedLayout | Before::LargeLayout | Before::FineLayout => &self.nothing,
             Before::Image => &self.image,
             Before::Indexed => &self.indexed,
+            Before::Large => &self.large,
+            Before::Fine => &self.fine,
+            Before::Superseded => &self.superseded,
         }
     }
 }
@@ -111,6 +153,8 @@ impl Registries {
 pub struct Templates {
     layout: Sandbox,
     indexed: Sandbox,
+    large: Sandbox,
+    fine: Sandbox,
 }
 
 impl Templates {
@@ -128,16 +172,31 @@ impl Templates {
             }
             sandbox
         });
-        Templates { layout, indexed }
+        let [large, fine] = [false, true].map(|is_indexed| {
+            let sandbox = Sandbox::new();
+            large_image(&sandbox);
+            if is_indexed {
+                assert!(sandbox.command(&both_kinds(OLD, "oci:img:v1")).output().unwrap().status.success());
+            }
+            // A job that is given the recorded start gets it by itself.
+            std::fs::remove_file(sandbox.path(START)).unwrap();
+            sandbox
+        });
+        Templates { layout, indexed, large, fine }
     }
 
     /// A separate sandbox for a job.
     pub fn sandbox(&self, job: &Job) -> Sandbox {
         let sandbox = Sandbox::new();
+        if job.args.iter().any(|arg| arg.ends_with(START)) {
+            std::fs::write(sandbox.path(START), recorded_start()).unwrap();
+        }
         let template = match job.before {
-            Before::Image | Before::Indexed => return sandbox,
+            Before::Image | Before::Indexed | Before::Large | Before::Fine | Before::Superseded => return sandbox,
             Before::Layout => &self.layout,
             Before::IndexedLayout => &self.indexed,
+            Before::LargeLayout => &self.large,
+            Before::FineLayout => &self.fine,
         };
         for (path, content) in template.files("") {
             let path = sandbox.dir.path().join(path.strip_prefix(template.dir.path()).unwrap());
@@ -178,12 +237,42 @@ async fn run_here(registry: &Faulty, sandbox: &Sandbox, args: &[&str]) {
 
 /// An image of two gzip layers and a plain one, in the layout `img`.
 pub fn image(sandbox: &Sandbox) {
-    let mut layout = Layout::new(&sandbox.path("img"));
     let tars = [tar(1, 4, 20_000), tar(2, 2, 9_000), tar(3, 1, 3_000)];
+    let blobs = [(GZIP, gzip(&tars[0])), (PLAIN, tars[1].clone()), (GZIP, gzip(&tars[2]))];
+    packed(sandbox, &tars, &blobs);
+}
+
+/// An image of a gzip layer and a plain one, in the layout `img`. A fine index has several spans of
+/// each, and windows with content. The file [`START`] has its recorded start.
+fn large_image(sandbox: &Sandbox) {
+    let tars = [tar(4, 3, 250_000), tar(5, 2, 150_000)];
+    packed(sandbox, &tars, &[(GZIP, compressed(&tars[0])), (PLAIN, tars[1].clone())]);
+    std::fs::write(sandbox.path(START), recorded_start()).unwrap();
+}
+
+/// A start of the large image that reads the end of the lower layer, then its begin, then the upper
+/// layer.
+fn recorded_start() -> String {
+    let read = |path| json!({"ms": 1.0, "path": path, "layer": "sha256:0", "offset": 0, "size": 4096, "spans": []});
+    ["dir4/file2", "dir4/file0", "dir5/file1"].map(|path| format!("{}\n", read(path))).concat()
+}
+
+const OLD: &str = "--build-tool-identifier=ociseek v0.0.1";
+const NEWER: &str = "--build-tool-identifier=ociseek v0.0.2";
+
+/// The arguments that attach both kinds of index with the recorded start, by a version of ociseek.
+fn both_kinds<'a>(tool: &'a str, image: &'a str) -> Vec<&'a str> {
+    let [_, small @ ..] = SMALL;
+    [&["index", "--no-cache", "--fine", "--profile=start.jsonl", tool, image], &small[..]].concat()
+}
+
+/// An image of these layers in the layout `img`.
+fn packed(sandbox: &Sandbox, tars: &[Vec<u8>], blobs: &[(&str, Vec<u8>)]) {
+    let mut layout = Layout::new(&sandbox.path("img"));
     let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
     let config =
         json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}}).to_string();
-    let layers = [layout.blob(GZIP, &gzip(&tars[0])), layout.blob(PLAIN, &tars[1]), layout.blob(GZIP, &gzip(&tars[2]))];
+    let layers: Vec<Value> = blobs.iter().map(|(media_type, blob)| layout.blob(media_type, blob)).collect();
     let config = layout.blob(OCI_CONFIG, config.as_bytes());
     let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
     let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
@@ -191,7 +280,7 @@ pub fn image(sandbox: &Sandbox) {
 }
 
 /// The end of a run, with its output.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ended {
     /// None if it was killed.
     pub code: Option<i32>,
@@ -280,6 +369,11 @@ impl Job {
         // Treated like a failed command if its job failed. There may be no job.
         let code = if code == Some(0) && !is_done && (posts || is_queued) { Some(1) } else { code };
         Ended { code, stdout: Vec::new(), stderr, is_accepted: status == 202 }
+    }
+
+    /// Whether everything is as before when it is done.
+    pub fn only_reads(&self) -> bool {
+        self.name.starts_with("verify")
     }
 
     /// Whether its output is its result.
@@ -387,9 +481,9 @@ pub fn whole(registry: &Faulty) -> Result<(), String> {
 }
 
 /// The kinds of registries: with the referrers API and without, both with tokens.
-pub fn natures() -> [(&'static str, Nature); 2] {
-    let nature = Nature { bearer: Some(None), conditions: true, ..Nature::default() };
-    [("API", Nature { referrers: true, ..nature.clone() }), ("tag schema", nature)]
+pub fn registry_settings() -> [(&'static str, RegistrySettings); 2] {
+    let settings = RegistrySettings { bearer: Some(None), conditions: true, ..RegistrySettings::default() };
+    [("API", RegistrySettings { referrers: true, ..settings.clone() }), ("tag schema", settings)]
 }
 
 /// The digest of the image's manifest.

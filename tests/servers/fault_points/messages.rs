@@ -1,7 +1,7 @@
-//! `hook worker` and `hook serve` with a queue: the Nth message to NATS is lost, late, refused or answered with an
-//! error, or its connection breaks there. No job that was accepted is lost: it is done, with one index attached in the
-//! end, or it is parked with the reason. The process ends with status 0 when it is told to; one that cannot start ends
-//! with status 1.
+//! `hook worker` and `hook serve` with a queue: the Nth message to NATS is lost, late, refused or
+//! answered with an error, or its connection breaks there. No job that was accepted is lost: it is
+//! done, with one index attached in the end, or it is parked with the reason. The process ends with
+//! status 0 when it is told to; one that cannot start ends with status 1.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tokio::task::block_in_place;
 
-use super::jobs::{Ended, JOBS, Registries, natures, whole};
+use super::jobs::{Ended, JOBS, Registries, registry_settings, whole};
 use super::queue::{Ground, log, url, worker};
-use crate::support::fault_points::{Score, chosen};
-use crate::support::faulty::{problem, silence};
+use crate::support::fault_points::{MESSAGES, MISSED, Points};
+use crate::support::faulty::{no_response, problem};
 use crate::support::hook::{Hook, pushed};
 use crate::support::nats_relay::{ALONE, ANSWERED, Harm, NatsRelay, Sent};
 use crate::support::sandbox::Sandbox;
@@ -29,7 +29,8 @@ use crate::support::sandbox::Sandbox;
 const AT_ONCE: usize = 16;
 /// Points in CI.
 const SAMPLE: usize = 24;
-/// For each step. A request for a job that is lost takes 25 s, a job that cannot be parked comes again after 30 s.
+/// For each step. A request for a job that is lost takes 25 s, a job that cannot be parked comes
+/// again after 30 s.
 const PATIENCE: Duration = Duration::from_secs(150);
 /// How long a message may take to come after everything is done: the next request for a job.
 const LAST: Duration = Duration::from_secs(3);
@@ -115,7 +116,8 @@ impl Point<'_> {
                 busy.headers_mut().insert(header::RETRY_AFTER, 86_400.into());
                 return Some(busy);
             }
-            // For longer than the third of `--silence` after which a worker reports that it is alive.
+            // For longer than the third of `--silence` after which a worker reports that it is
+            // alive.
             if seen.is("GET", "/blobs/") && pausing.swap(false, Ordering::SeqCst) {
                 block_in_place(|| std::thread::sleep(Duration::from_millis(1500)));
             }
@@ -145,7 +147,8 @@ impl Point<'_> {
                 if ours.len() == self.parked {
                     break;
                 }
-                // Deliveries that did not arrive count too. It is published again, by somebody who has read why.
+                // Deliveries that did not arrive count too. It is published again, by somebody who
+                // has read why.
                 if ours[0]["error"].as_str().is_none_or(str::is_empty) {
                     return Err(format!("parked without a reason: {}", log(&hook)));
                 }
@@ -164,7 +167,7 @@ impl Point<'_> {
         let (silent, asked) = (Arc::clone(&is_silent), Arc::clone(&was_asked));
         let registry = ground.registries.before(&ground.job).copy(move |_, _| {
             asked.store(true, Ordering::SeqCst);
-            silent.load(Ordering::SeqCst).then(silence)
+            silent.load(Ordering::SeqCst).then(no_response)
         });
         let registry = registry.await;
         let host = registry.host();
@@ -256,7 +259,7 @@ async fn attempt(
     }
     ground.forget(&point.queue).await;
     let end = match (is_harmed && !point.relay.has_hit(), point.parked, point.failed_starts) {
-        (true, ..) => "done without that message",
+        (true, ..) => MISSED,
         (_, 0, 0) => "done",
         (_, 0, _) => "could not start, then done",
         _ => "parked, then done",
@@ -266,18 +269,18 @@ async fn attempt(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_job_is_lost_whichever_message_to_nats_fails() {
-    let [_, (_, nature)] = natures();
-    let registries = Arc::new(Registries::new(nature).await);
+    let [_, (_, settings)] = registry_settings();
+    let registries = Arc::new(Registries::new(settings).await);
     let job = JOBS.into_iter().find(|job| job.name == "hook serve").unwrap();
     let Some(ground) = Ground::new(&registries, job).await else { return };
-    let (mut sounds, mut points, mut kinds) = (Vec::new(), Vec::new(), BTreeMap::<String, usize>::new());
+    let (mut sounds, mut points, mut kinds) = (Vec::new(), Points::of(MESSAGES), BTreeMap::<String, usize>::new());
     for (number, run) in [Run::Works, Run::Returns, Run::Serves].into_iter().enumerate() {
         let (end, sound) = attempt(&ground, 0, run, None, None).await.unwrap();
         assert_eq!(end, "done", "{run:?}");
         for sent in &sound.0 {
             *kinds.entry(sent.kind.clone()).or_default() += 1;
             let more = if sent.is_answered { &ANSWERED[..] } else { &[] };
-            points.extend(ALONE.iter().chain(more).map(|harm| (number, run, sent.clone(), *harm)));
+            points.add(&sent.kind, ALONE.iter().chain(more).map(|harm| (number, run, sent.clone(), *harm)));
         }
         sounds.push(sound);
     }
@@ -288,9 +291,7 @@ async fn no_job_is_lost_whichever_message_to_nats_fails() {
     for kind in ["CONNECT", "STREAM.jobs", "STREAM.parked", "+ACK", "-NAK", "+WPI", "SUB", "UNSUB"] {
         assert!(kinds.contains_key(kind), "{kind}");
     }
-    let total = points.len();
-    let points = chosen(points, SAMPLE);
-    println!("messages to NATS: {} of {total}", points.len());
+    let (points, mut score) = points.chosen(SAMPLE);
     let (ground, sounds) = (&ground, &sounds);
     let outcomes: Vec<_> = stream::iter(points.into_iter().enumerate())
         .map(|(number, (at, run, sent, harm))| async move {
@@ -300,9 +301,8 @@ async fn no_job_is_lost_whichever_message_to_nats_fails() {
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
-    let mut score = Score::default();
     for (point, outcome) in outcomes {
         score.count(&point, outcome);
     }
-    score.conclude("messages to NATS");
+    score.conclude();
 }

@@ -1,6 +1,6 @@
-//! `hook worker`: the Nth request to the registry fails, or the process is killed at it, or its connection to NATS
-//! breaks there, or NATS is killed and restarted. The job is done once in the end, or it is parked with the reason; it
-//! is never lost.
+//! `hook worker`: the Nth request to the registry fails, or the process is killed at it, or its
+//! connection to NATS breaks there, or NATS is killed and restarted. The job is done once in the
+//! end, or it is parked with the reason; it is never lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,11 +15,11 @@ use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::jobs::{Ended, JOBS, Job, Registries, SMALL, WAITS, image_digest, natures, whole};
+use super::jobs::{Ended, JOBS, Job, Registries, SMALL, WAITS, image_digest, registry_settings, whole};
 use crate::hook_nats::Nats;
 use crate::support::PATIENCE;
 use crate::support::fault_plan::{Fault, KILLS, Plan, QUICK, STALLS};
-use crate::support::fault_points::{Score, chosen};
+use crate::support::fault_points::{Points, QUEUE, QUEUE_RESTARTS};
 use crate::support::hook::Hook;
 use crate::support::sandbox::Sandbox;
 
@@ -249,9 +249,9 @@ async fn attempt(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_of_the_queue_is_done_once_whatever_fails() {
-    let [_, (_, nature)] = natures();
-    let registries = Arc::new(Registries::new(nature).await);
+async fn a_queued_job_is_done_once_whatever_fails() {
+    let [_, (_, settings)] = registry_settings();
+    let registries = Arc::new(Registries::new(settings).await);
     let job = JOBS.into_iter().find(|job| job.name == "hook serve").unwrap();
     let Some(ground) = Ground::new(&registries, job).await else { return };
     let none = Trouble::Request(Fault::None);
@@ -259,12 +259,12 @@ async fn a_job_of_the_queue_is_done_once_whatever_fails() {
     assert!(end == "done" && !sound.1.is_empty(), "{end}: {sound:?}");
     let faults = [&QUICK[..], &STALLS, &KILLS].concat().into_iter().map(Trouble::Request);
     let troubles: Vec<Trouble> = faults.chain([false, true].map(|away| Trouble::Cut { away })).collect();
-    let points: Vec<(usize, Trouble)> =
-        (0..sound.0).flat_map(|at| troubles.iter().map(move |&trouble| (at, trouble))).collect();
-    let restarts: Vec<(usize, Trouble)> = (0..sound.0).map(|at| (at, Trouble::Restart)).collect();
-    let total = points.len() + restarts.len();
-    let points = [chosen(points, SAMPLE - RESTARTS), chosen(restarts, RESTARTS)].concat();
-    println!("jobs of a queue: {} of {total}", points.len());
+    let (mut points, mut restarts) = (Points::of(QUEUE), Points::of(QUEUE_RESTARTS));
+    points.add("a job", (0..sound.0).flat_map(|at| troubles.iter().map(move |&trouble| (at, trouble))));
+    restarts.add("a job", (0..sound.0).map(|at| (at, Trouble::Restart)));
+    let (points, mut score) = points.chosen(SAMPLE - RESTARTS);
+    let (restarts, mut score_of_restarts) = restarts.chosen(RESTARTS);
+    let points = [points, restarts].concat();
     let (shared, sound, registries) = (&ground, &sound, &registries);
     let outcomes: Vec<_> = stream::iter(points.into_iter().enumerate())
         .map(|(number, (at, trouble))| async move {
@@ -280,9 +280,10 @@ async fn a_job_of_the_queue_is_done_once_whatever_fails() {
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
-    let mut score = Score::default();
     for (at, trouble, outcome) in outcomes {
+        let score = if trouble == Trouble::Restart { &mut score_of_restarts } else { &mut score };
         score.count(&format!("{trouble:?} at request {at}"), outcome);
     }
-    score.conclude("jobs of a queue");
+    score.conclude();
+    score_of_restarts.conclude();
 }

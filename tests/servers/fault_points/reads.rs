@@ -1,5 +1,6 @@
-//! The Nth request of opening an image and reading all its files fails, once or from then on: each byte that is read is
-//! right, or the read fails in time; without the fault it is right; and nothing wrong is kept in the cache.
+//! The Nth request of opening an image and reading all its files fails, once or from then on: each
+//! byte that is read is right, or the read fails in time; without the fault it is right; and
+//! nothing wrong is kept in the cache.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,10 +23,11 @@ use ociseek::store::cache::ZtocCache;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use ociseek::tree::NodeKind;
 use serde_json::json;
+use tokio::task::JoinHandle;
 
-use crate::support::fault_plan::{Fault, Plan, Point, QUICK, STALLS};
-use crate::support::fault_points::{Score, chosen};
-use crate::support::faulty::{Faulty, Nature};
+use crate::support::fault_plan::{Fault, Plan, Point};
+use crate::support::fault_points::{MISSED, Points, READS};
+use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::fine;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, tar};
 
@@ -42,14 +44,21 @@ const DEADLINE: Duration = Duration::from_secs(3);
 /// What takes longer hangs. A busy machine adds to the deadline.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// By what an image is read.
-const KINDS: [(&str, LayerAccess); 3] =
-    [("SOCI index", LayerAccess::Index), ("fine index", LayerAccess::Fine), ("no index", LayerAccess::Local)];
+/// By what an image is read, and the files that its index lists, which are fetched in the
+/// background.
+type Kind = (&'static str, LayerAccess, &'static [&'static str]);
+const KINDS: [Kind; 4] = [
+    ("SOCI index", LayerAccess::Index, &[]),
+    ("SOCI index with prefetch lists", LayerAccess::Index, &["dir1/file2", "dir1/file0", "dir2/file1"]),
+    ("fine index", LayerAccess::Fine, &[]),
+    ("no index", LayerAccess::Local, &[]),
+];
 
 /// An image with such an index in a registry of its own, and the tars of its layers. The upper
 /// layer is zstd where there is no index, else plain.
-async fn image(how: LayerAccess) -> (Faulty, Vec<Vec<u8>>) {
-    let registry = Faulty::honest(Nature { referrers: true, bearer: Some(None), ..Nature::default() }).await;
+async fn image((_, how, listed): Kind) -> (Faulty, Vec<Vec<u8>>) {
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, bearer: Some(None), ..RegistrySettings::default() }).await;
     let tars: Vec<Vec<u8>> = (1..).zip(FILES).map(|(seed, (files, size))| tar(seed, files, size)).collect();
     let upper = match how {
         LayerAccess::Local => (ZSTD, zstd::stream::encode_all(&tars[1][..], 3).unwrap()),
@@ -84,7 +93,9 @@ async fn image(how: LayerAccess) -> (Faulty, Vec<Vec<u8>>) {
     });
     if how == LayerAccess::Index {
         let (sandbox, name) = (Sandbox::new(), format!("{}/a/b:v1", registry.host()));
-        let args = ["index", "--no-cache", "--min-layer-size=0", "--span-size=32KiB", &name];
+        let listed: Vec<String> = listed.iter().map(|path| format!("--prefetch-file={path}")).collect();
+        let mut args = vec!["index", "--no-cache", "--min-layer-size=0", "--span-size=32KiB", &name];
+        args.extend(listed.iter().map(String::as_str));
         let mut command = sandbox.command(&args);
         let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -124,8 +135,8 @@ impl Reader {
     }
 }
 
-/// How many reads failed; an error if bytes are wrong, or if a read takes too long. Who gets an error reads one more
-/// piece, and gives up.
+/// How many reads failed; an error if bytes are wrong, or if a read takes too long. Who gets an
+/// error reads one more piece, and gives up.
 async fn read_all(image: &RootFs, tars: &[Vec<u8>]) -> Result<usize, String> {
     let mut failed = 0;
     for (layer, (files, size)) in FILES.into_iter().enumerate() {
@@ -152,6 +163,18 @@ async fn read_all(image: &RootFs, tars: &[Vec<u8>]) -> Result<usize, String> {
     Ok(failed)
 }
 
+/// Fetches the files that the index lists, in the background, as a mount does. It goes on while the
+/// registry fails.
+fn prefetch(image: &RootFs) -> JoinHandle<()> {
+    let (content, lists) = (image.content.clone(), image.prefetch.clone());
+    tokio::spawn(async move { content.prefetch_artifacts(lists).await })
+}
+
+async fn prefetched(prefetching: JoinHandle<()>) -> Result<(), String> {
+    let ended = tokio::time::timeout(HANGS, prefetching).await.map_err(|_| "prefetching hangs".to_owned())?;
+    ended.map_err(|e| format!("prefetching: {e}"))
+}
+
 /// An image, and how many requests it takes to open it and to read it if all is well.
 struct Sound {
     registry: Faulty,
@@ -161,14 +184,19 @@ struct Sound {
 }
 
 impl Sound {
-    async fn new((_, how): (&str, LayerAccess)) -> Sound {
-        let (registry, tars) = image(how).await;
+    async fn new(kind: Kind) -> Sound {
+        let (registry, tars) = image(kind).await;
         let copy = registry.copy(|_, _| None).await;
         let cache = tempfile::tempdir().unwrap();
         let opened = Reader::new(&copy, cache.path()).open().await.unwrap();
-        assert!(opened.layers[0].how == how, "{:?}", opened.layers);
+        assert!(opened.layers[0].how == kind.1, "{:?}", opened.layers);
         let opening = copy.requests().len();
+        let prefetching = prefetch(&opened);
         assert_eq!(read_all(&opened, &tars).await, Ok(0));
+        prefetched(prefetching).await.unwrap();
+        let is_fetched = |list: &Descriptor| !copy.saw("GET", &format!("blobs/{}", list.digest)).is_empty();
+        assert!(opened.prefetch.is_empty() == kind.2.is_empty());
+        assert!(opened.prefetch.iter().all(|(_, list)| is_fetched(list)));
         Sound { registry, tars, opening, requests: copy.requests().len() }
     }
 }
@@ -187,6 +215,7 @@ async fn attempt(point: Point, sound: &Sound) -> Result<String, String> {
     let cache = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, cache.path());
     let opened = tokio::time::timeout(HANGS, reader.open()).await.map_err(|_| "opening hangs".to_owned())?;
+    let prefetching = opened.as_ref().ok().map(prefetch);
     let failed = match &opened {
         Ok(opened) => read_all(opened, &sound.tars).await?,
         Err(_) => 0,
@@ -197,8 +226,11 @@ async fn attempt(point: Point, sound: &Sound) -> Result<String, String> {
     let is_hit = plan.asked.load(Ordering::SeqCst) > at;
     plan.is_over.store(true, Ordering::SeqCst);
     registry.up().await;
+    if let Some(prefetching) = prefetching {
+        prefetched(prefetching).await?;
+    }
     let end = match (&opened, failed) {
-        _ if !is_hit => "read with fewer requests",
+        _ if !is_hit => MISSED,
         (Err(_), _) => "not opened, then right",
         (Ok(_), 0) => "right",
         (Ok(_), _) => "errors, then right",
@@ -230,30 +262,24 @@ async fn attempt(point: Point, sound: &Sound) -> Result<String, String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_fails_gives_no_wrong_byte_and_leaves_none() {
-    let (mut sounds, mut points) = (Vec::new(), Vec::new());
-    for (kind, (name, how)) in KINDS.into_iter().enumerate() {
-        let sound = Sound::new((name, how)).await;
-        println!("{name}: {} requests, {} of them to open it", sound.requests, sound.opening);
-        for at in 0..sound.requests {
-            let faults = QUICK.into_iter().chain(STALLS);
-            points.extend(faults.flat_map(|fault| [false, true].map(|lasts| Point { kind, fault, lasts, at })));
-        }
+async fn a_failed_request_returns_and_caches_no_wrong_bytes() {
+    let (mut sounds, mut points) = (Vec::new(), Points::of(READS));
+    for (number, kind) in KINDS.into_iter().enumerate() {
+        let sound = Sound::new(kind).await;
+        println!("{}: {} requests, {} of them to open it", kind.0, sound.requests, sound.opening);
+        // A registry that is down stays so.
+        points
+            .add(kind.0, Point::all(number, sound.requests).filter(|point| point.fault != Fault::Down || point.lasts));
         sounds.push(sound);
     }
-    // It lasts at any rate.
-    points.retain(|point| point.fault != Fault::Down || point.lasts);
-    let (total, sounds) = (points.len(), &sounds);
-    let points = chosen(points, SAMPLE);
-    println!("mounted reads: {} of {total}", points.len());
+    let ((points, mut score), sounds) = (points.chosen(SAMPLE), &sounds);
     let outcomes: Vec<_> = stream::iter(points)
         .map(|point| async move { (point, attempt(point, &sounds[point.kind]).await) })
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
-    let mut score = Score::default();
     for (point, outcome) in outcomes {
         score.count(&format!("{}, {point:?}", KINDS[point.kind].0), outcome);
     }
-    score.conclude("mounted reads");
+    score.conclude();
 }

@@ -2,6 +2,7 @@
 //! unusable documents are skipped.
 
 mod damage;
+mod far;
 mod starts;
 
 use std::ops::Range;
@@ -31,7 +32,7 @@ use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use serde_json::json;
 
 use crate::content::options;
-use crate::support::faulty::{Faulty, Nature, ReceivedRequest, cut, problem, silence, stalls, status};
+use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings, cut, no_response, problem, stalls, status};
 use crate::support::fine;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, gzip, tar};
 
@@ -168,9 +169,9 @@ async fn settled(image: &RootFs, spans: u64) {
 }
 
 #[tokio::test]
-async fn every_byte_is_right_and_windows_come_in_pages() {
+async fn every_byte_is_right_and_windows_are_fetched_in_pages() {
     for (plain, cached) in [(false, true), (true, false)] {
-        let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+        let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
         let image = Image::push(&registry, plain, &[]);
         let dir = tempfile::tempdir().unwrap();
         let reader = Reader::new(&registry, cached.then_some(dir.path()));
@@ -195,7 +196,8 @@ async fn every_byte_is_right_and_windows_come_in_pages() {
         assert!((1..=4).contains(&pages), "{pages} requests for pages");
         assert_eq!(image.parts(&registry, 1).len() > 1, !plain, "a plain tar needs no windows");
 
-        // Spans on disk are neither fetched nor decoded again, and the head and the config are on disk too.
+        // Spans on disk are neither fetched nor decoded again, and the head and the config are on
+        // disk too.
         if cached {
             let before = registry.requests().len();
             let again = reader.open(false, options()).await;
@@ -207,25 +209,26 @@ async fn every_byte_is_right_and_windows_come_in_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn indexes_are_read_side_by_side() {
+async fn indexes_are_read_concurrently() {
     let waiting = Arc::new(AtomicUsize::new(0));
     let known = Arc::new(std::sync::OnceLock::<Vec<String>>::new());
     let (indexes, count) = (Arc::clone(&known), Arc::clone(&waiting));
     // Each is answered after both were requested.
-    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, _| {
-        if !indexes.get()?.iter().any(|digest| seen.path.ends_with(&**digest)) {
-            return None;
-        }
-        count.fetch_add(1, Ordering::SeqCst);
-        let are_both = || {
-            (0..2000).any(|_| {
-                std::thread::sleep(Duration::from_millis(10));
-                count.load(Ordering::SeqCst) == 2
-            })
-        };
-        (!tokio::task::block_in_place(are_both)).then(|| status(400))
-    })
-    .await;
+    let registry =
+        Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
+            if !indexes.get()?.iter().any(|digest| seen.path.ends_with(&**digest)) {
+                return None;
+            }
+            count.fetch_add(1, Ordering::SeqCst);
+            let are_both = || {
+                (0..2000).any(|_| {
+                    std::thread::sleep(Duration::from_millis(10));
+                    count.load(Ordering::SeqCst) == 2
+                })
+            };
+            (!tokio::task::block_in_place(are_both)).then(|| status(400))
+        })
+        .await;
     let image = Image::push(&registry, false, &[]);
     let fine = image.fine.encode().descriptor.digest;
     let soci = SociIndex {
@@ -244,7 +247,7 @@ async fn indexes_are_read_side_by_side() {
 }
 
 #[tokio::test]
-async fn what_is_unfit_is_passed_over_with_a_warning() {
+async fn unusable_fine_indexes_are_skipped_with_a_warning() {
     type Lie = fn(&ReceivedRequest, &Faulty, &FineIndex) -> Option<Response<Body>>;
     fn of_document(seen: &ReceivedRequest, fine: &FineIndex) -> bool {
         seen.path.contains(&fine.layers[0].document.to_string())
@@ -276,8 +279,8 @@ async fn what_is_unfit_is_passed_over_with_a_warning() {
     for (what, warning, lie) in lies {
         let known = Arc::new(std::sync::OnceLock::<FineIndex>::new());
         let fine = Arc::clone(&known);
-        let nature = Nature { referrers: true, ..Nature::default() };
-        let registry = Faulty::start(nature, move |seen, truth| lie(seen, truth, fine.get()?)).await;
+        let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+        let registry = Faulty::start(settings, move |seen, truth| lie(seen, truth, fine.get()?)).await;
         let image = Image::push(&registry, false, &[]);
         known.set(image.fine.clone()).unwrap();
         let reader = Reader::new(&registry, None);
@@ -298,16 +301,20 @@ async fn wrong_pages_and_spans_are_fetched_again() {
         for page in [false, true] {
             let target = Arc::new(std::sync::OnceLock::<String>::new());
             let (wrong, left) = (Arc::clone(&target), AtomicUsize::new(lies));
-            let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, truth| {
-                let is_it = seen.path.contains(wrong.get()?) && !seen.header("range")?.starts_with("bytes=0-");
-                if !is_it || left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err()
-                {
-                    return None;
-                }
-                let (head, _) = truth.truth_now(seen).into_parts();
-                let spoilt: Vec<u8> = part(seen, truth, wrong.get()?)?.iter().map(|byte| byte ^ 1).collect();
-                Some(Response::from_parts(head, Body::from(spoilt)))
-            })
+            let registry = Faulty::start(
+                RegistrySettings { referrers: true, ..RegistrySettings::default() },
+                move |seen, truth| {
+                    let is_it = seen.path.contains(wrong.get()?) && !seen.header("range")?.starts_with("bytes=0-");
+                    if !is_it
+                        || left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err()
+                    {
+                        return None;
+                    }
+                    let (head, _) = truth.truth_now(seen).into_parts();
+                    let spoilt: Vec<u8> = part(seen, truth, wrong.get()?)?.iter().map(|byte| byte ^ 1).collect();
+                    Some(Response::from_parts(head, Body::from(spoilt)))
+                },
+            )
             .await;
             let image = Image::push(&registry, false, &[]);
             let spoilt = if page { image.fine.layers[0].document } else { image.blobs[0].digest };

@@ -6,9 +6,9 @@ use super::*;
 const START_REQUESTS: usize = 12;
 
 #[tokio::test]
-async fn a_recorded_start_is_fetched_at_once_and_nothing_twice() {
+async fn a_recorded_start_is_fetched_immediately_and_only_once() {
     for cached in [false, true] {
-        let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+        let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
         // Out of order, as in a real start. Neighbours are a single request, even if others are
         // read between them.
         let start = [SpanId(12)..SpanId(13), SpanId(2)..SpanId(6), SpanId(13)..SpanId(14), SpanId(6)..SpanId(7)];
@@ -50,8 +50,9 @@ async fn a_recorded_start_is_fetched_at_once_and_nothing_twice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mounts_that_share_a_cache_fetch_a_recorded_start_once() {
-    let nature = Nature { referrers: true, slow_blobs: Duration::from_millis(50), ..Nature::default() };
-    let registry = Faulty::honest(nature).await;
+    let settings =
+        RegistrySettings { referrers: true, slow_blobs: Duration::from_millis(50), ..RegistrySettings::default() };
+    let registry = Faulty::honest(settings).await;
     let start: Vec<Range<SpanId>> = (0..10).map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
     let image = Image::push(&registry, false, &start);
     let dir = tempfile::tempdir().unwrap();
@@ -73,8 +74,8 @@ async fn mounts_that_share_a_cache_fetch_a_recorded_start_once() {
 }
 
 #[tokio::test]
-async fn a_recorded_start_comes_into_memory_from_the_cache() {
-    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+async fn a_recorded_start_is_loaded_into_memory_from_the_cache() {
+    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let start = [SpanId(2)..SpanId(6), SpanId(12)..SpanId(14)];
     let image = Image::push(&registry, false, &start);
     let dir = tempfile::tempdir().unwrap();
@@ -101,7 +102,7 @@ async fn a_recorded_start_comes_into_memory_from_the_cache() {
 }
 
 #[tokio::test]
-async fn a_recorded_start_has_many_small_requests_or_few_large_ones_in_progress() {
+async fn requests_of_a_recorded_start_are_limited_by_number_and_bytes() {
     let each = |spans: Range<u32>| spans.map(|span| SpanId(2 * span)..SpanId(2 * span + 1)).collect::<Vec<_>>();
     let large = || (0..3).map(|range| SpanId(20 * range)..SpanId(20 * range + 13)).collect::<Vec<_>>();
     // Large ones have 0.9 MiB each. Layers take turns by bytes.
@@ -109,11 +110,12 @@ async fn a_recorded_start_has_many_small_requests_or_few_large_ones_in_progress(
         let known = Arc::new(std::sync::OnceLock::<Vec<String>>::new());
         let (blobs, released) = (Arc::clone(&known), Arc::new(AtomicBool::new(false)));
         let on = Arc::clone(&released);
-        let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, _| {
-            let is_stopped = blobs.get()?.iter().any(|blob| seen.path.contains(blob)) && !on.load(Ordering::SeqCst);
-            is_stopped.then(silence)
-        })
-        .await;
+        let registry =
+            Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
+                let is_stopped = blobs.get()?.iter().any(|blob| seen.path.contains(blob)) && !on.load(Ordering::SeqCst);
+                is_stopped.then(no_response)
+            })
+            .await;
         let tars = vec![tar(1, 10, 400_000), tar(2, 10, 400_000)];
         let image = Image::push_layers(&registry, tars, false, &starts);
         known.set(image.blobs.iter().map(|blob| blob.digest.to_string()).collect()).unwrap();
@@ -135,8 +137,8 @@ async fn a_recorded_start_has_many_small_requests_or_few_large_ones_in_progress(
 }
 
 #[tokio::test]
-async fn wrong_guesses_are_bounded() {
-    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+async fn wasted_prefetching_is_limited() {
+    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     // Each is a separate request.
     let start: Vec<Range<SpanId>> = (0..14).rev().map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
     let image = Image::push(&registry, false, &start);
@@ -156,8 +158,8 @@ async fn wrong_guesses_are_bounded() {
 }
 
 #[tokio::test]
-async fn without_a_cache_on_disk_a_start_takes_half_of_the_memory() {
-    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+async fn without_a_disk_cache_a_start_uses_at_most_half_of_the_memory() {
+    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let image = Image::push(&registry, false, &[SpanId(0)..SpanId(27)]);
     let reader = Reader::new(&registry, None);
     let opened = reader.open(true, ContentOptions { memory: 10 * SPAN, ..options() }).await;
@@ -167,22 +169,23 @@ async fn without_a_cache_on_disk_a_start_takes_half_of_the_memory() {
 }
 
 #[tokio::test]
-async fn a_read_passes_a_start_that_hangs() {
+async fn reads_do_not_wait_for_a_stalled_start() {
     let blob = Arc::new(std::sync::OnceLock::<(String, Range<u64>)>::new());
     let asked_for = Arc::clone(&blob);
     let released = Arc::new(AtomicBool::new(false));
     let on = Arc::clone(&released);
-    let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, truth| {
-        let (digest, read) = asked_for.get()?;
-        if !seen.path.contains(digest) || on.load(Ordering::SeqCst) {
-            return None;
-        }
-        let from: u64 = seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?.0.parse().ok()?;
-        // Everything is silent except what is read.
-        let (head, _) = truth.truth_now(seen).into_parts();
-        (!read.contains(&from)).then(|| Response::from_parts(head, stalls(&Bytes::new(), 0).into_body()))
-    })
-    .await;
+    let registry =
+        Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, truth| {
+            let (digest, read) = asked_for.get()?;
+            if !seen.path.contains(digest) || on.load(Ordering::SeqCst) {
+                return None;
+            }
+            let from: u64 = seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?.0.parse().ok()?;
+            // Everything is silent except what is read.
+            let (head, _) = truth.truth_now(seen).into_parts();
+            (!read.contains(&from)).then(|| Response::from_parts(head, stalls(&Bytes::new(), 0).into_body()))
+        })
+        .await;
     let start: Vec<Range<SpanId>> = (1..14).map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
     let image = Image::push(&registry, false, &start);
     let layer = built(&registry.blob(&image.blobs[0].digest).unwrap());
@@ -203,31 +206,32 @@ async fn a_read_passes_a_start_that_hangs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn faults_in_the_middle_of_a_start_do_no_harm() {
+async fn faults_during_a_start_do_no_harm() {
     for fault in ["500", "429", "404", "206", "cut"] {
         let blob = Arc::new(std::sync::OnceLock::<String>::new());
         let (digest, count) = (Arc::clone(&blob), AtomicUsize::new(0));
         let released = Arc::new(AtomicBool::new(false));
         let on = Arc::clone(&released);
-        let registry = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, truth| {
-            if !seen.path.contains(digest.get()?) || count.fetch_add(1, Ordering::SeqCst) >= START_REQUESTS {
-                return None;
-            }
-            // All requests for the start in progress fail when a read waits.
-            tokio::task::block_in_place(|| {
-                while !on.load(Ordering::SeqCst) {
-                    std::thread::sleep(Duration::from_millis(5));
+        let registry =
+            Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, truth| {
+                if !seen.path.contains(digest.get()?) || count.fetch_add(1, Ordering::SeqCst) >= START_REQUESTS {
+                    return None;
                 }
-            });
-            match fault.parse() {
-                Ok(code) => Some(status(code)),
-                Err(_) => {
-                    let content = part(seen, truth, digest.get()?)?;
-                    Some(cut(truth.truth_now(seen), &content, content.len() / 2))
+                // All requests for the start in progress fail when a read waits.
+                tokio::task::block_in_place(|| {
+                    while !on.load(Ordering::SeqCst) {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                });
+                match fault.parse() {
+                    Ok(code) => Some(status(code)),
+                    Err(_) => {
+                        let content = part(seen, truth, digest.get()?)?;
+                        Some(cut(truth.truth_now(seen), &content, content.len() / 2))
+                    }
                 }
-            }
-        })
-        .await;
+            })
+            .await;
         let start: Vec<Range<SpanId>> = (0..14).map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
         let image = Image::push(&registry, false, &start);
         blob.set(image.blobs[0].digest.to_string()).unwrap();

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::aws::FakeEcr;
 use super::pushed;
 use super::runtime_api::{Bootstrap, RuntimeApi};
-use crate::support::faulty::{Faulty, Nature};
+use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST};
 
 const MIB: usize = 1 << 20;
@@ -77,8 +77,12 @@ async fn registry(password: &str, mib: usize) -> Big {
     let size: usize = pieces.iter().map(Bytes::len).sum();
     let layer = Descriptor::new(GZIP, hasher.finish(), size as u64);
     let path = format!("/blobs/{}", layer.digest);
-    let nature = Nature { referrers: true, basic: Some(("AWS".into(), password.into())), ..Nature::default() };
-    let registry = Faulty::start(nature, move |seen, _| {
+    let settings = RegistrySettings {
+        referrers: true,
+        basic: Some(("AWS".into(), password.into())),
+        ..RegistrySettings::default()
+    };
+    let registry = Faulty::start(settings, move |seen, _| {
         if !seen.is("GET", &path) || seen.header("authorization").is_none() {
             return None;
         }

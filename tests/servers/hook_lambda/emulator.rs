@@ -10,7 +10,7 @@ use crate::support::servers::{free_port, python_tool};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn under_cargo_lambda() {
+async fn the_function_runs_under_cargo_lambda() {
     let Some(program) = python_tool("cargo-lambda") else { return };
     let (registry, digest) = registry("p", true).await;
     let ecr = FakeEcr::start("p").await;

@@ -7,7 +7,7 @@ use crate::support::sandbox::Sandbox;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn soci_enabled_images_of_pushes() {
+async fn pushes_get_soci_enabled_images() {
     let (Some(server), Some(moto)) = (distribution(), Moto::start()) else { return };
     let sandbox = Sandbox::new();
     image(&sandbox, "img", &[60_000]);

@@ -9,7 +9,7 @@ use ociseek::digest::Digest;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pushes_are_indexed_once_and_our_own_are_passed_over() {
+async fn pushes_are_indexed_once_and_our_own_are_ignored() {
     let (Some(server), Some(moto)) = (distribution(), Moto::start()) else { return };
     let sandbox = Sandbox::new();
     image(&sandbox, "img", &[200_000, 50_000]);
@@ -70,7 +70,7 @@ async fn pushes_are_indexed_once_and_our_own_are_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_batch_only_what_failed_comes_again() {
+async fn only_failed_messages_of_a_batch_are_retried() {
     let (Some(server), Some(moto)) = (distribution(), Moto::start()) else { return };
     let sandbox = Sandbox::new();
     image(&sandbox, "good", &[60_000]);
@@ -121,7 +121,7 @@ async fn of_a_batch_only_what_failed_comes_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_that_may_not_be_deleted_is_told() {
+async fn an_index_that_cannot_be_deleted_is_reported() {
     let (registry, digest) = registry("p", false).await;
     let ecr = FakeEcr::start("p").await;
     let (api, address) = RuntimeApi::start().await;
@@ -139,7 +139,7 @@ async fn an_index_that_may_not_be_deleted_is_told() {
 }
 
 #[test]
-fn outside_of_lambda_it_says_what_it_is_for() {
+fn outside_of_lambda_the_error_explains_the_command() {
     let sandbox = Sandbox::new();
     let said = sandbox.run(&["hook", "lambda"]);
     assert!(said.contains("not running as an AWS Lambda function") && said.ends_with("--- status 1 ---"), "{said}");

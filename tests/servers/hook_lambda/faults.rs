@@ -1,4 +1,5 @@
-//! The Runtime API fails at each of its requests, and ECR's API at each call: each event is handled once in the end.
+//! The Runtime API fails at each of its requests, and ECR's API at each call: each event is handled
+//! once in the end.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,8 @@ use super::aws::{EcrFailing, FakeEcr, Moto};
 use super::runtime_api::{Bootstrap, Failing, RuntimeApi};
 use super::{LONG, pushed};
 use crate::support::PATIENCE;
-use crate::support::fault_points::{Score, chosen};
-use crate::support::faulty::{Faulty, Nature};
+use crate::support::fault_points::{ECR, Points, RUNTIME_API};
+use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::sandbox::tar;
 use ociseek::digest::Digest;
 use serde_json::{Value, json};
@@ -31,8 +32,8 @@ async fn ended(function: &mut Bootstrap) -> Option<i32> {
     }
 }
 
-/// A registry with two images, and their events, with one between them that a function fails at. Whether a function
-/// answers each with a response.
+/// A registry with two images, and their events, with one between them that a function fails at.
+/// Whether a function answers each with a response.
 struct Ground {
     honest: Faulty,
     ecr: FakeEcr,
@@ -42,7 +43,10 @@ struct Ground {
 
 impl Ground {
     async fn new() -> Ground {
-        let honest = Faulty::honest(Nature { basic: Some(("AWS".into(), Moto::PASSWORD.into())), ..Nature::default() });
+        let honest = Faulty::honest(RegistrySettings {
+            basic: Some(("AWS".into(), Moto::PASSWORD.into())),
+            ..RegistrySettings::default()
+        });
         let (honest, ecr) = (honest.await, FakeEcr::start(Moto::PASSWORD).await);
         let digests = ["v1", "v2"].map(|tag| {
             honest.add_image(tag, &tar(u64::from(tag == "v1"), 1, 50_000));
@@ -58,7 +62,8 @@ impl Ground {
     }
 }
 
-/// Whether a function ends that meets this at a request. Nothing depends on the body of the answer to its own report.
+/// Whether a function ends that meets this at a request. Nothing depends on the body of the answer
+/// to its own report.
 fn ends(request: &str, failing: Failing) -> bool {
     match failing {
         Failing::Garbled => false,
@@ -67,8 +72,8 @@ fn ends(request: &str, failing: Failing) -> bool {
     }
 }
 
-/// Three events, like Lambda: when a function ends or fails at an event, the event comes again. Returns the requests
-/// of the functions.
+/// Three events, like Lambda: when a function ends or fails at an event, the event comes again.
+/// Returns the requests of the functions.
 async fn three_events(ground: &Ground, fault: Option<(usize, &str, Failing)>) -> Result<(String, Vec<String>), String> {
     let (registry, (api, address)) = (ground.honest.copy(|_, _| None).await, RuntimeApi::start().await);
     let host = registry.host();
@@ -133,9 +138,10 @@ async fn cannot_start(failing: Failing) -> Result<String, String> {
     }
 }
 
-/// A function that cannot speak to its API ends, as Lambda expects; it starts another one and sends the event again.
+/// A function that cannot speak to its API ends, as Lambda expects; it starts another one and sends
+/// the event again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runtime_api_that_fails_costs_no_event() {
+async fn a_failing_runtime_api_loses_no_event() {
     let ground = Ground::new().await;
     let (_, requests) = three_events(&ground, None).await.unwrap();
     assert_eq!(requests[..6], ["next", "response", "next", "error", "next", "response"]);
@@ -150,17 +156,15 @@ async fn a_runtime_api_that_fails_costs_no_event() {
     ];
     const EVENTS: [Failing; 6] =
         [Failing::Down, Failing::Refused, Failing::Reset, Failing::Cut, Failing::Garbled, Failing::NoId];
-    let mut points: Vec<(usize, &str, Failing)> = Vec::new();
+    let mut points: Points<(usize, &str, Failing)> = Points::of(RUNTIME_API);
     for (at, request) in requests[..6].iter().enumerate() {
         let failings = if request == "next" { &EVENTS[..] } else { &ANSWERS };
-        points.extend(failings.iter().map(|&failing| (at, request.as_str(), failing)));
+        points.add(request, failings.iter().map(|&failing| (at, request.as_str(), failing)));
     }
     // While no event is waiting.
-    points.extend(EVENTS[..3].iter().map(|&failing| (6, "next", failing)));
-    points.extend(ANSWERS.map(|failing| (0, "init", failing)));
-    let (total, ground) = (points.len(), &ground);
-    let points = chosen(points, SAMPLE);
-    println!("hook lambda, Runtime API: {} of {total}", points.len());
+    points.add("the last request", EVENTS[..3].iter().map(|&failing| (6, "next", failing)));
+    points.add("a start", ANSWERS.map(|failing| (0, "init", failing)));
+    let ((points, mut score), ground) = (points.chosen(SAMPLE), &ground);
     let outcomes = stream::iter(points).map(async |(at, request, failing)| {
         let outcome = match request {
             "init" => cannot_start(failing).await,
@@ -169,11 +173,10 @@ async fn a_runtime_api_that_fails_costs_no_event() {
         (format!("{failing:?} at request {at}, {request}"), outcome)
     });
     let outcomes: Vec<_> = outcomes.buffer_unordered(AT_ONCE).collect().await;
-    let mut score = Score::default();
     for (point, outcome) in outcomes {
         score.count(&point, outcome);
     }
-    score.conclude("hook lambda, Runtime API");
+    score.conclude();
 }
 
 /// How many calls in a row may fail so, before the event fails.
@@ -211,7 +214,7 @@ async fn calls_fail(ground: &Ground, failing: EcrFailing, times: u32) -> Result<
 
 /// Calls are tried again, and an answer that is not usable is read once more.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ecr_that_fails_costs_no_event_and_no_function() {
+async fn a_failing_ecr_loses_no_event_and_does_not_end_the_function() {
     let ground = Ground::new().await;
     let failings = [
         EcrFailing::Busy,
@@ -225,17 +228,15 @@ async fn an_ecr_that_fails_costs_no_event_and_no_function() {
         EcrFailing::NoToken,
         EcrFailing::BadToken,
     ];
-    let points: Vec<_> = failings.into_iter().flat_map(|failing| (1..=3).map(move |times| (failing, times))).collect();
-    let (total, ground) = (points.len(), &ground);
-    let points = chosen(points, CALLS);
-    println!("hook lambda, ECR: {} of {total}", points.len());
+    let mut points = Points::of(ECR);
+    points.add("an event", failings.into_iter().flat_map(|failing| (1..=3).map(move |times| (failing, times))));
+    let ((points, mut score), ground) = (points.chosen(CALLS), &ground);
     let outcomes = stream::iter(points).map(async |(failing, times)| {
         (format!("{failing:?} at {times} calls"), calls_fail(ground, failing, times).await)
     });
     let outcomes: Vec<_> = outcomes.buffer_unordered(AT_ONCE).collect().await;
-    let mut score = Score::default();
     for (point, outcome) in outcomes {
         score.count(&point, outcome);
     }
-    score.conclude("hook lambda, ECR");
+    score.conclude();
 }

@@ -1,5 +1,5 @@
-//! The registry falls silent at each request of an event: the function answers before Lambda would end it, and handles
-//! the next event.
+//! The registry falls silent at each request of an event: the function answers before Lambda would
+//! end it, and handles the next event.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::aws::{FakeEcr, Moto};
 use super::runtime_api::{Bootstrap, RuntimeApi};
 use super::{LONG, pushed};
-use crate::support::faulty::{Faulty, Nature, silence};
+use crate::support::faulty::{Faulty, RegistrySettings, no_response};
 use crate::support::sandbox::tar;
 use ociseek::digest::Digest;
 
@@ -27,7 +27,7 @@ async fn handled(honest: &Faulty, ecr: &FakeEcr, digest: &str, at: usize) -> (us
     let (number, silent) = (Arc::clone(&asked), Arc::clone(&is_silent));
     let registry = honest.copy(move |_, _| {
         let is_hit = number.fetch_add(1, Ordering::SeqCst) == at;
-        (is_hit && silent.load(Ordering::SeqCst)).then(silence)
+        (is_hit && silent.load(Ordering::SeqCst)).then(no_response)
     });
     let (registry, (api, address)) = (registry.await, RuntimeApi::start().await);
     let host = registry.host();
@@ -50,8 +50,11 @@ async fn handled(honest: &Faulty, ecr: &FakeEcr, digest: &str, at: usize) -> (us
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_registry_costs_no_event_and_no_function() {
-    let honest = Faulty::honest(Nature { basic: Some(("AWS".into(), Moto::PASSWORD.into())), ..Nature::default() });
+async fn a_silent_registry_loses_no_event_and_does_not_end_the_function() {
+    let honest = Faulty::honest(RegistrySettings {
+        basic: Some(("AWS".into(), Moto::PASSWORD.into())),
+        ..RegistrySettings::default()
+    });
     let (honest, ecr) = (honest.await, FakeEcr::start(Moto::PASSWORD).await);
     honest.add_image("v1", &tar(1, 2, 50_000));
     let digest = Digest::sha256(&honest.manifest("v1").unwrap()).to_string();

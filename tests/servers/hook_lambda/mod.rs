@@ -14,7 +14,7 @@ mod tokens;
 
 use std::time::Duration;
 
-use crate::support::faulty::{Faulty, Nature, problem};
+use crate::support::faulty::{Faulty, RegistrySettings, problem};
 use crate::support::sandbox::{GZIP, Layout, Sandbox, gzip, tar};
 use crate::support::servers::{Server, htpasswd, run, tool};
 use aws::Moto;
@@ -105,8 +105,12 @@ async fn digest_of(server: &Server, repository: &str, tag: &str) -> Option<Strin
 
 /// A registry that requires `password`, with a small image `app:v1`.
 async fn registry(password: &str, deletes: bool) -> (Faulty, String) {
-    let nature = Nature { referrers: true, basic: Some(("AWS".into(), password.into())), ..Nature::default() };
-    let registry = Faulty::start(nature, move |seen, _| {
+    let settings = RegistrySettings {
+        referrers: true,
+        basic: Some(("AWS".into(), password.into())),
+        ..RegistrySettings::default()
+    };
+    let registry = Faulty::start(settings, move |seen, _| {
         (seen.method == "DELETE" && !deletes).then(|| problem(405, "UNSUPPORTED", "The operation is unsupported."))
     })
     .await;

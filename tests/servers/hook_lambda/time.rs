@@ -10,7 +10,7 @@ use crate::support::throttle::throttled;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn before_the_time_is_up_what_is_done_is_attached_and_the_next_call_does_the_rest() {
+async fn finished_layers_are_attached_in_time_and_the_next_call_adds_the_rest() {
     let (Some(server), Some(moto)) = (distribution(), Moto::start()) else { return };
     let sandbox = Sandbox::new();
     image(&sandbox, "img", &[100_000, 7_000_000, 200_000]);
@@ -49,7 +49,7 @@ async fn before_the_time_is_up_what_is_done_is_attached_and_the_next_call_does_t
 /// With an index, finished work is kept, and the image is written when it is complete. Without one,
 /// it is made in a single call or not at all.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_soci_enabled_image_that_needs_more_than_a_call() {
+async fn a_soci_enabled_image_may_need_several_calls() {
     let (Some(server), Some(moto)) = (distribution(), Moto::start()) else { return };
     let sandbox = Sandbox::new();
     image(&sandbox, "img", &[100_000, 7_000_000, 200_000]);

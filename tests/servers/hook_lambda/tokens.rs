@@ -6,7 +6,7 @@ use super::{LONG, pushed, registry};
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_is_asked_for_once_signed_and_shown_to_ecr_alone() {
+async fn a_token_is_requested_once_and_sent_only_to_ecr() {
     let (registry, digest) = registry("first", true).await;
     let ecr = FakeEcr::start("first").await;
     let (api, address) = RuntimeApi::start().await;
@@ -33,7 +33,7 @@ async fn a_token_is_asked_for_once_signed_and_shown_to_ecr_alone() {
 /// FIPS and dual-stack hosts belong to the account's registry too, but not hosts that only look
 /// similar.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_host_of_ecr_is_known() {
+async fn every_host_of_ecr_is_recognized() {
     let (registry, _) = registry("p", true).await;
     let ecr = FakeEcr::start("p").await;
     let (api, address) = RuntimeApi::start().await;
@@ -54,7 +54,7 @@ async fn every_host_of_ecr_is_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_is_refused_is_asked_for_anew() {
+async fn a_rejected_token_is_renewed() {
     let (registry, digest) = registry("new", true).await;
     let ecr = FakeEcr::start("old").await;
     let (api, address) = RuntimeApi::start().await;
@@ -71,7 +71,7 @@ async fn a_token_that_is_refused_is_asked_for_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_function_without_credentials_says_so() {
+async fn a_function_without_credentials_reports_it() {
     let (api, address) = RuntimeApi::start().await;
     let mut function = Bootstrap::start(&address, &[("AWS_SECRET_ACCESS_KEY", "")]);
     let code = tokio::task::block_in_place(|| function.child.end()).code();

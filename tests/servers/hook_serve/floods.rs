@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 #[test]
-fn a_thousand_events_at_once_index_each_image_once() {
+fn a_thousand_simultaneous_events_index_each_image_once() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     let images = images(&server, 8, 150);
@@ -36,7 +36,7 @@ fn a_thousand_events_at_once_index_each_image_once() {
 }
 
 #[test]
-fn a_full_queue_says_so_and_one_repository_cannot_fill_it() {
+fn a_full_queue_is_reported_and_one_repository_cannot_fill_it() {
     let (sandbox, host) = (Sandbox::new(), stalling_registry().0);
     let args =
         [&*format!("--allow={host}"), "--queue-size=8", "--workers=1", "--drain-timeout=0", "--dead-letter=dead"];
@@ -64,7 +64,7 @@ fn a_full_queue_says_so_and_one_repository_cannot_fill_it() {
 }
 
 #[test]
-fn too_many_notifications_a_second_are_told_to_wait() {
+fn excess_notifications_are_told_to_wait() {
     let sandbox = Sandbox::new();
     let hook = Hook::serve(&sandbox, &["--allow=127.0.0.1:1", "--rate=1"]);
     let statuses: Vec<u16> = (0..15).map(|_| hook.post("{\"image\":\"r.example/a:b\"}").0).collect();

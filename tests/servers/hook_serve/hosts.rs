@@ -27,7 +27,7 @@ fn victim() -> (u16, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn hosts_that_are_not_on_the_list_are_not_called() {
+fn unlisted_hosts_are_not_contacted() {
     let sandbox = Sandbox::new();
     let (port, calls) = victim();
     let hook = Hook::serve(&sandbox, &["--allow=registry.example,*.registry.example", "--allow=127.0.0.1:1/team/*"]);
@@ -75,7 +75,7 @@ fn hosts_that_are_not_on_the_list_are_not_called() {
 }
 
 #[test]
-fn a_registry_on_the_list_cannot_send_us_to_private_addresses() {
+fn a_listed_registry_cannot_redirect_to_private_addresses() {
     let sandbox = Sandbox::new();
     let (port, calls) = victim();
     let to = |host: &str| format!("http://{host}:{port}/token");

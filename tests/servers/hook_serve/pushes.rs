@@ -73,12 +73,12 @@ fn a_push_is_indexed(program: &str, client: &str) {
 }
 
 #[test]
-fn distribution_2_8_tells_of_a_push_by_skopeo() {
+fn a_push_by_skopeo_to_distribution_2_8_is_indexed() {
     a_push_is_indexed("docker-registry", "skopeo");
 }
 
 #[test]
-fn distribution_3_1_tells_of_a_push_by_crane() {
+fn a_push_by_crane_to_distribution_3_1_is_indexed() {
     a_push_is_indexed("distribution3", "crane");
 }
 
@@ -117,7 +117,7 @@ fn both_kinds_of_index_are_written_once() {
 /// Without optimisation, as in Cargo's profile `release`, a job needs more stack than threads have
 /// by default.
 #[test]
-fn the_stack_of_a_job_does_not_depend_on_what_threads_have_by_default() {
+fn jobs_do_not_depend_on_the_default_stack_size() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let (repository, digest) = images(&server, 1, 1).remove(0);
     let sandbox = Sandbox::new();

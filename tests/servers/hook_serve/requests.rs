@@ -19,7 +19,7 @@ fn signature(body: &str) -> String {
 }
 
 #[test]
-fn forged_replayed_and_broken_requests() {
+fn forged_replayed_and_malformed_requests_are_refused() {
     let sandbox = Sandbox::new();
     let hook = Hook::serve(&sandbox, &["--allow=127.0.0.1:1", "--client-timeout=3"]);
     let address = hook.address();
@@ -91,7 +91,7 @@ fn forged_replayed_and_broken_requests() {
 
 /// Clients that use all connections, send requests continuously, and accept no responses.
 #[tokio::test]
-async fn connections_whose_answers_nobody_takes_come_to_an_end() {
+async fn connections_with_unread_responses_are_closed() {
     let sandbox = Sandbox::new();
     let hook = Hook::serve(&sandbox, &["--allow=127.0.0.1:1", "--client-timeout=1"]);
     let address = hook.address().parse().unwrap();
@@ -111,7 +111,7 @@ async fn connections_whose_answers_nobody_takes_come_to_an_end() {
 }
 
 #[test]
-fn azure_asks_first_and_is_answered() {
+fn the_validation_request_of_azure_is_answered() {
     let sandbox = Sandbox::new();
     let hook = Hook::serve(&sandbox, &["--allow=127.0.0.1:1"]);
     let body =

@@ -12,7 +12,7 @@ use ociseek::digest::Digest;
 use serde_json::json;
 
 #[test]
-fn an_event_whose_job_failed_is_taken_when_it_comes_again() {
+fn an_event_is_accepted_again_after_its_job_failed() {
     let sandbox = Sandbox::new();
     let (host, _) = misleading("403 Forbidden", |_| "X: y".into());
     let hook = Hook::serve(&sandbox, &[&format!("--allow={host}")]);
@@ -29,7 +29,7 @@ fn an_event_whose_job_failed_is_taken_when_it_comes_again() {
 }
 
 #[test]
-fn what_fails_for_a_while_is_tried_again_and_what_is_broken_is_not() {
+fn transient_failures_are_retried_and_permanent_ones_are_not() {
     let sandbox = Sandbox::new();
     let host = format!("127.0.0.1:{}", free_port());
     let allow = format!("--allow={host}");

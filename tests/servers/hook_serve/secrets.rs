@@ -10,7 +10,7 @@ use crate::support::servers::skip;
 use serde_json::json;
 
 #[test]
-fn what_is_counted_is_told_to_those_who_know_the_secret() {
+fn metrics_require_the_secret() {
     let sandbox = Sandbox::new();
     let hook = Hook::serve(&sandbox, &["--allow=127.0.0.1:1", "--metrics-listen=127.0.0.1:0"]);
     let get = |address: &str, path: &str, header: &str| {
@@ -48,7 +48,7 @@ fn a_web_page_cannot_send_notifications_to_a_service_without_a_secret() {
 }
 
 #[test]
-fn it_does_not_start_unprotected() {
+fn the_service_does_not_start_without_a_secret() {
     let sandbox = Sandbox::new();
     let started = |args: &[&str]| sandbox.run(&[&["hook", "serve", "--allow=r.example"], args].concat());
     let text = started(&["--listen=0.0.0.0:0"]);
@@ -80,7 +80,7 @@ fn it_does_not_start_unprotected() {
 /// In the folder of a container runtime, everyone in the container may read a secret, and nobody
 /// can change that.
 #[test]
-fn secrets_as_docker_and_kubernetes_mount_them() {
+fn secrets_mounted_by_docker_and_kubernetes_are_accepted() {
     let in_a_namespace = |script: &str| in_own_mounts(&format!("set -e; {script}")).output();
     if !in_a_namespace("mount -t tmpfs none /mnt").is_ok_and(|output| output.status.success()) {
         return skip("no mount namespace can be made");

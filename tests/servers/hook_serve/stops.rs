@@ -34,7 +34,8 @@ fn nothing_is_lost(signal: Signal, drain: &str, all_before_the_end: bool) {
     }
 }
 
-/// Two services do not write one journal: the second one says so, and the first one's jobs are done.
+/// Two services do not write one journal: the second one says so, and the first one's jobs are
+/// done.
 #[test]
 fn a_journal_belongs_to_one_service() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
@@ -60,16 +61,16 @@ fn a_journal_belongs_to_one_service() {
 }
 
 #[test]
-fn stopped_in_the_middle_with_time_it_ends_its_work() {
+fn a_stopped_service_finishes_its_work_in_time() {
     nothing_is_lost(Signal::TERM, "50", true);
 }
 
 #[test]
-fn stopped_in_the_middle_without_time_it_goes_on_at_the_next_start() {
+fn a_service_stopped_without_time_continues_at_the_next_start() {
     nothing_is_lost(Signal::TERM, "0", false);
 }
 
 #[test]
-fn killed_in_the_middle_it_goes_on_at_the_next_start() {
+fn a_killed_service_continues_at_the_next_start() {
     nothing_is_lost(Signal::KILL, "0", false);
 }

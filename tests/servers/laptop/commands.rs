@@ -91,7 +91,7 @@ fn every_command_has_a_page_that_renders() {
 }
 
 #[test]
-fn versions() {
+fn version_prints_text_and_json() {
     let sandbox = Sandbox::new();
     let version = sandbox.json(0, &["version", "--json"]);
     assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));

@@ -77,7 +77,7 @@ const NONE: [&str; 7] = ["no-index", "no-index", "reads-no-index", "no-index", "
 const V1: [&str; 7] = ["other-version-only", "v1", "reads-no-index", "v1", "zstd", "zstd", "not-in-ecr"];
 
 #[test]
-fn from_no_index_to_one_that_lost_a_piece_and_back() {
+fn doctor_finds_missing_and_damaged_indexes_and_its_advice_helps() {
     for server in registries() {
         let sandbox = Sandbox::new();
         small_image(&sandbox.path("img"));
@@ -114,7 +114,7 @@ fn from_no_index_to_one_that_lost_a_piece_and_back() {
 }
 
 #[test]
-fn two_indexes_and_a_sparse_one() {
+fn doctor_finds_two_indexes_and_an_incomplete_one() {
     for server in registries() {
         let sandbox = Sandbox::new();
         small_image(&sandbox.path("img"));
@@ -138,7 +138,7 @@ fn two_indexes_and_a_sparse_one() {
 }
 
 #[test]
-fn platforms() {
+fn doctor_judges_each_platform() {
     for server in registries() {
         let sandbox = Sandbox::new();
         two_platforms(&sandbox.path("img"));
@@ -155,7 +155,7 @@ fn platforms() {
 }
 
 #[test]
-fn an_index_of_the_image_index_is_where_nobody_looks() {
+fn doctor_finds_an_index_attached_to_the_image_index() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
@@ -182,7 +182,7 @@ fn an_index_of_the_image_index_is_where_nobody_looks() {
 }
 
 #[test]
-fn a_soci_enabled_image() {
+fn doctor_judges_soci_enabled_images() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     sandbox.run(&index(&["oci:img"]));
@@ -215,7 +215,7 @@ fn a_soci_enabled_image() {
 }
 
 #[test]
-fn pieces_of_the_image_and_of_a_ztoc() {
+fn doctor_finds_damaged_parts_of_images_and_ztocs() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     sandbox.run(&index(&["oci:img"]));
@@ -254,7 +254,7 @@ fn pieces_of_the_image_and_of_a_ztoc() {
 }
 
 #[test]
-fn a_ztoc_of_another_layer() {
+fn doctor_finds_the_ztoc_of_another_layer() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let report = sandbox.json(0, &index(&["--format=json", "oci:img"]));
@@ -283,7 +283,7 @@ fn a_ztoc_of_another_layer() {
 }
 
 #[test]
-fn an_image_that_no_index_helps() {
+fn doctor_explains_when_no_index_helps() {
     let sandbox = Sandbox::new();
     let mut layout = Layout::new(&sandbox.path("zst"));
     let layers = [layout.blob("application/vnd.oci.image.layer.v1.tar+zstd", b"\x28\xb5\x2f\xfd, which nobody reads")];
@@ -316,7 +316,7 @@ fn by_fine(sandbox: &Sandbox, image: &str) -> Option<String> {
 }
 
 #[test]
-fn a_fine_index() {
+fn doctor_judges_fine_indexes() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     assert_eq!(by_fine(&sandbox, "oci:img"), None);
@@ -375,7 +375,7 @@ fn a_fine_index() {
 }
 
 #[test]
-fn text_for_people() {
+fn the_text_of_doctor() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     insta::assert_snapshot!(sandbox.run(&["doctor", "oci:img"]), @r#"

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::push;
 use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{Faulty, Nature};
+use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::sandbox::{PLAIN, Sandbox, index, shown, small_image, tar};
 use crate::support::servers::Server;
 use rustix::process::Signal;
@@ -36,7 +36,7 @@ fn answering(answers: &'static [&'static str]) -> String {
 const ECR: &str = "123456789012.dkr.ecr.eu-west-1.amazonaws.com";
 
 #[test]
-fn ecr_wants_a_new_password_every_twelve_hours() {
+fn an_expired_ecr_password_gets_a_hint() {
     let login =
         format!("aws ecr get-login-password --region eu-west-1 | docker login --username AWS --password-stdin {ECR}");
     let unauthorized = answering(&["HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"]);
@@ -55,7 +55,7 @@ fn ecr_wants_a_new_password_every_twelve_hours() {
 }
 
 #[test]
-fn tls_where_there_is_none_and_none_where_there_is() {
+fn wrong_use_of_tls_gets_a_hint() {
     let proxy = answering(&["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n"]);
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&["index", "registry.invalid/a/b:v1"]);
@@ -74,7 +74,7 @@ fn tls_where_there_is_none_and_none_where_there_is() {
 }
 
 #[test]
-fn a_list_of_platforms_is_for_index() {
+fn a_list_of_platforms_gets_a_hint_for_single_platform_commands() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let variable = ("OCISEEK_PLATFORM", "linux/amd64,linux/arm64");
@@ -88,7 +88,7 @@ fn a_list_of_platforms_is_for_index() {
 }
 
 #[test]
-fn a_quick_look_says_what_it_passes_over() {
+fn verify_quick_reports_what_it_skips() {
     let sandbox = Sandbox::new();
     let mut layout = crate::support::sandbox::Layout::new(&sandbox.path("img"));
     let mut large = tar::Builder::new(Vec::new());
@@ -114,7 +114,7 @@ fn a_quick_look_says_what_it_passes_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_open_upload_is_cancelled_at_a_signal() {
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        let registry = Faulty::start(Nature::default(), |seen, truth| {
+        let registry = Faulty::start(RegistrySettings::default(), |seen, truth| {
             if !seen.is("PUT", "/blobs/uploads/") {
                 return None;
             }

@@ -41,7 +41,7 @@ fn helper(sandbox: &Sandbox, name: &str, body: &str) {
 }
 
 #[test]
-fn of_docker_and_of_podman() {
+fn logins_of_docker_and_podman_are_used() {
     let Some((server, sandbox, image)) = locked() else { return };
     let (Some(crane), Some(skopeo)) = (tool("crane"), tool("skopeo")) else { return };
     assert!(indexed(&sandbox, &image, &[]).ends_with("--- status 1 ---"), "nobody logged in");
@@ -81,7 +81,7 @@ fn of_docker_and_of_podman() {
 }
 
 #[test]
-fn of_a_helper_such_as_ecrs() {
+fn logins_of_a_credential_helper_are_used() {
     let Some((server, sandbox, image)) = locked() else { return };
     helper(&sandbox, "docker-credential-ecr-login", r#"cat > "$0.asked"; echo '{"Username":"u","Secret":"s3cret"}'"#);
     let config = json!({"credHelpers": {server.host.clone(): "ecr-login"}}).to_string();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::push;
 use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{Faulty, Nature};
+use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::sandbox::{Sandbox, index, shown, small_image, tar};
 use crate::support::servers::{Server, free_port};
 
@@ -28,7 +28,8 @@ async fn index_waits_for_a_registry_that_restarts_and_says_so() {
     });
     // Three tries would have ended by now.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let registry = Faulty::at(&host, Nature { referrers: true, ..Nature::default() }, |_, _| None).await;
+    let registry =
+        Faulty::at(&host, RegistrySettings { referrers: true, ..RegistrySettings::default() }, |_, _| None).await;
     registry.add_image("v1", &tar(1, 4, 50_000));
     let status = tokio::task::block_in_place(|| {
         stderr.read_to_string(&mut said).unwrap();
@@ -40,7 +41,7 @@ async fn index_waits_for_a_registry_that_restarts_and_says_so() {
 }
 
 #[test]
-fn how_long_to_wait_for_a_registry_can_be_said() {
+fn retry_for_sets_how_long_to_wait_for_a_registry() {
     let (sandbox, host) = (Sandbox::new(), format!("127.0.0.1:{}", free_port()));
     let text = sandbox.run(&["inspect", "--retry-for=1s", &format!("{host}/a/b:v1")]);
     assert!(text.contains("; trying again for 1 s\n"), "{text}");
@@ -50,7 +51,7 @@ fn how_long_to_wait_for_a_registry_can_be_said() {
 }
 
 #[test]
-fn secrets_for_one_registry_are_not_shown_to_several() {
+fn credentials_for_one_registry_are_refused_for_several() {
     let sandbox = Sandbox::new();
     let creds = "--creds works for one registry";
     let certificate = "--client-cert works for one registry";
@@ -75,11 +76,11 @@ fn secrets_for_one_registry_are_not_shown_to_several() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_login_that_is_rejected_is_called_that() {
+async fn a_rejected_login_is_reported_as_such() {
     let login = Some(("u".to_owned(), "p".to_owned()));
-    let basic = Nature { basic: login.clone(), ..Nature::default() };
-    for nature in [basic, Nature { bearer: Some(login), ..Nature::default() }] {
-        let registry = Faulty::honest(nature).await;
+    let basic = RegistrySettings { basic: login.clone(), ..RegistrySettings::default() };
+    for settings in [basic, RegistrySettings { bearer: Some(login), ..RegistrySettings::default() }] {
+        let registry = Faulty::honest(settings).await;
         registry.add_image("v1", &tar(1, 4, 50_000));
         let (host, sandbox) = (registry.host(), Sandbox::new());
         let image = format!("{host}/a/b:v1");
@@ -99,8 +100,8 @@ async fn a_login_that_is_rejected_is_called_that() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_registry_that_takes_nothing() {
-    let registry = Faulty::start(Nature::default(), |seen, _| {
+async fn a_read_only_registry_is_reported() {
+    let registry = Faulty::start(RegistrySettings::default(), |seen, _| {
         seen.is("POST", "/blobs/uploads/").then(|| crate::support::faulty::problem(405, "UNSUPPORTED", "read-only"))
     })
     .await;
@@ -112,7 +113,7 @@ async fn a_registry_that_takes_nothing() {
 }
 
 #[test]
-fn proxies_that_are_away_or_are_none() {
+fn unreachable_and_invalid_proxies_are_reported() {
     let (sandbox, proxy) = (Sandbox::new(), format!("127.0.0.1:{}", free_port()));
     for (option, variable, scheme) in [
         ("--plain-http", "HTTP_PROXY", "http"),
@@ -137,7 +138,7 @@ fn proxies_that_are_away_or_are_none() {
 }
 
 #[test]
-fn certificates_where_the_system_and_docker_have_them() {
+fn certificates_of_the_system_and_docker_are_used() {
     let Some(server) = Server::distribution_with_tls() else { return };
     let authority = server.dir.path().join("ca.pem");
     let sandbox = Sandbox::new();

@@ -31,7 +31,7 @@ fn on_disk(sandbox: &Sandbox, dir: &str) -> (u64, u64) {
 }
 
 #[test]
-fn it_is_shown_and_emptied() {
+fn the_cache_is_listed_and_cleared() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     let (ztocs, spans) = (".cache/ociseek", ".cache/ociseek/spans");
@@ -80,7 +80,7 @@ fn indexed(sandbox: &Sandbox, options: &[&str]) -> (u64, u64) {
 }
 
 #[test]
-fn the_ztocs_have_a_limit() {
+fn cached_ztocs_are_limited() {
     let [keeps, keeps_none] = [Sandbox::new(), Sandbox::new()];
     for sandbox in [&keeps, &keeps_none] {
         image(sandbox);

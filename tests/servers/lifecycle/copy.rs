@@ -55,7 +55,7 @@ fn seen_by_oras(subject: &str) -> Option<Vec<String>> {
 }
 
 #[test]
-fn between_registries_and_layouts_with_all_that_refers_to_the_image() {
+fn images_are_copied_with_all_referrers() {
     let all: Vec<Server> = registries().collect();
     let [olareg, distribution] = &all[..] else { return };
     for (from, to) in [(olareg, distribution), (distribution, olareg)] {
@@ -103,7 +103,7 @@ fn between_registries_and_layouts_with_all_that_refers_to_the_image() {
 
 /// regctl and oras copy the same content.
 #[test]
-fn others_copy_the_same() {
+fn copies_match_those_of_regctl_and_oras() {
     let (Some(regctl), Some(oras)) = (tool("regctl"), tool("oras")) else { return };
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let Some((sandbox, image)) = image(&server) else { return };
@@ -120,7 +120,7 @@ fn others_copy_the_same() {
 }
 
 #[test]
-fn a_soci_enabled_image() {
+fn soci_enabled_images_are_copied() {
     let Some(server) = without_api() else { return };
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
@@ -136,7 +136,7 @@ fn a_soci_enabled_image() {
 }
 
 #[test]
-fn what_cannot_be_copied_whole_gets_no_tag() {
+fn incomplete_copies_get_no_tag() {
     let Some(server) = without_api() else { return };
     let sandbox = Sandbox::new();
     let mut layout = Layout::new(&sandbox.path("img"));
@@ -163,7 +163,7 @@ fn what_cannot_be_copied_whole_gets_no_tag() {
 /// Anyone who may push can list any manifests as referrers. Only actual referrers of the image are
 /// copied.
 #[test]
-fn a_list_of_referrers_that_lies() {
+fn hostile_lists_of_referrers_are_refused() {
     let Some(server) = without_api() else { return };
     let Some((sandbox, image)) = image(&server) else { return };
     let [mine, other] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();

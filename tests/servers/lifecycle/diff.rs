@@ -21,7 +21,7 @@ fn ztoc(sandbox: &Sandbox, name: &str, tar: &[u8], span_size: &str) -> String {
 }
 
 #[test]
-fn ztocs() {
+fn ztocs_are_compared() {
     let sandbox = Sandbox::new();
     let base = tar(1, 3, 50_000);
     let a = ztoc(&sandbox, "a.ztoc", &base, "16KiB");
@@ -67,7 +67,7 @@ fn ztocs() {
 }
 
 #[test]
-fn indexes_of_images() {
+fn indexes_of_images_are_compared() {
     for server in registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let theirs = indexed_by(&sandbox, "AWS SOCI CLI v0.2", &image);
@@ -97,7 +97,7 @@ fn indexes_of_images() {
 }
 
 #[test]
-fn what_cannot_be_compared() {
+fn incomparable_inputs_are_refused() {
     let sandbox = Sandbox::new();
     let mut layout = Layout::new(&sandbox.path("img"));
     let layer = layout.blob(GZIP, &gzip(&tar(1, 1, 1000)));

@@ -48,7 +48,7 @@ fn fine_by(server: &Server, maker: &str, subject: &str) -> String {
 }
 
 /// The digests of the fine indexes in a command's report, by platform.
-fn fine_in(report: &Value) -> Vec<Vec<String>> {
+pub(super) fn fine_in(report: &Value) -> Vec<Vec<String>> {
     let digests = |manifest: &Value| {
         let fine = manifest["fine"].as_array().unwrap().iter();
         let mut digests: Vec<String> = fine.map(|fine| fine["digest"].as_str().unwrap().to_owned()).collect();
@@ -58,7 +58,7 @@ fn fine_in(report: &Value) -> Vec<Vec<String>> {
     report["manifests"].as_array().unwrap().iter().map(digests).collect()
 }
 
-fn inspected(sandbox: &Sandbox, image: &str) -> Value {
+pub(super) fn inspected(sandbox: &Sandbox, image: &str) -> Value {
     sandbox.json(0, &["inspect", "--format=json", image])
 }
 
@@ -88,7 +88,7 @@ fn words<const N: usize>(words: [&str; N]) -> [String; N] {
 }
 
 #[test]
-fn list_and_inspect_show_them_beside_soci_indexes() {
+fn list_and_inspect_show_fine_indexes_beside_soci_indexes() {
     for server in registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let [amd64, arm64] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
@@ -131,7 +131,7 @@ fn list_and_inspect_show_them_beside_soci_indexes() {
 }
 
 #[test]
-fn rm_removes_ours_with_the_soci_indexes() {
+fn rm_removes_our_fine_indexes_with_the_soci_indexes() {
     for server in registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let subjects = subjects(&sandbox, &image);
@@ -157,7 +157,7 @@ fn rm_removes_ours_with_the_soci_indexes() {
 }
 
 #[test]
-fn prune_removes_older_ones_and_those_of_images_that_are_gone() {
+fn prune_removes_outdated_and_orphaned_fine_indexes() {
     for server in registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let subjects = subjects(&sandbox, &image);
@@ -190,7 +190,7 @@ fn request_digest(server: &Server, tag: &str) -> String {
 }
 
 #[test]
-fn copies_have_them_with_their_documents() {
+fn copies_include_fine_indexes_and_their_documents() {
     let all: Vec<Server> = registries().collect();
     let [olareg, distribution] = &all[..] else { return };
     for (from, to) in [(olareg, distribution), (distribution, olareg)] {
@@ -220,7 +220,7 @@ fn copies_have_them_with_their_documents() {
 
 /// Anyone who may push can list any manifest as a fine index of the image.
 #[test]
-fn what_only_pretends_to_be_one_is_shown_as_such_and_stays() {
+fn fake_fine_indexes_are_shown_and_not_removed() {
     let Some(server) = without_api() else { return };
     let Some((sandbox, image)) = image(&server) else { return };
     let [mine, other] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
@@ -263,7 +263,7 @@ fn what_only_pretends_to_be_one_is_shown_as_such_and_stays() {
 /// `index --fine` and `backfill --fine` in real registries: with a single reading for both
 /// platforms, and with none if everything exists.
 #[test]
-fn registries_get_them_from_index_and_backfill() {
+fn index_and_backfill_attach_fine_indexes_in_registries() {
     for server in registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let index = |args: &[&str]| {

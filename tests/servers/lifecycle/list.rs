@@ -22,7 +22,7 @@ fn row(name: &str, status: &str, versions: &[&[u64]]) -> (String, String, Vec<Ve
 }
 
 #[test]
-fn tags_of_a_repository() {
+fn tags_of_a_repository_are_listed() {
     for server in registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let ours = indexed_by(&sandbox, "ociseek v0.0.1", &image);
@@ -91,7 +91,7 @@ fn tags_of_a_repository() {
 }
 
 #[test]
-fn images_of_a_layout() {
+fn images_of_a_layout_are_listed() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let report = sandbox.json(0, &["list", "--format=json", "oci:img"]);

@@ -44,7 +44,7 @@ fn beside(sandbox: &Sandbox, server: &Server, image: &str, maker: &str) -> Vec<S
 }
 
 #[test]
-fn an_older_index_of_ours_beside_a_newer_one() {
+fn prune_removes_our_older_index_beside_a_newer_one() {
     for server in registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let soci = indexed_by(&sandbox, "AWS SOCI CLI v0.2", &image);
@@ -68,7 +68,7 @@ fn an_older_index_of_ours_beside_a_newer_one() {
 }
 
 #[test]
-fn indexes_of_images_that_are_gone_and_entries_that_name_nothing() {
+fn prune_removes_orphaned_indexes_and_dangling_entries() {
     let Some(server) = without_api() else { return };
     let Some((sandbox, image)) = image(&server) else { return };
     let soci = indexed_by(&sandbox, "AWS SOCI CLI v0.2", &image);
@@ -111,7 +111,7 @@ fn request_digest(server: &Server, tag: &str) -> String {
 }
 
 #[test]
-fn those_who_prune_and_attach_at_once_lose_nothing() {
+fn pruning_while_attaching_loses_nothing() {
     let Some(server) = without_api() else { return };
     let Some((sandbox, image)) = image(&server) else { return };
     let old = indexed_by(&sandbox, "ociseek v0.0.1", &image);
@@ -133,7 +133,7 @@ fn those_who_prune_and_attach_at_once_lose_nothing() {
 }
 
 #[test]
-fn a_repository_is_wanted() {
+fn prune_requires_a_repository() {
     let sandbox = Sandbox::new();
     for place in ["localhost:1/a:v1", "oci:img"] {
         let text = sandbox.run(&["prune", place]);

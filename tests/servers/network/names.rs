@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::support::faulty::{Faulty, Nature};
+use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::hook::{Hook, pushed};
 use crate::support::sandbox::{OCI_MANIFEST, Sandbox, index, shown, tar};
 use crate::support::servers::{skip, tool};
@@ -66,7 +66,7 @@ async fn the_next_address_is_tried_while_the_first_is_silent() {
     if !can_name() {
         return;
     }
-    let registry = Faulty::at("127.0.0.3:0", Nature::default(), |_, _| None).await;
+    let registry = Faulty::at("127.0.0.3:0", RegistrySettings::default(), |_, _| None).await;
     registry.add_manifest("t", OCI_MANIFEST, "{}");
     let port = registry.address.port();
     let _silent = silent(SocketAddr::from(([127, 0, 0, 2], port))).await;
@@ -89,7 +89,12 @@ async fn child_of_the_silent_address() {
 
 async fn asks(host: &str) {
     // One address after the other would take half an hour.
-    let limits = Limits { connect: Duration::from_secs(3600), ..Limits::default() };
+    asks_within(host, Duration::from_secs(3600)).await;
+}
+
+/// Asks a registry, with this limit for connecting.
+async fn asks_within(host: &str, connect: Duration) {
+    let limits = Limits { connect, ..Limits::default() };
     let credentials = CredentialSource::Anonymous;
     let config = ClientConfig { credentials, limits, plain_http: Some(true), ..ClientConfig::default() };
     let repository = Client::new(config).unwrap().repository(host, "a/b").unwrap();
@@ -102,11 +107,17 @@ fn the_next_ipv6_address_is_tried_while_the_first_is_silent() {
     if !can_name() || tool("ip").is_none() {
         return;
     }
-    let (sandbox, addresses) = (Sandbox::new(), ["fd00::2", "fd00::3"]);
+    passes_where_the_name_has(&["fd00::2", "fd00::3"], "child_of_the_silent_ipv6_address");
+}
+
+/// Runs a test of this module in a network of its own, where `several.example` has these addresses.
+fn passes_where_the_name_has(addresses: &[&str], test: &str) {
+    let sandbox = Sandbox::new();
     let hosts = sandbox.path("hosts");
-    std::fs::write(&hosts, addresses.map(|address| format!("{address} several.example\n")).concat()).unwrap();
-    let child = this_test(module_path!(), "child_of_the_silent_ipv6_address");
-    let mut child = with_hosts(&hosts, &in_a_network(&addresses, &child));
+    let names: String = addresses.iter().map(|address| format!("{address} several.example\n")).collect();
+    std::fs::write(&hosts, names).unwrap();
+    let ipv6: Vec<&str> = addresses.iter().copied().filter(|address| address.contains(':')).collect();
+    let mut child = with_hosts(&hosts, &in_a_network(&ipv6, &this_test(module_path!(), test)));
     let output = child.env(HOST, "several.example").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
@@ -115,12 +126,41 @@ fn the_next_ipv6_address_is_tried_while_the_first_is_silent() {
 #[tokio::test]
 async fn child_of_the_silent_ipv6_address() {
     let Ok(host) = std::env::var(HOST) else { return };
-    let registry = Faulty::at("[fd00::3]:0", Nature::default(), |_, _| None).await;
+    let registry = Faulty::at("[fd00::3]:0", RegistrySettings::default(), |_, _| None).await;
     registry.add_manifest("t", OCI_MANIFEST, "{}");
     let port = registry.address.port();
     let _silent = silent(format!("[fd00::2]:{port}").parse().unwrap()).await;
     asks(&format!("{host}:{port}")).await;
     assert_eq!(registry.saw("GET", "/manifests/t").len(), 1);
+}
+
+/// Of a name with two addresses of each family, whose first ones are silent.
+#[test]
+fn the_next_addresses_are_tried_while_the_first_of_both_families_are_silent() {
+    if !can_name() || tool("ip").is_none() {
+        return;
+    }
+    passes_where_the_name_has(&["127.0.0.2", "127.0.0.3", "fd00::2", "fd00::3"], "child_of_the_silent_addresses");
+}
+
+#[tokio::test]
+async fn child_of_the_silent_addresses() {
+    let Ok(host) = std::env::var(HOST) else { return };
+    let four = Faulty::at("127.0.0.3:0", RegistrySettings::default(), |_, _| None).await;
+    let port = four.address.port();
+    let six = Faulty::at(&format!("[fd00::3]:{port}"), RegistrySettings::default(), |_, _| None).await;
+    for registry in [&four, &six] {
+        registry.add_manifest("t", OCI_MANIFEST, "{}");
+    }
+    let _silent = [
+        silent(SocketAddr::from(([127, 0, 0, 2], port))).await,
+        silent(format!("[fd00::2]:{port}").parse().unwrap()).await,
+    ];
+    let begun = Instant::now();
+    // Half of that would be spent on each first address.
+    asks_within(&format!("{host}:{port}"), Duration::from_secs(40)).await;
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert_eq!(four.saw("GET", "/manifests/t").len() + six.saw("GET", "/manifests/t").len(), 1);
 }
 
 #[test]
@@ -129,10 +169,10 @@ fn a_hook_follows_a_name_to_another_address() {
         return;
     }
     let (one, two) = (Runtime::new().unwrap(), Runtime::new().unwrap());
-    let nature = || Nature { referrers: true, ..Nature::default() };
-    let first = one.block_on(Faulty::at("127.0.0.2:0", nature(), |_, _| None));
+    let settings = || RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let first = one.block_on(Faulty::at("127.0.0.2:0", settings(), |_, _| None));
     let port = first.address.port();
-    let second = two.block_on(Faulty::at(&format!("127.0.0.3:{port}"), nature(), |_, _| None));
+    let second = two.block_on(Faulty::at(&format!("127.0.0.3:{port}"), settings(), |_, _| None));
     let (sandbox, host) = (Sandbox::new(), format!("moving.example:{port}"));
     let hosts = sandbox.path("hosts");
     std::fs::write(&hosts, "127.0.0.2 moving.example\n").unwrap();
@@ -156,11 +196,12 @@ fn a_hook_follows_a_name_to_another_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_has_ipv6_alone() {
+async fn a_registry_may_have_only_an_ipv6_address() {
     if !can_name() {
         return;
     }
-    let registry = Faulty::at("[::1]:0", Nature { referrers: true, ..Nature::default() }, |_, _| None).await;
+    let registry =
+        Faulty::at("[::1]:0", RegistrySettings { referrers: true, ..RegistrySettings::default() }, |_, _| None).await;
     registry.add_image("v1", &tar(1, 2, 30_000));
     let sandbox = Sandbox::new();
     let hosts = sandbox.path("hosts");

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{Faulty, Nature};
+use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::sandbox::{Sandbox, index, shown, small_image, tar};
 use crate::support::servers::{Server, run, tool};
 
@@ -42,7 +42,7 @@ impl Proxy {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socks_proxy_resolves_the_names() {
     let Some(proxy) = Proxy::start("socks", &[]) else { return };
-    let registry = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     registry.add_image("v1", &tar(1, 2, 40_000));
     let port = registry.address.port();
     let sandbox = Sandbox::new();
@@ -61,7 +61,7 @@ async fn a_socks_proxy_resolves_the_names() {
 }
 
 #[test]
-fn an_https_proxy_passes_on_https() {
+fn an_https_proxy_forwards_https() {
     let Some(server) = Server::distribution_with_tls() else { return };
     let at = |name: &str| server.dir.path().join(name);
     let proxy = Proxy::start("https", &[&at("cert.pem"), &at("key.pem")]);

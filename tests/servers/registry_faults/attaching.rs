@@ -3,8 +3,8 @@
 use super::*;
 
 #[tokio::test]
-async fn the_registry_links_it_where_it_can() {
-    let faulty = Faulty::honest(Nature { referrers: true, ..Nature::default() }).await;
+async fn attaching_uses_the_referrers_api_if_there_is_one() {
+    let faulty = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let repository = repository(&faulty, config());
     let old = index("old").1.digest;
     assert_eq!(
@@ -25,13 +25,14 @@ async fn the_registry_links_it_where_it_can() {
 /// Sign-in pages and proxies answer everything with 200. Some registries declare empty bodies as
 /// HTML.
 #[tokio::test]
-async fn a_web_page_confirms_nothing() {
+async fn a_web_page_does_not_confirm_a_push() {
     for (method, part) in [("PUT", "/blobs/uploads/"), ("PUT", "/manifests/"), ("DELETE", "/manifests/")] {
         let once = first(1);
-        let faulty = Faulty::start(Nature { referrers: true, ..Nature::default() }, move |seen, _| {
-            (seen.is(method, part) && once()).then(web_page)
-        })
-        .await;
+        let faulty =
+            Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
+                (seen.is(method, part) && once()).then(web_page)
+            })
+            .await;
         let repository = repository(&faulty, config());
         let (old, replaces) = (index("old"), [index("old").1.digest]);
         faulty.add_manifest(&replaces[0].to_string(), OCI_MANIFEST, old.0);
@@ -46,7 +47,7 @@ async fn a_web_page_confirms_nothing() {
             }
         }
     }
-    let faulty = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, truth| {
+    let faulty = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, truth| {
         (seen.method == "PUT").then(|| {
             let mut answer = truth.truth_now(seen);
             *answer.status_mut() = axum::http::StatusCode::OK;
@@ -59,8 +60,8 @@ async fn a_web_page_confirms_nothing() {
 }
 
 #[tokio::test]
-async fn an_api_that_does_not_say_oci_subject_is_an_api_if_it_lists() {
-    let faulty = Faulty::start(Nature { referrers: true, ..Nature::default() }, |seen, truth| {
+async fn an_api_without_oci_subject_is_recognized_by_its_list() {
+    let faulty = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, truth| {
         seen.is("PUT", "/manifests/").then(|| {
             let mut answer = truth.truth_now(seen);
             answer.headers_mut().remove("oci-subject");
@@ -73,8 +74,8 @@ async fn an_api_that_does_not_say_oci_subject_is_an_api_if_it_lists() {
 }
 
 #[tokio::test]
-async fn without_the_api_the_tag_lists_it() {
-    let faulty = Faulty::honest(Nature { conditions: true, ..Nature::default() }).await;
+async fn without_the_api_the_fallback_tag_is_used() {
+    let faulty = Faulty::honest(RegistrySettings { conditions: true, ..RegistrySettings::default() }).await;
     let repository = repository(&faulty, config());
     let report = attach(&repository, "one", &[]).await.unwrap();
     assert_eq!(report, AttachReport { attached: AttachMethod::TagSchema(tag()), not_deleted: vec![] });
@@ -96,7 +97,8 @@ async fn without_the_api_the_tag_lists_it() {
 
 #[tokio::test]
 async fn an_older_index_that_cannot_be_deleted_is_reported() {
-    let faulty = Faulty::start(Nature::default(), |seen, _| (seen.method == "DELETE").then(|| status(405))).await;
+    let faulty =
+        Faulty::start(RegistrySettings::default(), |seen, _| (seen.method == "DELETE").then(|| status(405))).await;
     let repository = repository(&faulty, config());
     attach(&repository, "one", &[]).await.unwrap();
     let old = index("one").1.digest;
@@ -109,10 +111,11 @@ async fn an_older_index_that_cannot_be_deleted_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_attach_at_once_lose_nothing() {
+async fn concurrent_attaching_loses_nothing() {
     for (conditions, slow) in [(false, 0), (false, 20), (true, 5)] {
-        let nature = Nature { conditions, slow_manifests: Duration::from_millis(slow), ..Nature::default() };
-        let faulty = Faulty::honest(nature).await;
+        let settings =
+            RegistrySettings { conditions, slow_manifests: Duration::from_millis(slow), ..RegistrySettings::default() };
+        let faulty = Faulty::honest(settings).await;
         // Separate clients, which only share the registry.
         let names: Vec<String> = (0..5).map(|i| format!("w{i}")).collect();
         let all: Vec<_> = names
@@ -134,7 +137,7 @@ async fn those_who_attach_at_once_lose_nothing() {
 
 #[tokio::test]
 async fn tasks_of_one_client_take_turns() {
-    let faulty = Faulty::honest(Nature::default()).await;
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     let repository = repository(&faulty, config());
     let all: Vec<_> = (0..4)
         .map(|i| {
@@ -150,10 +153,10 @@ async fn tasks_of_one_client_take_turns() {
 }
 
 #[tokio::test]
-async fn an_entry_that_another_writer_drops_comes_back() {
+async fn an_entry_dropped_by_another_writer_is_restored() {
     let once = first(1);
     let stranger = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index("stranger").1]}).to_string();
-    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         // After our write, another client that had read the list before writes it without our
         // entry.
         if seen.is("GET", &tag()) && truth.manifest(&tag()).is_some() && once() {
@@ -169,8 +172,8 @@ async fn an_entry_that_another_writer_drops_comes_back() {
 }
 
 #[tokio::test]
-async fn a_registry_that_refuses_every_condition_is_written_to_without() {
-    let faulty = Faulty::start(Nature::default(), |seen, _| {
+async fn registries_that_refuse_conditions_are_written_to_without_them() {
+    let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
         (seen.header("if-match").is_some() || seen.header("if-none-match").is_some()).then(|| status(412))
     })
     .await;
@@ -182,11 +185,11 @@ async fn a_registry_that_refuses_every_condition_is_written_to_without() {
 }
 
 #[tokio::test]
-async fn a_change_that_is_overwritten_twenty_times_lasts_in_the_end() {
+async fn a_change_overwritten_twenty_times_finally_lasts() {
     let others = first(20);
     let ours = index("ours").1.digest.to_string();
     let empty = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []}).to_string();
-    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         let is_listed = truth.manifest(&tag()).is_some_and(|list| String::from_utf8_lossy(&list).contains(&ours));
         if seen.is("GET", &tag()) && is_listed && others() {
             truth.add_manifest(&tag(), OCI_INDEX, empty.clone());
@@ -202,7 +205,7 @@ async fn a_change_that_is_overwritten_twenty_times_lasts_in_the_end() {
 
 #[tokio::test]
 async fn writers_that_never_stop_are_an_error() {
-    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         if seen.is("GET", &tag()) {
             truth.add_manifest(&tag(), OCI_INDEX, json!({"schemaVersion": 2, "manifests": []}).to_string());
         }
@@ -217,9 +220,9 @@ async fn writers_that_never_stop_are_an_error() {
 }
 
 #[tokio::test]
-async fn a_tag_that_is_the_subject_itself_is_no_list() {
+async fn a_fallback_tag_on_the_subject_is_not_a_list() {
     // GitLab treats the tag sha256-HEX as the digest.
-    let faulty = Faulty::honest(Nature::default()).await;
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_manifest(&tag(), OCI_MANIFEST, subject().0);
     let repository = repository(&faulty, config());
     assert!(repository.referrers(&subject().1.digest, None).await.unwrap().descriptors.is_empty());
@@ -228,7 +231,8 @@ async fn a_tag_that_is_the_subject_itself_is_no_list() {
 
     // A tag that cannot be written is reported.
     let faulty =
-        Faulty::start(Nature::default(), |seen, _| seen.is("PUT", "/manifests/sha256-").then(|| status(201))).await;
+        Faulty::start(RegistrySettings::default(), |seen, _| seen.is("PUT", "/manifests/sha256-").then(|| status(201)))
+            .await;
     faulty.add_manifest(&tag(), OCI_MANIFEST, subject().0);
     let error = attach(&self::repository(&faulty, config()), "x", &[]).await.unwrap_err();
     assert!(matches!(error, RegistryError::FallbackTag { .. }), "{error:?}");
@@ -236,8 +240,8 @@ async fn a_tag_that_is_the_subject_itself_is_no_list() {
 }
 
 #[tokio::test]
-async fn a_tag_that_is_something_else_is_left_alone() {
-    let faulty = Faulty::honest(Nature::default()).await;
+async fn a_fallback_tag_on_something_else_is_left_alone() {
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_manifest(&tag(), OCI_MANIFEST, "{\"someones\":\"image\"}");
     let repository = repository(&faulty, config());
     assert!(repository.referrers(&subject().1.digest, None).await.unwrap().descriptors.is_empty());
@@ -247,8 +251,8 @@ async fn a_tag_that_is_something_else_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_blob_that_only_seems_to_be_there_is_pushed_for_real() {
-    let faulty = Faulty::start(Nature::default(), |seen, _| {
+async fn a_blob_that_only_seems_to_exist_is_pushed() {
+    let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
         let there = || Response::builder().header(header::CONTENT_LENGTH, 2).body(Body::empty()).unwrap();
         seen.is("HEAD", "/blobs/").then(there)
     })
@@ -261,13 +265,13 @@ async fn a_blob_that_only_seems_to_be_there_is_pushed_for_real() {
 }
 
 #[tokio::test]
-async fn refused_manifests() {
+async fn errors_of_refused_manifests_name_the_reason() {
     for (kind, what) in [
         ("digest", "the content has the digest"),
         ("413", "413 Payload Too Large"),
         ("400", "MANIFEST_INVALID: subject"),
     ] {
-        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             seen.is("PUT", "/manifests/").then(|| match kind {
                 "digest" => Response::builder()
                     .status(201)
@@ -283,7 +287,7 @@ async fn refused_manifests() {
         assert!(error.to_string().contains(what), "{kind}: {error}");
         assert_eq!(faulty.manifest(&tag()), None);
     }
-    let faulty = Faulty::honest(Nature::default()).await;
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     let (bytes, descriptor) = index("x");
     let error =
         repository(&faulty, config()).attach(&descriptor, bytes.slice(1..), &subject().1, &[]).await.unwrap_err();

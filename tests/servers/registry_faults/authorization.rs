@@ -3,8 +3,8 @@
 use super::*;
 
 #[tokio::test]
-async fn one_token_serves_all_who_wait_for_it() {
-    let faulty = Faulty::honest(Nature { bearer: Some(None), ..Nature::default() }).await;
+async fn one_token_serves_all_waiting_requests() {
+    let faulty = Faulty::honest(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() }).await;
     let blob = content(1000);
     faulty.add_blob(blob.clone());
     let repository = repository(&faulty, config());
@@ -24,8 +24,8 @@ async fn one_token_serves_all_who_wait_for_it() {
 }
 
 #[tokio::test]
-async fn what_one_repository_taught_serves_the_next_with_its_own_token() {
-    let faulty = Faulty::honest(Nature { bearer: Some(None), ..Nature::default() }).await;
+async fn a_learned_challenge_serves_other_repositories_with_their_own_tokens() {
+    let faulty = Faulty::honest(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() }).await;
     faulty.add_blob("x");
     let client = Client::new(config()).unwrap();
     let blob = Descriptor::of("x/y", b"x");
@@ -49,17 +49,18 @@ async fn what_one_repository_taught_serves_the_next_with_its_own_token() {
 }
 
 #[tokio::test]
-async fn a_token_that_runs_out_in_mid_transfer_is_renewed_and_the_transfer_goes_on() {
+async fn a_token_that_expires_during_a_transfer_is_renewed() {
     let blob = content(300_000);
     let (whole, once) = (blob.clone(), first(1));
-    let faulty = Faulty::start(Nature { bearer: Some(None), ..Nature::default() }, move |seen, truth| {
-        let cut_off = seen.is("GET", "/blobs/") && seen.header("authorization").is_some() && once();
-        cut_off.then(|| {
-            truth.revoke_tokens();
-            cut(Response::new(Body::empty()), &whole, 100_000)
+    let faulty =
+        Faulty::start(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() }, move |seen, truth| {
+            let cut_off = seen.is("GET", "/blobs/") && seen.header("authorization").is_some() && once();
+            cut_off.then(|| {
+                truth.revoke_tokens();
+                cut(Response::new(Body::empty()), &whole, 100_000)
+            })
         })
-    })
-    .await;
+        .await;
     faulty.add_blob(blob.clone());
     assert_eq!(read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap(), blob);
     let gets = faulty.saw("GET", "/blobs/");
@@ -77,13 +78,14 @@ async fn a_token_that_runs_out_in_mid_transfer_is_renewed_and_the_transfer_goes_
 
 #[tokio::test]
 async fn a_token_that_never_helps_is_renewed_once() {
-    let faulty = Faulty::start(Nature { bearer: Some(None), ..Nature::default() }, |seen, truth| {
-        if seen.is("GET", "/blobs/") {
-            truth.revoke_tokens();
-        }
-        None
-    })
-    .await;
+    let faulty =
+        Faulty::start(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() }, |seen, truth| {
+            if seen.is("GET", "/blobs/") {
+                truth.revoke_tokens();
+            }
+            None
+        })
+        .await;
     let repository = repository(&faulty, config());
     let error = repository.blob(&descriptor(&content(1))).await.err().unwrap();
     assert!(error.is_unauthorized(), "{error:?}");
@@ -91,7 +93,7 @@ async fn a_token_that_never_helps_is_renewed_once() {
 }
 
 #[tokio::test]
-async fn token_answers_of_every_kind() {
+async fn token_responses_of_all_kinds_are_handled() {
     for (answer, works) in [
         (r#"{"token":"T"}"#, true),
         (r#"{"access_token":"T"}"#, true),
@@ -105,13 +107,16 @@ async fn token_answers_of_every_kind() {
         (r#"{"token":["hunter2"]}"#, false),
         ("hunter2", false),
     ] {
-        let faulty = Faulty::start(Nature { bearer: Some(None), ..Nature::default() }, move |seen, truth| {
-            if seen.is("GET", "/token") {
-                return Some(Response::new(Body::from(answer)));
-            }
-            (seen.header("authorization") == Some("Bearer T"))
-                .then(|| truth.get_blob(seen, &Digest::sha256(b"x").to_string()))
-        })
+        let faulty = Faulty::start(
+            RegistrySettings { bearer: Some(None), ..RegistrySettings::default() },
+            move |seen, truth| {
+                if seen.is("GET", "/token") {
+                    return Some(Response::new(Body::from(answer)));
+                }
+                (seen.header("authorization") == Some("Bearer T"))
+                    .then(|| truth.get_blob(seen, &Digest::sha256(b"x").to_string()))
+            },
+        )
         .await;
         faulty.add_blob("x");
         let found = repository(&faulty, config()).blob_bytes(&Descriptor::of("x/y", b"x"), 1).await;
@@ -124,9 +129,9 @@ async fn token_answers_of_every_kind() {
 }
 
 #[tokio::test]
-async fn passwords_go_to_the_token_service_and_a_wrong_one_is_told() {
-    let nature = Nature { bearer: Some(Some(("u".into(), "p:q".into()))), ..Nature::default() };
-    let faulty = Faulty::honest(nature).await;
+async fn passwords_are_sent_to_the_token_service_and_rejections_are_reported() {
+    let settings = RegistrySettings { bearer: Some(Some(("u".into(), "p:q".into()))), ..RegistrySettings::default() };
+    let faulty = Faulty::honest(settings).await;
     faulty.add_blob("x");
     let blob = Descriptor::of("x/y", b"x");
     repository(&faulty, with_password(&faulty, "u", "p:q")).blob_bytes(&blob, 1).await.unwrap();
@@ -146,8 +151,9 @@ async fn passwords_go_to_the_token_service_and_a_wrong_one_is_told() {
 }
 
 #[tokio::test]
-async fn basic_authorization_is_shown_when_it_is_asked_for() {
-    let faulty = Faulty::honest(Nature { basic: Some(("u".into(), "p".into())), ..Nature::default() }).await;
+async fn basic_authorization_is_sent_only_on_request() {
+    let faulty =
+        Faulty::honest(RegistrySettings { basic: Some(("u".into(), "p".into())), ..RegistrySettings::default() }).await;
     faulty.add_blob("x");
     let blob = Descriptor::of("x/y", b"x");
     let right = repository(&faulty, with_password(&faulty, "u", "p"));
@@ -167,8 +173,8 @@ async fn basic_authorization_is_shown_when_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_401_that_does_not_say_what_it_wants_is_final() {
-    let faulty = Faulty::start(Nature::default(), |_, _| Some(status(401))).await;
+async fn a_401_without_a_challenge_is_final() {
+    let faulty = Faulty::start(RegistrySettings::default(), |_, _| Some(status(401))).await;
     let error =
         repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
     assert!(error.is_unauthorized(), "{error:?}");
@@ -177,8 +183,8 @@ async fn a_401_that_does_not_say_what_it_wants_is_final() {
 }
 
 #[tokio::test]
-async fn token_services_where_credentials_must_not_go() {
-    let other = Faulty::honest(Nature::default()).await;
+async fn credentials_are_not_sent_to_unsafe_token_services() {
+    let other = Faulty::honest(RegistrySettings::default()).await;
     for realm in [
         "http://169.254.169.254/token".to_owned(),
         "https://169.254.169.254/token".to_owned(),
@@ -188,7 +194,7 @@ async fn token_services_where_credentials_must_not_go() {
         "/token".to_owned(),
     ] {
         let challenge = format!("Bearer realm=\"{realm}\",service=\"s\"");
-        let faulty = Faulty::start(Nature::default(), move |_, _| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |_, _| {
             Some(
                 Response::builder()
                     .status(401)
@@ -208,11 +214,11 @@ async fn token_services_where_credentials_must_not_go() {
 }
 
 #[tokio::test]
-async fn a_token_service_that_redirects_gets_no_second_look() {
-    let other = Faulty::honest(Nature { bearer: Some(None), ..Nature::default() }).await;
+async fn redirects_of_a_token_service_are_not_followed() {
+    let other = Faulty::honest(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() }).await;
     let to = format!("http://{}/token", other.host());
-    let nature = Nature { bearer: Some(Some(("u".into(), "p".into()))), ..Nature::default() };
-    let faulty = Faulty::start(nature, move |seen, _| seen.is("GET", "/token").then(|| redirect(307, &to))).await;
+    let settings = RegistrySettings { bearer: Some(Some(("u".into(), "p".into()))), ..RegistrySettings::default() };
+    let faulty = Faulty::start(settings, move |seen, _| seen.is("GET", "/token").then(|| redirect(307, &to))).await;
     let error =
         repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
     assert_eq!(error.status(), Some(307));
@@ -220,11 +226,15 @@ async fn a_token_service_that_redirects_gets_no_second_look() {
 }
 
 #[tokio::test]
-async fn a_token_service_elsewhere_that_is_shown_a_password_is_told_once() {
-    let other = Faulty::honest(Nature { bearer: Some(Some(("u".into(), "p".into()))), ..Nature::default() }).await;
+async fn sending_a_password_to_a_foreign_token_service_warns_once() {
+    let other = Faulty::honest(RegistrySettings {
+        bearer: Some(Some(("u".into(), "p".into()))),
+        ..RegistrySettings::default()
+    })
+    .await;
     let realm = format!("http://localhost:{}/token", other.address.port());
     let challenge = format!("Bearer realm=\"{realm}\",service=\"s\"");
-    let faulty = Faulty::start(Nature::default(), move |_, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |_, _| {
         let answer = Response::builder().status(401).header(header::WWW_AUTHENTICATE, &challenge);
         Some(answer.body(Body::empty()).unwrap())
     })

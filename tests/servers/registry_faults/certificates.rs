@@ -87,7 +87,7 @@ fn trusting(file: PathBuf) -> ClientConfig {
 }
 
 #[tokio::test]
-async fn only_the_registry_itself_is_shown_the_clients_certificate() {
+async fn the_client_certificate_is_sent_only_to_its_registry() {
     let dir = tempfile::tempdir().unwrap();
     let Some(()) = private_ca(dir.path()) else { return };
     let at = |name: &str| dir.path().join(name);
@@ -142,7 +142,7 @@ fn self_signed(dir: &Path, days: &str) -> Option<()> {
 }
 
 #[tokio::test]
-async fn a_certificate_that_signs_itself_is_trusted_where_it_was_given() {
+async fn a_self_signed_certificate_is_trusted_only_for_its_registry() {
     let dir = tempfile::tempdir().unwrap();
     let Some(()) = self_signed(dir.path(), "30") else { return };
     let given = || trusting(dir.path().join("cert.pem"));
@@ -163,7 +163,7 @@ async fn a_certificate_that_signs_itself_is_trusted_where_it_was_given() {
 }
 
 #[tokio::test]
-async fn a_pinned_certificate_that_expired() {
+async fn an_expired_pinned_certificate_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let Some(()) = self_signed(dir.path(), "0") else { return };
     tokio::time::sleep(Duration::from_millis(1100)).await;
@@ -174,7 +174,7 @@ async fn a_pinned_certificate_that_expired() {
 }
 
 #[tokio::test]
-async fn the_wrong_authority_is_told_from_none() {
+async fn a_wrong_authority_and_a_missing_one_have_different_errors() {
     let (dir, another) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (Some(()), Some(())) = (private_ca(dir.path()), private_ca(another.path())) else { return };
     let server = Tls::start(dir.path(), |_| ok("x"));

@@ -3,10 +3,10 @@
 use super::*;
 
 #[tokio::test]
-async fn a_cut_download_goes_on_where_it_broke() {
+async fn an_interrupted_download_is_resumed() {
     let blob = content(300_000);
     let (whole, once) = (blob.clone(), first(1));
-    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         let answer = |seen| truth.get_blob(seen, &Digest::sha256(&whole).to_string());
         (seen.is("GET", "/blobs/") && once()).then(|| cut(answer(seen), &whole, 100_000))
     })
@@ -22,10 +22,10 @@ async fn a_cut_download_goes_on_where_it_broke() {
 }
 
 #[tokio::test]
-async fn a_server_without_ranges_is_read_up_to_where_it_broke_and_not_asked_again() {
+async fn a_server_without_ranges_is_read_up_to_the_break_and_remembered() {
     let blob = content(300_000);
     let (whole, twice) = (blob.clone(), first(2));
-    let faulty = Faulty::start(Nature::default(), move |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let answer = || Response::new(Body::from(whole.clone()));
         let cut_at = if seen.header("range").is_none() { 100_000 } else { 200_000 };
         seen.is("GET", "/blobs/").then(|| if twice() { cut(answer(), &whole, cut_at) } else { answer() })
@@ -38,10 +38,10 @@ async fn a_server_without_ranges_is_read_up_to_where_it_broke_and_not_asked_agai
 }
 
 #[tokio::test]
-async fn a_server_without_ranges_is_not_read_up_too_far() {
+async fn skipping_bytes_of_a_server_without_ranges_is_limited() {
     let blob = content(300_000);
     let whole = blob.clone();
-    let faulty = Faulty::start(Nature::default(), move |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         seen.is("GET", "/blobs/").then(|| cut(Response::new(Body::empty()), &whole, 200_000))
     })
     .await;
@@ -60,7 +60,7 @@ async fn wrong_parts_are_refused() {
     ] {
         let blob = content(300_000);
         let whole = blob.clone();
-        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             seen.is("GET", "/blobs/").then(|| match seen.header("range") {
                 None => cut(Response::new(Body::empty()), &whole, 100_000),
                 Some(_) => Response::builder()
@@ -83,7 +83,7 @@ async fn a_blob_has_exactly_the_bytes_of_its_descriptor() {
     let blob = content(10_000);
     for (length, announced) in [(9_999, true), (10_001, true), (10_001, false), (9_999, false), (0, true)] {
         let other = content(length);
-        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             let body = match announced {
                 true => Body::from(other.clone()),
                 false => Body::from_stream(futures_util::stream::iter([Ok::<_, std::io::Error>(other.clone())])),
@@ -110,9 +110,9 @@ async fn a_blob_has_exactly_the_bytes_of_its_descriptor() {
 }
 
 #[tokio::test]
-async fn content_in_an_encoding_is_refused() {
+async fn encoded_content_is_refused() {
     let blob = content(100);
-    let faulty = Faulty::start(Nature::default(), |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
         let answer =
             Response::builder().header(header::CONTENT_ENCODING, "gzip").body(Body::from(content(50))).unwrap();
         seen.is("GET", "/blobs/").then_some(answer)
@@ -123,10 +123,10 @@ async fn content_in_an_encoding_is_refused() {
 }
 
 #[tokio::test]
-async fn silence_in_a_body_is_a_broken_connection() {
+async fn silence_within_a_body_counts_as_a_broken_connection() {
     let blob = content(300_000);
     let (whole, once) = (blob.clone(), first(1));
-    let faulty = Faulty::start(Nature::default(), move |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         (seen.is("GET", "/blobs/") && once()).then(|| stalls(&whole, 70_000))
     })
     .await;
@@ -140,10 +140,10 @@ async fn silence_in_a_body_is_a_broken_connection() {
 }
 
 #[tokio::test]
-async fn a_trickle_is_not_waited_for() {
+async fn a_trickling_download_is_retried() {
     let blob = content(300_000);
     let once = first(1);
-    let faulty = Faulty::start(Nature::default(), move |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let trickle = || endless("application/octet-stream", content(1), Duration::from_millis(10));
         (seen.is("GET", "/blobs/") && once()).then(trickle)
     })
@@ -158,9 +158,9 @@ async fn a_trickle_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_pause_of_the_reader_is_no_slowness_of_the_registry() {
+async fn a_pausing_reader_does_not_count_as_a_slow_registry() {
     let blob = content(3_000_000);
-    let faulty = Faulty::honest(Nature::default()).await;
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(blob.clone());
     let limits = Limits { idle: Duration::from_millis(1500), slowest: 1 << 30, ..limits() };
     let repository = repository(&faulty, ClientConfig { limits, ..config() });
@@ -177,7 +177,7 @@ async fn a_pause_of_the_reader_is_no_slowness_of_the_registry() {
 #[tokio::test]
 async fn small_blobs_are_checked() {
     let blob = content(1000);
-    let faulty = Faulty::start(Nature::default(), |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
         seen.is("GET", "/blobs/").then(|| Response::new(Body::from(vec![7; 1000])))
     })
     .await;
@@ -191,8 +191,8 @@ async fn small_blobs_are_checked() {
 }
 
 #[tokio::test]
-async fn the_empty_blob_is_a_blob() {
-    let faulty = Faulty::honest(Nature::default()).await;
+async fn the_empty_blob_is_read() {
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(Bytes::new());
     let repository = repository(&faulty, config());
     assert_eq!(repository.blob_bytes(&descriptor(&Bytes::new()), 0).await.unwrap(), Bytes::new());

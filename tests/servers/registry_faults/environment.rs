@@ -3,11 +3,12 @@
 use super::*;
 
 #[tokio::test]
-async fn errors_hold_no_secret() {
-    let store = Faulty::start(Nature::default(), |_, _| Some(status(500))).await;
+async fn errors_contain_no_secrets() {
+    let store = Faulty::start(RegistrySettings::default(), |_, _| Some(status(500))).await;
     let to = format!("http://{}/x?X-Amz-Signature=hunter2", store.host());
-    let nature = Nature { bearer: Some(Some(("u".into(), "hunter2".into()))), ..Nature::default() };
-    let faulty = Faulty::start(nature, move |seen, _| {
+    let settings =
+        RegistrySettings { bearer: Some(Some(("u".into(), "hunter2".into()))), ..RegistrySettings::default() };
+    let faulty = Faulty::start(settings, move |seen, _| {
         (seen.is("GET", "/v2/") && seen.header("authorization").is_some()).then(|| redirect(307, &to))
     })
     .await;
@@ -20,8 +21,8 @@ async fn errors_hold_no_secret() {
 }
 
 #[tokio::test]
-async fn ipv6_literals() {
-    let faulty = Faulty::at("[::1]:0", Nature::default(), |_, _| None).await;
+async fn ipv6_literals_are_accepted() {
+    let faulty = Faulty::at("[::1]:0", RegistrySettings::default(), |_, _| None).await;
     faulty.add_blob("x");
     let host = format!("[::1]:{}", faulty.address.port());
     let repository = Client::new(config()).unwrap().repository(&host, "a/b").unwrap();
@@ -30,8 +31,8 @@ async fn ipv6_literals() {
 }
 
 #[tokio::test]
-async fn plain_http_is_for_this_machine_or_where_told() {
-    let faulty = Faulty::honest(Nature::default()).await;
+async fn plain_http_is_used_for_localhost_or_on_request() {
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob("x");
     let blob = Descriptor::of("x/y", b"x");
     // A setting for TLS may be meant for another registry.
@@ -58,8 +59,8 @@ fn in_child(test: &str, variables: &[(&str, &str)]) {
 }
 
 #[tokio::test]
-async fn proxies_of_the_environment() {
-    let proxy = Faulty::start(Nature { basic: None, ..Nature::default() }, |seen, truth| {
+async fn proxies_are_read_from_the_environment() {
+    let proxy = Faulty::start(RegistrySettings { basic: None, ..RegistrySettings::default() }, |seen, truth| {
         seen.is("GET", "/blobs/").then(|| truth.get_blob(seen, &Digest::sha256(b"x").to_string()))
     })
     .await;
@@ -83,7 +84,7 @@ async fn proxies_of_the_environment() {
 }
 
 #[tokio::test]
-#[ignore = "run by proxies_of_the_environment, in a process of its own"]
+#[ignore = "run by proxies_are_read_from_the_environment, in a process of its own"]
 async fn child_with_a_proxy() {
     let limits = Limits { tries: 1, ..limits() };
     let client = Client::new(ClientConfig { plain_http: Some(true), limits, ..config() }).unwrap();
@@ -100,16 +101,16 @@ async fn child_with_a_proxy() {
     let error = error.unwrap_err();
     assert!(error.proxy_variable() == Some("HTTPS_PROXY") && !everything(&error).contains("pp@"), "{error:?}");
     // Hosts on this machine are accessed without the proxy.
-    let local = Faulty::honest(Nature::default()).await;
+    let local = Faulty::honest(RegistrySettings::default()).await;
     local.add_blob("x");
     get(&local.host()).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_docker_login_left_is_found() {
-    let nature = Nature { bearer: Some(Some(("u".into(), "p".into()))), ..Nature::default() };
+async fn credentials_of_docker_login_are_found() {
+    let settings = RegistrySettings { bearer: Some(Some(("u".into(), "p".into()))), ..RegistrySettings::default() };
     for kind in ["auth", "identitytoken", "registrytoken"] {
-        let faulty = Faulty::start(nature.clone(), |seen, truth| {
+        let faulty = Faulty::start(settings.clone(), |seen, truth| {
             (seen.header("authorization") == Some("Bearer registry-token-of-u"))
                 .then(|| truth.get_blob(seen, &Digest::sha256(b"x").to_string()))
         })
@@ -142,7 +143,7 @@ async fn what_docker_login_left_is_found() {
 }
 
 #[tokio::test]
-#[ignore = "run by what_docker_login_left_is_found, in a process of its own"]
+#[ignore = "run by credentials_of_docker_login_are_found, in a process of its own"]
 async fn child_with_a_login() {
     let host = std::env::var("TEST_REGISTRY").unwrap();
     let config = ClientConfig { credentials: CredentialSource::Ambient, ..config() };

@@ -30,12 +30,12 @@ const WANTED: [(&str, &str); 7] = [
 /// A registry that states no digest, and damages its first `times` answers for this path.
 async fn damaging(path: &'static str, damage: Damage, times: usize) -> Faulty {
     let now = first(times);
-    let nature = Nature {
+    let settings = RegistrySettings {
         referrers: path.contains("/referrers/") || path.contains("page="),
         bearer: Some(None),
-        ..Nature::default()
+        ..RegistrySettings::default()
     };
-    let faulty = Faulty::start(nature, move |seen, faulty| {
+    let faulty = Faulty::start(settings, move |seen, faulty| {
         let mut answer = match seen.path.rsplit_once("?page=") {
             Some(_) => index_answer(&json!([index("second").1])),
             None => faulty.truth_now(seen),
@@ -96,7 +96,7 @@ async fn ask(name: &str, repository: &Repository) -> Result<(), RegistryError> {
 }
 
 #[tokio::test]
-async fn a_list_that_is_damaged_once_is_read_once_more() {
+async fn a_list_damaged_once_is_read_again() {
     for (name, path) in WANTED {
         for damage in [Damage::Half, Damage::Empty, Damage::Byte, Damage::BrokenOff] {
             let faulty = damaging(path, damage, 1).await;
@@ -111,7 +111,7 @@ async fn a_list_that_is_damaged_once_is_read_once_more() {
 }
 
 #[tokio::test]
-async fn a_list_that_stays_damaged_is_an_error_that_says_so() {
+async fn a_permanently_damaged_list_is_reported() {
     for (name, path) in WANTED {
         for damage in [Damage::Half, Damage::Empty, Damage::Byte] {
             let faulty = damaging(path, damage, usize::MAX).await;
@@ -130,7 +130,7 @@ async fn a_list_that_stays_damaged_is_an_error_that_says_so() {
 
 /// Its digest shows that it is damaged, although the registry does not state it.
 #[tokio::test]
-async fn a_manifest_is_taken_if_the_registry_knows_it_by_its_digest() {
+async fn a_manifest_is_accepted_if_the_registry_knows_its_digest() {
     for (times, reads, is_right) in [(0, 1, true), (1, 2, true), (usize::MAX, 2, false)] {
         for (name, path) in [WANTED[0], WANTED[3]] {
             let faulty = damaging(path, Damage::Letter, times).await;

@@ -3,10 +3,10 @@
 use super::*;
 
 #[tokio::test]
-async fn manifests_are_what_they_are_asked_for_as() {
+async fn invalid_manifests_are_refused() {
     let lies = ["digest", "header", "html", "large", "endless", "bad header"];
     for lie in lies {
-        let faulty = Faulty::start(Nature::default(), move |_, _| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |_, _| {
             let answer = Response::builder().header(header::CONTENT_TYPE, OCI_MANIFEST);
             Some(match lie {
                 "digest" => answer.body(Body::from("{\"other\":1}")).unwrap(),
@@ -42,8 +42,8 @@ async fn manifests_are_what_they_are_asked_for_as() {
 }
 
 #[tokio::test]
-async fn manifests_by_tag_and_digest_and_their_media_types() {
-    let faulty = Faulty::honest(Nature::default()).await;
+async fn manifests_are_read_by_tag_and_digest_with_their_media_types() {
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     let bytes = format!("{{\"mediaType\":\"{OCI_INDEX}\"}}");
     let repository = repository(&faulty, config());
     for (media_type, want) in [
@@ -76,13 +76,14 @@ async fn manifests_by_tag_and_digest_and_their_media_types() {
 }
 
 #[tokio::test]
-async fn a_manifest_that_breaks_off_is_read_again() {
+async fn an_interrupted_manifest_is_read_again() {
     let once = first(1);
     let bytes = Bytes::from(format!("{{\"x\":\"{}\"}}", "y".repeat(1000)));
     let whole = bytes.clone();
-    let faulty =
-        Faulty::start(Nature::default(), move |_, _| once().then(|| cut(Response::new(Body::empty()), &whole, 500)))
-            .await;
+    let faulty = Faulty::start(RegistrySettings::default(), move |_, _| {
+        once().then(|| cut(Response::new(Body::empty()), &whole, 500))
+    })
+    .await;
     let digest = faulty.add_manifest("t", OCI_MANIFEST, bytes.clone());
     let document = repository(&faulty, config()).manifest(&Target::Digest(digest)).await.unwrap();
     assert_eq!(document.bytes, bytes);
@@ -90,8 +91,8 @@ async fn a_manifest_that_breaks_off_is_read_again() {
 }
 
 #[tokio::test]
-async fn warnings_are_passed_on_once() {
-    let faulty = Faulty::start(Nature::default(), |_, _| {
+async fn warnings_of_registries_are_shown_once() {
+    let faulty = Faulty::start(RegistrySettings::default(), |_, _| {
         Some(
             Response::builder()
                 .header("warning", "299 - \"moving away\"")

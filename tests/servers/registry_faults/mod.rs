@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::blobs::{SOCI, content, descriptor, index_manifest};
 use crate::support::faulty::*;
 use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST};
 use axum::body::Body;
@@ -33,8 +34,6 @@ use ociseek::store::registry::{
     CertificateFault, Client, ClientConfig, CredentialOrigin, CredentialSource, Limits, RegistryError, Repository,
 };
 use serde_json::json;
-
-const SOCI: &str = "application/vnd.amazon.soci.index.v1+json";
 
 /// Limits that keep the tests fast.
 fn limits() -> Limits {
@@ -64,15 +63,6 @@ fn repository(faulty: &Faulty, config: ClientConfig) -> Repository {
     Client::new(config).unwrap().repository(&faulty.host(), "a/b").unwrap()
 }
 
-/// Bytes without repetition.
-fn content(length: usize) -> Bytes {
-    (0..length).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect::<Vec<_>>().into()
-}
-
-fn descriptor(content: &Bytes) -> Descriptor {
-    Descriptor::of("application/octet-stream", content)
-}
-
 async fn read(repository: &Repository, blob: &Descriptor) -> Result<Bytes, RegistryError> {
     let mut stream = repository.blob(blob).await?;
     let mut all = Vec::new();
@@ -100,19 +90,7 @@ fn subject() -> (Bytes, Descriptor) {
 
 /// An index manifest for the subject. Each `name` gives another one.
 fn index(name: &str) -> (Bytes, Descriptor) {
-    let manifest = json!({
-        "schemaVersion": 2,
-        "mediaType": OCI_MANIFEST,
-        "config": {"mediaType": SOCI, "digest": Digest::sha256(b"{}"), "size": 2},
-        "layers": [],
-        "subject": {"mediaType": OCI_MANIFEST, "digest": subject().1.digest, "size": subject().1.size},
-        "annotations": {"name": name},
-    });
-    let bytes = Bytes::from(manifest.to_string());
-    let mut descriptor = Descriptor::of(OCI_MANIFEST, &bytes);
-    descriptor.artifact_type = Some(SOCI.into());
-    descriptor.annotations.insert("name".into(), name.into());
-    (bytes, descriptor)
+    index_manifest(&subject().1, &[], name)
 }
 
 async fn attach(repository: &Repository, name: &str, replaces: &[Digest]) -> Result<AttachReport, RegistryError> {

@@ -27,7 +27,7 @@ async fn until(recorder: &Recorder, part: &str) {
 }
 
 #[tokio::test]
-async fn a_registry_that_restarts_is_waited_for_and_that_is_said_once() {
+async fn waiting_for_a_restarting_registry_is_reported_once() {
     let (host, recorder) = (nobody().await, Arc::new(Recorder::default()));
     let client = Client::new(patient(Duration::from_secs(60), &recorder)).unwrap();
     let read = |blob: &'static [u8]| {
@@ -38,7 +38,7 @@ async fn a_registry_that_restarts_is_waited_for_and_that_is_said_once() {
     until(&recorder, "cannot connect to").await;
     // Longer than the three tries of earlier versions.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let faulty = Faulty::at(&host, Nature::default(), |_, _| None).await;
+    let faulty = Faulty::at(&host, RegistrySettings::default(), |_, _| None).await;
     faulty.add_blob("x");
     faulty.add_blob("y");
     for read in reads {
@@ -52,7 +52,7 @@ async fn a_registry_that_restarts_is_waited_for_and_that_is_said_once() {
 }
 
 #[tokio::test]
-async fn an_outage_that_lasts_is_not_waited_for_by_every_request() {
+async fn a_long_outage_is_not_waited_for_by_every_request() {
     let (host, recorder) = (nobody().await, Arc::new(Recorder::default()));
     let client = Client::new(patient(Duration::from_millis(300), &recorder)).unwrap();
     let get = || async { client.repository(&host, "a").unwrap().manifest(&Target::Tag("t".into())).await.unwrap_err() };
@@ -65,7 +65,7 @@ async fn an_outage_that_lasts_is_not_waited_for_by_every_request() {
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_knows_is_left_alone_soon() {
+async fn an_unknown_name_is_given_up_soon() {
     let recorder = Arc::new(Recorder::default());
     let client = Client::new(patient(Duration::from_secs(3600), &recorder)).unwrap();
     let error = client.repository("registry.invalid", "a").unwrap().manifest(&Target::Tag("t".into())).await;
@@ -76,10 +76,10 @@ async fn a_name_that_nobody_knows_is_left_alone_soon() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_an_answer_with_a_limit_of_his_own_is_not_given_up() {
+async fn requests_with_their_own_time_limit_are_not_given_up() {
     for (outlasts, requests) in [(false, 8), (true, 10)] {
         let some = first(9);
-        let faulty = Faulty::start(Nature::default(), move |_, _| some().then(|| status(503))).await;
+        let faulty = Faulty::start(RegistrySettings::default(), move |_, _| some().then(|| status(503))).await;
         faulty.add_manifest("t", OCI_MANIFEST, "{}");
         let recorder = Arc::new(Recorder::default());
         let repository = repository(&faulty, ClientConfig { progress: recorder.clone(), ..config() });
@@ -117,7 +117,7 @@ fn hangs_up_on_plain_http() -> (String, Arc<std::sync::atomic::AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn tls_that_hangs_up_on_plain_http_is_found_out() {
+async fn a_tls_server_that_hangs_up_on_plain_http_is_recognized() {
     let (host, connections) = hangs_up_on_plain_http();
     let repository = Client::new(config()).unwrap().repository(&host, "a").unwrap();
     let error = repository.manifest(&Target::Tag("t".into())).await.unwrap_err();

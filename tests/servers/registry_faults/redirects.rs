@@ -5,15 +5,15 @@ use super::*;
 #[tokio::test]
 async fn another_host_never_sees_the_authorization() {
     let blob = content(1000);
-    for nature in [
-        Nature { basic: Some(("u".into(), "p".into())), ..Nature::default() },
-        Nature { bearer: Some(Some(("u".into(), "p".into()))), ..Nature::default() },
+    for settings in [
+        RegistrySettings { basic: Some(("u".into(), "p".into())), ..RegistrySettings::default() },
+        RegistrySettings { bearer: Some(Some(("u".into(), "p".into()))), ..RegistrySettings::default() },
     ] {
         for status in [301, 302, 303, 307, 308] {
-            let store = Faulty::honest(Nature::default()).await;
+            let store = Faulty::honest(RegistrySettings::default()).await;
             store.add_blob(blob.clone());
             let to = format!("http://{}/v2/store/blobs/{}?X-Sig=s%2F1#f", store.host(), Digest::sha256(&blob));
-            let faulty = Faulty::start(nature.clone(), move |seen, _| {
+            let faulty = Faulty::start(settings.clone(), move |seen, _| {
                 (seen.is("GET", "/blobs/") && seen.header("authorization").is_some()).then(|| redirect(status, &to))
             })
             .await;
@@ -32,16 +32,16 @@ async fn another_host_never_sees_the_authorization() {
 }
 
 #[tokio::test]
-async fn a_signed_url_that_ran_out_is_asked_for_once_more() {
+async fn an_expired_signed_url_is_requested_again() {
     for (refusals, works) in [(1, true), (9, false)] {
         let some = first(refusals);
-        let store = Faulty::start(Nature::default(), move |_, _| {
+        let store = Faulty::start(RegistrySettings::default(), move |_, _| {
             some().then(|| Response::builder().status(403).body(Body::from("expired")).unwrap())
         })
         .await;
         store.add_blob("x");
         let to = format!("http://{}/v2/s/blobs/{}?Signature=hunter2", store.host(), Digest::sha256(b"x"));
-        let faulty = Faulty::start(Nature::default(), move |_, _| Some(redirect(307, &to))).await;
+        let faulty = Faulty::start(RegistrySettings::default(), move |_, _| Some(redirect(307, &to))).await;
         let found = repository(&faulty, config()).blob_bytes(&Descriptor::of("x/y", b"x"), 1).await;
         assert_eq!(found.is_ok(), works);
         assert_eq!((faulty.requests().len(), store.requests().len()), (2, 2));
@@ -55,7 +55,7 @@ async fn a_signed_url_that_ran_out_is_asked_for_once_more() {
 /// A registry that redirects every request to `store`, with another signature each time.
 async fn sends_to(store: &Faulty) -> Faulty {
     let (host, signed) = (store.host(), AtomicUsize::new(0));
-    Faulty::start(Nature::default(), move |seen, _| {
+    Faulty::start(RegistrySettings::default(), move |seen, _| {
         let number = signed.fetch_add(1, Ordering::SeqCst);
         Some(redirect(307, &format!("http://{host}{}?Signature={number}", seen.path)))
     })
@@ -63,9 +63,9 @@ async fn sends_to(store: &Faulty) -> Faulty {
 }
 
 #[tokio::test]
-async fn where_a_blob_is_needs_to_be_asked_once() {
+async fn the_location_of_a_blob_is_requested_once() {
     let blob = content(1000);
-    let store = Faulty::honest(Nature::default()).await;
+    let store = Faulty::honest(RegistrySettings::default()).await;
     store.add_blob(blob.clone());
     let faulty = sends_to(&store).await;
     let repository = repository(&faulty, config());
@@ -86,12 +86,30 @@ async fn where_a_blob_is_needs_to_be_asked_once() {
 }
 
 #[tokio::test]
-async fn a_place_that_refuses_or_fails_is_asked_for_again() {
+async fn the_location_is_used_for_as_long_as_it_states() {
+    let blob = content(1000);
+    let store = Faulty::honest(RegistrySettings::default()).await;
+    store.add_blob(blob.clone());
+    let host = store.host();
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
+        Some(redirect(307, &format!("http://{host}{}?X-Amz-Expires=2", seen.path)))
+    })
+    .await;
+    let source = Source::Registry(repository(&faulty, config()));
+    for (requests, wait) in [(1, Duration::ZERO), (1, Duration::from_secs(2)), (2, Duration::ZERO)] {
+        assert_eq!(source.blob_range(&descriptor(&blob), 0..50).await.unwrap(), blob.slice(..50));
+        assert_eq!(faulty.requests().len(), requests);
+        tokio::time::sleep(wait).await;
+    }
+}
+
+#[tokio::test]
+async fn the_location_is_requested_again_after_a_failure() {
     let blob = content(1000);
     for answer in [400, 401, 403, 404, 410, 416, 500, 503, 0] {
         // The first signature is valid for a single request.
         let answers = AtomicUsize::new(0);
-        let store = Faulty::start(Nature::default(), move |seen, _| {
+        let store = Faulty::start(RegistrySettings::default(), move |seen, _| {
             let later = seen.path.ends_with("Signature=0") && answers.fetch_add(1, Ordering::SeqCst) > 0;
             let broken = || Body::from_stream(stream::iter([Err::<Bytes, _>(std::io::Error::other("gone"))]));
             later.then(|| match answer {
@@ -113,7 +131,7 @@ async fn a_place_that_refuses_or_fails_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn redirects_without_end_or_to_nowhere() {
+async fn endless_and_invalid_redirects_are_errors() {
     for (location, requests) in [
         ("?again", 11),
         ("http://169.254.169.254/x", 1),
@@ -122,7 +140,7 @@ async fn redirects_without_end_or_to_nowhere() {
         ("http://u:p@127.0.0.1/", 1),
         ("http://:99999/", 1),
     ] {
-        let faulty = Faulty::start(Nature::default(), move |_, _| Some(redirect(302, location))).await;
+        let faulty = Faulty::start(RegistrySettings::default(), move |_, _| Some(redirect(302, location))).await;
         let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
         assert!(
             matches!(error, RegistryError::Protocol { .. } | RegistryError::Detour { .. }),
@@ -130,7 +148,7 @@ async fn redirects_without_end_or_to_nowhere() {
         );
         assert_eq!(faulty.requests().len(), requests, "{location}");
     }
-    let faulty = Faulty::start(Nature::default(), |_, _| Some(status(307))).await;
+    let faulty = Faulty::start(RegistrySettings::default(), |_, _| Some(status(307))).await;
     let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
     assert!(error.to_string().contains("redirect without a location"), "{error}");
 }

@@ -4,11 +4,11 @@ use super::*;
 use crate::support::faulty;
 
 #[tokio::test]
-async fn registries_without_the_api_are_told_by_any_answer_that_is_no_index() {
-    let other = Faulty::start(Nature::default(), |_, _| Some(web_page())).await;
+async fn any_response_but_an_index_means_that_there_is_no_referrers_api() {
+    let other = Faulty::start(RegistrySettings::default(), |_, _| Some(web_page())).await;
     for kind in ["404", "405", "400", "login page", "redirect to a login page", "other JSON", "empty"] {
         let login = format!("http://{}/login?continue=x", other.host());
-        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             seen.is("GET", "/referrers/").then(|| match kind {
                 "login page" => web_page(),
                 "redirect to a login page" => redirect(302, &login),
@@ -30,9 +30,24 @@ async fn registries_without_the_api_are_told_by_any_answer_that_is_no_index() {
 }
 
 #[tokio::test]
+async fn one_web_page_does_not_hide_the_referrers_api() {
+    let pages = AtomicUsize::new(0);
+    let faulty = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
+        let is_first = seen.is("GET", "/referrers/") && pages.fetch_add(1, Ordering::SeqCst) == 0;
+        is_first.then(web_page)
+    })
+    .await;
+    let repository = repository(&faulty, config());
+    attach(&repository, "x", &[]).await.unwrap();
+    let found = repository.referrers(&subject().1.digest, None).await.unwrap();
+    assert_eq!((found.descriptors.len(), found.api), (1, true));
+    assert!(faulty.saw("GET", "/referrers/").len() > 1);
+}
+
+#[tokio::test]
 async fn the_fallback_tag_is_requested_until_the_api_is_known() {
     for (referrers, tags) in [(true, 1), (false, 3)] {
-        let faulty = Faulty::honest(Nature { referrers, ..Nature::default() }).await;
+        let faulty = Faulty::honest(RegistrySettings { referrers, ..RegistrySettings::default() }).await;
         let repository = repository(&faulty, config());
         for _ in 0..3 {
             assert_eq!(repository.referrers(&subject().1.digest, None).await.unwrap().api, referrers);
@@ -43,9 +58,9 @@ async fn the_fallback_tag_is_requested_until_the_api_is_known() {
 }
 
 #[tokio::test]
-async fn failures_of_the_referrers_api_are_failures() {
+async fn failures_of_the_referrers_api_are_errors() {
     for status in [401, 403, 500] {
-        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             seen.is("GET", "/referrers/").then(|| faulty::status(status))
         })
         .await;
@@ -55,14 +70,14 @@ async fn failures_of_the_referrers_api_are_failures() {
     let broken = |_: &ReceivedRequest, _: &Faulty| {
         Some(Response::builder().header(header::CONTENT_TYPE, OCI_INDEX).body(Body::from("{\"manifests\":7}")).unwrap())
     };
-    let faulty = Faulty::start(Nature::default(), broken).await;
+    let faulty = Faulty::start(RegistrySettings::default(), broken).await;
     let error = repository(&faulty, config()).referrers(&subject().1.digest, None).await.unwrap_err();
     assert!(matches!(error, RegistryError::Json { .. }), "{error:?}");
 }
 
 #[tokio::test]
 async fn pages_are_followed_and_filtered() {
-    let faulty = Faulty::start(Nature::default(), |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
         seen.is("GET", "/referrers/").then(|| {
             let page: usize = seen.path.split("page=").nth(1).map_or(0, |page| page.parse().unwrap());
             let mut other = index(&format!("other{page}")).1;
@@ -86,13 +101,14 @@ async fn pages_are_followed_and_filtered() {
 }
 
 #[tokio::test]
-async fn lists_without_end_have_one() {
-    let other = Faulty::honest(Nature::default()).await;
+async fn endless_lists_are_limited() {
+    let other = Faulty::honest(RegistrySettings::default()).await;
     let elsewhere = format!("http://{}/v2/a/b/referrers/x", other.host());
     for kind in ["same", "new", "elsewhere", "gone"] {
         let elsewhere = elsewhere.clone();
-        let faulty =
-            Faulty::start(Nature { basic: Some(("u".into(), "p".into())), ..Nature::default() }, move |seen, _| {
+        let faulty = Faulty::start(
+            RegistrySettings { basic: Some(("u".into(), "p".into())), ..RegistrySettings::default() },
+            move |seen, _| {
                 seen.header("authorization")?;
                 let count = seen.path.split("n=").nth(1).map_or(0, |n| n.parse::<u32>().unwrap());
                 if kind == "gone" && count > 0 {
@@ -106,8 +122,9 @@ async fn lists_without_end_have_one() {
                 };
                 answer.headers_mut().insert(header::LINK, next.parse().unwrap());
                 Some(answer)
-            })
-            .await;
+            },
+        )
+        .await;
         let error = repository(&faulty, with_password(&faulty, "u", "p"))
             .referrers(&subject().1.digest, None)
             .await

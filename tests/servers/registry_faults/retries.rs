@@ -4,9 +4,9 @@ use super::*;
 use crate::support::faulty;
 
 #[tokio::test]
-async fn retry_after_is_kept() {
+async fn retry_after_is_honoured() {
     let once = first(1);
-    let faulty = Faulty::start(Nature::default(), move |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let busy = Response::builder().status(429).header(header::RETRY_AFTER, "1").body(Body::empty()).unwrap();
         (seen.is("GET", "/manifests/") && once()).then_some(busy)
     })
@@ -19,9 +19,9 @@ async fn retry_after_is_kept() {
 }
 
 #[tokio::test]
-async fn who_asks_for_too_long_a_wait_is_not_waited_for() {
+async fn too_long_a_retry_after_is_not_waited_for() {
     for wait in ["1000000000", "18446744073709551615", "Fri, 31 Dec 2100 23:59:59 GMT"] {
-        let faulty = Faulty::start(Nature::default(), move |_, _| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |_, _| {
             Some(Response::builder().status(429).header(header::RETRY_AFTER, wait).body(Body::empty()).unwrap())
         })
         .await;
@@ -35,10 +35,11 @@ async fn who_asks_for_too_long_a_wait_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn passing_failures_pass() {
+async fn transient_failures_are_retried() {
     for status in [408, 425, 429, 500, 502, 503, 504] {
         let thrice = first(3);
-        let faulty = Faulty::start(Nature::default(), move |_, _| thrice().then(|| faulty::status(status))).await;
+        let faulty =
+            Faulty::start(RegistrySettings::default(), move |_, _| thrice().then(|| faulty::status(status))).await;
         faulty.add_manifest("t", OCI_MANIFEST, "{}");
         repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap();
         assert_eq!(faulty.requests().len(), 4, "{status}");
@@ -46,8 +47,8 @@ async fn passing_failures_pass() {
 }
 
 #[tokio::test]
-async fn failures_that_stay_are_given_up_with_what_the_registry_says() {
-    let faulty = Faulty::start(Nature::default(), |_, _| {
+async fn persistent_failures_report_the_message_of_the_registry() {
+    let faulty = Faulty::start(RegistrySettings::default(), |_, _| {
         Some(Response::builder().status(503).body(Body::from("<h1>down\x1b[2J</h1>\nmore")).unwrap())
     })
     .await;
@@ -62,8 +63,8 @@ async fn failures_that_stay_are_given_up_with_what_the_registry_says() {
 }
 
 #[tokio::test]
-async fn a_run_has_a_budget() {
-    let faulty = Faulty::start(Nature::default(), |_, _| Some(status(503))).await;
+async fn retries_of_a_run_are_limited() {
+    let faulty = Faulty::start(RegistrySettings::default(), |_, _| Some(status(503))).await;
     let limits = Limits { failures: 10, ..limits() };
     let repository = repository(&faulty, ClientConfig { limits, ..config() });
     for _ in 0..20 {
@@ -73,9 +74,10 @@ async fn a_run_has_a_budget() {
 }
 
 #[tokio::test]
-async fn final_answers_are_final() {
+async fn final_responses_are_not_retried() {
     for (status, code) in [(403, "DENIED"), (404, "NAME_UNKNOWN"), (400, "UNSUPPORTED"), (409, "CONFLICT")] {
-        let faulty = Faulty::start(Nature::default(), move |_, _| Some(problem(status, code, "no\nway"))).await;
+        let faulty =
+            Faulty::start(RegistrySettings::default(), move |_, _| Some(problem(status, code, "no\nway"))).await;
         let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
         assert!(error.to_string().ends_with(&format!(" {code}: no")), "{error}");
         assert_eq!(error.status(), Some(status));
@@ -84,7 +86,7 @@ async fn final_answers_are_final() {
 }
 
 #[tokio::test]
-async fn silence_is_not_waited_for_for_ever() {
+async fn a_silent_registry_is_given_up() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = listener.local_addr().unwrap().to_string();
     let limits = Limits { header: Duration::from_millis(100), tries: 2, ..limits() };
@@ -95,11 +97,11 @@ async fn silence_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test]
-async fn an_upload_that_nobody_takes_is_not_waited_for_for_ever() {
+async fn a_stalled_upload_is_given_up() {
     // The body exceeds the system's buffers, and the server never reads it.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
-    let faulty = Faulty::start(Nature::default(), move |seen, _| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         seen.is("POST", "uploads").then(|| {
             Response::builder()
                 .status(202)
@@ -117,7 +119,7 @@ async fn an_upload_that_nobody_takes_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test]
-async fn connections_that_break_before_an_answer_are_tried_again() {
+async fn connections_that_break_before_a_response_are_retried() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = listener.local_addr().unwrap().to_string();
     let accepted = tokio::spawn(async move {

@@ -3,11 +3,11 @@
 use super::*;
 
 #[tokio::test]
-async fn uploads_at_once_and_in_chunks() {
+async fn blobs_are_uploaded_whole_and_in_chunks() {
     for (monolithic, chunk, requests) in
         [(1 << 20, 1000, "POST PUT"), (0, 400, "POST PATCH PATCH PATCH PUT"), (0, 1000, "POST PATCH PUT")]
     {
-        let faulty = Faulty::honest(Nature::default()).await;
+        let faulty = Faulty::honest(RegistrySettings::default()).await;
         let limits = Limits { monolithic, chunk, ..limits() };
         let repository = repository(&faulty, ClientConfig { limits, ..config() });
         let blob = content(1000);
@@ -28,8 +28,8 @@ async fn uploads_at_once_and_in_chunks() {
 }
 
 #[tokio::test]
-async fn content_that_is_not_its_descriptors_is_not_sent() {
-    let faulty = Faulty::honest(Nature::default()).await;
+async fn content_that_does_not_match_its_descriptor_is_not_sent() {
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
     let error =
         repository(&faulty, config()).push_blob_unchecked(&descriptor(&content(5)), content(6)).await.unwrap_err();
     assert!(matches!(error, RegistryError::Content { expected: 5, found: 6, .. }), "{error:?}");
@@ -37,8 +37,8 @@ async fn content_that_is_not_its_descriptors_is_not_sent() {
 }
 
 #[tokio::test]
-async fn the_registrys_least_chunk_is_kept() {
-    let faulty = Faulty::start(Nature::default(), |seen, truth| {
+async fn the_minimum_chunk_size_of_the_registry_is_honoured() {
+    let faulty = Faulty::start(RegistrySettings::default(), |seen, truth| {
         seen.is("POST", "uploads").then(|| {
             let mut answer = truth.truth_now(seen);
             answer.headers_mut().insert("oci-chunk-min-length", "600".parse().unwrap());
@@ -54,8 +54,8 @@ async fn the_registrys_least_chunk_is_kept() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_goes_in_chunks() {
-    let faulty = Faulty::start(Nature::default(), |seen, _| {
+async fn a_too_large_body_is_sent_in_chunks() {
+    let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
         (seen.body.len() > (5 << 20))
             .then(|| Response::builder().status(413).body(Body::from("<html>too large")).unwrap())
     })
@@ -68,9 +68,9 @@ async fn a_body_that_is_too_large_goes_in_chunks() {
 }
 
 #[tokio::test]
-async fn a_chunk_whose_answer_is_lost_is_not_sent_twice() {
+async fn a_chunk_with_a_lost_response_is_not_sent_twice() {
     let once = first(1);
-    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         (seen.is("PATCH", "uploads") && seen.header("content-range") == Some("400-799") && once()).then(|| {
             // It accepts the chunk, but reports an error.
             truth.truth_now(seen);
@@ -91,9 +91,9 @@ async fn a_chunk_whose_answer_is_lost_is_not_sent_twice() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_to_an_upload_is_found_out() {
+async fn a_lost_response_to_an_upload_is_detected() {
     let once = first(1);
-    let faulty = Faulty::start(Nature::default(), move |seen, truth| {
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         (seen.is("PUT", "uploads") && once()).then(|| {
             truth.truth_now(seen);
             status(502)
@@ -107,10 +107,10 @@ async fn a_lost_answer_to_an_upload_is_found_out() {
 }
 
 #[tokio::test]
-async fn an_upload_that_comes_at_a_busy_time_is_sent_again_in_its_session() {
+async fn a_throttled_upload_is_repeated_in_its_session() {
     for method in ["PUT", "PATCH"] {
         let once = first(1);
-        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             (seen.is(method, "uploads") && once()).then(|| status(429))
         })
         .await;
@@ -125,10 +125,10 @@ async fn an_upload_that_comes_at_a_busy_time_is_sent_again_in_its_session() {
 }
 
 #[tokio::test]
-async fn lost_sessions_are_begun_again_but_not_for_ever() {
+async fn lost_sessions_are_restarted_a_limited_number_of_times() {
     for (lost, works) in [(2, true), (3, false)] {
         let some = first(lost);
-        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             (seen.is("PUT", "uploads") && some()).then(|| problem(404, "BLOB_UPLOAD_UNKNOWN", "gone"))
         })
         .await;
@@ -144,8 +144,8 @@ async fn lost_sessions_are_begun_again_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn a_registry_that_takes_nothing_of_a_chunk_is_left_alone() {
-    let faulty = Faulty::start(Nature::default(), |seen, _| {
+async fn a_registry_that_accepts_no_bytes_of_a_chunk_is_given_up() {
+    let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
         seen.is("PATCH", "uploads")
             .then(|| Response::builder().status(202).header(header::RANGE, "0-0").body(Body::empty()).unwrap())
     })
@@ -160,11 +160,11 @@ async fn a_registry_that_takes_nothing_of_a_chunk_is_left_alone() {
 }
 
 #[tokio::test]
-async fn upload_locations() {
+async fn upload_locations_are_followed_and_checked() {
     let blob = content(1000);
     // An absolute URL at the registry itself: with authorization.
-    let nature = Nature { basic: Some(("u".into(), "p".into())), ..Nature::default() };
-    let faulty = Faulty::start(nature.clone(), |seen, truth| {
+    let settings = RegistrySettings { basic: Some(("u".into(), "p".into())), ..RegistrySettings::default() };
+    let faulty = Faulty::start(settings.clone(), |seen, truth| {
         (seen.is("POST", "uploads") && seen.header("authorization").is_some()).then(|| {
             let mut answer = truth.truth_now(seen);
             let relative = answer.headers()[header::LOCATION].to_str().unwrap().to_owned();
@@ -183,9 +183,9 @@ async fn upload_locations() {
     );
 
     // At another host: without authorization.
-    let store = Faulty::start(Nature::default(), |_, _| Some(status(201))).await;
+    let store = Faulty::start(RegistrySettings::default(), |_, _| Some(status(201))).await;
     let to = format!("http://{}/up?sig=1", store.host());
-    let faulty = Faulty::start(nature, move |seen, _| {
+    let faulty = Faulty::start(settings, move |seen, _| {
         (seen.is("POST", "uploads") && seen.header("authorization").is_some()).then(|| redirect(202, &to))
     })
     .await;
@@ -202,7 +202,7 @@ async fn upload_locations() {
 
     // A missing URL, and a forbidden one.
     for (answer, what) in [(None, "no Location"), (Some("http://169.254.169.254/up"), "link-local")] {
-        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             seen.is("POST", "uploads").then(|| answer.map_or_else(|| status(202), |to| redirect(202, to)))
         })
         .await;
@@ -212,9 +212,9 @@ async fn upload_locations() {
 }
 
 #[tokio::test]
-async fn refused_uploads_carry_the_registrys_words() {
+async fn errors_of_refused_uploads_contain_the_message_of_the_registry() {
     for (status, code) in [(403, "DENIED"), (400, "DIGEST_INVALID"), (409, "TOOMANYREQUESTS")] {
-        let faulty = Faulty::start(Nature::default(), move |seen, _| {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             seen.is("PUT", "uploads").then(|| problem(status, code, "quota"))
         })
         .await;

@@ -24,7 +24,7 @@ fn a_byte_of_a_layer() {
 }
 
 #[test]
-fn the_end_of_a_layer() {
+fn a_truncated_layer() {
     let image = Image::new();
     // The CRC after the data: only the last span's digest and the decoder detect it.
     image.damage(&image.layers[0], |layer| {
@@ -38,7 +38,7 @@ fn the_end_of_a_layer() {
 }
 
 #[test]
-fn blobs_that_are_gone() {
+fn missing_blobs() {
     let image = Image::new();
     std::fs::remove_file(image.path(&image.layers[1])).unwrap();
     found(&image, &["layer-missing"], &["layer-missing"]);
@@ -52,7 +52,7 @@ fn blobs_that_are_gone() {
 }
 
 #[test]
-fn a_ztoc_that_is_not_what_its_digest_says() {
+fn a_ztoc_with_a_wrong_digest() {
     let image = Image::new();
     image.damage(&image.ztoc(0).0, |ztoc| ztoc[5000] ^= 1);
     found(&image, &["ztoc-damaged"], &["ztoc-damaged"]);
@@ -115,7 +115,7 @@ fn an_entry() {
 }
 
 #[test]
-fn entries_that_are_missing_or_made_up() {
+fn missing_and_invented_entries() {
     let image = Image::new();
     image.edit_ztoc(0, |ztoc| {
         ztoc.files.remove(2);
@@ -133,7 +133,7 @@ fn entries_that_are_missing_or_made_up() {
 }
 
 #[test]
-fn the_differences_of_a_layer_are_listed_up_to_a_thousand() {
+fn at_most_a_thousand_differences_of_a_layer_are_listed() {
     let image = Image::of(&[(GZIP, &tar(1, 1100, 10))], |_| {});
     image.run_index(&[]);
     image.edit_ztoc(0, |ztoc| ztoc.files.iter_mut().for_each(|file| file.uid += 1));
@@ -141,7 +141,7 @@ fn the_differences_of_a_layer_are_listed_up_to_a_thousand() {
 }
 
 #[test]
-fn spans_that_begin_too_late() {
+fn spans_that_start_too_late() {
     let image = Image::new();
     image.edit_ztoc(0, |ztoc| checkpoint(ztoc, 0).output.0 += 1);
     found(&image, &["spans"], &["spans"]);
@@ -164,7 +164,7 @@ fn a_ztoc_for_another_compression() {
 }
 
 #[test]
-fn a_layer_that_is_no_tar() {
+fn a_layer_that_is_not_a_tar() {
     let image = Image::of(&[(GZIP, &tar(1, 6, 70_000)), (GZIP, &b"not a tar".repeat(20_000))], |_| {});
     image.run_index(&[]);
     image.edit_index(&image.layers[0].to_string(), &image.layers[1].to_string());
@@ -172,7 +172,7 @@ fn a_layer_that_is_no_tar() {
 }
 
 #[test]
-fn an_entry_where_another_one_ends() {
+fn an_entry_at_the_end_of_another() {
     // No header fits between them. A reader of all entries sees that the offset is wrong.
     let image = Image::new();
     image.edit_ztoc(0, |ztoc| ztoc.files[2].offset = Uncompressed(ztoc.files[2].offset.0 - 512));
@@ -183,7 +183,7 @@ fn an_entry_where_another_one_ends() {
 }
 
 #[test]
-fn sizes_and_version() {
+fn wrong_sizes_and_versions() {
     let image = Image::new();
     image.edit_ztoc(0, |ztoc| ztoc.compressed_size.0 += 1);
     // Only a reader of spans asks for bytes after the end of the layer.
@@ -197,7 +197,7 @@ fn sizes_and_version() {
 }
 
 #[test]
-fn what_consumers_refuse() {
+fn layers_that_consumers_refuse() {
     let image = Image::new();
     image.edit_ztoc(0, |ztoc| {
         ztoc.files[5].kind = FileKind::HardLink;
@@ -214,7 +214,7 @@ pub fn consumer(image: &Image, status: i32) -> serde_json::Value {
 }
 
 #[test]
-fn what_consumers_do_about_a_broken_ztoc() {
+fn the_effect_of_a_broken_ztoc_on_consumers_is_reported() {
     let layers = |consumer: &serde_json::Value| consumer["coverage"]["layers"].as_u64();
     let text =
         |image: &Image| String::from_utf8(image.sandbox.command(&["doctor", "oci:img:v1"]).output().unwrap().stdout);

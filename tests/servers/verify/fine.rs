@@ -64,7 +64,7 @@ fn found(image: &Image, full: &[&str], quick: &[&str]) {
 }
 
 #[test]
-fn what_is_right_is_one_line() {
+fn a_correct_fine_index_is_reported_in_one_line() {
     let image = image();
     let fine = digest(&image);
     let document = image.verify(0, &[]);
@@ -100,7 +100,7 @@ fn what_is_right_is_one_line() {
 }
 
 #[test]
-fn both_kinds_in_a_real_registry() {
+fn both_kinds_are_verified_in_a_real_registry() {
     let (Some(server), Some(crane)) = (servers::Server::crane(), servers::tool("crane")) else { return };
     let image = Image::unindexed(|_| {});
     let name = format!("{}/app:v1", server.host);
@@ -125,7 +125,7 @@ fn both_kinds_in_a_real_registry() {
 }
 
 #[test]
-fn a_document_that_is_gone_or_damaged() {
+fn a_missing_or_damaged_document() {
     let image = image();
     let document = index(&image).layers[1].document;
     image.damage(&document, |document| *document.last_mut().unwrap() ^= 1);
@@ -141,7 +141,7 @@ fn a_document_that_is_gone_or_damaged() {
 }
 
 #[test]
-fn what_the_index_says_of_a_document() {
+fn a_fine_index_with_wrong_facts_about_a_document() {
     type Change = fn(&mut FineIndex);
     let changes: [Change; 4] = [
         |index| index.layers[0].head_digest = Digest::sha256(b"another"),
@@ -190,7 +190,7 @@ fn an_entry() {
 }
 
 #[test]
-fn a_byte_of_a_window_that_is_used() {
+fn a_used_byte_of_a_window() {
     let image = image();
     edit_document(&image, |parts| parts.windows[0] = with_wrong_byte(&parts.windows[0]));
     found(&image, &["span-content"], &["checkpoint-window"]);

@@ -7,9 +7,8 @@ use ociseek::digest::Digest;
 use ociseek::ztoc::{self, Ztoc};
 use serde_json::{Value, json};
 
+use crate::support::blobs::SOCI;
 use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, tar};
-
-const INDEX_V1: &str = "application/vnd.amazon.soci.index.v1+json";
 
 /// The image `img` in a sandbox: two gzip layers whose windows matter, a plain one, and one without
 /// a ztoc.
@@ -108,7 +107,7 @@ impl Image {
     /// The listed SOCI indexes.
     pub fn indexes(&self) -> Vec<Digest> {
         let index = self.index_json();
-        let listed = index["manifests"].as_array().unwrap().iter().filter(|m| m["artifactType"] == INDEX_V1);
+        let listed = index["manifests"].as_array().unwrap().iter().filter(|m| m["artifactType"] == SOCI);
         listed.map(|m| m["digest"].as_str().unwrap().parse().unwrap()).collect()
     }
 

@@ -44,7 +44,7 @@ fn the_index_document() {
 }
 
 #[test]
-fn an_image_manifest_that_names_no_digest() {
+fn an_image_manifest_with_an_invalid_index_digest() {
     let image = Image::new();
     let name = |name: &str| json!({"org.opencontainers.image.ref.name": name});
     let old = image.tagged("v1");
@@ -109,7 +109,7 @@ fn an_index_of_another_image() {
 }
 
 #[test]
-fn an_index_that_is_gone_or_damaged() {
+fn a_missing_or_damaged_index() {
     let image = Image::new();
     enabled(&image.sandbox);
     let args = ["verify", "--format=json", "--progress=none", "oci:enabled:v1"];
@@ -172,7 +172,7 @@ fn a_blob_of_an_unknown_type() {
 
 /// Its size is enough: nobody fetches it.
 #[test]
-fn a_ztoc_that_is_too_large() {
+fn a_too_large_ztoc() {
     let image = Image::new();
     let (ztoc, size) = image.ztoc(0);
     let entry = |size: u64| format!("\"digest\":\"{ztoc}\",\"size\":{size}");

@@ -18,7 +18,7 @@ use ociseek::image::soci::{SociIndex, ZtocRef};
 use serde_json::json;
 
 #[test]
-fn what_is_right_is_one_line() {
+fn a_correct_index_is_reported_in_one_line() {
     let image = Image::new();
     let index = image.indexes()[0].to_string();
     // Their number depends on the compressor.
@@ -44,7 +44,7 @@ fn what_is_right_is_one_line() {
 }
 
 #[test]
-fn programs_get_a_document() {
+fn the_json_document() {
     let image = Image::new();
     let document = image.verify(0, &[]);
     assert_eq!(
@@ -78,7 +78,7 @@ fn the_documentation_lists_every_word() {
 }
 
 #[test]
-fn without_an_index_nothing_can_be_said() {
+fn an_image_without_an_index_cannot_be_verified() {
     let image = Image::unindexed(|_| {});
     let inspected = image.sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
     let manifest = inspected["manifests"][0]["manifest"]["digest"].as_str().unwrap().to_owned();
@@ -92,7 +92,7 @@ fn without_an_index_nothing_can_be_said() {
 }
 
 #[test]
-fn platforms_without_an_index_are_told() {
+fn platforms_without_an_index_are_reported() {
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
     sandbox.run(&index(&["--platform=linux/arm64", "oci:img"]));
@@ -105,7 +105,7 @@ fn platforms_without_an_index_are_told() {
 }
 
 #[test]
-fn two_indexes_are_a_hazard_and_no_difference() {
+fn two_indexes_cause_a_warning_but_no_difference() {
     let image = Image::unindexed(|_| {});
     image.run_index(&["--build-tool-identifier=someone else's"]);
     image.run_index(&["--build-tool-identifier=another one's"]);

@@ -23,7 +23,7 @@ fn hundredths(share: u64) -> String {
 }
 
 #[test]
-fn coverage_is_what_index_judges() {
+fn coverage_is_computed_as_by_index() {
     let image = Image::new();
     let sizes: Vec<u64> = image.layers.iter().map(|layer| image.read(layer).len() as u64).collect();
     let share = sizes[..3].iter().sum::<u64>() * 10_000 / sizes.iter().sum::<u64>();
@@ -64,7 +64,7 @@ fn a_ztoc_beside_its_layer() {
 }
 
 #[test]
-fn tools_that_may_make_indexes() {
+fn only_allowed_tools_may_make_indexes() {
     let image = Image::new();
     let document = judged(&image, 0, &["--allow-tool", "someone else", "--allow-tool", "ociseek >= 0.1, < 1000"]);
     assert_eq!(rulings(&document)[0]["status"], "kept");
@@ -83,7 +83,7 @@ fn tools_that_may_make_indexes() {
 }
 
 #[test]
-fn a_platform_without_an_index_breaks_any_policy() {
+fn a_platform_without_an_index_violates_any_policy() {
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
     let policy = ["verify", "--quick", "--format=json", "--min-coverage=0%", "oci:img"];
@@ -119,7 +119,7 @@ fn every_index_is_judged() {
 }
 
 #[test]
-fn people_are_told_what_is_broken_and_what_to_do() {
+fn the_text_names_the_violation_and_the_remedy() {
     let image = Image::new();
     let index = image.indexes()[0].to_string();
     let args = [
@@ -151,7 +151,7 @@ fn people_are_told_what_is_broken_and_what_to_do() {
 }
 
 #[test]
-fn a_file_has_the_same_rules_and_options_come_first() {
+fn options_take_precedence_over_the_policy_file() {
     let image = Image::new();
     let write = |text: &str| std::fs::write(image.sandbox.path("policy.json"), text).unwrap();
     let by_file = |status, more: &[&str]| judged(&image, status, &[&["--policy=policy.json"], more].concat());
@@ -165,7 +165,7 @@ fn a_file_has_the_same_rules_and_options_come_first() {
 }
 
 #[test]
-fn a_policy_that_cannot_be_used_fails() {
+fn an_invalid_policy_is_an_error() {
     let image = Image::new();
     let fails = |text: &str, why: &str| {
         std::fs::write(image.sandbox.path("policy.json"), text).unwrap();

@@ -56,7 +56,7 @@ fn is_broken(ruling: &(Value, Vec<String>), code: &str, why: &str) {
 }
 
 #[test]
-fn signatures_of_cosign() {
+fn signatures_by_cosign() {
     for name in ["simple:v1", "bundle:v1", "referrer:v1"] {
         is_kept(&golden(0, name, "--signature-key", "cosign.pub"), "cosign, key ");
     }
@@ -78,7 +78,7 @@ fn a_signature_on_a_soci_enabled_image_counts_for_its_index() {
 }
 
 #[test]
-fn signatures_of_notation() {
+fn signatures_by_notation() {
     // With the authority's certificate, and with the signer's.
     is_kept(&golden(0, "notation:v1", "--signature-cert", "ca.pem"), "notation, certificate ");
     is_kept(&golden(0, "notation:v1", "--signature-cert", "leaf.pem"), "notation, certificate ");
@@ -104,7 +104,7 @@ fn signatures_in_a_registry() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_no_missing_signature() {
+fn an_unreadable_signature_is_not_a_missing_one() {
     let key = Key::p256();
     let signed = Signed::new(&key);
     let layer = signed.layer("{}", "");
@@ -230,7 +230,7 @@ fn keys_of_each_kind() {
 }
 
 #[test]
-fn signatures_that_do_not_count() {
+fn untrusted_signatures() {
     let (key, other) = (Key::p256(), Key::p256());
     let right = |index: &Digest| payload(index);
     let elsewhere = payload(&Digest::sha256(b"another manifest"));
@@ -307,7 +307,7 @@ fn ten_thousand_signatures_are_not_all_read() {
 }
 
 #[test]
-fn a_manifest_of_signatures_that_cannot_be_read() {
+fn an_unreadable_manifest_of_signatures() {
     let key = Key::p256();
     for broken in ["[]", "{\"layers\": [{}]}", "{\"layers\": 1}", "{\"layers\": [], \"Layers\": []}"] {
         let signed = Signed::new(&key);
@@ -367,7 +367,7 @@ fn bundles() {
 }
 
 #[test]
-fn envelopes_of_notation_that_do_not_count() {
+fn invalid_envelopes_of_notation() {
     let blobs = fixture("images/notation/blobs/sha256");
     let envelopes = std::fs::read_dir(blobs).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
     let envelope = envelopes.filter_map(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
@@ -421,7 +421,7 @@ fn stranger() -> Option<Vec<u8>> {
 }
 
 #[test]
-fn keys_that_cannot_be_used_fail_before_anything_is_read() {
+fn unusable_keys_fail_before_anything_is_read() {
     let image = Image::new();
     let p521 = pem("30819b301006072a8648ce3d020106052b8104002303818600", &[4; 133]);
     let cut = Key::p256().pem.replace("MFkw", "MFkx");

@@ -8,7 +8,7 @@ mod truth;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, gzip};
 use axum::body::Body;
@@ -16,7 +16,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, Request, Response};
 use bytes::Bytes;
 use ociseek::digest::Digest;
-use responses::Silence;
+use responses::NoResponse;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
@@ -47,11 +47,13 @@ type Lie = Box<dyn Fn(&ReceivedRequest, &Faulty) -> Option<Response<Body>> + Sen
 
 /// The properties of the registry, apart from lies.
 #[derive(Default, Clone)]
-pub struct Nature {
+pub struct RegistrySettings {
     /// Whether it has the referrers API and sends `OCI-Subject`.
     pub referrers: bool,
     /// Requires tokens from its own `/token`, which gives them to everyone, or only to this user.
     pub bearer: Option<Option<(String, String)>>,
+    /// How long these tokens are valid, by the wall clock. None for ever.
+    pub token_lifetime: Option<Duration>,
     /// Requires this user and password.
     pub basic: Option<(String, String)>,
     /// Whether it honours If-Match and If-None-Match for tags.
@@ -68,8 +70,8 @@ struct Content {
     /// The media type and bytes, by digest and by tag.
     manifests: BTreeMap<String, (String, Bytes)>,
     uploads: HashMap<String, Vec<u8>>,
-    /// Tokens, each with its repository.
-    tokens: HashMap<String, String>,
+    /// Tokens, each with its repository and the time when it was issued.
+    tokens: HashMap<String, (String, SystemTime)>,
     issued: usize,
     next_upload: usize,
     requests: Vec<ReceivedRequest>,
@@ -79,43 +81,43 @@ struct Content {
 #[derive(Clone)]
 pub struct Faulty {
     pub address: SocketAddr,
-    nature: Arc<Nature>,
+    settings: Arc<RegistrySettings>,
     content: Arc<Mutex<Content>>,
     lie: Arc<Lie>,
-    door: Arc<Mutex<Option<Door>>>,
+    listener: Arc<Mutex<Option<ListenerState>>>,
 }
 
 /// Whether connections are taken.
-enum Door {
+enum ListenerState {
     Open(JoinHandle<()>),
     /// They are refused. The socket keeps the port, so that nobody else gets it.
     Closed(JoinHandle<TcpSocket>),
 }
 
 impl Faulty {
-    pub async fn honest(nature: Nature) -> Faulty {
-        Faulty::start(nature, |_, _| None).await
+    pub async fn honest(settings: RegistrySettings) -> Faulty {
+        Faulty::start(settings, |_, _| None).await
     }
 
     pub async fn start(
-        nature: Nature,
+        settings: RegistrySettings,
         lie: impl Fn(&ReceivedRequest, &Faulty) -> Option<Response<Body>> + Send + Sync + 'static,
     ) -> Faulty {
-        Faulty::at("127.0.0.1:0", nature, lie).await
+        Faulty::at("127.0.0.1:0", settings, lie).await
     }
 
     pub async fn at(
         address: &str,
-        nature: Nature,
+        settings: RegistrySettings,
         lie: impl Fn(&ReceivedRequest, &Faulty) -> Option<Response<Body>> + Send + Sync + 'static,
     ) -> Faulty {
         let listener = TcpListener::bind(address).await.unwrap();
         let faulty = Faulty {
             address: listener.local_addr().unwrap(),
-            nature: Arc::new(nature),
+            settings: Arc::new(settings),
             content: Arc::default(),
             lie: Arc::new(Box::new(lie)),
-            door: Arc::default(),
+            listener: Arc::default(),
         };
         faulty.open(listener);
         faulty
@@ -124,21 +126,22 @@ impl Faulty {
     fn open(&self, listener: TcpListener) {
         let app = axum::Router::new().fallback(handle).with_state(self.clone());
         let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        *self.door.lock().unwrap() = Some(Door::Open(serving));
+        *self.listener.lock().unwrap() = Some(ListenerState::Open(serving));
     }
 
     /// From now on connections are refused. Those that there are stay.
     pub fn down(&self) {
-        let mut door = self.door.lock().unwrap();
-        let Some(Door::Open(serving)) = door.take() else { panic!("it is down") };
+        let mut listener = self.listener.lock().unwrap();
+        let Some(ListenerState::Open(serving)) = listener.take() else { panic!("it is down") };
         serving.abort();
         let address = self.address;
-        *door = Some(Door::Closed(tokio::spawn(async move {
+        *listener = Some(ListenerState::Closed(tokio::spawn(async move {
             let _ = serving.await;
             loop {
                 let socket = TcpSocket::new_v4().unwrap();
                 socket.set_reuseaddr(true).unwrap();
-                // A program that another test starts at this moment has the old socket until it runs.
+                // A program that another test starts at this moment has the old socket until it
+                // runs.
                 if socket.bind(address).is_ok() {
                     return socket;
                 }
@@ -149,10 +152,10 @@ impl Faulty {
 
     /// Takes connections again, if it is down.
     pub async fn up(&self) {
-        let door = self.door.lock().unwrap().take();
-        match door {
-            Some(Door::Closed(socket)) => self.open(socket.await.unwrap().listen(1024).unwrap()),
-            open => *self.door.lock().unwrap() = open,
+        let listener = self.listener.lock().unwrap().take();
+        match listener {
+            Some(ListenerState::Closed(socket)) => self.open(socket.await.unwrap().listen(1024).unwrap()),
+            open => *self.listener.lock().unwrap() = open,
         }
     }
 
@@ -161,7 +164,7 @@ impl Faulty {
         &self,
         lie: impl Fn(&ReceivedRequest, &Faulty) -> Option<Response<Body>> + Send + Sync + 'static,
     ) -> Faulty {
-        let copy = Faulty::start((*self.nature).clone(), lie).await;
+        let copy = Faulty::start((*self.settings).clone(), lie).await;
         let content = Content { requests: Vec::new(), ..self.content.lock().unwrap().clone() };
         *copy.content.lock().unwrap() = content;
         copy
@@ -222,7 +225,7 @@ impl Faulty {
 
     /// Whether it has the referrers API.
     pub fn has_referrers(&self) -> bool {
-        self.nature.referrers
+        self.settings.referrers
     }
 
     /// All manifests, by tag and by digest.
@@ -253,7 +256,7 @@ async fn handle(State(faulty): State<Faulty>, request: Request<Body>) -> Respons
     let request = ReceivedRequest { method: head.method, path, headers: head.headers, body };
     faulty.content.lock().unwrap().requests.push(request.clone());
     if let Some(lie) = (faulty.lie)(&request, &faulty) {
-        if lie.extensions().get::<Silence>().is_some() {
+        if lie.extensions().get::<NoResponse>().is_some() {
             std::future::pending::<()>().await;
         }
         return lie;

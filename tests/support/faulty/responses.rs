@@ -1,17 +1,19 @@
 //! Responses, right and wrong, for the lies of tests.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::sandbox::OCI_INDEX;
 use axum::body::Body;
 use axum::http::{Response, header};
 use bytes::Bytes;
-use futures_util::{FutureExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use serde_json::{Value, json};
 
 /// In the extensions of an answer: it never begins.
 #[derive(Clone)]
-pub(super) struct Silence;
+pub(super) struct NoResponse;
 
 pub fn basic(user: &str, password: &str) -> String {
     use base64::Engine as _;
@@ -104,9 +106,45 @@ pub fn stalls(content: &Bytes, kept: usize) -> Response<Body> {
     Response::builder().header(header::CONTENT_LENGTH, content.len()).body(Body::from_stream(body)).unwrap()
 }
 
+/// How many responses were being sent at the same time.
+#[derive(Default)]
+pub struct OpenResponses {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl OpenResponses {
+    /// Sends `content` in ten slow pieces, and counts the response as open meanwhile.
+    pub fn answer(self: &Arc<OpenResponses>, honest: Response<Body>, content: Bytes) -> Response<Body> {
+        struct Counted(Arc<OpenResponses>);
+        impl Drop for Counted {
+            fn drop(&mut self) {
+                self.0.now.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.most.fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        let counted = Counted(Arc::clone(self));
+        let pieces: Vec<_> = content.chunks(content.len().div_ceil(10).max(1)).map(|c| content.slice_ref(c)).collect();
+        let body = stream::iter(pieces).then(move |piece| {
+            let _ = &counted;
+            async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                Ok::<_, std::io::Error>(piece)
+            }
+        });
+        let (head, _) = honest.into_parts();
+        Response::from_parts(head, Body::from_stream(body))
+    }
+
+    /// The largest number so far.
+    pub fn most(&self) -> usize {
+        self.most.load(Ordering::SeqCst)
+    }
+}
+
 /// An answer that never begins.
-pub fn silence() -> Response<Body> {
-    Response::builder().extension(Silence).body(Body::empty()).unwrap()
+pub fn no_response() -> Response<Body> {
+    Response::builder().extension(NoResponse).body(Body::empty()).unwrap()
 }
 
 /// True for the first `n` calls.

@@ -1,6 +1,6 @@
 //! What the registry answers when it does not lie.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::responses::{basic, index_answer, json_answer, problem, status};
 use super::{Faulty, ReceivedRequest};
@@ -26,11 +26,11 @@ impl Faulty {
         if let Some(refusal) = self.unauthorized(request) {
             return refusal;
         }
-        let slow = self.nature.slow_manifests;
+        let slow = self.settings.slow_manifests;
         let Some((name, what, reference)) = split(path) else { return status(404) };
         match (request.method.as_str(), what) {
             ("GET" | "HEAD", "blobs") => {
-                pause(self.nature.slow_blobs).await;
+                pause(self.settings.slow_blobs).await;
                 self.get_blob(request, reference)
             }
             ("POST", "uploads") => {
@@ -58,14 +58,14 @@ impl Faulty {
                 status(if removed.is_some() { 202 } else { 404 })
             }
             ("GET", "tags") => self.tags(query),
-            ("GET", "referrers") if self.nature.referrers => self.get_referrers(reference),
+            ("GET", "referrers") if self.settings.referrers => self.get_referrers(reference),
             ("GET", "referrers") => status(404),
             _ => status(405),
         }
     }
 
     fn token(&self, request: &ReceivedRequest) -> Response<Body> {
-        if let Some(Some((user, password))) = &self.nature.bearer
+        if let Some(Some((user, password))) = &self.settings.bearer
             && request.header("authorization") != Some(&basic(user, password))
             && !String::from_utf8_lossy(&request.body).contains("refresh_token=identity-of-")
         {
@@ -79,23 +79,28 @@ impl Faulty {
             .replace("%2F", "/");
         let name =
             asked.split("scope=repository:").nth(1).and_then(|scope| scope.split(':').next()).unwrap_or_default();
-        all.tokens.insert(token.clone(), name.to_owned());
-        json_answer(200, &json!({"token": token, "expires_in": 300}))
+        all.tokens.insert(token.clone(), (name.to_owned(), SystemTime::now()));
+        let seconds = self.settings.token_lifetime.map_or(300, |lifetime| lifetime.as_secs());
+        json_answer(200, &json!({"token": token, "expires_in": seconds}))
     }
 
     fn unauthorized(&self, request: &ReceivedRequest) -> Option<Response<Body>> {
         let shown = request.header("authorization").unwrap_or_default();
-        let challenge = if self.nature.bearer.is_some() {
+        let challenge = if self.settings.bearer.is_some() {
             let token = shown.strip_prefix("Bearer ").unwrap_or_default();
             let name = split(request.path.split('?').next().unwrap_or_default()).map_or("", |(name, _, _)| name);
-            if self.content.lock().unwrap().tokens.get(token).is_some_and(|repository| repository == name) {
+            let is_valid = |(repository, issued): &(String, SystemTime)| {
+                let age = issued.elapsed().unwrap_or_default();
+                repository == name && self.settings.token_lifetime.is_none_or(|lifetime| age < lifetime)
+            };
+            if self.content.lock().unwrap().tokens.get(token).is_some_and(is_valid) {
                 return None;
             }
             let actions = if matches!(request.method.as_str(), "GET" | "HEAD") { "pull" } else { "pull,push" };
             let (host, scope) = (self.address, format!("repository:{name}:{actions}"));
             format!("Bearer realm=\"http://{host}/token\",service=\"faulty\",scope=\"{scope}\"")
         } else {
-            let (user, password) = self.nature.basic.as_ref()?;
+            let (user, password) = self.settings.basic.as_ref()?;
             if shown == basic(user, password) {
                 return None;
             }
@@ -183,7 +188,7 @@ impl Faulty {
     fn put_manifest(&self, request: &ReceivedRequest, reference: &str) -> Response<Body> {
         let digest = Digest::sha256(&request.body).to_string();
         let mut all = self.content.lock().unwrap();
-        if self.nature.conditions {
+        if self.settings.conditions {
             let there = all.manifests.get(reference).map(|(_, bytes)| format!("\"{}\"", Digest::sha256(bytes)));
             let differs = request.header("if-match").is_some_and(|etag| there.as_deref() != Some(etag));
             if differs || request.header("if-none-match").is_some() && there.is_some() {
@@ -201,7 +206,7 @@ impl Faulty {
         all.manifests.insert(digest.clone(), (media_type.clone(), request.body.clone()));
         all.manifests.insert(reference.into(), (media_type, request.body.clone()));
         let mut answer = Response::builder().status(201).header("docker-content-digest", digest);
-        if let (true, Some(subject)) = (self.nature.referrers, parsed["subject"]["digest"].as_str()) {
+        if let (true, Some(subject)) = (self.settings.referrers, parsed["subject"]["digest"].as_str()) {
             answer = answer.header("oci-subject", subject);
         }
         answer.body(Body::empty()).unwrap()

@@ -165,7 +165,7 @@ fn compare(stack: &Stack, answer: &Value) -> Vec<String> {
 }
 
 #[test]
-fn the_tree_is_the_one_that_containerd_unpacks() {
+fn the_tree_matches_what_containerd_unpacks() {
     let binary = soci::tools().map(|dir| dir.join("ociseek-unpack-oracle")).filter(|file| file.is_file());
     let Some(binary) = binary else { return soci::skip("no ociseek-unpack-oracle: run .ci/tools, which needs Go") };
     if !rustix::process::geteuid().is_root() {

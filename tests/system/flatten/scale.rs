@@ -17,17 +17,9 @@ fn of(kind: FileKind, name: impl Into<Vec<u8>>) -> FileMetadata {
         name: name.into().into(),
         kind,
         offset: Uncompressed(512),
-        size: 0,
-        linkname: Box::default(),
         mode: 0o644,
-        uid: 0,
-        gid: 0,
-        uname: Box::default(),
-        gname: Box::default(),
         mtime: Some(Time { seconds: 1_600_000_000, nanos: 0 }),
-        devmajor: 0,
-        devminor: 0,
-        pax: Box::default(),
+        ..FileMetadata::default()
     }
 }
 
@@ -68,7 +60,7 @@ fn a_directory_of_a_million_and_its_whiteout() {
 }
 
 #[test]
-fn one_name_many_times() {
+fn one_name_repeated_many_times() {
     let mut layer: Vec<_> = (0..50_000).map(|_| of(FileKind::Regular, "a/b")).collect();
     layer.extend((0..50_000).map(|n| of([FileKind::Regular, FileKind::Directory][n % 2], "c")));
     layer.push(of(FileKind::Directory, "c"));
@@ -101,7 +93,7 @@ fn chains_of_hard_links() {
 }
 
 #[test]
-fn symbolic_links_that_lead_round_and_round() {
+fn symbolic_link_loops() {
     // Each link is a long path through the others, and each of many names goes through all of them.
     let detour = "d/../".repeat(400);
     let mut layer = vec![of(FileKind::Directory, "d"), of(FileKind::Directory, "c200")];
@@ -169,7 +161,7 @@ fn paths_are_resolved_inside_the_tree() {
 }
 
 #[test]
-fn a_layer_by_itself_keeps_its_whiteouts() {
+fn a_single_layer_keeps_its_whiteouts() {
     let layer = [
         of(FileKind::Regular, "d/.wh.f"),
         of(FileKind::Regular, "d/.wh..wh..opq"),
@@ -188,7 +180,7 @@ fn a_layer_by_itself_keeps_its_whiteouts() {
 }
 
 #[test]
-fn owners_that_were_cut_are_told_of() {
+fn truncated_owners_are_reported() {
     let mut file = of(FileKind::Regular, "f");
     file.pax = [PaxRecord { key: (*b"uid").into(), value: (*b"4294967296").into() }].into();
     let tree = flatten(&[vec![file.clone()]]).unwrap();

@@ -4,20 +4,22 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::{MOUNT, mount_with, sandbox_of_everything, unpack};
-use crate::support::mounts::{self, Clean, Serving, assert_same, can_mount, image, mounts_below, seen, system};
+use crate::support::mounts::{
+    self, MountProcess, UnmountOnDrop, assert_same, can_mount, image, mounts_below, seen, system,
+};
 use crate::support::sandbox::{self, Sandbox};
 use rustix::mount::{MountFlags, mount_remount};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 #[test]
-fn everything_is_as_it_was_packed() {
+fn a_mount_matches_the_packed_files() {
     if !can_mount() {
         return;
     }
     let sandbox = sandbox_of_everything();
-    let _clean = Clean(&sandbox);
-    let _serving = Serving::start(&sandbox, &MOUNT);
+    let _unmount = UnmountOnDrop(&sandbox);
+    let _serving = MountProcess::start(&sandbox, &MOUNT);
     let mnt = sandbox.path("mnt");
     assert_same(&seen(&sandbox.path("source"), true), &seen(&mnt, true));
     let line = mounts_below(&mnt).concat();
@@ -47,12 +49,12 @@ fn everything_is_as_it_was_packed() {
 /// The image of the repository, with its whiteouts, compared with GNU tar's extraction of the same
 /// layers.
 #[test]
-fn the_demo_image_is_as_tar_unpacks_it() {
+fn the_demo_image_matches_tar() {
     if !can_mount() {
         return;
     }
     let sandbox = Sandbox::new();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/demo");
     let (unpacked, mnt) = (sandbox.path("unpacked"), sandbox.path("mnt"));
     std::fs::create_dir(&unpacked).unwrap();
@@ -68,20 +70,20 @@ fn the_demo_image_is_as_tar_unpacks_it() {
         unpack(&read(&layer["digest"]), &unpacked);
     }
     let name = format!("oci:{}", demo.display());
-    let _serving = Serving::start(&sandbox, &["mount", &name, "mnt"]);
+    let _serving = MountProcess::start(&sandbox, &["mount", &name, "mnt"]);
     assert_same(&seen(&unpacked, false), &seen(&mnt, false));
 }
 
 #[test]
-fn one_layer_alone() {
+fn a_single_layer_is_mounted() {
     if !can_mount() {
         return;
     }
     let sandbox = Sandbox::new();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     image(&sandbox, "img", &[sandbox::tar(1, 1, 10), sandbox::tar(2, 1, 90_000)], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
-    let serving = Serving::start(&sandbox, &mount_with(&["--layer", "1", "--record", "record"]));
+    let serving = MountProcess::start(&sandbox, &mount_with(&["--layer", "1", "--record", "record"]));
     let file = std::fs::read(sandbox.path("mnt/dir2/file0")).unwrap();
     assert_eq!(file.len(), 90_000);
     assert!(!sandbox.path("mnt/dir1").exists());
@@ -104,17 +106,17 @@ fn one_layer_alone() {
 
 /// Processes that share a cache do not wait for each other, and none takes a wrong byte from it.
 #[test]
-fn two_mounts_with_one_cache() {
+fn two_mounts_share_a_cache() {
     if !can_mount() {
         return;
     }
     let sandbox = sandbox_of_everything();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     std::fs::create_dir(sandbox.path("other")).unwrap();
     let source = seen(&sandbox.path("source"), true);
     // Of a cache that holds nothing for long, and of one that holds everything.
     for size in ["--cache-size=1MiB", "--cache-size=1GiB"] {
-        let start = |dir: &str| Serving::start(&sandbox, &["mount", "--cache-dir=cache", size, "oci:img:v1", dir]);
+        let start = |dir: &str| MountProcess::start(&sandbox, &["mount", "--cache-dir=cache", size, "oci:img:v1", dir]);
         let servings = [start("mnt"), start("other")];
         let look = |dir: &str| {
             let dir = sandbox.path(dir);
@@ -133,6 +135,6 @@ fn two_mounts_with_one_cache() {
         }
     }
     // What both have kept is right.
-    let _serving = Serving::start(&sandbox, &["mount", "--cache-dir=cache", "oci:img:v1", "mnt"]);
+    let _serving = MountProcess::start(&sandbox, &["mount", "--cache-dir=cache", "oci:img:v1", "mnt"]);
     assert_same(&source, &seen(&sandbox.path("mnt"), true));
 }

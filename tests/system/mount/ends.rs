@@ -5,20 +5,20 @@ use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 
 use super::{MOUNT, mount_with, small_sandbox};
-use crate::support::mounts::{Clean, Serving, can_mount, mounts_below, system, wait_until};
+use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, mounts_below, system, wait_until};
 use crate::support::schema;
 use rustix::process::Signal;
 use serde_json::Value;
 
 #[test]
-fn it_ends_when_it_is_asked_to() {
+fn a_mount_ends_on_signals_and_unmounting() {
     if !can_mount() {
         return;
     }
     let sandbox = small_sandbox();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     for end in ["SIGINT", "SIGTERM", "SIGHUP", "umount", "umount of a busy one", "SIGTERM of a busy one"] {
-        let mut serving = Serving::start(&sandbox, &mount_with(&["--stats", "stats"]));
+        let mut serving = MountProcess::start(&sandbox, &mount_with(&["--stats", "stats"]));
         let mnt = sandbox.path("mnt");
         let (shown, said) = (mnt.canonicalize().unwrap(), serving.stderr());
         let ready = format!("mounted at {0} (Ctrl-C or umount {0} ends it): ", shown.display());
@@ -50,13 +50,13 @@ fn it_ends_when_it_is_asked_to() {
 }
 
 #[test]
-fn a_mount_whose_process_was_killed() {
+fn a_mount_of_a_killed_process_is_reported_and_replaced() {
     if !can_mount() {
         return;
     }
     let sandbox = small_sandbox();
-    let _clean = Clean(&sandbox);
-    let mut serving = Serving::start(&sandbox, &MOUNT);
+    let _unmount = UnmountOnDrop(&sandbox);
+    let mut serving = MountProcess::start(&sandbox, &MOUNT);
     serving.child.signal(Signal::KILL);
     serving.end();
     let mnt = sandbox.path("mnt");
@@ -69,11 +69,11 @@ fn a_mount_whose_process_was_killed() {
         at.display()
     );
     assert_eq!(told, expected);
-    let mut serving = Serving::start(&sandbox, &mount_with(&["--replace"]));
+    let mut serving = MountProcess::start(&sandbox, &mount_with(&["--replace"]));
     assert!(mnt.join("dir1/file0").exists());
     assert_eq!(mounts_below(&mnt).len(), 1);
     // A mount whose process still runs.
-    let replaced = Serving::start(&sandbox, &mount_with(&["--replace"]));
+    let replaced = MountProcess::start(&sandbox, &mount_with(&["--replace"]));
     assert_eq!(serving.end().code(), Some(0));
     assert_eq!(mounts_below(&mnt).len(), 1);
     assert!(mnt.join("dir1/file0").exists());
@@ -88,7 +88,7 @@ fn json_on_standard_output() {
         return;
     }
     let sandbox = small_sandbox();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     sandbox.json(0, &["index", "--json", "--no-cache", "--min-layer-size=0", "oci:img:v1"]);
     let args = ["mount", "--json", "--quiet", "--no-cache", "oci:img:v1", "mnt"];
     let mut child = sandbox.command(&args).stdout(Stdio::piped()).spawn().unwrap();
@@ -103,12 +103,12 @@ fn json_on_standard_output() {
 }
 
 #[test]
-fn in_the_background() {
+fn detach_serves_from_the_background() {
     if !can_mount() {
         return;
     }
     let sandbox = small_sandbox();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let mnt = sandbox.path("mnt");
     let output = sandbox.run(&mount_with(&["--detach", "--log", "log", "--quiet", "--stats", "stats"]));
     assert_eq!(output, "--- stderr ---\n--- status 0 ---");

@@ -85,7 +85,8 @@ pub fn unpack(layer: &Path, to: &Path) {
     system("tar", &[args[0], layer.as_os_str(), args[1], args[2], args[3], to.as_os_str()]);
 }
 
-/// A sandbox with the image `oci:img:v1` of [`everything`] in `source`, and an empty directory `mnt`.
+/// A sandbox with the image `oci:img:v1` of [`everything`] in `source`, and an empty directory
+/// `mnt`.
 fn sandbox_of_everything() -> Sandbox {
     let sandbox = Sandbox::new();
     everything(&sandbox.path("source"));

@@ -5,16 +5,16 @@ use std::process::Stdio;
 
 use super::{MOUNT, small_sandbox};
 use crate::support::in_own_mounts;
-use crate::support::mounts::{Clean, Serving, can_mount, have};
+use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, have};
 use crate::support::sandbox;
 
 #[test]
-fn places_that_cannot_be_mounted_on() {
+fn unsuitable_mount_points_are_refused() {
     if !can_mount() {
         return;
     }
     let sandbox = small_sandbox();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     std::fs::write(sandbox.path("file"), b"").unwrap();
     let told = |dir: &str| sandbox.run(&["mount", "oci:img:v1", dir]);
     insta::assert_snapshot!(told("missing"), @r"
@@ -35,7 +35,7 @@ fn places_that_cannot_be_mounted_on() {
     hint: use an empty directory
     --- status 1 ---
     ");
-    let _serving = Serving::start(&sandbox, &MOUNT);
+    let _serving = MountProcess::start(&sandbox, &MOUNT);
     let occupied = told("mnt").replace(sandbox.dir.path().to_str().unwrap(), "DIR");
     insta::assert_snapshot!(occupied, @r"
     --- stderr ---
@@ -47,12 +47,12 @@ fn places_that_cannot_be_mounted_on() {
 
 /// In a separate mount namespace, with a /dev/fuse that users may open.
 #[test]
-fn as_a_user() {
+fn unprivileged_users_can_mount() {
     if !can_mount() || !have(&["fusermount3", "unshare", "setpriv"]) {
         return;
     }
     let sandbox = small_sandbox();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     std::fs::set_permissions(sandbox.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::copy(env!("CARGO_BIN_EXE_ociseek"), sandbox.path("ociseek")).unwrap();
     chown(sandbox.path("mnt"), Some(65_534), Some(65_534)).unwrap();

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 
 use super::{bytes, mount_with, small_sandbox};
-use crate::support::mounts::{Clean, Serving, can_mount, image, packed, wait_until};
+use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, image, packed, wait_until};
 use crate::support::sandbox::{self, Sandbox};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -17,14 +17,14 @@ fn a_record_depends_neither_on_spans_nor_on_the_cache() {
         return;
     }
     let sandbox = Sandbox::new();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     // All of it is in a single span.
     image(&sandbox, "img", &[sandbox::tar(2, 1, 2_000_000)], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
     let parts = [0, 1_500_000, 700_000];
     let mut records = Vec::new();
     for name in ["cold", "warm"] {
-        let serving = Serving::start(&sandbox, &mount_with(&["--record", name]));
+        let serving = MountProcess::start(&sandbox, &mount_with(&["--record", name]));
         let file = File::open(sandbox.path("mnt/dir2/file0")).unwrap();
         for at in parts.into_iter().chain(parts) {
             file.read_exact_at(&mut [0; 10], at).unwrap();
@@ -46,10 +46,10 @@ fn the_kernel_reads_little_ahead() {
         return;
     }
     let sandbox = Sandbox::new();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     image(&sandbox, "img", &[sandbox::tar(1, 1, 10)], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
-    let _serving = Serving::start(&sandbox, &mount_with(&[]));
+    let _serving = MountProcess::start(&sandbox, &mount_with(&[]));
     let device = std::fs::metadata(sandbox.path("mnt")).unwrap().dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let ahead = std::fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).unwrap();
@@ -62,13 +62,13 @@ fn many_readers_at_once() {
         return;
     }
     let sandbox = Sandbox::new();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let content = bytes(7, 6_000_000);
     std::fs::create_dir(sandbox.path("source")).unwrap();
     std::fs::write(sandbox.path("source/large"), &content).unwrap();
     image(&sandbox, "img", &[packed(&sandbox.path("source"))], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
-    let mut serving = Serving::start(&sandbox, &mount_with(&["--stats", "stats"]));
+    let mut serving = MountProcess::start(&sandbox, &mount_with(&["--stats", "stats"]));
     let file = std::fs::File::open(sandbox.path("mnt/large")).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..50_usize {
@@ -101,18 +101,18 @@ fn many_readers_at_once() {
 
 /// Reads do not wait for prefetching, and the next mount finds the prefetched spans.
 #[test]
-fn what_nobody_reads_is_fetched_too() {
+fn prefetching_fetches_the_whole_image() {
     if !can_mount() {
         return;
     }
     let sandbox = small_sandbox();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let args = ["--cache-dir", "cache", "--stats", "stats"];
     let cached = || sandbox.files("cache/spans").iter().map(|(_, content)| content.len()).sum::<usize>();
-    let serving = Serving::start(&sandbox, &mount_with(&[&args[..], &["--prefetch"]].concat()));
+    let serving = MountProcess::start(&sandbox, &mount_with(&[&args[..], &["--prefetch"]].concat()));
     wait_until("all is in the cache", || cached() > 600_000);
     drop(serving);
-    let serving = Serving::start(&sandbox, &mount_with(&args));
+    let serving = MountProcess::start(&sandbox, &mount_with(&args));
     for number in 0..3 {
         assert_eq!(std::fs::read(sandbox.path(&format!("mnt/dir1/file{number}"))).unwrap().len(), 200_000);
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::bytes;
 use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{Faulty, Nature};
-use crate::support::mounts::{self, Clean, Serving, can_mount, mounts_below, packed, wait_until};
+use crate::support::faulty::{Faulty, RegistrySettings};
+use crate::support::mounts::{self, MountProcess, UnmountOnDrop, can_mount, mounts_below, packed, wait_until};
 use crate::support::sandbox::{self, OCI_MANIFEST, Sandbox};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
@@ -33,29 +33,30 @@ fn image(sandbox: &Sandbox) -> (Vec<u8>, Vec<u8>) {
 async fn registry((layer, config): &(Vec<u8>, Vec<u8>), at: &str, mood: &Arc<AtomicU8>) -> Faulty {
     let digest = ociseek::digest::Digest::sha256(layer).to_string();
     let mood = Arc::clone(mood);
-    let registry = Faulty::at(at, Nature { referrers: true, ..Nature::default() }, move |seen, faulty| {
-        if !seen.is("GET", &digest) {
-            return None;
-        }
-        match mood.load(Ordering::SeqCst) {
-            HONEST => None,
-            TAMPERED => {
-                let truth = faulty.truth_now(seen);
-                let (head, body) = truth.into_parts();
-                let body = futures_util::FutureExt::now_or_never(axum::body::to_bytes(body, 1 << 30));
-                let mut bytes = body.unwrap().unwrap().to_vec();
-                let middle = bytes.len() / 2;
-                bytes[middle] ^= 1;
-                Some(Response::from_parts(head, Body::from(bytes)))
+    let registry =
+        Faulty::at(at, RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, faulty| {
+            if !seen.is("GET", &digest) {
+                return None;
             }
-            SILENT => {
-                let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
-                Some(Response::builder().status(206).body(Body::from_stream(never)).unwrap())
+            match mood.load(Ordering::SeqCst) {
+                HONEST => None,
+                TAMPERED => {
+                    let truth = faulty.truth_now(seen);
+                    let (head, body) = truth.into_parts();
+                    let body = futures_util::FutureExt::now_or_never(axum::body::to_bytes(body, 1 << 30));
+                    let mut bytes = body.unwrap().unwrap().to_vec();
+                    let middle = bytes.len() / 2;
+                    bytes[middle] ^= 1;
+                    Some(Response::from_parts(head, Body::from(bytes)))
+                }
+                SILENT => {
+                    let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+                    Some(Response::builder().status(206).body(Body::from_stream(never)).unwrap())
+                }
+                _ => Some(Response::builder().status(StatusCode::NOT_FOUND).body(Body::empty()).unwrap()),
             }
-            _ => Some(Response::builder().status(StatusCode::NOT_FOUND).body(Body::empty()).unwrap()),
-        }
-    })
-    .await;
+        })
+        .await;
     let blob = |media_type: &str, content: &[u8]| {
         let digest = registry.add_blob(content.to_vec());
         json!({"mediaType": media_type, "digest": digest, "size": content.len()})
@@ -67,12 +68,12 @@ async fn registry((layer, config): &(Vec<u8>, Vec<u8>), at: &str, mood: &Arc<Ato
 }
 
 #[test]
-fn what_the_registry_does_is_an_error_until_it_is_right_again() {
+fn reads_fail_while_the_registry_fails_and_recover() {
     if !can_mount() {
         return;
     }
     let sandbox = Sandbox::new();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let mood = Arc::new(AtomicU8::new(HONEST));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let registry = runtime.block_on(registry(&image(&sandbox), "127.0.0.1:0", &mood));
@@ -80,7 +81,7 @@ fn what_the_registry_does_is_an_error_until_it_is_right_again() {
     let name = format!("{}/a/b:v1", registry.host());
     mounts::index(&sandbox, &name);
     mood.store(TAMPERED, Ordering::SeqCst);
-    let mut serving = Serving::start(&sandbox, &["mount", "--deadline", "3", "--no-cache", &name, "mnt"]);
+    let mut serving = MountProcess::start(&sandbox, &["mount", "--deadline", "3", "--no-cache", &name, "mnt"]);
     let file = sandbox.path("mnt/file");
     let eio = |what: &str| {
         let begun = Instant::now();
@@ -114,12 +115,12 @@ fn what_the_registry_does_is_an_error_until_it_is_right_again() {
 }
 
 #[test]
-fn a_read_outlives_a_registry_that_restarts() {
+fn a_read_survives_a_registry_restart() {
     if !can_mount() {
         return;
     }
     let sandbox = Sandbox::new();
-    let _clean = Clean(&sandbox);
+    let _unmount = UnmountOnDrop(&sandbox);
     let mood = Arc::new(AtomicU8::new(HONEST));
     let start = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let first = start();
@@ -130,7 +131,7 @@ fn a_read_outlives_a_registry_that_restarts() {
     mounts::index(&sandbox, &name);
     // Shorter than the outage, because readers only depend on the deadline.
     let options = ["mount", "--retry-for=1s", "--no-cache", &name, "mnt"];
-    let mut serving = Serving::start(&sandbox, &options);
+    let mut serving = MountProcess::start(&sandbox, &options);
     first.shutdown_timeout(Duration::from_secs(10));
     let file = sandbox.path("mnt/file");
     let reader = std::thread::spawn(move || std::fs::read(file));

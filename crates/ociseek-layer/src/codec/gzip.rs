@@ -14,14 +14,14 @@ pub trait Sink {
     /// A deflate block starts here: after a member's header, or after a block that is not its last.
     fn block_start(&mut self, at: BlockStart<'_>);
 
-    /// Whether to report the matches that refer to output before the block that was reported last. Asked
-    /// once for each block.
+    /// Whether to report the matches that refer to output before the block that was reported last.
+    /// Asked once for each block.
     fn wants_references(&self) -> bool {
         false
     }
 
-    /// Reports matches that refer to output before the last block for which they were wanted, in their
-    /// order and before the next block is reported. Their positions are counted from `base`.
+    /// Reports matches that refer to output before the last block for which they were wanted, in
+    /// their order and before the next block is reported. Their positions are counted from `base`.
     fn references(&mut self, base: Uncompressed, references: &[BackReference]) {
         let _ = (base, references);
     }
@@ -321,7 +321,8 @@ impl GzipReader {
         }
     }
 
-    /// Reports references to what was decoded so far, as [`Sink::wants_references`] says for a block.
+    /// Reports references to what was decoded so far, as [`Sink::wants_references`] says for a
+    /// block.
     pub(super) fn track(&mut self) {
         self.inflate.track();
     }

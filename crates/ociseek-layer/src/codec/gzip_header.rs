@@ -59,7 +59,8 @@ impl HeaderParser {
         matches!(self.field, Field::Id1)
     }
 
-    /// Consumes bytes from the front of `input`. Returns how many, and whether the header is complete.
+    /// Consumes bytes from the front of `input`. Returns how many, and whether the header is
+    /// complete.
     ///
     /// # Errors
     /// On anything that zlib or Go's compress/gzip rejects.

@@ -1,5 +1,7 @@
 //! Detects the format of a blob from its first bytes.
 
+use std::fmt;
+
 /// The format that a blob's first bytes indicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -11,6 +13,18 @@ pub enum Format {
     Plain,
     /// Another compression used for layers. No consumer reads it lazily.
     Foreign(&'static str),
+}
+
+/// The name of the compression, or `not compressed`.
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Format::Gzip => "gzip",
+            Format::Zstd => "zstd",
+            Format::Plain => "not compressed",
+            Format::Foreign(name) => name,
+        })
+    }
 }
 
 /// Detects the format of a blob that starts with `head`. Six bytes are enough.
@@ -50,5 +64,16 @@ pub fn looks_like(head: &[u8]) -> Option<&'static str> {
         Some("a zlib stream, not gzip")
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_named_in_messages() {
+        let formats = [Format::Gzip, Format::Zstd, Format::Plain, format(b"BZh9")];
+        assert_eq!(formats.map(|format| format.to_string()), ["gzip", "zstd", "not compressed", "bzip2"]);
     }
 }

@@ -16,7 +16,8 @@ use crate::offset::{Compressed, Uncompressed};
 
 /// A gzip header without its optional fields (RFC 1952, section 2.3.1).
 const HEADER: usize = 10;
-/// Compressed bytes decoded before the output is checked; the output is at most 1,032 times as large.
+/// Compressed bytes decoded before the output is checked; the output is at most 1,032 times as
+/// large.
 const STEP: usize = 4 << 10;
 
 /// Finds where further members of a blob may start.
@@ -50,7 +51,8 @@ impl MemberFinder {
 pub enum StretchStart {
     /// The header of a gzip member: nothing before it matters.
     Member,
-    /// A block inside a member, with its first bits in the high `bits` (0..=7) of the byte `before` it.
+    /// A block inside a member, with its first bits in the high `bits` (0..=7) of the byte `before`
+    /// it.
     Block {
         /// The number of bits (0 to 7) of the byte before the block that belong to it, counted from
         /// the top.
@@ -83,8 +85,8 @@ crate::opaque_debug!(Stretch);
 struct Output {
     plain: Vec<u8>,
     starts: Vec<Start>,
-    /// Which of the blocks the reader's sink will ask for is not known, so references to before any block
-    /// are recorded. None if no sink will ask. Positions are counted in `plain`.
+    /// Which of the blocks the reader's sink will ask for is not known, so references to before any
+    /// block are recorded. None if no sink will ask. Positions are counted in `plain`.
     references: Option<Vec<BackReference>>,
 }
 
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn right_guesses_are_taken_over_and_wrong_ones_are_not() {
+    fn only_correct_guesses_are_used() {
         let (blob, border) = blob();
         let (taken, straight) = read(&blob, blob.len(), StretchStart::Member);
         assert_eq!(taken, 0);
@@ -335,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_left_to_the_reader() {
+    fn a_stretch_stops_at_its_output_limit() {
         let (blob, border) = blob();
         let stretch = Stretch::decode(Compressed(0), StretchStart::Member, &[&blob[..]], Vec::new(), 50_000, false);
         let (mut reader, mut decoded) = (GzipReader::new(), Output::default());

@@ -76,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_what_was_marked(marks in prop::collection::vec((0..WINDOW + 10, 0usize..300), 0..50)) {
+        fn ranges_match_the_marked_bytes(marks in prop::collection::vec((0..WINDOW + 10, 0usize..300), 0..50)) {
             let (mut used, mut expected) = (UsedBytes::default(), vec![false; WINDOW]);
             for (from, length) in marks {
                 used.mark(from..from + length);

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_every_kind_however_they_are_cut() {
+    fn all_kinds_of_frames_decode_at_any_chunking() {
         let text: Vec<u8> = (0..400_000u32).flat_map(|i| (i / 7).to_le_bytes()).collect();
         let skippable = b"\x50\x2a\x4d\x18\x03\0\0\0abc";
         let frame = zstd::stream::encode_all(&text[..], 3).unwrap();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_is_too_large_is_refused_with_its_size() {
+    fn a_too_large_window_is_refused_with_its_size() {
         // Magic, a window descriptor of 2^31 bytes, and an empty last block.
         let frame = b"\x28\xb5\x2f\xfd\0\xa8\x01\0\0";
         let error = decode(frame, 100).unwrap_err().to_string();

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_parses_prints_the_same() {
+    fn valid_digests_round_trip() {
         for algorithm in [Algorithm::Sha256, Algorithm::Sha512] {
             let digest = Digest::of(algorithm, b"{}");
             assert_eq!(digest.to_string().parse(), Ok(digest));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_goes_on_from_its_state() {
+    fn hashing_resumes_from_a_saved_state() {
         let data: Vec<u8> = (0..1000u32).map(|i| (i * 7) as u8).collect();
         let mut hasher = Hasher::new(Algorithm::Sha256);
         assert_eq!(hasher.chain_state(), Some(ChainState::INITIAL));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_parses() {
+    fn invalid_digests_are_rejected() {
         let hex = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
         for bad in [
             "",

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_is_padded_right() {
+    fn messages_of_every_length_are_padded_correctly() {
         let data: Vec<u8> = (0..300u32).map(|i| (i * 7) as u8).collect();
         for length in 0..data.len() {
             let mut ours = Sha256::new();
@@ -168,7 +168,7 @@ mod tests {
         /// Two hashes that start at different places and continue together or separately, in any
         /// chunks.
         #[test]
-        fn both_are_what_each_would_be(
+        fn hashing_two_streams_at_once_gives_the_same_digests(
             data in prop::collection::vec(any::<u8>(), 0..3000),
             lead in 0usize..200,
             chunks in prop::collection::vec((1usize..400, any::<bool>()), 0..20),

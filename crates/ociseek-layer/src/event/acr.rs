@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_subscriber_is_asked_for_a_word() {
+    fn event_grid_validation_is_answered_with_its_code() {
         let body = format!(
             r#"[{{"id":"2d1781af","topic":"/x","subject":"","data":{{"validationCode":"512d38b6","validationUrl":"https://x"}},
             "eventType":"{VALIDATION}","eventTime":"2018-01-25T22:12:19Z","metadataVersion":"1","dataVersion":"2"}}]"#

@@ -31,10 +31,10 @@ struct Event {
 }
 
 pub(super) fn parse(body: &[u8]) -> Result<serde_json::Result<Vec<Item>>, EventError> {
-    let Envelope { message } = serde_json::from_slice(body).map_err(EventError::Json)?;
+    let Envelope { message } = serde_json::from_slice(body).map_err(|error| EventError::Json(error.into()))?;
     let data = BASE64_STANDARD.decode(message.data).map_err(|_| EventError::Base64)?;
     check(&data)?;
-    let event: Event = serde_json::from_slice(&data).map_err(EventError::Json)?;
+    let event: Event = serde_json::from_slice(&data).map_err(|error| EventError::Json(error.into()))?;
     Ok(Ok(vec![push(message.message_id.as_deref(), &event)]))
 }
 
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inside_has_the_same_limits() {
+    fn embedded_messages_have_the_same_limits() {
         let deep = envelope(&"[".repeat(1000));
         assert!(matches!(parse(&Headers::default(), deep.as_bytes()), Err(EventError::TooDeep)));
         let odd = br#"{"message":{"data":"not base64!"}}"#;

@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use super::{IgnoreReason, Item, PushEvent, cut};
+use super::{IgnoreReason, Item, PushFields, cut};
 use crate::image::Reference;
 
 #[derive(Deserialize)]
@@ -19,8 +19,10 @@ pub(super) fn parse(body: &[u8]) -> serde_json::Result<Vec<Item>> {
 
 fn push(image: &str) -> Item {
     let reference: Reference = image.parse().map_err(|_| IgnoreReason::Malformed(cut(image), "image name"))?;
-    let Reference { registry, repository, tag, digest } = reference;
-    Ok(PushEvent { id: None, registry: Some(registry.to_ascii_lowercase()), repository, tag, digest })
+    let Reference { registry, repository, tag, digest } = &reference;
+    let digest = digest.map(|digest| digest.to_string());
+    let (registry, tag, digest) = (Some(registry.as_str()), tag.as_deref(), digest.as_deref());
+    PushFields { id: None, registry, repository, tag, digest }.push()
 }
 
 #[cfg(test)]
@@ -34,5 +36,8 @@ mod tests {
         assert_eq!(events.pushes[0].image(None).unwrap().to_string(), "r.example:5000/a/b:t");
         let events = parse(&Headers::default(), br#"{"image":"http://x/y"}"#).unwrap();
         assert!(matches!(events.ignored[..], [IgnoreReason::Malformed(_, "image name")]));
+        // In lower case, `r` is not a registry's host: `r/a/b` is an image of Docker Hub.
+        let events = parse(&Headers::default(), br#"{"image":"R/a/b:t"}"#).unwrap();
+        assert!(matches!(events.pushes[0].image(None), Err(IgnoreReason::Malformed(_, "image name"))));
     }
 }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn several_events_in_one_envelope_and_one_of_them_odd() {
+    fn an_envelope_may_hold_several_events_and_an_invalid_one() {
         let event = |action: &str, repository: &str, media_type: &str| {
             format!(
                 r#"{{"id":"{repository}","action":"{action}","target":{{"repository":"{repository}","tag":"t","mediaType":

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_nothing() {
+    fn other_events_are_ignored() {
         let with = |from: &str, to: &str| documented().replace(from, to);
         let index = |artifact_type: &str| {
             let ours = format!(r#""artifact-media-type":"{artifact_type}","action-type":"PUSH""#);

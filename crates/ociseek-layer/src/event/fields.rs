@@ -34,6 +34,8 @@ impl PushFields<'_> {
         if tag.is_none() && digest.is_none() {
             return Err(IgnoreReason::Nameless);
         }
+        // Whether the parts make a name together depends on the registry, which may be replaced:
+        // `PushEvent::image` judges that.
         Ok(PushEvent {
             // An id that is too long to be remembered is treated as missing.
             id: self.id.filter(|id| !id.is_empty() && id.len() <= MAX_ID).map(str::to_owned),
@@ -73,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_pass_the_grammar_or_are_ignored() {
+    fn invalid_names_are_ignored() {
         let fields =
             PushFields { registry: Some("R.example:5000"), repository: "a/b", tag: Some("t"), ..PushFields::default() };
         assert_eq!(fields.push().unwrap().registry.as_deref(), Some("r.example:5000"));
@@ -102,5 +104,16 @@ mod tests {
         assert!(PushFields { repository: &long, ..fields }.push().is_err());
         assert_eq!(PushFields { tag: Some(""), digest: Some(""), ..fields }.push(), Err(IgnoreReason::Nameless));
         assert_eq!(PushFields { id: Some(&long), ..fields }.push().unwrap().id, None);
+    }
+
+    #[test]
+    fn a_registry_that_is_replaced_need_not_be_part_of_a_valid_name() {
+        let fields = PushFields { repository: "web", tag: Some("t"), ..PushFields::default() };
+        // Their names would be read as images of Docker Hub, or as other ones of it.
+        for registry in ["team", "docker.io"] {
+            let push = PushFields { registry: Some(registry), ..fields }.push().unwrap();
+            assert!(matches!(push.image(None), Err(IgnoreReason::Malformed(_, "image name"))), "{registry}");
+            assert_eq!(push.image(Some("r.example")).unwrap().to_string(), "r.example/web:t");
+        }
     }
 }

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_push_of_an_image() {
+    fn other_events_are_ignored() {
         let ping = Headers { github_event: Some("ping"), ..Headers::default() };
         assert_eq!(parse(&ping, br#"{"zen":"x","hook":{}}"#).unwrap().ignored, [IgnoreReason::NotAPush("ping".into())]);
         let package = Headers { github_event: Some("package"), ..Headers::default() };

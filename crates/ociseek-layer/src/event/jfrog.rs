@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(events.shape, Shape::Jfrog);
         let image = events.pushes[0].image(Some("jfrog.example")).unwrap();
         assert_eq!(image.to_string(), format!("jfrog.example/docker-local/hello/world:latest@sha256:{hex}"));
-        assert_eq!(events.pushes[0].image(None), None);
+        assert_eq!(events.pushes[0].image(None), Err(IgnoreReason::NoRegistry));
         let events = parse(&Headers::default(), body("deleted").as_bytes()).unwrap();
         assert_eq!(events.ignored, [IgnoreReason::NotAPush("docker deleted".into())]);
     }

@@ -23,7 +23,7 @@
 use std::fmt;
 
 use crate::digest::Digest;
-use crate::image::Reference;
+use crate::image::{JsonFault, Reference};
 use fields::{PushFields, image_media_type, split_name};
 use recognise::{check, recognise};
 
@@ -142,7 +142,8 @@ impl<'a> Headers<'a> {
     }
 }
 
-/// A pushed image, according to its event. Every part was checked against its grammar.
+/// A pushed image, according to its event. Every part was checked against its grammar, but not
+/// whether together they are the name of an image: [`PushEvent::image`] does that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PushEvent {
     /// The id of the event. The same event has the same id when it is sent again.
@@ -158,10 +159,19 @@ pub struct PushEvent {
 }
 
 impl PushEvent {
-    /// The image. `registry` overrides the registry of the event. None if neither is known.
-    pub fn image(&self, registry: Option<&str>) -> Option<Reference> {
-        let registry = registry.or(self.registry.as_deref())?.to_owned();
-        Some(Reference { registry, repository: self.repository.clone(), tag: self.tag.clone(), digest: self.digest })
+    /// The image. `registry` overrides the registry of the event.
+    ///
+    /// # Errors
+    /// If neither registry is known, or if the image's name would be read as another image, or as
+    /// none.
+    pub fn image(&self, registry: Option<&str>) -> Result<Reference, IgnoreReason> {
+        let registry = registry.or(self.registry.as_deref()).ok_or(IgnoreReason::NoRegistry)?.to_owned();
+        let (repository, tag) = (self.repository.clone(), self.tag.clone());
+        let image = Reference { registry, repository, tag, digest: self.digest };
+        match image.is_canonical() {
+            true => Ok(image),
+            false => Err(IgnoreReason::Malformed(cut(&image.to_string()), "image name")),
+        }
     }
 }
 
@@ -180,6 +190,8 @@ pub enum IgnoreReason {
     Malformed(String, &'static str),
     #[error("it names neither a tag nor a digest")]
     Nameless,
+    #[error("the event does not name its registry")]
+    NoRegistry,
     #[error("the body names more than {MAX_EVENTS} images")]
     TooMany,
 }
@@ -208,7 +220,7 @@ pub enum EventError {
     #[error("the body is nested more than {MAX_DEPTH} levels deep")]
     TooDeep,
     #[error("the body is not the JSON of a known event")]
-    Json(#[source] serde_json::Error),
+    Json(#[source] JsonFault),
     #[error("the message's data is not base64")]
     Base64,
     #[error("the body is not an event of any supported registry")]
@@ -238,7 +250,7 @@ pub fn parse(headers: &Headers, body: &[u8]) -> Result<Events, EventError> {
         Shape::Direct => direct::parse(body),
     };
     let mut events = Events { shape, pushes: Vec::new(), ignored: Vec::new(), handshake };
-    for item in items.map_err(EventError::Json)? {
+    for item in items.map_err(|error| EventError::Json(error.into()))? {
         match item {
             Ok(push) if events.pushes.len() < MAX_EVENTS => events.pushes.push(push),
             Ok(_) => {
@@ -261,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_come_before_parsing() {
+    fn limits_are_checked_before_parsing() {
         let large = vec![b' '; MAX_BODY + 1];
         assert!(matches!(parse(&Headers::default(), &large), Err(EventError::TooLarge)));
         let nested = |depth: usize| format!("{{\"image\":{}{}}}", "[".repeat(depth - 1), "]".repeat(depth - 1));
@@ -275,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event() {
+    fn invalid_notifications_are_refused() {
         for body in
             ["", "x", "{", "{}", "null", "\"x\"", "{\"image\":1}", "{\"events\":{}}", "{\"x\":[1]}", "\u{feff}{}"]
         {
@@ -287,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_names_a_bounded_number_of_images() {
+    fn the_number_of_images_in_a_body_is_limited() {
         let event =
             r#"{"id":"1","action":"push","target":{"repository":"a","tag":"t"},"request":{"host":"r.example"}}"#;
         let body = format!("{{\"events\":[{}]}}", vec![event; MAX_EVENTS + 5].join(","));
@@ -296,10 +308,14 @@ mod tests {
     }
 
     #[test]
-    fn the_registry_that_the_operator_names_is_stronger() {
+    fn a_configured_registry_overrides_that_of_the_event() {
         let push = split_name("localhost/a/b:t", None).push().unwrap();
         assert_eq!(push.image(None).unwrap().registry, "localhost");
         assert_eq!(push.image(Some("registry:5000")).unwrap().registry, "registry:5000");
-        assert_eq!(PushEvent { registry: None, ..push }.image(None), None);
+        let long = PushEvent { repository: "a".repeat(250), ..push.clone() };
+        assert!(matches!(long.image(Some("registry:5000")), Err(IgnoreReason::Malformed(_, "image name"))));
+        // `team/a/b` is an image of Docker Hub.
+        assert!(matches!(push.image(Some("team")), Err(IgnoreReason::Malformed(_, "image name"))));
+        assert_eq!(PushEvent { registry: None, ..push }.image(None), Err(IgnoreReason::NoRegistry));
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn recognise(headers: &Headers, body: &[u8]) -> Result<Shape, EventEr
     if body.trim_ascii_start().starts_with(b"[") {
         return Ok(Shape::Acr);
     }
-    let probe: Probe = serde_json::from_slice(body).map_err(EventError::Json)?;
+    let probe: Probe = serde_json::from_slice(body).map_err(|error| EventError::Json(error.into()))?;
     let shapes = [
         (probe.events.is_some(), Shape::Distribution),
         (probe.event_data.is_some(), Shape::Harbor),

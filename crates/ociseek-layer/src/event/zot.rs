@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn captured_in_both_modes() {
+    fn captured_pushes_in_both_modes() {
         let sink: serde_json::Value = serde_json::from_str(include_str!("payloads/zot-2.1.20-http-sink.json")).unwrap();
         let header = |name: &str| {
             let headers = sink["headers"].as_object().unwrap();

@@ -6,7 +6,7 @@ use crate::budget::Charge;
 use crate::offset::Uncompressed;
 use crate::tar::{self, PaxRecord};
 use crate::time::Time;
-use crate::ztoc::{ExtentFault, FileKind, FileMetadata, check_extents, text_footprint};
+use crate::ztoc::{ExtentFault, FileKind, FileMetadata, check_extents, owner_footprint, text_footprint};
 
 const SECTION: &str = "entries";
 /// The least bytes of an entry: one for each of the columns that are always present.
@@ -45,12 +45,12 @@ pub(super) fn encode(files: &[FileMetadata]) -> Vec<u8> {
         put_signed(&mut out, file.offset.0.wrapping_sub(expected) as i64);
         expected = next_data(file.offset.0, file.size);
     }
-    texts(&mut out, files.iter().map(|file| &file.linkname));
+    texts(&mut out, files.iter().map(|file| &file.linkname[..]));
     files.iter().for_each(|file| put_signed(&mut out, file.mode));
     files.iter().for_each(|file| put(&mut out, file.uid.into()));
     files.iter().for_each(|file| put(&mut out, file.gid.into()));
-    texts(&mut out, files.iter().map(|file| &file.uname));
-    texts(&mut out, files.iter().map(|file| &file.gname));
+    texts(&mut out, files.iter().map(|file| &file.uname[..]));
+    texts(&mut out, files.iter().map(|file| &file.gname[..]));
     let times = || files.iter().filter_map(|file| file.mtime);
     let mut before = 0i64;
     for time in times() {
@@ -62,8 +62,8 @@ pub(super) fn encode(files: &[FileMetadata]) -> Vec<u8> {
     files.iter().for_each(|file| put_signed(&mut out, file.devminor));
     files.iter().for_each(|file| put(&mut out, file.pax.len() as u64));
     let records = || files.iter().flat_map(|file| &file.pax);
-    texts(&mut out, records().map(|record| &record.key));
-    texts(&mut out, records().map(|record| &record.value));
+    texts(&mut out, records().map(|record| &record.key[..]));
+    texts(&mut out, records().map(|record| &record.value[..]));
     out
 }
 
@@ -81,7 +81,7 @@ fn common(a: &[u8], b: &[u8]) -> usize {
 }
 
 /// Writes the lengths of the texts, followed by their bytes.
-fn texts<'a>(out: &mut Vec<u8>, texts: impl Iterator<Item = &'a Box<[u8]>> + Clone) {
+fn texts<'a>(out: &mut Vec<u8>, texts: impl Iterator<Item = &'a [u8]> + Clone) {
     texts.clone().for_each(|text| put(out, text.len() as u64));
     texts.for_each(|text| out.extend_from_slice(text));
 }
@@ -100,7 +100,7 @@ pub(super) fn decode(plain: &[u8], count: usize, memory: &mut Charge) -> Result<
     let kinds = reader.bytes(count)?;
     for (number, byte) in kinds.iter().enumerate() {
         let kind = KINDS.get(usize::from(byte & !HAS_TIME)).ok_or(FineError::EntryType(number))?;
-        files.push(empty(*kind));
+        files.push(FileMetadata { kind: *kind, ..FileMetadata::default() });
     }
     names(&mut reader, &mut files, memory)?;
     for file in &mut files {
@@ -111,7 +111,8 @@ pub(super) fn decode(plain: &[u8], count: usize, memory: &mut Charge) -> Result<
         file.offset = Uncompressed(expected.wrapping_add_signed(reader.signed()?));
         expected = next_data(file.offset.0, file.size);
     }
-    read_texts(&mut reader, &mut files, memory, |file| &mut file.linkname)?;
+    let linknames = files.iter_mut().map(|file| &mut file.linkname);
+    read_texts(&mut reader, count, memory, text_footprint, linknames)?;
     for file in &mut files {
         file.mode = reader.signed()?;
     }
@@ -121,8 +122,10 @@ pub(super) fn decode(plain: &[u8], count: usize, memory: &mut Charge) -> Result<
     for file in &mut files {
         file.gid = reader.u32()?;
     }
-    read_texts(&mut reader, &mut files, memory, |file| &mut file.uname)?;
-    read_texts(&mut reader, &mut files, memory, |file| &mut file.gname)?;
+    let unames = files.iter_mut().map(|file| &mut file.uname);
+    read_texts(&mut reader, count, memory, owner_footprint, unames)?;
+    let gnames = files.iter_mut().map(|file| &mut file.gname);
+    read_texts(&mut reader, count, memory, owner_footprint, gnames)?;
     times(&mut reader, &mut files, kinds)?;
     for file in &mut files {
         file.devmajor = reader.signed()?;
@@ -137,25 +140,6 @@ pub(super) fn decode(plain: &[u8], count: usize, memory: &mut Charge) -> Result<
 
 fn charge(memory: &mut Charge, bytes: usize) -> Result<(), FineError> {
     Ok(memory.grow(bytes as u64, || "the list of files of a fine document".to_owned())?)
-}
-
-fn empty(kind: FileKind) -> FileMetadata {
-    FileMetadata {
-        name: Box::default(),
-        kind,
-        offset: Uncompressed(0),
-        size: 0,
-        linkname: Box::default(),
-        mode: 0,
-        uid: 0,
-        gid: 0,
-        uname: Box::default(),
-        gname: Box::default(),
-        mtime: None,
-        devmajor: 0,
-        devminor: 0,
-        pax: Box::default(),
-    }
 }
 
 fn names(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charge) -> Result<(), FineError> {
@@ -179,27 +163,20 @@ fn names(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charg
     Ok(())
 }
 
-/// Reads a column of texts: their lengths, followed by their bytes.
-fn read_texts(
-    reader: &mut Reader<'_>,
-    files: &mut [FileMetadata],
-    memory: &mut Charge,
-    field: fn(&mut FileMetadata) -> &mut Box<[u8]>,
-) -> Result<(), FineError> {
-    fill_texts(reader, files.len(), memory, files.iter_mut().map(field))
-}
-
-fn fill_texts<'a>(
+/// Reads a column of texts, such as names or values: their lengths, followed by their bytes.
+/// `footprint` is the memory of one of this length.
+fn read_texts<'a, T: for<'b> From<&'b [u8]> + 'a>(
     reader: &mut Reader<'_>,
     count: usize,
     memory: &mut Charge,
-    texts: impl Iterator<Item = &'a mut Box<[u8]>>,
+    footprint: fn(usize) -> usize,
+    texts: impl Iterator<Item = &'a mut T>,
 ) -> Result<(), FineError> {
     let lengths = (0..count).map(|_| reader.length()).collect::<Result<Vec<_>, _>>()?;
     if lengths.iter().copied().fold(0, usize::saturating_add) > reader.left() {
         return Err(FineError::Short(SECTION));
     }
-    charge(memory, lengths.iter().map(|length| text_footprint(*length)).sum())?;
+    charge(memory, lengths.iter().map(|length| footprint(*length)).sum())?;
     for (text, length) in texts.zip(lengths) {
         *text = reader.bytes(length)?.into();
     }
@@ -245,9 +222,9 @@ fn records(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Cha
         file.pax = (0..count).map(|_| PaxRecord { key: Box::default(), value: Box::default() }).collect();
     }
     let keys = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.key);
-    fill_texts(reader, all, memory, keys)?;
+    read_texts(reader, all, memory, text_footprint, keys)?;
     let values = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.value);
-    fill_texts(reader, all, memory, values)
+    read_texts(reader, all, memory, text_footprint, values)
 }
 
 /// Checks that each entry has only fields that its type allows, and that entries follow one another

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_does_not_depend_on_those_before_it() {
+    fn frames_do_not_depend_on_earlier_ones() {
         let mut compressor = Compressor::new(3);
         // Each input repeats much of the previous one, to which its frame must not refer. Sizes go
         // up and down.
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn one_frame_that_states_its_size_and_nothing_else() {
+    fn only_a_single_frame_with_a_stated_size_is_accepted() {
         let plain: Vec<u8> = (0..5000u32).flat_map(u32::to_le_bytes).collect();
         let frame = Compressor::new(3).compress(&plain).unwrap();
         assert_eq!(decompress(&frame, plain.len(), "x"), Ok(plain.clone()));

@@ -339,7 +339,7 @@ impl Kinds {
 const MAGIC: usize = 7;
 
 #[test]
-fn each_kind_of_lie_is_refused() {
+fn contradictory_documents_are_refused() {
     let sound = Document::new();
     assert!(decode(&sound.bytes(), &mut room()).is_ok(), "there is room, and it is put together right");
     let mut kinds = Kinds::default();
@@ -358,7 +358,7 @@ fn each_kind_of_lie_is_refused() {
 }
 
 #[test]
-fn many_names_out_of_few_bytes() {
+fn names_that_expand_from_few_bytes_are_limited() {
     // Each name repeats the previous one, so they compress to almost nothing.
     let mut file = Document::new().files()[0].clone();
     (file.name, file.size, file.pax) = (vec![b'n'; 1 << 20].into(), 0, Box::default());
@@ -372,7 +372,7 @@ fn many_names_out_of_few_bytes() {
 }
 
 #[test]
-fn every_prefix_and_each_flipped_bit() {
+fn prefixes_and_flipped_bits_never_panic() {
     let (layer, _) = layer(3, Codec::Gzip);
     let files = layer.entries()[..4].to_vec();
     let windows: Vec<_> = layer.windows().flat_map(|windows| windows.unwrap().into_windows()).map(|(_, w)| w).collect();

@@ -5,7 +5,7 @@ use crate::budget::{Budget, Charge};
 use crate::codec::{UsedBytes, WINDOW};
 use crate::digest::{Algorithm, ChainState, Digest, Hasher};
 use crate::offset::{Compressed, SpanId, Uncompressed};
-use crate::tar::PaxRecord;
+use crate::tar::{OwnerName, PaxRecord};
 use crate::time::Time;
 use crate::ztoc::{FileKind, FileMetadata};
 
@@ -36,8 +36,8 @@ fn file(number: u64) -> FileMetadata {
         mode: 0o644 + number as i64 % 2 * 0o111,
         uid: number as u32 % 4 * 1000,
         gid: u32::MAX,
-        uname: text("root".to_owned()),
-        gname: Box::default(),
+        uname: (*b"root").into(),
+        gname: OwnerName::default(),
         mtime: (number % 5 != 4).then_some(Time { seconds: 1_700_000_000 - number as i64, nanos: 5 }),
         devmajor: -1,
         devminor: number as i64,
@@ -100,7 +100,7 @@ pub(super) fn ranges(start: &[(u32, u32)]) -> Vec<std::ops::Range<SpanId>> {
 }
 
 #[test]
-fn a_document_is_what_was_encoded() {
+fn documents_round_trip() {
     let starts: [&[(u32, u32)]; 5] =
         [&[], &[(0, 1)], &[(17, 20), (3, 5)], &[(29, 30), (0, 12)], &[(5, 9), (7, 40), (2, 1), (99, 100)]];
     for (count, codec) in [(1, Codec::Gzip), (2, Codec::Gzip), (9, Codec::Gzip), (30, Codec::Gzip), (5, Codec::Plain)] {
@@ -159,7 +159,7 @@ fn check_pages(head: &FineHead, document: &[u8], blob: &[u8]) {
 }
 
 #[test]
-fn windows_keep_what_is_used() {
+fn windows_keep_only_the_bytes_in_use() {
     let window: [u8; WINDOW] = noise(WINDOW, 1).try_into().unwrap();
     for (from, to) in [(0, WINDOW), (0, 0), (0, 1), (WINDOW - 1, WINDOW), (5, 9000)] {
         let is_used = |at: usize| (from..to).contains(&at) && !at.is_multiple_of(1000);
@@ -178,7 +178,7 @@ fn windows_keep_what_is_used() {
 }
 
 #[test]
-fn states_prove_spans() {
+fn hash_states_verify_spans() {
     for (count, codec) in [(1, Codec::Gzip), (20, Codec::Gzip), (3, Codec::Plain)] {
         let (spans, blob) = spans(count, codec);
         let mut end = 0;
@@ -202,7 +202,7 @@ fn states_prove_spans() {
 }
 
 #[test]
-fn spans_hold_the_tar() {
+fn spans_cover_the_whole_tar() {
     let (spans, _) = spans(4, Codec::Gzip);
     let end = 4 * SPAN - 5;
     let covering = |from, to| spans.covering(Uncompressed(from)..Uncompressed(to));
@@ -233,7 +233,7 @@ fn memory_is_charged_before_it_is_taken() {
 }
 
 #[test]
-fn identities_differ_where_spans_do() {
+fn documents_with_different_spans_have_different_identities() {
     let (layer, _) = layer(30, Codec::Gzip);
     let head = |start: &[(u32, u32)]| {
         let encoded = layer.encode(&ranges(start)).unwrap();

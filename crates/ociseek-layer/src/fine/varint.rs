@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back() {
+    fn numbers_round_trip() {
         let mut bytes = Vec::new();
         let (unsigned, signed) = ([0, 1, 127, 128, 300, u64::MAX], [0, -1, 1, 63, -64, 64, i64::MIN, i64::MAX]);
         unsigned.iter().for_each(|value| put(&mut bytes, *value));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number() {
+    fn invalid_numbers_are_refused() {
         for (bytes, error) in [
             (&[][..], FineError::Short("x")),
             (&[0x80], FineError::Short("x")),

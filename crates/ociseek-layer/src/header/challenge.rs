@@ -30,8 +30,8 @@ impl Challenge {
     }
 }
 
-/// The best challenge in the values of a response's headers: Bearer before Basic, in any order. None if there is no
-/// known one.
+/// The best challenge in the values of a response's headers: Bearer before Basic, in any order.
+/// None if ociseek supports none of them.
 pub fn challenge<'a>(values: impl IntoIterator<Item = &'a str>) -> Option<Challenge> {
     let all: Vec<Challenge> = values.into_iter().flat_map(|value| parse(value).into_iter().filter_map(known)).collect();
     let bearer = all.iter().find(|challenge| matches!(challenge, Challenge::Bearer { .. }));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_challenge() {
+    fn invalid_challenges_are_ignored() {
         for bad in [
             "",
             "Bearer",

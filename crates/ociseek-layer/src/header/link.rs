@@ -2,7 +2,8 @@
 
 use super::{BLANKS, text, token};
 
-/// The target of the first `Link: <...>; rel="next"` in the values of an answer's headers, as it was written.
+/// The target of the first `Link: <...>; rel="next"` in the values of an answer's headers, as it
+/// was written.
 pub fn next_link<'a>(values: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     values.into_iter().find_map(next_in)
 }
@@ -12,7 +13,8 @@ fn next_in(value: &str) -> Option<&str> {
     loop {
         rest = rest.trim_start_matches([' ', '\t', ',']);
         match rest.strip_prefix('<').and_then(|link| link.split_once('>')) {
-            // A target may have commas, so that it is taken whole before the next one is looked for.
+            // A target may have commas, so that it is taken whole before the next one is looked
+            // for.
             Some((target, parameters)) => {
                 let (is_next, after) = is_next(parameters)?;
                 if is_next {
@@ -27,7 +29,8 @@ fn next_in(value: &str) -> Option<&str> {
     }
 }
 
-/// Whether a link's parameters say that it is the next page, and what follows them. `None`: a string has no end.
+/// Whether a link's parameters say that it is the next page, and what follows them. `None`: a
+/// string has no end.
 fn is_next(parameters: &str) -> Option<(bool, &str)> {
     let mut relations: Option<String> = None;
     let mut rest = parameters.trim_start_matches(BLANKS);
@@ -72,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn no_links() {
+    fn invalid_links_are_ignored() {
         for none in [
             "",
             ",,",

@@ -1,6 +1,8 @@
-//! Headers of registries' answers that are more than a number or a word: `WWW-Authenticate` and `Link`.
+//! Headers of registries' answers that are more than a number or a word: `WWW-Authenticate` and
+//! `Link`.
 //!
-//! Both are lists of parts with parameters, and both come in forms that no RFC allows: what can be understood is.
+//! Both are lists of parts with parameters, and both come in forms that no RFC allows: what can be
+//! understood is.
 
 mod challenge;
 mod link;

@@ -7,6 +7,7 @@ use super::descriptor::null_is_default;
 use super::json::{self, JsonError, Level};
 use super::platform::Platform;
 use crate::digest::{Digest, DigestError};
+use crate::offset::LayerId;
 use crate::time::Time;
 
 /// The size limit of a config in bytes. Configs carry a history and labels, so they may exceed the
@@ -23,7 +24,7 @@ pub enum ConfigError {
     #[error("the image's config does not state {0}")]
     Missing(&'static str),
     #[error("the image's config has no digest for layer {number}")]
-    DiffId { number: usize, source: DigestError },
+    DiffId { number: LayerId, source: DigestError },
 }
 
 /// The platform that a config states. All other fields may be missing or invalid. Without an
@@ -70,10 +71,9 @@ pub fn diff_ids(bytes: &[u8]) -> Result<Vec<Digest>, ConfigError> {
     const BELOW: &[(&str, Level)] = &[("rootfs", Level { keys: &["diff_ids"], below: &[] })];
     let Config { rootfs } = json::parse_levels(bytes, MAX_CONFIG, Level { keys: &["rootfs"], below: BELOW })?;
     let listed = rootfs.ok_or(ConfigError::Missing("rootfs"))?.diff_ids;
-    listed
-        .iter()
-        .enumerate()
-        .map(|(number, text)| text.parse().map_err(|source| ConfigError::DiffId { number, source }))
+    (0..)
+        .zip(&listed)
+        .map(|(number, text)| text.parse().map_err(|source| ConfigError::DiffId { number: LayerId(number), source }))
         .collect()
 }
 
@@ -150,7 +150,7 @@ mod tests {
         let one = listed(&format!(r#"{{"type":"layers","diff_ids":["{digest}"]}}"#));
         assert_eq!(one.ok(), Some(vec![digest]));
         assert_eq!(listed(r#"{"type":"layers","diff_ids":null}"#).ok(), Some(Vec::new()));
-        assert!(matches!(listed(r#"{"diff_ids":["sha256:.."]}"#), Err(ConfigError::DiffId { number: 0, .. })));
+        assert!(matches!(listed(r#"{"diff_ids":["sha256:.."]}"#), Err(ConfigError::DiffId { number: LayerId(0), .. })));
         for bad in [r#"{"diff_ids":[7]}"#, r#"{"diff_ids":[],"Diff_IDs":[]}"#] {
             assert!(matches!(listed(bad), Err(ConfigError::Json(_))), "{bad}");
         }

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_what() {
+    fn consumers_mount_what_their_version_supports() {
         let layers = [Descriptor::of("application/vnd.oci.image.layer.v1.tar+gzip", b"layer")];
         let zstd = [Descriptor::of("application/vnd.oci.image.layer.v1.tar+zstd", b"layer")];
         let covered = Coverage::of(&layers, |_| true);

@@ -35,8 +35,8 @@ impl Coverage {
         coverage
     }
 
-    /// The covered part of the bytes; the whole if there are no bytes. Rounded down, so only full coverage is
-    /// 100%.
+    /// The share of the bytes that is covered, or 100% if there are no bytes. Rounded down, so only
+    /// full coverage is 100%.
     pub fn share(&self) -> Share {
         let (bytes, all) = (u128::from(self.bytes), u128::from(self.of_bytes));
         let cut = (bytes * u128::from(Share::ALL)).checked_div(all).and_then(|share| u32::try_from(share).ok());
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_twice_counts_once() {
+    fn repeated_layers_count_once() {
         let mut layers = layers(&[100, 300]);
         layers.push(layers[0].clone());
         let coverage = Coverage::of(&layers, |layer| layer.size == 100);

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_registries_and_apis() {
+    fn hosts_are_mapped_to_regions_and_apis() {
         for (host, region, api) in [
             ("123456789012.dkr.ecr.eu-west-1.amazonaws.com", "eu-west-1", "api.ecr.eu-west-1.amazonaws.com"),
             ("123456789012.dkr.ecr-fips.us-east-1.amazonaws.com", "us-east-1", "ecr-fips.us-east-1.amazonaws.com"),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_one() {
+    fn hosts_that_only_resemble_ecr_are_rejected() {
         for host in [
             "12345678901.dkr.ecr.eu-west-1.amazonaws.com",
             "12345678901x.dkr.ecr.eu-west-1.amazonaws.com",

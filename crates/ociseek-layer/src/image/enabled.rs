@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::go::{GoManifest, Index};
 use super::layer_kind::LayerKind;
-use super::manifest::{DOCKER_CONFIG, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
+use super::manifest::{DOCKER_CONFIG, Manifest, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use super::select::is_marked_attestation;
 use super::soci::{EncodedIndex, INDEX_V2, SociIndex, ZtocRef};
 use super::{Descriptor, Platform};
@@ -230,12 +230,14 @@ impl Original {
                 named.clone_from(new);
             }
         }
-        for (SociIndexParts { target, .. }, new) in indexed.iter().zip(&mut indexes) {
-            // Consumers prefer entries that state their platform. Without one, the image would lose
-            // to its own SOCI index.
+        // Consumers prefer entries that state their platform. Without one, an image would lose to
+        // its own SOCI index. Listing the indexes below can move entries.
+        for SociIndexParts { target, .. } in &indexed {
             if let (Some(image), Some(found)) = (index.manifests.get_mut(target.entry), found.get(&target.entry)) {
                 image.platform.get_or_insert_with(|| found.clone());
             }
+        }
+        for (SociIndexParts { target, .. }, new) in indexed.iter().zip(&mut indexes) {
             new.descriptor.platform = Some(target.platform.clone());
             let named = digests.get(target.entry).map(Digest::to_string).unwrap_or_default();
             list(&mut index.manifests, new.descriptor.clone(), &named);
@@ -327,6 +329,14 @@ impl Key {
 }
 
 const WINDOWS: &str = "windows";
+
+/// Whether a manifest or image index is or belongs to a SOCI-enabled image.
+pub fn is_enabled(manifest: &Manifest) -> bool {
+    match manifest {
+        Manifest::Image(image) => image.annotations.contains_key(INDEX_DIGEST),
+        Manifest::Index(index) => listed(&index.manifests).next().is_some(),
+    }
+}
 
 #[cfg(test)]
 mod tests;

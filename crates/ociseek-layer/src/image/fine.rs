@@ -34,7 +34,8 @@ pub const HEAD_DIGEST: &str = "dev.ociseek.fine.head-digest";
 pub const START_SIZE: &str = "dev.ociseek.fine.start-size";
 /// The annotation of a fine index that names the tool that built it.
 pub const BUILD_TOOL: &str = "dev.ociseek.fine.build-tool";
-/// The annotation of a fine index that names the digest of the recorded reads that it was built with.
+/// The annotation of a fine index that names the digest of the recorded reads that it was built
+/// with.
 pub const PROFILE: &str = "dev.ociseek.fine.profile";
 
 /// The size limit of a document's head, in bytes.
@@ -181,7 +182,7 @@ pub fn parse(bytes: &[u8]) -> Result<FineIndex, FineIndexError> {
     if kind != FINE_INDEX {
         return Err(FineIndexError::NotAFineIndex(shortened(&kind)));
     }
-    let document: Document = serde_json::from_slice(bytes).map_err(JsonError::Json)?;
+    let document: Document = serde_json::from_slice(bytes).map_err(|error| JsonError::Json(error.into()))?;
     if document.media_type != OCI_MANIFEST || document.schema_version != 2 {
         return Err(FineIndexError::MediaType { expected: OCI_MANIFEST, found: shortened(&document.media_type) });
     }
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn manifests_round_trip() {
         for layers in [0, 1, 3] {
             for (build_tool, profile) in
                 [(None, None), (Some("x".to_owned()), None), (Some("y".to_owned()), Some(Digest::sha256(b"p")))]
@@ -313,7 +314,7 @@ mod tests {
 
     /// Part of the text of an index with one layer, its replacement, and the expected error.
     #[test]
-    fn hostile_ones_are_refused() {
+    fn hostile_manifests_are_refused() {
         let good = text_of(&fine_index(2));
         assert!(parse(good.as_bytes()).is_ok());
         let sha512 = Digest::of(Algorithm::Sha512, b"x").to_string();
@@ -393,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_newer_versions_may_add_does_no_harm() {
+    fn unknown_fields_are_ignored() {
         let text = text_of(&fine_index(1));
         let more = text.replacen("\"annotations\":{", "\"data\":\"e30=\",\"annotations\":{\"x\":\"y\",", 1);
         assert_eq!(parse(more.as_bytes()).unwrap(), fine_index(1));

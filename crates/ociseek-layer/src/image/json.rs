@@ -20,10 +20,35 @@ pub enum JsonError {
     #[error("it is not UTF-8")]
     Utf8(#[source] std::str::Utf8Error),
     #[error("it is not the expected JSON")]
-    Json(#[source] serde_json::Error),
+    Json(#[source] JsonFault),
     /// Go's decoder accepts `"Layers"` for `"layers"`, others do not.
     #[error("it has a key {found:?}, which some readers treat as {expected:?} and others do not")]
     Spelling { found: String, expected: &'static str },
+}
+
+/// Why a text is not the JSON that its reader expects: serde_json's message and position, without
+/// its type.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct JsonFault(serde_json::Error);
+
+impl JsonFault {
+    /// The line of the text, from 1. It is 0 if the error is about a value that was parsed before.
+    pub fn line(&self) -> usize {
+        self.0.line()
+    }
+
+    /// The column of that line, in bytes from 1. It is 0 for such a value, and before the first
+    /// byte of a line.
+    pub fn column(&self) -> usize {
+        self.0.column()
+    }
+}
+
+impl From<serde_json::Error> for JsonFault {
+    fn from(error: serde_json::Error) -> JsonFault {
+        JsonFault(error)
+    }
 }
 
 /// The keys that are read from an object, and the objects nested in some of them. All objects in a
@@ -71,11 +96,11 @@ fn parse_as<T: DeserializeOwned>(
     let misspelled = RefCell::new(None);
     let mut reader = serde_json::Deserializer::from_str(text);
     let whole = walk(&mut reader, Distinct { level: Some(level), misspelled: &misspelled });
-    whole.and_then(|()| reader.end()).map_err(JsonError::Json)?;
+    whole.and_then(|()| reader.end()).map_err(|error| JsonError::Json(error.into()))?;
     if let Some((found, expected)) = misspelled.into_inner() {
         return Err(JsonError::Spelling { found, expected });
     }
-    serde_json::from_str(text).map_err(JsonError::Json)
+    serde_json::from_str(text).map_err(|error| JsonError::Json(error.into()))
 }
 
 /// Whether Go's decoder treats the keys as equal: `encoding/json` folds case like Unicode, where
@@ -206,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_held_to_the_same() {
+    fn list_entries_are_checked_like_documents() {
         const EACH: Level = Level { keys: &["Config"], below: &[] };
         let read = |text: &str| parse_list::<serde_json::Value>(text.as_bytes(), 1 << 10, EACH);
         assert_eq!(read(r#"[{"Config":1},{"config ":2}]"#).unwrap().len(), 2);
@@ -225,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_spelled_right_at_every_level_that_is_read() {
+    fn misspelled_keys_are_refused_at_every_level() {
         const TOP: Level = Level {
             keys: &["layers", "config"],
             below: &[("layers", Level { keys: &["digest", "mask"], below: &[] })],
@@ -244,7 +269,18 @@ mod tests {
     }
 
     #[test]
-    fn depth_and_size_are_bounded() {
+    fn faults_name_their_place() {
+        match read(b"{\n \"a\": tru}") {
+            Err(JsonError::Json(fault)) => {
+                assert_eq!((fault.line(), fault.column()), (2, 10));
+                assert_eq!(fault.to_string(), "expected ident at line 2 column 10");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn depth_and_size_are_limited() {
         let deep = format!("{{\"a\":{}1{}}}", "[".repeat(10_000), "]".repeat(10_000));
         assert!(matches!(read(deep.as_bytes()), Err(JsonError::Json(_))));
         assert!(matches!(parse::<serde_json::Value>(b"{   }", 4, &[]), Err(JsonError::TooLarge { size: 5, limit: 4 })));

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_soci_takes_for_gzip() {
+    fn media_types_that_soci_treats_as_gzip() {
         for (media_type, gzip) in [
             ("application/vnd.oci.image.layer.v1.tar", false),
             ("application/vnd.oci.image.layer.v1.tar+gzip", true),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind() {
+    fn media_types_map_to_layer_kinds() {
         for (media_type, kind) in [
             ("application/vnd.oci.image.layer.v1.tar", LayerKind::Uncompressed),
             ("application/vnd.oci.image.layer.v1.tar+gzip", LayerKind::Gzip),

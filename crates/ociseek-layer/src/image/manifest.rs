@@ -1,11 +1,13 @@
-//! Image manifests and image indexes: OCI (image-spec manifest.md, image-index.md) and Docker's version 2, schema 2.
+//! Image manifests and image indexes: OCI (image-spec manifest.md, image-index.md) and Docker's
+//! version 2, schema 2.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use super::descriptor::{Descriptor, null_is_default};
-use super::json::{self, JsonError};
+use super::go;
+use super::json::{self, JsonError, Level};
 use super::layer_kind::LayerKind;
 
 /// The media type of an image manifest.
@@ -27,17 +29,26 @@ pub const MAX_DOCUMENT: usize = 4 << 20;
 /// The maximum number of layers in an image, or of manifests in an index.
 pub const MAX_DESCRIPTORS: usize = 10_000;
 
-const KEYS: [&str; 9] = [
-    "schemaVersion",
-    "mediaType",
-    "artifactType",
-    "config",
-    "layers",
-    "manifests",
-    "fsLayers",
-    "subject",
-    "annotations",
-];
+/// The keys that are read. Other spellings of them are refused, because Go's decoder accepts them.
+const TOP: Level = Level {
+    keys: &[
+        "schemaVersion",
+        "mediaType",
+        "artifactType",
+        "config",
+        "layers",
+        "manifests",
+        "fsLayers",
+        "subject",
+        "annotations",
+    ],
+    below: &[("config", DESCRIPTOR), ("layers", DESCRIPTOR), ("manifests", DESCRIPTOR), ("subject", DESCRIPTOR)],
+};
+const DESCRIPTOR: Level = Level {
+    keys: &["mediaType", "digest", "size", "urls", "annotations", "data", "platform", "artifactType"],
+    below: &[("platform", PLATFORM)],
+};
+const PLATFORM: Level = Level { keys: &["architecture", "os", "os.version", "os.features", "variant"], below: &[] };
 
 /// An image manifest or an index of such manifests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +122,8 @@ pub enum ManifestError {
     TooMany(usize),
     #[error("the descriptor of {digest} claims {size} bytes")]
     Size { digest: String, size: u64 },
+    #[error("the data in the descriptor of {digest} is not base64")]
+    Data { digest: String },
 }
 
 #[derive(Deserialize)]
@@ -141,7 +154,7 @@ pub fn parse(served_as: Option<&str>, bytes: &[u8]) -> Result<Manifest, Manifest
     {
         return Err(ManifestError::Schema1);
     }
-    let raw: Raw = json::parse(bytes, MAX_DOCUMENT, &KEYS)?;
+    let raw: Raw = json::parse_levels(bytes, MAX_DOCUMENT, TOP)?;
     let stated = raw.media_type.as_deref().filter(|m| !m.is_empty());
     if stated.is_some_and(is_schema1) || raw.schema_version == Some(1) || raw.fs_layers.is_some() {
         return Err(ManifestError::Schema1);
@@ -253,10 +266,13 @@ fn descriptors(values: Vec<serde_json::Value>) -> Result<Vec<Descriptor>, Manife
 }
 
 fn descriptor(value: serde_json::Value) -> Result<Descriptor, ManifestError> {
-    let descriptor: Descriptor = serde_json::from_value(value).map_err(JsonError::Json)?;
+    let descriptor: Descriptor = serde_json::from_value(value).map_err(|error| JsonError::Json(error.into()))?;
     // Sizes are int64 in the OCI specification.
     if i64::try_from(descriptor.size).is_err() {
         return Err(ManifestError::Size { digest: descriptor.digest.to_string(), size: descriptor.size });
+    }
+    if descriptor.data.as_ref().is_some_and(|data| !go::is_base64(data)) {
+        return Err(ManifestError::Data { digest: descriptor.digest.to_string() });
     }
     Ok(descriptor)
 }
@@ -336,7 +352,23 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_understood_in_two_ways() {
+    fn descriptors_that_go_reads_differently_are_refused() {
+        let with = |more: &str| image_of(OCI_MANIFEST, OCI_CONFIG, &[GZIP], "").replace("}]", &format!("{more}}}]"));
+        for more in [r#","data":"e30=""#, r#","data":"e\n30=""#, r#","data":null"#, r#","digset":1"#] {
+            assert!(parse(None, with(more).as_bytes()).is_ok(), "{more}");
+        }
+        for more in [r#","Digest":"sha256:0""#, r#","SIZE":7"#, r#","platform":{"OS":"linux"}"#] {
+            let refused = parse(None, with(more).as_bytes());
+            assert!(matches!(refused, Err(ManifestError::Json(JsonError::Spelling { .. }))), "{more}: {refused:?}");
+        }
+        for more in [r#","data":"egA==""#, r#","data":"e30""#] {
+            let refused = parse(None, with(more).as_bytes());
+            assert!(matches!(refused, Err(ManifestError::Data { .. })), "{more}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn ambiguous_manifests_are_refused() {
         let manifests = format!(r#","manifests":[{}]"#, desc(OCI_MANIFEST));
         for own in [OCI_MANIFEST, OCI_INDEX, ""] {
             let both = image_of(own, OCI_CONFIG, &[GZIP], &manifests);
@@ -356,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn schema_1() {
+    fn schema_1_is_refused() {
         for (served, text) in [
             (None, r#"{"schemaVersion":1,"name":"x","fsLayers":[]}"#),
             (None, r#"{"schemaVersion":2,"fsLayers":[]}"#),
@@ -407,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_descriptors_and_limits() {
+    fn invalid_descriptors_are_refused_and_limits_hold() {
         let good = image_of(OCI_MANIFEST, OCI_CONFIG, &[GZIP], "");
         for size in ["-1", "1.5", "\"2\"", "18446744073709551616", "null", "1e3"] {
             let bad = good.replace(r#""size":2"#, &format!(r#""size":{size}"#));

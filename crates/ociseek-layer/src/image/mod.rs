@@ -23,10 +23,10 @@ mod tag_template;
 pub use coverage::Coverage;
 pub use descriptor::Descriptor;
 pub use descriptor::null_is_default;
-pub use json::JsonError;
+pub use json::{JsonError, JsonFault};
 pub use layer_kind::{LayerKind, NotIndexed, OCI_LAYER};
 pub use manifest::{ImageIndex, ImageManifest, Manifest, ManifestError};
-pub use name::{ImageName, ImageNameError, Select, SelectSaved};
+pub use name::{ImageName, ImageNameError, ImageSelector, SavedImageSelector};
 pub use platform::{Platform, PlatformError};
 pub use reference::{
     DEFAULT_TAG, DOCKER_HUB, Reference, ReferenceError, is_referrers_tag, is_registry, is_repository, is_tag,

@@ -17,27 +17,27 @@ pub enum ImageName {
         /// The layout's directory.
         dir: PathBuf,
         /// Which of its images.
-        select: Select,
+        select: ImageSelector,
     },
     /// `oci-archive:FILE[:TAG|@DIGEST]`
     Archive {
         /// A tar archive of a layout.
         file: PathBuf,
         /// Which of its images.
-        select: Select,
+        select: ImageSelector,
     },
     /// `docker-archive:FILE[:TAG|:REPOSITORY:TAG|:@NUMBER]`
     Saved {
         /// The output of `docker save`.
         file: PathBuf,
         /// Which of its images.
-        select: SelectSaved,
+        select: SavedImageSelector,
     },
 }
 
 /// Which image of a layout or archive.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Select {
+pub enum ImageSelector {
     /// The only image.
     Any,
     /// The image with this tag, or with this name if a tool stored a full name as tag.
@@ -48,7 +48,7 @@ pub enum Select {
 
 /// Which image of a `docker save` archive.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum SelectSaved {
+pub enum SavedImageSelector {
     /// The only image.
     Any,
     /// The image with this tag, or with this name as docker prints it.
@@ -152,50 +152,50 @@ impl fmt::Display for ImageName {
             ImageName::Saved { file, select } => {
                 write!(f, "{SAVED}{}", file.display())?;
                 return match select {
-                    SelectSaved::Any => Ok(()),
-                    SelectSaved::Name(name) => write!(f, ":{name}"),
-                    SelectSaved::Number(number) => write!(f, ":@{number}"),
+                    SavedImageSelector::Any => Ok(()),
+                    SavedImageSelector::Name(name) => write!(f, ":{name}"),
+                    SavedImageSelector::Number(number) => write!(f, ":@{number}"),
                 };
             }
         };
         write!(f, "{scheme}{}", path.display())?;
         match select {
             // Without the colon, the last part of the path would be read as a tag.
-            Select::Any if split_path(&path.to_string_lossy()).1 != Select::Any => f.write_str(":"),
-            Select::Any => Ok(()),
-            Select::Tag(tag) => write!(f, ":{tag}"),
-            Select::Digest(digest) => write!(f, "@{digest}"),
+            ImageSelector::Any if split_path(&path.to_string_lossy()).1 != ImageSelector::Any => f.write_str(":"),
+            ImageSelector::Any => Ok(()),
+            ImageSelector::Tag(tag) => write!(f, ":{tag}"),
+            ImageSelector::Digest(digest) => write!(f, "@{digest}"),
         }
     }
 }
 
 /// Parses the text after the colon that follows the file name.
-fn select_saved(s: &str) -> Option<SelectSaved> {
+fn select_saved(s: &str) -> Option<SavedImageSelector> {
     if s.is_empty() {
-        return Some(SelectSaved::Any);
+        return Some(SavedImageSelector::Any);
     }
     if let Some(number) = s.strip_prefix('@') {
         // `parse` would also accept a `+`.
         let number = Some(number).filter(|number| number.bytes().all(|b| b.is_ascii_digit()))?;
-        return number.parse().ok().map(SelectSaved::Number);
+        return number.parse().ok().map(SavedImageSelector::Number);
     }
     let is_name = |s: &str| s.parse::<Reference>().is_ok_and(|reference| reference.digest.is_none());
-    (is_tag(s) || is_name(s)).then(|| SelectSaved::Name(s.to_owned()))
+    (is_tag(s) || is_name(s)).then(|| SavedImageSelector::Name(s.to_owned()))
 }
 
 /// Splits `PATH[:TAG|@DIGEST]`. A path may contain `:` and `@`, so only the text after the last one
 /// is examined, and it must be a complete digest or tag. If the path itself ends like a tag, add a
 /// colon: `oci:/images/a:b:`.
-fn split_path(s: &str) -> (&str, Select) {
+fn split_path(s: &str) -> (&str, ImageSelector) {
     if let Some((path, digest)) = s.rsplit_once('@')
         && let Ok(digest) = digest.parse()
     {
-        return (path, Select::Digest(digest));
+        return (path, ImageSelector::Digest(digest));
     }
     match s.rsplit_once(':') {
-        Some((path, "")) => (path, Select::Any),
-        Some((path, tag)) if is_tag(tag) => (path, Select::Tag(tag.to_owned())),
-        _ => (s, Select::Any),
+        Some((path, "")) => (path, ImageSelector::Any),
+        Some((path, tag)) if is_tag(tag) => (path, ImageSelector::Tag(tag.to_owned())),
+        _ => (s, ImageSelector::Any),
     }
 }
 
@@ -203,38 +203,38 @@ fn split_path(s: &str) -> (&str, Select) {
 mod tests {
     use super::*;
 
-    fn layout(dir: &str, select: Select) -> ImageName {
+    fn layout(dir: &str, select: ImageSelector) -> ImageName {
         ImageName::Layout { dir: dir.into(), select }
     }
 
-    fn saved(file: &str, select: SelectSaved) -> ImageName {
+    fn saved(file: &str, select: SavedImageSelector) -> ImageName {
         ImageName::Saved { file: file.into(), select }
     }
 
     #[test]
-    fn what_people_type() {
+    fn names_parse_and_print() {
         let digest = Digest::sha256(b"{}");
-        let tag = |t: &str| Select::Tag(t.to_owned());
+        let tag = |t: &str| ImageSelector::Tag(t.to_owned());
         for (typed, want) in [
-            ("oci:dir".to_owned(), layout("dir", Select::Any)),
+            ("oci:dir".to_owned(), layout("dir", ImageSelector::Any)),
             ("oci:/a/b:v1".to_owned(), layout("/a/b", tag("v1"))),
-            ("oci:/a:b/c".to_owned(), layout("/a:b/c", Select::Any)),
+            ("oci:/a:b/c".to_owned(), layout("/a:b/c", ImageSelector::Any)),
             ("oci:/a:b/c:1.0".to_owned(), layout("/a:b/c", tag("1.0"))),
-            ("oci:/a:b:".to_owned(), layout("/a:b", Select::Any)),
-            ("oci:/u@host/x".to_owned(), layout("/u@host/x", Select::Any)),
-            (format!("oci:/u@host/x@{digest}"), layout("/u@host/x", Select::Digest(digest))),
+            ("oci:/a:b:".to_owned(), layout("/a:b", ImageSelector::Any)),
+            ("oci:/u@host/x".to_owned(), layout("/u@host/x", ImageSelector::Any)),
+            (format!("oci:/u@host/x@{digest}"), layout("/u@host/x", ImageSelector::Digest(digest))),
             ("oci-archive:x.tar:1".to_owned(), ImageName::Archive { file: "x.tar".into(), select: tag("1") }),
-            ("oci-archive:x.tar".to_owned(), ImageName::Archive { file: "x.tar".into(), select: Select::Any }),
-            ("docker-archive:x.tar".to_owned(), saved("x.tar", SelectSaved::Any)),
-            ("docker-archive:/a@b.tar:1".to_owned(), saved("/a@b.tar", SelectSaved::Name("1".into()))),
-            ("docker-archive:x:app:1".to_owned(), saved("x", SelectSaved::Name("app:1".into()))),
-            ("docker-archive:x:h:50/a:1".to_owned(), saved("x", SelectSaved::Name("h:50/a:1".into()))),
-            ("docker-archive:x:@12".to_owned(), saved("x", SelectSaved::Number(12))),
+            ("oci-archive:x.tar".to_owned(), ImageName::Archive { file: "x.tar".into(), select: ImageSelector::Any }),
+            ("docker-archive:x.tar".to_owned(), saved("x.tar", SavedImageSelector::Any)),
+            ("docker-archive:/a@b.tar:1".to_owned(), saved("/a@b.tar", SavedImageSelector::Name("1".into()))),
+            ("docker-archive:x:app:1".to_owned(), saved("x", SavedImageSelector::Name("app:1".into()))),
+            ("docker-archive:x:h:50/a:1".to_owned(), saved("x", SavedImageSelector::Name("h:50/a:1".into()))),
+            ("docker-archive:x:@12".to_owned(), saved("x", SavedImageSelector::Number(12))),
         ] {
             assert_eq!(typed.parse(), Ok(want.clone()), "{typed}");
             assert_eq!(want.to_string().parse(), Ok(want), "{typed} printed and parsed again");
         }
-        assert_eq!("docker-archive:x:".parse(), Ok(saved("x", SelectSaved::Any)));
+        assert_eq!("docker-archive:x:".parse(), Ok(saved("x", SavedImageSelector::Any)));
         assert!(matches!("dir:1".parse(), Ok(ImageName::Registry(_))));
         assert!(matches!("oci/x".parse(), Ok(ImageName::Registry(_))));
     }

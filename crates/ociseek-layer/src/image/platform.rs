@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings() {
+    fn platform_spellings_are_normalized() {
         for (typed, normal) in [
             ("linux/amd64", "linux/amd64"),
             ("linux/x86_64", "linux/amd64"),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn as_containerd_reads_what_was_asked() {
+    fn requested_platforms_are_parsed_as_containerd_does() {
         for (typed, asked) in [
             ("linux/arm64", "linux/arm64"),
             ("linux/arm64/v8", "linux/arm64/v8"),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn matching() {
+    fn platforms_match_as_in_containerd() {
         let stated = |os: &str, architecture: &str, variant: Option<&str>| Platform {
             architecture: architecture.to_owned(),
             os: os.to_owned(),

@@ -1,19 +1,20 @@
-//! The prefetch artifact of a SOCI index: spans of one layer that a consumer fetches before the container starts
-//! (soci-snapshotter v0.15.0, soci/prefetch.go).
+//! The prefetch artifact of a SOCI index: spans of one layer that a consumer fetches before the
+//! container starts (soci-snapshotter v0.15.0, soci/prefetch.go).
 
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
 use super::json::{self, JsonError};
+use crate::offset::SpanId;
 
 /// The size limit of an artifact in bytes: enough for some 20,000 ranges.
 pub const MAX_PREFETCH: u64 = 1 << 20;
 /// The only existing version.
 const VERSION: &str = "1.0";
 
-/// Numbers of spans, inclusive.
-pub type SpanRange = RangeInclusive<u32>;
+/// Adjacent spans, from the first to the last.
+pub type SpanRange = RangeInclusive<SpanId>;
 
 /// Why a prefetch artifact cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +28,7 @@ pub enum PrefetchError {
     #[error("the prefetch artifact lists no spans")]
     Empty,
     #[error("the prefetch artifact lists spans {first} to {last}")]
-    Reversed { first: u32, last: u32 },
+    Reversed { first: SpanId, last: SpanId },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -48,7 +49,7 @@ pub fn merge(mut ranges: Vec<SpanRange>) -> Vec<SpanRange> {
     let mut merged: Vec<SpanRange> = Vec::with_capacity(ranges.len());
     for range in ranges {
         match merged.last_mut() {
-            Some(last) if u64::from(*range.start()) <= u64::from(*last.end()) + 1 => {
+            Some(last) if u64::from(range.start().0) <= u64::from(last.end().0) + 1 => {
                 *last = *last.start()..=*last.end().max(range.end());
             }
             _ => merged.push(range),
@@ -60,7 +61,7 @@ pub fn merge(mut ranges: Vec<SpanRange>) -> Vec<SpanRange> {
 /// Encodes the artifact, byte for byte like soci's `MarshalPrefetchArtifact`. `ranges` must be
 /// [merged](merge).
 pub fn encode(ranges: &[SpanRange]) -> Vec<u8> {
-    let entries = ranges.iter().map(|range| Entry { start_span: *range.start(), end_span: *range.end() });
+    let entries = ranges.iter().map(|range| Entry { start_span: range.start().0, end_span: range.end().0 });
     let document = Document { version: VERSION.to_owned(), prefetch_spans: entries.collect() };
     // Strings and integers cannot fail to encode.
     serde_json::to_vec(&document).unwrap_or_default()
@@ -68,7 +69,7 @@ pub fn encode(ranges: &[SpanRange]) -> Vec<u8> {
 
 /// The number of spans in [merged](merge) ranges.
 pub fn count(ranges: &[SpanRange]) -> u64 {
-    ranges.iter().map(|range| u64::from(range.end() - range.start()) + 1).sum()
+    ranges.iter().map(|range| u64::from(range.end().0 - range.start().0) + 1).sum()
 }
 
 /// Parses an artifact. The returned ranges are [merged](merge); they may exceed the layer's last
@@ -90,7 +91,8 @@ pub fn parse_unmerged(bytes: &[u8]) -> Result<Vec<SpanRange>, PrefetchError> {
         return Err(PrefetchError::Version(document.version.chars().take(150).collect()));
     }
     let mut ranges = Vec::with_capacity(document.prefetch_spans.len());
-    for Entry { start_span: first, end_span: last } in document.prefetch_spans {
+    for Entry { start_span, end_span } in document.prefetch_spans {
+        let (first, last) = (SpanId(start_span), SpanId(end_span));
         if last < first {
             return Err(PrefetchError::Reversed { first, last });
         }
@@ -106,13 +108,17 @@ pub fn parse_unmerged(bytes: &[u8]) -> Result<Vec<SpanRange>, PrefetchError> {
 mod tests {
     use super::*;
 
+    fn spans<const N: usize>(ranges: [RangeInclusive<u32>; N]) -> Vec<SpanRange> {
+        ranges.map(|range| SpanId(*range.start())..=SpanId(*range.end())).into()
+    }
+
     #[test]
     fn ranges_are_merged() {
         for (ranges, merged) in [
-            (vec![], vec![]),
-            (vec![3..=4, 1..=2], vec![1..=4]),
-            (vec![1..=9, 2..=3, 11..=11], vec![1..=9, 11..=11]),
-            (vec![0..=u32::MAX, 5..=5], vec![0..=u32::MAX]),
+            (spans([]), spans([])),
+            (spans([3..=4, 1..=2]), spans([1..=4])),
+            (spans([1..=9, 2..=3, 11..=11]), spans([1..=9, 11..=11])),
+            (spans([0..=u32::MAX, 5..=5]), spans([0..=u32::MAX])),
         ] {
             assert_eq!(merge(ranges), merged);
         }
@@ -120,14 +126,14 @@ mod tests {
 
     #[test]
     fn spans_are_counted() {
-        for (ranges, spans) in [(vec![], 0), (vec![0..=0, 10..=15], 7), (vec![0..=u32::MAX], 1 << 32)] {
-            assert_eq!(count(&ranges), spans);
+        for (ranges, number) in [(spans([]), 0), (spans([0..=0, 10..=15]), 7), (spans([0..=u32::MAX]), 1 << 32)] {
+            assert_eq!(count(&ranges), number);
         }
     }
 
     #[test]
-    fn what_is_written_is_socis_and_is_read_again() {
-        let ranges = [0..=0, 10..=15];
+    fn encoded_lists_match_soci_and_round_trip() {
+        let ranges = spans([0..=0, 10..=15]);
         let bytes = encode(&ranges);
         let text =
             r#"{"version":"1.0","prefetch_spans":[{"start_span":0,"end_span":0},{"start_span":10,"end_span":15}]}"#;
@@ -139,11 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn strangers_artifacts_are_judged() {
+    fn foreign_artifacts_are_validated() {
         let with = |spans: &str| format!(r#"{{"version":"1.0","prefetch_spans":[{spans}]}}"#);
         assert!(matches!(parse(with("").as_bytes()), Err(PrefetchError::Empty)));
         let reversed = with(r#"{"start_span":3,"end_span":2}"#);
-        assert!(matches!(parse(reversed.as_bytes()), Err(PrefetchError::Reversed { first: 3, last: 2 })));
+        assert!(matches!(
+            parse(reversed.as_bytes()),
+            Err(PrefetchError::Reversed { first: SpanId(3), last: SpanId(2) })
+        ));
         let newer = with(r#"{"start_span":1,"end_span":2}"#).replace("1.0", "2.0");
         assert!(matches!(parse(newer.as_bytes()), Err(PrefetchError::Version(_))));
         for odd in [

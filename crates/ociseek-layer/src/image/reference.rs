@@ -58,6 +58,15 @@ pub enum ReferenceError {
     ImageId(String),
 }
 
+impl Reference {
+    /// Whether the image's name means this image. Valid parts may not form a valid name: a
+    /// registry's host needs a dot, a port or a capital letter (`team/app` is an image of Docker
+    /// Hub), Docker Hub's repositories have a namespace, and the length of the name is limited.
+    pub fn is_canonical(&self) -> bool {
+        self.to_string().parse().as_ref() == Ok(self)
+    }
+}
+
 impl FromStr for Reference {
     type Err = ReferenceError;
 
@@ -261,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reference() {
+    fn invalid_references_are_refused() {
         let long = format!("a/{}", "b".repeat(255));
         let long_tag = format!("a:{}", "t".repeat(129));
         for bad in [
@@ -331,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn upper_case_is_told_what_to_type() {
+    fn the_error_for_upper_case_suggests_lower_case() {
         for (typed, meant) in
             [("MyApp:V1", "myapp:V1"), ("me/MyApp", "me/myapp"), ("Ghcr.io/Me/App:T", "Ghcr.io/me/app:T")]
         {

@@ -58,7 +58,7 @@ pub struct SelectedImage {
 
 /// Collects the wanted images of an index and of its nested indexes.
 #[derive(Debug)]
-pub struct Selector {
+pub struct PlatformSelector {
     wanted: Vec<Platform>,
     chosen: Vec<SelectedImage>,
     shadowed: Vec<SelectedImage>,
@@ -69,11 +69,12 @@ pub struct Selector {
 /// What to fetch next, in the order of the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextFetch {
-    /// A nested index: fetch it and call [`Selector::index`] again, at most [`MAX_NESTING`] deep.
+    /// A nested index: fetch it and call [`PlatformSelector::index`] again, at most [`MAX_NESTING`]
+    /// deep.
     Index(Descriptor),
     /// An image whose platform is only stated in its config: fetch that and call
-    /// [`Selector::offer`]. Later entries were already offered, so one with the same platform takes
-    /// precedence.
+    /// [`PlatformSelector::offer`]. Later entries were already offered, so one with the same
+    /// platform takes precedence.
     Config(Descriptor),
 }
 
@@ -92,10 +93,10 @@ pub struct Selection {
     pub passed_over: Vec<(Descriptor, Child)>,
 }
 
-impl Selector {
+impl PlatformSelector {
     /// Takes the images of the platforms in `wanted`, or all images if it is empty.
-    pub fn new(wanted: &[Platform]) -> Selector {
-        Selector {
+    pub fn new(wanted: &[Platform]) -> PlatformSelector {
+        PlatformSelector {
             wanted: wanted.to_vec(),
             chosen: Vec::new(),
             shadowed: Vec::new(),
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_each_platform() {
+    fn the_first_image_of_each_platform_is_chosen() {
         let mut attestation = child("att", None);
         attestation.annotations.insert(REFERENCE_TYPE.to_owned(), ATTESTATION.to_owned());
         let mut soci = child("soci", Some("linux/amd64"));
@@ -191,7 +192,7 @@ mod tests {
             child("u", Some("unknown/unknown")),
             odd,
         ]);
-        let mut selector = Selector::new(&[]);
+        let mut selector = PlatformSelector::new(&[]);
         assert_eq!(selector.index(&all), []);
         let selection = selector.finish();
         assert_eq!(names(&selection.chosen), ["linux/amd64", "linux/arm64"]);
@@ -203,12 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_wanted() {
+    fn only_requested_platforms_are_chosen() {
         let parse = |p: &str| p.parse::<Platform>().unwrap_or_else(|e| panic!("{e}"));
         let mut inner = child("i", None);
         inner.media_type = OCI_INDEX.to_owned();
         let bare = child("bare", None);
-        let mut selector = Selector::new(&[parse("linux/arm64/v8"), parse("linux/s390x"), parse("linux/386")]);
+        let mut selector = PlatformSelector::new(&[parse("linux/arm64/v8"), parse("linux/s390x"), parse("linux/386")]);
         let next = selector.index(&index(vec![child("a", Some("linux/amd64")), bare.clone(), inner.clone()]));
         assert_eq!(next, [NextFetch::Config(bare.clone()), NextFetch::Index(inner)]);
         selector.offer(bare, parse("linux/i386"));
@@ -220,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn windows_versions_are_platforms_of_their_own() {
+    fn windows_versions_are_distinct_platforms() {
         let version = |content: &str, v: &str| {
             let mut d = child(content, Some("windows/amd64"));
             d.platform = d.platform.map(|p| Platform { os_version: Some(v.to_owned()), ..p });
             d
         };
-        let mut selector = Selector::new(&["windows/amd64".parse().unwrap_or_else(|e| panic!("{e}"))]);
+        let mut selector = PlatformSelector::new(&["windows/amd64".parse().unwrap_or_else(|e| panic!("{e}"))]);
         selector.index(&index(vec![version("a", "10.0.1"), version("b", "10.0.2")]));
         assert_eq!(selector.finish().chosen.len(), 2);
     }

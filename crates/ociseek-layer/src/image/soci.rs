@@ -50,6 +50,13 @@ pub struct ZtocRef {
     pub span_size: u64,
 }
 
+impl ZtocRef {
+    /// The ztoc's blob.
+    pub fn blob(&self) -> Descriptor {
+        Descriptor::new(ZTOC, self.ztoc, self.size)
+    }
+}
+
 /// A SOCI index to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SociIndex {
@@ -93,7 +100,7 @@ impl SociIndex {
     /// Encodes the manifest, byte for byte like soci's `MarshalIndex`.
     pub fn encode(&self) -> EncodedIndex {
         let layers = self.layers.iter().map(|layer| {
-            let mut descriptor = Descriptor::new(ZTOC, layer.ztoc, layer.size);
+            let mut descriptor = layer.blob();
             descriptor.annotations = BTreeMap::from([
                 (LAYER_DIGEST.to_owned(), layer.layer.to_string()),
                 (LAYER_MEDIA_TYPE.to_owned(), layer.layer_media_type.clone()),
@@ -226,7 +233,7 @@ pub fn parse(bytes: &[u8]) -> Result<FoundIndex, SociIndexError> {
         INDEX_V2 => Version::V2,
         _ => return Err(SociIndexError::NotASociIndex(config.chars().take(150).collect())),
     };
-    let document: Document = serde_json::from_slice(bytes).map_err(JsonError::Json)?;
+    let document: Document = serde_json::from_slice(bytes).map_err(|error| JsonError::Json(error.into()))?;
     if document.media_type != OCI_MANIFEST || document.schema_version != 2 {
         let found = document.media_type.chars().take(150).collect();
         return Err(SociIndexError::MediaType { expected: OCI_MANIFEST, found });
@@ -294,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_gos() {
+    fn encoded_bytes_match_go() {
         let mut seen = 0;
         for line in GO.lines() {
             // A line is a JSON array: the tool identifier, the number of layers, and the manifest
@@ -310,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn indexes_round_trip() {
         let index = index("tool <&> \u{2028}", 3);
         let found = parse(&index.encode().bytes).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(found.version, Version::V1);
@@ -332,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn indexes_that_consumers_cannot_use_are_told() {
+    fn indexes_that_consumers_cannot_use_are_detected() {
         let text = String::from_utf8(index("x", 1).encode().bytes).unwrap_or_else(|e| panic!("{e}"));
         let spaced = text.replacen(':', ": ", 1);
         assert_eq!(parse(spaced.as_bytes()).map(|i| i.canonical).ok(), Some(false));

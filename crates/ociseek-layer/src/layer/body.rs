@@ -2,16 +2,17 @@
 
 use std::sync::mpsc::Receiver;
 
+use super::checkpoints::{GzipSpans, PlainSpans};
 use super::contents::{Contents, EntryPolicy};
 use super::fine::{FineGzip, FineParts, FinePlain};
 use super::hashes::{ScannedSpans, SpanStarts};
 use super::lenient::Notes;
 use super::model::NoZtoc;
-use super::scan::ReadOptions;
+use super::read_options::ReadOptions;
 use super::scan_result::ValidLayer;
 use super::slices::{GzipSlices, Slices};
-use super::spans::{GzipSpans, PlainSpans};
-use super::{LayerError, Starts, Unservable, UnservableCode};
+use super::unservable::not_read_lazily;
+use super::{LayerError, Starts, UnservableCode, UnservableReason};
 use crate::budget::Charge;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::inflate::BackReference;
@@ -30,7 +31,7 @@ pub(super) enum LayerBody {
     Plain(Box<PlainBody>),
     Zstd(Box<ZstdReader>, Box<WholeBody>),
     /// A format without ztocs: only digest and size are checked.
-    Unread(Unservable),
+    Unread(UnservableReason),
     /// A format that cannot be read here.
     Failed(LayerError),
 }
@@ -65,19 +66,17 @@ pub(super) struct WholeBody {
 
 impl LayerBody {
     pub(super) fn to_publish(format: Format, span_size: u64, fine: bool, memory: Charge) -> LayerBody {
-        let compressed = match format {
+        match format {
             Format::Gzip => {
                 let fine = fine.then(FineGzip::new);
-                return LayerBody::gzip(EntryPolicy::Strict, span_size, fine, None, memory);
+                LayerBody::gzip(EntryPolicy::Strict, span_size, fine, None, memory)
             }
             Format::Plain => {
                 let fine = fine.then(FinePlain::default);
-                return LayerBody::plain(EntryPolicy::Strict, span_size, fine, None, memory);
+                LayerBody::plain(EntryPolicy::Strict, span_size, fine, None, memory)
             }
-            Format::Zstd => "zstd",
-            Format::Foreign(name) => name,
-        };
-        LayerBody::Unread(not_read_lazily(compressed))
+            Format::Zstd | Format::Foreign(_) => LayerBody::Unread(not_read_lazily(format)),
+        }
     }
 
     pub(super) fn to_read(format: Format, options: ReadOptions, hashed: Receiver<Digest>, memory: Charge) -> LayerBody {
@@ -194,7 +193,7 @@ impl LayerBody {
     ) -> Result<ValidLayer, NoZtoc> {
         match self {
             // `sniff` has already replaced an unknown body.
-            LayerBody::Unknown(_) => Err(Unservable::new(UnservableCode::Empty, "the blob is empty").into()),
+            LayerBody::Unknown(_) => Err(UnservableReason::new(UnservableCode::Empty, "the blob is empty").into()),
             LayerBody::Unread(unservable) => Err(unservable.into()),
             LayerBody::Failed(error) => Err(error.into()),
             LayerBody::Gzip(body) => Ok(ValidLayer { fine, ..body.finish(span_size, size, span_digests)? }),
@@ -244,7 +243,7 @@ impl GzipBody {
         let is_strict = self.sink.contents.is_strict();
         let listed = self.sink.contents.finish()?;
         if let Some(reason) = trailing.filter(|_| is_strict) {
-            return Err(Unservable::new(UnservableCode::TrailingBytes, reason).into());
+            return Err(UnservableReason::new(UnservableCode::TrailingBytes, reason).into());
         }
         let starts = Starts::InBlob(Checkpoints::Gzip { span_size, list: self.sink.spans.list });
         Ok(ValidLayer { listed, starts, span_digests, size, gzip_members: end.members, fine: None })
@@ -252,8 +251,8 @@ impl GzipBody {
 }
 
 impl GzipSink {
-    /// Frees memory that is no longer needed, and passes on complete spans. Called between two calls
-    /// of the decoder.
+    /// Frees memory that is no longer needed, and hands over the spans that are complete. Called
+    /// between two calls of the decoder.
     fn settle(&mut self) {
         if self.contents.is_refused() {
             (self.spans, self.fine, self.slices) = (GzipSpans::new(0), None, None);
@@ -290,7 +289,7 @@ impl Sink for GzipSink {
         }
         if spans * CHECKPOINT > MAX_ENCODED {
             let reason = format!("its checkpoints would exceed {} MiB", MAX_ENCODED >> 20);
-            self.contents.refuse(Unservable::new(UnservableCode::ZtocTooLarge, reason));
+            self.contents.refuse(UnservableReason::new(UnservableCode::ZtocTooLarge, reason));
         }
     }
 
@@ -303,9 +302,4 @@ impl Sink for GzipSink {
             fine.references(base, references);
         }
     }
-}
-
-pub(super) fn not_read_lazily(compressed: &str) -> Unservable {
-    let reason = format!("it is compressed with {compressed}, which consumers of SOCI indexes do not read lazily");
-    Unservable::new(UnservableCode::Compression, reason)
 }

@@ -2,7 +2,7 @@
 
 use super::lenient::{self, AdaptedEntry, Notes};
 use super::model::NoZtoc;
-use super::{LayerError, Unservable, UnservableCode, consumer};
+use super::{LayerError, UnservableCode, UnservableReason, consumer};
 use crate::budget::{Charge, OverBudget};
 use crate::codec::sniff::{self, Format};
 use crate::offset::{Compressed, Uncompressed};
@@ -30,7 +30,7 @@ pub(super) struct Contents {
     encoded_size: usize,
     /// The limit for `encoded_size`.
     limit: usize,
-    verdict: Option<Unservable>,
+    verdict: Option<UnservableReason>,
     error: Option<TarError>,
     /// The memory of files and checkpoints.
     memory: Charge,
@@ -114,13 +114,14 @@ impl Contents {
                     files.push(file);
                     if *encoded_size > *limit {
                         let reason = format!("its table of contents would exceed {} MiB", *limit >> 20);
-                        *verdict = Some(Unservable::new(UnservableCode::ZtocTooLarge, reason));
+                        *verdict = Some(UnservableReason::new(UnservableCode::ZtocTooLarge, reason));
                     }
                 }
                 Err(unservable) => *verdict = Some(unservable),
             }
         });
-        // Later entries cannot change a verdict; the bytes themselves are still checked by their digests.
+        // Later entries cannot change a verdict; the bytes themselves are still checked by their
+        // digests.
         if self.verdict.is_none() {
             self.error = walked.err();
         } else {
@@ -152,7 +153,7 @@ impl Contents {
     }
 
     /// Gives up on the layer for a reason outside the tar.
-    pub(super) fn refuse(&mut self, unservable: Unservable) {
+    pub(super) fn refuse(&mut self, unservable: UnservableReason) {
         self.drop_files();
         self.verdict.get_or_insert(unservable);
     }

@@ -86,8 +86,8 @@ impl FineGzip {
     }
 
     /// Takes a checkpoint at the first block, and wherever more than a span size was decoded since
-    /// the last one, as [`GzipSpans`](super::spans::GzipSpans) does. No two checkpoints share a
-    /// SHA-256 block.
+    /// the last one, as [`GzipSpans`](super::checkpoints::GzipSpans) does. No two checkpoints share
+    /// a SHA-256 block.
     pub(super) fn block_start(&mut self, at: BlockStart<'_>) {
         let next = start(at.input, at.output, at.bits);
         let is_next = self.last.as_ref().is_none_or(|last| {
@@ -109,8 +109,8 @@ impl FineGzip {
         self.is_new
     }
 
-    /// Takes matches at positions counted from `base`. Those of output before the last checkpoint were
-    /// taken earlier.
+    /// Takes matches at positions counted from `base`. Those of output before the last checkpoint
+    /// were taken earlier.
     pub(super) fn references(&mut self, base: Uncompressed, references: &[BackReference]) {
         let Some(last) = self.last.filter(|_| self.has_window) else { return };
         for BackReference { to, distance, length } in references {

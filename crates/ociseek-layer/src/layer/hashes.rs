@@ -2,11 +2,12 @@
 
 use std::sync::mpsc::Sender;
 
+use super::checkpoints::SpanStart;
 use super::fine::{FineHashes, FineMessage, FineParts};
-use super::spans::{SpanHashes, SpanStart};
 use crate::budget::Charge;
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::fine::FineError;
+use crate::offset::Compressed;
 
 /// The spans that [`LayerScan`](super::scan::LayerScan) found in the bytes it was given.
 #[derive(Debug)]
@@ -131,5 +132,55 @@ impl LayerHashes {
             }
         }
         BlobDigests { blob: self.blob.finish(), spans, fine: self.fine.map(FineHashes::finish) }
+    }
+}
+
+/// Hashes a blob span by span.
+#[derive(Default)]
+struct SpanHashes {
+    /// The digests of the spans that are complete.
+    digests: Vec<Digest>,
+    /// The digest of the current span. None before the first span.
+    current: Option<Hasher>,
+    /// How many bytes of the blob were hashed or skipped, and the last of them.
+    position: Compressed,
+    last_byte: u8,
+}
+
+impl SpanHashes {
+    /// Takes the next bytes of the blob, and from the front of `starts` the spans that begin in or
+    /// right after them. Also adds all bytes to the hash of the whole `blob`.
+    fn push(&mut self, chunk: &[u8], starts: &mut &[SpanStart], blob: &mut Hasher) {
+        let mut from = 0;
+        let end = self.position + chunk.len() as u64;
+        let (here, later) = starts.split_at(starts.partition_point(|start| start.at <= end));
+        *starts = later;
+        for start in here {
+            let to = (start.at - self.position) as usize;
+            let mut next = Hasher::new(Algorithm::Sha256);
+            self.update(&chunk[from..to], blob);
+            self.digests.extend(self.current.take().map(Hasher::finish));
+            if start.shares_byte {
+                next.update(&[if to == 0 { self.last_byte } else { chunk[to - 1] }]);
+            }
+            self.current = Some(next);
+            from = to;
+        }
+        self.update(&chunk[from..], blob);
+        self.position += chunk.len() as u64;
+        self.last_byte = chunk.last().copied().unwrap_or(self.last_byte);
+    }
+
+    fn update(&mut self, bytes: &[u8], blob: &mut Hasher) {
+        match &mut self.current {
+            Some(span) => Hasher::update_both(span, blob, bytes),
+            None => blob.update(bytes),
+        }
+    }
+
+    /// Call this at the end of the blob, which ends the last span.
+    fn finish(mut self) -> Vec<Digest> {
+        self.digests.extend(self.current.take().map(Hasher::finish));
+        self.digests
     }
 }

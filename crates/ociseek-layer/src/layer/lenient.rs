@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::consumer::{UnlistedEntry, kind, metadata, shown};
+use super::consumer::{UnlistedEntry, kind, metadata};
+use super::names::shown;
 use crate::tar::Entry;
 use crate::ztoc::{FileKind, FileMetadata};
 

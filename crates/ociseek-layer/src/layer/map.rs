@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::span::{HasSpans, SpanBounds};
+use super::bounds::{HasSpans, SpanBounds};
 use crate::digest::Digest;
 use crate::fine::{Codec, FineHead};
 use crate::offset::{Compressed, Uncompressed};

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::Unservable;
+use super::UnservableReason;
 use crate::budget::OverBudget;
 use crate::codec::gzip::GzipError;
 use crate::digest::Digest;
@@ -51,7 +51,7 @@ pub enum Outcome {
     /// A ztoc that consumers accept.
     Ztoc(BuiltZtoc),
     /// The layer is valid, but no consumer could serve files from its ztoc.
-    Unservable(Unservable),
+    Unservable(UnservableReason),
 }
 
 /// An encoded ztoc with its key figures.
@@ -148,12 +148,12 @@ impl From<io::Error> for LayerError {
 
 /// Why a layer has no ztoc.
 pub(super) enum NoZtoc {
-    Unservable(Unservable),
+    Unservable(UnservableReason),
     Broken(LayerError),
 }
 
-impl From<Unservable> for NoZtoc {
-    fn from(unservable: Unservable) -> NoZtoc {
+impl From<UnservableReason> for NoZtoc {
+    fn from(unservable: UnservableReason) -> NoZtoc {
         NoZtoc::Unservable(unservable)
     }
 }

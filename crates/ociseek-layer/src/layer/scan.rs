@@ -6,8 +6,8 @@ use super::body::LayerBody;
 use super::format::format;
 use super::hashes::{BlobDigests, LayerHashes, ScannedSpans};
 use super::model::NoZtoc;
+use super::read_options::ReadOptions;
 use super::scan_result::ScanResult;
-use super::slices::KeepSpans;
 use super::{LayerError, LayerOptions};
 use crate::budget::Charge;
 use crate::codec::stretch::{Handover, Stretch};
@@ -49,20 +49,6 @@ enum Purpose {
         hashed: Receiver<Digest>,
     },
 }
-
-/// Options for reading a layer locally, without publishing an index.
-pub struct ReadOptions {
-    /// The least distance between two checkpoints, in bytes of the tar; greater than 0.
-    pub span_size: u64,
-    /// The size of a span in bytes of the tar, for a layer that can only be decoded from its start.
-    pub whole_span_size: u64,
-    /// Receives the plain bytes of spans.
-    pub keeper: Option<Box<dyn KeepSpans>>,
-    /// Whether `keeper` also receives the spans of a plain tar.
-    pub keeps_plain: bool,
-}
-
-crate::opaque_debug!(ReadOptions);
 
 /// The result of [`LayerScan::push_decoded`].
 pub(super) struct StretchResult {

@@ -3,14 +3,17 @@
 use std::panic::resume_unwind;
 use std::thread;
 
-use super::body::not_read_lazily;
 use super::contents::TarListing;
 use super::fine::FineParts;
 use super::lenient::Notes;
 use super::model::NoZtoc;
-use super::{BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerMap, LayerOptions, Outcome, Starts};
-use super::{Unservable, UnservableCode, consumer, record};
+use super::unservable::not_read_lazily;
+use super::{
+    BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerMap, LayerOptions, Outcome, Starts, UnservableCode,
+    UnservableReason, consumer, record,
+};
 use crate::budget::Charge;
+use crate::codec::sniff::Format;
 use crate::digest::Digest;
 use crate::fine::{Codec, FineLayer, FineSpans, SPAN_SIZE, SpanParts};
 use crate::offset::{Compressed, Uncompressed};
@@ -35,7 +38,7 @@ crate::opaque_debug!(MappedLayer);
 pub(super) struct ScanResult {
     pub digest: Digest,
     pub size: u64,
-    pub outcome: Result<ValidLayer, Unservable>,
+    pub outcome: Result<ValidLayer, UnservableReason>,
 }
 
 /// A valid layer with entries and spans.
@@ -95,7 +98,7 @@ impl ValidLayer {
         const JUDGED: usize = 96;
         let ValidLayer { listed, starts, span_digests, size, gzip_members, fine } = self;
         let blob = digest;
-        let Starts::InBlob(checkpoints) = starts else { return Err(not_read_lazily("zstd").into()) };
+        let Starts::InBlob(checkpoints) = starts else { return Err(not_read_lazily(Format::Zstd).into()) };
         let TarListing { files, end: uncompressed_size, mut memory, .. } = listed;
         let compressed_size = Compressed(size);
         let form = match checkpoints {
@@ -107,7 +110,10 @@ impl ValidLayer {
         if encoded > MAX_ENCODED {
             let judged = consumer::layer(&files, &checkpoints, compressed_size, uncompressed_size);
             let reason = format!("its ztoc would exceed {} MiB", MAX_ENCODED >> 20);
-            return Err(judged.err().unwrap_or_else(|| Unservable::new(UnservableCode::ZtocTooLarge, reason)).into());
+            return Err(judged
+                .err()
+                .unwrap_or_else(|| UnservableReason::new(UnservableCode::ZtocTooLarge, reason))
+                .into());
         }
         memory.grow(encoded as u64, || format!("its ztoc of {encoded} bytes"))?;
         let mut ztoc = Ztoc {

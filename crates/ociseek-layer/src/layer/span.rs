@@ -3,56 +3,18 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+pub use super::bounds::{HasSpans, SpanBounds};
 use super::map::LayerMap;
 use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, GzipError, GzipReader, Sink};
 use crate::digest::{Digest, Hasher};
-use crate::fine::{Codec, FineHead, FineSpans, SpanWindow};
+use crate::fine::{Codec, FineSpans, SpanWindow};
 use crate::offset::{Compressed, SpanId, Uncompressed};
 use crate::ztoc::{Checkpoint, Cuts, Ztoc};
 
 /// Compressed bytes decoded before checking whether more output is needed. The output is at most
 /// 1,032 times as large.
 const STEP: usize = 16 << 10;
-
-/// Where spans begin, from either source.
-#[derive(Debug, Clone, Copy)]
-pub enum SpanBounds<'a> {
-    /// From a ztoc or the layer's blob itself.
-    Cuts(Cuts<'a>),
-    /// From a fine document.
-    Fine(&'a FineHead),
-}
-
-/// A layer that can be cut into spans: a [`Ztoc`] or a [`LayerMap`].
-pub trait HasSpans {
-    /// Where spans begin.
-    fn bounds(&self) -> SpanBounds<'_>;
-    /// The digest of each span's bytes. Empty for a fine document.
-    fn span_digests(&self) -> &[Digest];
-    /// The number of bytes that are cut into spans.
-    fn size(&self) -> Compressed;
-    /// Where the tar's reader stopped.
-    fn tar_end(&self) -> Uncompressed;
-}
-
-impl HasSpans for Ztoc {
-    fn bounds(&self) -> SpanBounds<'_> {
-        SpanBounds::Cuts(self.checkpoints.cuts())
-    }
-
-    fn span_digests(&self) -> &[Digest] {
-        &self.span_digests
-    }
-
-    fn size(&self) -> Compressed {
-        self.compressed_size
-    }
-
-    fn tar_end(&self) -> Uncompressed {
-        self.uncompressed_size
-    }
-}
 
 /// The spans of a layer, from its ztoc or its [`LayerMap`]. Cheap to clone.
 #[derive(Debug)]
@@ -77,7 +39,7 @@ pub enum SpanError {
     #[error("the first span of the ztoc begins at byte {0} of the tar, not at its start")]
     Start(Uncompressed),
     #[error("span {0} of the ztoc does not come after the previous one, or is past the end of the layer")]
-    Order(u32),
+    Order(SpanId),
     #[error("span {span} has {expected} compressed bytes, but got {found}")]
     Length { span: SpanId, expected: u64, found: u64 },
     #[error("the bytes of span {span} have the digest {actual}, not {expected}")]
@@ -133,7 +95,7 @@ impl<T: HasSpans> SpanTable<T> {
         match cuts {
             Cuts::At(list) => check_order(list, layer.size())?,
             Cuts::Every { size, .. } if Compressed(size) != layer.size() => {
-                return Err(SpanError::Order(count.saturating_sub(1)));
+                return Err(SpanError::Order(SpanId(count.saturating_sub(1))));
             }
             Cuts::Every { .. } => {}
         }
@@ -210,8 +172,9 @@ impl<T: HasSpans> SpanTable<T> {
         }
     }
 
-    /// The digest that identifies a span: that of its bytes, or its [identity](FineHead::identity)
-    /// with a fine document, which has other proofs. `span` must be below [`SpanTable::count`].
+    /// The digest that identifies a span: that of its bytes, or its
+    /// [identity](crate::fine::FineHead::identity) with a fine document, which has other proofs.
+    /// `span` must be below [`SpanTable::count`].
     pub fn digest(&self, span: SpanId) -> Digest {
         match self.layer.bounds() {
             SpanBounds::Cuts(_) => self.layer.span_digests()[span.0 as usize],
@@ -300,10 +263,10 @@ fn check_order(list: &[Checkpoint], size: Compressed) -> Result<(), SpanError> {
     }
     let disordered = list.windows(2).position(|two| two[1].input <= two[0].input || two[1].output <= two[0].output);
     if let Some(at) = disordered {
-        return Err(SpanError::Order(at as u32 + 1));
+        return Err(SpanError::Order(SpanId(at as u32 + 1)));
     }
     let outside = list.iter().position(|c| c.input > size || (c.bits != 0 && c.input == Compressed(0)) || c.bits > 7);
-    outside.map_or(Ok(()), |at| Err(SpanError::Order(at as u32)))
+    outside.map_or(Ok(()), |at| Err(SpanError::Order(SpanId(at as u32))))
 }
 
 fn decode_checkpoint(

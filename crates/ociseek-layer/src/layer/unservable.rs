@@ -2,20 +2,22 @@
 
 use std::fmt;
 
+use crate::codec::sniff::Format;
+
 /// Why a valid layer gets no ztoc.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-pub struct Unservable {
+pub struct UnservableReason {
     /// The kind of reason.
     pub code: UnservableCode,
     /// The reason in words: one line that names the entry or offset.
     pub reason: String,
 }
 
-impl Unservable {
+impl UnservableReason {
     /// A verdict.
-    pub fn new(code: UnservableCode, reason: impl Into<String>) -> Unservable {
-        Unservable { code, reason: reason.into() }
+    pub fn new(code: UnservableCode, reason: impl Into<String>) -> UnservableReason {
+        UnservableReason { code, reason: reason.into() }
     }
 }
 
@@ -79,12 +81,17 @@ impl fmt::Display for UnservableCode {
     }
 }
 
+pub(super) fn not_read_lazily(format: Format) -> UnservableReason {
+    let reason = format!("it is compressed with {format}, which consumers of SOCI indexes do not read lazily");
+    UnservableReason::new(UnservableCode::Compression, reason)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn each_word_is_that_of_one_code() {
+    fn code_words_are_unique() {
         for &code in UnservableCode::ALL {
             assert_eq!(UnservableCode::from_word(code.word()), Some(code));
             assert!(code.word().bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{code}");

@@ -1,5 +1,6 @@
 //! One entry of a tar, as Go's archive/tar reports it.
 
+use super::OwnerName;
 use crate::offset::Uncompressed;
 use crate::time::Time;
 
@@ -22,9 +23,9 @@ pub struct Entry {
     /// The group id.
     pub gid: i64,
     /// The owner's name. May be empty.
-    pub uname: Box<[u8]>,
+    pub uname: OwnerName,
     /// The group's name. May be empty.
-    pub gname: Box<[u8]>,
+    pub gname: OwnerName,
     /// The modification time.
     pub mtime: Time,
     /// The major number of a device.
@@ -74,7 +75,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether Go reads no data for this type regardless of its size (archive/tar isHeaderOnlyType).
+    /// Whether Go reads no data for this type regardless of its size (archive/tar
+    /// isHeaderOnlyType).
     pub fn is_header_only(self) -> bool {
         use Kind::{BlockDevice, CharDevice, Directory, Fifo, HardLink, Symlink};
         matches!(self, HardLink | Symlink | CharDevice | BlockDevice | Directory | Fifo)

@@ -1,7 +1,7 @@
 //! A header block of any tar dialect (archive/tar reader.go readHeader, format.go).
 
-use super::BLOCK;
 use super::numeric::{cut_at_nul, field, octal};
+use super::{BLOCK, OwnerName};
 use crate::time::Time;
 
 /// The dialect according to a block's magic bytes.
@@ -14,20 +14,16 @@ pub(super) enum Dialect {
     Gnu,
 }
 
-/// The fields of one header block.
+/// The fields of one header block. Its texts are read when it is clear that they are needed.
 #[derive(Debug)]
 pub(super) struct Header {
     pub dialect: Dialect,
     pub flag: u8,
-    pub name: Box<[u8]>,
-    pub linkname: Box<[u8]>,
     pub size: i64,
     pub mode: i64,
     pub uid: i64,
     pub gid: i64,
     pub mtime: Time,
-    pub uname: Box<[u8]>,
-    pub gname: Box<[u8]>,
     pub devmajor: i64,
     pub devminor: i64,
 }
@@ -68,48 +64,62 @@ impl Header {
         if !has_valid_checksum(block) {
             return Err(BadHeader::Checksum);
         }
-        let text = |range: std::ops::Range<usize>| cut_at_nul(&block[range]);
         let number = |range: std::ops::Range<usize>, what| field(&block[range]).ok_or(BadHeader::Number(what));
         let dialect = dialect(block);
         let mut header = Header {
             dialect,
             flag: block[156],
-            name: Box::default(),
-            linkname: text(157..257).into(),
             size: number(124..136, "size")?,
             mode: number(100..108, "mode")?,
             uid: number(108..116, "uid")?,
             gid: number(116..124, "gid")?,
             mtime: Time { seconds: number(136..148, "mtime")?, nanos: 0 },
-            uname: Box::default(),
-            gname: Box::default(),
             devmajor: 0,
             devminor: 0,
         };
         if dialect != Dialect::V7 {
-            header.uname = text(265..297).into();
-            header.gname = text(297..329).into();
             header.devmajor = number(329..337, "device major")?;
             header.devminor = number(337..345, "device minor")?;
         }
-        let prefix = match dialect {
+        if dialect == Dialect::Star {
+            number(476..488, "atime")?;
+            number(488..500, "ctime")?;
+        }
+        Ok(header)
+    }
+
+    /// The name in the block.
+    pub(super) fn name(&self, block: &[u8; BLOCK]) -> Box<[u8]> {
+        let prefix = match self.dialect {
             Dialect::V7 => &[][..],
-            Dialect::Ustar => text(345..500),
-            Dialect::Star => {
-                number(476..488, "atime")?;
-                number(488..500, "ctime")?;
-                text(345..476)
-            }
+            Dialect::Ustar => text(block, 345..500),
+            Dialect::Star => text(block, 345..476),
             Dialect::Gnu => {
                 // GNU has times here, but Go before 1.8 wrote a prefix in spite of that. If the
                 // bytes are not valid times, they are a prefix.
                 let time = |range: std::ops::Range<usize>| block[range.start] == 0 || field(&block[range]).is_some();
-                let prefix = if time(345..357) && time(357..369) { &[][..] } else { text(345..500) };
+                let prefix = if time(345..357) && time(357..369) { &[][..] } else { text(block, 345..500) };
                 if prefix.is_ascii() { prefix } else { &[][..] }
             }
         };
-        let name = text(0..100);
-        header.name = if prefix.is_empty() { name.into() } else { [prefix, b"/", name].concat().into() };
-        Ok(header)
+        let name = text(block, 0..100);
+        if prefix.is_empty() { name.into() } else { [prefix, b"/", name].concat().into() }
     }
+
+    /// The owner's and the group's name in the block.
+    pub(super) fn owners(&self, block: &[u8; BLOCK]) -> (OwnerName, OwnerName) {
+        match self.dialect {
+            Dialect::V7 => Default::default(),
+            _ => (text(block, 265..297).into(), text(block, 297..329).into()),
+        }
+    }
+}
+
+/// The target of a link in the block.
+pub(super) fn linkname(block: &[u8; BLOCK]) -> Box<[u8]> {
+    text(block, 157..257).into()
+}
+
+fn text(block: &[u8; BLOCK], range: std::ops::Range<usize>) -> &[u8] {
+    cut_at_nul(&block[range])
 }

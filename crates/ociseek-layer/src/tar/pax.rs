@@ -1,17 +1,15 @@
 //! PAX extended headers (POSIX pax, "pax Extended Header"), parsed as archive/tar's parsePAX and
 //! mergePAX do.
 
-use std::collections::BTreeMap;
-
 use super::numeric::{decimal, pax_time};
 use super::{Entry, PaxRecord};
 
-/// The records of one extended header. The last record of a key is used.
-pub(super) type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
+/// The records of one extended header, sorted by key. The last record of a key is used.
+pub(super) type Records = Box<[PaxRecord]>;
 
 /// Parses the data of an `x` header. None if Go rejects it.
 pub(super) fn parse(mut data: &[u8]) -> Option<Records> {
-    let mut records = Records::new();
+    let mut records: Vec<(&[u8], &[u8])> = Vec::new();
     // GNU's sparse format 0.0 repeats two keys; Go merges their values into the single record of
     // format 0.1.
     let mut sparse_map: Vec<&[u8]> = Vec::new();
@@ -27,15 +25,18 @@ pub(super) fn parse(mut data: &[u8]) -> Option<Records> {
                 }
                 sparse_map.push(value);
             }
-            _ => {
-                records.insert(key.into(), value.into());
-            }
+            _ => records.push((key, value)),
         }
     }
+    let joined = sparse_map.join(&b","[..]);
     if !sparse_map.is_empty() {
-        records.insert((*b"GNU.sparse.map").into(), sparse_map.join(&b","[..]).into());
+        records.push((b"GNU.sparse.map", &joined));
     }
-    Some(records)
+    // Of records with the same key, the last one comes first and is kept.
+    records.reverse();
+    records.sort_by_key(|(key, _)| *key);
+    records.dedup_by_key(|(key, _)| *key);
+    Some(records.into_iter().map(|(key, value)| PaxRecord { key: key.into(), value: value.into() }).collect())
 }
 
 /// One record, `LENGTH KEY=VALUE\n`, where LENGTH counts itself (strconv.go parsePAXRecord).
@@ -60,15 +61,15 @@ fn record(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 
 /// Overrides the header block with the records. None if Go rejects them.
 pub(super) fn merge(entry: &mut Entry, records: Records) -> Option<()> {
-    for (key, value) in &records {
+    for PaxRecord { key, value } in &records {
         if value.is_empty() {
             continue; // keeps what the header block says
         }
         match &key[..] {
             b"path" => entry.name = value.clone(),
             b"linkpath" => entry.linkname = value.clone(),
-            b"uname" => entry.uname = value.clone(),
-            b"gname" => entry.gname = value.clone(),
+            b"uname" => entry.uname = value[..].into(),
+            b"gname" => entry.gname = value[..].into(),
             b"uid" => entry.uid = decimal(value)?,
             b"gid" => entry.gid = decimal(value)?,
             b"size" => entry.size = decimal(value)?,
@@ -79,7 +80,7 @@ pub(super) fn merge(entry: &mut Entry, records: Records) -> Option<()> {
             _ => {}
         }
     }
-    entry.pax = records.into_iter().map(|(key, value)| PaxRecord { key, value }).collect();
+    entry.pax = records;
     Some(())
 }
 
@@ -114,12 +115,12 @@ mod tests {
     #[test]
     fn records() {
         let parsed = parse(b"12 path=a/b\n7 k==v\n12 path=c d\n").unwrap();
-        let parsed: Vec<_> = parsed.iter().map(|(k, v)| (&k[..], &v[..])).collect();
+        let parsed: Vec<_> = parsed.iter().map(|record| (&record.key[..], &record.value[..])).collect();
         assert_eq!(parsed, [(&b"k"[..], &b"=v"[..]), (b"path", b"c d")]);
     }
 
     #[test]
-    fn what_go_refuses() {
+    fn records_that_go_refuses_are_refused() {
         for bad in [
             &b"12 path=a/b"[..],  // no newline
             b"11 path=a/b\n",     // one too short: no newline where it should be

@@ -1,14 +1,16 @@
 //! Walks a tar stream that is pushed in chunks: archive/tar's Reader.Next as a state machine.
 
-use super::header::{BadHeader, Dialect, Header};
+use super::header::{BadHeader, Dialect, Header, linkname};
 use super::numeric::{cut_at_nul, field};
 use super::pax::{self, Records};
-use super::{BLOCK, Entry, Kind, padding};
+use super::{BLOCK, Entry, Kind, OwnerName, padding};
 use crate::offset::Uncompressed;
 use crate::time::Time;
 
 /// The maximum size of a PAX header or GNU long name (archive/tar maxSpecialFileSize): 1 MiB.
 const MAX_EXTENSION: u64 = 1 << 20;
+/// How many bytes of the buffer for such a header are kept for the next one: enough for most.
+const KEPT_EXTENSION: usize = 4096;
 /// The expanded size in the header of an old sparse file (GNU tar's manual, "Old GNU Format").
 const SPARSE_SIZE: std::ops::Range<usize> = 483..495;
 /// The flag in the header and in each block of the map which says that another block follows.
@@ -24,6 +26,8 @@ pub struct Walker {
     overrides: EntryOverrides,
     /// A header block that arrived in pieces.
     block: Box<[u8; BLOCK]>,
+    /// The data of a PAX header or GNU long name, as far as they arrived.
+    extension_data: Vec<u8>,
     /// Whether to continue after sparse files.
     passes_sparse: bool,
 }
@@ -42,7 +46,6 @@ enum State {
     /// The data of a PAX header or GNU long name.
     Extension {
         kind: ExtensionHeader,
-        data: Vec<u8>,
         left: u64,
     },
     /// Further blocks of an old sparse file's map, then its data and padding.
@@ -129,6 +132,7 @@ impl Walker {
             entry_start: Uncompressed(0),
             overrides: EntryOverrides::default(),
             block: Box::new([0; BLOCK]),
+            extension_data: Vec::new(),
             passes_sparse: false,
         }
     }
@@ -172,13 +176,16 @@ impl Walker {
                     }
                     taken
                 }
-                State::Extension { kind, data, left } => {
+                State::Extension { kind, left } => {
                     let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
-                    data.extend_from_slice(&bytes[..taken]);
+                    self.extension_data.extend_from_slice(&bytes[..taken]);
                     *left -= taken as u64;
                     if *left == 0 {
-                        let (kind, data) = (*kind, std::mem::take(data));
+                        let (kind, mut data) = (*kind, std::mem::take(&mut self.extension_data));
                         self.extension(kind, &data, found)?;
+                        data.clear();
+                        data.shrink_to(KEPT_EXTENSION);
+                        self.extension_data = data;
                     }
                     taken
                 }
@@ -279,7 +286,7 @@ impl Walker {
         if left == 0 {
             self.extension(extension, &[], found)
         } else {
-            self.state = State::Extension { kind: extension, data: Vec::new(), left };
+            self.state = State::Extension { kind: extension, left };
             Ok(())
         }
     }
@@ -311,16 +318,17 @@ impl Walker {
         if header.size < 0 && !Kind::from_flag(header.flag).is_header_only() {
             return Err(self.fault(TarFault::NegativeSize));
         }
+        let (uname, gname) = header.owners(&self.block);
         let mut entry = Entry {
-            name: header.name,
+            name: Box::default(),
             kind: Kind::from_flag(header.flag),
-            linkname: header.linkname,
+            linkname: Box::default(),
             size: header.size,
             mode: header.mode,
             uid: header.uid,
             gid: header.gid,
-            uname: header.uname,
-            gname: header.gname,
+            uname,
+            gname,
             mtime: header.mtime,
             devmajor: header.devmajor,
             devminor: header.devminor,
@@ -333,9 +341,13 @@ impl Walker {
         }
         if !long_name.is_empty() {
             entry.name = long_name.into();
+        } else if entry.name.is_empty() {
+            entry.name = header.name(&self.block);
         }
         if !long_link.is_empty() {
             entry.linkname = long_link.into();
+        } else if entry.linkname.is_empty() {
+            entry.linkname = linkname(&self.block);
         }
         if header.flag == 0 {
             // Archives from before POSIX mark directories only by a trailing slash.
@@ -383,8 +395,8 @@ impl Walker {
             mode: 0,
             uid: 0,
             gid: 0,
-            uname: Box::default(),
-            gname: Box::default(),
+            uname: OwnerName::default(),
+            gname: OwnerName::default(),
             mtime: Time::default(),
             devmajor: 0,
             devminor: 0,

@@ -35,6 +35,8 @@ pub(super) struct Applier<'a> {
     /// The directory of the previous entry, by its path: neighbours in a tar usually share it. An
     /// entry cannot remove its own directory. None if the path had symbolic links.
     recent: Option<(Vec<&'a [u8]>, PathId)>,
+    /// A buffer for the parts of a path. It is reused, because layers have many entries.
+    parts: Vec<&'a [u8]>,
 }
 
 /// The entry that is being applied.
@@ -56,6 +58,7 @@ impl<'a> Applier<'a> {
             implied: 0,
             work: WORK,
             recent: None,
+            parts: Vec::new(),
         }
     }
 
@@ -100,7 +103,7 @@ impl<'a> Applier<'a> {
         if entry.file.name.contains(&0) {
             return Err(TreeFault::Nul);
         }
-        let mut name = TarPath::clean(&entry.file.name);
+        let mut name = TarPath::clean_in(std::mem::take(&mut self.parts), &entry.file.name);
         let Some(base) = name.pop() else { return Ok(false) };
         let parent = self.parent(name)?;
         if !self.is_raw && base == OPAQUE {
@@ -142,6 +145,7 @@ impl<'a> Applier<'a> {
     /// The directory at `path`, found through symbolic links and created if it does not exist.
     fn parent(&mut self, path: TarPath<'a>) -> Result<PathId, TreeFault> {
         if let Some((_, directory)) = self.recent.as_ref().filter(|(recent, _)| path.is(recent)) {
+            self.parts = path.into_parts();
             return Ok(*directory);
         }
         let (parts, found) = self.lookup().locate(path.clone())?;

@@ -21,9 +21,9 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
     let mut directories: Vec<(PathId, NodeId, NodeId)> = vec![(ROOT, Tree::ROOT, Tree::ROOT)];
     let mut listed: Vec<(std::ops::Range<u32>, u32)> = Vec::new();
     let mut done = 0;
+    let mut children: Vec<(&[u8], PathId)> = Vec::new();
     while let Some(&(path, id, _)) = directories.get(done) {
         done += 1;
-        let mut children: Vec<(&[u8], PathId)> = Vec::new();
         let mut next = paths.first(path);
         while let Some(child) = next {
             children.push((paths.name(child), child));
@@ -32,7 +32,7 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
         children.sort_unstable_by_key(|(name, _)| *name);
         let start = names.len() as u32;
         let mut subdirectories = 0;
-        for (name, child) in children {
+        for (name, child) in children.drain(..) {
             let Some(inode) = paths.inode(child) else { continue };
             let number = &mut numbers[inode as usize];
             if *number == UNSEEN {

@@ -6,7 +6,7 @@
 
 use super::error::TreeFault;
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
-use crate::layer::below_root;
+use crate::layer::{below_root, clean_into};
 
 /// The number of links that containerd follows for a name.
 const MAX_LINKS: u32 = 255;
@@ -52,15 +52,13 @@ impl<'a> TarPath<'a> {
 
     /// Go's filepath.Clean, also without leading `..`: like a slash, they lead to the root.
     pub(super) fn clean(path: &'a [u8]) -> TarPath<'a> {
-        let mut clean = TarPath { is_absolute: path.first() == Some(&b'/'), parts: Vec::new() };
-        for part in path.split(|&b| b == b'/') {
-            match part {
-                b"" | b"." => {}
-                b".." => clean.is_absolute |= clean.parts.pop().is_none(),
-                part => clean.parts.push(part),
-            }
-        }
-        clean
+        TarPath::clean_in(Vec::new(), path)
+    }
+
+    /// [`TarPath::clean`] in the memory of another path's parts.
+    pub(super) fn clean_in(mut parts: Vec<&'a [u8]>, path: &'a [u8]) -> TarPath<'a> {
+        let leads_above = clean_into(&mut parts, path);
+        TarPath { is_absolute: leads_above || path.first() == Some(&b'/'), parts }
     }
 
     /// Whether these are its parts.
@@ -71,6 +69,10 @@ impl<'a> TarPath<'a> {
     /// Removes the last part.
     pub(super) fn pop(&mut self) -> Option<&'a [u8]> {
         self.parts.pop()
+    }
+
+    pub(super) fn into_parts(self) -> Vec<&'a [u8]> {
+        self.parts
     }
 
     fn has_dots(&self) -> bool {

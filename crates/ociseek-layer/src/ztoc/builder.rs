@@ -2,6 +2,7 @@
 //! equal ztocs must have equal digests, and the Rust crate shares vtables by different rules.
 
 use super::schema;
+use crate::copy::copy_short;
 
 /// The distance of a written object from the end of the buffer, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +156,7 @@ impl Builder {
     #[inline]
     fn place(&mut self, bytes: &[u8]) {
         self.skip(bytes.len());
-        self.bytes[self.head..self.head + bytes.len()].copy_from_slice(bytes);
+        copy_short(&mut self.bytes[self.head..self.head + bytes.len()], bytes);
     }
 
     /// Like `place`, for a length known at compile time.

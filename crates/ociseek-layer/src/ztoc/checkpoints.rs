@@ -6,7 +6,7 @@ use super::model::{Checkpoint, Checkpoints};
 use super::schema::tar;
 use super::view::{FlatbufferError, View};
 use crate::codec::WINDOW;
-use crate::offset::{Compressed, Uncompressed};
+use crate::offset::{Compressed, SpanId, Uncompressed};
 
 /// i32 count and i64 span size.
 const HEADER: usize = 12;
@@ -25,13 +25,13 @@ pub enum CheckpointsError {
     #[error("span size {0} is not positive")]
     SpanSize(i64),
     #[error("checkpoint {0} is before the start of the layer")]
-    Negative(usize),
+    Negative(SpanId),
     #[error("checkpoint {0} does not come after the previous one")]
-    Order(usize),
+    Order(SpanId),
     #[error("checkpoint {0} is past the end of the layer")]
-    Beyond(usize),
+    Beyond(SpanId),
     #[error("checkpoint {0} uses {1} bits of a byte (at most 7 are possible)")]
-    Bits(usize, u8),
+    Bits(SpanId, u8),
     #[error("no checkpoint")]
     None,
     #[error("the span table of an uncompressed layer is malformed")]
@@ -123,23 +123,23 @@ pub(super) fn decode_gzip(bytes: &[u8], size: Compressed) -> Result<Checkpoints,
         });
     }
     for record in records.chunks_exact(RECORD) {
-        let number = list.len();
+        let span = SpanId(list.len() as u32);
         let offset = |at: usize| {
             let value = i64::from_le_bytes(record[at..at + 8].try_into().unwrap_or_default());
-            u64::try_from(value).map_err(|_| CheckpointsError::Negative(number))
+            u64::try_from(value).map_err(|_| CheckpointsError::Negative(span))
         };
         let (input, output, bits) = (Compressed(offset(0)?), Uncompressed(offset(8)?), record[16]);
         if bits > 7 {
-            return Err(CheckpointsError::Bits(number, bits));
+            return Err(CheckpointsError::Bits(span, bits));
         }
         if input > size {
-            return Err(CheckpointsError::Beyond(number));
+            return Err(CheckpointsError::Beyond(span));
         }
         if bits != 0 && input.0 == 0 {
-            return Err(CheckpointsError::Negative(number));
+            return Err(CheckpointsError::Negative(span));
         }
         if list.last().is_some_and(|last: &Checkpoint| input <= last.input || output <= last.output) {
-            return Err(CheckpointsError::Order(number));
+            return Err(CheckpointsError::Order(span));
         }
         let window = Box::new(record[17..].try_into().unwrap_or([0; WINDOW]));
         list.push(Checkpoint { input, output, bits, window });

@@ -1,44 +1,16 @@
 //! Decodes a ztoc. The bytes are untrusted: anyone who can push to the registry may have made them.
 
-use super::checkpoints::{CheckpointsError, decode_gzip, decode_tar};
+use super::checkpoints::{decode_gzip, decode_tar};
+use super::error::ZtocError;
 use super::head::{Head, head};
-use super::model::{FileKind, FileMetadata, Ztoc, text_footprint};
+use super::model::{FileKind, FileMetadata, Ztoc, owner_footprint, text_footprint};
 use super::schema::{file, info, record, root, toc};
-use super::view::{FlatbufferError, TableView, View};
-use crate::budget::{self, Charge, OverBudget};
-use crate::digest::{Digest, DigestError};
-use crate::offset::Uncompressed;
-use crate::tar::PaxRecord;
+use super::view::{TableView, View};
+use crate::budget::{self, Charge};
+use crate::digest::Digest;
+use crate::offset::{SpanId, Uncompressed};
+use crate::tar::{OwnerName, PaxRecord};
 use crate::time::Time;
-
-/// Why bytes are not a usable ztoc.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-#[non_exhaustive]
-pub enum ZtocError {
-    #[error("not a ztoc, or a damaged one")]
-    Malformed(#[from] FlatbufferError),
-    #[error("the ztoc has more entries or text than its {0} bytes can hold: it reuses its parts")]
-    Amplified(usize),
-    #[error("the ztoc does not fit into memory")]
-    Memory(#[from] OverBudget),
-    #[error("unknown compression algorithm {0} in the ztoc (1 is gzip, 2 is uncompressed)")]
-    Algorithm(u8),
-    #[error("the ztoc gives a negative size for the {0}")]
-    NegativeSize(&'static str),
-    #[error("the ztoc's checkpoints cannot be used")]
-    Checkpoints(#[from] CheckpointsError),
-    #[error("the ztoc has {digests} span digests and a last span {last} for {spans} checkpoints")]
-    SpanCount { digests: usize, last: i32, spans: u64 },
-    #[error("span {0} has an invalid digest")]
-    SpanDigest(usize, #[source] DigestError),
-    #[error("entry {0} has an unknown type")]
-    EntryType(usize),
-    #[error("entry {0} has a negative or impossible offset or size")]
-    EntryRange(usize),
-    #[error("entry {0} has an invalid modification time")]
-    EntryTime(usize),
-}
 
 /// Decodes and checks a ztoc. Time and memory are bounded by the size of `bytes`.
 ///
@@ -81,12 +53,11 @@ pub fn decode_within(bytes: &[u8], charge: &mut Charge) -> Result<Ztoc, ZtocErro
     }
     budget.take(digests.len().saturating_mul(DIGEST_COST))?;
     budget.charge(digests.len().saturating_mul(size_of::<Digest>()))?;
-    let span_digests = digests
-        .strings()
-        .enumerate()
+    let span_digests = (0..)
+        .zip(digests.strings())
         .map(|(number, text)| {
             let text = String::from_utf8_lossy(text?);
-            text.parse::<Digest>().map_err(|e| ZtocError::SpanDigest(number, e))
+            text.parse::<Digest>().map_err(|e| ZtocError::SpanDigest(SpanId(number), e))
         })
         .collect::<Result<_, ZtocError>>()?;
     Ok(Ztoc {
@@ -102,7 +73,7 @@ pub fn decode_within(bytes: &[u8], charge: &mut Charge) -> Result<Ztoc, ZtocErro
 
 fn decode_file(number: usize, table: TableView<'_>, budget: &mut Budget<'_>) -> Result<FileMetadata, ZtocError> {
     let (name, linkname) = (budget.text(table, file::NAME)?, budget.text(table, file::LINKNAME)?);
-    let (uname, gname) = (budget.text(table, file::UNAME)?, budget.text(table, file::GNAME)?);
+    let (uname, gname) = (budget.owner(table, file::UNAME)?, budget.owner(table, file::GNAME)?);
     let mut pax = Vec::new();
     for record in table.offsets(file::PAX)?.tables() {
         let record = record?;
@@ -172,6 +143,13 @@ impl Budget<'_> {
         let bytes = table.bytes(field)?;
         self.take(bytes.len())?;
         self.charge(text_footprint(bytes.len()))?;
+        Ok(bytes.into())
+    }
+
+    fn owner(&mut self, table: TableView<'_>, field: usize) -> Result<OwnerName, ZtocError> {
+        let bytes = table.bytes(field)?;
+        self.take(bytes.len())?;
+        self.charge(owner_footprint(bytes.len()))?;
         Ok(bytes.into())
     }
 }

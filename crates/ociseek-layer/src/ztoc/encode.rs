@@ -1,4 +1,5 @@
-//! Encodes a ztoc, in the order of the reference implementation (soci-snapshotter, ztoc/ztoc_marshaler.go).
+//! Encodes a ztoc, in the order of the reference implementation (soci-snapshotter,
+//! ztoc/ztoc_marshaler.go).
 
 use super::builder::{Builder, Offset};
 use super::checkpoints;
@@ -6,6 +7,7 @@ use super::model::{Checkpoints, FileMetadata, Ztoc};
 use super::schema::{file, info, record, root, toc};
 use crate::digest::Digest;
 use crate::offset::{Compressed, Uncompressed};
+use crate::time::{Rfc3339, Time};
 
 /// The size limit of a ztoc that is written or read, in bytes. Layers that need more are not
 /// indexed.
@@ -42,7 +44,9 @@ impl Parts<'_> {
         let version = b.string(self.version);
         let tool = b.string(self.build_tool_identifier);
 
-        let mut files: Vec<Offset> = self.files.iter().rev().map(|file| encode_file(&mut b, file)).collect();
+        let mut records = Vec::new();
+        let files = self.files.iter().rev().map(|file| encode_file(&mut b, file, &mut records));
+        let mut files: Vec<Offset> = files.collect();
         files.reverse();
         let files = b.offset_vector(&files);
         let mut toc = b.start_table();
@@ -76,27 +80,25 @@ impl Parts<'_> {
     }
 }
 
-fn encode_file(b: &mut Builder, file: &FileMetadata) -> Offset {
+/// `records` is a buffer for the offsets of its records, which all files share.
+fn encode_file(b: &mut Builder, file: &FileMetadata, records: &mut Vec<Offset>) -> Offset {
     let name = b.string(&file.name);
     let kind = b.string(file.kind.name().as_bytes());
     let linkname = b.string(&file.linkname);
     let uname = b.string(&file.uname);
     let gname = b.string(&file.gname);
-    let mtime = file.mtime.and_then(crate::time::Time::to_rfc3339).unwrap_or_default();
-    let mtime = b.string(mtime.as_bytes());
-    let records: Vec<Offset> = file
-        .pax
-        .iter()
-        .map(|record| {
-            let key = b.string(&record.key);
-            let value = b.string(&record.value);
-            let mut table = b.start_table();
-            b.add_offset(&mut table, record::KEY, key);
-            b.add_offset(&mut table, record::VALUE, value);
-            b.end_table(table)
-        })
-        .collect();
-    let records = b.offset_vector(&records);
+    let mtime = file.mtime.and_then(Time::rfc3339);
+    let mtime = b.string(mtime.as_ref().map_or(&[], Rfc3339::as_bytes));
+    records.clear();
+    for record in &file.pax {
+        let key = b.string(&record.key);
+        let value = b.string(&record.value);
+        let mut table = b.start_table();
+        b.add_offset(&mut table, record::KEY, key);
+        b.add_offset(&mut table, record::VALUE, value);
+        records.push(b.end_table(table));
+    }
+    let records = b.offset_vector(records);
 
     let mut table = b.start_table();
     b.add_offset(&mut table, file::NAME, name);
@@ -131,7 +133,8 @@ impl FileMetadata {
         let strings = self.name.len() + self.linkname.len() + self.uname.len() + self.gname.len();
         let records: usize =
             self.pax.iter().map(|record| record.key.len() + record.value.len() + 2 * STRING + 12 + 4 + 4).sum();
-        // Six strings (including type and time), the table with all fields, and the slots in two vectors.
+        // Six strings (including type and time), the table with all fields, and the slots in two
+        // vectors.
         6 * STRING + strings + 8 + 30 + 96 + 12 + records
     }
 }

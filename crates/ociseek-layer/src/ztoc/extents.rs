@@ -53,22 +53,8 @@ mod tests {
     use super::*;
 
     fn file(offset: u64, size: u64) -> FileMetadata {
-        FileMetadata {
-            name: b"file"[..].into(),
-            kind: FileKind::Regular,
-            offset: Uncompressed(offset),
-            size,
-            linkname: Box::default(),
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            uname: Box::default(),
-            gname: Box::default(),
-            mtime: None,
-            devmajor: 0,
-            devminor: 0,
-            pax: Box::default(),
-        }
+        let (name, offset) = (b"file"[..].into(), Uncompressed(offset));
+        FileMetadata { name, offset, size, ..FileMetadata::default() }
     }
 
     fn check(files: &[FileMetadata]) -> Result<(), ExtentFault> {
@@ -76,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn files_may_touch_each_other_and_the_end() {
+    fn files_may_be_adjacent_and_end_with_the_layer() {
         assert_eq!(check(&[]), Ok(()));
         assert_eq!(check(&[file(0, 40), file(40, 60)]), Ok(()));
         assert_eq!(check(&[file(0, 40), file(39, 1)]), Err(ExtentFault::Overlap { one: 0, other: 1 }));
@@ -85,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_without_bytes_do_not_count() {
+    fn entries_without_bytes_are_ignored() {
         let directory = FileMetadata { kind: FileKind::Directory, ..file(0, 500) };
         let files = [file(0, 40), file(10, 0), directory, file(30, 5)];
         assert_eq!(check(&files), Err(ExtentFault::Overlap { one: 0, other: 3 }));

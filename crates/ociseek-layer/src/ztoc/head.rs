@@ -1,7 +1,7 @@
 //! The root of a ztoc, for callers that need it to decide whether to decode the rest.
 
 use super::checkpoints::{decode_tar, gzip_head};
-use super::decode::ZtocError;
+use super::error::ZtocError;
 use super::schema::{info, root};
 use super::view::View;
 use crate::offset::{Compressed, Uncompressed};
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_what_was_encoded() {
+    fn the_head_round_trips() {
         let checkpoint = |n: u64| Checkpoint {
             input: Compressed(10 + n),
             output: Uncompressed(n),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_could_act_on() {
+    fn unusable_heads_are_refused() {
         let mut bad = ztoc(Checkpoints::Uncompressed { span_size: 1 << 63, size: 1000 });
         assert!(matches!(head(&encode(&bad)), Err(ZtocError::Checkpoints(_))));
         bad.checkpoints = Checkpoints::Uncompressed { span_size: 300, size: 999 };

@@ -3,7 +3,7 @@
 use crate::codec::WINDOW;
 use crate::digest::Digest;
 use crate::offset::{Compressed, SpanId, Uncompressed};
-use crate::tar::PaxRecord;
+use crate::tar::{OwnerName, PaxRecord};
 use crate::time::Time;
 
 /// The only version of the format.
@@ -137,7 +137,7 @@ impl Cuts<'_> {
 }
 
 /// An entry of the layer's tar.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileMetadata {
     /// The path as written in the tar.
     pub name: Box<[u8]>,
@@ -156,9 +156,9 @@ pub struct FileMetadata {
     /// The group id.
     pub gid: u32,
     /// The owner's name. May be empty.
-    pub uname: Box<[u8]>,
+    pub uname: OwnerName,
     /// The group's name. May be empty.
-    pub gname: Box<[u8]>,
+    pub gname: OwnerName,
     /// None if the ztoc has no time that RFC 3339 can express.
     pub mtime: Option<Time>,
     /// The major number of a device.
@@ -172,9 +172,10 @@ pub struct FileMetadata {
 impl FileMetadata {
     /// Approximate memory use in bytes.
     pub fn footprint(&self) -> usize {
-        let texts = [&self.name, &self.linkname, &self.uname, &self.gname];
+        let texts = text_footprint(self.name.len()) + text_footprint(self.linkname.len());
+        let owners = owner_footprint(self.uname.len()) + owner_footprint(self.gname.len());
         let records: usize = self.pax.iter().map(record_footprint).sum();
-        size_of::<FileMetadata>() + texts.into_iter().map(|text| text_footprint(text.len())).sum::<usize>() + records
+        size_of::<FileMetadata>() + texts + owners + records
     }
 }
 
@@ -191,10 +192,16 @@ pub(crate) fn text_footprint(length: usize) -> usize {
     if length == 0 { 0 } else { LEAST.max(length.saturating_add(HEAD)) }
 }
 
+/// The heap memory of an [`OwnerName`] of this many bytes.
+pub(crate) fn owner_footprint(length: usize) -> usize {
+    if length <= OwnerName::SHORT { 0 } else { text_footprint(size_of::<Box<[u8]>>()) + text_footprint(length) }
+}
+
 /// The entry types that a ztoc can express.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FileKind {
     /// A file with content.
+    #[default]
     Regular,
     /// A directory.
     Directory,
@@ -229,5 +236,35 @@ impl FileKind {
     /// The type with this name in a ztoc.
     pub fn from_name(name: &[u8]) -> Option<FileKind> {
         FileKind::NAMES.iter().find(|(_, known)| known.as_bytes() == name).map(|(kind, _)| *kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_of_owners_count_in_full() {
+        let with = |uname: &[u8]| FileMetadata {
+            name: (*b"name").into(),
+            kind: FileKind::Regular,
+            offset: Uncompressed(0),
+            size: 0,
+            linkname: Box::default(),
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            uname: uname.into(),
+            gname: OwnerName::default(),
+            mtime: None,
+            devmajor: 0,
+            devminor: 0,
+            pax: Box::default(),
+        };
+        let without = with(b"").footprint();
+        assert_eq!(with(&[b'n'; OwnerName::SHORT]).footprint(), without);
+        // The name, and the pointer to it, with what the allocator adds.
+        assert_eq!(with(&[b'n'; OwnerName::SHORT + 1]).footprint(), without + 32 + 32);
+        assert_eq!(with(&[b'n'; 1000]).footprint(), without + 32 + 1016);
     }
 }

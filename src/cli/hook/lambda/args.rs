@@ -2,11 +2,9 @@
 
 use clap::Args;
 
-use crate::cli::shared::args::{BuildArgs, LayerJobsArgs, MemoryArgs, MinLayerArgs, PlatformsArgs};
-use crate::cli::shared::kinds::KindsArgs;
+use crate::cli::shared::args::{LayerJobsArgs, MemoryArgs};
 use crate::cli::shared::parse;
-use crate::cli::shared::reuse::HookReuseArgs;
-use crate::cli::shared::versions::HookVersionsArgs;
+use crate::cli::shared::unattended::UnattendedArgs;
 
 const LAMBDA_LONG_ABOUT: &str = "\
 Runs as an AWS Lambda function (custom runtime, provided.al2023) that indexes images as they are pushed to Amazon ECR.
@@ -32,28 +30,14 @@ AWS_ENDPOINT_URL_ECR or AWS_ENDPOINT_URL overrides the ECR endpoint. docs/hook.m
 #[derive(Debug, Args)]
 #[command(long_about = LAMBDA_LONG_ABOUT, after_long_help = LAMBDA_AFTER_HELP)]
 pub(crate) struct HookLambdaArgs {
-    #[command(flatten, next_help_heading = "Indexing")]
-    pub platforms: PlatformsArgs,
-
     #[command(flatten)]
-    pub build: BuildArgs,
-
-    #[command(flatten, next_help_heading = "Indexing")]
-    pub min_layer: MinLayerArgs,
-
-    #[command(flatten)]
-    pub versions: HookVersionsArgs,
-
-    #[command(flatten)]
-    pub kinds: KindsArgs,
-
-    #[command(flatten)]
-    pub reuse: HookReuseArgs,
+    pub unattended: UnattendedArgs,
 
     #[command(flatten, next_help_heading = "Indexing")]
     pub layer_jobs: LayerJobsArgs,
 
-    /// Also index images in this account's registries; can be repeated [default: only the function's own account]
+    /// Also index images in this account's registries; can be repeated [default: only the
+    /// function's own account]
     #[arg(long, value_name = "ACCOUNT", env = "OCISEEK_ECR_ACCOUNTS", value_delimiter = ',')]
     #[arg(value_parser = parse::aws_account, help_heading = "Registries")]
     pub ecr_account: Vec<String>,

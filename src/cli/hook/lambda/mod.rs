@@ -5,13 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::cli::hook::error::HookError;
-use crate::cli::shared::build::unattended;
 use crate::cli::shared::report::{self, CliError};
+use crate::cli::shared::unattended::Unattended;
 use crate::hook::aws::Ecr;
 use crate::hook::lambda::{Failure, Function, Runtime, Settings, serve};
 use crate::hook::log::LogProgress;
-use crate::ops::index::Kinds;
-use crate::ops::versions::Versions;
 use args::HookLambdaArgs;
 
 pub(crate) mod args;
@@ -31,8 +29,7 @@ pub(crate) fn arguments() -> Vec<OsString> {
 
 /// Handles events until Lambda ends the process.
 pub(crate) async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
-    let versions = args.versions.clone().versions()?;
-    let kinds = args.kinds.kinds(&versions)?;
+    let settings = settings(args)?;
     let address = variable(RUNTIME_API).ok_or(HookError::NotInLambda)?;
     let runtime = Runtime::new(&address).map_err(HookError::from)?;
     let ecr = match Ecr::from_environment(variable) {
@@ -43,7 +40,7 @@ pub(crate) async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
             return Err(HookError::from(error).into());
         }
     };
-    let function = Function::new(settings(args, versions, kinds), ecr, Arc::new(LogProgress));
+    let function = Function::new(settings, ecr, Arc::new(LogProgress));
     Ok(serve(&runtime, &function).await.map_err(HookError::from)?)
 }
 
@@ -51,14 +48,14 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn settings(args: HookLambdaArgs, versions: Versions, kinds: Kinds) -> Settings {
-    let (jobs, least) = (args.layer_jobs.count(), args.min_layer.min_layer_size);
-    Settings {
-        options: unattended(args.platforms.platform, &args.build, least, jobs, &args.reuse, kinds),
+fn settings(args: HookLambdaArgs) -> Result<Settings, CliError> {
+    let Unattended { index: options, versions, reuse_from } = args.unattended.options(args.layer_jobs.count())?;
+    Ok(Settings {
+        options,
         versions,
-        reuse_from: args.reuse.reuse_from,
+        reuse_from,
         accounts: args.ecr_account,
         registry: args.ecr_registry,
         max_memory: args.memory.max_memory.0,
-    }
+    })
 }

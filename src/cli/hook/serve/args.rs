@@ -56,8 +56,8 @@ pub(crate) struct HookServeArgs {
 
     /// Read the secret from this file; each line is a valid secret
     ///
-    /// The file must not be readable by others (its group is fine), except under /run/secrets and on
-    /// read-only file systems, where Docker and Kubernetes mount secrets.
+    /// The file must not be readable by others (its group is fine), except under /run/secrets and
+    /// on read-only file systems, where Docker and Kubernetes mount secrets.
     #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_SECRET_FILE", conflicts_with = "secret")]
     #[arg(help_heading = "Server and authentication")]
     pub secret_file: Option<PathBuf>,
@@ -82,7 +82,8 @@ pub(crate) struct HookServeArgs {
 
     /// Also serve /healthz, /readyz and /metrics on this address, without requiring the secret
     ///
-    /// For Prometheus and probes. On the --listen address, /metrics requires the secret if one is set.
+    /// For Prometheus and probes. On the --listen address, /metrics requires the secret if one is
+    /// set.
     #[arg(
         long,
         value_name = "IP:PORT",
@@ -91,9 +92,11 @@ pub(crate) struct HookServeArgs {
     )]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// How many seconds a client may take to send the headers or body, or to accept part of the response
+    /// How many seconds a client may take to send the headers or body, or to accept part of the
+    /// response
     ///
-    /// Connections are closed after eight times as long. One address can have 256 of the 512 connections.
+    /// Connections are closed after eight times as long. One address can have 256 of the 512
+    /// connections.
     #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_CLIENT_TIMEOUT", default_value_t = PATIENCE)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600), help_heading = "Server and authentication")]
     pub client_timeout: u32,
@@ -106,13 +109,15 @@ pub(crate) struct HookServeArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Queue")]
     pub queue_size: u32,
 
-    /// Record accepted jobs in this file until they are done; unfinished ones resume at the next start
+    /// Record accepted jobs in this file until they are done; unfinished ones resume at the next
+    /// start
     ///
     /// Without a journal, jobs that are unfinished when the service stops go to the dead letters.
     #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_JOURNAL", help_heading = "Queue")]
     pub journal: Option<PathBuf>,
 
-    /// Put jobs into this NATS JetStream work queue, for ociseek hook worker, instead of running them here
+    /// Put jobs into this NATS JetStream work queue, for ociseek hook worker, instead of running
+    /// them here
     #[cfg(feature = "nats")]
     #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_QUEUE", hide_env_values = true)]
     #[arg(conflicts_with = "journal", help_heading = "Queue")]

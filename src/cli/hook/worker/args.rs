@@ -31,7 +31,8 @@ Example:
     override_usage = "ociseek hook worker [OPTIONS] --queue <nats://HOST[:PORT][/STREAM]> --allow <REGISTRY[/GLOB]>"
 )]
 pub(crate) struct HookWorkerArgs {
-    /// The queue; credentials go before the host, as USER:PASSWORD@ or TOKEN@; tls:// is NATS over TLS
+    /// The queue; credentials go before the host, as USER:PASSWORD@ or TOKEN@; tls:// is NATS over
+    /// TLS
     ///
     /// Other users of this machine can see command lines: prefer the environment variable for a URL
     /// with a password.
@@ -47,7 +48,8 @@ pub(crate) struct HookWorkerArgs {
     #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_WORKER_LISTEN")]
     pub listen: Option<SocketAddr>,
 
-    /// After how many seconds without a report a worker is considered dead and its job goes to another
+    /// After how many seconds without a report a worker is considered dead and its job goes to
+    /// another
     ///
     /// The first worker of a queue sets this for all workers. A busy worker reports three times in
     /// this period.

@@ -92,7 +92,7 @@ fn shade(layer: &LayerBreakdown, group: &Group) -> Shade {
     match group.read {
         _ if layer.lazy != Lazy::Yes => Shade::Whole,
         0 => Shade::Lazy,
-        read if read == group.spans.end - group.spans.start => Shade::Read,
+        read if read == group.spans.end.0 - group.spans.start.0 => Shade::Read,
         _ => Shade::PartlyRead,
     }
 }
@@ -132,7 +132,7 @@ fn tooltip(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown, group: &Group) ->
 
 /// `Span 3`, `Spans 3 to 5`
 fn spans(group: &Group) -> String {
-    match (group.spans.start, group.spans.end - 1) {
+    match (group.spans.start.0, group.spans.end.0 - 1) {
         (first, last) if first == last => format!("Span {first}"),
         (first, last) => format!("Spans {first} to {last}"),
     }
@@ -140,7 +140,7 @@ fn spans(group: &Group) -> String {
 
 /// The same data as text, for readers without a pointer.
 fn table(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown) -> fmt::Result {
-    let each = layer.groups.first().map_or(1, |group| group.spans.end - group.spans.start);
+    let each = layer.groups.first().map_or(1, |group| group.spans.end.0 - group.spans.start.0);
     let together = match each {
         1 => String::new(),
         each => format!(", {each} together"),

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_for_people() {
+    fn numbers_are_formatted_for_people() {
         assert_eq!([1, 999, 1000, 43_632, 1_000_000].map(grouped), ["1", "999", "1,000", "43,632", "1,000,000"]);
         assert_eq!(
             (share(1, 3), share(0, 3), share(1, 2000), share(1999, 2000)),

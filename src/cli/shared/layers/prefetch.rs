@@ -69,7 +69,7 @@ impl Prefetched {
 }
 
 pub(crate) fn ranges(spans: &[SpanRange]) -> Vec<Spans> {
-    spans.iter().map(|range| Spans { first: *range.start(), last: *range.end() }).collect()
+    spans.iter().map(|range| Spans { first: range.start().0, last: range.end().0 }).collect()
 }
 
 /// A line about the list, if there is one.

@@ -105,6 +105,7 @@ pub(crate) fn reason(left_out: &LeftOutReason) -> String {
     match left_out {
         LeftOutReason::Small { least } => format!("smaller than {}", ByteSize(*least)),
         LeftOutReason::Kind { reason, .. } => reason.clone(),
+        LeftOutReason::Mislabelled { reason } => (*reason).to_owned(),
         LeftOutReason::Unservable(verdict) => verdict.reason.clone(),
         LeftOutReason::NotListed => "the existing index has no ztoc for it".to_owned(),
         LeftOutReason::OutOfTime { stuck: false } => "timed out; run it again to continue".to_owned(),

@@ -1,5 +1,5 @@
-//! Divides the spans that a start reads, so that it fetches fewer bytes that it does not read. That takes
-//! reading these spans once more, about a tenth of an image.
+//! Divides the spans that a start reads, so that it fetches fewer bytes that it does not read. That
+//! takes reading these spans once more, about a tenth of an image.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
 
-use super::start::StartWriter;
+use super::writer::StartWriter;
 use crate::budget::{Charge, OverBudget};
 use crate::fine::{Codec, FineLayer, FineSpans, FineStart, SpanDivision, SpanWindow};
 use crate::image::Descriptor;
@@ -21,7 +21,8 @@ use crate::ops::discover::causes;
 use crate::ops::index::error::IndexError;
 use crate::progress::ProgressEvent;
 
-/// The most bytes of the blob in a request, and the most that are skipped between two spans of one request.
+/// The most bytes of the blob in a request, and the most that are skipped between two spans of one
+/// request.
 const REQUEST: u64 = 4 << 20;
 const GAP: u64 = 256 << 10;
 /// How many requests are in progress at a time.
@@ -38,9 +39,9 @@ pub(super) struct Divisions {
 /// A span to divide, with its window.
 type WholeSpan = (SpanId, Option<SpanWindow>);
 
-/// Divides the spans of a layer that hold bytes of `reads`. They stay whole if time runs out, if the
-/// registry does not send parts of layers, or if it sends bytes that the document does not prove. A warning
-/// says so.
+/// Divides the spans of a layer that hold bytes of `reads`. They stay whole if time runs out, if
+/// the registry does not send parts of layers, or if it sends bytes that the document does not
+/// prove. A warning says so.
 ///
 /// # Errors
 /// If the layer cannot be read, or there is not enough memory.
@@ -91,7 +92,8 @@ pub(super) async fn divide(
     Ok(Divisions { spans: divided, _memory: memory })
 }
 
-/// The spans that can be divided among those with bytes of `reads`, in batches that are fetched together.
+/// The spans that can be divided among those with bytes of `reads`, in batches that are fetched
+/// together.
 fn batches(spans: &FineSpans, reads: &[Range<Uncompressed>]) -> Vec<Vec<SpanId>> {
     let touched: BTreeSet<SpanId> = match spans.codec() {
         Codec::Gzip => reads.iter().flat_map(|bytes| SpanId::each(spans.covering(bytes.clone()))).collect(),

@@ -8,10 +8,11 @@
 use std::collections::BTreeSet;
 
 use super::error::IndexError;
-use super::existing::{Decision, ExistingIndex, decide_seen};
-use super::existing_manifest::{ExistingManifest, find};
+use super::existing::{CandidateLayer, Decision, ExistingIndex, decide_seen};
+use super::existing_manifest::{IndexBlobs, decide_examined, find};
+use super::model::ExistingManifest;
 use super::options::{Existing, IndexOptions};
-use super::plan::{BlobCheck, are_whole, unservable};
+use super::supply::DocumentOffer;
 use crate::digest::{Algorithm, Digest};
 use crate::image::Descriptor;
 use crate::image::fine::{EMPTY_CONFIG, FINE_INDEX, FineIndex, FineRef};
@@ -24,8 +25,8 @@ mod divide;
 mod publish;
 mod reuse;
 mod start;
+mod writer;
 
-pub(in crate::ops) use reuse::DocumentOffer;
 pub(super) use reuse::reuse_documents;
 
 /// The plan for the fine index of one platform.
@@ -118,12 +119,13 @@ impl FinePlan {
         cache: Option<&ZtocCache>,
         options: &IndexOptions,
     ) -> Result<Decision, IndexError> {
-        let mut needed: BTreeSet<Digest> = self.wanted.iter().map(|layer| layer.digest).collect();
-        let all = needed.clone();
+        let all: BTreeSet<Digest> = self.wanted.iter().map(|layer| layer.digest).collect();
         let profile = options.prefetch.as_ref().map(|list| list.digest());
         let tool = &options.layer.build_tool_identifier;
         let read = preferred(self.found.iter().map(|found| found.content.as_ref().ok()), &self.layers);
-        let decided = |needed: &BTreeSet<Digest>| {
+        let decided = |layers: &[CandidateLayer]| {
+            let needed = layers.iter().filter(|layer| !layer.unservable).map(|layer| layer.layer);
+            let needed: BTreeSet<Digest> = needed.collect();
             let seen = self.found.iter().map(|found| {
                 let covered = found.covered();
                 let has_all = covered.is_subset(&all) && needed.is_subset(&covered) && !covered.is_empty();
@@ -142,31 +144,12 @@ impl FinePlan {
                 _ => decide_seen(&seen, options.existing, tool),
             }
         };
-        let mut decision = decided(&needed);
-        if options.existing == Existing::Skip && !self.found.is_empty() && matches!(decision, Decision::Build { .. }) {
-            // The existing index may lack a layer because of its content, which the cache may know.
-            for layer in &self.wanted {
-                if unservable(cache, layer, options).await.is_some() {
-                    needed.remove(&layer.digest);
-                }
-            }
-            decision = decided(&needed);
-        }
-        if let (Decision::Done(place), Some(destination)) = (&decision, destination)
-            && !is_whole(destination, &self.found[*place], BlobCheck::Size).await?
-        {
-            // A registry's garbage collection may have deleted documents. Then the index is built
-            // and pushed again.
-            let replaces = vec![self.found[*place].descriptor.digest];
-            return Ok(Decision::Build { replaces });
-        }
-        Ok(decision)
+        decide_examined(&self.found, self.wanted.iter(), destination, cache, options, decided).await
     }
 }
 
-/// Whether all blobs of an index exist.
-async fn is_whole(destination: &Destination, found: &FoundFine, check: BlobCheck) -> Result<bool, IndexError> {
-    let Ok(index) = &found.content else { return Ok(false) };
-    let documents = index.layers.iter().map(FineRef::blob);
-    are_whole(destination, documents.chain([Descriptor::of(EMPTY_CONFIG, CONFIG)]), check).await
+impl IndexBlobs for FineIndex {
+    fn blobs(&self) -> impl Iterator<Item = Descriptor> {
+        self.layers.iter().map(FineRef::blob).chain([Descriptor::of(EMPTY_CONFIG, CONFIG)])
+    }
 }

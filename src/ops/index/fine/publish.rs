@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::start::{EncodedDocuments, LayerDocument, StartWriter};
-use super::{FinePlan, FoundFine, is_whole};
+use super::start::{EncodedDocuments, LayerDocument};
+use super::writer::StartWriter;
+use super::{FinePlan, FoundFine};
 use crate::digest::Digest;
 use crate::fine::EncodedFine;
 use crate::image::fine::{EMPTY_CONFIG, FineIndex, FineRef};
@@ -15,9 +16,9 @@ use crate::image::{Coverage, Descriptor};
 use crate::layer::Outcome;
 use crate::ops::index::error::IndexError;
 use crate::ops::index::existing::Decision;
+use crate::ops::index::existing_manifest::BlobCheck;
 use crate::ops::index::model::{IndexedFine, ManifestResult};
 use crate::ops::index::options::IndexOptions;
-use crate::ops::index::plan::BlobCheck;
 use crate::ops::index::publish::{Publisher, WriteBlob, push_blob};
 use crate::ops::index::reasons::mislabelled;
 use crate::progress::ProgressEvent;
@@ -95,7 +96,7 @@ impl Publisher<'_> {
             replaces.retain(|digest| !covers_more(digest));
             let better = found.iter().find(|f| f.is_alike(tool, profile.as_ref()) && covered.is_subset(&f.covered()));
             if let (Some(better), Some(there)) = (better, self.destination)
-                && is_whole(there, better, BlobCheck::Size).await?
+                && better.is_whole(there, BlobCheck::Size).await?
             {
                 return Ok(stays(better, already_there(true)));
             }
@@ -116,7 +117,8 @@ impl Publisher<'_> {
             progress: self.progress,
             bytes_read: &self.bytes_read,
         };
-        // `_memory` is that of documents that were encoded again, which the budget does not know yet.
+        // `_memory` is that of documents that were encoded again, which the budget does not know
+        // yet.
         let (documents, _memory, profile) = match (list, old, self.destination) {
             (Some(list), ..) => {
                 let (EncodedDocuments { documents, memory }, missing) = writer.with_list(list, documents).await?;
@@ -130,7 +132,7 @@ impl Publisher<'_> {
             }
             (None, Some(old), Some(there)) => {
                 let profile = old.content.as_ref().ok().and_then(|index| index.profile);
-                let encoded = writer.with_old(old, &there.as_source(), documents).await?;
+                let encoded = writer.with_old(old, there, documents).await?;
                 (encoded.documents, Some(encoded.memory), profile)
             }
             (None, ..) => (documents, None, None),
@@ -146,7 +148,7 @@ impl Publisher<'_> {
         let same = found.iter().find(|found| found.descriptor.digest == encoded.descriptor.digest);
         let same = same.filter(|_| replaces.is_empty());
         if let (Some(same), Some(there)) = (same, self.destination)
-            && is_whole(there, same, BlobCheck::of(self.options.existing)).await?
+            && same.is_whole(there, BlobCheck::of(self.options.existing)).await?
         {
             return Ok(stays(same, already_there(true)));
         }

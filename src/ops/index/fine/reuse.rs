@@ -1,10 +1,10 @@
 //! Reuses the documents that an image's fine indexes list, instead of reading their layers: for
 //! another recorded start, or after a run that had no time for all layers.
 //!
-//! They are trusted and checked as ztocs are (see [`reuse`](crate::ops::index::reuse)): the document as a
-//! reader would check it, and some spans of the layer by its proofs and entries. A document that fails is
-//! skipped with a warning, and the layer is read. What is not sampled may be wrong, so reused documents
-//! are not cached either.
+//! They are trusted and checked as ztocs are (see [`reuse`](crate::ops::index::reuse)): the
+//! document as a reader would check it, and some spans of the layer by its proofs and entries. A
+//! document that fails is skipped with a warning, and the layer is read. What is not sampled may be
+//! wrong, so reused documents are not cached either.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -21,10 +21,10 @@ use crate::fine::{self, Codec, DIVIDED_SPAN_SIZE, EncodedFine, FineLayer, SPAN_S
 use crate::image::fine::FineRef;
 use crate::image::{Descriptor, LayerKind};
 use crate::ops::discover::causes;
-use crate::ops::index::existing::builds_alike;
 use crate::ops::index::options::{Existing, IndexOptions};
 use crate::ops::index::reuse::{NotReusable, in_proportion};
-use crate::ops::index::supply::{Layers, Supply};
+use crate::ops::index::supply::{DocumentOffer, Layers, Supply};
+use crate::ops::maker::builds_alike;
 use crate::ops::verify::probe_document;
 use crate::progress::{Progress, ProgressEvent};
 use crate::rootfs::layers::{FetchedDocument, fit_document};
@@ -32,19 +32,11 @@ use crate::store::Source;
 
 /// How many documents are tried for a layer before it is read.
 const TRIES: usize = 3;
-/// How many bytes of memory a byte of a document takes while it is checked, in addition to its decoded
-/// forms: as fetched, and encoded again.
+/// How many bytes of memory a byte of a document takes while it is checked, in addition to its
+/// decoded forms: as fetched, and encoded again.
 const COST: u64 = 2;
 /// How many entries are chosen. The spans that hold their headers are read, and the last span.
 const PROBES: u32 = 4;
-
-/// The documents of a fine index that may be reused.
-#[derive(Clone)]
-pub(in crate::ops) struct DocumentOffer {
-    /// The store of the documents.
-    pub store: Source,
-    pub documents: Vec<FineRef>,
-}
 
 impl DocumentOffer {
     /// Those of a fine index whose documents may be the ones that `options` would give.
@@ -98,7 +90,8 @@ struct DocumentReuse<'a> {
 }
 
 impl DocumentReuse<'_> {
-    /// The layer, a document for it, if one was found, and how many bytes of the layer were read for that.
+    /// The layer, a document for it, if one was found, and how many bytes of the layer were read
+    /// for that.
     async fn obtain(
         &self,
         layer: Descriptor,
@@ -153,8 +146,8 @@ impl DocumentReuse<'_> {
     }
 }
 
-/// The document as indexing would encode it, without a recorded start. `is_plain` is what the layer's
-/// media type says.
+/// The document as indexing would encode it, without a recorded start. `is_plain` is what the
+/// layer's media type says.
 ///
 /// # Errors
 /// If indexing would not make it.

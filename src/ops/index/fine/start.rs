@@ -2,25 +2,25 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use tokio::task::spawn_blocking;
 
 use super::FoundFine;
 use super::divide::divide;
+use super::writer::StartWriter;
 use crate::budget::Charge;
 use crate::digest::Digest;
 use crate::fine::{self, EncodedFine, FineError, FineLayer};
 use crate::image::Descriptor;
 use crate::image::fine::FineRef;
 use crate::offset::{SpanId, Uncompressed};
-use crate::ops::discover::causes;
 use crate::ops::index::error::IndexError;
-use crate::ops::index::options::IndexOptions;
+use crate::ops::index::existing_manifest::BlobCheck;
+use crate::ops::index::prefetch::NotCarriedOver;
 use crate::ops::open::charge_tree;
 use crate::ops::prefetch::{LayerReads, MissingPath, PrefetchList, reads};
-use crate::progress::{Progress, ProgressEvent};
-use crate::store::Source;
+use crate::ops::verify::Damage;
+use crate::store::Destination;
 
 /// A layer with its document.
 pub(super) type LayerDocument = (Descriptor, Arc<EncodedFine>);
@@ -29,16 +29,6 @@ pub(super) type LayerDocument = (Descriptor, Arc<EncodedFine>);
 pub(super) struct EncodedDocuments {
     pub documents: Vec<LayerDocument>,
     pub memory: Charge,
-}
-
-/// What it takes to put a recorded start into documents.
-pub(super) struct StartWriter<'a> {
-    /// The store of the layers.
-    pub source: &'a Source,
-    pub options: &'a IndexOptions,
-    pub progress: &'a Arc<dyn Progress>,
-    /// Grows by the bytes of layers that are read.
-    pub bytes_read: &'a AtomicU64,
 }
 
 impl StartWriter<'_> {
@@ -65,26 +55,23 @@ impl StartWriter<'_> {
         Ok((self.with_reads(reads, layers, memory).await?, missing))
     }
 
-    /// The documents with the start of those in `old`, which are in `store`. A start that cannot be
-    /// carried over is reported.
+    /// The documents with the start of those in `old`, which are in `there`. A start that is lost
+    /// is reported.
     ///
     /// # Errors
-    /// If a document does not fit into memory, or a layer cannot be read.
+    /// If a document does not fit into memory, or a layer or an old document cannot be read.
     pub(super) async fn with_old(
         &self,
         old: &FoundFine,
-        store: &Source,
+        there: &Destination,
         documents: Vec<LayerDocument>,
     ) -> Result<EncodedDocuments, IndexError> {
-        let budget = store.budget().clone();
+        let budget = there.as_source().budget().clone();
         let mut reads = LayerReads::new();
         for document in old.content.iter().flat_map(|old| &old.layers) {
-            match start_of(store, document).await {
+            match start_of(there, document).await {
                 Ok(start) => drop(reads.insert(document.layer, start)),
-                Err(why) => {
-                    let text = format!("the recorded start of layer {} is not carried over: {why}", document.layer);
-                    self.progress.report(ProgressEvent::Warning(text));
-                }
+                Err(why) => why.report("recorded start", document.layer, self.progress)?,
             }
         }
         let decoding = blocking(move || {
@@ -95,7 +82,8 @@ impl StartWriter<'_> {
         self.with_reads(reads, layers, memory).await
     }
 
-    /// Encodes the layers again with a start that reads this. Spans that it reads are divided first.
+    /// Encodes the layers again with a start that reads this. Spans that it reads are divided
+    /// first.
     async fn with_reads(
         &self,
         reads: LayerReads,
@@ -132,19 +120,41 @@ impl EncodedDocuments {
     }
 }
 
-/// The parts of the layer's tar that are the start in a document, which takes reading its head. The error
-/// says why that is not possible.
-async fn start_of(store: &Source, document: &FineRef) -> Result<Vec<Range<Uncompressed>>, String> {
+/// The parts of the layer's tar that are the start in a document, which takes reading its head.
+async fn start_of(there: &Destination, document: &FineRef) -> Result<Vec<Range<Uncompressed>>, NotCarriedOver> {
     if document.start_size == document.head_size {
         return Ok(Vec::new());
     }
+    let store = there.as_source();
     let mut memory = store.budget().open();
-    memory.grow(document.head_size, || format!("the head of {}", document.document)).map_err(|over| causes(&over))?;
-    let head = store.blob_range(&document.blob(), 0..document.head_size).await.map_err(|error| causes(&error))?;
-    if Digest::sha256(&head) != document.head_digest {
-        return Err(format!("the head of {} does not have the digest that its index states", document.document));
-    }
-    let head = fine::decode_head(&head, document.size, &mut memory).map_err(|error| causes(&error))?;
+    let charged = memory.grow(document.head_size, || format!("the head of {}", document.document));
+    charged.map_err(|over| NotCarriedOver::lost(&over))?;
+    let blob = document.blob();
+    let mut anew = false;
+    let head = loop {
+        let head = match store.blob_range_anew(&blob, 0..document.head_size, anew).await {
+            Ok(head) => head,
+            // A web page instead of it may come once.
+            Err(error) if !anew && store.is_remote() && Damage::of(&error) == Some(Damage::Damaged) => {
+                anew = true;
+                continue;
+            }
+            Err(error) => match BlobCheck::Size.damage(there, &blob).await {
+                Ok(Some(_)) => return Err(NotCarriedOver::lost(&error)),
+                _ => return Err(NotCarriedOver::of("fine document", blob.digest, error)),
+            },
+        };
+        if Digest::sha256(&head) == document.head_digest {
+            break head;
+        }
+        // The bytes may have been damaged on the way, or by a cache.
+        if anew || !store.is_remote() {
+            let text = format!("the head of {} does not have the digest that its index states", document.document);
+            return Err(NotCarriedOver::Lost(text));
+        }
+        anew = true;
+    };
+    let head = fine::decode_head(&head, document.size, &mut memory).map_err(|error| NotCarriedOver::lost(&error))?;
     let (spans, last) = (head.spans(), |spans: &Range<SpanId>| SpanId(spans.end.0.saturating_sub(1)));
     let bytes = |range: &Range<SpanId>| spans.plain_range(range.start).start..spans.plain_range(last(range)).end;
     Ok(head.start().iter().map(bytes).collect())
@@ -177,7 +187,7 @@ mod tests {
     use crate::offset::{Compressed, Uncompressed};
 
     #[test]
-    fn documents_that_are_encoded_again_are_charged() {
+    fn reencoded_documents_are_charged() {
         let digest = Digest::sha256(&[0; 1024]);
         let parts = SpanParts {
             layer: digest,

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
-use super::super::existing::builds_alike;
+use super::super::options::IndexOptions;
 use crate::budget::Charge;
 use crate::digest::{Algorithm, Digest};
+use crate::image::soci::ZtocRef;
 use crate::layer::span::SpanTable;
 use crate::layer::{BlobForm, BuiltZtoc, LayerOptions, are_chosen, servable};
 use crate::ops::discover::{MAX_ZTOC, causes};
+use crate::ops::maker::builds_alike;
 use crate::ztoc::{self, Checkpoints, MAX_ENCODED, Ztoc};
 
 /// The part of a ztoc's size that does not depend on the layer, in bytes.
@@ -25,6 +27,12 @@ pub(in crate::ops::index) enum NotReusable {
     Other,
     /// It differs from the claims of its index.
     Wrong(String),
+}
+
+/// Whether the ztocs of an index by `tool` may be those that `options` would give.
+pub(super) fn may_fit(tool: Option<&str>, ztoc: &ZtocRef, options: &IndexOptions) -> bool {
+    tool.is_some_and(|tool| builds_alike(tool, &options.layer.build_tool_identifier))
+        && ztoc.span_size == options.layer.span_size
 }
 
 /// The largest ztoc, in bytes, that is fetched for a layer of this size: [`SMALL`], half the layer
@@ -113,7 +121,7 @@ mod tests {
     use crate::tar::PaxRecord;
 
     #[test]
-    fn a_ztoc_is_in_proportion_to_its_layer() {
+    fn a_ztoc_out_of_proportion_to_its_layer_is_refused() {
         const MIB: u64 = 1 << 20;
         assert_eq!(in_proportion(0, 4 * MIB), SMALL);
         // With tiny spans, a ztoc is larger than the layer, but still correct for the layer's
@@ -141,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_ztoc_comes_out_whoever_made_it() {
+    fn a_reused_ztoc_is_the_same_whoever_made_it() {
         let ours = built(options(TOOL_IDENTIFIER));
         for tool in [TOOL_IDENTIFIER, "ociseek v0.0.9"] {
             let found = built(options(tool));
@@ -151,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_alike_is_left_alone_and_what_does_not_fit_is_wrong() {
+    fn different_ztocs_are_skipped_and_mismatched_ones_are_wrong() {
         let ours = options(TOOL_IDENTIFIER);
         for tool in ["AWS SOCI CLI v0.2", "ociseek v999.0.0"] {
             assert_eq!(decoded(&built(options(tool)).bytes, 1024, &ours).err(), Some(NotReusable::Other), "{tool}");
@@ -169,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn pax_records_stand_in_order() {
+    fn pax_records_must_be_sorted() {
         let mut indexer = LayerIndexer::new(options(TOOL_IDENTIFIER), None);
         let mut builder = tar::Builder::new(Vec::new());
         builder.append_pax_extensions([("SCHILY.xattr.user.a", &b"1"[..]), ("SCHILY.xattr.user.b", b"2")]).unwrap();

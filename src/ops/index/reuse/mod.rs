@@ -15,17 +15,17 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
 
-use super::existing::builds_alike;
 use super::model::Origin;
 use super::options::{Existing, IndexOptions};
 use super::supply::{BuiltLayer, Layers, Supply, ZtocOffer};
 use crate::digest::Digest;
 use crate::image::Descriptor;
-use crate::image::soci::{ZTOC, ZtocRef};
+use crate::image::soci::ZtocRef;
 use crate::layer::{BuiltZtoc, Outcome};
 use crate::ops::discover::{MAX_ZTOC, causes};
 use crate::ops::verify::probe;
 use crate::progress::{Progress, ProgressEvent};
+use check::may_fit;
 use places::ReuseSearch;
 
 mod check;
@@ -73,12 +73,6 @@ pub(super) async fn reuse(
         missing = context.take(layers, missing, &others).await;
     }
     missing
-}
-
-/// Whether the ztocs of an index by `tool` may be those that `options` would give.
-fn may_fit(tool: Option<&str>, ztoc: &ZtocRef, options: &IndexOptions) -> bool {
-    tool.is_some_and(|tool| builds_alike(tool, &options.layer.build_tool_identifier))
-        && ztoc.span_size == options.layer.span_size
 }
 
 /// Takes ztocs from other indexes for the layers of an image.
@@ -165,9 +159,8 @@ impl ReuseContext<'_> {
         let what = || format!("ztoc {} of {} bytes", ztoc.ztoc, ztoc.size);
         let charged = self.supply.source.budget().charge(ztoc.size.saturating_mul(COST), what);
         let mut memory = charged.map_err(|error| NotReusable::Wrong(causes(&error)))?;
-        let blob = Descriptor::new(ZTOC, ztoc.ztoc, ztoc.size);
         let bytes =
-            offer.store.blob_bytes(&blob, MAX_ZTOC).await.map_err(|error| NotReusable::Wrong(causes(&error)))?;
+            offer.store.blob_bytes(&ztoc.blob(), MAX_ZTOC).await.map_err(|error| NotReusable::Wrong(causes(&error)))?;
         let (layer_size, options) = (layer.size, self.options.layer.clone());
         let decode = move || check::decoded(&bytes, layer_size, &options, &mut memory).map(|spans| (spans, memory));
         let (spans, _memory) = spawn_blocking(decode).await.map_err(|_| NotReusable::Other)??;

@@ -11,7 +11,7 @@ use futures_util::{StreamExt, stream};
 use super::super::model::Origin;
 use super::super::options::{IndexOptions, ReuseSource};
 use super::super::supply::{OwnImage, Supply, ZtocOffer};
-use super::may_fit;
+use super::check::may_fit;
 use super::tags;
 use crate::budget::Budget;
 use crate::digest::Digest;

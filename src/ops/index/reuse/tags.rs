@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_by_their_numbers() {
+    fn versions_are_compared_by_number() {
         let names = ["v1.4.2", "latest", "v1.4.10", "v1.4.1", "v1.4.3", "v0.9", "v2.0.0", "v1.3.9", "dev"];
         let nearest = ["latest", "v1.4.1", "v1.4.3", "v1.4.10", "v1.3.9", "v2.0.0", "v0.9", "dev"];
         assert_eq!(found(Some("v1.4.2"), &names, 20), nearest);
@@ -100,19 +100,19 @@ mod tests {
     }
 
     #[test]
-    fn commits_by_what_they_begin_with() {
+    fn commits_are_grouped_by_prefix() {
         let names = ["sha-1a2b3c4", "main", "sha-0f0f0f0", "pr-7"];
         assert_eq!(found(Some("sha-ffeedd1"), &names, 2), ["sha-1a2b3c4", "sha-0f0f0f0"]);
     }
 
     #[test]
-    fn without_a_tag_the_highest_come_first() {
+    fn without_a_tag_the_highest_versions_come_first() {
         assert_eq!(found(None, &["v1.9", "v1.10", "latest"], 2), ["latest", "v1.10"]);
         assert_eq!(found(Some("latest"), &["v1.9", "v1.10", "latest"], 1), ["v1.10"]);
     }
 
     #[test]
-    fn lists_of_referrers_are_no_images() {
+    fn fallback_tags_are_not_images() {
         let hex = "0123456789abcdef".repeat(4);
         let names = [format!("sha256-{hex}"), format!("sha256-{hex}.sig"), "v1".into(), "v1".into()];
         assert_eq!(nearest(Some("v2"), names.to_vec(), 9), ["v1"]);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn where_neighbours_are_listed() {
+    fn lists_start_before_tags_with_the_same_prefix() {
         assert_eq!(before("build-1234"), Some("build-12"));
         assert_eq!((before("v1"), before("")), (None, None));
     }

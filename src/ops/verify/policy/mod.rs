@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::model::Problem;
+use super::problem::Problem;
 use super::signature::{Signatures, Trust};
 use crate::code::Code;
 use crate::image::Descriptor;

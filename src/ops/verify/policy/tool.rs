@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn tool_names_match_exactly() {
         for (pattern, identifier, want) in [
             ("ociseek", "ociseek v0.1.0", true),
             ("ociseek", "ociseek", true),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn versions() {
+    fn tool_versions_are_compared() {
         for (pattern, identifier, want) in [
             ("ociseek >= 0.1", "ociseek v0.1.0", true),
             ("ociseek>=0.1", "ociseek v0.1.0", true),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_describes_no_tools() {
+    fn invalid_patterns_are_refused() {
         for text in ["", "  ", ">= 1", &"x".repeat(300)] {
             assert_eq!(text.parse::<ToolPattern>(), Err(ToolPatternError::NoName), "{text}");
         }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::causes;
 use super::documents::Damage;
-use super::model::VerifyError;
+use super::error::VerifyError;
 use crate::digest::Digest;
 use crate::image::manifest::MAX_DOCUMENT;
 use crate::image::{Descriptor, JsonError, json};

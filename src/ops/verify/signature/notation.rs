@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_in_der() {
+    fn der_integers_are_encoded() {
         let signature = [[0; 31].as_slice(), &[1], &[0x80], &[0; 31]].concat();
         let expected = [&[0x30, 3 + 35, 2, 1, 1, 2, 33, 0, 0x80][..], &[0; 31]].concat();
         assert_eq!(der(&signature, 32), Some(expected));

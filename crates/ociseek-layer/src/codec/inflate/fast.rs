@@ -58,7 +58,8 @@ impl Inflate {
         self.fast_loop(input, track, low_bits)
     }
 
-    /// The same loop with shifts that take their count from any register, and masks in one instruction.
+    /// The same loop with shifts that take their count from any register, and masks in one
+    /// instruction.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "bmi2")]
     fn fast_bmi2(&mut self, input: &mut Input<'_>, track: &mut impl Track) -> Result<bool, InflateError> {
@@ -231,7 +232,8 @@ unsafe fn load(from: *const u8) -> u64 {
 /// earlier ones. Writes up to 39 bytes more.
 ///
 /// # Safety
-/// `distance` bytes before `to` must be readable, and `length + 39` from `to` on readable and writable.
+/// `distance` bytes before `to` must be readable, and `length + 39` from `to` on readable and
+/// writable.
 #[inline(always)]
 unsafe fn copy_match(to: *mut u8, distance: usize, length: usize) {
     // SAFETY: as the caller guarantees; every iteration begins before the match's end and writes at
@@ -257,7 +259,8 @@ unsafe fn copy_match(to: *mut u8, distance: usize, length: usize) {
                 done += 16;
             }
         } else {
-            // The first `distance` of the 8 bytes are right; the next iteration overwrites the others.
+            // The first `distance` of the 8 bytes are right; the next iteration overwrites the
+            // others.
             while done < length {
                 copy_word(to.add(done), from.add(done));
                 done += distance;

@@ -27,10 +27,12 @@ pub use track::BackReference;
 /// Buffer size for the output of many steps, large enough to make the cost of moving the window
 /// negligible.
 const SLOT: usize = 256 * 1024;
-/// A step ends when fewer bytes are free: no symbol needs more, even with the fast loop's overshoot.
+/// A step ends when fewer bytes are free: no symbol needs more, even with the fast loop's
+/// overshoot.
 const MARGIN: usize = 320;
 
-/// Decodes the blocks of one deflate stream after another, keeping the last 32 KiB of all their output.
+/// Decodes the blocks of one deflate stream after another, keeping the last 32 KiB of all their
+/// output.
 pub struct Inflate {
     state: State,
     /// Unused bits from the input, lowest first. Bits above `count` are zero between steps.
@@ -99,7 +101,8 @@ pub enum Stop {
     Input,
     /// The output buffer is full: take the output and call again.
     Output,
-    /// A block ended and another one follows. High bits of the last byte taken (0 to 7) belong to it.
+    /// A block ended and another one follows. High bits of the last byte taken (0 to 7) belong to
+    /// it.
     Border {
         /// How many of them, from the top.
         bits: u8,
@@ -192,8 +195,8 @@ impl Inflate {
         }
     }
 
-    /// Sets what came before the `written` bytes of this decoder's output, for [`Inflate::window`]. No
-    /// match may reach it.
+    /// Sets what came before the `written` bytes of this decoder's output, for [`Inflate::window`].
+    /// No match may reach it.
     pub fn precede(&mut self, before: &[u8; WINDOW], written: usize) {
         let unknown = WINDOW.saturating_sub(written);
         let window = self.end - WINDOW;

@@ -142,7 +142,8 @@ impl<const N: usize> CodeTable<N> {
     /// Builds the table of the canonical code with these code lengths (each at most 15).
     ///
     /// Over-subscribed codes are errors. Incomplete codes are errors, too, unless `lenient` is set
-    /// and the code has one symbol of one bit or no symbols. This is as strict as zlib's inftrees.c.
+    /// and the code has one symbol of one bit or no symbols. This is as strict as zlib's
+    /// inftrees.c.
     fn build(
         &mut self,
         lengths: &[u8],
@@ -271,7 +272,8 @@ impl LitlenTable {
 impl DistanceTable {
     pub(super) fn build_distance(&mut self, lengths: &[u8]) -> Result<(), BadCode> {
         self.build(lengths, DISTANCE_BITS, true, |symbol| DISTANCE_ENTRIES[symbol % DISTANCE_SYMBOLS])?;
-        // The main part has one size for all codes: the fast loop has no register to spare for a mask.
+        // The main part has one size for all codes: the fast loop has no register to spare for a
+        // mask.
         while self.mask < MAIN_DISTANCES as u32 - 1 {
             let filled = self.mask as usize + 1;
             self.entries.copy_within(..filled, filled);

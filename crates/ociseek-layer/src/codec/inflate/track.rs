@@ -1,9 +1,10 @@
-//! Records the matches that refer to what was decoded before a block, until the output is too far away
-//! from the block's start to reach it.
+//! Records the matches that refer to what was decoded before a block, until the output is too far
+//! away from the block's start to reach it.
 
 use super::{Inflate, WINDOW};
 
-/// More than the matches of 32 KiB, of which each has at least 3 bytes, and of one that begins there.
+/// More than the matches of 32 KiB, of which each has at least 3 bytes, and of one that begins
+/// there.
 const MOST: usize = 1 << 14;
 
 /// A match that refers to output before a block.
@@ -41,7 +42,8 @@ impl Track for NoTracker {
 
 /// The matches of one step that refer to what is before `origin`.
 pub(super) struct Tracker {
-    /// Where in the buffer the block starts. Output more than 32 KiB after it cannot reach further back.
+    /// Where in the buffer the block starts. Output more than 32 KiB after it cannot reach further
+    /// back.
     origin: usize,
     found: Box<[BackReference; MOST]>,
     count: usize,
@@ -80,8 +82,8 @@ impl Inflate {
         (tracker.origin, tracker.count) = (self.end, 0);
     }
 
-    /// The matches of the last step that refer to what was decoded before [`Inflate::track`]. Each is
-    /// returned once, in the order of the output of that step, in which positions are counted.
+    /// The matches of the last step that refer to what was decoded before [`Inflate::track`]. Each
+    /// is returned once, in the order of the output of that step, in which positions are counted.
     pub fn references(&mut self) -> &[BackReference] {
         let Some(tracker) = &mut self.tracker else { return &[] };
         let count = std::mem::take(&mut tracker.count).min(MOST);

@@ -108,7 +108,7 @@ fn each_image_names_its_index_and_each_index_its_image() {
 }
 
 #[test]
-fn platforms_that_are_indexed() {
+fn requested_platforms_are_matched() {
     for (entries, requested, want) in [
         (&["linux/amd64", "linux/x86_64", "Linux/amd64/v1"][..], &[][..], &["linux/amd64"][..]),
         (&["Linux/x86_64", "linux/amd64/v3"], &[], &["Linux/x86_64", "linux/amd64/v3"]),
@@ -133,7 +133,7 @@ fn platforms_that_are_indexed() {
 }
 
 #[test]
-fn features_of_the_system_tell_images_apart() {
+fn os_features_distinguish_images() {
     let mut original = original(&[("linux/amd64", "a"), ("linux/amd64", "b")]);
     original.index.manifests[0].platform.as_mut().unwrap().os_features = vec!["f".to_owned()];
     assert_eq!(original.targets(&[]).targets.len(), 2);
@@ -142,7 +142,7 @@ fn features_of_the_system_tell_images_apart() {
 }
 
 #[test]
-fn attestations_follow_and_artifacts_stay() {
+fn attestations_name_the_new_image_and_artifacts_are_unchanged() {
     let mut original = original(&[("linux/amd64", "a"), ("unknown/unknown", "att")]);
     let image = original.index.manifests[0].digest;
     let annotations = &mut original.index.manifests[1].annotations;
@@ -164,7 +164,7 @@ fn attestations_follow_and_artifacts_stay() {
 }
 
 #[test]
-fn one_platform_is_converted_beside_the_index_of_another() {
+fn converting_one_platform_keeps_the_index_of_another() {
     let before = original(&[("linux/amd64", "a"), ("linux/arm64", "b")]);
     let both = convert(before.clone(), &[]);
     let amd64 = convert(read(&both, &before), &["linux/amd64"]);
@@ -179,6 +179,22 @@ fn one_platform_is_converted_beside_the_index_of_another() {
     assert_eq!((&entries.0[1], &entries.0[3]), (&entries.1[1], &entries.1[3]));
     assert_eq!(entries.0[0].annotations[INDEX_DIGEST], entries.0[2].digest.to_string());
     assert_ne!(entries.0[2].digest, entries.1[2].digest);
+}
+
+#[test]
+fn a_platform_from_a_config_is_stated_although_old_indexes_are_removed() {
+    let entries = [("linux/amd64", "old"), ("linux/amd64", "old"), ("linux/amd64", "a"), ("", "b")];
+    let mut original = original(&entries);
+    for old in [0, 1] {
+        original.index.manifests[old].artifact_type = Some(INDEX_V2.to_owned());
+        original.contents[old] = EntryContent::Kept;
+    }
+    original.found.insert(3, platform("linux/arm64"));
+    let enabled = convert(original, &[]);
+    assert_eq!(platforms(&enabled), ["linux/amd64", "linux/arm64"]);
+    let image = enabled.manifests.iter().find(|manifest| manifest.entry == 3).unwrap();
+    let entry = enabled.index.manifests.iter().find(|entry| entry.digest == image.digest).unwrap();
+    assert_eq!(entry.platform, Some(platform("linux/arm64")));
 }
 
 proptest! {

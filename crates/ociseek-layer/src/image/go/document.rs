@@ -154,7 +154,7 @@ fn decode<T: Merge + Default>(bytes: &[u8], limit: usize) -> Result<T, GoError> 
     let text = repaired(bytes);
     let mut json = serde_json::Deserializer::from_str(&text);
     let mut document = T::default();
-    document.merge(&mut json).and_then(|()| json.end()).map_err(JsonError::Json)?;
+    document.merge(&mut json).and_then(|()| json.end()).map_err(|error| JsonError::Json(error.into()))?;
     Ok(document)
 }
 
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_or_unknown_is_dropped() {
+    fn empty_and_unknown_fields_are_dropped() {
         for (fields, want) in [
             (r#""x":[{"y":1}]"#, r#"{"schemaVersion":0,"layers":null}"#),
             (
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_in_any_case_and_keys_given_twice_are_as_in_go() {
+    fn key_case_and_duplicate_keys_are_handled_as_in_go() {
         for (fields, want) in [
             (r#""SCHEMAVERSION":2,"LAYERſ":[]"#, r#"{"schemaVersion":2,"layers":[]}"#),
             (r#""artifactType":"a","ArtifactType":"b""#, r#"{"schemaVersion":0,"artifactType":"b","layers":null}"#),
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn other_documents_and_unsound_ones_are_refused() {
+    fn invalid_documents_are_refused() {
         let config = format!(r#""config":{{"digest":"{D}"}}"#);
         for (bad, ours) in [
             (format!(r#"{{{config},"manifests":[]}}"#), true),

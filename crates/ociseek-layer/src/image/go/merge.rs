@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use base64::{DecodeError, Engine as _};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::image::manifest::MAX_DESCRIPTORS;
@@ -148,11 +148,19 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
 );
 
+fn from_base64(text: &str) -> Result<Vec<u8>, DecodeError> {
+    BASE64.decode(text.replace(['\r', '\n'], ""))
+}
+
+/// Whether Go reads a text as base64.
+pub(crate) fn is_base64(text: &str) -> bool {
+    from_base64(text).is_ok()
+}
+
 impl Merge for Data {
     fn merge<'de, D: Deserializer<'de>>(&mut self, json: D) -> Result<(), D::Error> {
         let text = <Option<String> as serde::Deserialize>::deserialize(json)?.unwrap_or_default();
-        let text: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
-        self.0 = BASE64.decode(text).map_err(D::Error::custom)?;
+        self.0 = from_base64(&text).map_err(D::Error::custom)?;
         Ok(())
     }
 }

@@ -11,3 +11,4 @@ mod text;
 
 pub use document::{GoError, GoManifest, Index, decode_index, decode_manifest, decode_platform};
 pub(super) use encode::encode;
+pub(super) use merge::is_base64;

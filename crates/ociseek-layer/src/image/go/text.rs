@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_go_reads() {
+    fn invalid_text_is_replaced_as_in_go() {
         for (bytes, read) in [
             (&b"{\"a\":\"b\"}"[..], "{\"a\":\"b\"}"),
             (b"\"\xff\xe2\x82x\"", "\"\u{fffd}\u{fffd}\u{fffd}x\""),

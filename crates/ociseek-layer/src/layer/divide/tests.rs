@@ -48,8 +48,8 @@ fn divide(layer: &FineLayer, blob: &[u8], span: SpanId) -> Result<SpanDivision, 
     divide_span(layer.spans(), span, window.as_ref(), &blob[range.start.0 as usize..range.end.0 as usize])
 }
 
-/// What a span decodes to by the encoded document, with `fill` in place of the bytes that its window
-/// leaves out.
+/// What a span decodes to by the encoded document, with `fill` in place of the bytes that its
+/// window leaves out.
 fn decoded(layer: &FineLayer, blob: &[u8], span: SpanId) -> Vec<u8> {
     let encoded = layer.encode(&[]).unwrap();
     let head = fine::decode_head(
@@ -75,7 +75,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
-    fn divided_spans_decode_to_the_same(
+    fn divided_spans_decode_to_the_same_bytes(
         size in 300_000usize..1_500_000,
         seed in any::<u64>(),
         level in 0u32..=9,
@@ -123,7 +123,7 @@ fn spans_are_divided_at_blocks() {
 }
 
 #[test]
-fn other_bytes_are_not_divided() {
+fn damaged_bytes_are_not_divided() {
     let mut blob = gzip(&tar(600_000, 7), 6, 1);
     let whole = document(&blob);
     blob[100] ^= 1;

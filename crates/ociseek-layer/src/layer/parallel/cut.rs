@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_begin_with_headers_and_are_not_small() {
+    fn stretches_start_at_headers_and_have_a_minimum_size() {
         let headers: Vec<usize> = (0..40).map(|n| n * 50_000).collect();
         let blob = blob(2_010_000, &headers);
         for chunk in [256 << 10, 30_000, 2_010_000] {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn blobs_of_one_member_pass_as_they_are() {
+    fn blobs_with_one_member_are_not_cut() {
         let one = blob(1 << 20, &[0]);
         let late = blob(20 << 20, &[0, 18 << 20]);
         let tar = Bytes::from(vec![0; 1 << 20]);

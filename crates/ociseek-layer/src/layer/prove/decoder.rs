@@ -30,8 +30,7 @@ enum State {
 /// The result of decoding a layer.
 pub(super) struct DecodedLayer {
     pub plain: PlainCheck,
-    /// `gzip`, `zstd`, `not compressed`, or another compression's name.
-    pub compression: &'static str,
+    pub format: Format,
     /// Why decoding failed before the end.
     pub broken: Option<String>,
 }
@@ -91,12 +90,12 @@ impl LayerDecoder {
                     State::Zstd(Box::new(decoder))
                 }
                 Err(error) => {
-                    State::Ended(DecodedLayer { plain, compression: "zstd", broken: Some(error.to_string()) })
+                    State::Ended(DecodedLayer { plain, format: Format::Zstd, broken: Some(error.to_string()) })
                 }
             },
-            Format::Foreign(compression) => {
-                let reason = format!("{compression} is not supported");
-                State::Ended(DecodedLayer { plain, compression, broken: Some(reason) })
+            foreign @ Format::Foreign(name) => {
+                let reason = format!("{name} is not supported");
+                State::Ended(DecodedLayer { plain, format: foreign, broken: Some(reason) })
             }
             Format::Plain => State::Plain(plain),
         };
@@ -134,7 +133,7 @@ impl LayerDecoder {
             // `end` sets one of the states above.
             _ => DecodedLayer {
                 plain: PlainCheck::nothing(),
-                compression: "unknown",
+                format: Format::Foreign("unknown"),
                 broken: Some("it was not read".into()),
             },
         }
@@ -142,14 +141,14 @@ impl LayerDecoder {
 
     fn end(&mut self, error: Option<io::Error>) {
         let broken = error.map(|error| error.to_string());
-        let (plain, compression) = match &mut self.state {
-            State::Gzip(decoder) => (decoder.get_mut().take(), "gzip"),
-            State::Zstd(decoder) => (decoder.get_mut().take(), "zstd"),
-            State::Plain(plain) => (Some(plain.take()), "not compressed"),
-            State::Unknown { plain, .. } => (Some(plain.take()), "not compressed"),
+        let (plain, format) = match &mut self.state {
+            State::Gzip(decoder) => (decoder.get_mut().take(), Format::Gzip),
+            State::Zstd(decoder) => (decoder.get_mut().take(), Format::Zstd),
+            State::Plain(plain) => (Some(plain.take()), Format::Plain),
+            State::Unknown { plain, .. } => (Some(plain.take()), Format::Plain),
             State::Ended(_) => return,
         };
         let plain = plain.unwrap_or_else(PlainCheck::nothing);
-        self.state = State::Ended(DecodedLayer { plain, compression, broken });
+        self.state = State::Ended(DecodedLayer { plain, format, broken });
     }
 }

@@ -1,9 +1,10 @@
 //! The kinds of differences between a ztoc and its layer.
 
 use crate::code::Code;
+use crate::codec::sniff::Format;
 use crate::digest::Digest;
 use crate::layer::span::SpanError;
-use crate::layer::{Unservable, shown};
+use crate::layer::{UnservableReason, shown};
 use crate::offset::{SpanId, Uncompressed};
 use crate::progress::causes;
 use crate::ztoc::ZtocError;
@@ -22,12 +23,12 @@ pub enum Difference {
     #[error("the layer's tar cannot be read: {0}")]
     Tar(String),
     #[error("the layer is {actual}, but the ztoc is for a {stated} one")]
-    Compression { stated: &'static str, actual: &'static str },
+    Compression { stated: Format, actual: Format },
     #[error("the ztoc's spans cannot be used: {0}")]
     Spans(SpanError),
     /// soci-snapshotter refuses it (FORMAT, section 4).
     #[error("consumers reject this layer: {0}")]
-    Unservable(Unservable),
+    Unservable(UnservableReason),
     #[error("the ztoc has the format version \"{}\", not \"0.9\"", .0.escape_ascii())]
     Version(Box<[u8]>),
     #[error("{what}: the ztoc says {stated}, actual {actual}")]

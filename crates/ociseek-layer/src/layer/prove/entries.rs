@@ -72,17 +72,18 @@ impl EntryCheck {
 
 impl Compare {
     fn entry(&mut self, entry: Entry, files: &[FileMetadata], differences: &mut Differences) {
-        let (name, offset) = (entry.name.clone(), entry.data);
+        let offset = entry.data;
         while self.met.get(self.next) == Some(&true) {
             self.next += 1;
         }
-        let found = match stated(entry) {
+        let number = match stated(entry) {
             Ok(actual) => {
-                let found = self.find(&actual, files);
-                if let Some(number) = found {
-                    fields(number, &files[number], &actual, differences);
-                }
-                found
+                let Some(number) = self.find(&actual, files) else {
+                    differences.add(Difference::EntryMissing { name: actual.name, offset });
+                    return;
+                };
+                fields(number, &files[number], &actual, differences);
+                number
             }
             Err(unservable) => {
                 if !std::mem::replace(&mut self.unservable, true) {
@@ -92,13 +93,9 @@ impl Compare {
                     // Entries without data of their own, such as a global header, need not be in
                     // the ztoc.
                     None => return,
-                    found => found,
+                    Some(number) => number,
                 }
             }
-        };
-        let Some(number) = found else {
-            differences.add(Difference::EntryMissing { name, offset });
-            return;
         };
         if self.furthest.is_some_and(|furthest| number < furthest) {
             differences.add(Difference::EntryOrder { entry: number, name: files[number].name.clone() });

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn sound_entries_are_found_in_any_span() {
+    fn valid_entries_are_found_in_any_span() {
         let (tar, files) = tar();
         let ends = || (0..=tar.len() as u64).step_by(256);
         for start in ends() {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_found_where_it_lies() {
+    fn wrong_entries_are_found_at_their_offset() {
         let (tar, files) = tar();
         let all = 0..tar.len() as u64;
         let header = files[2].offset.0 - 512..files[2].offset.0;

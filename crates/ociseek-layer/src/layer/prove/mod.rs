@@ -1,4 +1,5 @@
-//! Checks a layer's ztoc, its fine document, or both against the layer, which is read and decoded once.
+//! Checks a layer's ztoc, its fine document, or both against the layer, which is read and decoded
+//! once.
 //!
 //! Decoders other than ours (flate2 with zlib-rs, and zstd) decode the layer from start to end. The
 //! result is compared with the ztoc: its windows, its entries, and what our own decoder produces
@@ -21,6 +22,7 @@ use self::entries::EntryCheck;
 use self::fine::{FineBlob, FinePlainCheck};
 use self::plain::PlainCheck;
 use self::spans::{BlobSpans, PlainSpanCheck};
+use crate::codec::sniff::Format;
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::fine::FineLayer;
 use crate::layer::servable;
@@ -45,10 +47,11 @@ pub use next::decode_to_next;
 /// How many batches of chunks the decoder on the other thread may lag behind.
 const BATCHES: usize = 4;
 
-/// Takes a layer's blob in chunks and finds the differences from its documents. Chunk boundaries do not
-/// matter, unless the layer is broken: then they decide how much is checked before the fault.
+/// Takes a layer's blob in chunks and finds the differences from its documents. Chunk boundaries do
+/// not matter, unless the layer is broken: then they decide how much is checked before the fault.
 ///
-/// Memory does not grow with the layer, except for a few bytes for each span and entry of the documents.
+/// Memory does not grow with the layer, except for a few bytes for each span and entry of the
+/// documents.
 pub struct LayerProof {
     decoder: LayerDecoder,
     blob: Blob,
@@ -87,7 +90,8 @@ pub struct Proof {
     pub differences: Vec<Difference>,
     /// The number of further ones, beyond the first thousand.
     pub more: u64,
-    /// The differences from the fine document, and the layer's own faults. Empty without a document.
+    /// The differences from the fine document, and the layer's own faults. Empty without a
+    /// document.
     pub of_document: Differences,
 }
 
@@ -105,8 +109,8 @@ impl LayerProof {
         LayerProof::with_fine(ztoc, None, blob, diff_id)
     }
 
-    /// Checks a layer that may have a fine document too. What is found of one document does not depend
-    /// on the other.
+    /// Checks a layer that may have a fine document too. What is found of one document does not
+    /// depend on the other.
     pub fn with_fine(
         ztoc: Option<Arc<Ztoc>>,
         fine: Option<Arc<FineLayer>>,
@@ -184,11 +188,11 @@ impl LayerProof {
         let mut plain = decoder.plain;
         if let Some(ztoc) = &ztoc {
             let stated = match &ztoc.checkpoints {
-                Checkpoints::Gzip { .. } => "gzip",
-                Checkpoints::Uncompressed { .. } => "not compressed",
+                Checkpoints::Gzip { .. } => Format::Gzip,
+                Checkpoints::Uncompressed { .. } => Format::Plain,
             };
-            if stated != decoder.compression {
-                differences.add(Difference::Compression { stated, actual: decoder.compression });
+            if stated != decoder.format {
+                differences.add(Difference::Compression { stated, actual: decoder.format });
             }
             if ztoc.compressed_size.0 != size {
                 let stated = ztoc.compressed_size.0;

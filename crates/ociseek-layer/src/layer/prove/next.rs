@@ -9,11 +9,12 @@ use crate::layer::span::{SpanError, SpanFilter, SpanSink, decode_fine};
 use crate::offset::SpanId;
 
 /// Decodes a span as [`SpanTable::decode_with`](crate::layer::span::SpanTable::decode_with) does. A
-/// deflate block must start where the next span does, and `next`, the next span's window, must have the
-/// bytes before that block. `window` is the span's own. None stands for no window.
+/// deflate block must start where the next span does, and `next`, the next span's window, must have
+/// the bytes before that block. `window` is the span's own. None stands for no window.
 ///
 /// # Errors
-/// If `blob` is not what the span's proof says, cannot be decoded, or does not lead to the next span.
+/// If `blob` is not what the span's proof says, cannot be decoded, or does not lead to the next
+/// span.
 pub fn decode_to_next(
     spans: &FineSpans,
     span: SpanId,

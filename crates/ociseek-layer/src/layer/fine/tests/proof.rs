@@ -97,7 +97,7 @@ fn proven(blob: &[u8], layer: FineLayer, ztoc: Option<&[u8]>) -> Vec<Difference>
 }
 
 #[test]
-fn documents_hold_against_their_layers() {
+fn documents_match_their_layers() {
     for (name, blob) in blobs() {
         let indexed = index(&blob, 1 << 16);
         let Outcome::Ztoc(built) = &indexed.outcome else { panic!("{name}") };
@@ -136,7 +136,7 @@ fn used(window: &SpanWindow) -> UsedBytes {
 }
 
 #[test]
-fn what_differs_is_found() {
+fn differences_are_found() {
     let blob = gzip(&tar(), 6, 1);
     let indexed = index(&blob, 1 << 16);
     let Outcome::Ztoc(built) = &indexed.outcome else { panic!() };

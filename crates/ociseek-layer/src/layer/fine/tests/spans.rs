@@ -119,7 +119,7 @@ fn every_span_decodes_to_its_part_of_the_layer() {
 }
 
 #[test]
-fn how_a_layer_is_cut_does_not_matter() {
+fn any_chunking_gives_the_same_document() {
     for (name, blob) in blobs() {
         let whole = index(&blob, blob.len());
         for chunk in [1, 7, 64, 1000, 4096] {
@@ -151,7 +151,7 @@ fn how_a_layer_is_cut_does_not_matter() {
 }
 
 #[test]
-fn what_has_no_document() {
+fn unsupported_layers_get_no_document() {
     let tar = tar();
     let zstd = zstd::bulk::compress(&tar, 1).unwrap();
     assert_eq!(index(&zstd, 1000).fine, None, "zstd");
@@ -166,7 +166,7 @@ fn what_has_no_document() {
 }
 
 #[test]
-fn its_memory_is_charged() {
+fn memory_is_charged() {
     let blob = gzip(&tar(), 6, 1);
     let with = |limit: u64, fine: bool| {
         let mut batches = blob.chunks(300_000).map(|batch| vec![Bytes::copy_from_slice(batch)]);

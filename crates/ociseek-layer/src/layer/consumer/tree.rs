@@ -1,0 +1,133 @@
+//! The tree that the consumer builds from a layer's entries (soci-snapshotter, metadata/reader.go
+//! initNodes), to find the layers whose tree would be wrong or refused.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+
+use crate::layer::names::{MAX_KEY, shown};
+use crate::layer::paths::{clean, clean_into};
+use crate::layer::{UnservableCode, UnservableReason};
+use crate::ztoc::{FileKind, FileMetadata};
+
+const ROOT: u32 = 0;
+
+struct Tree<'a> {
+    children: HashMap<(u32, &'a [u8]), u32>,
+    nodes: Vec<Node>,
+    /// A buffer for the parts of a name. It is reused, because layers have many entries.
+    parts: Vec<&'a [u8]>,
+    /// The directory of the previous entry, usually also that of the next one: its path and its
+    /// node. None after an entry reused a name, which may have replaced that directory.
+    recent: (Vec<&'a [u8]>, Option<u32>),
+}
+
+#[derive(Clone, Copy)]
+struct Node {
+    is_dir: bool,
+    /// Whether a hard link leads here too.
+    is_linked: bool,
+}
+
+/// Builds the tree entry by entry.
+///
+/// # Errors
+/// The entry that the consumer would reject or misplace.
+pub(super) fn check(files: &[FileMetadata]) -> Result<(), UnservableReason> {
+    let mut tree = Tree {
+        children: HashMap::with_capacity(files.len()),
+        nodes: vec![Node { is_dir: true, is_linked: false }],
+        parts: Vec::new(),
+        recent: (Vec::new(), Some(ROOT)),
+    };
+    files.iter().try_for_each(|file| {
+        let mut parts = std::mem::take(&mut tree.parts);
+        clean_into(&mut parts, &file.name);
+        let added = tree.add(file, &parts);
+        tree.parts = parts;
+        added
+    })
+}
+
+impl<'a> Tree<'a> {
+    fn add(&mut self, file: &'a FileMetadata, path: &[&'a [u8]]) -> Result<(), UnservableReason> {
+        let is_dir = file.kind == FileKind::Directory;
+        let Some((&base, parents)) = path.split_last() else {
+            if is_dir {
+                return Ok(());
+            }
+            let reason = format!("{} is the root but not a directory", shown(&file.name));
+            return Err(UnservableReason::new(UnservableCode::NamesRoot, reason));
+        };
+        if path.iter().any(|part| part.len() > MAX_KEY) {
+            return Err(UnservableReason::new(
+                UnservableCode::LongName,
+                format!("the name {} is too long", shown(&file.name)),
+            ));
+        }
+        let target = if file.kind == FileKind::HardLink { Some(self.link_target(file, path)?) } else { None };
+        let parent = self.directory(parents, file)?;
+        match (target, self.children.entry((parent, base))) {
+            (Some(target), slot) => {
+                self.recent.1 = self.recent.1.filter(|_| matches!(slot, Slot::Vacant(_)));
+                slot.insert_entry(target);
+                self.nodes[target as usize].is_linked = true;
+            }
+            // The consumer turns the existing node into the directory, including all other links to
+            // it.
+            (None, Slot::Occupied(slot)) if is_dir => {
+                let node = &mut self.nodes[*slot.get() as usize];
+                if !node.is_dir && node.is_linked {
+                    let reason = format!("the directory {} replaces a file with hard links", shown(&file.name));
+                    return Err(UnservableReason::new(UnservableCode::HardLinkTarget, reason));
+                }
+                node.is_dir = true;
+            }
+            (None, slot) => {
+                self.recent.1 = self.recent.1.filter(|_| matches!(slot, Slot::Vacant(_)));
+                slot.insert_entry(self.nodes.len() as u32);
+                self.nodes.push(Node { is_dir, is_linked: false });
+            }
+        }
+        Ok(())
+    }
+
+    /// The target of a hard link: an earlier entry of the same layer that is not a directory.
+    fn link_target(&self, file: &FileMetadata, path: &[&[u8]]) -> Result<u32, UnservableReason> {
+        let target = clean(&file.linkname);
+        let node = target.iter().try_fold(ROOT, |node, part| self.children.get(&(node, *part)).copied());
+        let problem = match node {
+            _ if target == path => "itself",
+            None => "something that is not an earlier entry of this layer",
+            Some(node) if self.nodes[node as usize].is_dir => "a directory",
+            Some(node) => return Ok(node),
+        };
+        let reason = format!("{} is a hard link to {problem}: {}", shown(&file.name), shown(&file.linkname));
+        Err(UnservableReason::new(UnservableCode::HardLinkTarget, reason))
+    }
+
+    /// The directory at `path`, created if it does not exist. The recent directory is forgotten
+    /// when an entry reuses an existing name.
+    fn directory(&mut self, path: &[&'a [u8]], file: &FileMetadata) -> Result<u32, UnservableReason> {
+        if let (recent, Some(node)) = &self.recent
+            && recent == path
+        {
+            return Ok(*node);
+        }
+        let mut node = ROOT;
+        for &part in path {
+            let fresh = self.nodes.len() as u32;
+            node = *self.children.entry((node, part)).or_insert(fresh);
+            if node == fresh {
+                self.nodes.push(Node { is_dir: true, is_linked: false });
+            } else if !self.nodes[node as usize].is_dir {
+                let reason =
+                    format!("{} is below {}, which is not a directory in this layer", shown(&file.name), shown(part));
+                return Err(UnservableReason::new(UnservableCode::BelowNonDirectory, reason));
+            }
+        }
+        let (recent, recent_node) = &mut self.recent;
+        path.clone_into(recent);
+        *recent_node = Some(node);
+        Ok(node)
+    }
+}

@@ -1,0 +1,92 @@
+//! Which spans are fetched together with a missing one, because the registry is far away.
+
+use super::in_flight::{FetchRole, SpanRequest};
+use super::layer::LayerHandle;
+use super::model::FetchCause;
+use super::pieces::{HANDED_OVER, covering};
+use crate::fine::FineSpans;
+use crate::offset::SpanId;
+
+/// The most compressed bytes that are fetched after a missing span: as many as a span of a SOCI
+/// index usually has.
+const MOST_AFTER: u64 = 4 << 20;
+
+impl LayerHandle {
+    /// The spans after a missing one that are fetched with it, up to the next one that is not
+    /// missing: as many as arrive while a request waits for its first byte. The spans of a fine
+    /// index are small, so a program that needs many would wait for one after the other. An image
+    /// with a recorded start does not need this.
+    pub(super) fn next_spans(&self, missing: SpanId) -> Vec<SpanRequest> {
+        let (inner, layer) = (&self.inner, &self.layer);
+        let most = inner.pace.bytes_per_wait().min(MOST_AFTER);
+        let Some(head) = layer.open.map().fine() else { return Vec::new() };
+        if most == 0 || inner.has_recorded_start() {
+            return Vec::new();
+        }
+        following(head.spans(), missing, most)
+            .take_while(|span| !self.is_in_memory(*span))
+            .map_while(|span| match inner.in_flight.join(self.span(span), FetchCause::Readahead) {
+                // It may have arrived after we looked and before we joined.
+                FetchRole::Fetch(promise, _) if !self.is_in_memory(span) => {
+                    Some(SpanRequest { promise, pieces: Some(covering(&(0..layer.size(span)))) })
+                }
+                FetchRole::Fetch(..) | FetchRole::Wait(_) => None,
+            })
+            .collect()
+    }
+}
+
+/// The spans after `missing` with at most `most` bytes of the blob. They also have a limit in bytes
+/// of the tar, because all of them may be in memory at once.
+fn following(spans: &FineSpans, missing: SpanId, most: u64) -> impl Iterator<Item = SpanId> {
+    let blob_end = spans.fetch_range(missing).end + most;
+    let plain_end = spans.plain_range(missing).end + HANDED_OVER;
+    SpanId::each(SpanId(missing.0 + 1)..SpanId(spans.count()))
+        .take_while(move |span| spans.fetch_range(*span).end <= blob_end && spans.plain_range(*span).end <= plain_end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::{ChainState, Digest};
+    use crate::fine::{Codec, FineStart, SpanParts};
+    use crate::offset::{Compressed, Uncompressed};
+
+    const COUNT: u64 = 64;
+    const BLOB: u64 = 64 << 10;
+
+    /// Spans of [`BLOB`] bytes of the blob and `plain` bytes of the tar.
+    fn spans(plain: u64) -> FineSpans {
+        let start = |number: u64| FineStart {
+            input: Compressed(number * BLOB),
+            output: Uncompressed(number * plain),
+            bits: 0,
+            state: ChainState::INITIAL,
+        };
+        let parts = SpanParts {
+            layer: Digest::sha256(b""),
+            codec: Codec::Gzip,
+            blob_size: COUNT * BLOB,
+            tar_end: Uncompressed(COUNT * plain),
+            span_size: 32 << 10,
+            starts: (0..COUNT).map(start).collect(),
+        };
+        FineSpans::new(parts).unwrap()
+    }
+
+    #[test]
+    fn following_spans_are_limited_in_bytes_of_the_blob_and_of_the_tar() {
+        let numbers = |plain: u64, missing: u32, most: u64| -> Vec<u32> {
+            let spans = spans(plain);
+            following(&spans, SpanId(missing), most).map(|span| span.0).collect()
+        };
+        let usual = 128 << 10;
+        assert_eq!(numbers(usual, 10, 3 * BLOB), [11, 12, 13]);
+        assert_eq!(numbers(usual, 10, 3 * BLOB - 1), [11, 12]);
+        assert_eq!(numbers(usual, 62, MOST_AFTER), [63]);
+        assert_eq!(numbers(usual, 63, MOST_AFTER), [0; 0]);
+        // Of files with zeros, few bytes of the blob are many of the tar.
+        assert_eq!(numbers(HANDED_OVER / 4, 10, MOST_AFTER), [11, 12, 13, 14]);
+        assert_eq!(numbers(HANDED_OVER + 1, 10, MOST_AFTER), [0; 0]);
+    }
+}

@@ -1,0 +1,171 @@
+//! Checks that files do not use each other in a circle: each can be read after those that it uses.
+//! The file `mod.rs` of a folder is left out: the files beside it may use what it defines, and it
+//! uses them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use crate::architecture::{CRATES, code, root, sources};
+
+/// The files that are in a circle anyway, by folder, with the reason.
+const KNOWN: [(&str, &[&str], &str); 3] = [
+    ("src/cli/hook", &["error"], "its hints are made of those in `shared/hint`, whose errors include it"),
+    (
+        "src/cli/shared",
+        &["hint", "policy", "report", "talk"],
+        "`CliError` holds the errors of all commands, and the options that can be wrong return it",
+    ),
+    (
+        "src/rootfs/content",
+        &["claim", "fetch", "in_flight", "inner", "layer", "pieces", "race", "start", "windows"],
+        "what each does is a method of `LayerHandle`, which holds the state of all of them",
+    ),
+];
+
+/// A module's path in its crate.
+type Module = Vec<String>;
+
+/// A path after `use`, and whether others can use it by its name here.
+struct Import {
+    path: Module,
+    is_public: bool,
+}
+
+#[test]
+fn files_do_not_use_each_other_in_a_circle() {
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (folder, _) in CRATES {
+        let src = root().join(folder);
+        let mut files = Vec::new();
+        sources(&src, &mut files);
+        let module = |file: &PathBuf| {
+            let relative = file.strip_prefix(&src).expect("lies in the folder").with_extension("");
+            let mut module: Module = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+            let _ = module.pop_if(|last| matches!(last.as_str(), "mod" | "lib"));
+            module
+        };
+        files.retain(|file| !file.iter().any(|part| part == "tests" || part == "tests.rs"));
+        for mut module in circles(&files.iter().map(|file| (module(file), code(file))).collect()) {
+            let name = module.pop().expect("is not the crate itself");
+            let folder = [folder].into_iter().chain(module.iter().map(String::as_str)).collect::<Vec<_>>().join("/");
+            found.entry(folder).or_default().push(name);
+        }
+    }
+    let known =
+        KNOWN.map(|(folder, files, _)| (folder.to_owned(), files.iter().map(|&file| file.to_owned()).collect()));
+    assert_eq!(found, BTreeMap::from(known));
+}
+
+#[test]
+fn a_circle_is_found() {
+    let circles_of = |texts: &[(&str, &str)]| {
+        let files = texts.iter().map(|(module, text)| (words(module), (*text).to_owned())).collect();
+        circles(&files).iter().map(|module| module.join("::")).collect::<Vec<_>>()
+    };
+    let (top, a) = (("a", "pub use one::One;\nuse two::Two;"), ("a::one", "use super::two::Two;"));
+    assert_eq!(circles_of(&[top, a, ("a::two", "use crate::b;"), ("b", "")]), Vec::<String>::new());
+    for back in ["use super::one::{One, Other};", "use crate::{a::{One, Three}, b};", "use super::One as First;"] {
+        assert_eq!(circles_of(&[top, a, ("a::two", back), ("b", "")]), ["a::one", "a::two"], "{back}");
+    }
+    assert_eq!(circles_of(&[top, a, ("a::two", "use crate::b::B;"), ("b", "use crate::a::One;")]).len(), 3);
+}
+
+fn words(path: &str) -> Module {
+    path.split("::").map(|word| word.trim().to_owned()).collect()
+}
+
+/// The modules that use themselves by way of others.
+fn circles(files: &BTreeMap<Module, String>) -> Vec<Module> {
+    let imports: BTreeMap<&Module, Vec<Import>> = files.iter().map(|(module, text)| (module, imports(text))).collect();
+    let is_folder = |module: &Module| files.keys().any(|other| other.len() > module.len() && other.starts_with(module));
+    let mut used: BTreeMap<&Module, BTreeSet<Module>> = BTreeMap::new();
+    for (module, list) in imports.iter().filter(|(module, _)| !is_folder(module)) {
+        let targets = list.iter().filter_map(|import| target(&imports, module, &import.path, 0));
+        used.insert(module, targets.filter(|target| target != *module && !is_folder(target)).collect());
+    }
+    let reaches_itself = |module: &Module| {
+        let (mut seen, mut todo) = (BTreeSet::new(), vec![module]);
+        while let Some(next) = todo.pop() {
+            todo.extend(used.get(next).into_iter().flatten().filter(|target| seen.insert(*target)));
+        }
+        seen.contains(module)
+    };
+    used.keys().filter(|module| reaches_itself(module)).map(|module| (**module).clone()).collect()
+}
+
+/// The file that defines what `path` names in `module`, through files that pass it on. None for
+/// another crate.
+fn target(imports: &BTreeMap<&Module, Vec<Import>>, module: &Module, path: &[String], depth: usize) -> Option<Module> {
+    let (mut at, mut rest) = (module.clone(), path);
+    match rest.first()?.as_str() {
+        "crate" => (at, rest) = (Vec::new(), &rest[1..]),
+        "self" => rest = &rest[1..],
+        "super" => {
+            while rest.first().is_some_and(|word| word == "super") {
+                at.pop()?;
+                rest = &rest[1..];
+            }
+        }
+        child => {
+            let inner = [module.as_slice(), &[child.to_owned()]].concat();
+            imports.get(&inner)?;
+        }
+    }
+    while let Some((word, after)) = rest.split_first() {
+        at.push(word.clone());
+        if imports.contains_key(&at) {
+            rest = after;
+            continue;
+        }
+        at.pop();
+        let passed_on = imports.get(&at)?.iter().find(|import| import.is_public && import.path.last() == Some(word));
+        // The depth is limited, because names may be passed on in a circle.
+        return match passed_on.filter(|_| depth < 8) {
+            Some(import) => target(imports, &at, &[import.path.as_slice(), after].concat(), depth + 1),
+            None => Some(at),
+        };
+    }
+    Some(at)
+}
+
+fn imports(text: &str) -> Vec<Import> {
+    let mut imports = Vec::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("use ") {
+        let start = before.rsplit('\n').next().unwrap_or_default().trim();
+        let is_public = start.starts_with("pub");
+        rest = after;
+        if !start.is_empty() && !is_public {
+            continue;
+        }
+        let Some((tree, after)) = after.split_once(';') else { break };
+        expand(&[], tree, &mut |path| imports.push(Import { path, is_public }));
+        rest = after;
+    }
+    imports
+}
+
+/// Passes on each path of a tree such as `a::{b, c::{d, e as f}}`.
+fn expand(prefix: &[String], tree: &str, each: &mut dyn FnMut(Module)) {
+    let Some((before, inner)) = tree.split_once('{') else {
+        let name = tree.split(" as ").next().unwrap_or_default();
+        return each([prefix, words(name.trim()).as_slice()].concat());
+    };
+    let before = before.trim().trim_end_matches("::");
+    let prefix = if before.is_empty() { prefix.to_vec() } else { [prefix, words(before).as_slice()].concat() };
+    let inner = inner.trim_end().strip_suffix('}').unwrap_or(inner);
+    let (mut depth, mut start) = (0, 0);
+    for (at, c) in inner.char_indices().chain([(inner.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth <= 0 => {
+                if !inner[start..at].trim().is_empty() {
+                    expand(&prefix, &inner[start..at], each);
+                }
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The queue of the hook, its workers, and the end of the service. The schedule decides how jobs
+//! end, and the journal is in memory.
+
+#[path = "../../../src/hook/backlog.rs"]
+pub mod backlog;
+pub mod job;
+pub mod journal;
+#[path = "../../../src/hook/recent_keys.rs"]
+pub mod recent_keys;
+pub mod runner;
+pub mod server;
+
+pub(crate) mod log {
+    pub(crate) const TARGET: &str = "hook";
+}

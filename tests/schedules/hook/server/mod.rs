@@ -1,0 +1,51 @@
+//! What the workers use of the service.
+
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use super::backlog::Backlog;
+use super::job::Unit;
+use super::journal::Journal;
+use super::recent_keys::RecentKeys;
+use super::runner::{Ending, Runner};
+
+pub mod laws;
+#[path = "../../../../src/hook/server/sink.rs"]
+pub mod sink;
+#[path = "../../../../src/hook/server/work.rs"]
+mod work;
+
+use sink::{JobQueue, LocalQueue};
+struct App {
+    pub runner: Runner,
+    pub sink: JobQueue,
+    pub config: ServerConfig,
+    seen: Mutex<RecentKeys>,
+}
+
+struct ServerConfig {
+    pub workers: usize,
+    pub drain: Duration,
+}
+
+impl App {
+    fn new(capacity: usize, unit: Unit, workers: usize, ending: Ending) -> App {
+        let queue = LocalQueue { backlog: Backlog::new(capacity, unit), journal: Some(Journal::default()) };
+        App {
+            runner: Runner::new(ending),
+            sink: JobQueue::Local(queue),
+            config: ServerConfig { workers, drain: Duration::from_secs(10) },
+            seen: Mutex::default(),
+        }
+    }
+}
+
+mod notify {
+    use super::App;
+    use crate::hook::job::Job;
+
+    pub(super) fn events_of(app: &App, job: &Job) -> String {
+        job.key(app.runner.unit())
+    }
+}

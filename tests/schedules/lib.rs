@@ -1,0 +1,64 @@
+//! Schedules: the project's hand-written synchronisation under many orders of its steps, which
+//! shuttle chooses.
+//!
+//! The files that are checked are included from the project unchanged. The packages in `std` and
+//! `tokio` replace the real ones for this crate. The modules here replace the rest of the project,
+//! as far as the files use it, and leave out everything that has no part in the synchronisation.
+
+#[path = "../../crates/ociseek-layer/src/budget.rs"]
+pub mod budget;
+#[path = "../../src/lock.rs"]
+mod lock;
+#[path = "../../crates/ociseek-layer/src/offset.rs"]
+mod offset;
+#[path = "../../crates/ociseek-layer/src/opaque.rs"]
+mod opaque;
+
+pub mod budget_laws;
+pub mod codec;
+pub mod hook;
+pub mod layer;
+pub mod rootfs;
+pub mod schedules;
+
+mod store {
+    pub(crate) mod cache {
+        pub(crate) const TARGET: &str = "cache";
+    }
+    pub(crate) mod entries {
+        use std::fs::{File, OpenOptions};
+        use std::io;
+        use std::path::Path;
+
+        pub(crate) fn open_own(path: &Path) -> io::Result<File> {
+            OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)
+        }
+    }
+}
+
+mod ops {
+    pub(crate) mod discover {
+        use std::error::Error;
+
+        pub(crate) fn causes(error: &dyn Error) -> String {
+            error.to_string()
+        }
+    }
+}
+
+mod digest {
+    use std::fmt;
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct Digest(pub u32);
+
+    impl fmt::Display for Digest {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.fmt(f)
+        }
+    }
+}
+
+mod ztoc {
+    pub use crate::codec::{Checkpoint, Checkpoints, Ztoc};
+}
