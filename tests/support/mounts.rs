@@ -42,6 +42,19 @@ pub fn wait_until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
+/// Unmounts a directory, for which no option is needed unless somebody uses it. A file that this
+/// process has just read may still be open in a program that another test is starting: such a copy
+/// is closed when the program is executed.
+pub fn unmount(dir: &Path) {
+    let attempt = || Command::new("umount").arg(dir).stdin(Stdio::null()).output().unwrap();
+    wait_until("umount", || {
+        let output = attempt();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() || stderr.contains("target is busy"), "{stderr}");
+        output.status.success()
+    });
+}
+
 /// The mounts below a directory, as the kernel lists them.
 pub fn mounts_below(dir: &Path) -> Vec<String> {
     let dir = dir.to_str().unwrap();

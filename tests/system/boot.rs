@@ -1,6 +1,5 @@
 //! A real Debian image, mounted by the kernel and booted by runc.
 
-use crate::support::servers;
 use crate::support::soci;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,6 +11,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 use crate::support::corpus::{Image, copy, debian_layers};
+use crate::support::mounts::unmount;
 use crate::support::servers::{Server, run, skip, tool};
 use crate::support::soci::{Oracle, TOOL, oracle_binary};
 use crate::support::throttle::throttled;
@@ -130,7 +130,7 @@ fn a_mount_matches_the_unpacked_image() {
         let at = dir.to_str().unwrap();
         ociseek(image.dir.path(), &["mount", "--detach", "--quiet", "--no-cache", &image.name(), at]);
         let compared = std::panic::catch_unwind(|| assert_same(&dir, &unpacked));
-        run(&servers::tool("umount").unwrap(), &[at]);
+        unmount(&dir);
         let count = compared.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         println!("through the ztoc by {tool}: {count} files, directories and links are the same");
         assert!(count > 5000);

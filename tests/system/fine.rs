@@ -35,7 +35,8 @@ use crate::support::corpus::{self, debian_layers};
 use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::fine;
 use crate::support::mounts::{
-    MountProcess, UnmountOnDrop, assert_same, can_mount, compressed, mounts_below, packed, seen, system, wait_until,
+    MountProcess, UnmountOnDrop, assert_same, can_mount, compressed, mounts_below, packed, seen, system, unmount,
+    wait_until,
 };
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
 
@@ -121,11 +122,22 @@ async fn mount_point_and_registry(sandbox: &Sandbox) -> (PathBuf, Faulty) {
     (mnt, Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await)
 }
 
+/// The threads of a process that fill the kernel's caches, as directories below /proc.
+fn fillers(process: u32) -> Vec<PathBuf> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let is_filler = |thread: &PathBuf| std::fs::read(thread.join("comm")).is_ok_and(|name| name == b"fill\n");
+    threads.map(|thread| thread.path()).filter(is_filler).collect()
+}
+
 /// Whether a thread of a process fills the kernel's caches.
 fn is_filling(process: u32) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let names = threads.filter_map(|thread| std::fs::read(thread.path().join("comm")).ok());
-    names.into_iter().any(|name| name.starts_with(b"fill"))
+    !fillers(process).is_empty()
+}
+
+/// What a thread that fills the kernel's caches has open.
+fn files_of_filler(process: u32) -> Vec<PathBuf> {
+    let open = fillers(process).into_iter().filter_map(|thread| std::fs::read_dir(thread.join("fd")).ok());
+    open.flatten().flatten().filter_map(|file| std::fs::read_link(file.path()).ok()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -218,7 +230,7 @@ async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it(
             match pause % 2 {
                 0 => assert!(!mounted.unmount().unwrap(), "it was in use"),
                 _ => {
-                    system("umount", &[mnt.as_os_str()]);
+                    unmount(&mnt);
                     Handle::current().block_on(mounted.ended()).unwrap();
                 }
             }
@@ -266,6 +278,9 @@ async fn a_process_killed_while_it_fills_the_kernels_caches_leaves_nobody_waitin
             }
             std::thread::sleep(Duration::from_micros(pause * 300));
             filling += u32::from(is_filling(child.id()));
+            for file in files_of_filler(child.id()) {
+                assert!(!file.starts_with("socket:") && !file.starts_with("/dev/fuse"), "{}", file.display());
+            }
             child.signal(rustix::process::Signal::KILL);
             assert!(child.wait().is_some(), "it has not ended {pause}");
             for _ in 0..4 {

@@ -11,18 +11,19 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Barrier};
 use std::thread::{Builder, JoinHandle};
 
 use fuser::Request;
-use rustix::fs::{Advice, CWD, Mode, OFlags, fadvise, openat};
+use rustix::fs::{Advice, CWD, Dir, DirEntry, Mode, OFlags, fadvise, openat};
+use rustix::io::close;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
-use rustix::thread::{UnshareFlags, gettid};
+use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
 
 use super::attr::BLOCK;
 use crate::offset::{LayerId, Uncompressed};
@@ -73,15 +74,15 @@ struct Plan {
 
 impl CacheFiller {
     /// Starts the thread, which waits for a plan. Call this before the mount's device is opened.
-    /// None if there cannot be another thread.
+    /// None if there cannot be another thread, or one with a table of its own.
     pub(super) fn start() -> Option<CacheFiller> {
-        let (shared, is_apart) = (Arc::<Shared>::default(), Arc::new(Barrier::new(2)));
+        let shared = Arc::<Shared>::default();
         let (plans, planned) = channel();
-        let (own, apart) = (Arc::clone(&shared), Arc::clone(&is_apart));
+        let (apart, is_apart) = channel();
+        let own = Arc::clone(&shared);
         let thread = Builder::new().name("fill".to_owned()).spawn(move || {
-            let result = own_files();
-            apart.wait();
-            if result.is_ok()
+            if own_files().is_ok()
+                && apart.send(()).is_ok()
                 && let Ok(plan) = planned.recv()
             {
                 own.thread.0.store(gettid().as_raw_nonzero().get().unsigned_abs(), Ordering::Relaxed);
@@ -91,7 +92,7 @@ impl CacheFiller {
             }
         });
         let thread = thread.ok()?;
-        is_apart.wait();
+        is_apart.recv().ok()?;
         Some(CacheFiller { shared, plans: Some(plans), threads: vec![thread] })
     }
 
@@ -156,15 +157,30 @@ fn wait_for(mut file: &File, at: u64) -> io::Result<()> {
     file.read_exact(&mut [0])
 }
 
-/// Gives this thread a table of open files of its own.
-#[allow(deprecated, reason = "its successor is unsafe, for threads that use files of others; this one opens its own")]
+/// Gives this thread a table of open files of its own, without those of the process. A copy that is
+/// left open here would hold what others close: connections, locks, files of other mounts.
+#[allow(unsafe_code, reason = "rustix has no safe call for a thread's own table of open files")]
 fn own_files() -> io::Result<()> {
-    rustix::thread::unshare(UnshareFlags::FILES)?;
+    // SAFETY: This thread has just started, so nothing here owns a descriptor that the process opens
+    // or closes from now on.
+    unsafe { unshare_unsafe(UnshareFlags::FILES)? };
     // Callers that wait for the end of our output need not wait for this thread.
     let null = File::options().read(true).write(true).open("/dev/null")?;
     dup2_stdin(&null)?;
     dup2_stdout(&null)?;
-    Ok(dup2_stderr(&null)?)
+    dup2_stderr(&null)?;
+    drop(null);
+    let list = openat(CWD, "/proc/thread-self/fd", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let not_copied = [0, 1, 2, list.as_raw_fd()];
+    let number =
+        |entry: rustix::io::Result<DirEntry>| Ok(entry?.file_name().to_str().ok().and_then(|n| n.parse().ok()));
+    let open = Dir::new(list)?.map(number).collect::<io::Result<Vec<Option<RawFd>>>>()?;
+    for number in open.into_iter().flatten().filter(|number| !not_copied.contains(number)) {
+        // SAFETY: The table belongs to this thread alone, and no value of this thread owns one of
+        // its descriptors: it opened only `null` and `list`, which are closed.
+        unsafe { close(number) };
+    }
+    Ok(())
 }
 
 /// The paths and ranges of the recorded start that are in the cache, in its order. It stops early

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 
 use super::{MOUNT, mount_with, small_sandbox};
-use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, mounts_below, system, wait_until};
+use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, mounts_below, system, unmount, wait_until};
 use crate::support::schema;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -29,12 +29,13 @@ fn a_mount_ends_on_signals_and_unmounting() {
         }
         match end.split(' ').next().unwrap() {
             "umount" => {
-                let lazy = if file.is_some() { "-l" } else { "--" };
-                system("umount", &[OsStr::new(lazy), mnt.as_os_str()]);
                 if let Some(file) = file.take() {
+                    system("umount", &[OsStr::new("-l"), mnt.as_os_str()]);
                     // An open file can still be read.
                     let mut byte = [0];
                     file.read_exact_at(&mut byte, 199_999).unwrap();
+                } else {
+                    unmount(&mnt);
                 }
             }
             "SIGINT" => serving.child.signal(Signal::INT),
@@ -97,7 +98,7 @@ fn json_on_standard_output() {
     schema::check(&args, &document);
     assert_eq!(document["index"]["size"].as_u64().map(|size| size > 0), Some(true), "{document}");
     assert_eq!(std::fs::read(sandbox.path("mnt/dir1/file0")).unwrap().len(), 200_000);
-    system("umount", &[sandbox.path("mnt").as_os_str()]);
+    unmount(&sandbox.path("mnt"));
     assert!(child.wait().unwrap().success());
     assert!(documents.next().is_none());
 }
@@ -113,14 +114,14 @@ fn detach_serves_from_the_background() {
     let output = sandbox.run(&mount_with(&["--detach", "--log", "log", "--quiet", "--stats", "stats"]));
     assert_eq!(output, "--- stderr ---\n--- status 0 ---");
     assert_eq!(std::fs::read(mnt.join("dir1/file0")).unwrap().len(), 200_000);
-    system("umount", &[mnt.as_os_str()]);
+    unmount(&mnt);
     wait_until("the process ends", || std::fs::read(sandbox.path("stats")).is_ok_and(|stats| !stats.is_empty()));
     assert_eq!(std::fs::read_to_string(sandbox.path("log")).unwrap(), "");
 
     let document = sandbox.json(0, &["mount", "--detach", "--json", "--quiet", "--no-cache", "oci:img:v1", "mnt"]);
     assert_eq!(document["dir"], mnt.display().to_string());
     assert_eq!(document["layers"][0]["how"], "index");
-    system("umount", &[mnt.as_os_str()]);
+    unmount(&mnt);
 
     let output = sandbox.run(&["mount", "--detach", "oci:img:v2", "mnt"]);
     assert!(output.starts_with("--- stderr ---\nerror: ") && output.ends_with("--- status 1 ---"), "{output}");
