@@ -23,8 +23,8 @@ impl SpanWindow {
     /// # Panics
     /// If `lead` has more than 64 bytes.
     pub fn new(lead: &[u8], window: &[u8; WINDOW], used: &UsedBytes) -> SpanWindow {
-        // Counted first, so that nothing grows: musl's allocator gives what it frees back to the kernel
-        // at once.
+        // Counted first, so that nothing grows: musl's allocator gives what it frees back to the
+        // kernel at once.
         let (count, size) = used.ranges().fold((0, 0), |(count, size), range| (count + 1, size + range.len()));
         let (mut parts, mut bytes, mut at) = (Vec::with_capacity(count), Vec::with_capacity(size), 0);
         for range in used.ranges() {
