@@ -12,18 +12,20 @@ use crate::offset::SpanId;
 const MOST_AFTER: u64 = 4 << 20;
 
 impl LayerHandle {
-    /// The spans after a missing one that are fetched with it, up to the next one that is not
-    /// missing: as many as arrive while a request waits for its first byte. The spans of a fine
-    /// index are small, so a program that needs many would wait for one after the other. An image
-    /// with a recorded start does not need this.
-    pub(super) fn next_spans(&self, missing: SpanId) -> Vec<SpanRequest> {
+    /// The spans after `last` that are fetched with it, up to the next one that is not missing: as
+    /// many as arrive while a request waits for its first byte. The spans of a fine index are
+    /// small, so a program that needs many would wait for one after the other. An image with a
+    /// recorded start does not need this while its reads are within that start. `missed` are the
+    /// spans that the read waits for.
+    pub(super) fn next_spans(&self, last: SpanId, missed: &[SpanRequest]) -> Vec<SpanRequest> {
         let (inner, layer) = (&self.inner, &self.layer);
         let most = inner.pace.bytes_per_wait().min(MOST_AFTER);
         let Some(head) = layer.open.map().fine() else { return Vec::new() };
-        if most == 0 || inner.has_recorded_start() {
+        let missed = missed.iter().map(|wanted| self.span(wanted.promise.span()));
+        if (inner.has_recorded_start() && !inner.start.note_miss(missed)) || most == 0 {
             return Vec::new();
         }
-        following(head.spans(), missing, most)
+        following(head.spans(), last, most)
             .take_while(|span| !self.is_in_memory(*span))
             .map_while(|span| match inner.in_flight.join(self.span(span), FetchCause::Readahead) {
                 // It may have arrived after we looked and before we joined.

@@ -217,6 +217,7 @@ impl LayerHandle {
                 }
             }
         }
+        let missed = wanted.len();
         let is_on_disk = self.keeps_on_disk();
         for (span, range) in ahead.map(|ahead| self.layer.parts(&ahead)).unwrap_or_default() {
             let size = self.layer.size(span);
@@ -233,7 +234,8 @@ impl LayerHandle {
             }
         }
         if let Some(last) = wanted.iter().map(|wanted| wanted.promise.span()).max() {
-            wanted.extend(self.next_spans(last));
+            let next = self.next_spans(last, &wanted[..missed]);
+            wanted.extend(next);
         }
         self.launch(wanted, disk, FetchCause::Read);
         waiters

@@ -40,6 +40,9 @@ const ROOM: usize = (2 << 20) / UNIT as usize;
 const UNIT: u64 = 1 << 10;
 /// How many requests may fail in a row before fetching stops.
 const FAILURES: u32 = 8;
+/// After this many reads that miss spans outside the recorded start, it is of little use to the
+/// program.
+const OUTSIDE: u32 = 8;
 /// The interval of checks whether a read is being fetched.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -58,6 +61,8 @@ pub(super) struct StartProgress {
     under_way: AtomicUsize,
     failures: AtomicU32,
     stopped: AtomicBool,
+    /// The number of reads that missed spans outside of it.
+    outside: AtomicU32,
 }
 
 impl StartProgress {
@@ -65,6 +70,16 @@ impl StartProgress {
     pub(super) fn covers(&self, mut spans: impl Iterator<Item = SpanOf>) -> bool {
         let planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
         !planned.is_empty() && spans.all(|span| planned.contains(&span))
+    }
+
+    /// Records a read that must fetch these spans itself. Returns whether the spans after them are
+    /// worth fetching too, because the recorded start will not bring them. It brings nothing if it
+    /// is ignored or has stopped.
+    pub(super) fn note_miss(&self, mut spans: impl Iterator<Item = SpanOf>) -> bool {
+        let stopped = self.stopped.load(Ordering::Relaxed);
+        let planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_outside = spans.any(|span| stopped || !planned.contains(&span));
+        is_outside && self.outside.fetch_add(1, Ordering::Relaxed) >= OUTSIDE
     }
 
     /// Whether a span was fetched in advance and not read.
@@ -281,5 +296,27 @@ impl LayerHandle {
                 None => 0,
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misses_outside_of_what_is_planned_are_counted_and_all_of_them_after_it_stopped() {
+        let start = StartProgress::default();
+        let of = |span: u32| SpanOf { layer: LayerId(0), span: SpanId(span) };
+        start.planned.lock().unwrap().extend((0..10).map(of));
+        let wanted_after = |spans: &[u32], times: usize| -> usize {
+            (0..times).filter(|_| start.note_miss(spans.iter().copied().map(of))).count()
+        };
+        assert_eq!(wanted_after(&[3], 100), 0);
+        assert_eq!(wanted_after(&[], 100), 0, "only read-ahead");
+        assert_eq!(wanted_after(&[9, 10], 8), 0);
+        assert_eq!(wanted_after(&[10], 2), 2);
+        assert_eq!(wanted_after(&[3], 100), 0, "they are still planned");
+        start.stopped.store(true, Ordering::Relaxed);
+        assert_eq!(wanted_after(&[3], 2), 2);
     }
 }

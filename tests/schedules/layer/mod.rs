@@ -36,9 +36,9 @@ mod hashes {
     pub(super) struct LayerHashes(pub Vec<u8>);
 
     impl LayerHashes {
-        pub(super) fn push(&mut self, _: &[u8], _: &ScannedSpans) {}
+        pub(super) fn push(&mut self, _: &[u8], _: ScannedSpans) {}
 
-        pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C], _: &ScannedSpans) {
+        pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C], _: ScannedSpans) {
             self.0.extend(chunks.iter().map(|chunk| chunk.as_ref()[0]));
         }
 

@@ -23,7 +23,10 @@ impl SpanWindow {
     /// # Panics
     /// If `lead` has more than 64 bytes.
     pub fn new(lead: &[u8], window: &[u8; WINDOW], used: &UsedBytes) -> SpanWindow {
-        let (mut parts, mut bytes, mut at) = (Vec::new(), Vec::new(), 0);
+        // Counted first, so that nothing grows: musl's allocator gives what it frees back to the
+        // kernel at once.
+        let (count, size) = used.ranges().fold((0, 0), |(count, size), range| (count + 1, size + range.len()));
+        let (mut parts, mut bytes, mut at) = (Vec::with_capacity(count), Vec::with_capacity(size), 0);
         for range in used.ranges() {
             parts.push(((range.start - at) as u16, (range.len() - 1) as u16));
             at = range.end;

@@ -190,15 +190,15 @@ impl FineHashes {
     }
 
     /// Takes the scan's messages about the bytes that come next.
-    pub(super) fn note(&mut self, notes: &[FineMessage]) {
+    pub(super) fn note(&mut self, notes: Vec<FineMessage>) {
         for note in notes {
             match note {
                 // The first span starts with the initial SHA-256 state, so it needs no proof.
                 FineMessage::Start(start) if self.parts.starts.is_empty() && self.pending.is_empty() => {
-                    self.parts.starts.push(*start);
+                    self.parts.starts.push(start);
                 }
-                FineMessage::Start(start) => self.pending.push_back(*start),
-                FineMessage::Window(window) => self.windows.push_back(window.clone()),
+                FineMessage::Start(start) => self.pending.push_back(start),
+                FineMessage::Window(window) => self.windows.push_back(window),
             }
         }
         self.join();

@@ -66,13 +66,14 @@ impl LayerHashes {
     }
 
     /// Takes the next bytes of the blob, with what the scan found in them.
-    pub(super) fn push(&mut self, chunk: &[u8], spans: &ScannedSpans) {
+    pub(super) fn push(&mut self, chunk: &[u8], spans: ScannedSpans) {
         self.push_all(&[chunk], spans);
     }
 
     /// Takes chunks that the scan took together.
-    pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C], spans: &ScannedSpans) {
-        let mut starts = match &spans.found {
+    pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C], spans: ScannedSpans) {
+        let ScannedSpans { found, fine: notes } = spans;
+        let mut starts = match &found {
             SpanStarts::Undecided => None,
             SpanStarts::Unwanted => {
                 (self.spans, self.fine) = (None, None);
@@ -81,7 +82,7 @@ impl LayerHashes {
             SpanStarts::Starts(starts) => Some(&starts[..]),
         };
         if let Some(fine) = &mut self.fine {
-            fine.note(&spans.fine);
+            fine.note(notes);
         }
         for chunk in chunks.iter().map(C::as_ref) {
             let Some(starts) = &mut starts else {

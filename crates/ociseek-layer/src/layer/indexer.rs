@@ -28,7 +28,7 @@ impl LayerIndexer {
     /// If the layer is broken. Further calls fail the same way.
     pub fn push(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
         let spans = self.scan.push(chunk)?;
-        self.hashes.push(chunk, &spans);
+        self.hashes.push(chunk, spans);
         Ok(())
     }
 
@@ -38,7 +38,7 @@ impl LayerIndexer {
     /// If the size or digest is not as expected, or the blob is truncated.
     pub fn finish(mut self) -> Result<IndexedLayer, LayerError> {
         let spans = self.scan.end()?;
-        self.hashes.push(&[], &spans);
+        self.hashes.push(&[], spans);
         self.scan.finish(self.hashes.finish())?.publish(self.options)
     }
 }

@@ -170,7 +170,7 @@ fn scan_chunks<E>(
         hashing.finish();
         match scanning.join() {
             Ok(Ok((spans, scan))) => {
-                hashing.hashes.push(&[], &spans);
+                hashing.hashes.push(&[], spans);
                 Ok(scan.finish(hashing.hashes.finish())?)
             }
             Ok(Err(error)) => Err(ChunksError::Layer(error)),
@@ -202,18 +202,18 @@ impl HashWorker {
     fn catch_up(&mut self) -> Result<(), Broken> {
         while self.under_way >= self.most {
             let (work, spans) = self.scanned.recv().map_err(|_| Broken)?;
-            self.hash(&work, &spans);
+            self.hash(&work, spans);
         }
         Ok(())
     }
 
     fn finish(&mut self) {
         while let Ok((work, spans)) = self.scanned.recv() {
-            self.hash(&work, &spans);
+            self.hash(&work, spans);
         }
     }
 
-    fn hash(&mut self, work: &WorkItem, spans: &ScannedSpans) {
+    fn hash(&mut self, work: &WorkItem, spans: ScannedSpans) {
         self.under_way -= 1;
         match work {
             WorkItem::Batch(chunks) => self.hashes.push_all(chunks, spans),
