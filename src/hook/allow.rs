@@ -6,12 +6,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::glob::matches;
-use crate::image::{Reference, is_registry};
+use crate::image::{CANONICAL_REGISTRY, Reference, is_canonical_registry};
 use crate::store::registry::AllowedAddresses;
 
 /// `REGISTRY[/REPOSITORY-GLOB]`: a registry, `HOST[:PORT]` or `*.DOMAIN[:PORT]`, and a glob for its
 /// repositories, where `*` matches anything but a slash, `**` anything, `?` one character. Without
-/// a glob, all repositories are allowed.
+/// a glob, all repositories are allowed. A host that names of images cannot begin with is refused,
+/// because it would never match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allow {
     registry: String,
@@ -48,7 +49,7 @@ impl Glob {
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum AllowError {
     #[error(
-        "{0:?} is not a valid rule: expected HOST, HOST:PORT or *.DOMAIN, optionally followed by a slash and a \
+        "{0:?} is not a valid rule: expected *.DOMAIN, {CANONICAL_REGISTRY}, optionally followed by a slash and a \
          repository glob"
     )]
     Registry(String),
@@ -62,12 +63,13 @@ impl FromStr for Allow {
     fn from_str(typed: &str) -> Result<Allow, AllowError> {
         let (registry, repositories) =
             typed.split_once('/').map_or((typed, None), |(registry, glob)| (registry, Some(glob)));
-        let domain = registry.strip_prefix("*.").unwrap_or(registry);
-        if !is_registry(domain) || registry.starts_with("*.") && !domain.contains('.') {
+        let registry = registry.to_ascii_lowercase();
+        let domain = registry.strip_prefix("*.").unwrap_or(&registry);
+        if !is_canonical_registry(domain) || registry.starts_with("*.") && !domain.contains('.') {
             return Err(AllowError::Registry(typed.chars().take(150).collect()));
         }
         let glob = |glob: &str| glob.parse().map_err(|_| AllowError::Repositories(glob.chars().take(150).collect()));
-        Ok(Allow { registry: registry.to_ascii_lowercase(), repositories: repositories.map(glob).transpose()? })
+        Ok(Allow { registry, repositories: repositories.map(glob).transpose()? })
     }
 }
 
@@ -156,12 +158,28 @@ mod tests {
 
     #[test]
     fn patterns_are_validated() {
-        for good in ["r.example", "r.example:5000", "[::1]:5000", "*.r.example", "localhost:1/a/**", "r/a?-_.*"] {
+        for good in ["r.example", "r.example:5000", "[::1]:5000", "*.r.example", "localhost:1/a/**", "r:1/a?-_.*"] {
             assert_eq!(good.parse::<Allow>().unwrap().to_string(), good);
         }
-        for bad in
-            ["", "/", "*", "*/a", "*.com/x", "*x.example", "a.*.example", "http://r", "u@r", "r/", "r/A", "r/a b"]
-        {
+        for bad in [
+            "",
+            "/",
+            "*",
+            "*/a",
+            "*.com/x",
+            "*x.example",
+            "a.*.example",
+            "http://r",
+            "u@r.example",
+            "r.example/",
+            "r.example/A",
+            "r.example/a b",
+            // Names of images do not begin with these.
+            "registry",
+            "registry/team/**",
+            "REGISTRY",
+            "index.docker.io",
+        ] {
             assert!(bad.parse::<Allow>().is_err(), "{bad}");
         }
     }

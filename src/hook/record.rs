@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::job::Job;
 use crate::digest::Digest;
+use crate::image::json::parse_lenient;
 use crate::image::{JsonFault, Reference, is_registry, is_repository, is_tag};
 
 /// `{"registry", "repository", "tag"?, "digest"?}`.
@@ -38,7 +39,7 @@ impl Job {
     /// # Errors
     /// If `json` was not written by [`Job::to_json`].
     pub fn from_json(json: &[u8]) -> Result<Job, JobRecordError> {
-        Record::try_into(serde_json::from_slice(json).map_err(JsonFault::from)?)
+        Record::try_into(parse_lenient(json)?)
     }
 }
 

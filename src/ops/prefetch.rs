@@ -15,6 +15,7 @@ use crate::digest::Digest;
 use crate::fine::FineLayer;
 use crate::glob;
 use crate::image::JsonFault;
+use crate::image::json::parse_lenient;
 use crate::image::prefetch::{SpanRange, merge};
 use crate::layer::span::{SpanError, SpanTable};
 use crate::offset::{SpanId, Uncompressed};
@@ -43,7 +44,7 @@ enum RequestedRead {
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum PathListError {
     #[error("not a JSON array of paths")]
-    Json(#[source] JsonFault),
+    Json(#[from] JsonFault),
     #[error("not a list of paths: it is not UTF-8")]
     Utf8(#[source] std::str::Utf8Error),
     #[error("it lists no paths")]
@@ -102,7 +103,7 @@ impl PrefetchList {
     /// If it is neither, or empty.
     pub fn add_list(&mut self, text: &[u8]) -> Result<(), PathListError> {
         let paths: Vec<String> = match text.trim_ascii_start().first() {
-            Some(b'[') => serde_json::from_slice(text).map_err(|error| PathListError::Json(error.into()))?,
+            Some(b'[') => parse_lenient(text)?,
             _ => std::str::from_utf8(text).map_err(PathListError::Utf8)?.lines().map(str::to_owned).collect(),
         };
         let before = self.requests.len();

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::content::Content;
 use crate::digest::Digest;
 use crate::image::JsonFault;
+use crate::image::json::parse_lenient;
 use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::progress::{Progress, ProgressEvent};
 use crate::tree::{NodeId, Tree};
@@ -117,10 +118,10 @@ pub fn parse(text: &[u8]) -> Result<Vec<RecordedRead>, RecordError> {
     let lines: Vec<&[u8]> = text.split(|&b| b == b'\n').filter(|line| !line.trim_ascii().is_empty()).collect();
     let is_report = lines.first().is_some_and(|first| first.trim_ascii() == b"{");
     let touches: Vec<Line> = match is_report {
-        true => serde_json::from_slice::<Report>(text).map_err(|error| RecordError::Report(error.into()))?.touches,
+        true => parse_lenient::<Report>(text).map_err(RecordError::Report)?.touches,
         false => (1..)
             .zip(&lines)
-            .map(|(number, line)| serde_json::from_slice(line).map_err(|error| RecordError::Line(number, error.into())))
+            .map(|(number, line)| parse_lenient(line).map_err(|fault| RecordError::Line(number, fault)))
             .collect::<Result<_, _>>()?,
     };
     if touches.is_empty() {

@@ -277,6 +277,23 @@ fn one_variable_sets_the_queue() {
     }
 }
 
+/// Otherwise each of their events would be ignored, for a reason that only the log has.
+#[test]
+fn registries_that_no_image_is_named_after_are_refused() {
+    let sandbox = Sandbox::new();
+    for (args, value) in [
+        (&["hook", "serve", "--allow=registry"][..], "registry"),
+        (&["hook", "serve", "--allow=r.example,registry/team/*"], "registry/team/*"),
+        (&["hook", "worker", "--queue=nats://localhost", "--allow=registry"], "registry"),
+        (&["hook", "lambda", "--ecr-registry=registry"], "registry"),
+    ] {
+        let refused = sandbox.run(args);
+        assert!(refused.contains(&format!("invalid value '{value}' for '--")), "{args:?}: {refused}");
+        assert!(refused.contains("HOST:PORT, or a HOST that has a dot or is localhost"), "{args:?}: {refused}");
+        assert!(refused.ends_with("--- status 2 ---"), "{args:?}: {refused}");
+    }
+}
+
 #[test]
 fn help_is_also_a_command() {
     let sandbox = Sandbox::new();

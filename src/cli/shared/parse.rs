@@ -7,7 +7,7 @@ use super::size::ByteSize;
 use crate::digest::Digest;
 use crate::image::coverage::Share;
 use crate::image::ecr::is_account;
-use crate::image::{Platform, is_registry};
+use crate::image::{CANONICAL_REGISTRY, Platform, is_canonical_registry};
 use crate::ops::inspect::LEAST_DIGITS;
 use crate::time::Time;
 
@@ -89,7 +89,8 @@ pub(crate) fn aws_account(text: &str) -> Result<String, String> {
 
 /// A registry without a repository.
 pub(crate) fn registry(text: &str) -> Result<String, String> {
-    if is_registry(text) { Ok(text.to_ascii_lowercase()) } else { Err("expected HOST or HOST:PORT".into()) }
+    let registry = text.to_ascii_lowercase();
+    if is_canonical_registry(&registry) { Ok(registry) } else { Err(format!("expected {CANONICAL_REGISTRY}")) }
 }
 
 /// A percentage with at most two decimals, such as `80%`, `99.5%` or `80`.
@@ -172,6 +173,7 @@ mod tests {
         assert!(aws_account("12345678901x").is_err());
         assert_eq!(registry("Localhost:5000").as_deref(), Ok("localhost:5000"));
         assert!(registry("http://x").is_err());
+        assert!(registry("Registry").is_err());
         for (text, seconds) in [("1s", 1), ("90s", 90), ("10m", 600), ("2h", 7200), ("30d", 2_592_000)] {
             assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
         }

@@ -23,7 +23,7 @@ use crate::hook::job::Job;
 use crate::hook::log::TARGET;
 use crate::hook::metrics::Counter;
 use crate::hook::secret::{RequestCredentials, SecretCheck};
-use crate::image::is_registry;
+use crate::image::{CANONICAL_REGISTRY, is_canonical_registry};
 use crate::ops::discover::causes;
 
 /// How long a request waits for permission to have its body read.
@@ -140,9 +140,10 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
     if secrets.is_none() && ["origin", "sec-fetch-site"].iter().any(|name| parts.headers.contains_key(*name)) {
         return Err(Refusal::new(StatusCode::FORBIDDEN, "requests from web pages are refused"));
     }
-    if let Some(registry) = query.registry.as_deref().filter(|registry| !is_registry(registry)) {
+    if let Some(registry) = query.registry.as_deref().filter(|registry| !is_canonical_registry(registry)) {
         let shown: String = registry.chars().take(150).collect();
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, format!("?registry={shown:?} is not a registry host")));
+        let reason = format!("?registry={shown:?} is not a registry: expected {CANONICAL_REGISTRY}");
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, reason));
     }
     if text(header::CONTENT_ENCODING).is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not supported"));

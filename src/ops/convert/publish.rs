@@ -16,10 +16,11 @@ use crate::digest::Digest;
 use crate::image::enabled::{EnabledDocuments, EntryContent};
 use crate::image::go::{GoManifest, decode_manifest};
 use crate::image::manifest::{OCI_INDEX, OCI_MANIFEST};
-use crate::image::soci::{CONFIG, INDEX_V2, ZTOC};
+use crate::image::soci::INDEX_V2;
 use crate::image::{Descriptor, LayerKind};
 use crate::ops::index::{
-    Artifact, BLOBS_SIDE_BY_SIDE, BlobCheck, IndexError, IndexedZtoc, WriteBlob, are_whole, push_blob, read_at_a_time,
+    Artifact, BLOBS_SIDE_BY_SIDE, BlobCheck, IndexError, IndexedZtoc, NewBlob, WriteBlob, are_whole, push_blob,
+    read_at_a_time, soci_blobs,
 };
 use crate::ops::verify::Damage;
 use crate::progress::{Progress, ProgressEvent};
@@ -116,28 +117,18 @@ async fn copy(
     Ok(copied.load(Ordering::Relaxed))
 }
 
-/// The blobs of the SOCI indexes, with what each is.
-pub(super) struct NewBlobs(BTreeMap<Digest, (Descriptor, &'static str, Bytes)>);
+/// The blobs of the SOCI indexes.
+pub(super) struct NewBlobs(BTreeMap<Digest, NewBlob>);
 
 impl NewBlobs {
     pub(super) fn new(ztocs: &[IndexedZtoc<'_>], prefetch: &[Artifact]) -> NewBlobs {
-        let mut all = BTreeMap::new();
-        for ztoc in ztocs {
-            let content = ztoc.content();
-            let blob = Descriptor::new(ZTOC, ztoc.digest(), content.len() as u64);
-            all.insert(blob.digest, (blob, "ztoc", content));
-        }
-        for Artifact { descriptor, bytes } in prefetch {
-            all.insert(descriptor.digest, (descriptor.clone(), "prefetch artifact", bytes.clone()));
-        }
-        let config = Descriptor::of(INDEX_V2, CONFIG);
-        all.insert(config.digest, (config, "config", Bytes::from_static(CONFIG)));
-        NewBlobs(all)
+        let blobs = soci_blobs(ztocs, prefetch, INDEX_V2).into_iter();
+        NewBlobs(blobs.map(|blob| (blob.descriptor.digest, blob)).collect())
     }
 
     /// Whether the destination has the blobs, undamaged.
     pub(super) async fn are_whole(&self, destination: &Destination) -> Result<bool, ConvertError> {
-        let blobs: Vec<Descriptor> = self.0.values().map(|(blob, ..)| blob.clone()).collect();
+        let blobs: Vec<Descriptor> = self.0.values().map(|blob| blob.descriptor.clone()).collect();
         Ok(are_whole(destination, blobs.into_iter(), BlobCheck::Content).await?)
     }
 
@@ -148,8 +139,8 @@ impl NewBlobs {
         let pushes: Vec<_> = self
             .0
             .values()
-            .map(|&(ref blob, what, ref content)| async move {
-                let pushed = push_blob(destination, what, blob, content.clone(), write).await;
+            .map(|blob| async move {
+                let pushed = push_blob(destination, blob, write).await;
                 pushed.map_err(|error| match error {
                     IndexError::Push { what, digest, source } => ConvertError::Push { what, digest, source },
                     error => error.into(),
@@ -157,7 +148,7 @@ impl NewBlobs {
             })
             .collect();
         let at_a_time = match write {
-            WriteBlob::IfDamaged => read_at_a_time(self.0.values().map(|(blob, ..)| blob)),
+            WriteBlob::IfDamaged => read_at_a_time(self.0.values().map(|blob| &blob.descriptor)),
             WriteBlob::IfMissing | WriteBlob::Always => BLOBS_SIDE_BY_SIDE,
         };
         let written = stream::iter(pushes).buffer_unordered(at_a_time);

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use super::existing_manifest::ExistingContent;
 use super::model::{ExistingManifest, LayerOutcome, LayerReport, LeftOutReason, OtherIndex};
 use super::options::Existing;
 use crate::digest::Digest;
@@ -71,13 +72,8 @@ pub(super) struct ExistingIndex<'a> {
 }
 
 pub(super) fn decide(found: &[DestinationIndex], requested: &RequestedIndex) -> Decision {
-    let seen = found.iter().map(|f| ExistingIndex {
-        digest: f.descriptor.digest,
-        usable: f.content.is_ok(),
-        tool: f.tool(),
-        is_same: f.matches(requested),
-    });
-    decide_seen(&seen.collect::<Vec<_>>(), requested.rule, requested.tool)
+    let seen: Vec<_> = found.iter().map(|f| f.facts(f.matches(requested))).collect();
+    decide_seen(&seen, requested.rule, requested.tool)
 }
 
 /// Decides what to do about indexes of one kind. `own_name` is the tool name that is used for
@@ -108,12 +104,14 @@ pub(super) fn decide_seen(found: &[ExistingIndex], rule: Existing, own_name: &st
 /// Which of `replaces` an index that covers only `layers` may replace, when time ran out before the
 /// others were done. An index that covers more is more useful, and stays until the complete one
 /// exists.
-pub(super) fn outdone(found: &[DestinationIndex], replaces: &[Digest], layers: &BTreeSet<Digest>) -> Vec<Digest> {
-    let covered = |digest: &Digest| {
-        let content = found.iter().find(|f| f.descriptor.digest == *digest).and_then(|f| f.content.as_ref().ok());
-        content.is_none_or(|content| content.ztocs.iter().all(|ztoc| layers.contains(&ztoc.layer)))
-    };
-    replaces.iter().copied().filter(covered).collect()
+pub(super) fn outdone<C: ExistingContent>(
+    found: &[ExistingManifest<C>],
+    replaces: &[Digest],
+    layers: &BTreeSet<Digest>,
+) -> Vec<Digest> {
+    let covers_more =
+        |digest: &Digest| found.iter().any(|f| f.descriptor.digest == *digest && !f.covered().is_subset(layers));
+    replaces.iter().copied().filter(|digest| !covers_more(digest)).collect()
 }
 
 /// The position of an index with the same options that covers all of `layers`.
@@ -124,15 +122,12 @@ pub(super) fn outdoes(
     layers: &BTreeSet<Digest>,
 ) -> Option<usize> {
     found.iter().position(|f| {
-        let same = |content: &&DestinationContent| {
+        let same = |content: &DestinationContent| {
             content.usual
                 && content.tool.as_deref() == Some(tool)
                 && content.ztocs.iter().all(|ztoc| ztoc.span_size == span_size)
         };
-        f.content.as_ref().ok().filter(same).is_some_and(|content| {
-            let indexed: BTreeSet<Digest> = content.ztocs.iter().map(|ztoc| ztoc.layer).collect();
-            layers.is_subset(&indexed)
-        })
+        f.content.as_ref().is_ok_and(same) && layers.is_subset(&f.covered())
     })
 }
 
@@ -152,15 +147,6 @@ pub(super) fn others(found: &[DestinationIndex], index: &Digest, replaced: &[Dig
 }
 
 impl DestinationIndex {
-    pub(super) fn tool(&self) -> Option<&str> {
-        self.content.as_ref().ok()?.tool.as_deref()
-    }
-
-    /// The layers for which it lists a ztoc.
-    pub(super) fn covered(&self) -> BTreeSet<Digest> {
-        self.content.iter().flat_map(|content| &content.ztocs).map(|ztoc| ztoc.layer).collect()
-    }
-
     /// The image's layers according to this index. Why a layer is missing is only known if an index
     /// with the current options would lack it too.
     pub(super) fn layers<'a>(

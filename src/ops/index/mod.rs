@@ -11,8 +11,8 @@
 //!    [`parallel`](crate::layer::parallel)). A broken layer ends the run. After a deadline, the
 //!    unfinished layers are left for another run.
 //! 4. `gate`: checks the requirements.
-//! 5. `publish`: writes blobs first, then the index manifest. Until then, only the cache was
-//!    written.
+//! 5. `publish`: writes blobs first, then the index manifest (`attach`). Until then, only the cache
+//!    was written.
 //!
 //! An index that lacks a layer because time ran out is like any other that lacks it: consumers pull
 //! that layer completely. The index cannot state the reason, because its format is soci's. So an
@@ -31,6 +31,7 @@ use crate::store::cache::ZtocCache;
 use crate::store::{Destination, Source};
 
 mod assemble;
+mod attach;
 mod build;
 mod error;
 mod existing;
@@ -56,10 +57,10 @@ pub use model::{
 pub use options::{Existing, Gate, IndexOptions, Kinds, Reuse, ReuseSource};
 
 pub(in crate::ops) use assemble::{IndexedZtoc, assemble};
+pub(in crate::ops) use attach::{NewBlob, WriteBlob, push_blob, soci_blobs};
 pub(in crate::ops) use build::{LayersToBuild, ztocs};
 pub(in crate::ops) use existing_manifest::{BLOBS_SIDE_BY_SIDE, BlobCheck, are_whole, read_at_a_time};
 pub(in crate::ops) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
-pub(in crate::ops) use publish::{WriteBlob, push_blob};
 pub(in crate::ops) use reasons::{left_out_reason, unservable};
 pub(in crate::ops) use supply::{Layers, OwnImage, Supply, ZtocOffer};
 

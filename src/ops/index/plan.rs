@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::build;
 use super::error::IndexError;
 use super::existing::{CandidateLayer, Decision, DestinationContent, DestinationIndex, RequestedIndex, decide};
-use super::existing_manifest::{IndexBlobs, decide_examined, find};
+use super::existing_manifest::{ExistingContent, decide_examined, find};
 use super::fine::FinePlan;
 use super::model::{LeftOutReason, Origin};
 use super::options::IndexOptions;
@@ -206,9 +206,17 @@ fn content(manifest: &[u8], subject: &Digest) -> Result<DestinationContent, Unus
     Ok(DestinationContent { tool: index.build_tool_identifier, ztocs: index.ztocs, others: index.others, usual })
 }
 
-impl IndexBlobs for DestinationContent {
+impl ExistingContent for DestinationContent {
     fn blobs(&self) -> impl Iterator<Item = Descriptor> {
         let ztocs = self.ztocs.iter().map(ZtocRef::blob);
         ztocs.chain(self.others.iter().cloned()).chain([Descriptor::of(INDEX_V1, CONFIG)])
+    }
+
+    fn covered(&self) -> impl Iterator<Item = Digest> {
+        self.ztocs.iter().map(|ztoc| ztoc.layer)
+    }
+
+    fn tool(&self) -> Option<&str> {
+        self.tool.as_deref()
     }
 }

@@ -5,29 +5,26 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use bytes::Bytes;
-
 use super::assemble::{IndexedZtoc, assemble};
+use super::attach::{NewIndex, soci_blobs};
 use super::error::IndexError;
 use super::existing::{Decision, DestinationIndex, others, outdoes, outdone};
 use super::existing_manifest::BlobCheck;
 use super::model::{
     IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex, PrefetchSummary,
 };
-use super::options::{Existing, IndexOptions};
+use super::options::IndexOptions;
 use super::plan::Plan;
-use super::prefetch::{Artifact, OldList, prefetch_artifacts};
+use super::prefetch::{OldList, prefetch_artifacts};
 use super::supply::Layers;
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::coverage::Coverage;
-use crate::image::soci::{CONFIG, EncodedIndex, INDEX_V1, SociIndex, ZTOC};
+use crate::image::soci::{INDEX_V1, SociIndex};
 use crate::layer::LayerOptions;
-use crate::ops::verify::Damage;
-use crate::progress::{Progress, ProgressEvent};
-use crate::store::blob::AttachReport;
-use crate::store::{Destination, Source, StoreError};
+use crate::progress::Progress;
+use crate::store::{Destination, Source};
 
 /// Attaches the indexes of an image's platforms, one after the other.
 pub(super) struct Publisher<'a> {
@@ -61,26 +58,11 @@ impl PlatformResult {
     }
 
     /// An existing index is kept, and nothing was written.
-    fn stays(
-        found: &[DestinationIndex],
-        place: usize,
-        result: impl FnOnce(&DestinationIndex) -> ManifestResult,
-    ) -> PlatformResult {
+    fn stays(found: &[DestinationIndex], place: usize, result: ManifestResult) -> PlatformResult {
         let stays = &found[place];
         let others = others(found, &stays.descriptor.digest, &[]);
-        PlatformResult { result: result(stays), covered: stays.covered(), others, prefetch: None, bytes_written: 0 }
+        PlatformResult { result, covered: stays.covered(), others, prefetch: None, bytes_written: 0 }
     }
-}
-
-/// An assembled index that is not attached.
-struct Assembled<'a> {
-    ztocs: &'a [IndexedZtoc<'a>],
-    covered: BTreeSet<Digest>,
-    prefetch: Vec<Artifact>,
-    /// The summary of `prefetch` for the report.
-    prefetched: Option<PrefetchSummary>,
-    manifest: Bytes,
-    descriptor: Descriptor,
 }
 
 impl Publisher<'_> {
@@ -90,8 +72,10 @@ impl Publisher<'_> {
         let Plan { manifest, left_out, found, decision, .. } = &plan;
         let listed = |place: usize| found[place].layers(manifest.layers.iter().zip(left_out));
         let (layers, outcome) = match decision {
-            Decision::Done(place) => (listed(*place), PlatformResult::stays(found, *place, already_there(false))),
-            Decision::Keep(place) => (listed(*place), PlatformResult::stays(found, *place, kept)),
+            Decision::Done(place) => {
+                (listed(*place), PlatformResult::stays(found, *place, found[*place].already_there(false)))
+            }
+            Decision::Keep(place) => (listed(*place), PlatformResult::stays(found, *place, found[*place].kept())),
             Decision::NotRequested => (Vec::new(), PlatformResult::none(ManifestResult::NotRequested)),
             Decision::Build { replaces } => {
                 let (layers, ztocs) = assemble(manifest.layers.iter().zip(left_out), self.layers, &mut self.seen);
@@ -134,10 +118,11 @@ impl Publisher<'_> {
         if is_partial {
             replaces = outdone(found, &replaces, &covered);
             let LayerOptions { span_size, build_tool_identifier, .. } = &self.options.layer;
-            if let Some(place) = outdoes(found, build_tool_identifier, *span_size, &covered)
-                && self.is_whole(&found[place], BlobCheck::Size).await?
+            let better = outdoes(found, build_tool_identifier, *span_size, &covered);
+            if let (Some(place), Some(there)) = (better, self.destination)
+                && found[place].is_whole(there, BlobCheck::Size).await?
             {
-                return Ok(PlatformResult::stays(found, place, already_there(true)));
+                return Ok(PlatformResult::stays(found, place, found[place].already_there(true)));
             }
         }
         if ztocs.is_empty() {
@@ -150,53 +135,23 @@ impl Publisher<'_> {
                 bytes_written: 0,
             });
         }
-        let index = self.assemble(subject, ztocs, covered, old).await?;
-        replaces.retain(|digest| *digest != index.descriptor.digest);
-        let others = others(found, &index.descriptor.digest, &replaces);
-        let unwritten = |result, index: Assembled, others| {
-            let Assembled { covered, prefetched: prefetch, .. } = index;
-            Ok(PlatformResult { result, covered, others, prefetch, bytes_written: 0 })
-        };
-        let same = found.iter().find(|found| found.descriptor.digest == index.descriptor.digest);
-        let same = same.filter(|_| replaces.is_empty());
-        if let Some(same) = same
-            && self.is_whole(same, BlobCheck::of(self.options.existing)).await?
-        {
-            return unwritten(already_there(true)(same), index, others);
+        let (index, prefetch) = self.encode(subject, ztocs, old).await?;
+        let digest = index.descriptor.digest;
+        let mut others = others(found, &digest, &replaces);
+        let (result, bytes_written) = self.attach(subject, index, found, replaces).await?;
+        if let (ManifestResult::Attached { .. }, Some(there)) = (&result, self.destination) {
+            others = listed(there, &subject.digest, &digest, others).await;
         }
-        match self.destination.filter(|_| !self.options.dry_run) {
-            None => {
-                let result = ManifestResult::DryRun { index: index.descriptor.clone(), replaces };
-                unwritten(result, index, others)
-            }
-            Some(destination) => {
-                let write = if same.is_some() { WriteBlob::IfDamaged } else { WriteBlob::of(self.options.existing) };
-                let push = Push { destination, index: &index, subject, write };
-                let (report, bytes_written) = self.attach(push, &replaces).await?;
-                let AttachReport { attached: how, not_deleted } = report;
-                let Assembled { covered, prefetched: prefetch, descriptor: index, .. } = index;
-                let others = listed(destination, &subject.digest, &index.digest, others).await;
-                let result = ManifestResult::Attached { index, how, replaced: replaces, not_deleted };
-                Ok(PlatformResult { result, covered, others, prefetch, bytes_written })
-            }
-        }
+        Ok(PlatformResult { result, covered, others, prefetch, bytes_written })
     }
 
-    /// Whether all blobs of an index exist at the destination.
-    async fn is_whole(&self, found: &DestinationIndex, check: BlobCheck) -> Result<bool, IndexError> {
-        match self.destination {
-            Some(destination) => found.is_whole(destination, check).await,
-            None => Ok(false),
-        }
-    }
-
-    async fn assemble<'a>(
+    /// The index of `ztocs`, and the summary of its prefetch lists for the report.
+    async fn encode(
         &self,
         subject: &Descriptor,
-        ztocs: &'a [IndexedZtoc<'a>],
-        covered: BTreeSet<Digest>,
+        ztocs: &[IndexedZtoc<'_>],
         old: &[OldList],
-    ) -> Result<Assembled<'a>, IndexError> {
+    ) -> Result<(NewIndex, Option<PrefetchSummary>), IndexError> {
         let IndexOptions { layer, prefetch, .. } = self.options;
         let list = prefetch.as_ref();
         let (prefetch, prefetched) = prefetch_artifacts(list, old, ztocs, self.budget, self.progress).await?;
@@ -206,23 +161,8 @@ impl Publisher<'_> {
             build_tool_identifier: layer.build_tool_identifier.clone(),
             prefetch: prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect(),
         };
-        let EncodedIndex { bytes, descriptor } = index.encode();
-        Ok(Assembled { ztocs, covered, prefetch, prefetched, manifest: bytes.into(), descriptor })
+        Ok((NewIndex::new(index.encode(), soci_blobs(ztocs, &prefetch, INDEX_V1)), prefetched))
     }
-
-    async fn attach(&self, push: Push<'_>, replaces: &[Digest]) -> Result<(AttachReport, u64), IndexError> {
-        let blobs = push.index.ztocs.len() + push.index.prefetch.len() + 1;
-        self.progress.report(ProgressEvent::Attaching { index: push.index.descriptor.digest, blobs });
-        push.run(replaces).await
-    }
-}
-
-fn already_there(built: bool) -> impl FnOnce(&DestinationIndex) -> ManifestResult {
-    move |found| ManifestResult::AlreadyThere { index: found.descriptor.clone(), built }
-}
-
-fn kept(found: &DestinationIndex) -> ManifestResult {
-    ManifestResult::Kept { index: found.descriptor.clone(), tool: found.tool().map(str::to_owned) }
 }
 
 /// Finds the position of a new index among those of other tools, because registries list referrers
@@ -244,96 +184,4 @@ async fn listed(
         }
     }
     others
-}
-
-/// The content to push for an index.
-struct Push<'a> {
-    destination: &'a Destination,
-    index: &'a Assembled<'a>,
-    subject: &'a Descriptor,
-    write: WriteBlob,
-}
-
-impl Push<'_> {
-    /// Pushes ztocs, config, and finally the manifest. Also returns the number of bytes written.
-    async fn run(&self, replaces: &[Digest]) -> Result<(AttachReport, u64), IndexError> {
-        let mut written = self.blobs(self.write).await?;
-        let attached = match self.attach(replaces).await {
-            // The registry claimed to have a blob that it does not have, so upload it now.
-            Err(error) if error.is_blob_unknown() => {
-                written += self.blobs(WriteBlob::Always).await?;
-                self.attach(replaces).await
-            }
-            result => result,
-        };
-        let report = attached.map_err(|source| IndexError::Attach { index: self.index.descriptor.digest, source })?;
-        Ok((report, written + self.index.manifest.len() as u64))
-    }
-
-    async fn blobs(&self, write: WriteBlob) -> Result<u64, IndexError> {
-        let mut written = 0;
-        let mut pushed = BTreeSet::new();
-        for ztoc in self.index.ztocs {
-            if pushed.insert(ztoc.digest()) {
-                let content = ztoc.content();
-                let blob = Descriptor::new(ZTOC, ztoc.digest(), content.len() as u64);
-                written += push_blob(self.destination, "ztoc", &blob, content, write).await?;
-            }
-        }
-        for Artifact { descriptor, bytes } in &self.index.prefetch {
-            written += push_blob(self.destination, "prefetch artifact", descriptor, bytes.clone(), write).await?;
-        }
-        let (config, content) = (Descriptor::of(INDEX_V1, CONFIG), Bytes::from_static(CONFIG));
-        Ok(written + push_blob(self.destination, "config", &config, content, write).await?)
-    }
-
-    async fn attach(&self, replaces: &[Digest]) -> Result<AttachReport, StoreError> {
-        self.destination.attach(&self.index.descriptor, self.index.manifest.clone(), self.subject, replaces).await
-    }
-}
-
-/// When a blob is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::ops) enum WriteBlob {
-    /// If the destination does not say that it has it.
-    IfMissing,
-    /// Also if the destination has other bytes in its place.
-    IfDamaged,
-    /// In any case, because the destination claimed to have it, and does not.
-    Always,
-}
-
-impl WriteBlob {
-    pub(super) fn of(existing: Existing) -> WriteBlob {
-        match BlobCheck::of(existing) {
-            BlobCheck::Size => WriteBlob::IfMissing,
-            BlobCheck::Content => WriteBlob::IfDamaged,
-        }
-    }
-}
-
-/// Writes a blob, if `write` says so. Returns the number of bytes written.
-pub(in crate::ops) async fn push_blob(
-    destination: &Destination,
-    what: &'static str,
-    blob: &Descriptor,
-    content: Bytes,
-    write: WriteBlob,
-) -> Result<u64, IndexError> {
-    let digest = blob.digest;
-    let failed = |source| IndexError::Push { what, digest, source };
-    let damage = match write {
-        WriteBlob::IfDamaged => match BlobCheck::Content.damage(destination, blob).await.map_err(failed)? {
-            None => return Ok(0),
-            damage => damage,
-        },
-        WriteBlob::IfMissing | WriteBlob::Always => None,
-    };
-    let pushed = destination.push_blob(blob, content, write != WriteBlob::IfMissing).await.map_err(failed)?;
-    // Some registries keep the bytes that they have for a digest.
-    if damage == Some(Damage::Damaged) && BlobCheck::Content.damage(destination, blob).await.map_err(failed)?.is_some()
-    {
-        return Err(IndexError::StaysDamaged { what, digest });
-    }
-    Ok(if pushed { blob.size } else { 0 })
 }

@@ -180,9 +180,8 @@ pub(super) fn unlist(layout: &Layout, subject: &Digest, goes: &[Digest]) -> Resu
                 continue;
             }
             let document = layout.manifest(&Target::Digest(entry.digest))?;
-            let unsound =
-                |e: serde_json::Error| document_error(layout, entry.digest.to_string(), JsonError::Json(e.into()));
-            let mut list: Value = serde_json::from_slice(&document.bytes).map_err(unsound)?;
+            let mut list: Value =
+                serde_json::from_slice(&document.bytes).map_err(|e| unsound(layout, entry.digest.to_string(), e))?;
             if let Some(referrers) = list["manifests"].as_array_mut().filter(|r| r.iter().any(|m| is_one_of(m, goes))) {
                 referrers.retain(|m| !is_one_of(m, goes));
                 let text = list.to_string();
@@ -202,7 +201,11 @@ fn is_one_of(entry: &Value, digests: &[Digest]) -> bool {
 
 /// A descriptor as an entry of index.json.
 fn value(layout: &Layout, entry: &Descriptor) -> Result<Value, LayoutError> {
-    serde_json::to_value(entry).map_err(|e| document_error(layout, "index.json", JsonError::Json(e.into())))
+    serde_json::to_value(entry).map_err(|e| unsound(layout, "index.json", e))
+}
+
+fn unsound(layout: &Layout, name: impl Into<String>, error: serde_json::Error) -> LayoutError {
+    document_error(layout, name, JsonError::Json(error.into()))
 }
 
 /// Changes the list in index.json while other processes are locked out.
@@ -210,7 +213,7 @@ fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), Lay
     let dir = layout.path();
     let _lock = lock(dir)?;
     let bytes = layout.index_json()?;
-    let unsound = |e: serde_json::Error| document_error(layout, "index.json", JsonError::Json(e.into()));
+    let unsound = |e| unsound(layout, "index.json", e);
     // Rejects what the lenient parsing below would accept, such as duplicate keys.
     super::read::strict_entries(layout, &bytes)?;
     let mut index: serde_json::Map<String, Value> = serde_json::from_slice(&bytes).map_err(unsound)?;

@@ -26,6 +26,7 @@ use super::request::{Authorization, Request};
 use super::response::Response;
 use super::retry::Retry;
 use crate::header::{Challenge, challenge};
+use crate::image::json::parse_lenient;
 use crate::lock::Hold;
 use crate::progress::ProgressEvent;
 
@@ -393,8 +394,8 @@ impl Authorizer {
             access_token: Option<String>,
             expires_in: Option<serde_json::Value>,
         }
-        if let Err(source) = serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
-            return Err(RegistryError::Json { line, source: source.into(), reads });
+        if let Err(source) = parse_lenient::<serde::de::IgnoredAny>(&body) {
+            return Err(RegistryError::Json { line, source, reads });
         }
         // The source of an error in valid JSON may repeat its input, which could be a token here.
         let wrong = |what: &str| RegistryError::Protocol { line: line.clone(), what: what.to_owned() };

@@ -14,6 +14,7 @@ use super::response::Response;
 use super::retry::Retry;
 use crate::digest::Digest;
 use crate::image::is_tag;
+use crate::image::json::parse_lenient;
 use crate::image::manifest::{MAX_DOCUMENT, is_vague};
 use crate::store::blob::{Document, Target};
 
@@ -89,8 +90,8 @@ impl Repository {
                 found
             }
             None => {
-                if let Err(source) = serde_json::from_slice::<IgnoredAny>(&bytes) {
-                    return Err(RegistryError::Json { line, source: source.into(), reads });
+                if let Err(source) = parse_lenient::<IgnoredAny>(&bytes) {
+                    return Err(RegistryError::Json { line, source, reads });
                 }
                 let found = Digest::sha256(&bytes);
                 // Nothing else shows that it arrived whole.

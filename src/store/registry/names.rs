@@ -15,7 +15,8 @@ use super::request::Request;
 use super::retry::Retry;
 use super::session::Registry;
 use crate::header::next_link;
-use crate::image::{is_repository, is_tag};
+use crate::image::json::parse_lenient;
+use crate::image::{JsonFault, is_repository, is_tag};
 
 /// The number of names requested for each page.
 const PAGE: &str = "100";
@@ -157,8 +158,7 @@ impl Names {
             None => None,
         };
         let body = response.bytes(BODY).await?;
-        let page =
-            parse(&body, self.kind).map_err(|error| RegistryError::Json { line, source: error.into(), reads })?;
+        let page = parse(&body, self.kind).map_err(|source| RegistryError::Json { line, source, reads })?;
         Ok((page, next))
     }
 
@@ -168,7 +168,7 @@ impl Names {
     }
 }
 
-fn parse(body: &[u8], kind: Kind) -> serde_json::Result<Page> {
+fn parse(body: &[u8], kind: Kind) -> Result<Page, JsonFault> {
     #[derive(Deserialize)]
     struct List {
         // Go encodes an empty list as null unless the program prevents it.
@@ -177,7 +177,7 @@ fn parse(body: &[u8], kind: Kind) -> serde_json::Result<Page> {
         #[serde(default)]
         tags: Option<Vec<String>>,
     }
-    let list: List = serde_json::from_slice(body)?;
+    let list: List = parse_lenient(body)?;
     let (names, is_sound): (_, fn(&str) -> bool) = match kind {
         Kind::Repositories => (list.repositories, is_repository),
         Kind::Tags => (list.tags, is_tag),

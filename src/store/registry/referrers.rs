@@ -21,6 +21,7 @@ use crate::budget::{Charge, OverBudget};
 use crate::digest::Digest;
 use crate::header::next_link;
 use crate::image::Descriptor;
+use crate::image::json::parse_lenient;
 use crate::image::manifest::OCI_INDEX;
 use crate::store::blob::Referrers;
 
@@ -213,7 +214,7 @@ pub(super) fn descriptors(index: &[u8], line: &RequestLine, reads: u32) -> Resul
         // Go encodes an empty list as null unless the program prevents it.
         manifests: Option<Vec<Descriptor>>,
     }
-    let wrong = |error: serde_json::Error| RegistryError::Json { line: line.clone(), source: error.into(), reads };
-    let index: Index = serde_json::from_slice(index).map_err(wrong)?;
+    let wrong = |source| RegistryError::Json { line: line.clone(), source, reads };
+    let index: Index = parse_lenient(index).map_err(wrong)?;
     Ok(index.manifests.unwrap_or_default())
 }

@@ -40,6 +40,7 @@ fn forged_replayed_and_malformed_requests_are_refused() {
         (&format!("/events?token={SECRET}"), &[], 200),
         ("/", &[("Authorization", &*bearer), ("Content-Encoding", "gzip")], 415),
         ("/?registry=http://x", &[("Authorization", &*bearer)], 400),
+        ("/?registry=registry", &[("Authorization", &*bearer)], 400),
     ] {
         let (status, text) = post(&address, path, headers, one.as_bytes());
         assert_eq!(status, want, "{path} {headers:?} {text}");

@@ -7,6 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 
 use super::{EventError, IgnoreReason, Item, check, cut, split_name};
+use crate::image::json::parse_lenient;
 
 #[derive(Deserialize)]
 struct Envelope {
@@ -30,12 +31,12 @@ struct Event {
     tag: Option<String>,
 }
 
-pub(super) fn parse(body: &[u8]) -> Result<serde_json::Result<Vec<Item>>, EventError> {
-    let Envelope { message } = serde_json::from_slice(body).map_err(|error| EventError::Json(error.into()))?;
+pub(super) fn parse(body: &[u8]) -> Result<Vec<Item>, EventError> {
+    let Envelope { message } = parse_lenient(body)?;
     let data = BASE64_STANDARD.decode(message.data).map_err(|_| EventError::Base64)?;
     check(&data)?;
-    let event: Event = serde_json::from_slice(&data).map_err(|error| EventError::Json(error.into()))?;
-    Ok(Ok(vec![push(message.message_id.as_deref(), &event)]))
+    let event: Event = parse_lenient(&data)?;
+    Ok(vec![push(message.message_id.as_deref(), &event)])
 }
 
 fn push(id: Option<&str>, event: &Event) -> Item {

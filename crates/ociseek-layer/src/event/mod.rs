@@ -220,7 +220,7 @@ pub enum EventError {
     #[error("the body is nested more than {MAX_DEPTH} levels deep")]
     TooDeep,
     #[error("the body is not the JSON of a known event")]
-    Json(#[source] JsonFault),
+    Json(#[from] JsonFault),
     #[error("the message's data is not base64")]
     Base64,
     #[error("the body is not an event of any supported registry")]
@@ -243,14 +243,14 @@ pub fn parse(headers: &Headers, body: &[u8]) -> Result<Events, EventError> {
         Shape::Quay => quay::parse(body),
         Shape::Github => github::parse(headers, body),
         Shape::Acr => acr::parse(headers, body, &mut handshake),
-        Shape::ArtifactRegistry => artifact_registry::parse(body)?,
+        Shape::ArtifactRegistry => Ok(artifact_registry::parse(body)?),
         Shape::Ecr => ecr::parse(body),
         Shape::DockerHub => docker_hub::parse(body),
         Shape::Jfrog => jfrog::parse(body),
         Shape::Direct => direct::parse(body),
     };
     let mut events = Events { shape, pushes: Vec::new(), ignored: Vec::new(), handshake };
-    for item in items.map_err(|error| EventError::Json(error.into()))? {
+    for item in items.map_err(JsonFault::from)? {
         match item {
             Ok(push) if events.pushes.len() < MAX_EVENTS => events.pushes.push(push),
             Ok(_) => {

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{EventError, Headers, MAX_BODY, MAX_DEPTH, Shape};
+use crate::image::json::parse_lenient;
 
 /// The top-level keys of a body, with the values of those that identify its source.
 #[derive(Default, Deserialize)]
@@ -38,7 +39,7 @@ pub(super) fn recognise(headers: &Headers, body: &[u8]) -> Result<Shape, EventEr
     if body.trim_ascii_start().starts_with(b"[") {
         return Ok(Shape::Acr);
     }
-    let probe: Probe = serde_json::from_slice(body).map_err(|error| EventError::Json(error.into()))?;
+    let probe: Probe = parse_lenient(body)?;
     let shapes = [
         (probe.events.is_some(), Shape::Distribution),
         (probe.event_data.is_some(), Shape::Harbor),

@@ -182,7 +182,7 @@ pub fn parse(bytes: &[u8]) -> Result<FineIndex, FineIndexError> {
     if kind != FINE_INDEX {
         return Err(FineIndexError::NotAFineIndex(shortened(&kind)));
     }
-    let document: Document = serde_json::from_slice(bytes).map_err(|error| JsonError::Json(error.into()))?;
+    let document: Document = json::parse_lenient(bytes).map_err(JsonError::Json)?;
     if document.media_type != OCI_MANIFEST || document.schema_version != 2 {
         return Err(FineIndexError::MediaType { expected: OCI_MANIFEST, found: shortened(&document.media_type) });
     }

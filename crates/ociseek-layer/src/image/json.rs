@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
 
-use serde::Deserializer;
 use serde::de::{self, DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// Why a JSON document is refused.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum JsonError {
     #[error("it is not UTF-8")]
     Utf8(#[source] std::str::Utf8Error),
     #[error("it is not the expected JSON")]
-    Json(#[source] JsonFault),
+    Json(#[from] JsonFault),
     /// Go's decoder accepts `"Layers"` for `"layers"`, others do not.
     #[error("it has a key {found:?}, which some readers treat as {expected:?} and others do not")]
     Spelling { found: String, expected: &'static str },
@@ -61,6 +61,11 @@ pub struct Level {
     pub below: &'static [(&'static str, Level)],
 }
 
+/// Parses JSON as serde_json does, without the checks of [`parse_levels`].
+pub fn parse_lenient<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, JsonFault> {
+    serde_json::from_slice(bytes).map_err(JsonFault)
+}
+
 /// Like [`parse_levels`], if only the spelling of the top-level keys matters.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8], limit: usize, keys: &'static [&'static str]) -> Result<T, JsonError> {
     parse_levels(bytes, limit, Level { keys, below: &[] })
@@ -96,11 +101,11 @@ fn parse_as<T: DeserializeOwned>(
     let misspelled = RefCell::new(None);
     let mut reader = serde_json::Deserializer::from_str(text);
     let whole = walk(&mut reader, Distinct { level: Some(level), misspelled: &misspelled });
-    whole.and_then(|()| reader.end()).map_err(|error| JsonError::Json(error.into()))?;
+    whole.and_then(|()| reader.end()).map_err(JsonFault)?;
     if let Some((found, expected)) = misspelled.into_inner() {
         return Err(JsonError::Spelling { found, expected });
     }
-    serde_json::from_str(text).map_err(|error| JsonError::Json(error.into()))
+    Ok(serde_json::from_str(text).map_err(JsonFault)?)
 }
 
 /// Whether Go's decoder treats the keys as equal: `encoding/json` folds case like Unicode, where

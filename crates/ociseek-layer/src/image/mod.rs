@@ -29,6 +29,7 @@ pub use manifest::{ImageIndex, ImageManifest, Manifest, ManifestError};
 pub use name::{ImageName, ImageNameError, ImageSelector, SavedImageSelector};
 pub use platform::{Platform, PlatformError};
 pub use reference::{
-    DEFAULT_TAG, DOCKER_HUB, Reference, ReferenceError, is_referrers_tag, is_registry, is_repository, is_tag,
+    CANONICAL_REGISTRY, DEFAULT_TAG, DOCKER_HUB, Reference, ReferenceError, is_canonical_registry, is_referrers_tag,
+    is_registry, is_repository, is_tag,
 };
 pub use tag_template::{TagError, TagTemplate};

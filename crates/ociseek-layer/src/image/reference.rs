@@ -192,6 +192,17 @@ pub fn is_registry(s: &str) -> bool {
     host_is_good && port.is_none_or(|p| p.bytes().all(|b| b.is_ascii_digit()) && p.parse::<u16>().is_ok())
 }
 
+/// What [`is_canonical_registry`] demands, for messages.
+pub const CANONICAL_REGISTRY: &str =
+    "HOST:PORT, or a HOST that has a dot or is localhost (Docker Hub's name is docker.io)";
+
+/// Whether [canonical](Reference::is_canonical) names of images can begin with `s`, which is in
+/// lower case: a registry's host with a port or a dot, or `localhost`.
+pub fn is_canonical_registry(s: &str) -> bool {
+    let (registry, repository, tag) = (s.to_owned(), "a/a".to_owned(), Some(DEFAULT_TAG.to_owned()));
+    Reference { registry, repository, tag, digest: None }.is_canonical()
+}
+
 /// Whether `s` is a repository name in the distribution grammar: parts of `[a-z0-9]+`, joined by
 /// `.`, `_`, `__` or any number of `-`, separated by slashes.
 pub fn is_repository(s: &str) -> bool {
@@ -316,6 +327,18 @@ mod tests {
             &format!("a@sha256:{HEX}@sha256:{HEX}"),
         ] {
             assert!(bad.parse::<Reference>().is_err(), "{bad:?} parsed as {:?}", bad.parse::<Reference>());
+        }
+    }
+
+    #[test]
+    fn canonical_registries() {
+        for good in
+            ["r.example", "r.example:5000", "r:5000", "localhost", "localhost:1", "[::1]", "[::1]:1", "docker.io"]
+        {
+            assert!(is_canonical_registry(good), "{good}");
+        }
+        for bad in ["", "registry", "index.docker.io", "r.example/a", "u@r.example", "http://r.example", "r:x"] {
+            assert!(!is_canonical_registry(bad), "{bad}");
         }
     }
 

@@ -233,7 +233,7 @@ pub fn parse(bytes: &[u8]) -> Result<FoundIndex, SociIndexError> {
         INDEX_V2 => Version::V2,
         _ => return Err(SociIndexError::NotASociIndex(config.chars().take(150).collect())),
     };
-    let document: Document = serde_json::from_slice(bytes).map_err(|error| JsonError::Json(error.into()))?;
+    let document: Document = json::parse_lenient(bytes).map_err(JsonError::Json)?;
     if document.media_type != OCI_MANIFEST || document.schema_version != 2 {
         let found = document.media_type.chars().take(150).collect();
         return Err(SociIndexError::MediaType { expected: OCI_MANIFEST, found });

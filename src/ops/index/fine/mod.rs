@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use super::error::IndexError;
-use super::existing::{CandidateLayer, Decision, ExistingIndex, decide_seen};
-use super::existing_manifest::{IndexBlobs, decide_examined, find};
+use super::existing::{CandidateLayer, Decision, decide_seen};
+use super::existing_manifest::{ExistingContent, decide_examined, find};
 use super::model::ExistingManifest;
 use super::options::{Existing, IndexOptions};
 use super::supply::DocumentOffer;
@@ -44,11 +44,6 @@ pub(super) struct FinePlan {
 pub(super) type FoundFine = ExistingManifest<FineIndex>;
 
 impl FoundFine {
-    /// The layers for which it has a document.
-    fn covered(&self) -> BTreeSet<Digest> {
-        self.content.iter().flat_map(|index| &index.layers).map(|document| document.layer).collect()
-    }
-
     /// Whether it was built under this tool name, with this list if there is one. Without a list,
     /// any list is acceptable.
     fn is_alike(&self, tool: &str, profile: Option<&Digest>) -> bool {
@@ -129,12 +124,7 @@ impl FinePlan {
             let seen = self.found.iter().map(|found| {
                 let covered = found.covered();
                 let has_all = covered.is_subset(&all) && needed.is_subset(&covered) && !covered.is_empty();
-                ExistingIndex {
-                    digest: found.descriptor.digest,
-                    usable: found.content.is_ok(),
-                    tool: found.content.as_ref().ok().and_then(|index| index.build_tool.as_deref()),
-                    is_same: has_all && found.is_alike(tool, profile.as_ref()),
-                }
+                found.facts(has_all && found.is_alike(tool, profile.as_ref()))
             });
             let seen: Vec<_> = seen.collect();
             match (options.existing, read) {
@@ -148,8 +138,16 @@ impl FinePlan {
     }
 }
 
-impl IndexBlobs for FineIndex {
+impl ExistingContent for FineIndex {
     fn blobs(&self) -> impl Iterator<Item = Descriptor> {
         self.layers.iter().map(FineRef::blob).chain([Descriptor::of(EMPTY_CONFIG, CONFIG)])
+    }
+
+    fn covered(&self) -> impl Iterator<Item = Digest> {
+        self.layers.iter().map(|document| document.layer)
+    }
+
+    fn tool(&self) -> Option<&str> {
+        self.build_tool.as_deref()
     }
 }

@@ -11,19 +11,17 @@ use super::{FinePlan, FoundFine};
 use crate::digest::Digest;
 use crate::fine::EncodedFine;
 use crate::image::fine::{EMPTY_CONFIG, FineIndex, FineRef};
-use crate::image::soci::{CONFIG, EncodedIndex};
 use crate::image::{Coverage, Descriptor};
 use crate::layer::Outcome;
+use crate::ops::index::attach::{NewBlob, NewIndex};
 use crate::ops::index::error::IndexError;
-use crate::ops::index::existing::Decision;
+use crate::ops::index::existing::{Decision, outdone};
 use crate::ops::index::existing_manifest::BlobCheck;
 use crate::ops::index::model::{IndexedFine, ManifestResult};
 use crate::ops::index::options::IndexOptions;
-use crate::ops::index::publish::{Publisher, WriteBlob, push_blob};
+use crate::ops::index::publish::Publisher;
 use crate::ops::index::reasons::mislabelled;
 use crate::progress::ProgressEvent;
-use crate::store::Destination;
-use crate::store::blob::AttachReport;
 
 /// The result for the fine index of a platform.
 struct FineResult {
@@ -45,11 +43,8 @@ impl Publisher<'_> {
         let FinePlan { wanted, found, decision, .. } = plan;
         let mut left = Vec::new();
         let outcome = match decision {
-            Decision::Done(place) => stays(&found[place], already_there(false)),
-            Decision::Keep(place) => stays(&found[place], |found| ManifestResult::Kept {
-                index: found.descriptor.clone(),
-                tool: found.content.as_ref().ok().and_then(|index| index.build_tool.clone()),
-            }),
+            Decision::Done(place) => stays(&found[place], found[place].already_there(false)),
+            Decision::Keep(place) => stays(&found[place], found[place].kept()),
             Decision::Build { replaces } => {
                 let is_left =
                     |layer: &&Descriptor| self.layers.get(layer).is_none() && self.layers.document(layer).is_none();
@@ -87,18 +82,13 @@ impl Publisher<'_> {
         let (tool, list) = (&layer.build_tool_identifier, prefetch.as_ref());
         let profile = list.map(|list| list.digest());
         if is_partial {
-            // An index that covers more is more useful than this one, and stays until the complete
-            // one exists.
             let covered: BTreeSet<Digest> = documents.iter().map(|(layer, _)| layer.digest).collect();
-            let covers_more = |digest: &Digest| {
-                found.iter().any(|found| found.descriptor.digest == *digest && !found.covered().is_subset(&covered))
-            };
-            replaces.retain(|digest| !covers_more(digest));
+            replaces = outdone(found, &replaces, &covered);
             let better = found.iter().find(|f| f.is_alike(tool, profile.as_ref()) && covered.is_subset(&f.covered()));
             if let (Some(better), Some(there)) = (better, self.destination)
                 && better.is_whole(there, BlobCheck::Size).await?
             {
-                return Ok(stays(better, already_there(true)));
+                return Ok(stays(better, better.already_there(true)));
             }
         }
         if documents.is_empty() {
@@ -143,50 +133,15 @@ impl Publisher<'_> {
             build_tool: Some(tool.clone()),
             profile,
         };
-        let encoded = index.encode();
-        replaces.retain(|digest| *digest != encoded.descriptor.digest);
-        let same = found.iter().find(|found| found.descriptor.digest == encoded.descriptor.digest);
-        let same = same.filter(|_| replaces.is_empty());
-        if let (Some(same), Some(there)) = (same, self.destination)
-            && same.is_whole(there, BlobCheck::of(self.options.existing)).await?
-        {
-            return Ok(stays(same, already_there(true)));
-        }
-        let (result, bytes_written) = match self.destination.filter(|_| !self.options.dry_run) {
-            None => (ManifestResult::DryRun { index: encoded.descriptor, replaces }, 0),
-            Some(there) => {
-                let write = if same.is_some() { WriteBlob::IfDamaged } else { WriteBlob::of(self.options.existing) };
-                let push = Push { destination: there, documents: &documents, write };
-                self.attach_fine(push, subject, encoded, replaces).await?
-            }
-        };
+        let blobs = documents.iter().map(|(layer, document)| NewBlob {
+            what: "fine document",
+            descriptor: reference(layer, document).blob(),
+            content: content(document),
+        });
+        let blobs = blobs.chain([NewBlob::config(EMPTY_CONFIG)]).collect();
+        let (result, bytes_written) =
+            self.attach(subject, NewIndex::new(index.encode(), blobs), found, replaces).await?;
         Ok(FineResult { result, documents: index.layers, profile, bytes_written })
-    }
-
-    async fn attach_fine(
-        &self,
-        push: Push<'_>,
-        subject: &Descriptor,
-        index: EncodedIndex,
-        replaces: Vec<Digest>,
-    ) -> Result<(ManifestResult, u64), IndexError> {
-        let EncodedIndex { bytes, descriptor } = index;
-        let manifest = Bytes::from(bytes);
-        self.progress.report(ProgressEvent::Attaching { index: descriptor.digest, blobs: push.documents.len() + 1 });
-        let mut written = push.blobs(push.write).await?;
-        let attach = || push.destination.attach(&descriptor, manifest.clone(), subject, &replaces);
-        let attached = match attach().await {
-            // The registry claimed to have a blob that it does not have, so upload it now.
-            Err(error) if error.is_blob_unknown() => {
-                written += push.blobs(WriteBlob::Always).await?;
-                attach().await
-            }
-            result => result,
-        };
-        let AttachReport { attached: how, not_deleted } =
-            attached.map_err(|source| IndexError::Attach { index: descriptor.digest, source })?;
-        written += manifest.len() as u64;
-        Ok((ManifestResult::Attached { index: descriptor, how, replaced: replaces, not_deleted }, written))
     }
 }
 
@@ -197,18 +152,14 @@ impl FineResult {
 }
 
 /// An existing index is kept, and nothing was written.
-fn stays(found: &FoundFine, result: impl FnOnce(&FoundFine) -> ManifestResult) -> FineResult {
+fn stays(found: &FoundFine, result: ManifestResult) -> FineResult {
     let index = found.content.as_ref().ok();
     FineResult {
-        result: result(found),
+        result,
         documents: index.map_or_else(Vec::new, |index| index.layers.clone()),
         profile: index.and_then(|index| index.profile),
         bytes_written: 0,
     }
-}
-
-fn already_there(built: bool) -> impl FnOnce(&FoundFine) -> ManifestResult {
-    move |found| ManifestResult::AlreadyThere { index: found.descriptor.clone(), built }
 }
 
 fn reference(layer: &Descriptor, document: &EncodedFine) -> FineRef {
@@ -219,27 +170,6 @@ fn reference(layer: &Descriptor, document: &EncodedFine) -> FineRef {
         head_size: document.head_size,
         head_digest: document.head_digest,
         start_size: document.start_size,
-    }
-}
-
-/// The blobs to push for an index.
-struct Push<'a> {
-    destination: &'a Destination,
-    documents: &'a [LayerDocument],
-    write: WriteBlob,
-}
-
-impl Push<'_> {
-    /// Pushes documents and config. Returns the number of bytes written.
-    async fn blobs(&self, write: WriteBlob) -> Result<u64, IndexError> {
-        let mut written = 0;
-        for (layer, document) in self.documents {
-            let blob = reference(layer, document).blob();
-            written += push_blob(self.destination, "fine document", &blob, content(document), write).await?;
-        }
-        let config = Descriptor::of(EMPTY_CONFIG, CONFIG);
-        let content = Bytes::from_static(CONFIG);
-        Ok(written + push_blob(self.destination, "config", &config, content, write).await?)
     }
 }
 
