@@ -320,6 +320,26 @@ fn a_second_conversion_with_other_options_replaces_the_first() {
     assert!(refused(1, &[&name("v2"), &name("v2")]).contains("--replace-tag"), "it would change the tag of its source");
 }
 
+/// As in a layout that was exported for one platform.
+#[test]
+fn a_missing_soci_index_of_another_platform_is_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, out) = (dir.path().join("l"), dir.path().join("out"));
+    image(&layout);
+    let name = |tag: &str| format!("oci:{}:{tag}", layout.display());
+    let both = converted(&[&name("v1"), &name("v2")]);
+    let [amd64, arm64] = [0, 1].map(|at: usize| both["manifests"][at]["index"]["digest"].as_str().unwrap());
+    let blob = |dir: &Path, digest: &str| dir.join("blobs/sha256").join(digest.strip_prefix("sha256:").unwrap());
+    std::fs::remove_file(blob(&layout, arm64)).unwrap();
+    let one = converted(&["--platform=linux/amd64", &name("v2"), &format!("oci:{}:v2", out.display())]);
+    let index = std::fs::read(blob(&out, one["digest"].as_str().unwrap())).unwrap();
+    let index: Value = serde_json::from_slice(&index).unwrap();
+    let listed: Vec<&str> =
+        index["manifests"].as_array().unwrap().iter().map(|entry| entry["digest"].as_str().unwrap()).collect();
+    assert!(listed.contains(&amd64) && !listed.contains(&arm64), "{listed:?}");
+    assert!(listed.iter().all(|digest| blob(&out, digest).exists()), "{listed:?}");
+}
+
 #[test]
 fn hostile_image_indexes_get_a_clear_error_and_no_name() {
     let dir = tempfile::tempdir().unwrap();
