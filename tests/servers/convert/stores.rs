@@ -10,7 +10,7 @@ use ociseek::digest::Digest;
 use serde_json::Value;
 
 use super::maker::{Maker, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, attestation, linux, on};
-use crate::support::faulty::{Faulty, OpenResponses, ReceivedRequest, RegistrySettings, cut, status};
+use crate::support::faulty::{Faulty, OpenResponses, ReceivedRequest, RegistrySettings, cut, problem, status};
 use crate::support::servers::{Server, run, tool};
 
 const SMALL: [&str; 4] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache", "--jobs=2"];
@@ -207,6 +207,25 @@ async fn the_ztocs_of_an_up_to_date_image_are_checked_side_by_side() {
         .await;
     assert_eq!(convert(&second).await.unwrap()["status"], "already-there");
     assert!((2..=4).contains(&open.most()), "{} at a time", open.most());
+}
+
+/// Its prefetch list would be lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_soci_index_that_cannot_be_read_now_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = image(dir.path());
+    let first = Faulty::honest(RegistrySettings::default()).await;
+    load(&first, dir.path(), &root);
+    let names = |registry: &Faulty| ["v1", "v2"].map(|tag| format!("{}/a:{tag}", registry.host()));
+    let [source, target] = names(&first);
+    let report = tokio::task::spawn_blocking(move || converted(&[&source, &target])).await.unwrap();
+    let index = report["manifests"][0]["index"]["digest"].as_str().unwrap().to_owned();
+    let second = first.copy(move |seen, _| seen.is("GET", &index).then(|| problem(403, "DENIED", "not now"))).await;
+    let [source, target] = names(&second);
+    let args = move || refused(1, &["--build-tool-identifier=another", &source, &target]);
+    let said = tokio::task::spawn_blocking(args).await.unwrap();
+    assert!(said.contains("cannot read the destination's current image"), "{said}");
+    assert_eq!(second.manifest("v2"), first.manifest("v2"));
 }
 
 /// The digest of the ztoc of a platform's first layer.
