@@ -335,9 +335,10 @@ async fn an_acknowledgement_that_nobody_serves_is_told() {
     hook.until("it is told", |hook| !hook.events("queue").is_empty());
     let error = hook.events("queue")[0]["error"].as_str().unwrap().to_owned();
     assert!(error.starts_with("cannot acknowledge a job, so it will be delivered again: no responders"), "{error}");
-    // The next delivery finds that it is done.
+    // The next delivery finds that it is done. NATS may know of it before the log is read.
     nats.until("test", 0).await;
-    assert_eq!((hook.indexed(), hook.events("job").len()), (1, 2), "{:?}", hook.log());
+    hook.until("both deliveries", |hook| hook.count("job") >= 2);
+    assert_eq!(hook.indexed(), 1, "{:?}", hook.log());
 }
 
 #[tokio::test]

@@ -1,7 +1,5 @@
 //! `-v`, `-vv` and `OCISEEK_LOG`: what they log, and which secrets they never log.
 
-use std::os::unix::fs::PermissionsExt;
-
 use axum::http::header::HeaderValue;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -96,9 +94,7 @@ async fn the_output_of_a_credential_helper_is_not_logged() {
         let said = format!(r#"{{"Username":"{USER}","Secret":"{PASSWORD}"}}"#);
         for (body, status) in [(format!("echo '{said}'"), 0), (format!("echo '{said}'; echo '{said}' >&2; exit 3"), 1)]
         {
-            let helper = sandbox.path("docker-credential-kept");
-            std::fs::write(&helper, format!("#!/bin/sh\ncat >/dev/null\n{body}\n")).unwrap();
-            std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+            sandbox.script("docker-credential-kept", &format!("cat >/dev/null\n{body}"));
             for (flag, filter) in [("-vv", ""), ("-q", "trace")] {
                 let mut command = sandbox.command(&["inspect", flag, &format!("{host}/a:v1")]);
                 let output = command.env("OCISEEK_LOG", filter).env("PATH", &path).output().unwrap();

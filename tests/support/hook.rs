@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ociseek::digest::Digest;
@@ -21,6 +22,7 @@ pub const SECRET: &str = "correct-horse-battery-staple";
 pub struct Hook {
     pub child: ChildProcess,
     log: Arc<Mutex<Vec<Value>>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Hook {
@@ -40,13 +42,13 @@ impl Hook {
         let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
         let log = Arc::new(Mutex::new(Vec::new()));
         let (lines, kept) = (BufReader::new(child.stderr()).lines(), Arc::clone(&log));
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let line = serde_json::from_str(&line).unwrap_or_else(|_| json!({"event": "no JSON", "line": line}));
                 kept.lock().unwrap().push(line);
             }
         });
-        Hook { child, log }
+        Hook { child, log, reader: Some(reader) }
     }
 
     pub fn log(&self) -> Vec<Value> {
@@ -94,8 +96,10 @@ impl Hook {
     /// Waits for the process to end.
     pub fn end(&mut self) -> ExitStatus {
         let Some(status) = self.child.wait() else { panic!("it did not end: {:#?}", self.log()) };
-        // Its last output may not have arrived yet.
-        std::thread::sleep(Duration::from_millis(100));
+        // Its last output has arrived when there is no more to read.
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
         status
     }
 

@@ -30,6 +30,15 @@ impl Sandbox {
         self.dir.path().join(name)
     }
 
+    /// Writes a shell script that can be executed.
+    pub fn script(&self, name: &str, body: &str) {
+        let file = self.path(name);
+        // Written by another process: if this process had the file open for writing, a child of
+        // another test could inherit the descriptor, and running the file would fail as "busy".
+        let write = format!("cat >'{0}' <<'EOF'\n#!/bin/sh\n{body}\nEOF\nchmod 755 '{0}'\n", file.display());
+        assert!(Command::new("sh").args(["-c", &write]).status().unwrap().success());
+    }
+
     /// The program without the user's environment.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));

@@ -179,7 +179,7 @@ impl Loader<'_> {
                 {
                     let text = format!("SOCI index {digest} cannot be read, and is not reused: {}", causes(&source));
                     progress.report(ProgressEvent::Warning(text));
-                    return Ok((EntryContent::Kept, None));
+                    return Ok((EntryContent::Lost, None));
                 }
                 manifest => EntryContent::of(manifest?),
             }

@@ -91,6 +91,7 @@ pub(in crate::ops) async fn convert_built(
     let known = match (&there, &to.destination) {
         (Some(there), Some(destination)) => {
             let found = old_indexes(&destination.as_source(), &there.manifests).await;
+            let found = found.map_err(ConvertError::Destination)?;
             old.extend(found.iter().cloned());
             found.into_iter().map(OldIndex::offer).collect()
         }

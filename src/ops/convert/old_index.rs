@@ -6,7 +6,7 @@ use crate::image::enabled::IndexTarget;
 use crate::image::soci::{self, FoundIndex, ZtocRef};
 use crate::image::{Descriptor, Platform};
 use crate::ops::index::{OldList, Origin, ZtocOffer, old_lists};
-use crate::store::Source;
+use crate::store::{Source, StoreError};
 
 /// A SOCI index (version 2) in an image index.
 #[derive(Clone)]
@@ -35,10 +35,13 @@ impl OldIndex {
     }
 }
 
-/// The SOCI indexes among the entries of an image index. Those that cannot be read are ignored.
-pub(super) async fn old_indexes(store: &Source, manifests: &[Descriptor]) -> Vec<OldIndex> {
-    let found = found(store, manifests).await.into_iter();
-    found.map(|(listed, index)| OldIndex::of(store, listed, index)).collect()
+/// The SOCI indexes among the entries of an image index.
+///
+/// # Errors
+/// As [`found`].
+pub(super) async fn old_indexes(store: &Source, manifests: &[Descriptor]) -> Result<Vec<OldIndex>, StoreError> {
+    let found = found(store, manifests).await?.into_iter();
+    Ok(found.map(|(listed, index)| OldIndex::of(store, listed, index)).collect())
 }
 
 impl ImageDocuments {

@@ -78,7 +78,9 @@ async fn compare(
     let targets = choose(&loaded, &options.platforms, progress)?;
     let planned = plan(&loaded, &targets, from, options).await?;
     let known = match (&there, &to.destination) {
-        (Some(there), Some(destination)) => found(&destination.as_source(), &there.manifests).await,
+        (Some(there), Some(destination)) => {
+            found(&destination.as_source(), &there.manifests).await.map_err(ConvertError::Destination)?
+        }
         _ => Vec::new(),
     };
     let known: Vec<FoundIndex> = known.into_iter().map(|(_, index)| index).collect();

@@ -12,9 +12,10 @@ use crate::image::enabled::IndexTarget;
 use crate::image::soci::{self, FoundIndex};
 use crate::image::{Descriptor, LayerKind, Platform};
 use crate::ops::index::{IndexOptions, LeftOutReason, left_out_reason};
+use crate::ops::verify::Damage;
 use crate::progress::{Progress, ProgressEvent};
-use crate::store::Source;
 use crate::store::blob::Target;
+use crate::store::{Source, StoreError};
 
 /// How many SOCI indexes are read to find ztocs.
 const MAX_OFFERS: usize = 64;
@@ -84,8 +85,14 @@ pub(super) fn soci_indexes(manifests: &[Descriptor]) -> impl Iterator<Item = &De
 }
 
 /// The SOCI indexes (version 2) among the entries of an image index, each with its entry. Those
-/// that cannot be read are ignored.
-pub(super) async fn found<'a>(store: &Source, manifests: &'a [Descriptor]) -> Vec<(&'a Descriptor, FoundIndex)> {
+/// that are missing or damaged are ignored.
+///
+/// # Errors
+/// If the store does not send one of them. Replacing it would lose its prefetch list.
+pub(super) async fn found<'a>(
+    store: &Source,
+    manifests: &'a [Descriptor],
+) -> Result<Vec<(&'a Descriptor, FoundIndex)>, StoreError> {
     // Collected first, because a closure in the stream would prevent the future from being Send.
     let reads: Vec<_> = soci_indexes(manifests)
         .take(MAX_OFFERS)
@@ -94,9 +101,11 @@ pub(super) async fn found<'a>(store: &Source, manifests: &'a [Descriptor]) -> Ve
     let mut reads = stream::iter(reads).buffered(SIDE_BY_SIDE);
     let mut found = Vec::new();
     while let Some((listed, read)) = reads.next().await {
-        if let Ok(document) = read {
-            found.extend(soci::parse(&document.bytes).ok().map(|index| (listed, index)));
+        match read {
+            Ok(document) => found.extend(soci::parse(&document.bytes).ok().map(|index| (listed, index))),
+            Err(error) if Damage::of(&error).is_some() => {}
+            Err(error) => return Err(error),
         }
     }
-    found
+    Ok(found)
 }

@@ -55,7 +55,8 @@ pub(in crate::ops) fn old_lists(store: &Source, ztocs: &[ZtocRef], others: &[Des
 /// old lists that cannot be carried over, are reported.
 ///
 /// # Errors
-/// If the layers cannot be combined to look up paths, or a ztoc does not fit into memory.
+/// If the layers cannot be combined to look up paths, a ztoc does not fit into memory, or the store
+/// does not send an old list.
 pub(in crate::ops) async fn prefetch_artifacts(
     list: Option<&Arc<PrefetchList>>,
     old: &[OldList],

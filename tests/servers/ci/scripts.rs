@@ -1,7 +1,6 @@
 //! The release workflow, and the scripts of `.ci`.
 
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use super::{root, yaml};
@@ -41,12 +40,9 @@ fn the_release_workflow_is_consistent() {
 fn recording(sandbox: &Sandbox, names: &[&str]) -> String {
     std::fs::create_dir(sandbox.path("fake")).unwrap();
     for name in names {
-        let path = sandbox.path("fake").join(name);
         // Go's tools are renamed after installation.
-        let script =
-            "#!/bin/sh\necho \"${0##*/} $*\" >>\"$HOME/calls\"\n[ -z \"${GOBIN:-}\" ] || touch \"$GOBIN/registry\"\n";
-        std::fs::write(&path, script).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let script = "echo \"${0##*/} $*\" >>\"$HOME/calls\"\n[ -z \"${GOBIN:-}\" ] || touch \"$GOBIN/registry\"";
+        sandbox.script(&format!("fake/{name}"), script);
     }
     format!("{}:{}", sandbox.path("fake").display(), std::env::var("PATH").unwrap())
 }
@@ -58,8 +54,7 @@ fn tests_begun(answer: Option<&str>) -> (String, bool, String) {
     let path = recording(&sandbox, &["apt-get", "go", "python3", "cargo", "debootstrap"]);
     let script = root().join(".ci/test");
     // Not root, and no sources of the consumer: parts that cannot be set up are skipped.
-    std::fs::write(sandbox.path("fake/id"), "#!/bin/sh\necho 1000\n").unwrap();
-    std::fs::set_permissions(sandbox.path("fake/id"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    sandbox.script("fake/id", "echo 1000");
     let mut command = match answer {
         None => Command::new(&script),
         Some(_) => {

@@ -10,7 +10,7 @@ use ociseek::digest::Digest;
 use serde_json::Value;
 
 use super::maker::{Maker, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, attestation, linux, on};
-use crate::support::faulty::{Faulty, OpenResponses, ReceivedRequest, RegistrySettings, cut, status};
+use crate::support::faulty::{Faulty, OpenResponses, ReceivedRequest, RegistrySettings, cut, problem, status};
 use crate::support::servers::{Server, run, tool};
 
 const SMALL: [&str; 4] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache", "--jobs=2"];
@@ -209,6 +209,25 @@ async fn the_ztocs_of_an_up_to_date_image_are_checked_side_by_side() {
     assert!((2..=4).contains(&open.most()), "{} at a time", open.most());
 }
 
+/// Its prefetch list would be lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_soci_index_that_cannot_be_read_now_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = image(dir.path());
+    let first = Faulty::honest(RegistrySettings::default()).await;
+    load(&first, dir.path(), &root);
+    let names = |registry: &Faulty| ["v1", "v2"].map(|tag| format!("{}/a:{tag}", registry.host()));
+    let [source, target] = names(&first);
+    let report = tokio::task::spawn_blocking(move || converted(&[&source, &target])).await.unwrap();
+    let index = report["manifests"][0]["index"]["digest"].as_str().unwrap().to_owned();
+    let second = first.copy(move |seen, _| seen.is("GET", &index).then(|| problem(403, "DENIED", "not now"))).await;
+    let [source, target] = names(&second);
+    let args = move || refused(1, &["--build-tool-identifier=another", &source, &target]);
+    let said = tokio::task::spawn_blocking(args).await.unwrap();
+    assert!(said.contains("cannot read the destination's current image"), "{said}");
+    assert_eq!(second.manifest("v2"), first.manifest("v2"));
+}
+
 /// The digest of the ztoc of a platform's first layer.
 fn ztoc(manifest: &Value) -> String {
     manifest["layers"][0]["ztoc"]["digest"].as_str().unwrap().to_owned()
@@ -318,6 +337,26 @@ fn a_second_conversion_with_other_options_replaces_the_first() {
     assert_eq!(through["digest"], direct["digest"]);
     assert_eq!(through["replaced"], first["digest"]);
     assert!(refused(1, &[&name("v2"), &name("v2")]).contains("--replace-tag"), "it would change the tag of its source");
+}
+
+/// As in a layout that was exported for one platform.
+#[test]
+fn a_missing_soci_index_of_another_platform_is_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, out) = (dir.path().join("l"), dir.path().join("out"));
+    image(&layout);
+    let name = |tag: &str| format!("oci:{}:{tag}", layout.display());
+    let both = converted(&[&name("v1"), &name("v2")]);
+    let [amd64, arm64] = [0, 1].map(|at: usize| both["manifests"][at]["index"]["digest"].as_str().unwrap());
+    let blob = |dir: &Path, digest: &str| dir.join("blobs/sha256").join(digest.strip_prefix("sha256:").unwrap());
+    std::fs::remove_file(blob(&layout, arm64)).unwrap();
+    let one = converted(&["--platform=linux/amd64", &name("v2"), &format!("oci:{}:v2", out.display())]);
+    let index = std::fs::read(blob(&out, one["digest"].as_str().unwrap())).unwrap();
+    let index: Value = serde_json::from_slice(&index).unwrap();
+    let listed: Vec<&str> =
+        index["manifests"].as_array().unwrap().iter().map(|entry| entry["digest"].as_str().unwrap()).collect();
+    assert!(listed.contains(&amd64) && !listed.contains(&arm64), "{listed:?}");
+    assert!(listed.iter().all(|digest| blob(&out, digest).exists()), "{listed:?}");
 }
 
 #[test]

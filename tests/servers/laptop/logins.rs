@@ -1,6 +1,5 @@
 //! Logins stored by other tools are found: real clients log in, and ociseek pushes.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -29,15 +28,6 @@ fn indexed(sandbox: &Sandbox, image: &str, variables: &[(&str, &str)]) -> String
     let mut command = sandbox.command(&index(&["--existing=replace", image]));
     command.env("PATH", std::env::var("PATH").unwrap());
     shown(command.envs(variables.iter().copied()))
-}
-
-fn helper(sandbox: &Sandbox, name: &str, body: &str) {
-    let file = sandbox.path(name);
-    // Written by another process: a file that this process had open for writing could not be
-    // executed at once.
-    let script = format!("cat > '{0}' <<'EOF'\n#!/bin/sh\n{body}\nEOF\n", file.display());
-    assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 #[test]
@@ -83,7 +73,7 @@ fn logins_of_docker_and_podman_are_used() {
 #[test]
 fn logins_of_a_credential_helper_are_used() {
     let Some((server, sandbox, image)) = locked() else { return };
-    helper(&sandbox, "docker-credential-ecr-login", r#"cat > "$0.asked"; echo '{"Username":"u","Secret":"s3cret"}'"#);
+    sandbox.script("docker-credential-ecr-login", r#"cat > "$0.asked"; echo '{"Username":"u","Secret":"s3cret"}'"#);
     let config = json!({"credHelpers": {server.host.clone(): "ecr-login"}}).to_string();
     std::fs::write(sandbox.path("config.json"), config).unwrap();
     let (dir, path) = (sandbox.dir.path().to_str().unwrap(), std::env::var("PATH").unwrap());
@@ -99,7 +89,7 @@ fn logins_of_a_credential_helper_are_used() {
         text.contains("refers to docker-credential-ecr-login: install it") && text.ends_with("--- status 1 ---"),
         "{text}"
     );
-    helper(&sandbox, "docker-credential-ecr-login", "echo hunter2; exit 3");
+    sandbox.script("docker-credential-ecr-login", "echo hunter2; exit 3");
     let text = indexed(&sandbox, &image, &with_helper);
     assert!(text.contains(&format!("hint: check its output: echo {} | docker-credential-ecr-login get", server.host)));
     assert!(!text.contains("hunter2"), "{text}");

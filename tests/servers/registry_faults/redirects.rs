@@ -92,11 +92,11 @@ async fn the_location_is_used_for_as_long_as_it_states() {
     store.add_blob(blob.clone());
     let host = store.host();
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
-        Some(redirect(307, &format!("http://{host}{}?X-Amz-Expires=2", seen.path)))
+        Some(redirect(307, &format!("http://{host}{}?X-Amz-Expires=6", seen.path)))
     })
     .await;
     let source = Source::Registry(repository(&faulty, config()));
-    for (requests, wait) in [(1, Duration::ZERO), (1, Duration::from_secs(2)), (2, Duration::ZERO)] {
+    for (requests, wait) in [(1, Duration::ZERO), (1, Duration::from_secs(6)), (2, Duration::ZERO)] {
         assert_eq!(source.blob_range(&descriptor(&blob), 0..50).await.unwrap(), blob.slice(..50));
         assert_eq!(faulty.requests().len(), requests);
         tokio::time::sleep(wait).await;

@@ -42,6 +42,8 @@ pub enum EntryContent {
     Image(Box<GoManifest>),
     /// Anything else, which is left unchanged.
     Kept,
+    /// A SOCI index that cannot be read. It is only listed if it is made again.
+    Lost,
 }
 
 /// An image to be indexed.
@@ -121,7 +123,7 @@ impl EntryContent {
     pub fn image(&self) -> Option<&GoManifest> {
         match self {
             EntryContent::Image(manifest) => Some(manifest),
-            EntryContent::Kept => None,
+            EntryContent::Kept | EntryContent::Lost => None,
         }
     }
 }
@@ -195,6 +197,9 @@ impl Original {
     pub fn enable(self, indexed: &[SociIndexParts], tool: &str) -> EnabledDocuments {
         let Original { mut index, contents, found } = self;
         let digests: Vec<Digest> = index.manifests.iter().map(|descriptor| descriptor.digest).collect();
+        let entries = contents.iter().zip(&digests);
+        let lost = entries.filter(|(content, _)| **content == EntryContent::Lost).map(|(_, digest)| *digest);
+        let lost: BTreeSet<Digest> = lost.collect();
         let indexed: Vec<&SociIndexParts> = indexed.iter().filter(|indexed| !indexed.ztocs.is_empty()).collect();
         let was = |place: usize| digests.get(indexed[place].target.entry);
         let mut indexes: Vec<EncodedIndex> = indexed
@@ -242,6 +247,8 @@ impl Original {
             let named = digests.get(target.entry).map(Digest::to_string).unwrap_or_default();
             list(&mut index.manifests, new.descriptor.clone(), &named);
         }
+        let is_made = |digest: &Digest| indexes.iter().any(|new| new.descriptor.digest == *digest);
+        index.manifests.retain(|entry| !lost.contains(&entry.digest) || is_made(&entry.digest));
         OCI_INDEX.clone_into(&mut index.media_type);
         let bytes = index.encode();
         let digest = Digest::sha256(&bytes);

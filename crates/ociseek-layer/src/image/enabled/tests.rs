@@ -182,6 +182,17 @@ fn converting_one_platform_keeps_the_index_of_another() {
 }
 
 #[test]
+fn a_lost_index_is_only_listed_if_it_is_made_again() {
+    let before = original(&[("linux/amd64", "a"), ("linux/arm64", "b")]);
+    let both = convert(before.clone(), &[]);
+    let mut image = read(&both, &before);
+    image.contents[2] = EntryContent::Lost;
+    image.contents[3] = EntryContent::Lost;
+    assert_eq!(convert(image.clone(), &["linux/amd64"]).index.manifests[..], both.index.manifests[..3]);
+    assert_eq!(convert(image, &[]).digest, both.digest);
+}
+
+#[test]
 fn a_platform_from_a_config_is_stated_although_old_indexes_are_removed() {
     let entries = [("linux/amd64", "old"), ("linux/amd64", "old"), ("linux/amd64", "a"), ("", "b")];
     let mut original = original(&entries);
