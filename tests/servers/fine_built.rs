@@ -487,4 +487,5 @@ async fn a_recorded_start_that_cannot_be_read_now_is_not_lost() {
     let said = again("--fine", "a third").await;
     assert_eq!(said.matches(" is not carried over: ").count(), 2, "{said}");
     assert!(said.ends_with("--- status 0 ---"), "{said}");
+    assert_eq!(fine_index(&setting).profile, None);
 }

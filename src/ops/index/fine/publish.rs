@@ -121,9 +121,10 @@ impl Publisher<'_> {
                 (documents, Some(memory), profile)
             }
             (None, Some(old), Some(there)) => {
-                let profile = old.content.as_ref().ok().and_then(|index| index.profile);
-                let encoded = writer.with_old(old, there, documents).await?;
-                (encoded.documents, Some(encoded.memory), profile)
+                let (EncodedDocuments { documents, memory }, is_whole) = writer.with_old(old, there, documents).await?;
+                // Otherwise `--profile` with the same list would find that it is there already.
+                let profile = old.content.as_ref().ok().and_then(|index| index.profile).filter(|_| is_whole);
+                (documents, Some(memory), profile)
             }
             (None, ..) => (documents, None, None),
         };

@@ -55,8 +55,8 @@ impl StartWriter<'_> {
         Ok((self.with_reads(reads, layers, memory).await?, missing))
     }
 
-    /// The documents with the start of those in `old`, which are in `there`. A start that is lost
-    /// is reported.
+    /// The documents with the start of those in `old`, which are in `there`, and whether they have
+    /// all of it. A start that is lost is reported.
     ///
     /// # Errors
     /// If a document does not fit into memory, or a layer or an old document cannot be read.
@@ -65,13 +65,16 @@ impl StartWriter<'_> {
         old: &FoundFine,
         there: &Destination,
         documents: Vec<LayerDocument>,
-    ) -> Result<EncodedDocuments, IndexError> {
+    ) -> Result<(EncodedDocuments, bool), IndexError> {
         let budget = there.as_source().budget().clone();
-        let mut reads = LayerReads::new();
+        let (mut reads, mut is_whole) = (LayerReads::new(), true);
         for document in old.content.iter().flat_map(|old| &old.layers) {
             match start_of(there, document).await {
                 Ok(start) => drop(reads.insert(document.layer, start)),
-                Err(why) => why.report("recorded start", document.layer, self.progress)?,
+                Err(why) => {
+                    why.report("recorded start", document.layer, self.progress)?;
+                    is_whole = false;
+                }
             }
         }
         let decoding = blocking(move || {
@@ -79,7 +82,7 @@ impl StartWriter<'_> {
             Ok((decoded(documents, &mut memory)?, memory))
         });
         let (layers, memory) = decoding.await?;
-        self.with_reads(reads, layers, memory).await
+        Ok((self.with_reads(reads, layers, memory).await?, is_whole))
     }
 
     /// Encodes the layers again with a start that reads this. Spans that it reads are divided
