@@ -42,9 +42,8 @@ pub fn wait_until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Unmounts a directory, for which no option is needed unless somebody uses it. A file that this
-/// process has just read may still be open in a program that another test is starting: such a copy
-/// is closed when the program is executed.
+/// Unmounts a directory. Tries again while it is busy: a file that this process has just read may
+/// still be open in a program that another test is starting, until that program is executed.
 pub fn unmount(dir: &Path) {
     let attempt = || Command::new("umount").arg(dir).stdin(Stdio::null()).output().unwrap();
     wait_until("umount", || {

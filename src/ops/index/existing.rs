@@ -6,8 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::existing_manifest::ExistingContent;
-use super::model::{ExistingManifest, LayerOutcome, LayerReport, LeftOutReason, OtherIndex};
+use super::model::{ExistingManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex};
 use super::options::Existing;
 use crate::digest::Digest;
 use crate::image::Descriptor;
@@ -29,6 +28,41 @@ pub(super) struct DestinationContent {
     /// Whether it looks like our indexes: consumers ignore an index whose JSON differs from Go's,
     /// and we add no other entries.
     pub usual: bool,
+}
+
+/// What an index of either kind says.
+pub(super) trait ExistingContent {
+    /// The blobs that its manifest names.
+    fn blobs(&self) -> impl Iterator<Item = Descriptor>;
+
+    /// The layers that it covers.
+    fn covered(&self) -> impl Iterator<Item = Digest>;
+
+    /// The tool that built it, if it names one.
+    fn tool(&self) -> Option<&str>;
+}
+
+impl<C: ExistingContent> ExistingManifest<C> {
+    pub(super) fn covered(&self) -> BTreeSet<Digest> {
+        self.content.iter().flat_map(|content| content.covered()).collect()
+    }
+
+    pub(super) fn tool(&self) -> Option<&str> {
+        self.content.as_ref().ok()?.tool()
+    }
+
+    pub(super) fn already_there(&self, built: bool) -> ManifestResult {
+        ManifestResult::AlreadyThere { index: self.descriptor.clone(), built }
+    }
+
+    pub(super) fn kept(&self) -> ManifestResult {
+        ManifestResult::Kept { index: self.descriptor.clone(), tool: self.tool().map(str::to_owned) }
+    }
+
+    /// Its facts for the decision. `is_same` says whether exactly this index would be built.
+    pub(super) fn facts(&self, is_same: bool) -> ExistingIndex<'_> {
+        ExistingIndex { digest: self.descriptor.digest, usable: self.content.is_ok(), tool: self.tool(), is_same }
+    }
 }
 
 /// A layer that an index with the current options would cover, unless its content prevents it.

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use futures_util::{StreamExt, stream};
 
 use super::error::IndexError;
-use super::existing::{CandidateLayer, Decision, ExistingIndex};
-use super::model::{ExistingManifest, ManifestResult};
+use super::existing::{CandidateLayer, Decision, ExistingContent};
+use super::model::ExistingManifest;
 use super::options::{Existing, IndexOptions};
 use super::reasons::unservable;
 use crate::digest::Digest;
@@ -22,40 +22,7 @@ pub(in crate::ops) const BLOBS_SIDE_BY_SIDE: usize = 4;
 /// Larger blobs, in bytes, are read one at a time, because each is in memory meanwhile.
 const SMALL_BLOB: u64 = 16 << 20;
 
-/// What an index of either kind says.
-pub(super) trait ExistingContent {
-    /// The blobs that its manifest names.
-    fn blobs(&self) -> impl Iterator<Item = Descriptor>;
-
-    /// The layers that it covers.
-    fn covered(&self) -> impl Iterator<Item = Digest>;
-
-    /// The tool that built it, if it names one.
-    fn tool(&self) -> Option<&str>;
-}
-
 impl<C: ExistingContent> ExistingManifest<C> {
-    pub(super) fn covered(&self) -> BTreeSet<Digest> {
-        self.content.iter().flat_map(|content| content.covered()).collect()
-    }
-
-    pub(super) fn tool(&self) -> Option<&str> {
-        self.content.as_ref().ok()?.tool()
-    }
-
-    pub(super) fn already_there(&self, built: bool) -> ManifestResult {
-        ManifestResult::AlreadyThere { index: self.descriptor.clone(), built }
-    }
-
-    pub(super) fn kept(&self) -> ManifestResult {
-        ManifestResult::Kept { index: self.descriptor.clone(), tool: self.tool().map(str::to_owned) }
-    }
-
-    /// Its facts for the decision. `is_same` says whether exactly this index would be built.
-    pub(super) fn facts(&self, is_same: bool) -> ExistingIndex<'_> {
-        ExistingIndex { digest: self.descriptor.digest, usable: self.content.is_ok(), tool: self.tool(), is_same }
-    }
-
     /// Whether all blobs of the index exist.
     pub(super) async fn is_whole(&self, destination: &Destination, check: BlobCheck) -> Result<bool, IndexError> {
         let Ok(content) = &self.content else { return Ok(false) };

@@ -31,7 +31,6 @@ use crate::store::cache::ZtocCache;
 use crate::store::{Destination, Source};
 
 mod assemble;
-mod attach;
 mod build;
 mod error;
 mod existing;
@@ -44,6 +43,7 @@ mod options;
 mod plan;
 mod prefetch;
 mod publish;
+mod push;
 mod read;
 mod reasons;
 mod reuse;
@@ -57,10 +57,10 @@ pub use model::{
 pub use options::{Existing, Gate, IndexOptions, Kinds, Reuse, ReuseSource};
 
 pub(in crate::ops) use assemble::{IndexedZtoc, assemble};
-pub(in crate::ops) use attach::{NewBlob, WriteBlob, push_blob, soci_blobs};
 pub(in crate::ops) use build::{LayersToBuild, ztocs};
 pub(in crate::ops) use existing_manifest::{BLOBS_SIDE_BY_SIDE, BlobCheck, are_whole, read_at_a_time};
 pub(in crate::ops) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
+pub(in crate::ops) use push::{NewBlob, WriteBlob, push_blob, soci_blobs};
 pub(in crate::ops) use reasons::{left_out_reason, unservable};
 pub(in crate::ops) use supply::{Layers, OwnImage, Supply, ZtocOffer};
 

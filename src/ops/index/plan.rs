@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use super::build;
 use super::error::IndexError;
-use super::existing::{CandidateLayer, Decision, DestinationContent, DestinationIndex, RequestedIndex, decide};
-use super::existing_manifest::{ExistingContent, decide_examined, find};
+use super::existing::{
+    CandidateLayer, Decision, DestinationContent, DestinationIndex, ExistingContent, RequestedIndex, decide,
+};
+use super::existing_manifest::{decide_examined, find};
 use super::fine::FinePlan;
 use super::model::{LeftOutReason, Origin};
 use super::options::IndexOptions;

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::assemble::{IndexedZtoc, assemble};
-use super::attach::{NewIndex, soci_blobs};
 use super::error::IndexError;
-use super::existing::{Decision, DestinationIndex, others, outdoes, outdone};
+use super::existing::{Decision, DestinationIndex, ExistingContent, others, outdoes, outdone};
 use super::existing_manifest::BlobCheck;
 use super::model::{
-    IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex, PrefetchSummary,
+    ExistingManifest, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex,
+    PrefetchSummary,
 };
 use super::options::IndexOptions;
 use super::plan::Plan;
 use super::prefetch::{OldList, prefetch_artifacts};
+use super::push::{NewIndex, WriteBlob, soci_blobs};
 use super::supply::Layers;
 use crate::budget::Budget;
 use crate::digest::Digest;
@@ -23,7 +24,8 @@ use crate::image::Descriptor;
 use crate::image::coverage::Coverage;
 use crate::image::soci::{INDEX_V1, SociIndex};
 use crate::layer::LayerOptions;
-use crate::progress::Progress;
+use crate::progress::{Progress, ProgressEvent};
+use crate::store::blob::AttachReport;
 use crate::store::{Destination, Source};
 
 /// Attaches the indexes of an image's platforms, one after the other.
@@ -162,6 +164,35 @@ impl Publisher<'_> {
             prefetch: prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect(),
         };
         Ok((NewIndex::new(index.encode(), soci_blobs(ztocs, &prefetch, INDEX_V1)), prefetched))
+    }
+
+    /// Attaches an index of the manifest `subject` in place of `replaces`. If it is among `found`,
+    /// nothing is written unless that one lacks blobs or others must go. Also returns the number of
+    /// bytes written.
+    pub(super) async fn attach<C: ExistingContent>(
+        &self,
+        subject: &Descriptor,
+        index: NewIndex,
+        found: &[ExistingManifest<C>],
+        mut replaces: Vec<Digest>,
+    ) -> Result<(ManifestResult, u64), IndexError> {
+        let digest = index.descriptor.digest;
+        replaces.retain(|replaced| *replaced != digest);
+        let same = found.iter().find(|found| found.descriptor.digest == digest);
+        let same = same.filter(|_| replaces.is_empty());
+        if let (Some(same), Some(there)) = (same, self.destination)
+            && same.is_whole(there, BlobCheck::of(self.options.existing)).await?
+        {
+            return Ok((same.already_there(true), 0));
+        }
+        let Some(there) = self.destination.filter(|_| !self.options.dry_run) else {
+            return Ok((ManifestResult::DryRun { index: index.descriptor, replaces }, 0));
+        };
+        let write = if same.is_some() { WriteBlob::IfDamaged } else { WriteBlob::of(self.options.existing) };
+        self.progress.report(ProgressEvent::Attaching { index: digest, blobs: index.blobs.len() });
+        let (report, written) = index.push(there, subject, &replaces, write).await?;
+        let AttachReport { attached: how, not_deleted } = report;
+        Ok((ManifestResult::Attached { index: index.descriptor, how, replaced: replaces, not_deleted }, written))
     }
 }
 

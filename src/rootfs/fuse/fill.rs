@@ -161,8 +161,8 @@ fn wait_for(mut file: &File, at: u64) -> io::Result<()> {
 /// left open here would hold what others close: connections, locks, files of other mounts.
 #[allow(unsafe_code, reason = "rustix has no safe call for a thread's own table of open files")]
 fn own_files() -> io::Result<()> {
-    // SAFETY: This thread has just started, so nothing here owns a descriptor that the process opens
-    // or closes from now on.
+    // SAFETY: This thread has just started, so nothing here owns a descriptor that the process
+    // opens or closes from now on.
     unsafe { unshare_unsafe(UnshareFlags::FILES)? };
     // Callers that wait for the end of our output need not wait for this thread.
     let null = File::options().read(true).write(true).open("/dev/null")?;

@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use super::error::IndexError;
-use super::existing::{CandidateLayer, Decision, decide_seen};
-use super::existing_manifest::{ExistingContent, decide_examined, find};
+use super::existing::{CandidateLayer, Decision, ExistingContent, decide_seen};
+use super::existing_manifest::{decide_examined, find};
 use super::model::ExistingManifest;
 use super::options::{Existing, IndexOptions};
 use super::supply::DocumentOffer;

@@ -13,13 +13,13 @@ use crate::fine::EncodedFine;
 use crate::image::fine::{EMPTY_CONFIG, FineIndex, FineRef};
 use crate::image::{Coverage, Descriptor};
 use crate::layer::Outcome;
-use crate::ops::index::attach::{NewBlob, NewIndex};
 use crate::ops::index::error::IndexError;
 use crate::ops::index::existing::{Decision, outdone};
 use crate::ops::index::existing_manifest::BlobCheck;
 use crate::ops::index::model::{IndexedFine, ManifestResult};
 use crate::ops::index::options::IndexOptions;
 use crate::ops::index::publish::Publisher;
+use crate::ops::index::push::{NewBlob, NewIndex};
 use crate::ops::index::reasons::mislabelled;
 use crate::progress::ProgressEvent;
 
@@ -122,7 +122,7 @@ impl Publisher<'_> {
             }
             (None, Some(old), Some(there)) => {
                 let (EncodedDocuments { documents, memory }, is_whole) = writer.with_old(old, there, documents).await?;
-                // Otherwise `--profile` with the same list would find that it is there already.
+                // Otherwise `--profile` with the same list would conclude that it exists.
                 let profile = old.content.as_ref().ok().and_then(|index| index.profile).filter(|_| is_whole);
                 (documents, Some(memory), profile)
             }

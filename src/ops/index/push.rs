@@ -1,4 +1,4 @@
-//! Attaches an index of either kind: blobs first, the manifest last.
+//! Pushes an index of either kind: blobs first, the manifest last.
 
 use std::collections::BTreeSet;
 
@@ -6,16 +6,13 @@ use bytes::Bytes;
 
 use super::assemble::IndexedZtoc;
 use super::error::IndexError;
-use super::existing_manifest::{BlobCheck, ExistingContent};
-use super::model::{ExistingManifest, ManifestResult};
+use super::existing_manifest::BlobCheck;
 use super::options::Existing;
 use super::prefetch::Artifact;
-use super::publish::Publisher;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::{CONFIG, EncodedIndex, ZTOC};
 use crate::ops::verify::Damage;
-use crate::progress::ProgressEvent;
 use crate::store::blob::AttachReport;
 use crate::store::{Destination, StoreError};
 
@@ -23,7 +20,7 @@ use crate::store::{Destination, StoreError};
 pub(super) struct NewIndex {
     pub descriptor: Descriptor,
     manifest: Bytes,
-    blobs: Vec<NewBlob>,
+    pub blobs: Vec<NewBlob>,
 }
 
 /// A blob of an index, and what it is.
@@ -33,44 +30,13 @@ pub(in crate::ops) struct NewBlob {
     pub content: Bytes,
 }
 
-impl Publisher<'_> {
-    /// Attaches an index of the manifest `subject` in place of `replaces`. If it is among `found`,
-    /// nothing is written unless that one lacks blobs or others must go. Also returns the number of
-    /// bytes written.
-    pub(super) async fn attach<C: ExistingContent>(
-        &self,
-        subject: &Descriptor,
-        index: NewIndex,
-        found: &[ExistingManifest<C>],
-        mut replaces: Vec<Digest>,
-    ) -> Result<(ManifestResult, u64), IndexError> {
-        let digest = index.descriptor.digest;
-        replaces.retain(|replaced| *replaced != digest);
-        let same = found.iter().find(|found| found.descriptor.digest == digest);
-        let same = same.filter(|_| replaces.is_empty());
-        if let (Some(same), Some(there)) = (same, self.destination)
-            && same.is_whole(there, BlobCheck::of(self.options.existing)).await?
-        {
-            return Ok((same.already_there(true), 0));
-        }
-        let Some(there) = self.destination.filter(|_| !self.options.dry_run) else {
-            return Ok((ManifestResult::DryRun { index: index.descriptor, replaces }, 0));
-        };
-        let write = if same.is_some() { WriteBlob::IfDamaged } else { WriteBlob::of(self.options.existing) };
-        self.progress.report(ProgressEvent::Attaching { index: digest, blobs: index.blobs.len() });
-        let (report, written) = index.push(there, subject, &replaces, write).await?;
-        let AttachReport { attached: how, not_deleted } = report;
-        Ok((ManifestResult::Attached { index: index.descriptor, how, replaced: replaces, not_deleted }, written))
-    }
-}
-
 impl NewIndex {
     pub(super) fn new(index: EncodedIndex, blobs: Vec<NewBlob>) -> NewIndex {
         NewIndex { descriptor: index.descriptor, manifest: index.bytes.into(), blobs }
     }
 
     /// Pushes the blobs, and finally the manifest. Also returns the number of bytes written.
-    async fn push(
+    pub(super) async fn push(
         &self,
         destination: &Destination,
         subject: &Descriptor,
@@ -144,7 +110,7 @@ pub(in crate::ops) enum WriteBlob {
 }
 
 impl WriteBlob {
-    fn of(existing: Existing) -> WriteBlob {
+    pub(super) fn of(existing: Existing) -> WriteBlob {
         match BlobCheck::of(existing) {
             BlobCheck::Size => WriteBlob::IfMissing,
             BlobCheck::Content => WriteBlob::IfDamaged,
