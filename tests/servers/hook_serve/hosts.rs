@@ -1,6 +1,6 @@
 //! Hosts that must not be called.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,12 @@ fn victim() -> (u16, Arc<AtomicUsize>) {
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             counted.fetch_add(1, Ordering::SeqCst);
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}");
+            std::thread::spawn(move || {
+                // A client may ignore an answer that arrives before its request is sent.
+                let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                let _ = lines.map_while(Result::ok).find(String::is_empty);
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}");
+            });
         }
     });
     (port, calls)
