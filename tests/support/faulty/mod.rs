@@ -19,7 +19,8 @@ use ociseek::digest::Digest;
 use responses::NoResponse;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::task::JoinHandle;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::{JoinHandle, block_in_place};
 
 pub use responses::*;
 
@@ -255,7 +256,13 @@ async fn handle(State(faulty): State<Faulty>, request: Request<Body>) -> Respons
     let path = head.uri.path_and_query().map(|p| p.as_str().to_owned()).unwrap_or_default();
     let request = ReceivedRequest { method: head.method, path, headers: head.headers, body };
     faulty.content.lock().unwrap().requests.push(request.clone());
-    if let Some(lie) = (faulty.lie)(&request, &faulty) {
+    let lie = || (faulty.lie)(&request, &faulty);
+    // A lie may wait, and what else its worker has to do could wait with it.
+    let lie = match Handle::current().runtime_flavor() {
+        RuntimeFlavor::CurrentThread => lie(),
+        _ => block_in_place(lie),
+    };
+    if let Some(lie) = lie {
         if lie.extensions().get::<NoResponse>().is_some() {
             std::future::pending::<()>().await;
         }
