@@ -35,9 +35,10 @@ const READERS: usize = 32;
 const FAULTY: u64 = 20;
 /// `--deadline`, in seconds.
 const DEADLINE: u64 = 10;
-/// A read waits for the deadline, and once more if its layer must be opened another way, or if the
-/// kernel asks again for what failed. A busy machine adds to it.
-const HANGS: Duration = Duration::from_secs(2 * DEADLINE + 10);
+/// The kernel makes several requests of a read, one after the other. Each waits for the deadline,
+/// and once more if its layer must be opened another way, or if the kernel asks again for what
+/// failed. A busy machine adds to it.
+const HANGS: Duration = Duration::from_secs(6 * DEADLINE);
 /// By what the image is read. Each is a tag.
 const KINDS: [&str; 2] = ["soci", "fine"];
 /// Files in each of the layers, and bytes of each: more than is kept in memory and in the cache.
@@ -305,7 +306,9 @@ fn every_byte_is_right_under_load_and_faults() {
         let end = begun + Duration::from_secs(seconds);
         // The last process lives for a third of the time.
         let last_kill = begun + Duration::from_secs(seconds) * 2 / 3;
-        while Instant::now() < end && counts.wrong.lock().unwrap().is_empty() {
+        // On a busy machine looks take longer, and the last process must settle all the same.
+        let is_short = |life: &Life| seconds >= 30 && life.0.len() < SETTLED;
+        while (Instant::now() < end || is_short(&life)) && counts.wrong.lock().unwrap().is_empty() {
             life.watch(serving.child.id(), Duration::from_millis(200 + random.below(1000)));
             match random.below(8) {
                 0 | 1 => {

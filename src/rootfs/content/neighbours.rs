@@ -39,12 +39,15 @@ impl LayerHandle {
 }
 
 /// The spans after `missing` with at most `most` bytes of the blob. They also have a limit in bytes
-/// of the tar, because all of them may be in memory at once.
+/// of the tar, because all of them may be in memory at once. The spans after the tar's end hold
+/// nothing to read, and there may be thousands of them.
 fn following(spans: &FineSpans, missing: SpanId, most: u64) -> impl Iterator<Item = SpanId> {
     let blob_end = spans.fetch_range(missing).end + most;
     let plain_end = spans.plain_range(missing).end + HANDED_OVER;
-    SpanId::each(SpanId(missing.0 + 1)..SpanId(spans.count()))
-        .take_while(move |span| spans.fetch_range(*span).end <= blob_end && spans.plain_range(*span).end <= plain_end)
+    SpanId::each(SpanId(missing.0 + 1)..SpanId(spans.count())).take_while(move |span| {
+        let plain = spans.plain_range(*span);
+        spans.fetch_range(*span).end <= blob_end && plain.end <= plain_end && !plain.is_empty()
+    })
 }
 
 #[cfg(test)]
@@ -57,8 +60,8 @@ mod tests {
     const COUNT: u64 = 64;
     const BLOB: u64 = 64 << 10;
 
-    /// Spans of [`BLOB`] bytes of the blob and `plain` bytes of the tar.
-    fn spans(plain: u64) -> FineSpans {
+    /// Spans of [`BLOB`] bytes of the blob and `plain` bytes of the tar, which ends at `tar_end`.
+    fn spans(plain: u64, tar_end: u64) -> FineSpans {
         let start = |number: u64| FineStart {
             input: Compressed(number * BLOB),
             output: Uncompressed(number * plain),
@@ -69,7 +72,7 @@ mod tests {
             layer: Digest::sha256(b""),
             codec: Codec::Gzip,
             blob_size: COUNT * BLOB,
-            tar_end: Uncompressed(COUNT * plain),
+            tar_end: Uncompressed(tar_end),
             span_size: 32 << 10,
             starts: (0..COUNT).map(start).collect(),
         };
@@ -79,7 +82,7 @@ mod tests {
     #[test]
     fn following_spans_are_limited_in_bytes_of_the_blob_and_of_the_tar() {
         let numbers = |plain: u64, missing: u32, most: u64| -> Vec<u32> {
-            let spans = spans(plain);
+            let spans = spans(plain, COUNT * plain);
             following(&spans, SpanId(missing), most).map(|span| span.0).collect()
         };
         let usual = 128 << 10;
@@ -90,5 +93,16 @@ mod tests {
         // Of files with zeros, few bytes of the blob are many of the tar.
         assert_eq!(numbers(HANDED_OVER / 4, 10, MOST_AFTER), [11, 12, 13, 14]);
         assert_eq!(numbers(HANDED_OVER + 1, 10, MOST_AFTER), [0; 0]);
+    }
+
+    #[test]
+    fn spans_after_the_end_of_the_tar_do_not_follow() {
+        // A few bytes of span 12 belong to the tar.
+        let spans = spans(128 << 10, 12 * (128 << 10) + 5);
+        let numbers =
+            |missing: u32| -> Vec<u32> { following(&spans, SpanId(missing), MOST_AFTER).map(|span| span.0).collect() };
+        assert_eq!(numbers(10), [11, 12]);
+        assert_eq!(numbers(12), [0; 0]);
+        assert_eq!(numbers(20), [0; 0]);
     }
 }

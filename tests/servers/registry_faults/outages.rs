@@ -1,10 +1,11 @@
 //! Registries that become unavailable, temporarily or permanently.
 
 use super::*;
+use crate::support::servers::free_port;
 
-/// A port without a listener.
-async fn nobody() -> String {
-    tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string()
+/// An address without a listener, which nobody else is given.
+fn nobody() -> String {
+    format!("127.0.0.1:{}", free_port())
 }
 
 fn patient(patience: Duration, recorder: &Arc<Recorder>) -> ClientConfig {
@@ -28,7 +29,7 @@ async fn until(recorder: &Recorder, part: &str) {
 
 #[tokio::test]
 async fn waiting_for_a_restarting_registry_is_reported_once() {
-    let (host, recorder) = (nobody().await, Arc::new(Recorder::default()));
+    let (host, recorder) = (nobody(), Arc::new(Recorder::default()));
     let client = Client::new(patient(Duration::from_secs(60), &recorder)).unwrap();
     let read = |blob: &'static [u8]| {
         let repository = client.repository(&host, "a/b").unwrap();
@@ -53,7 +54,7 @@ async fn waiting_for_a_restarting_registry_is_reported_once() {
 
 #[tokio::test]
 async fn a_long_outage_is_not_waited_for_by_every_request() {
-    let (host, recorder) = (nobody().await, Arc::new(Recorder::default()));
+    let (host, recorder) = (nobody(), Arc::new(Recorder::default()));
     let client = Client::new(patient(Duration::from_millis(300), &recorder)).unwrap();
     let get = || async { client.repository(&host, "a").unwrap().manifest(&Target::Tag("t".into())).await.unwrap_err() };
     let first = get().await;

@@ -10,6 +10,7 @@ use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::mounts::{self, MountProcess, UnmountOnDrop, can_mount, mounts_below, packed, wait_until};
 use crate::support::sandbox::{self, OCI_MANIFEST, Sandbox};
+use crate::support::servers::free_port;
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use bytes::Bytes;
@@ -125,7 +126,9 @@ fn a_read_survives_a_registry_restart() {
     let start = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let first = start();
     let image = image(&sandbox);
-    let host = first.block_on(registry(&image, "127.0.0.1:0", &mood)).host();
+    // A port that nobody else is given while the registry is down.
+    let host = format!("127.0.0.1:{}", free_port());
+    first.block_on(registry(&image, &host, &mood));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
     let name = format!("{host}/a/b:v1");
     mounts::index(&sandbox, &name);
