@@ -6,9 +6,10 @@
 //! fails.
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use tempfile::TempDir;
@@ -205,9 +206,15 @@ impl Server {
 /// and keep it open for a while.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 10_000 + (std::process::id() % 200) as u16 * 100;
-    (0..100)
-        .map(|_| first + NEXT.fetch_add(1, Ordering::Relaxed) % 100)
+    // The first port of a hundred is bound as long as this process lives, so the others are its own.
+    static HUNDRED: LazyLock<(TcpListener, u16)> = LazyLock::new(|| {
+        let firsts = (0..200).map(|n| 10_000 + ((std::process::id() + n) % 200) as u16 * 100);
+        let mut bound = firsts.filter_map(|first| Some((TcpListener::bind(("127.0.0.1", first)).ok()?, first)));
+        bound.next().expect("a hundred ports without an owner")
+    });
+    let first = HUNDRED.1;
+    (0..99)
+        .map(|_| first + 1 + NEXT.fetch_add(1, Ordering::Relaxed) % 99)
         .find(|port| TcpStream::connect(("127.0.0.1", *port)).is_err())
         .expect("one of a hundred ports is free")
 }

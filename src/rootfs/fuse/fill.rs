@@ -78,21 +78,18 @@ impl CacheFiller {
     pub(super) fn start() -> Option<CacheFiller> {
         let shared = Arc::<Shared>::default();
         let (plans, planned) = channel();
-        let (apart, is_apart) = channel();
         let own = Arc::clone(&shared);
-        let thread = Builder::new().name("fill".to_owned()).spawn(move || {
-            if own_files().is_ok()
-                && apart.send(()).is_ok()
-                && let Ok(plan) = planned.recv()
-            {
+        let fill = move || {
+            if let Ok(plan) = planned.recv() {
                 own.thread.0.store(gettid().as_raw_nonzero().get().unsigned_abs(), Ordering::Relaxed);
                 // Errors do not matter here: the program reads what is missing itself.
                 let _ = own.read_ahead(&plan);
                 own.thread.0.store(0, Ordering::Relaxed);
             }
-        });
-        let thread = thread.ok()?;
-        is_apart.recv().ok()?;
+        };
+        // A thread has the table of the one that starts it.
+        let start = || own_files().and_then(|()| Builder::new().name("fill".to_owned()).spawn(fill)).ok();
+        let thread = Builder::new().spawn(start).ok()?.join().ok()??;
         Some(CacheFiller { shared, plans: Some(plans), threads: vec![thread] })
     }
 
