@@ -206,7 +206,7 @@ impl Server {
 /// and keep it open for a while.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // The first port of a hundred is bound as long as this process lives, so the others are its own.
+    // The first port of a hundred is bound as long as this process lives: the others are its own.
     static HUNDRED: LazyLock<(TcpListener, u16)> = LazyLock::new(|| {
         let firsts = (0..200).map(|n| 10_000 + ((std::process::id() + n) % 200) as u16 * 100);
         let mut bound = firsts.filter_map(|first| Some((TcpListener::bind(("127.0.0.1", first)).ok()?, first)));
