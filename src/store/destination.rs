@@ -162,8 +162,8 @@ impl Destination {
         match self {
             Destination::Registry(repository) => Ok(repository.attach(index, manifest, subject, replaces).await?),
             Destination::Layout(layout) => {
-                let (index, subject, replaces) = (index.clone(), subject.clone(), replaces.to_vec());
-                let attached = local(layout, move |l| l.attach(&index, &manifest, &subject, &replaces)).await?;
+                let (index, replaces) = (index.clone(), replaces.to_vec());
+                let attached = local(layout, move |l| l.attach(&index, &manifest, &replaces)).await?;
                 Ok(AttachReport { attached, not_deleted: Vec::new() })
             }
         }

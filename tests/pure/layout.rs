@@ -112,7 +112,7 @@ fn attaching_adds_a_referrer_and_keeps_other_entries() {
     list(dir.path(), &[named(&subject, "org.opencontainers.image.ref.name", "v1")]);
     let (old, new) = (index_of(&subject, "old"), index_of(&subject, "new"));
     let attach = |index: &ociseek::image::soci::EncodedIndex, replaces: &[Digest]| {
-        layout.attach(&index.descriptor, &index.bytes, &subject, replaces).unwrap()
+        layout.attach(&index.descriptor, &index.bytes, replaces).unwrap()
     };
     assert_eq!(attach(&old, &[]), AttachMethod::Layout);
     assert_eq!(attach(&old, &[]), AttachMethod::Layout);
@@ -138,16 +138,39 @@ fn attaching_adds_a_referrer_and_keeps_other_entries() {
 }
 
 #[test]
-fn referrers_are_also_read_from_the_fallback_tag() {
+fn referrers_are_also_read_from_the_fallback_tag_and_removed_there() {
+    let (dir, layout) = layout();
+    let sha256 = image(&layout, "a");
+    let sha512 = Descriptor { digest: Digest::of(Algorithm::Sha512, b"a"), ..sha256.clone() };
+    for subject in [sha256, sha512] {
+        let index = index_of(&subject, "x");
+        layout.write_blob(&index.descriptor, &index.bytes).unwrap();
+        let list_of = serde_json::json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index.descriptor]});
+        let fallback = put(&layout, OCI_INDEX, list_of.to_string().as_bytes());
+        let tag = format!("{}-{}", subject.digest.algorithm().name(), &subject.digest.hex()[..64]);
+        list(dir.path(), &[named(&fallback, "org.opencontainers.image.ref.name", &tag)]);
+        let referrers = || layout.referrers(&subject.digest, Some(INDEX_V1)).unwrap().descriptors;
+        assert_eq!(referrers(), std::slice::from_ref(&index.descriptor));
+        layout.detach(&subject.digest, &[index.descriptor.digest]).unwrap();
+        assert!(referrers().is_empty());
+    }
+}
+
+/// The layout may be a stranger's.
+#[test]
+fn a_fallback_tag_of_something_other_than_a_list_is_left_alone() {
     let (dir, layout) = layout();
     let subject = image(&layout, "a");
     let index = index_of(&subject, "x");
-    layout.write_blob(&index.descriptor, &index.bytes).unwrap();
-    let list_of = serde_json::json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index.descriptor]});
-    let fallback = put(&layout, OCI_INDEX, list_of.to_string().as_bytes());
+    layout.attach(&index.descriptor, &index.bytes, &[]).unwrap();
+    let referrer = serde_json::to_value(&index.descriptor).unwrap();
     let tag = format!("sha256-{}", subject.digest.hex());
-    list(dir.path(), &[named(&fallback, "org.opencontainers.image.ref.name", &tag)]);
-    assert_eq!(layout.referrers(&subject.digest, Some(INDEX_V1)).unwrap().descriptors, [index.descriptor]);
+    for strange in ["[]", "\"x\"", "1", "{}", r#"{"manifests": null}"#, r#"{"manifests": {}}"#] {
+        let strange = named(&put(&layout, OCI_INDEX, strange.as_bytes()), "org.opencontainers.image.ref.name", &tag);
+        list(dir.path(), &[referrer.clone(), strange.clone()]);
+        layout.detach(&subject.digest, &[index.descriptor.digest]).unwrap();
+        assert_eq!(index_json(dir.path())["manifests"], serde_json::json!([strange]));
+    }
 }
 
 /// What is missing or damaged is no referrer; what cannot be read may be one.
@@ -156,7 +179,7 @@ fn a_list_of_referrers_is_complete_or_an_error() {
     let (dir, layout) = layout();
     let subject = image(&layout, "a");
     let index = index_of(&subject, "x");
-    layout.attach(&index.descriptor, &index.bytes, &subject, &[]).unwrap();
+    layout.attach(&index.descriptor, &index.bytes, &[]).unwrap();
     let path = dir.path().join("l/blobs/sha256").join(index.descriptor.digest.hex());
     fs::write(&path, vec![b' '; index.bytes.len()]).unwrap();
     assert!(layout.referrers(&subject.digest, None).unwrap().descriptors.is_empty());
@@ -177,7 +200,7 @@ fn concurrent_writers_lose_nothing() {
             scope.spawn(move || {
                 for i in 0..each {
                     let index = index_of(subject, &format!("{t}/{i}"));
-                    layout.attach(&index.descriptor, &index.bytes, subject, &[]).unwrap();
+                    layout.attach(&index.descriptor, &index.bytes, &[]).unwrap();
                 }
             });
         }
@@ -262,7 +285,7 @@ fn invalid_layouts_are_refused() {
             assert!(matches!(found, Err(LayoutError::Document { .. })), "{bad}");
         }
         let index = index_of(&Descriptor::of(OCI_MANIFEST, b"x"), "t");
-        assert!(layout.attach(&index.descriptor, &index.bytes, &index.descriptor, &[]).is_err());
+        assert!(layout.attach(&index.descriptor, &index.bytes, &[]).is_err());
         assert_eq!(fs::read_to_string(path.join("index.json")).unwrap(), bad, "left as it was");
     }
 }

@@ -82,7 +82,7 @@ impl Image {
         let index =
             SociIndex { layers: vec![entry], subject, build_tool_identifier: tool.into(), prefetch: Vec::new() }
                 .encode();
-        self.layout.attach(&index.descriptor, &index.bytes, &self.manifest, replaces).unwrap();
+        self.layout.attach(&index.descriptor, &index.bytes, replaces).unwrap();
         index.descriptor.digest
     }
 }

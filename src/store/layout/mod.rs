@@ -149,13 +149,12 @@ impl Layout {
     }
 
     /// Writes a manifest whose blobs exist, and lists it in index.json as a referrer, replacing the
-    /// first of `replaces` and removing the others from the list. Their blobs stay. The subject
+    /// first of `replaces` and removing the others from the list. Their blobs stay. Its subject
     /// need not be in this layout.
     pub fn attach(
         &self,
         index: &Descriptor,
         manifest: &[u8],
-        _subject: &Descriptor,
         replaces: &[Digest],
     ) -> Result<AttachMethod, LayoutError> {
         write::blob(self, &index.digest, manifest)?;

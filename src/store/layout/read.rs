@@ -12,7 +12,7 @@ use super::error::LayoutError;
 use crate::digest::Digest;
 use crate::image::manifest::{self, MAX_DOCUMENT, Manifest, OCI_INDEX, OCI_MANIFEST};
 use crate::image::select::Child;
-use crate::image::{Descriptor, ImageSelector, JsonError, go, is_referrers_tag, is_tag, json};
+use crate::image::{Descriptor, ImageSelector, JsonError, go, is_referrers_tag, is_tag, json, referrers_tag};
 use crate::store::blob::{Document, Referrers, Target};
 
 /// The size limit of index.json in bytes. The limit for other image indexes, 4 MiB, would hold only
@@ -208,14 +208,14 @@ pub(in crate::store) fn blob_bytes(
 }
 
 /// The manifests with this `subject`: entries of index.json, as listed by oras, and those in the
-/// index tagged `sha256-…`, as kept by regctl.
+/// index with the [referrers tag](referrers_tag), as kept by regctl.
 pub(in crate::store) fn referrers(
     files: &impl LayoutFiles,
     subject: &Digest,
     artifact_type: Option<&str>,
 ) -> Result<Referrers, LayoutError> {
     let entries = entries(files, &files.index_json()?)?;
-    let fallback = fallback_tag(subject);
+    let fallback = referrers_tag(subject);
     let mut candidates = entries.clone();
     for entry in entries.iter().filter(|entry| is_named(entry, &fallback)) {
         if let Some(document) = sound(document(files, &entry.digest, Some(entry)))?
@@ -247,7 +247,7 @@ struct Referring {
     subject: Option<Descriptor>,
     artifact_type: Option<String>,
     config: Option<Descriptor>,
-    #[serde(default, deserialize_with = "crate::image::descriptor::null_is_default")]
+    #[serde(default, deserialize_with = "crate::image::null_is_default")]
     annotations: std::collections::BTreeMap<String, String>,
 }
 
@@ -328,11 +328,6 @@ fn whole(files: &impl LayoutFiles, digest: &Digest, extent: FileRange, limit: u6
         return Err(LayoutError::Damaged { path: path(), expected: *digest, actual });
     }
     Ok(bytes.into())
-}
-
-/// The tag of the index in which regctl keeps a manifest's referrers.
-pub(super) fn fallback_tag(subject: &Digest) -> String {
-    format!("{}-{}", subject.algorithm().name(), subject.hex())
 }
 
 /// Whether `typed` names the entry: by its complete name, or by the tag at the end of a full name.

@@ -15,7 +15,7 @@ use super::read::{IMAGE_NAME, LayoutFiles, MAX_INDEX_JSON, REF_NAME, document_er
 use crate::digest::{Digest, Hasher};
 use crate::image::manifest::OCI_INDEX;
 use crate::image::select::Child;
-use crate::image::{Descriptor, JsonError};
+use crate::image::{Descriptor, JsonError, referrers_tag};
 use crate::store::blob::Target;
 
 /// The marker that image-spec (image-layout.md) requires in every layout.
@@ -171,24 +171,27 @@ pub(super) fn entry(layout: &Layout, entry: &Descriptor, replaces: &[Digest]) ->
 
 /// Removes `goes` from index.json, and from the list of `subject`'s referrers that regctl keeps.
 pub(super) fn unlist(layout: &Layout, subject: &Digest, goes: &[Digest]) -> Result<(), LayoutError> {
-    let fallback = super::read::fallback_tag(subject);
+    let fallback = referrers_tag(subject);
     amend(layout, |manifests| {
         manifests.retain(|m| !is_one_of(m, goes));
         for listed in manifests {
             let Ok(entry) = serde_json::from_value::<Descriptor>(listed.clone()) else { continue };
-            if !super::read::is_named(&entry, &fallback) {
+            if !is_named(&entry, &fallback) {
                 continue;
             }
             let document = layout.manifest(&Target::Digest(entry.digest))?;
             let mut list: Value =
                 serde_json::from_slice(&document.bytes).map_err(|e| unsound(layout, entry.digest.to_string(), e))?;
-            if let Some(referrers) = list["manifests"].as_array_mut().filter(|r| r.iter().any(|m| is_one_of(m, goes))) {
+            let referrers = list.get_mut("manifests").and_then(Value::as_array_mut);
+            if let Some(referrers) = referrers.filter(|r| r.iter().any(|m| is_one_of(m, goes)))
+                && let Some(fields) = listed.as_object_mut()
+            {
                 referrers.retain(|m| !is_one_of(m, goes));
                 let text = list.to_string();
                 let digest = Digest::sha256(text.as_bytes());
                 blob(layout, &digest, text.as_bytes())?;
-                listed["digest"] = json!(digest);
-                listed["size"] = json!(text.len());
+                fields.insert("digest".to_owned(), json!(digest));
+                fields.insert("size".to_owned(), json!(text.len()));
             }
         }
         Ok(())

@@ -30,6 +30,6 @@ pub use name::{ImageName, ImageNameError, ImageSelector, SavedImageSelector};
 pub use platform::{Platform, PlatformError};
 pub use reference::{
     CANONICAL_REGISTRY, DEFAULT_TAG, DOCKER_HUB, Reference, ReferenceError, is_canonical_registry, is_referrers_tag,
-    is_registry, is_repository, is_tag,
+    is_registry, is_repository, is_tag, referrers_tag,
 };
 pub use tag_template::{TagError, TagTemplate};

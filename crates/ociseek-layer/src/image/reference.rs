@@ -237,6 +237,13 @@ pub fn is_tag(s: &str) -> bool {
         && s.bytes().enumerate().all(|(i, b)| word(b) || (i > 0 && matches!(b, b'.' | b'-')))
 }
 
+/// The tag under which clients list the referrers of `subject` (distribution spec, "Referrers Tag
+/// Schema"): `<algorithm>-<hex>`, with at most 64 characters of the hex.
+pub fn referrers_tag(subject: &Digest) -> String {
+    let hex = subject.hex();
+    format!("{}-{}", subject.algorithm().name(), &hex[..hex.len().min(64)])
+}
+
 /// Whether `tag` follows the referrers tag schema (distribution spec, "Referrers Tag Schema"), or
 /// cosign's scheme, which is modelled on it.
 pub fn is_referrers_tag(tag: &str) -> bool {
@@ -251,6 +258,7 @@ pub fn is_referrers_tag(tag: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::digest::Algorithm;
 
     const HEX: &str = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
 
@@ -277,6 +285,17 @@ mod tests {
             let parsed: Reference = typed.parse().unwrap_or_else(|e| panic!("{typed}: {e}"));
             assert_eq!(parsed.to_string(), canonical);
             assert_eq!(canonical.parse(), Ok(parsed), "canonical names mean themselves");
+        }
+    }
+
+    #[test]
+    fn referrers_tags_are_valid_for_every_algorithm() {
+        let sha256 = Digest::sha256(b"");
+        assert_eq!(referrers_tag(&sha256), format!("sha256-{}", sha256.hex()));
+        let sha512 = Digest::of(Algorithm::Sha512, b"");
+        assert_eq!(referrers_tag(&sha512), format!("sha512-{}", &sha512.hex()[..64]));
+        for digest in [sha256, sha512] {
+            assert!(is_tag(&referrers_tag(&digest)) && is_referrers_tag(&referrers_tag(&digest)));
         }
     }
 
