@@ -101,6 +101,14 @@ fn check(bytes: &[u8], image: &Image) {
 }
 
 #[test]
+fn an_archive_of_too_many_blobs_is_refused() {
+    let mut files = image().files;
+    files.extend((0..1 << 16).map(|number| (format!("blobs/sha256/{number:064x}"), Vec::new())));
+    let said = refusal(&tar_of(&files));
+    assert!(said.contains("it has more than 65536 blobs"), "{said}");
+}
+
+#[test]
 fn archives_of_all_tools_are_read() {
     let image = image();
     let plain = tar_of(&image.files);

@@ -22,6 +22,9 @@ use crate::image::{Descriptor, ImageSelector, SavedImageSelector};
 use crate::progress::Progress;
 use crate::tar::Kind;
 
+/// The maximum number of blobs in the tar of a layout: their places are kept in memory.
+const MAX_BLOBS: usize = 1 << 16;
+
 /// One or more images in a tar file. All calls block. The file stays open while the archive is
 /// used, so replacing it has no effect.
 #[derive(Debug, Clone)]
@@ -91,6 +94,9 @@ impl Archive {
                 // If two members have the same digest, either will do: the digest is checked.
                 Member::Blob(digest) => {
                     blobs.entry(digest).or_insert(place);
+                    if blobs.len() > MAX_BLOBS {
+                        return Err(not(&format!("it has more than {MAX_BLOBS} blobs")));
+                    }
                     false
                 }
                 Member::DockerManifest => {
