@@ -67,8 +67,7 @@ pub enum CredentialError {
     Helper { name: String, source: HelperError },
 }
 
-/// The credentials for `repository` of `registry`. None stands for
-/// anonymous access.
+/// The credentials for `repository` of `registry`. None stands for anonymous access.
 pub(super) async fn find(
     source: &CredentialSource,
     registry: &str,

@@ -46,11 +46,7 @@ impl Repository {
         target: &Target,
         access: Access,
     ) -> Result<(Document, Option<HeaderValue>), RegistryError> {
-        if let Target::Tag(tag) = target
-            && !is_tag(tag)
-        {
-            return Err(RegistryError::Name(format!("{}:{}", self.name, tag.chars().take(300).collect::<String>())));
-        }
+        self.check_tag(target)?;
         let request = self.request(Method::GET, &format!("manifests/{target}")).await?;
         let mut request = request.header(ACCEPT, HeaderValue::from_static(ACCEPTED));
         let mut retry = Retry::new(&self.registry.http);
@@ -149,12 +145,17 @@ impl Repository {
     /// # Errors
     /// [`RegistryError::is_blob_unknown`] if a part is missing; other errors of the registry.
     pub async fn push_manifest(&self, target: &Target, media_type: &str, bytes: Bytes) -> Result<(), RegistryError> {
-        if let Target::Tag(tag) = target
-            && !is_tag(tag)
-        {
-            return Err(RegistryError::Name(format!("{}:{}", self.name, tag.chars().take(300).collect::<String>())));
-        }
+        self.check_tag(target)?;
         self.put_manifest(target, media_type, bytes, None).await.map(drop)
+    }
+
+    fn check_tag(&self, target: &Target) -> Result<(), RegistryError> {
+        match target {
+            Target::Tag(tag) if !is_tag(tag) => {
+                Err(RegistryError::Name(format!("{}:{}", self.name, tag.chars().take(300).collect::<String>())))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Deletes a manifest. A missing manifest counts as deleted.

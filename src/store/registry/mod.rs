@@ -6,11 +6,11 @@
 //! | `manifests`, `blobs`, `parallel`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, in groups |
 //! | `session`, `places`, `referrers_api` | a registry: authorization, redirects and retries for each request |
 //! | `auth`, `credentials`, `helper` | the authorization of requests, and its sources |
-//! | `retry`, `outage` | when to retry |
+//! | `retry`, `backoff`, `outage` | when to retry |
 //! | `request`, `http`, `response`, `trail` | a single request, how it is sent, its response, and its line in the log |
 //! | `proxy`, `address`, `gate` | proxies and allowed hosts |
 //! | `tls`, `certs_d`, `verifier` | trusted authorities, and client certificates |
-//! | `config`, `error`, `transport` | settings and errors |
+//! | `config`, `error`, `transport`, `one_line` | settings and errors |
 //!
 //! Rules that always hold: `Authorization` and the client certificate are only sent to the registry
 //! itself (a password also to the token service that the registry names). Every URL in a response

@@ -150,11 +150,7 @@ impl Names {
         let response = response.no_web_page("a list")?;
         let line = response.line.clone();
         let next = match next_link(texts(response.headers(), &LINK)) {
-            Some(link) => {
-                let base = self.registry.base().await?;
-                let url = request.url.join(link).ok().filter(|url| super::address::same_origin(base, url));
-                Some(url.ok_or_else(|| self.wrong(request, "the next page is not on the registry"))?)
-            }
+            Some(link) => Some(self.registry.next_page(request, link).await?),
             None => None,
         };
         let body = response.bytes(BODY).await?;

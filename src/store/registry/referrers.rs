@@ -147,7 +147,7 @@ impl Repository {
                 return Err(endless("the list does not end"));
             }
             let Some(next) = page.next else { return Ok(Some(found)) };
-            request.url = self.next_page(&request, &line, &next).await?;
+            request.url = self.registry.next_page(&request, &next).await?;
         }
     }
 
@@ -181,16 +181,6 @@ impl Repository {
         let line = response.line.clone();
         let bytes = response.bytes(MANIFEST).await?;
         Ok(PageAnswer::Page(Page { descriptors: descriptors(&bytes, &line, reads)?, next }))
-    }
-
-    /// The URL of the next page, which must be at the registry.
-    async fn next_page(&self, request: &Request, line: &RequestLine, link: &str) -> Result<url::Url, RegistryError> {
-        let base = self.registry.base().await?;
-        let url = request.url.join(link).ok().filter(|url| super::address::same_origin(base, url));
-        url.ok_or_else(|| RegistryError::Protocol {
-            line: line.clone(),
-            what: "the next page of the list is not on the registry".to_owned(),
-        })
     }
 }
 

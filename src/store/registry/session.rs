@@ -252,6 +252,16 @@ impl Registry {
         self.resolve(base, response, location)
     }
 
+    /// The URL of the next page of a list, which must be at the registry.
+    pub(super) async fn next_page(&self, request: &Request, link: &str) -> Result<Url, RegistryError> {
+        let base = self.base().await?;
+        let url = request.url.join(link).ok().filter(|url| same_origin(base, url));
+        url.ok_or_else(|| RegistryError::Protocol {
+            line: self.request_line(&request.method, &request.url),
+            what: "the next page of the list is not on the registry".to_owned(),
+        })
+    }
+
     /// A URL in a response, if the client may contact it. Its query is left unchanged.
     pub(super) fn resolve(&self, base: &Url, response: &Response, location: &str) -> Result<Url, RegistryError> {
         let line = || response.line.clone();
