@@ -17,8 +17,8 @@ use super::log::{self, TARGET, now};
 use super::metrics::{Counter, Metrics};
 use super::work::{JobContext, run};
 use crate::lock::Hold;
-use crate::ops::discover::causes;
 use crate::ops::versions::Versions;
+use crate::progress::causes;
 use crate::store::registry::{Client, ClientConfig, RegistryError};
 
 /// How many times a service tries a job.
@@ -158,8 +158,8 @@ impl Runner {
         error!(name: "dead-letter", target: TARGET, image, tries, error = reason);
         if let Some(file) = &self.dead_letters {
             let line = json!({"time": now(), "image": image, "job": job, "tries": tries, "error": reason});
-            let mut file = file.hold();
-            if let Err(error) = writeln!(file, "{line}") {
+            // One write, since several processes may append to the file.
+            if let Err(error) = file.hold().write_all(format!("{line}\n").as_bytes()) {
                 error!(name: "dead-letter-file", target: TARGET, error = error.to_string());
             }
         }

@@ -22,9 +22,9 @@ use crate::hook::http::Peer;
 use crate::hook::job::Job;
 use crate::hook::log::TARGET;
 use crate::hook::metrics::Counter;
-use crate::hook::secret::{RequestCredentials, SecretCheck};
+use crate::hook::secret::{RequestCredentials, SecretCheck, Secrets};
 use crate::image::{CANONICAL_REGISTRY, is_canonical_registry};
-use crate::ops::discover::causes;
+use crate::progress::causes;
 
 /// How long a request waits for permission to have its body read.
 const TURN: Duration = Duration::from_secs(5);
@@ -94,12 +94,16 @@ pub(super) fn shows_secret(app: &App, headers: &HeaderMap, uri: &Uri) -> bool {
 }
 
 fn shown<'a>(headers: &'a HeaderMap, query: &'a Query) -> RequestCredentials<'a> {
-    let named = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     RequestCredentials {
-        authorization: named("authorization"),
-        signature: named("x-hub-signature-256"),
+        authorization: text(headers, "authorization"),
+        signature: text(headers, "x-hub-signature-256"),
         token: query.token.as_deref(),
     }
+}
+
+/// A header's value, if it is text.
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 /// `POST`: a notification.
@@ -124,37 +128,10 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
     }
     let (parts, body) = request.into_parts();
     let query = Query::of(&parts.uri);
-    let text = |name: header::HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok());
-    let named = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
-
-    // Checks as much as possible by the header, so that unauthenticated clients cost no memory for
-    // a body.
     let shown = shown(&parts.headers, &query);
-    let secrets = app.config.secrets.as_ref();
-    let verdict = secrets.map_or(SecretCheck::Good, |secrets| secrets.judge(&shown));
-    if verdict == SecretCheck::Bad {
-        return Err(no_secret());
-    }
-    // Without a secret, any web page could make a browser on this machine send a request. Browsers
-    // add these headers, registries do not.
-    if secrets.is_none() && ["origin", "sec-fetch-site"].iter().any(|name| parts.headers.contains_key(*name)) {
-        return Err(Refusal::new(StatusCode::FORBIDDEN, "requests from web pages are refused"));
-    }
-    if let Some(registry) = query.registry.as_deref().filter(|registry| !is_canonical_registry(registry)) {
-        let shown: String = registry.chars().take(150).collect();
-        let reason = format!("?registry={shown:?} is not a registry: expected {CANONICAL_REGISTRY}");
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, reason));
-    }
-    if text(header::CONTENT_ENCODING).is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
-        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not supported"));
-    }
-    let too_large = || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {MAX_BODY} bytes"));
-    let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
-    if length.is_some_and(|length| length > MAX_BODY as u64) {
-        return Err(too_large());
-    }
-    let busy = |_| Refusal::later(StatusCode::SERVICE_UNAVAILABLE, 5, "too many notifications at once");
+    let verdict = admit(app, &parts.headers, &query, &shown)?;
     let bodies = if verdict == SecretCheck::Signature { &app.unproven_bodies } else { &app.bodies };
+    let busy = |_| Refusal::later(StatusCode::SERVICE_UNAVAILABLE, 5, "too many notifications at once");
     let turn = tokio::time::timeout(TURN, bodies.acquire()).await.map_err(busy)?;
     let body = read(body, MAX_BODY, app.config.patience).await.map_err(|error| match error {
         BodyError::TooLarge => too_large(),
@@ -162,15 +139,15 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
         BodyError::Broken => Refusal::new(StatusCode::BAD_REQUEST, "the body is incomplete"),
     })?;
     if verdict == SecretCheck::Signature {
-        let signed = |(secrets, signature): (&crate::hook::secret::Secrets, &str)| secrets.signed(signature, &body);
-        if !secrets.zip(shown.signature).is_some_and(signed) {
+        let signed = |(secrets, signature): (&Secrets, &str)| secrets.signed(signature, &body);
+        if !app.config.secrets.as_ref().zip(shown.signature).is_some_and(signed) {
             return Err(no_secret());
         }
     }
     if !app.rate.take() {
         return Err(Refusal::later(StatusCode::TOO_MANY_REQUESTS, 1, "too many notifications a second"));
     }
-    let events = parse(&Headers::new(named), &body);
+    let events = parse(&Headers::new(|name| text(&parts.headers, name)), &body);
     drop((body, turn));
     let events = events.map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, causes(&error)))?;
     app.runner.metrics.count(Counter::Events, events.shape.code());
@@ -178,6 +155,43 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
         return Ok(answer(StatusCode::OK, &json!({"validationResponse": word})));
     }
     enqueue(app, events, query.registry.as_deref()).await
+}
+
+fn too_large() -> Refusal {
+    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {MAX_BODY} bytes"))
+}
+
+/// Checks as much as possible by the header, so that unauthenticated clients cost no memory for a
+/// body.
+fn admit(
+    app: &App,
+    headers: &HeaderMap,
+    query: &Query,
+    shown: &RequestCredentials<'_>,
+) -> Result<SecretCheck, Refusal> {
+    let secrets = app.config.secrets.as_ref();
+    let verdict = secrets.map_or(SecretCheck::Good, |secrets| secrets.judge(shown));
+    if verdict == SecretCheck::Bad {
+        return Err(no_secret());
+    }
+    // Without a secret, any web page could make a browser on this machine send a request. Browsers
+    // add these headers, registries do not.
+    if secrets.is_none() && ["origin", "sec-fetch-site"].iter().any(|name| headers.contains_key(*name)) {
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "requests from web pages are refused"));
+    }
+    if let Some(registry) = query.registry.as_deref().filter(|registry| !is_canonical_registry(registry)) {
+        let shown: String = registry.chars().take(150).collect();
+        let reason = format!("?registry={shown:?} is not a registry: expected {CANONICAL_REGISTRY}");
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, reason));
+    }
+    if text(headers, "content-encoding").is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not supported"));
+    }
+    let length = text(headers, "content-length").and_then(|length| length.parse::<u64>().ok());
+    if length.is_some_and(|length| length > MAX_BODY as u64) {
+        return Err(too_large());
+    }
+    Ok(verdict)
 }
 
 /// The results for the images in a body.
@@ -237,6 +251,7 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
             seen.add(id.clone(), Instant::now());
         }
         if let Err(refusal) = one(app, job, &mut taken).await {
+            app.runner.metrics.count(Counter::Images, "full");
             full = Some(refusal);
             if let Some(id) = &id {
                 app.seen.lock().await.forget(id);
@@ -244,7 +259,6 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
         }
     }
     if let Some(refusal) = full {
-        app.runner.metrics.count(Counter::Images, "full");
         return Err(refusal);
     }
     let IntakeResult { accepted, duplicates, reasons, ignored } = taken;
