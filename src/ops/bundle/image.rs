@@ -6,47 +6,48 @@ use serde::Deserialize;
 
 use crate::image::config::MAX_CONFIG;
 use crate::image::json::{self, JsonError, Level};
+use crate::image::null_is_default;
 
 /// The parts of the config that determine the container. Missing ones are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ImageConfig {
     /// In Go's spelling: `amd64`.
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub architecture: String,
     /// In Go's spelling: `linux`.
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub os: String,
     /// The author of the image.
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub author: String,
     /// The creation time of the image, as written in the config.
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub created: String,
     /// The runtime configuration.
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub config: RunConfig,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RunConfig {
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub user: String,
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub env: Vec<String>,
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub entrypoint: Vec<String>,
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub cmd: Vec<String>,
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub working_dir: String,
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub labels: BTreeMap<String, String>,
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub stop_signal: String,
     /// Such as `80/tcp`; the values are empty objects.
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "null_is_default")]
     pub exposed_ports: BTreeMap<String, serde_json::Value>,
 }
 
@@ -56,11 +57,6 @@ const TOP: Level = Level {
     below: &[("config", Level { keys: RUN, below: &[] })],
 };
 const RUN: &[&str] = &["User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", "StopSignal", "ExposedPorts"];
-
-/// Go encodes empty lists and maps as `null`.
-fn or_empty<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
-    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
-}
 
 impl ImageConfig {
     /// # Errors

@@ -33,8 +33,9 @@ pub(super) struct BundleMarker {
 /// it, or something cannot be unmounted or removed. Calling this again continues where it stopped.
 pub fn remove(dir: &Path) -> Result<(), BundleError> {
     let dir = dir.canonicalize().map_err(|_| BundleError::NotABundle(dir.to_owned()))?;
-    let mark = read_mark(&dir)?;
+    // First of all, since other users' files may be anything.
     directory::check(&dir)?;
+    let mark = read_mark(&dir)?;
     if let Some(pid) = user_of(&dir) {
         return Err(BundleError::InUse { dir, pid });
     }

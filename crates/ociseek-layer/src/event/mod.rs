@@ -124,7 +124,7 @@ pub struct Headers<'a> {
     pub github_event: Option<&'a str>,
     /// `X-GitHub-Delivery`: the id of the event.
     pub github_delivery: Option<&'a str>,
-    /// `Ce-Type` and `Ce-Id` of a CloudEvent in binary mode (CloudEvents HTTP binding, 3.1).
+    /// `Ce-Type` of a CloudEvent in binary mode (CloudEvents HTTP binding, 3.1).
     pub ce_type: Option<&'a str>,
     /// `Ce-Id`: the id of a CloudEvent.
     pub ce_id: Option<&'a str>,

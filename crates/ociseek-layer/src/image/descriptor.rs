@@ -35,7 +35,7 @@ pub struct Descriptor {
 }
 
 /// A platform as descriptors and configs state it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Platform {
     /// The CPU as Go names it, such as `amd64`; empty if it is not stated.
     #[serde(default)]

@@ -92,7 +92,7 @@ pub enum FineIndexError {
     MediaType { expected: &'static str, found: String },
     #[error("the config of the fine index is not {{}}")]
     Config,
-    #[error("the fine index lists {0} documents; the limit is 10000")]
+    #[error("the fine index lists {0} documents; the limit is {MAX_DESCRIPTORS}")]
     TooMany(usize),
     #[error("the annotation {name} of {document} is missing or not valid")]
     Annotation { document: Digest, name: &'static str },

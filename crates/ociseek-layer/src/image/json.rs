@@ -110,7 +110,7 @@ fn parse_as<T: DeserializeOwned>(
 
 /// Whether Go's decoder treats the keys as equal: `encoding/json` folds case like Unicode, where
 /// two letters beyond ASCII fold to `s` and `k`.
-fn is_same_to_go(key: &str, expected: &str) -> bool {
+pub(super) fn is_same_to_go(key: &str, expected: &str) -> bool {
     let folded = key.chars().map(|letter| match letter {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',

@@ -118,7 +118,7 @@ pub enum ManifestError {
     /// A valid document, but not an image: nothing in it can be indexed.
     #[error("this is not an image but {what}")]
     NotAnImage { what: String },
-    #[error("the manifest lists {0} descriptors; the limit is 10000")]
+    #[error("the manifest lists {0} descriptors; the limit is {MAX_DESCRIPTORS}")]
     TooMany(usize),
     #[error("the descriptor of {digest} claims {size} bytes")]
     Size { digest: String, size: u64 },

@@ -32,7 +32,7 @@ impl FromStr for Platform {
             _ => return Err(malformed()),
         };
         let (os, architecture) = (os.to_owned(), architecture.to_owned());
-        Ok(Platform { architecture, os, os_version: None, os_features: Vec::new(), variant }.normalized())
+        Ok(Platform { architecture, os, variant, ..Platform::default() }.normalized())
     }
 }
 

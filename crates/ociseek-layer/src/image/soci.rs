@@ -201,7 +201,7 @@ pub enum SociIndexError {
     NotASociIndex(String),
     #[error("the SOCI index has {found:?} instead of {expected:?}")]
     MediaType { expected: &'static str, found: String },
-    #[error("the SOCI index lists {0} ztocs; the limit is 10000")]
+    #[error("the SOCI index lists {0} ztocs; the limit is {MAX_DESCRIPTORS}")]
     TooMany(usize),
     #[error("the SOCI index v1 has no subject")]
     NoSubject,

@@ -33,8 +33,7 @@ impl TagTemplate {
     /// The tag for an image. `tag` is the tag in the image's name, if any.
     ///
     /// # Errors
-    /// If the template needs a tag that is missing, or if the result is not a tag or is the image's
-    /// own tag.
+    /// If the template needs a tag that is missing, or if the result is not a tag.
     pub fn fill(&self, tag: Option<&str>, digest: &Digest) -> Result<String, TagError> {
         if self.needs_tag() && tag.is_none() {
             return Err(TagError::NoTag(self.clone()));

@@ -10,6 +10,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::{DecodeError, Engine as _};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use crate::image::json::is_same_to_go;
 use crate::image::manifest::MAX_DESCRIPTORS;
 
 /// A value into which JSON is decoded.
@@ -83,7 +84,7 @@ pub(super) fn object<'de, D: Deserializer<'de>, T: Fields>(onto: &mut T, json: D
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
             while let Some(key) = map.next_key::<String>()? {
                 let name = T::NAMES.iter().find(|name| **name == key);
-                let name = name.or_else(|| T::NAMES.iter().find(|name| is_folded(&key, name)));
+                let name = name.or_else(|| T::NAMES.iter().find(|name| is_same_to_go(&key, name)));
                 match name.and_then(|name| self.0.field(name, &mut map)) {
                     Some(result) => result?,
                     None => drop(map.next_value::<IgnoredAny>()?),
@@ -93,17 +94,6 @@ pub(super) fn object<'de, D: Deserializer<'de>, T: Fields>(onto: &mut T, json: D
         }
     }
     json.deserialize_any(Object(onto))
-}
-
-/// Whether a key differs from a field's name only in case, by Unicode's simple folding: the Kelvin
-/// sign folds to k, the long s to s.
-fn is_folded(key: &str, name: &str) -> bool {
-    let fold = |c: char| match c {
-        '\u{212a}' => 'k',
-        '\u{17f}' => 's',
-        c => c.to_ascii_lowercase(),
-    };
-    key.chars().map(fold).eq(name.chars().map(fold))
 }
 
 impl Merge for String {
