@@ -123,7 +123,10 @@ fn convert(original: Original) {
     for index in &converted.indexes {
         let found = soci::parse(&index.bytes).expect("it is our own");
         assert!(found.canonical && found.version == Version::V2);
-        assert_eq!(enabled::listed(&converted.index.manifests).filter(|entry| **entry == index.descriptor).count(), 1);
+        assert_eq!(
+            enabled::soci_indexes(&converted.index.manifests).filter(|entry| **entry == index.descriptor).count(),
+            1
+        );
         // A manifest that is listed for two platforms names the index of the first one.
         let Some(image) = index.descriptor.annotations.get(enabled::MANIFEST_DIGEST) else { continue };
         let image = converted.manifests.iter().find(|manifest| manifest.digest.to_string() == *image);

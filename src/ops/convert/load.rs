@@ -13,15 +13,14 @@ use super::limits::{MAX_DOCUMENTS, MAX_MANIFESTS, SIDE_BY_SIDE};
 use super::model::SourceImage;
 use crate::digest::Digest;
 use crate::image::config::MAX_CONFIG;
-use crate::image::enabled::{EntryContent, IndexTarget, Original, is_runnable, listed};
+use crate::image::enabled::{EntryContent, IndexTarget, Original, is_runnable, is_soci_index};
 use crate::image::go::{GoError, GoManifest, decode_index, decode_manifest, decode_platform};
 use crate::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
 use crate::image::select::MAX_NESTING;
 use crate::image::{Descriptor, Platform};
-use crate::ops::discover::causes;
 use crate::ops::resolve::PlatformManifest;
 use crate::ops::verify::Damage;
-use crate::progress::{Progress, ProgressEvent};
+use crate::progress::{Progress, ProgressEvent, causes};
 use crate::store::blob::{Document, Target};
 use crate::store::{Source, StoreError};
 
@@ -40,10 +39,6 @@ fn is_manifest(media_type: &str) -> bool {
 
 fn is_index(media_type: &str) -> bool {
     matches!(media_type, OCI_INDEX | DOCKER_LIST)
-}
-
-fn is_soci_index(entry: &Descriptor) -> bool {
-    listed(std::slice::from_ref(entry)).next().is_some()
 }
 
 /// Fetches the documents. An image index with a single manifest, or with only one that exists in a

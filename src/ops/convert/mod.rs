@@ -14,14 +14,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::coverage::Coverage;
-use crate::image::enabled::{EnabledDocuments, SociIndexParts};
-use crate::image::soci::ZtocRef;
+use crate::image::enabled::{EnabledDocuments, IndexTarget, SociIndexParts, soci_indexes};
 use crate::ops::index::{
-    IndexError, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOutReason, OwnImage,
-    PrefetchSummary, Supply, WriteBlob, assemble, prefetch_artifacts, ztocs,
+    Artifact, IndexError, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOutReason,
+    OwnImage, PrefetchSummary, Supply, WriteBlob, assemble, prefetch_artifacts, ztocs,
 };
 use crate::ops::resolve::PlatformManifest;
 use crate::progress::{Progress, ProgressEvent};
@@ -43,7 +43,7 @@ pub use outlook::{ConvertOutlook, outlook, up_to_date};
 
 use load::ImageDocuments;
 use old_index::{OldIndex, old_indexes};
-use plan::{choose, plan, soci_indexes};
+use plan::{PlannedLayer, choose, plan};
 use publish::{NewBlobs, lost_document};
 
 /// Converts an image. `options` determines how layers are indexed and which platforms are. Its
@@ -75,7 +75,8 @@ pub(in crate::ops) async fn convert_built(
     let loaded = load::load(from, progress).await?;
     let there = to.there().await?;
     let is_source = there.as_ref().is_some_and(|there| there.digest == loaded.root);
-    let already_enabled = soci_indexes(&loaded.original.index.manifests).next().is_some();
+    let artifacts: Vec<Descriptor> = soci_indexes(&loaded.original.index.manifests).cloned().collect();
+    let already_enabled = !artifacts.is_empty();
     if is_source && !to.replace_tag && !already_enabled {
         return Err(ConvertError::SourceTag { digest: loaded.root });
     }
@@ -98,7 +99,6 @@ pub(in crate::ops) async fn convert_built(
         _ => Vec::new(),
     };
     let manifests: Vec<PlatformManifest> = targets.iter().filter_map(|target| loaded.image(target)).collect();
-    let artifacts: Vec<Descriptor> = soci_indexes(&loaded.original.index.manifests).cloned().collect();
     let own = OwnImage {
         digest: loaded.root,
         manifests: manifests.iter().collect(),
@@ -113,35 +113,10 @@ pub(in crate::ops) async fn convert_built(
     };
     let layers = Box::pin(ztocs(wanted, built, &supply, options, announce, progress)).await?;
 
-    let mut seen = BTreeSet::new();
-    let mut indexed = Vec::with_capacity(targets.len());
-    let mut reports = Vec::with_capacity(targets.len());
-    let (mut all_ztocs, mut all_prefetch) = (Vec::new(), Vec::new());
-    for (target, planned) in targets.iter().zip(&planned) {
-        let (report, ztocs) = assemble(planned.iter().map(|(layer, why)| (layer, why)), &layers, &mut seen);
-        let refs: Vec<ZtocRef> = ztocs.iter().map(|ztoc| ztoc.reference(options.layer.span_size)).collect();
-        let lists = old.iter().filter(|old| old.is_for(target)).map(|old| &old.lists[..]);
-        let lists = lists.into_iter().find(|lists| !lists.is_empty()).unwrap_or_default();
-        let (list, budget) = (options.prefetch.as_ref(), from.source.budget());
-        let (prefetch, summary) = prefetch_artifacts(list, lists, &ztocs, budget, progress).await?;
-        let listed = prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect();
-        indexed.push(SociIndexParts { target: target.clone(), ztocs: refs, prefetch: listed });
-        all_prefetch.extend(prefetch);
-        reports.push((report, summary));
-        all_ztocs.extend(ztocs);
-    }
-    let is_left = |l: &&LayerReport| matches!(l.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }));
-    let left = reports.iter().flat_map(|(layers, _)| layers).filter(is_left).count();
-    if left > 0 {
-        return Err(ConvertError::OutOfTime { left });
-    }
-    if all_ztocs.is_empty() {
-        return Err(ConvertError::NothingToIndex {
-            layers: reports.into_iter().flat_map(|(layers, _)| layers).collect(),
-        });
-    }
-    let ImageDocuments { original, .. } = &loaded;
-    let enabled = original.clone().enable(&indexed, &options.layer.build_tool_identifier);
+    let planned = targets.into_iter().zip(&planned);
+    let Parts { indexed, ztocs, prefetch, reports } =
+        parts(planned, &layers, &old, options, from.source.budget(), progress).await?;
+    let enabled = loaded.original.clone().enable(&indexed, &options.layer.build_tool_identifier);
     let images = report(&loaded, &enabled, &indexed, reports);
     let mut converted = ConvertReport {
         source: loaded.root,
@@ -164,7 +139,7 @@ pub(in crate::ops) async fn convert_built(
     };
     // Reading the layers may have taken a while.
     let now = to.there().await?;
-    let new_blobs = NewBlobs::new(&all_ztocs, &all_prefetch);
+    let new_blobs = NewBlobs::new(&ztocs, &prefetch);
     let is_there = now.as_ref().is_some_and(|now| now.digest == enabled.digest);
     let lost = if is_there { lost_document(&enabled, destination).await? } else { None };
     if is_there && lost.is_none() && new_blobs.are_whole(destination).await? {
@@ -172,7 +147,7 @@ pub(in crate::ops) async fn convert_built(
     }
     to.admit(now.as_ref(), &from.source, &loaded.root).await?;
     let write = if is_there || already_enabled { WriteBlob::IfDamaged } else { WriteBlob::IfMissing };
-    let blobs = BTreeSet::from_iter(all_ztocs.iter().map(IndexedZtoc::digest)).len();
+    let blobs = BTreeSet::from_iter(ztocs.iter().map(IndexedZtoc::digest)).len();
     progress.report(ProgressEvent::Attaching { index: enabled.digest, blobs });
     let written =
         publish::publish(&loaded, &enabled, &new_blobs, write, &from.source, destination, to, options.jobs, progress)
@@ -187,6 +162,60 @@ pub(in crate::ops) async fn convert_built(
     converted.bytes_written = written.written;
     converted.outcome = ConvertStatus::Written { replaced: replaces };
     Ok(converted)
+}
+
+/// The parts of the SOCI indexes.
+#[derive(Default)]
+struct Parts<'a> {
+    /// One for each image, in order.
+    indexed: Vec<SociIndexParts>,
+    /// Those of all images.
+    ztocs: Vec<IndexedZtoc<'a>>,
+    /// Those of all images.
+    prefetch: Vec<Artifact>,
+    /// For each image, in order, its layers and its prefetch list.
+    reports: Vec<(Vec<LayerReport>, Option<PrefetchSummary>)>,
+}
+
+/// Makes the parts of the SOCI indexes from the `layers` that were built.
+///
+/// # Errors
+/// If there is nothing to index, a layer is missing because the deadline passed, or a prefetch list
+/// cannot be made.
+async fn parts<'a>(
+    planned: impl Iterator<Item = (IndexTarget, &'a Vec<PlannedLayer>)>,
+    layers: &'a Layers,
+    old: &[OldIndex],
+    options: &IndexOptions,
+    budget: &Budget,
+    progress: &Arc<dyn Progress>,
+) -> Result<Parts<'a>, ConvertError> {
+    let mut parts = Parts::default();
+    let mut seen = BTreeSet::new();
+    for (target, planned) in planned {
+        let (report, ztocs) = assemble(planned.iter().map(|(layer, why)| (layer, why)), layers, &mut seen);
+        let refs = ztocs.iter().map(|ztoc| ztoc.reference(options.layer.span_size)).collect();
+        let lists = old.iter().filter(|old| old.is_for(&target)).map(|old| &old.lists[..]);
+        let lists = lists.into_iter().find(|lists| !lists.is_empty()).unwrap_or_default();
+        let list = options.prefetch.as_ref();
+        let (prefetch, summary) = prefetch_artifacts(list, lists, &ztocs, budget, progress).await?;
+        let listed = prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect();
+        parts.indexed.push(SociIndexParts { target, ztocs: refs, prefetch: listed });
+        parts.prefetch.extend(prefetch);
+        parts.reports.push((report, summary));
+        parts.ztocs.extend(ztocs);
+    }
+    let is_left = |l: &&LayerReport| matches!(l.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }));
+    let left = parts.reports.iter().flat_map(|(layers, _)| layers).filter(is_left).count();
+    if left > 0 {
+        return Err(ConvertError::OutOfTime { left });
+    }
+    if parts.ztocs.is_empty() {
+        return Err(ConvertError::NothingToIndex {
+            layers: parts.reports.into_iter().flat_map(|(layers, _)| layers).collect(),
+        });
+    }
+    Ok(parts)
 }
 
 /// The result for each image that was to be indexed.

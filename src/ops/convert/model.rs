@@ -3,7 +3,7 @@
 use super::ConvertError;
 use crate::digest::Digest;
 use crate::image::coverage::Coverage;
-use crate::image::enabled::listed;
+use crate::image::enabled::soci_indexes;
 use crate::image::go::{Index, decode_index};
 use crate::image::manifest::{DOCKER_LIST, OCI_INDEX};
 use crate::image::{Descriptor, ImageSelector, Platform};
@@ -52,7 +52,7 @@ pub(super) struct ExistingImage {
 
 impl ExistingImage {
     fn is_enabled(&self) -> bool {
-        listed(&self.manifests).next().is_some()
+        soci_indexes(&self.manifests).next().is_some()
     }
 }
 

@@ -1,8 +1,8 @@
 //! The existing SOCI indexes of an image, as sources of ztocs and prefetch lists.
 
 use super::load::ImageDocuments;
-use super::plan::{found, soci_indexes};
-use crate::image::enabled::IndexTarget;
+use super::plan::found;
+use crate::image::enabled::{IndexTarget, soci_indexes};
 use crate::image::soci::{self, FoundIndex, ZtocRef};
 use crate::image::{Descriptor, Platform};
 use crate::ops::index::{OldList, Origin, ZtocOffer, old_lists};

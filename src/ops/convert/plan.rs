@@ -8,7 +8,7 @@ use super::error::ConvertError;
 use super::limits::SIDE_BY_SIDE;
 use super::load::ImageDocuments;
 use super::model::SourceImage;
-use crate::image::enabled::IndexTarget;
+use crate::image::enabled::{IndexTarget, soci_indexes};
 use crate::image::soci::{self, FoundIndex};
 use crate::image::{Descriptor, LayerKind, Platform};
 use crate::ops::index::{IndexOptions, LeftOutReason, left_out_reason};
@@ -77,11 +77,6 @@ pub(super) async fn plan(
         planned.push(layers);
     }
     Ok(planned)
-}
-
-/// The SOCI indexes (v2) among the entries of an image index.
-pub(super) fn soci_indexes(manifests: &[Descriptor]) -> impl Iterator<Item = &Descriptor> {
-    crate::image::enabled::listed(manifests)
 }
 
 /// The SOCI indexes (version 2) among the entries of an image index, each with its entry. Those

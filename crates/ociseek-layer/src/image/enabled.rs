@@ -304,11 +304,12 @@ fn list(manifests: &mut Vec<Descriptor>, new: Descriptor, named: &str) {
 }
 
 /// The SOCI indexes (version 2) in the list of an image index.
-pub fn listed(manifests: &[Descriptor]) -> impl Iterator<Item = &Descriptor> {
+pub fn soci_indexes(manifests: &[Descriptor]) -> impl Iterator<Item = &Descriptor> {
     manifests.iter().filter(|descriptor| is_soci_index(descriptor))
 }
 
-fn is_soci_index(descriptor: &Descriptor) -> bool {
+/// Whether an entry of an image index is a SOCI index (version 2).
+pub fn is_soci_index(descriptor: &Descriptor) -> bool {
     descriptor.artifact_type.as_deref() == Some(INDEX_V2)
 }
 
@@ -341,7 +342,7 @@ const WINDOWS: &str = "windows";
 pub fn is_enabled(manifest: &Manifest) -> bool {
     match manifest {
         Manifest::Image(image) => image.annotations.contains_key(INDEX_DIGEST),
-        Manifest::Index(index) => listed(&index.manifests).next().is_some(),
+        Manifest::Index(index) => soci_indexes(&index.manifests).next().is_some(),
     }
 }
 

@@ -15,12 +15,12 @@ use super::check::may_fit;
 use super::tags;
 use crate::budget::Budget;
 use crate::digest::Digest;
-use crate::image::soci::INDEX_V2;
+use crate::image::enabled::soci_indexes;
 use crate::image::{DEFAULT_TAG, Descriptor, ImageIndex, Manifest};
-use crate::ops::discover::{self, causes};
+use crate::ops::discover;
 use crate::ops::resolve::{PlatformManifest, ResolveError, parse};
-use crate::progress::{Progress, ProgressEvent};
-use crate::store::blob::{Document, Target};
+use crate::progress::{Progress, ProgressEvent, causes};
+use crate::store::blob::Target;
 use crate::store::registry::Repository;
 use crate::store::{Source, StoreError};
 
@@ -208,8 +208,7 @@ async fn images(place: ReuseSource, options: &IndexOptions, most: usize) -> Resu
     let image = |manifest, artifacts| Image { store: store.clone(), manifest, artifacts, name: Arc::clone(&name) };
     let index = match parse(&document)? {
         Manifest::Image(found) => {
-            let descriptor = described(&document, found.media_type);
-            return Ok(vec![image(PlatformManifest::new(descriptor, None, found), Vec::new())]);
+            return Ok(vec![image(PlatformManifest::alone(&document, found), Vec::new())]);
         }
         Manifest::Index(index) => index,
     };
@@ -223,9 +222,9 @@ async fn images(place: ReuseSource, options: &IndexOptions, most: usize) -> Resu
         };
         // Manifests that are not images have no layers.
         if let Ok(Manifest::Image(found)) = parse(&document) {
-            let descriptor = described(&document, found.media_type);
-            let artifacts: Vec<Descriptor> = index.manifests.iter().filter(|d| is_soci(d)).cloned().collect();
-            images.push(image(PlatformManifest::new(descriptor, child.platform.clone(), found), artifacts));
+            let platform = child.platform.clone();
+            let manifest = PlatformManifest { platform, ..PlatformManifest::alone(&document, found) };
+            images.push(image(manifest, soci_indexes(&index.manifests).cloned().collect()));
         }
     }
     Ok(images)
@@ -234,10 +233,6 @@ async fn images(place: ReuseSource, options: &IndexOptions, most: usize) -> Resu
 /// An image index may list manifests that were never pushed, which is common for sparse indexes.
 fn may_be_missing(error: &StoreError) -> bool {
     error.is_not_found() || matches!(error, StoreError::Local(_))
-}
-
-fn described(document: &Document, media_type: &str) -> Descriptor {
-    Descriptor::new(media_type, document.digest, document.bytes.len() as u64)
 }
 
 /// The images in an image index, those of requested platforms first.
@@ -252,8 +247,4 @@ fn children<'a>(index: &'a ImageIndex, options: &IndexOptions) -> Vec<&'a Descri
     };
     children.sort_by_key(|child| !asked(child));
     children
-}
-
-fn is_soci(descriptor: &Descriptor) -> bool {
-    descriptor.artifact_type.as_deref() == Some(INDEX_V2)
 }

@@ -81,7 +81,7 @@ fn read(enabled: &EnabledDocuments, before: &Original) -> Original {
 }
 
 fn platforms(enabled: &EnabledDocuments) -> Vec<String> {
-    listed(&enabled.index.manifests)
+    soci_indexes(&enabled.index.manifests)
         .map(|d| {
             let platform = d.platform.as_ref().unwrap();
             format!("{platform}{}", platform.os_version.as_deref().map(|v| format!("@{v}")).unwrap_or_default())
