@@ -221,8 +221,7 @@ impl Backlog {
         self.changed.notify_one();
     }
 
-    /// Schedules a failed job for a retry. Returns false if the same job already waits, or the
-    /// queue no longer waits for jobs.
+    /// Schedules a failed job for a retry. Returns false if the same job already waits.
     pub fn retry_later(&self, item: Item, wait: Duration) -> bool {
         let mut state = self.state();
         state.ended(&item.job);

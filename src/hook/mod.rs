@@ -5,7 +5,7 @@
 //! | [`job`], [`record`] | an image to be indexed, and the possible results; a job as JSON |
 //! | [`work`], [`enabled`], `skip` | processing a job's image: its index, and its SOCI-enabled image |
 //! | [`backfill`] | images that were pushed before the service ran |
-//! | [`aws`] | Amazon ECR: hosts, tokens, signatures |
+//! | [`aws`] | Amazon ECR: tokens, signatures |
 //! | [`lambda`] | a function of AWS Lambda |
 //! | [`allow`], [`secret`] | which images may be requested, and by whom |
 //! | [`runner`] | runs jobs, retries them, and reports their results |
