@@ -55,7 +55,7 @@ fn a_full_queue_is_reported_and_one_repository_cannot_fill_it() {
     let (status, text) = send("h:1");
     assert!(status == 503 && text.contains("retry-after: 30"), "{text}");
     // Images are counted, not notifications.
-    let two = json!({"docker_url": format!("{host}/i"), "updated_tags": ["1", "2"]});
+    let two = json!({"repository": "i", "docker_url": format!("{host}/i"), "updated_tags": ["1", "2"]});
     assert_eq!(hook.post(&two.to_string()).0, 503);
     let metrics = hook.get(&format!("/metrics?token={SECRET}")).1;
     assert!(metrics.contains("ociseek_hook_images_total{result=\"full\"} 4\n"), "{metrics}");
