@@ -31,7 +31,7 @@ impl FromStr for Glob {
         let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/*?".contains(&byte);
         match (1..=255).contains(&text.len()) && text.bytes().all(known) {
             true => Ok(Glob(text.to_owned())),
-            false => Err("want lower-case letters, digits and . _ - / * ?".into()),
+            false => Err("expected lower-case letters, digits and . _ - / * ?".into()),
         }
     }
 }

@@ -23,13 +23,12 @@ use crate::image::{Manifest, ManifestError, Reference};
 use crate::ops::convert::{
     ConvertDestination, ConvertError, ConvertOutlook, ConvertStatus, SourceImage, outlook, up_to_date,
 };
-use crate::ops::discover::causes;
 use crate::ops::index::{
     Existing, IndexOptions, IndexedManifest, LayerOutcome, LayerReport, ManifestResult, ReuseSource,
 };
 use crate::ops::resolve::{ResolveError, ResolvedImage, parse, resolve_document};
 use crate::ops::versions::{EnabledResult, MakeRequest, Versions, VersionsResult, make};
-use crate::progress::{Progress, ProgressEvent};
+use crate::progress::{Progress, ProgressEvent, causes};
 use crate::store::blob::{Document, Target};
 use crate::store::cache::ZtocCache;
 use crate::store::registry::{Client, Repository};

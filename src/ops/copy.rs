@@ -12,11 +12,10 @@ use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde::Deserialize;
 
-use super::discover::causes;
 use crate::digest::Digest;
 use crate::image::manifest::MAX_DOCUMENT;
 use crate::image::{Descriptor, JsonError, LayerKind, json};
-use crate::progress::{Progress, ProgressEvent};
+use crate::progress::{Progress, ProgressEvent, causes};
 use crate::store::blob::{Document, Target};
 use crate::store::copy::CopyMethod;
 use crate::store::feed::reported;
@@ -29,15 +28,20 @@ const MAX_MANIFESTS: usize = 10_000;
 const KEYS: [&str; 8] =
     ["config", "layers", "blobs", "manifests", "subject", "artifactType", "annotations", "fsLayers"];
 
-/// What to copy, and the new name.
+/// Options for copying an image.
 #[derive(Debug, Clone)]
 pub struct CopyOptions {
-    /// The tag of the copy.
-    pub tag: String,
     /// Whether referrers of the image are copied too.
     pub referrers: bool,
     /// How many blobs are copied at the same time; at least 1.
     pub jobs: usize,
+}
+
+/// Copies the referrers, and four blobs at a time.
+impl Default for CopyOptions {
+    fn default() -> CopyOptions {
+        CopyOptions { referrers: true, jobs: 4 }
+    }
 }
 
 /// The result of copying.
@@ -140,7 +144,7 @@ struct Graph {
     referrers: BTreeSet<Digest>,
 }
 
-/// Copies the image `root` of `from` with its digests.
+/// Copies the image `root` of `from` with its digests, and names the copy `tag`.
 ///
 /// # Errors
 /// If a part of it cannot be read or is refused. Then the destination has no new tag.
@@ -148,6 +152,7 @@ pub async fn copy(
     from: &Source,
     root: &Target,
     to: &Destination,
+    tag: &str,
     options: &CopyOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<CopyReport, CopyError> {
@@ -172,8 +177,8 @@ pub async fn copy(
     }
     if let Some(image) = graph.nodes.get(&digest) {
         let plain = Descriptor::new(image.descriptor.media_type.clone(), digest, image.descriptor.size);
-        let tagged = to.tag_manifest(&plain, image.bytes.clone(), &options.tag).await;
-        tagged.map_err(|source| CopyError::Tag { tag: options.tag.clone(), source })?;
+        let tagged = to.tag_manifest(&plain, image.bytes.clone(), tag).await;
+        tagged.map_err(|source| CopyError::Tag { tag: tag.to_owned(), source })?;
     }
     Ok(CopyReport { digest, manifests: order.len() - referrers.len(), referrers, blobs })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::consumers::{BrokenZtoc, Effect, Pieces, verdicts};
-use super::discover::{DiscoverError, DiscoveredImage, causes, discover_all, fetch_ztoc};
+use super::discover::{DiscoverError, DiscoveredImage, discover_all, fetch_ztoc};
 use super::prefetch;
 use super::resolve::PlatformChoice;
 use crate::budget::Charge;
@@ -16,7 +16,7 @@ use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse};
 use crate::image::soci::{ZtocRef, prefetch_lists};
 use crate::image::{Descriptor, ecr};
 use crate::layer::span::SpanTable;
-use crate::progress::Progress;
+use crate::progress::{Progress, causes};
 use crate::store::Source;
 use crate::store::blob::Target;
 use crate::ztoc::{self, Checkpoints, Ztoc, ZtocError};

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::stream::{self, Stream, StreamExt};
 use tokio::sync::OnceCell;
 
-use super::discover::{DiscoverError, DiscoveredImage, DiscoveryMethod, FineSummary, causes, discover_all};
+use super::discover::{DiscoverError, DiscoveredImage, DiscoveryMethod, FineSummary, discover_all};
 use super::resolve::{PlatformChoice, ResolveError};
 use crate::digest::Digest;
 use crate::image::config::{self, MAX_CONFIG};
@@ -19,7 +19,7 @@ use crate::image::manifest::ManifestError;
 use crate::image::soci::Version;
 use crate::image::{Platform, is_referrers_tag};
 use crate::lock::Hold;
-use crate::progress::Progress;
+use crate::progress::{Progress, causes};
 use crate::store::blob::Target;
 use crate::store::registry::Repository;
 use crate::store::{Source, StoreError};
@@ -140,13 +140,15 @@ pub fn list<'a>(
         let known = Arc::clone(&known);
         async move {
             let (NamedTarget { name, target }, source) = (place, source.with_budget(source.budget().apart(1)));
-            let digest = match (&target, source.manifest(&target).await) {
-                (Target::Digest(digest), _) => *digest,
-                (Target::Tag(_), Ok(document)) => document.digest,
-                (Target::Tag(_), Err(error)) => {
-                    let manifests = Arc::new(Err(ListError::Find(error)));
-                    return ListedImage { name, digest: None, manifests };
-                }
+            let digest = match &target {
+                Target::Digest(digest) => *digest,
+                Target::Tag(_) => match source.manifest(&target).await {
+                    Ok(document) => document.digest,
+                    Err(error) => {
+                        let manifests = Arc::new(Err(ListError::Find(error)));
+                        return ListedImage { name, digest: None, manifests };
+                    }
+                },
             };
             let cell = known.of(digest);
             let look = || async { Arc::new(manifests(&source, digest, progress).await) };
@@ -174,7 +176,7 @@ async fn manifests(
     digest: Digest,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<ListedManifest>, ListError> {
-    let found = discover_all(source, &Target::Digest(digest), PlatformChoice::All, None, progress).await;
+    let found = discover_all(source, &Target::Digest(digest), PlatformChoice::ALL, None, progress).await;
     let mut listed = Vec::new();
     for image in found.map_err(ListError::Discover)? {
         let config = source.blob_bytes(&image.config, MAX_CONFIG as u64).await.ok();

@@ -18,7 +18,7 @@ use crate::image::soci::{ZtocRef, prefetch_lists};
 use crate::image::{Descriptor, NotIndexed, Platform};
 use crate::layer::LayerMap;
 use crate::offset::LayerId;
-use crate::progress::{Progress, ProgressEvent, ReadAllReason, SilentProgress};
+use crate::progress::{Progress, ProgressEvent, ReadAllReason, SilentProgress, causes};
 use crate::rootfs::content::{Content, ContentOptions, ReopenLayer};
 use crate::rootfs::layers::{self, Caches, FetchedDocument, LayerAccess, OpenLayer};
 use crate::store::blob::Target;
@@ -328,7 +328,7 @@ async fn fetch_document_of(
     match fetch_document(source, reference, start, caches).await {
         Ok(bytes) => Some(FetchedDocument { reference: reference.clone(), bytes }),
         Err(error) => {
-            let (layer, why) = (reference.layer, discover::causes(&error));
+            let (layer, why) = (reference.layer, causes(&error));
             progress.report(ProgressEvent::Warning(format!("reading layer {layer} without its fine document: {why}")));
             None
         }
@@ -380,7 +380,7 @@ async fn fetch_ztoc_of(
             Err(layers::OpenError::Memory { layer, source })
         }
         Err(error) => {
-            let why = discover::causes(&error);
+            let why = causes(&error);
             progress.report(ProgressEvent::Warning(format!("reading layer {layer} without its ztoc: {why}")));
             Ok(None)
         }

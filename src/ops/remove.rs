@@ -124,8 +124,7 @@ pub async fn remove(
         let api = list(store, &subject).await.is_ok_and(|listed| listed.api);
         return Ok(vec![take(store, named, chosen, api, options.dry_run).await?]);
     }
-    let wanted =
-        if options.platforms.is_empty() { PlatformChoice::All } else { PlatformChoice::Each(&options.platforms) };
+    let wanted = PlatformChoice::Each(&options.platforms);
     let mut cleared = Vec::new();
     for image in resolve(&source, root, wanted, progress).await?.manifests {
         let version_2 = image.annotations.get(INDEX_DIGEST).cloned();

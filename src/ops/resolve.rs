@@ -61,18 +61,27 @@ impl ResolveError {
 /// Which of an image's platforms to use.
 #[derive(Debug, Clone, Copy)]
 pub enum PlatformChoice<'a> {
-    /// All platforms of the image.
-    All,
-    /// These platforms, which must all exist.
+    /// These platforms, which must all exist. If empty, all platforms of the image.
     Each(&'a [Platform]),
     /// The platform that would run here, or the only one.
     Host,
 }
 
 impl<'a> PlatformChoice<'a> {
+    /// All platforms of the image.
+    pub const ALL: PlatformChoice<'static> = PlatformChoice::Each(&[]);
+
     /// This platform, or without one [`PlatformChoice::Host`].
     pub(super) fn of(platform: Option<&'a Platform>) -> PlatformChoice<'a> {
         platform.map_or(PlatformChoice::Host, |platform| PlatformChoice::Each(std::slice::from_ref(platform)))
+    }
+
+    /// The platforms that must exist.
+    fn required(self) -> &'a [Platform] {
+        match self {
+            PlatformChoice::Each(platforms) => platforms,
+            PlatformChoice::Host => &[],
+        }
     }
 }
 
@@ -172,10 +181,7 @@ pub(super) fn checked(
     platform: Result<Platform, ResolveError>,
     wanted: PlatformChoice<'_>,
 ) -> Result<Option<Platform>, ResolveError> {
-    let wanted = match wanted {
-        PlatformChoice::Each(wanted) => wanted,
-        PlatformChoice::All | PlatformChoice::Host => &[],
-    };
+    let wanted = wanted.required();
     let platform = match platform {
         Ok(platform) => platform,
         // Layers can be read even if the config is missing or not valid.
@@ -232,10 +238,7 @@ async fn of_index(
     wanted: PlatformChoice<'_>,
     progress: &Arc<dyn Progress>,
 ) -> Result<(Vec<PlatformManifest>, Vec<Descriptor>), ResolveError> {
-    let mut selector = PlatformSelector::new(match wanted {
-        PlatformChoice::Each(wanted) => wanted,
-        PlatformChoice::All | PlatformChoice::Host => &[],
-    });
+    let mut selector = PlatformSelector::new(wanted.required());
     walk(source, root, index, is_enabled, &mut selector).await?;
     let selection = selector.finish();
     let artifacts = selection.passed_over.into_iter().filter(|(_, kind)| *kind == Child::Artifact);
@@ -289,13 +292,7 @@ fn for_host(images: Vec<SelectedImage>) -> Result<SelectedImage, ResolveError> {
         "loongarch64" => "loong64",
         other => other,
     };
-    let host = |os: &str| Platform {
-        os: os.to_owned(),
-        architecture: architecture.to_owned(),
-        os_version: None,
-        os_features: Vec::new(),
-        variant: None,
-    };
+    let host = |os: &str| Platform { os: os.to_owned(), architecture: architecture.to_owned(), ..Platform::default() };
     let found = ["linux", std::env::consts::OS].into_iter().find_map(|os| {
         let host = host(os).normalized();
         let exact = images.iter().position(|image| image.platform.matches(&host));
@@ -339,9 +336,7 @@ async fn walk(
                             Err(ResolveError::Config { source: ConfigError::Missing(_), .. }) => Platform {
                                 os: "linux".to_owned(),
                                 architecture: "unknown".to_owned(),
-                                os_version: None,
-                                os_features: Vec::new(),
-                                variant: None,
+                                ..Platform::default()
                             },
                             platform => platform?,
                         };

@@ -171,11 +171,6 @@ struct Inner {
 }
 
 impl ZtocCache {
-    /// The cache's directory below the directory of all caches.
-    pub fn dir_in(all: &Path) -> PathBuf {
-        all.to_owned()
-    }
-
     /// A cache in `dir`, which is created if it does not exist. With None, nothing is stored.
     pub fn open(dir: Option<&Path>, progress: Arc<dyn Progress>) -> ZtocCache {
         ZtocCache::with_limit(dir, MAX_CACHE, progress)

@@ -192,7 +192,7 @@ fn one_ztoc() {
     "#);
     assert_snapshot!(sandbox.run(&["inspect", "--ztoc=d92a", "oci:img"]), @r#"
     --- stderr ---
-    error: invalid value 'd92a' for '--ztoc <DIGEST>': want a digest, or at least 6 of its first digits
+    error: invalid value 'd92a' for '--ztoc <DIGEST>': expected a digest, or at least 6 of its first digits
 
     For more information, try '--help'.
     --- status 2 ---

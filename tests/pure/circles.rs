@@ -8,19 +8,11 @@ use std::path::PathBuf;
 use crate::architecture::{CRATES, code, root, sources};
 
 /// The files that are in a circle anyway, by folder, with the reason.
-const KNOWN: [(&str, &[&str], &str); 3] = [
-    ("src/cli/hook", &["error"], "its hints are made of those in `shared/hint`, whose errors include it"),
-    (
-        "src/cli/shared",
-        &["hint", "policy", "report", "talk"],
-        "`CliError` holds the errors of all commands, and the options that can be wrong return it",
-    ),
-    (
-        "src/rootfs/content",
-        &["claim", "fetch", "in_flight", "inner", "layer", "pieces", "race", "start", "windows"],
-        "what each does is a method of `LayerHandle`, which holds the state of all of them",
-    ),
-];
+const KNOWN: [(&str, &[&str], &str); 1] = [(
+    "src/rootfs/content",
+    &["claim", "fetch", "in_flight", "inner", "layer", "pieces", "race", "start", "windows"],
+    "what each does is a method of `LayerHandle`, which holds the state of all of them",
+)];
 
 /// A module's path in its crate.
 type Module = Vec<String>;

@@ -42,7 +42,8 @@ Examples:
 Each line on standard output is an image: its status, name and digest. With --format json each line is an object \
 (docs/json.md). A list of repositories or tags that cannot be read also gets a line, with the status failed.
 
-Exit status: 0 success, 1 an image or a list failed, 2 usage error, 130 or 143 interrupted.";
+Exit status: 0 success, 1 an image or a list failed, 2 usage error, 129, 130 or 143 \
+interrupted.";
 
 /// Index every image of a registry or repository that has no index
 #[derive(Debug, Args)]

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use self::json::Line;
-use crate::cli::hook::error::{HookError, backfill_hint};
+use crate::cli::hook::error::HookError;
 use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::caches;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::line;
 use crate::cli::shared::progress::WarningProgress;
-use crate::cli::shared::report::{CliError, in_one_line};
+use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::talk::TalkArgs;
@@ -39,6 +40,7 @@ use args::BackfillArgs;
 use tally::Tally;
 
 pub(super) mod args;
+mod hint;
 pub(super) mod json;
 mod tally;
 
@@ -70,17 +72,18 @@ pub(super) async fn run(args: BackfillArgs, talk: TalkArgs) -> Result<(), CliErr
         let progress = Arc::clone(&progress);
         move |change: ConnectionChange| progress.report(ProgressEvent::Warning(change.to_string()))
     };
+    let context = JobContext { client, cache, options: index, versions, max_image_size: None, reuse_from, progress };
     let options = Options {
-        context: JobContext { client, cache, options: index, versions, max_image_size: None, reuse_from, progress },
         filters: args.filter,
         since: args.since,
         jobs,
         dry_run: args.dry_run,
         #[cfg(feature = "nats")]
         queue: match &args.queue {
-            Some(url) => Some(Queue::connect(url, on_change).await.map_err(HookError::from)?.by(unit)),
+            Some(url) => Some(Queue::connect(url, on_change).await.map_err(HookError::from)?.with_unit(unit)),
             None => None,
         },
+        ..Options::new(context)
     };
     let watcher = Watcher { summary: Mutex::new(Summary::new(args.format.get())), tally: Tally::new(talk) };
     walk(&args.places, &options, state, &watcher).await;
@@ -143,7 +146,7 @@ impl Summary {
             Err(error) if error.is_list() => self.lists += 1,
             _ => *self.counts.entry(code).or_default() += 1,
         }
-        self.hint = self.hint.take().or_else(|| report.result.as_ref().err().and_then(backfill_hint));
+        self.hint = self.hint.take().or_else(|| report.result.as_ref().err().and_then(hint::hint));
         let products = report.result.as_ref().ok().and_then(products);
         self.bytes_read += products.map_or(0, |products| products.bytes_read);
         let line = match self.format {

@@ -34,7 +34,7 @@ Examples:
 In the foreground it runs until SIGINT, SIGTERM or SIGHUP and then removes the bundle. Removing the bundle always \
 discards what the container wrote.
 
-Exit status: 0 success, 1 failure, 2 usage error, 130 or 143 interrupted before the bundle was ready.";
+Exit status: 0 success, 1 failure, 2 usage error, 129, 130 or 143 interrupted before the bundle was ready.";
 
 /// Create an OCI runtime bundle without pulling the image
 #[derive(Debug, Args)]

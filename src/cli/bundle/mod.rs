@@ -1,14 +1,12 @@
 //! `ociseek bundle`.
 
 use tokio::sync::oneshot;
-use tokio::task::spawn_blocking;
 
 use crate::cli::lazy::detach::{self, Log};
-use crate::cli::lazy::error::LazyError;
 use crate::cli::lazy::live_bundle::{LiveBundle, blocking, make};
 use crate::cli::lazy::{self, End};
 use crate::cli::run::until;
-use crate::cli::shared::report::CliError;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::talk::TalkArgs;
 use crate::ops::bundle::{Bundle, remove};
@@ -23,8 +21,7 @@ pub(super) async fn run(
     interrupted: &mut oneshot::Receiver<Interrupt>,
 ) -> Result<(), CliError> {
     if let Some(dir) = args.rm {
-        let removed = spawn_blocking(move || remove(&dir)).await.map_err(|error| CliError::Start(error.into()))?;
-        return Ok(removed.map_err(LazyError::from)?);
+        return blocking(move || remove(&dir)).await;
     }
     let (Some(name), Some(dir)) = (args.image, args.dir) else {
         return Err(CliError::Usage("expected IMAGE and DIR, or --rm DIR"));

@@ -5,21 +5,20 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::caches;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
-use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::Stdout;
 use crate::rootfs::cache::SpanCache;
-use crate::store::cache::ZtocCache;
 use crate::store::entries::Usage;
 use args::{CacheClearArgs, CacheCommand, CacheLsArgs, WhichCache};
 
 pub(super) mod args;
 pub(super) mod json;
 
-/// The caches in display order: their names, and their directories inside the common one.
+/// The caches in display order, with their directories. Ztocs are in the common one itself.
 fn all(dir: &Path) -> [(WhichCache, PathBuf); 2] {
-    [(WhichCache::Ztocs, ZtocCache::dir_in(dir)), (WhichCache::Spans, SpanCache::dir_in(dir))]
+    [(WhichCache::Ztocs, dir.to_owned()), (WhichCache::Spans, SpanCache::dir_in(dir))]
 }
 
 pub(super) fn run(command: CacheCommand) -> Result<(), CliError> {

@@ -8,18 +8,17 @@ use self::json::Conversion;
 use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::build::{layer_options, named};
 use crate::cli::shared::caches;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::report::CliError;
-use crate::cli::shared::source::{Images, refuse_plain_layers, registry};
+use crate::cli::shared::source::{Images, output_layout, refuse_plain_layers, registry};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::image::{ImageName, ImageSelector};
 use crate::ops::convert::{ConvertDestination, convert};
 use crate::ops::index::IndexOptions;
 use crate::progress::Progress;
-use crate::store::layout::Layout;
-use crate::store::{Destination, blocking};
+use crate::store::Destination;
 use args::ConvertArgs;
 
 pub(super) mod args;
@@ -102,7 +101,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
     real(a) == real(b)
 }
 
-/// The destination of the image. A dry run does not create a missing layout.
+/// The destination of the image.
 async fn destination(
     images: &Images,
     name: &ImageName,
@@ -119,12 +118,8 @@ async fn destination(
                 ImageSelector::Tag(tag) => Some(tag.clone()),
                 ImageSelector::Any | ImageSelector::Digest(_) => None,
             };
-            let dir = dir.clone();
-            if dry_run && !dir.exists() {
-                return Ok(ConvertDestination { destination: None, tag, replace_tag, guard: None });
-            }
-            let open = move || if dry_run { Layout::open(&dir) } else { Layout::open_or_create(&dir) };
-            (Some(Destination::Layout(Arc::new(blocking(open).await?))), tag)
+            let layout = output_layout(dir.clone(), dry_run).await?;
+            (layout.map(|layout| Destination::Layout(Arc::new(layout))), tag)
         }
         // Already refused.
         ImageName::Archive { .. } | ImageName::Saved { .. } => (None, None),

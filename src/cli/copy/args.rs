@@ -1,4 +1,4 @@
-//! What can be typed behind `ociseek copy`.
+//! The options of `ociseek copy`.
 
 use clap::Args;
 

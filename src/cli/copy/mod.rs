@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use self::json::Copy;
 use crate::cli::shared::args::OutputFormat;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::place::ListPlace;
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Images, refuse_plain_layers};
 use crate::cli::shared::talk::TalkArgs;
@@ -34,7 +34,7 @@ pub(super) async fn run(args: CopyArgs, talk: TalkArgs) -> Result<(), CliError> 
         place @ ListPlace::Repository { .. } => format!("{place}:{tag}"),
         place => place.to_string(),
     };
-    let options = CopyOptions { tag, referrers: !args.no_referrers, jobs: usize::from(args.jobs) };
+    let options = CopyOptions { referrers: !args.no_referrers, jobs: usize::from(args.jobs) };
     display.begin(&args.source.to_string());
     let copied = async {
         let (source, root) = images.open(&args.source).await?;
@@ -42,7 +42,7 @@ pub(super) async fn run(args: CopyArgs, talk: TalkArgs) -> Result<(), CliError> 
             refuse_plain_layers(&args.source, &source, &root, &progress).await?;
         }
         let destination = destination(&images, &args.destination).await?;
-        Ok::<_, CliError>(copy(&source, &root, &destination, &options, &progress).await?)
+        Ok::<_, CliError>(copy(&source, &root, &destination, &tag, &options, &progress).await?)
     }
     .await;
     display.end();

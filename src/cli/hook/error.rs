@@ -2,10 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::cli::shared::hint::{convert_hint, index_hint, store_hint};
-use crate::cli::shared::registry_hint::registry_hint;
-use crate::hook::backfill::{BackfillError, StateError};
-use crate::hook::job::JobError;
+use crate::hook::backfill::StateError;
 use crate::hook::journal::JournalError;
 use crate::hook::secret::SecretError;
 use crate::hook::server::ServeError;
@@ -62,21 +59,5 @@ impl HookError {
             HookError::NotInLambda => Some("docs/hook.md shows how to deploy ociseek as a function".into()),
             _ => None,
         }
-    }
-}
-
-/// The hint for a failure that `backfill` reports.
-pub(crate) fn backfill_hint(error: &BackfillError) -> Option<String> {
-    match error {
-        BackfillError::Repositories(error) if !matches!(error.status(), Some(403..=405)) => registry_hint(error),
-        BackfillError::Repositories(_) => Some(
-            "the registry may not allow listing its repositories: name the repositories to index, HOST/REPOSITORY"
-                .into(),
-        ),
-        BackfillError::Tags(error) => registry_hint(error),
-        BackfillError::Job(JobError::Name(error)) => store_hint(error),
-        BackfillError::Job(JobError::Index(error)) => index_hint(error),
-        BackfillError::Job(JobError::Enabled { source, .. }) => convert_hint(source),
-        _ => None,
     }
 }

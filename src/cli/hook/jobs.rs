@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use crate::cli::hook::error::HookError;
 use crate::cli::shared::args::{CacheArgs, LayerJobsArgs, RegistryArgs};
 use crate::cli::shared::caches;
-use crate::cli::shared::report::CliError;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::unattended::{Unattended, UnattendedArgs};

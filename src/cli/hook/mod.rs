@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 
 #[cfg(feature = "lambda")]
 use crate::cli::run::until;
-use crate::cli::shared::report::CliError;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
 #[cfg(feature = "lambda")]
 use lambda::args::HookLambdaArgs;

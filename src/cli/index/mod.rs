@@ -8,10 +8,11 @@ use crate::cli::convert;
 use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::build::{layer_options, named};
 use crate::cli::shared::caches;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::report::{self, CliError};
-use crate::cli::shared::source::{Images, home};
+use crate::cli::shared::report;
+use crate::cli::shared::source::{Images, home, output_layout};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::image::{ImageName, ImageSelector, Reference};
@@ -19,8 +20,8 @@ use crate::ops::index::{Gate, IndexError, IndexOptions, RefusedImage};
 use crate::ops::versions::{EnabledReport, MakeRequest, Versions, VersionsResult, make};
 use crate::progress::Progress;
 use crate::store::cache::ZtocCache;
-use crate::store::layout::{Layout, tag_of};
-use crate::store::{Destination, Source, blocking};
+use crate::store::layout::tag_of;
+use crate::store::{Destination, Source};
 use args::IndexArgs;
 
 pub(super) mod args;
@@ -208,17 +209,12 @@ impl SharedSettings {
         }
     }
 
-    /// The destination of the index. A dry run does not create a missing layout, and treats it as
-    /// empty.
+    /// The destination of the index. None for a layout that a dry run does not create.
     async fn destination(&self, source: &Source) -> Result<Option<Destination>, CliError> {
         let Some(dir) = self.output.clone() else { return Ok(home(source)) };
-        if self.options.dry_run && !dir.exists() {
-            return Ok(None);
-        }
-        let dry_run = self.options.dry_run;
-        let open = move || if dry_run { Layout::open(&dir) } else { Layout::open_or_create(&dir) };
-        let layout = blocking(open).await?.with_budget(source.budget().clone());
-        Ok(Some(Destination::Layout(Arc::new(layout))))
+        let layout = output_layout(dir, self.options.dry_run).await?;
+        let budget = source.budget().clone();
+        Ok(layout.map(|layout| Destination::Layout(Arc::new(layout.with_budget(budget)))))
     }
 
     fn target(&self) -> Option<String> {

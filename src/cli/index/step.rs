@@ -8,9 +8,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::json::{Image, Indexing, Manifest};
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::word;
 use crate::cli::shared::layers::json::Layer;
-use crate::cli::shared::report::CliError;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::safe;
 

@@ -38,9 +38,9 @@ struct Manifest {
     fine: Vec<Fine>,
     /// The layers in the order of the image.
     layers: Vec<Layer>,
-    /// By the index that a reader takes.
+    /// By the index that ociseek reads.
     coverage: CoverageJson,
-    /// What each consumer makes of it, if the image's layers and config are there.
+    /// How each consumer uses it, provided that the image's layers and config exist.
     consumers: Vec<ConsumerJson>,
 }
 

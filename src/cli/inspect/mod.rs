@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use self::text::text;
 use crate::cli::shared::args::OutputFormat;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::report::CliError;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::oneshot;
 
-use crate::cli::shared::report::CliError;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::terminal::Stdout;
 
@@ -57,7 +57,7 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
     // A process that was killed by a signal has reported nothing.
     let failed = || CliError::Start(io::Error::other(format!("the background process exited ({status})")));
     let code = status.code().ok_or_else(failed)?;
-    Err(CliError::Exit(u8::try_from(code).unwrap_or(crate::cli::shared::report::FAILED)))
+    Err(CliError::Exit(u8::try_from(code).unwrap_or(crate::cli::shared::error::FAILED)))
 }
 
 /// The standard output of the background process.

@@ -6,8 +6,8 @@ use tokio::task::spawn_blocking;
 
 use super::OpenedImage;
 use super::error::LazyError;
-use crate::cli::shared::report::CliError;
-use crate::ops::bundle::{ACCOUNTS, Bundle, BundleError, RunOptions, plan};
+use crate::cli::shared::error::CliError;
+use crate::ops::bundle::{ACCOUNTS, Bundle, RunOptions, plan};
 use crate::ops::mount::{LiveMount, MountOptions, Prefetch, Record, mount};
 use crate::rootfs::fuse::FuseOptions;
 
@@ -61,8 +61,8 @@ impl LiveBundle {
     }
 }
 
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, BundleError> + Send + 'static,
+pub(crate) async fn blocking<T: Send + 'static, E: Into<LazyError> + Send + 'static>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, CliError> {
-    Ok(spawn_blocking(work).await.map_err(|error| CliError::Start(error.into()))?.map_err(LazyError::from)?)
+    Ok(spawn_blocking(work).await.map_err(|error| CliError::Start(error.into()))?.map_err(E::into)?)
 }

@@ -10,9 +10,10 @@ use tokio::sync::oneshot;
 
 use self::json::{Figures, Ready, Stats};
 use crate::cli::shared::caches;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{Document, milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::report::{CliError, report_error};
+use crate::cli::shared::report::report_error;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;

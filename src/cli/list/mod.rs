@@ -7,10 +7,11 @@ use std::time::SystemTime;
 use futures_util::StreamExt;
 
 use crate::cli::shared::args::OutputFormat;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::place::ListPlace;
 use crate::cli::shared::progress::WarningProgress;
-use crate::cli::shared::report::{CliError, in_one_line};
+use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::human;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, Style, safe};

@@ -1,7 +1,7 @@
 //! Selects the entries of an image's tree to list.
 
 use super::args::LsArgs;
-use crate::cli::shared::report::CliError;
+use crate::cli::shared::error::CliError;
 use crate::ops::open::RootFs;
 use crate::tree::{NodeId, Tree};
 

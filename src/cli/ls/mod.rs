@@ -4,10 +4,10 @@ use std::io::{self, BufWriter, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::quote::quoted;
 use crate::cli::shared::read_image::{FoundImage, tell_stats};
-use crate::cli::shared::report::CliError;
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::image::Descriptor;

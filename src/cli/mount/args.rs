@@ -40,7 +40,7 @@ its file, or the first of some of its bytes. spans: those of the layer that no l
 --format json prints one document once the image is mounted; docs/json.md describes each field of it and of --stats.
 
 Exit status: 0 after a successful mount was unmounted or stopped by SIGINT, SIGTERM or SIGHUP; 1 failure, 2 usage \
-error, 130 or 143 interrupted before it was mounted.";
+error, 129, 130 or 143 interrupted before it was mounted.";
 
 /// Mount an image's files without pulling it
 #[derive(Debug, Args)]

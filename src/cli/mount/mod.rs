@@ -1,13 +1,13 @@
 //! `ociseek mount`.
 
 use tokio::sync::oneshot;
-use tokio::task::spawn_blocking;
 
 use crate::cli::lazy::detach::{self, Log};
 use crate::cli::lazy::error::LazyError;
+use crate::cli::lazy::live_bundle::blocking;
 use crate::cli::lazy::{self, End};
 use crate::cli::run::until;
-use crate::cli::shared::report::CliError;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::talk::TalkArgs;
 use crate::ops::mount::{LiveMount, MountOptions, Record, mount};
@@ -30,8 +30,7 @@ pub(super) async fn run(
     let existing = if args.replace { ExistingMount::Replace } else { ExistingMount::Refuse };
     let (dir, name) = (args.dir, args.image);
     let (mut opened, mut live) = until(interrupted, async {
-        let prepared = spawn_blocking(move || prepare(&dir, existing)).await;
-        let point = prepared.map_err(|error| CliError::Start(error.into()))?.map_err(LazyError::from)?;
+        let point = blocking(move || prepare(&dir, existing)).await?;
         let prefetch = args.lazy.prefetching();
         let opened = lazy::open_image(&name, args.layer, args.lazy, talk).await?;
         let fuse = FuseOptions {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use self::json::Pruning;
 use crate::cli::shared::args::OutputFormat;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::place::ListPlace;
 use crate::cli::shared::progress::WarningProgress;
-use crate::cli::shared::report::{CliError, in_one_line};
+use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::counted;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, Style, safe};

@@ -24,7 +24,7 @@ start reads and what it would fetch at other span sizes.
 The page has no scripts and loads nothing, so it can be mailed, archived or attached to a CI run. The same image and \
 profile give the same bytes. Layers that no index covers are read once, as for ociseek ls.
 
-IMAGE is named as for ociseek index; what docker save wrote is docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER].";
+IMAGE is as for ociseek index, or docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] for an archive from docker save.";
 
 const REPORT_AFTER_HELP: &str = "\
 Examples:

@@ -17,7 +17,7 @@ pub(crate) struct Report<'a> {
     platform: Option<String>,
     /// The SOCI index that is used, or null.
     index: Option<Index<'a>>,
-    /// The fine index, by which `ociseek mount` and `bundle` would read it, or null.
+    /// The fine index through which `ociseek mount` and `bundle` would read it, or null.
     fine: Option<Fine<'a>>,
     /// By the SOCI index.
     coverage: CoverageJson,
@@ -51,14 +51,14 @@ struct Index<'a> {
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "ReportedFine"))]
 struct Fine<'a> {
     digest: DigestText,
-    /// Bytes of its manifest; null if nobody says.
+    /// Size of its manifest in bytes, or null if unknown.
     size: Option<u64>,
-    /// What its maker calls itself, or null.
+    /// The tool that made it, or null.
     made_by: Option<&'a str>,
     coverage: CoverageJson,
-    /// Bytes of its documents.
+    /// Size of its documents in bytes.
     bytes: u64,
-    /// Of these, what is fetched before a start.
+    /// How many of these bytes are fetched before a start.
     start_bytes: u64,
     /// The digest of the recorded reads that it was built with, or null.
     profile: Option<DigestText>,

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
 
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::read_image::{FoundImage, tell_stats};
-use crate::cli::shared::report::CliError;
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::ops::report::{FineDocuments, Report};

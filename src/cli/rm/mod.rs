@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::cli::shared::args::OutputFormat;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::WarningProgress;
-use crate::cli::shared::report::{CliError, in_one_line};
+use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::source::{Images, home};
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::ops::discover::IndexKind;

@@ -28,7 +28,7 @@ pub(crate) struct PlatformsArgs {
 impl PlatformsArgs {
     /// The manifests that they ask for.
     pub(crate) fn wanted(&self) -> PlatformChoice<'_> {
-        if self.platform.is_empty() { PlatformChoice::All } else { PlatformChoice::Each(&self.platform) }
+        PlatformChoice::Each(&self.platform)
     }
 }
 

@@ -6,9 +6,8 @@ use super::args::{BuildArgs, ExistingArg};
 use super::source::Images;
 use crate::image::ImageName;
 use crate::layer::LayerOptions;
-use crate::ops::discover::causes;
 use crate::ops::index::{Existing, ReuseSource};
-use crate::progress::{Progress, ProgressEvent};
+use crate::progress::{Progress, ProgressEvent, causes};
 
 pub(crate) fn layer_options(build: &BuildArgs) -> LayerOptions {
     LayerOptions {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::args::{CacheArgs, CacheDirArgs, ReadCacheArgs};
-use super::report::CliError;
+use super::error::CliError;
 use crate::progress::Progress;
 use crate::rootfs::cache::SpanCache;
 use crate::rootfs::layers::Caches;

@@ -19,9 +19,9 @@ pub(crate) struct Fine {
     chosen: bool,
     /// The tool that made it, or null.
     tool: Option<String>,
-    /// Null, as the next two, if it cannot be used.
+    /// Null if it cannot be used, like the next two fields.
     coverage: Option<CoverageJson>,
-    /// Bytes of its documents.
+    /// Size of its documents in bytes.
     bytes: Option<u64>,
     /// How many of these bytes are fetched before a start.
     start_bytes: Option<u64>,

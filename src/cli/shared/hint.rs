@@ -3,9 +3,9 @@
 use std::error::Error;
 
 use super::convert_command::convert_original;
+use super::error::CliError;
 use super::quote::quoted;
 use super::registry_hint::registry_hint;
-use super::report::CliError;
 use crate::budget::OverBudget;
 use crate::image::TagError;
 use crate::ops::convert::{ConvertError, are_small};

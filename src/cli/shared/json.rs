@@ -127,7 +127,7 @@ impl schemars::JsonSchema for DigestText {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"})
+        schemars::json_schema!({"type": "string", "pattern": "^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$"})
     }
 }
 
@@ -176,7 +176,7 @@ impl Manifest {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct IndexRef {
     pub digest: DigestText,
-    /// Bytes of its manifest; null if it was not read and nobody says.
+    /// Size of its manifest in bytes, or null if unknown.
     size: Option<u64>,
 }
 

@@ -3,7 +3,7 @@
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
-use super::report::CliError;
+use super::error::CliError;
 use crate::ops::index::Kinds;
 use crate::ops::versions::Versions;
 

@@ -8,6 +8,7 @@ pub(super) mod causes;
 pub(super) mod consumer;
 pub(super) mod convert_command;
 pub(super) mod difference;
+pub(super) mod error;
 pub(super) mod fine;
 pub(super) mod habits;
 pub(super) mod hint;

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Deserialize;
 
+use super::error::{CliError, PolicyError};
 use super::parse;
-use super::report::CliError;
 use super::size::ByteSize;
 use crate::image::NotIndexed;
 use crate::image::coverage::Share;
-use crate::image::{JsonError, json};
+use crate::image::json;
 use crate::ops::verify::policy::{Policy, ToolPattern};
 use crate::ops::verify::signature::{Certificate, PublicKey, Trust, TrustError};
 
@@ -66,19 +66,6 @@ pub(crate) struct PolicyArgs {
     /// The same for notation, with a certificate of the signer or of an authority; can be repeated
     #[arg(long, value_name = "FILE", env = "OCISEEK_SIGNATURE_CERT")]
     pub signature_cert: Vec<PathBuf>,
-}
-
-/// Why a policy cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PolicyError {
-    #[error(transparent)]
-    Json(#[from] JsonError),
-    #[error("{field}: {why}")]
-    Value { field: &'static str, why: String },
-    #[error("{0} is empty: omit it to skip the rule")]
-    EmptyList(&'static str),
-    #[error("it has no rules")]
-    NoRule,
 }
 
 /// The content of a policy file.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use super::report::CliError;
+use super::error::CliError;
 use crate::ops::prefetch::{PathListError, PrefetchList};
 
 /// The content of a prefetch list.

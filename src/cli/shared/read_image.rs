@@ -7,8 +7,9 @@ use clap::Args;
 
 use super::args::{ReadCacheArgs, RegistryArgs, ViewArgs};
 use super::caches;
+use super::error::CliError;
 use super::quote::quoted;
-use super::report::{self, CliError};
+use super::report;
 use super::size::{counted, human};
 use super::source::Images;
 use super::terminal::complain;

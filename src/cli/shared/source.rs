@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::args::RegistryArgs;
+use super::error::CliError;
 use super::parse::PlainHttp;
-use super::report::CliError;
 use crate::budget::Budget;
 use crate::image::{ImageName, ImageSelector, LayerKind, Reference};
 use crate::ops::convert::SourceImage;
@@ -140,7 +140,7 @@ pub(crate) async fn refuse_plain_layers(
     if !matches!(name, ImageName::Saved { .. }) {
         return Ok(());
     }
-    let image = resolve(source, root, PlatformChoice::All, progress).await.map_err(DiscoverError::from)?;
+    let image = resolve(source, root, PlatformChoice::ALL, progress).await.map_err(DiscoverError::from)?;
     let mut layers = image.manifests.iter().flat_map(|manifest| &manifest.layers);
     match layers.any(|layer| LayerKind::of(&layer.media_type) == LayerKind::Uncompressed) {
         true => Err(CliError::PushSaved(name.to_string())),
@@ -171,6 +171,16 @@ impl<'a> Registries<'a> {
             Registries::One(_) | Registries::Several => Registries::Several,
         })
     }
+}
+
+/// A layout to write to, which is created if it is missing. A dry run creates nothing: then a
+/// missing layout is None.
+pub(crate) async fn output_layout(dir: PathBuf, dry_run: bool) -> Result<Option<Layout>, CliError> {
+    if dry_run && !dir.exists() {
+        return Ok(None);
+    }
+    let open = move || if dry_run { Layout::open(&dir) } else { Layout::open_or_create(&dir) };
+    Ok(Some(blocking(open).await?))
 }
 
 /// A layout, with all its images.

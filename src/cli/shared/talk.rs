@@ -10,7 +10,7 @@ use tracing::Level;
 use tracing::metadata::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
-use super::report::CliError;
+use super::error::{CliError, LogFilterError};
 use super::terminal::{Style, complain, safe};
 #[cfg(feature = "hook")]
 use crate::hook::log::json_line;
@@ -69,11 +69,6 @@ pub(crate) enum LogReader {
     #[cfg(feature = "lambda")]
     Lambda,
 }
-
-/// The value of [`VARIABLE`] if it is not a valid filter.
-#[derive(Debug, thiserror::Error)]
-#[error("{VARIABLE}: {0:?} is neither a level nor TARGET=LEVEL")]
-pub(crate) struct LogFilterError(String);
 
 impl TalkArgs {
     /// Starts the log, if one is requested.

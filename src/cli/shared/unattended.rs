@@ -4,8 +4,8 @@ use clap::Args;
 
 use super::args::{BuildArgs, MinLayerArgs, PlatformsArgs};
 use super::build::layer_options;
+use super::error::CliError;
 use super::kinds::KindsArgs;
-use super::report::CliError;
 use super::reuse::HookReuseArgs;
 use super::versions::HookVersionsArgs;
 use crate::image::Reference;

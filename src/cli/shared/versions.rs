@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::report::CliError;
+use super::error::CliError;
 use crate::image::TagTemplate;
 use crate::ops::versions::Versions;
 

@@ -40,7 +40,7 @@ its file or of some of its bytes, as written by mount --record.
 
 json: docs/json.md describes each field.
 
-Exit status: the container's; also 1 if ociseek itself fails, 2 usage error, 130 or 143 interrupted.";
+Exit status: the container's; also 1 if ociseek itself fails, 2 usage error, 129, 130 or 143 interrupted.";
 
 /// Run a container and report which files and spans it read
 #[derive(Debug, Args)]

@@ -7,8 +7,8 @@ use std::path::Path;
 use clap::Command;
 
 use self::json::Version;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
-use crate::cli::shared::report::CliError;
 use crate::cli::shared::terminal::Stdout;
 use crate::ops::TOOL_IDENTIFIER;
 use crate::ztoc;

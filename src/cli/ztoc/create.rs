@@ -9,7 +9,7 @@ use super::args::ZtocCreateArgs;
 use super::input::{is_std, open, read_ztoc, unreadable};
 use crate::budget::Budget;
 use crate::cli::shared::build::layer_options;
-use crate::cli::shared::report::CliError;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::size::{counted, duration, human, rate};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, complain};

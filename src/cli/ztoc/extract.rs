@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::args::ZtocExtractArgs;
 use super::input::read_ztoc;
-use crate::cli::shared::report::CliError;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Stdout, Style, complain, safe};
 use crate::layer::span::SpanTable;

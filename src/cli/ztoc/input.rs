@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::cli::shared::report::CliError;
+use crate::cli::shared::error::CliError;
 use crate::ztoc::{MAX_ENCODED, Ztoc, decode};
 
 /// Reads a ztoc, up to the size limit of ztocs.

@@ -4,7 +4,7 @@ use super::args::ZtocShowArgs;
 use super::input::read_ztoc;
 use super::{json, text};
 use crate::cli::shared::args::OutputFormat;
-use crate::cli::shared::report::CliError;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::terminal::Stdout;
 
 /// Prints everything in a ztoc.

@@ -76,7 +76,7 @@ impl std::str::FromStr for WalkRoot {
         let named: Reference = text.parse().map_err(|error| format!("{error}"))?;
         // The default tag of a name without one does not appear in the text.
         if named.digest.is_some() || text.rsplit('/').next().is_some_and(|last| last.contains(':')) {
-            return Err("want a registry or a repository: all of its tags are looked at".into());
+            return Err("expected a registry or a repository: all of its tags are looked at".into());
         }
         Ok(WalkRoot::Repository { registry: named.registry, repository: named.repository })
     }
@@ -99,6 +99,21 @@ pub struct Options {
     /// Images without an index are put into this queue instead of being indexed here.
     #[cfg(feature = "nats")]
     pub queue: Option<Queue>,
+}
+
+impl Options {
+    /// All images, one at a time, indexed here.
+    pub fn new(context: JobContext) -> Options {
+        Options {
+            context,
+            filters: Vec::new(),
+            since: None,
+            jobs: 1,
+            dry_run: false,
+            #[cfg(feature = "nats")]
+            queue: None,
+        }
+    }
 }
 
 /// The result for an image or a list.
@@ -327,7 +342,7 @@ async fn passed_over(
         DocumentKind::Skipped(why) => return Ok(Some(ImageOutcome::Done(JobResult::Skipped(why)))),
     };
     if let Some(since) = options.since
-        && let Some(created) = made(source, &image).await
+        && let Some(created) = newest(source, &image).await
         && created < since
     {
         return Ok(Some(ImageOutcome::Old { created, since }));
@@ -370,9 +385,9 @@ fn verdict(index: Option<Outlook>, enabled: Option<EnabledOutlook>) -> ImageOutc
     ImageOutcome::Done(JobResult::Skipped(skipped))
 }
 
-/// The creation time of the newest of an image's platforms, in seconds since 1970. None if no
-/// platform states one.
-async fn made(source: &Source, image: &ResolvedImage) -> Option<i64> {
+/// The creation time of the newest of an image's platforms, in seconds since 1970. None if one of
+/// them states none, or its config cannot be read.
+async fn newest(source: &Source, image: &ResolvedImage) -> Option<i64> {
     let mut newest = None;
     for manifest in &image.manifests {
         let config = source.blob_bytes(&manifest.config, MAX_CONFIG as u64).await.ok()?;

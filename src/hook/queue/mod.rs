@@ -159,7 +159,7 @@ impl Queue {
 
     /// The same queue. `unit` decides which jobs are the same.
     #[must_use]
-    pub fn by(self, unit: Unit) -> Queue {
+    pub fn with_unit(self, unit: Unit) -> Queue {
         Queue { unit, ..self }
     }
 

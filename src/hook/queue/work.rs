@@ -21,7 +21,7 @@ use crate::hook::http::Monitored;
 use crate::hook::job::Job;
 use crate::hook::log::{TARGET, now};
 use crate::hook::runner::{JobOutcome, Runner};
-use crate::ops::discover::causes;
+use crate::progress::causes;
 
 /// The name of the workers for the server. They share a consumer, so each job goes to only one of
 /// them.

@@ -28,7 +28,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Mutex, Semaphore};
 use tracing::info;
 
-use super::http::{Monitored, accept, monitor, monitor_router};
+use super::http::{Monitored, PATIENCE, accept, monitor, monitor_router};
 use super::log::TARGET;
 use super::metrics::Counter;
 use super::recent_keys::RecentKeys;
@@ -62,6 +62,20 @@ pub struct ServerConfig {
     pub patience: Duration,
     /// How long jobs may continue after the service was stopped.
     pub drain: Duration,
+}
+
+/// Like `hook serve` without options: accepts everything from this machine, and runs two jobs at a
+/// time.
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
+        ServerConfig {
+            secrets: None,
+            rate: NonZeroU32::new(100).unwrap_or(NonZeroU32::MIN),
+            workers: 2,
+            patience: Duration::from_secs(PATIENCE.into()),
+            drain: Duration::from_secs(20),
+        }
+    }
 }
 
 /// The sockets of a service.
@@ -108,14 +122,14 @@ pub async fn listen(address: SocketAddr, config: &ServerConfig) -> Result<TcpLis
     if config.secrets.is_none() && !address.ip().to_canonical().is_loopback() {
         return Err(ServeError::NoSecret(address));
     }
-    listen_to_all(address).await
+    listen_openly(address).await
 }
 
 /// Listens on `address` for the unauthenticated endpoints of [`monitor`].
 ///
 /// # Errors
 /// If the address is not available.
-pub async fn listen_to_all(address: SocketAddr) -> Result<TcpListener, ServeError> {
+pub async fn listen_openly(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
 }
 

@@ -12,7 +12,7 @@ use crate::hook::backlog::Item;
 use crate::hook::journal::{Journal, JournalError};
 use crate::hook::log::TARGET;
 use crate::hook::runner::{JobOutcome, TRIES};
-use crate::ops::discover::causes;
+use crate::progress::causes;
 
 pub(super) fn start(app: &Arc<App>) -> JoinSet<()> {
     let mut workers = JoinSet::new();

@@ -1,8 +1,9 @@
 //! Summaries of an image's fine indexes.
 
-use super::{DiscoveredImage, DiscoveryMethod, FoundFineRef, causes};
+use super::{DiscoveredImage, DiscoveryMethod, FoundFineRef};
 use crate::digest::Digest;
 use crate::image::Coverage;
+use crate::progress::causes;
 
 /// A fine index as shown in lists.
 #[derive(Debug, Clone)]

@@ -8,9 +8,10 @@ use crate::image::soci::Version;
 use crate::image::{Descriptor, LayerKind, NotIndexed};
 use crate::ops::TOOL_IDENTIFIER;
 use crate::ops::consumers::{BrokenDocument, BrokenZtoc, Effect, Pieces};
-use crate::ops::discover::{DiscoveredImage, DiscoveryMethod, FoundIndexRef, Note, causes};
+use crate::ops::discover::{DiscoveredImage, DiscoveryMethod, FoundIndexRef, Note};
 use crate::ops::inspect::InspectedImage;
 use crate::ops::maker;
+use crate::progress::causes;
 
 /// The smallest size of an image for which Fargate's documentation recommends lazy loading, in
 /// bytes: 250 MiB.

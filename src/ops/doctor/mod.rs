@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::consumers::{BrokenDocument, Pieces};
-use super::discover::{DiscoverError, DiscoveredImage, causes};
+use super::discover::{DiscoverError, DiscoveredImage};
 use super::head::fetch_head;
 use super::inspect::{InspectedImage, inspect};
 use super::resolve::{PlatformChoice, ResolveError};
 use crate::digest::Digest;
 use crate::image::soci::{INDEX_V1, ZtocRef};
 use crate::image::{Coverage, Descriptor};
-use crate::progress::Progress;
+use crate::progress::{Progress, causes};
 use crate::store::blob::Target;
 use crate::store::{Source, StoreError};
 
@@ -29,21 +29,21 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
 }
 
-/// What `ociseek mount` and `ociseek bundle` make of the fine index that they take.
+/// How `ociseek mount` and `ociseek bundle` use an image's fine index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FineUse {
     /// The digest of its manifest.
     pub index: Digest,
-    /// The layers that they read by it.
+    /// The layers that are read by it.
     pub coverage: Coverage,
     /// Bytes of its documents that are fetched before a start.
     pub start_bytes: u64,
-    /// It was built with a recorded start.
+    /// Whether it was built with a recorded start.
     pub is_recorded: bool,
 }
 
 impl Diagnosis {
-    /// What the commands that read fine indexes make of the image's; None: it has no usable one.
+    /// How the image's fine index is used. None if it has no usable one.
     pub fn by_fine(&self) -> Option<FineUse> {
         let (found, content) = self.inspected.image.fine_index()?;
         let broken: BTreeSet<&Digest> = self.inspected.pieces.documents.iter().map(|broken| &broken.layer).collect();

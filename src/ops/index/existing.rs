@@ -12,8 +12,8 @@ use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
 use crate::ops::TOOL_IDENTIFIER;
-use crate::ops::discover::causes;
 use crate::ops::maker;
+use crate::progress::causes;
 
 /// A manifest that the destination lists as a SOCI index (version 1) of the image.
 pub(super) type DestinationIndex = ExistingManifest<DestinationContent>;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use crate::image::Platform;
 use crate::image::coverage::Share;
+use crate::image::{NotIndexed, Platform};
 use crate::layer::LayerOptions;
 use crate::ops::prefetch::PrefetchList;
 use crate::ops::resolve::PlatformChoice;
@@ -51,7 +51,7 @@ impl Default for IndexOptions {
             platforms: Vec::new(),
             kinds: Kinds::default(),
             layer: LayerOptions::default(),
-            min_layer_size: 10 << 20,
+            min_layer_size: NotIndexed::MIN_LAYER_SIZE,
             existing: Existing::Skip,
             jobs: thread::available_parallelism().map_or(1, NonZero::get),
             dry_run: false,
@@ -83,7 +83,7 @@ impl IndexOptions {
 
     /// The platforms in the form for [`resolve`](crate::ops::resolve::resolve).
     pub fn wanted(&self) -> PlatformChoice<'_> {
-        if self.platforms.is_empty() { PlatformChoice::All } else { PlatformChoice::Each(&self.platforms) }
+        PlatformChoice::Each(&self.platforms)
     }
 }
 

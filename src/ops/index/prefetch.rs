@@ -16,11 +16,11 @@ use crate::image::Descriptor;
 use crate::image::prefetch::{MAX_PREFETCH, SpanRange, encode, parse};
 use crate::image::soci::{LAYER_DIGEST, PREFETCH, ZTOC, ZtocRef, prefetch_lists};
 use crate::layer::span::SpanTable;
-use crate::ops::discover::{MAX_ZTOC, causes};
+use crate::ops::discover::MAX_ZTOC;
 use crate::ops::open::charge_tree;
 use crate::ops::prefetch::{self, PrefetchList, PrefetchSpans, resolve};
 use crate::ops::verify::Damage;
-use crate::progress::{Progress, ProgressEvent};
+use crate::progress::{Progress, ProgressEvent, causes};
 use crate::store::{Source, StoreError};
 use crate::ztoc;
 

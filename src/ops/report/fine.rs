@@ -17,28 +17,28 @@ use crate::ops::open::RootFs;
 pub struct FineReport {
     /// The digest of its manifest.
     pub digest: Digest,
-    /// Bytes of its manifest; None if nobody says.
+    /// The size of its manifest in bytes, if known.
     pub size: Option<u64>,
-    /// What its maker calls itself.
+    /// The tool that built it, if it names one.
     pub tool: Option<String>,
     /// The layers that are read by it.
     pub coverage: Coverage,
-    /// Bytes of the documents of these layers.
+    /// The size of the documents of these layers in bytes.
     pub bytes: u64,
-    /// Of these, what is fetched before a start.
+    /// How much of that is fetched before a start.
     pub start_bytes: u64,
     /// The digest of the recorded reads that it was built with.
     pub profile: Option<Digest>,
-    /// What a recorded start fetches by it; none without a record.
+    /// What a recorded start fetches by it. None without a record.
     pub fetch: Option<Fetch>,
 }
 
 /// The heads of the documents of an image's fine index.
 #[derive(Default)]
 pub struct FineDocuments {
-    /// By layer: its spans.
+    /// The spans of each layer.
     pub(super) spans: BTreeMap<Digest, SpanTable<LayerMap>>,
-    /// What they take. Held, and not read.
+    /// Their memory, held until they are dropped.
     _memory: Option<Charge>,
 }
 

@@ -83,9 +83,9 @@ struct ReadPlan<'a> {
     number: LayerId,
     /// The spans as they are.
     now: &'a SpanTable<LayerMap>,
-    /// Those by which it is read; None: it is pulled whole.
+    /// Those by which it is read. None if it is pulled whole.
     by: Option<&'a SpanTable<LayerMap>>,
-    /// Bytes of its blob.
+    /// The size of its blob in bytes.
     size: u64,
 }
 

@@ -1,6 +1,5 @@
 //! Checks an index as a document, and against the image on which it was found.
 
-use super::causes;
 use super::error::VerifyError;
 use super::problem::Problem;
 use crate::code::Code;
@@ -11,6 +10,7 @@ use crate::layer::prove::Difference;
 use crate::ops::discover::{
     DiscoveredImage, DiscoveryMethod, FineContent, FoundFineRef, FoundIndexRef, IndexContent, UnusableIndexError,
 };
+use crate::progress::causes;
 use crate::store::StoreError;
 use crate::store::layout::LayoutError;
 use crate::ztoc::{FileKind, VERSION, Ztoc};

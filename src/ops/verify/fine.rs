@@ -9,9 +9,9 @@ use bytes::Bytes;
 
 use super::documents::{self, Damage};
 use super::error::VerifyError;
-use super::model::{Depth, LayerCheck, VerifiedDocument, VerifiedFine, VerifyContext};
+use super::model::{COMPARED, Depth, LayerCheck, VerifiedDocument, VerifiedFine, VerifyContext};
 use super::problem::Problem;
-use super::{causes, sample};
+use super::sample;
 use crate::budget::{Charge, OverBudget};
 use crate::code::Code;
 use crate::digest::Digest;
@@ -21,6 +21,7 @@ use crate::image::fine::FineRef;
 use crate::layer::LayerMap;
 use crate::layer::span::SpanTable;
 use crate::ops::discover::{FineContent, FoundFineRef};
+use crate::progress::causes;
 use crate::rootfs::layers::{FetchedDocument, UnfitDocument, fit_document};
 use crate::store::Source;
 
@@ -125,8 +126,6 @@ impl FineJob {
         done: &mut LayerCheck,
         memory: &mut Charge,
     ) -> Result<Option<SpanTable<LayerMap>>, VerifyError> {
-        /// The memory for comparing an entry that must be searched, in bytes.
-        const COMPARED: u64 = 96;
         let head = usize::try_from(self.document.head_size).unwrap_or(usize::MAX).min(bytes.len());
         let fetched = FetchedDocument { reference: self.document.clone(), bytes: bytes.slice(..head) };
         let (spans, _) = match fit_document(&self.layer, &fetched, memory) {

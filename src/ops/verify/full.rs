@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::causes;
 use super::documents::Damage;
 use super::error::VerifyError;
 use super::model::{LayerCheck, VerifyContext};
@@ -12,7 +11,7 @@ use crate::digest::{Algorithm, Digest};
 use crate::fine::FineLayer;
 use crate::image::Descriptor;
 use crate::layer::prove::{Difference, LayerProof, Proof};
-use crate::progress::{Progress, ProgressEvent};
+use crate::progress::{Progress, ProgressEvent, causes};
 use crate::store::feed::{FeedAborted, FeedError, feed, reported};
 use crate::store::{Source, read_times};
 use crate::ztoc::Ztoc;

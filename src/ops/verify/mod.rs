@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::discover::{DiscoveredImage, DiscoveryMethod, IndexContent, causes, discover_all};
+use super::discover::{DiscoveredImage, DiscoveryMethod, IndexContent, discover_all};
 use super::resolve::PlatformChoice;
 use crate::code::Code;
 use crate::digest::Digest;
@@ -24,7 +24,7 @@ use crate::image::Descriptor;
 use crate::image::config::{self, MAX_CONFIG};
 use crate::image::fine::FineRef;
 use crate::image::soci::ZtocRef;
-use crate::progress::{Progress, ProgressEvent};
+use crate::progress::{Progress, ProgressEvent, causes};
 use crate::store::Source;
 use crate::store::blob::Target;
 
@@ -69,8 +69,7 @@ pub async fn verify(
     options: &VerifyOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<VerifiedImage, VerifyError> {
-    let wanted =
-        if options.platforms.is_empty() { PlatformChoice::All } else { PlatformChoice::Each(&options.platforms) };
+    let wanted = PlatformChoice::Each(&options.platforms);
     let images = discover_all(source, root, wanted, options.index.as_ref(), progress).await?;
     // A policy requires an index, so a missing index is an error then.
     if options.policy.is_empty() && matches!(source, Source::Archive(archive) if archive.is_saved()) {

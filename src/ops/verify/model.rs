@@ -12,6 +12,9 @@ use crate::image::{Descriptor, Platform};
 use crate::progress::Progress;
 use crate::store::Source;
 
+/// The memory for comparing an entry that must be searched, in bytes.
+pub(super) const COMPARED: u64 = 96;
+
 /// Options for verifying an image's indexes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifyOptions {

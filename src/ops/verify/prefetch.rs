@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::causes;
 use super::documents::Damage;
 use super::error::VerifyError;
 use super::problem::Problem;
@@ -13,6 +12,7 @@ use crate::image::prefetch::{MAX_PREFETCH, SpanRange, parse_unmerged};
 use crate::image::soci::{PREFETCH, prefetch_layer};
 use crate::offset::SpanId;
 use crate::ops::discover::IndexContent;
+use crate::progress::causes;
 use crate::store::Source;
 
 /// The lists of an index.

@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::causes;
 use super::documents::Damage;
 use super::error::VerifyError;
 use super::model::LayerCheck;
@@ -18,6 +17,7 @@ use crate::layer::LayerMap;
 use crate::layer::prove::{Difference, SpanHeaders, decode_to_next, headers_of};
 use crate::layer::span::{HasSpans, SpanError, SpanTable};
 use crate::offset::SpanId;
+use crate::progress::causes;
 use crate::store::{Source, read_times};
 use crate::ztoc::{Checkpoints, FileMetadata};
 

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use super::documents::{self, Damage};
 use super::error::VerifyError;
-use super::model::{Depth, LayerCheck, LayerClaim, VerifyContext};
+use super::model::{COMPARED, Depth, LayerCheck, LayerClaim, VerifyContext};
 use super::problem::Problem;
-use super::{causes, sample};
+use super::sample;
 use crate::budget::Charge;
 use crate::code::Code;
 use crate::image::soci::ZtocRef;
 use crate::layer::span::SpanTable;
 use crate::ops::discover::{DiscoverError, fetch_ztoc};
+use crate::progress::causes;
 use crate::store::Source;
 use crate::ztoc::{self, Ztoc, ZtocError};
 
@@ -43,8 +44,6 @@ impl LayerClaim {
         done: &mut LayerCheck,
         memory: &mut Charge,
     ) -> Result<Option<SpanTable>, VerifyError> {
-        /// The memory for comparing an entry that must be searched, in bytes.
-        const COMPARED: u64 = 96;
         let ZtocRef { ztoc: digest, layer, .. } = self.ztoc;
         let too_large = |source| VerifyError::Memory { ztoc: digest, layer, source };
         let mut differ = |code: Code, text: String| done.differences.push(Problem::new(code, text));

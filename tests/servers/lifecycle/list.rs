@@ -52,9 +52,12 @@ fn tags_of_a_repository_are_listed() {
                 row("z-artifact", "not-an-image", &[]),
             ]
         );
+        let subject = &subjects(&sandbox, &image)[0];
+        let log = sandbox.run(&["-v", "list", &format!("{repository}@{subject}")]);
+        assert_eq!(log.matches(&format!("/manifests/{subject} ")).count(), 1, "it is read once: {log}");
         let first = &report["images"][0]["manifests"][0];
         assert_eq!(first["platform"], "linux/amd64");
-        assert_eq!(first["manifest"]["digest"].as_str(), Some(&*subjects(&sandbox, &image)[0]));
+        assert_eq!(first["manifest"]["digest"].as_str(), Some(&**subject));
         assert_eq!(
             (&first["indexes"][0]["digest"], &first["indexes"][0]["chosen"]),
             (&ours[0].clone().into(), &true.into())

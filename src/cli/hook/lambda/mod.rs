@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::cli::hook::error::HookError;
-use crate::cli::shared::report::{self, CliError};
+use crate::cli::shared::error::CliError;
+use crate::cli::shared::report;
 use crate::cli::shared::unattended::Unattended;
 use crate::hook::aws::Ecr;
 use crate::hook::lambda::{Failure, Function, Runtime, Settings, serve};

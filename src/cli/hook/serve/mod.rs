@@ -12,12 +12,12 @@ use crate::cli::hook::error::HookError;
 use crate::cli::hook::jobs::connect;
 use crate::cli::hook::jobs::{address, runner};
 use crate::cli::hook::secret_file;
-use crate::cli::shared::report::CliError;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::hook::log::TARGET;
 use crate::hook::secret::Secrets;
 use crate::hook::server::sink::{JobQueue, LocalQueue};
-use crate::hook::server::{Listeners, ServerConfig, listen, listen_to_all, serve};
+use crate::hook::server::{Listeners, ServerConfig, listen, listen_openly, serve};
 use crate::ops::TOOL_IDENTIFIER;
 use args::HookServeArgs;
 
@@ -38,7 +38,7 @@ pub(crate) async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver
     };
     let notifications = listen(args.listen, &config).await.map_err(HookError::from)?;
     let monitor = match args.metrics_listen {
-        Some(address) => Some(listen_to_all(address).await.map_err(HookError::from)?),
+        Some(address) => Some(listen_openly(address).await.map_err(HookError::from)?),
         None => None,
     };
     let allowed: Vec<String> = args.jobs.allow.iter().map(ToString::to_string).collect();
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver
     };
     #[cfg(feature = "nats")]
     let sink = match args.queue.as_ref().or(args.hook_queue.as_ref()) {
-        Some(url) => JobQueue::Queue(connect(url).await?.by(runner.unit())),
+        Some(url) => JobQueue::Queue(connect(url).await?.with_unit(runner.unit())),
         None => local()?,
     };
     #[cfg(not(feature = "nats"))]

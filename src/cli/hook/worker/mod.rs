@@ -8,12 +8,12 @@ use tracing::info;
 
 use crate::cli::hook::error::HookError;
 use crate::cli::hook::jobs::{address, connect, runner};
-use crate::cli::shared::report::CliError;
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::hook::http::{PATIENCE, monitor};
 use crate::hook::log::TARGET;
 use crate::hook::queue::Worker;
-use crate::hook::server::listen_to_all;
+use crate::hook::server::listen_openly;
 use crate::ops::TOOL_IDENTIFIER;
 use args::HookWorkerArgs;
 
@@ -23,12 +23,12 @@ pub(crate) async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receive
     let (workers, drain) = (args.jobs.workers.into(), Duration::from_secs(args.jobs.drain_timeout.into()));
     let silence = Duration::from_secs(args.silence.into());
     let listener = match args.listen {
-        Some(address) => Some(listen_to_all(address).await.map_err(HookError::from)?),
+        Some(address) => Some(listen_openly(address).await.map_err(HookError::from)?),
         None => None,
     };
     let runner = Arc::new(runner(args.jobs).await?);
     let Some(url) = args.queue.or(args.hook_queue) else {
-        return Err(CliError::Usage("want --queue nats://HOST"));
+        return Err(CliError::Usage("give --queue nats://HOST"));
     };
     let queue = connect(&url).await?;
     let worker = Arc::new(Worker::new(queue, runner, silence).await.map_err(HookError::from)?);

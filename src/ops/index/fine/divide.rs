@@ -17,9 +17,8 @@ use crate::image::Descriptor;
 use crate::layer::divide_span;
 use crate::layer::span::SpanError;
 use crate::offset::{SpanId, Uncompressed};
-use crate::ops::discover::causes;
 use crate::ops::index::error::IndexError;
-use crate::progress::ProgressEvent;
+use crate::progress::{ProgressEvent, causes};
 
 /// The most bytes of the blob in a request, and the most that are skipped between two spans of one
 /// request.

@@ -20,13 +20,12 @@ use crate::digest::Digest;
 use crate::fine::{self, Codec, DIVIDED_SPAN_SIZE, EncodedFine, FineLayer, SPAN_SIZE};
 use crate::image::fine::FineRef;
 use crate::image::{Descriptor, LayerKind};
-use crate::ops::discover::causes;
 use crate::ops::index::options::{Existing, IndexOptions};
 use crate::ops::index::reuse::{NotReusable, in_proportion};
 use crate::ops::index::supply::{DocumentOffer, Layers, Supply};
 use crate::ops::maker::builds_alike;
 use crate::ops::verify::probe_document;
-use crate::progress::{Progress, ProgressEvent};
+use crate::progress::{Progress, ProgressEvent, causes};
 use crate::rootfs::layers::{FetchedDocument, fit_document};
 use crate::store::Source;
 

@@ -9,8 +9,9 @@ use crate::digest::{Algorithm, Digest};
 use crate::image::soci::ZtocRef;
 use crate::layer::span::SpanTable;
 use crate::layer::{BlobForm, BuiltZtoc, LayerOptions, are_chosen, servable};
-use crate::ops::discover::{MAX_ZTOC, causes};
+use crate::ops::discover::MAX_ZTOC;
 use crate::ops::maker::builds_alike;
+use crate::progress::causes;
 use crate::ztoc::{self, Checkpoints, MAX_ENCODED, Ztoc};
 
 /// The part of a ztoc's size that does not depend on the layer, in bytes.

@@ -22,9 +22,9 @@ use crate::digest::Digest;
 use crate::image::Descriptor;
 use crate::image::soci::ZtocRef;
 use crate::layer::{BuiltZtoc, Outcome};
-use crate::ops::discover::{MAX_ZTOC, causes};
+use crate::ops::discover::MAX_ZTOC;
 use crate::ops::verify::probe;
-use crate::progress::{Progress, ProgressEvent};
+use crate::progress::{Progress, ProgressEvent, causes};
 use check::may_fit;
 use places::ReuseSearch;
 

@@ -9,12 +9,12 @@ use bytes::Bytes;
 use rustls_pki_types::UnixTime;
 use serde::Deserialize;
 
-use super::causes;
 use super::documents::Damage;
 use super::error::VerifyError;
 use crate::digest::Digest;
 use crate::image::manifest::MAX_DOCUMENT;
 use crate::image::{Descriptor, JsonError, json};
+use crate::progress::causes;
 use crate::store::blob::Target;
 use crate::store::layout::LayoutError;
 use crate::store::{Source, StoreError};

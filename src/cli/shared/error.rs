@@ -1,0 +1,259 @@
+//! The error of the program, and its exit codes.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::signals::Interrupt;
+use crate::budget::OverBudget;
+#[cfg(feature = "hook")]
+use crate::cli::hook::error::HookError;
+#[cfg(mounts)]
+use crate::cli::lazy::error::LazyError;
+use crate::image::{ImageName, ImageNameError, JsonError, TagError};
+use crate::layer::{LayerError, UnservableReason};
+use crate::ops::convert::ConvertError;
+use crate::ops::copy::CopyError;
+use crate::ops::diff::DiffError;
+use crate::ops::discover::DiscoverError;
+use crate::ops::doctor::DoctorError;
+use crate::ops::extract::ExtractError;
+use crate::ops::index::IndexError;
+use crate::ops::inspect::ZtocFailure;
+use crate::ops::open::OpenImageError;
+use crate::ops::prefetch::PathListError;
+use crate::ops::prune::PruneError;
+use crate::ops::remove::RemoveError;
+use crate::ops::report::ReportError;
+use crate::ops::verify::VerifyError;
+use crate::ops::verify::signature::TrustError;
+use crate::ops::versions::MakeError;
+use crate::rootfs::content::ReadError;
+use crate::rootfs::record::RecordError;
+use crate::store::StoreError;
+use crate::tree;
+use crate::ztoc::ZtocError;
+
+pub(crate) const DONE: u8 = 0;
+pub(crate) const FAILED: u8 = 1;
+pub(crate) const USAGE: u8 = 2;
+/// Verification found differences, or no consumer uses an index.
+pub(crate) const DIFFERENT: u8 = 3;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    #[error("{0}")]
+    Usage(&'static str),
+    #[error(transparent)]
+    LogFilter(#[from] LogFilterError),
+    #[error(
+        "cannot index {0}: docker save keeps no manifest to attach an index to, and its uncompressed layers have \
+         different digests from those of a pushed image, so the index would not fit that image either"
+    )]
+    IndexSaved(String),
+    #[error("{0} is not pushed: its layers are not compressed, and registries store layers as they get them")]
+    PushSaved(String),
+    /// Some images failed. Each failure was already reported.
+    #[error("{failed} of {all} images failed")]
+    Images { failed: usize, all: usize },
+    /// Verification found differences, which were listed.
+    #[error("verification found differences")]
+    Differs,
+    /// No consumer uses an index of the image. The reasons were listed.
+    #[error("no consumer uses an index of the image")]
+    Unused,
+    #[error("interrupted")]
+    Interrupted(Interrupt),
+    /// The exit status of another process, which has reported its error.
+    #[error("exit status {0}")]
+    Exit(u8),
+
+    #[error(transparent)]
+    Index(Box<IndexError>),
+    #[error(transparent)]
+    Convert(Box<ConvertError>),
+    #[error("cannot name the SOCI-enabled image")]
+    Tag(#[from] TagError),
+    #[error(transparent)]
+    Open(Box<OpenImageError>),
+    #[error(transparent)]
+    Path(#[from] tree::PathError),
+    #[error(transparent)]
+    Content(#[from] ReadError),
+    #[error("is {0}, not a file")]
+    NoContent(&'static str),
+    #[error("the layer has no entry at or below {0}")]
+    NoEntry(String),
+    /// Some paths failed. Each failure was already reported.
+    #[error("{failed} of {all} paths failed")]
+    Paths { failed: usize, all: usize },
+    #[error(transparent)]
+    Verify(Box<VerifyError>),
+    /// A manifest that the image index lists is missing or damaged.
+    #[error("{image} is incomplete")]
+    Incomplete { image: Box<ImageName>, is_enabled: bool, source: Box<VerifyError> },
+    #[error(transparent)]
+    Discover(Box<DiscoverError>),
+    #[error(transparent)]
+    Doctor(Box<DoctorError>),
+    #[error(transparent)]
+    Copy(Box<CopyError>),
+    #[error(transparent)]
+    Diff(Box<DiffError>),
+    #[error("{0} is a file, not an image name")]
+    ArchiveHere(String),
+    #[error("{typed:?} is neither a file nor an image")]
+    ImageName { typed: String, source: ImageNameError },
+    #[error(transparent)]
+    Prune(Box<PruneError>),
+    #[error(transparent)]
+    Remove(#[from] RemoveError),
+    /// Some images could not be examined. Each was listed with the reason.
+    #[error("{failed} of {all} images could not be read")]
+    Listed { failed: usize, all: usize },
+    #[error("no cache directory: neither $XDG_CACHE_HOME nor $HOME is set")]
+    NoCacheDir,
+    /// Some indexes could not be removed. Each was listed with the reason.
+    #[error("{failed} of {all} indexes could not be removed")]
+    NotRemoved { failed: usize, all: usize, source: StoreError },
+    #[error(transparent)]
+    ReadZtoc(Box<ZtocFailure>),
+    #[error("{0:?} matches no ztoc of the image, or more than one")]
+    NoZtoc(String),
+    #[cfg(mounts)]
+    #[error(transparent)]
+    Lazy(#[from] LazyError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    #[error("{}: not the profile of a start", path.display())]
+    Profile { path: PathBuf, source: RecordError },
+    #[error("{}: not a prefetch list", path.display())]
+    Prefetch { path: PathBuf, source: PathListError },
+    #[error("{}: the policy cannot be used", path.display())]
+    Policy { path: PathBuf, source: PolicyError },
+    #[error("{}: not a usable key or certificate", path.display())]
+    Trust { path: PathBuf, source: TrustError },
+    #[error("{}: not a usable ztoc", path.display())]
+    Ztoc { path: PathBuf, source: ZtocError },
+    #[error("{}: not a ztoc: it is larger than {limit} bytes", path.display())]
+    ZtocTooLarge { path: PathBuf, limit: u64 },
+    #[error("{}: the layer is broken", path.display())]
+    Layer { path: PathBuf, source: LayerError },
+    #[error("{}: the layer does not fit into memory", path.display())]
+    LayerMemory { path: PathBuf, source: OverBudget },
+    #[error("{}: no ztoc written: no consumer could serve files from this layer", path.display())]
+    Unservable { path: PathBuf, source: UnservableReason },
+
+    #[error("{}: cannot extract", path.display())]
+    Extract { path: PathBuf, source: ExtractError },
+
+    #[cfg(feature = "hook")]
+    #[error(transparent)]
+    Hook(#[from] HookError),
+
+    #[error("{}: cannot read", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} already exists", .0.display())]
+    Exists(PathBuf),
+    #[error("{}: cannot write", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("cannot write standard output")]
+    Stdout(#[source] io::Error),
+    #[error("cannot read standard input")]
+    Stdin(#[source] io::Error),
+    #[error("cannot start")]
+    Start(#[source] io::Error),
+}
+
+/// The value of `OCISEEK_LOG` if it is not a valid filter.
+#[derive(Debug, thiserror::Error)]
+#[error("OCISEEK_LOG: {0:?} is neither a level nor TARGET=LEVEL")]
+pub(crate) struct LogFilterError(pub String);
+
+/// Why a policy cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PolicyError {
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    #[error("{field}: {why}")]
+    Value { field: &'static str, why: String },
+    #[error("{0} is empty: omit it to skip the rule")]
+    EmptyList(&'static str),
+    #[error("it has no rules")]
+    NoRule,
+}
+
+/// Boxes large errors, to keep results small.
+macro_rules! boxed {
+    ($($error:ident => $variant:ident),*) => {
+        $(impl From<$error> for CliError {
+            fn from(error: $error) -> CliError {
+                CliError::$variant(Box::new(error))
+            }
+        })*
+    };
+}
+boxed!(
+    IndexError => Index, ConvertError => Convert, ZtocFailure => ReadZtoc, OpenImageError => Open,
+    VerifyError => Verify, DiscoverError => Discover, DoctorError => Doctor, CopyError => Copy,
+    PruneError => Prune, DiffError => Diff
+);
+
+impl From<MakeError> for CliError {
+    fn from(error: MakeError) -> CliError {
+        match error {
+            MakeError::Tag(error) => error.into(),
+            MakeError::Index(error) => CliError::Index(error),
+        }
+    }
+}
+
+impl CliError {
+    /// The only image or path failed, and the failure was already reported.
+    pub(crate) fn is_reported(&self) -> bool {
+        matches!(
+            self,
+            CliError::Images { all: 1, .. }
+                | CliError::Paths { all: 1, .. }
+                | CliError::Differs
+                | CliError::Unused
+                | CliError::Exit(_)
+        )
+    }
+
+    /// The command printed its JSON document, or can no longer print one.
+    pub(crate) fn is_in_document(&self) -> bool {
+        match self {
+            CliError::Images { .. }
+            | CliError::Paths { .. }
+            | CliError::Listed { .. }
+            | CliError::NotRemoved { .. }
+            | CliError::Differs
+            | CliError::Unused
+            | CliError::Exit(_)
+            | CliError::Interrupted(_)
+            | CliError::Stdout(_) => true,
+            #[cfg(feature = "hook")]
+            CliError::Hook(HookError::Backfill { .. }) => true,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            CliError::Usage(_)
+            | CliError::LogFilter(_)
+            | CliError::IndexSaved(_)
+            | CliError::PushSaved(_)
+            | CliError::ImageName { .. }
+            | CliError::ArchiveHere(_) => USAGE,
+            CliError::Differs | CliError::Unused => DIFFERENT,
+            CliError::Interrupted(signal) => signal.exit_code(),
+            CliError::Exit(code) => *code,
+            _ => FAILED,
+        }
+    }
+}
