@@ -1,15 +1,15 @@
 //! `cargo bench --bench stages`: the cost of each stage of indexing and reading a layer. The layer
-//! is `$OCISEEK_BENCH_LAYER` (gzip), or a generated one of 24 MB. `benches/compare` prints ratios
-//! to other tools, measured in the same run.
+//! is `$OCISEEK_BENCH_LAYER` (gzip, one member), or a generated one of 24 MB. `benches/compare`
+//! prints ratios to other tools, measured in the same run.
 
 use std::hint::black_box;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use ociseek::codec::gzip::{BlockStart, GzipReader, Sink};
-use ociseek::digest::{Algorithm, Hasher};
+use ociseek::digest::{Algorithm, Digest, Hasher};
 use ociseek::layer::span::SpanTable;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::SpanId;
@@ -18,6 +18,9 @@ use ociseek::ztoc;
 
 /// The size of chunks from stores.
 const CHUNK: usize = 256 << 10;
+/// The size of a gzip header without a name, and of the trailer (RFC 1952, section 2.3).
+const HEADER: usize = 10;
+const TRAILER: usize = 8;
 
 struct Layer {
     blob: Vec<u8>,
@@ -99,7 +102,27 @@ fn stages(criterion: &mut Criterion) {
         }
     };
 
+    let mut file = tempfile::tempfile().expect("there is a temporary folder");
+    file.write_all(&blob).expect("the blob can be written");
+    let mut reading = group(criterion, "reading (bytes of blob)", blob.len());
+    reading.bench_function("from the page cache", |bench| {
+        let mut chunk = vec![0; CHUNK];
+        bench.iter(|| {
+            file.rewind().expect("is a file");
+            while file.read(&mut chunk).expect("can be read") > 0 {
+                black_box(&chunk);
+            }
+        });
+    });
+    reading.finish();
+
     let mut codec = group(criterion, "codec (bytes of tar)", tar.len());
+    codec.bench_function("inflate by libdeflate, no CRC-32", |bench| {
+        let (mut libdeflate, mut plain) = (libdeflater::Decompressor::new(), vec![0; tar.len()]);
+        let deflate = &blob[HEADER..blob.len() - TRAILER];
+        bench.iter(|| libdeflate.deflate_decompress(deflate, &mut plain).expect("the layer is sound"));
+    });
+    codec.bench_function("CRC-32", |bench| bench.iter(|| crc32fast::hash(&tar)));
     codec.bench_function("inflate with block stops and CRC-32", |bench| {
         bench.iter(|| {
             let mut reader = GzipReader::new();
@@ -145,6 +168,10 @@ fn stages(criterion: &mut Criterion) {
     indexer.finish();
 
     let ztoc = ztoc::decode(&index().bytes).expect("is ours");
+    let mut encoding = group(criterion, "ztoc (bytes of ztoc)", ztoc::encode(&ztoc).len());
+    encoding.bench_function("encode and hash", |bench| bench.iter(|| Digest::sha256(&ztoc::encode(&ztoc))));
+    encoding.finish();
+
     let table = SpanTable::new(Arc::new(ztoc)).expect("is ours");
     let mut spans = group(criterion, "span read (bytes of tar)", tar.len());
     spans.bench_function("every span from its checkpoint", |bench| {
