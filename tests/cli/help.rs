@@ -141,7 +141,7 @@ fn wrong_usage_exits_with_2() {
     "#);
     assert_snapshot!(sandbox.run(&["index", "--span-size", "4XB", "x"]), @r#"
     --- stderr ---
-    error: invalid value '4XB' for '--span-size <SIZE>': unknown unit "XB": want KiB, MiB, GiB or K, M, G (powers of 1024), KB, MB, GB (powers of 1000), or plain bytes
+    error: invalid value '4XB' for '--span-size <SIZE>': unknown unit "XB": expected KiB, MiB, GiB or K, M, G (powers of 1024), KB, MB, GB (powers of 1000), or plain bytes
 
     For more information, try '--help'.
     --- status 2 ---

@@ -379,5 +379,5 @@ async fn skipped_images_have_the_right_reason() {
 #[test]
 fn a_tag_is_refused_as_the_root() {
     let said = Sandbox::new().run(&["backfill", "localhost:5000/app:v1"]);
-    assert!(said.contains("want a registry or a repository") && said.ends_with("--- status 2 ---"), "{said}");
+    assert!(said.contains("expected a registry or a repository") && said.ends_with("--- status 2 ---"), "{said}");
 }

@@ -128,7 +128,7 @@ pub(crate) fn start_of_digest(text: &str) -> Result<String, String> {
     let is_digits = text.len() >= LEAST_DIGITS && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     match is_digits || text.parse::<Digest>().is_ok() {
         true => Ok(text.to_owned()),
-        false => Err(format!("want a digest, or at least {LEAST_DIGITS} of its first digits")),
+        false => Err(format!("expected a digest, or at least {LEAST_DIGITS} of its first digits")),
     }
 }
 

@@ -18,10 +18,10 @@ pub(crate) struct ByteSize(pub u64);
 /// Why a text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SizeError {
-    #[error("want a number of bytes, such as 4MiB, 64KiB or 4194304")]
+    #[error("expected a number of bytes, such as 4MiB, 64KiB or 4194304")]
     NotASize,
     #[error(
-        "unknown unit {0:?}: want KiB, MiB, GiB or K, M, G (powers of 1024), KB, MB, GB (powers of 1000), or \
+        "unknown unit {0:?}: expected KiB, MiB, GiB or K, M, G (powers of 1024), KB, MB, GB (powers of 1000), or \
          plain bytes"
     )]
     Unit(String),

@@ -70,7 +70,7 @@ fn the_service_does_not_start_without_a_secret() {
     for mode in [0o600, 0o400, 0o640, 0o440] {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
         let text = started(&["--secret-file=secret"]);
-        assert!(text.contains("a secret has 5 characters; at least 16 are required"), "{mode:o}: {text}");
+        assert!(text.contains("a secret is too short: 5 of at least 16 characters"), "{mode:o}: {text}");
     }
     assert!(started(&["--allow=http://x"]).ends_with("--- status 2 ---"));
     let text = sandbox.run(&["hook", "serve"]);
