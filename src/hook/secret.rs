@@ -27,7 +27,7 @@ crate::opaque_debug!(Secrets);
 pub enum SecretError {
     #[error("it contains no secret")]
     None,
-    #[error("a secret has {0} characters; at least {SHORTEST} are required")]
+    #[error("a secret is too short: {0} of at least {SHORTEST} characters")]
     Short(usize),
     #[error("it contains more than {MOST} secrets")]
     TooMany,

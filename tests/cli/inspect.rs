@@ -31,7 +31,7 @@ fn an_image_with_an_index() {
       ee25e607aff9       24 B                                      no ztoc: zstd
       bbd59e0ff808    2.0 KiB      1      1    2.0 KiB   32.4 KiB  9c912a729319
       covered: 3 of 4 layers, 262.2 KiB of 262.2 KiB (99.99%), by 322.8 KiB of ztocs
-      soci-snapshotter 0.10 or later (default settings): pulls all layers (it reads version 2, but the image has an index of the other version)
+      soci-snapshotter 0.10 or later (default settings): pulls all layers (it reads version 2, but the index of the image is of version 1)
       soci-snapshotter 0.10 or later (soci_v1 enabled): mounts 3 layers lazily, pulls 1
     --- stderr ---
     --- status 0 ---
@@ -225,7 +225,7 @@ fn platforms_are_shown_one_by_one() {
       b7ffb93ee50b  199.1 KiB      9      4  199.0 KiB  289.6 KiB  122fa77d34d7
       e88179a68c0a   42.0 KiB      2      2   42.0 KiB   64.7 KiB  0421609b3e48
       covered: 2 of 2 layers, 241.2 KiB of 241.2 KiB (100%), by 354.3 KiB of ztocs
-      soci-snapshotter 0.10 or later (default settings): pulls all layers (it reads version 2, but the image has an index of the other version)
+      soci-snapshotter 0.10 or later (default settings): pulls all layers (it reads version 2, but the index of the image is of version 1)
       soci-snapshotter 0.10 or later (soci_v1 enabled): mounts 2 layers lazily, pulls 0
     --- stderr ---
     --- status 0 ---

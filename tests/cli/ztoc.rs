@@ -186,7 +186,7 @@ fn refused_layers_leave_no_file() {
     "#);
     assert_snapshot!(sandbox.run(&create(&["layer.tgz", "--output", "no/such/dir"])), @r#"
     --- stderr ---
-    error: no/such/dir: cannot write: entity not found
+    error: no/such/dir: cannot write: No such file or directory (os error 2)
     --- status 1 ---
     "#);
     assert_snapshot!(sandbox.run(&["ztoc", "show", "layer.tar"]), @r#"

@@ -46,11 +46,16 @@ fn with(change: impl FnOnce(&mut Block)) -> Vec<u8> {
     block.bytes()
 }
 
+fn dir(name: &str, uid: i64, gid: i64) -> Vec<u8> {
+    with(|b| (b.flag, b.name, b.uid, b.gid) = (b'5', name.into(), uid, gid))
+}
+
 #[test]
 fn unservable_entries() {
     let a = || file("a", b"hello");
     let x = |records: &[(&str, &[u8])]| pax(b'x', records);
     let xattr = |n: &str| format!("SCHILY.xattr.{n}");
+    let two = || x(&[(&xattr("user.a"), b"1"), (&xattr("user.b"), b"2")]);
     for (code, tar) in [
         ("pax-global-header", vec![pax(b'g', &[("comment", b"c")]), a(), end()]),
         ("entry-type", vec![with(|b| b.flag = b'7'), end()]),
@@ -72,6 +77,12 @@ fn unservable_entries() {
         ("hard-link-target", vec![a(), entry(b'1', "h", "a"), entry(b'5', "a", ""), end()]),
         ("below-non-directory", vec![entry(b'2', "bin", "usr/bin"), file("bin/sh", b"#!"), end()]),
         ("below-non-directory", vec![a(), file("a/b", b""), end()]),
+        ("repeated-directory", vec![with(|b| b.uid = 5), entry(b'5', "file", ""), end()]),
+        ("repeated-directory", vec![dir("d", 0, 5), dir("e", 0, 0), dir("./d", 7, 0), end()]),
+        ("repeated-directory", vec![dir("./", 5, 5), dir("d", 0, 0), dir(".", 0, 5), end()]),
+        ("repeated-directory", vec![x(&[(&xattr("user.a"), b"1")]), a(), dir("a", 0, 0), end()]),
+        ("repeated-directory", vec![two(), dir("d", 0, 0), x(&[(&xattr("user.a"), b"1")]), dir("d/", 0, 0), end()]),
+        ("repeated-directory", vec![dir("d", 0, 0), x(&[("mtime", b"-62135596800")]), dir("d", 0, 0), end()]),
         ("names-root", vec![file("../..", b""), end()]),
         ("long-name", vec![x(&[("path", &[b'n'; 40_000])]), a(), end()]),
     ] {
@@ -84,6 +95,8 @@ fn odd_but_servable_entries() {
     let x = |records: &[(&str, &[u8])]| pax(b'x', records);
     let long =
         || Block { name: b"@LongLink".to_vec(), flag: b'L', size: 150, magic: *b"ustar  \0", ..Block::default() };
+    let one = || x(&[("SCHILY.xattr.user.a", b"1")]);
+    let two = || x(&[("SCHILY.xattr.user.a", b"1"), ("SCHILY.xattr.user.b", b"2")]);
     for (entries, tar) in [
         (1, vec![file("a", b"hello")]),                                          // no end blocks
         (1, vec![file("a", b"hello")[..517].to_vec()]),                          // cut in the padding
@@ -96,6 +109,10 @@ fn odd_but_servable_entries() {
         (1, vec![long().bytes(), padded(&[b'n'; 150]), file("short", b""), end()]), // GNU long name
         (3, vec![file("a", b"1"), entry(b'1', "h", "./a"), file("a", b"2"), end()]), // the link keeps the first one
         (2, vec![entry(b'5', "./", ""), file("./a", b""), end()]),
+        // Directories that replace all of an earlier entry.
+        (4, vec![dir("d", 0, 0), dir("d", 5, 6), dir("d", 7, 8), dir("./", 1, 0), end()]),
+        (3, vec![one(), dir("d", 0, 0), one(), dir("d", 0, 0), two(), dir("d", 0, 0), end()]),
+        (2, vec![with(|b| b.uid = 5), with(|b| b.uid = 0), end()]), // a file does not keep the owner
         (1, vec![with(|b| (b.flag, b.name) = (0, b"olddir/".to_vec())), end()]),
         (0, vec![end()]),
     ] {

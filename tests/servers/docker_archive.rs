@@ -233,7 +233,7 @@ fn archives_cannot_be_indexed_and_the_error_suggests_a_way() {
     "#);
     // A policy requires an index, but there is none.
     let judged = sandbox.run(&["verify", "--min-coverage=0%", "docker-archive:x.tar"]);
-    assert!(judged.contains("has no SOCI index") && judged.ends_with("--- status 1 ---"), "{judged}");
+    assert!(judged.contains("has neither a SOCI index") && judged.ends_with("--- status 1 ---"), "{judged}");
     assert_snapshot!(sandbox.run(&["verify", "docker-archive:x.tar"]), @r#"
     docker-archive:x.tar linux/amd64: 2 layers against the config: ok (6.5 KiB); docker save keeps no SOCI index
     --- stderr ---

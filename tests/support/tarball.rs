@@ -7,6 +7,7 @@ pub struct Block {
     pub size: i64,
     pub mode: i64,
     pub uid: i64,
+    pub gid: i64,
     pub mtime: i64,
     pub magic: [u8; 8],
     pub prefix: Vec<u8>,
@@ -21,6 +22,7 @@ impl Default for Block {
             size: 0,
             mode: 0o644,
             uid: 0,
+            gid: 0,
             mtime: 1_700_000_000,
             magic: *b"ustar\x0000",
             prefix: Vec::new(),
@@ -35,7 +37,7 @@ impl Block {
         put(0, &self.name);
         put(100, &number(self.mode, 8));
         put(108, &number(self.uid, 8));
-        put(116, &number(0, 8));
+        put(116, &number(self.gid, 8));
         put(124, &number(self.size, 12));
         put(136, &number(self.mtime, 12));
         put(148, b"        ");

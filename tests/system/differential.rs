@@ -37,6 +37,7 @@ const CAUTIOUS: &[(&str, &str)] = &[
     ("long-name", "soci's reader takes such a name only as long as it is the first child of its directory"),
     ("mode-type-bits", "soci's reader refuses to open such a file as soon as it has content"),
     ("names-root", "soci takes a file in the place of the root for the root"),
+    ("repeated-directory", "soci's oracle does not look at the root, nor at what is replaced once more"),
     ("size-without-data", "soci's reader misplaces the regular file behind it; it goes well where there is none"),
 ];
 

@@ -98,7 +98,7 @@ fn text(name: &str, report: &CopyReport, seconds: f64) -> String {
     let blobs = &report.blobs;
     let all = (blobs.present + blobs.mounted + blobs.streamed) as u64;
     let mut text = format!(
-        "{}@{}: {}, {}; {}: {} there, {} mounted, {} copied ({}), in {}\n",
+        "{}@{}: {}, {}; {}: {} already there, {} mounted, {} copied ({}), in {}\n",
         safe(name),
         report.digest,
         counted(report.manifests as u64, "manifest", "manifests"),

@@ -62,7 +62,11 @@ pub(super) async fn run(args: DiffArgs, talk: TalkArgs) -> Result<(), CliError> 
             };
             (text, diff.is_empty())
         }
-        _ => return Err(CliError::Usage("compare two ztoc files, or the indexes of two images")),
+        _ => {
+            return Err(CliError::Usage(
+                "only one of the two is a file: compare two ztoc files, or the indexes of two images",
+            ));
+        }
     };
     stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
     if same { Ok(()) } else { Err(CliError::Differs) }

@@ -70,10 +70,17 @@ async fn places(images: &Images, place: &ListPlace) -> Result<(Source, Vec<Named
         }
         ListPlace::Image(name) => {
             let (source, target) = images.open(name).await?;
-            Ok((source, vec![NamedTarget { name: target.to_string(), target }]))
+            let name = match name {
+                ImageName::Layout { select: ImageSelector::Tag(tag), .. } => tag.clone(),
+                _ => target.to_string(),
+            };
+            Ok((source, vec![NamedTarget { name, target }]))
         }
     }
 }
+
+/// How many bytes of a name its column has room for: a digest fits.
+const LONGEST_NAME: usize = "sha256:".len() + 64;
 
 /// Columns wide enough for most rows. A row is printed before the next one is known, so a longer
 /// cell shifts the rest of its row.
@@ -85,7 +92,7 @@ struct Table {
 
 impl Table {
     fn new(places: &[NamedTarget]) -> Table {
-        let longest = places.iter().map(|place| place.name.len().min(40)).max().unwrap_or(0).max(5);
+        let longest = places.iter().map(|place| place.name.len().min(LONGEST_NAME)).max().unwrap_or(0).max(5);
         Table { name: longest, style: Stdout::new().style, now: SystemTime::now() }
     }
 

@@ -227,7 +227,7 @@ pub(crate) struct RegistryArgs {
     #[arg(value_parser = parse::duration, hide_short_help = true)]
     pub retry_for: Duration,
 
-    /// Give up on a request when the registry sends and takes nothing for this long, and retry it
+    /// Give up on a request when the registry sends and accepts nothing for this long, and retry it
     ///
     /// An answer has to begin within 30s, even if this is longer.
     #[arg(long, value_name = "DURATION", env = "OCISEEK_STALL_TIMEOUT", default_value = "60s")]

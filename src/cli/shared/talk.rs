@@ -34,8 +34,8 @@ pub(crate) struct TalkArgs {
 
     /// Print no progress, notes or reports: only what was asked for, warnings and errors
     ///
-    /// Of a report only the digests of what was made are left. The hooks log warnings and errors
-    /// alone.
+    /// Of a report, only the digests of what was made are left. The hooks log only warnings and
+    /// errors.
     #[arg(long, short, global = true, env = "OCISEEK_QUIET", value_parser = FalseyValueParser::new())]
     #[arg(help_heading = "Output", display_order = 900)]
     pub quiet: bool,

@@ -16,8 +16,8 @@ every span, every file's metadata, and every file's bytes as read through the sp
 reject is also reported. IMAGE is as for ociseek index.
 
 A fine index is verified in the same way: the digests and sizes of its documents, their entries, and each span with \
-its proof and its window. Layers are downloaded once for it and once for the SOCI index. With --quick, its documents \
-are checked completely, and some spans of each layer.
+its proof and its window. A layer that both kinds of index cover is downloaded once for both. With --quick, its \
+documents are checked completely, and some spans of each layer.
 
 docker save keeps no index: for docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER], all layers are read and compared with \
 the config.

@@ -101,9 +101,9 @@ pub enum UnusableIndexError {
     Size { expected: u64, found: u64 },
     #[error("it is not an OCI image manifest but {0:?}")]
     MediaType(String),
-    #[error("it is not a valid SOCI index")]
+    #[error(transparent)]
     Soci(#[from] SociIndexError),
-    #[error("it is not a valid fine index")]
+    #[error(transparent)]
     Fine(#[from] FineIndexError),
     #[error("it is a SOCI index of version {}, where the other version belongs", .0.number())]
     Version(Version),

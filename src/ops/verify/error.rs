@@ -14,7 +14,7 @@ pub enum VerifyError {
     Discover(Box<DiscoverError>),
     #[error("cannot list the SOCI indexes of {manifest}")]
     Listing { manifest: Digest, source: StoreError },
-    #[error("{0} has no SOCI index to verify")]
+    #[error("image {0} has neither a SOCI index nor a fine index to verify")]
     NoIndex(Digest),
     #[error("docker save keeps no SOCI index: only the layers can be verified, and only all of them")]
     Saved,

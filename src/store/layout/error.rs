@@ -49,9 +49,9 @@ pub enum LayoutError {
     /// It lists only indexes or other artifacts, or nothing.
     #[error("{} holds no image", path.display())]
     NoImage { path: PathBuf },
-    #[error("{} has no image {wanted}; it has {}", path.display(), listed(there))]
+    #[error("{} has no image {wanted}; it has {}", path.display(), listed(there, "no images at all"))]
     NoSuchImage { path: PathBuf, wanted: String, there: Vec<String> },
-    #[error("{} holds several images: choose one of {}", path.display(), listed(there))]
+    #[error("{} holds several images: choose one of {}", path.display(), listed(there, "none"))]
     SeveralImages { path: PathBuf, there: Vec<String> },
     #[error("{} does not hold {digest}", path.display())]
     Missing { path: PathBuf, digest: Digest },
@@ -70,10 +70,10 @@ pub enum LayoutError {
     Compressed { path: PathBuf, with: &'static str, command: &'static str },
 }
 
-/// At most ten names, and the number of further ones.
-fn listed(names: &[String]) -> String {
+/// At most ten names, and the number of further ones, or `none` if there are no names.
+fn listed(names: &[String], none: &str) -> String {
     match names.len() {
-        0 => "none".to_owned(),
+        0 => none.to_owned(),
         n if n > 10 => format!("{} and {} more", names[..10].join(", "), n - 10),
         _ => names.join(", "),
     }

@@ -70,7 +70,7 @@ fn the_service_does_not_start_without_a_secret() {
     for mode in [0o600, 0o400, 0o640, 0o440] {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
         let text = started(&["--secret-file=secret"]);
-        assert!(text.contains("a secret has 5 characters; at least 16 are required"), "{mode:o}: {text}");
+        assert!(text.contains("a secret is too short: 5 of at least 16 characters"), "{mode:o}: {text}");
     }
     assert!(started(&["--allow=http://x"]).ends_with("--- status 2 ---"));
     let text = sandbox.run(&["hook", "serve"]);
@@ -97,6 +97,6 @@ fn secrets_mounted_by_docker_and_kubernetes_are_accepted() {
             env!("CARGO_BIN_EXE_ociseek")
         );
         let said = String::from_utf8(in_a_namespace(&script).unwrap().stderr).unwrap();
-        assert!(said.contains("a secret has 5 characters"), "{path}: {said}");
+        assert!(said.contains("a secret is too short: 5 of"), "{path}: {said}");
     }
 }

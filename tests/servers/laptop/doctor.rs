@@ -399,13 +399,13 @@ fn the_text_of_doctor() {
     insta::assert_snapshot!(sandbox.run(&["doctor", "oci:img"]), @r#"
     oci:img linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
-      soci-snapshotter 0.10 or later (default settings)  whole  it reads version 2, but the image has an index of the other version
+      soci-snapshotter 0.10 or later (default settings)  whole  it reads version 2, but the index of the image is of version 1
       soci-snapshotter 0.10 or later (soci_v1 enabled)   lazy   index 7ba91f25e64f (version 1): 3 of 4 layers, 99.99% of 262.2 KiB
       soci-snapshotter (parallel_pull_unpack enabled)    whole  it pulls layers in parallel and reads no index
       soci-snapshotter before 0.10                       lazy   index 7ba91f25e64f (version 1): 3 of 4 layers, 99.99% of 262.2 KiB
       AWS Fargate                                        whole  it does not support images with zstd layers
       AWS Fargate (accounts with earlier SOCI use)       whole  it does not support images with zstd layers
-      Amazon SageMaker Studio                            whole  it reads version 2, but the image has an index of the other version
+      Amazon SageMaker Studio                            whole  it reads version 2, but the index of the image is of version 1
       note: index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95 was made by another tool, "test"
         next: ociseek verify --quick oci:img
       note: the index is of version 1: soci-snapshotter 0.10 or later reads it only with soci_v1 enabled, Amazon SageMaker Studio does not read it, and Fargate reads it only for accounts with earlier SOCI use, until 9 February 2026 (announced; pabis.eu, 31 August 2025)

@@ -105,4 +105,11 @@ fn images_of_a_layout_are_listed() {
     let coverage = &report["images"][0]["manifests"][0]["indexes"][0]["coverage"];
     assert_eq!((&coverage["layers"], &coverage["of_layers"]), (&3.into(), &4.into()));
     assert_eq!(found(&sandbox, "oci:img").len(), 1);
+    // Named by its tag, it is listed by its tag. The header is as wide as a digest.
+    let by_tag = sandbox.json(0, &["list", "--format=json", "oci:img:v1"]);
+    assert_eq!(rows(&by_tag), [row("v1", "ok", &[&[1]])]);
+    let digest = &report["images"][0]["digest"].as_str().unwrap();
+    let by_digest = sandbox.run(&["list", &format!("oci:img@{digest}")]);
+    let lines: Vec<&str> = by_digest.lines().collect();
+    assert_eq!(lines[0].find("PLATFORM"), lines[1].find("linux/"), "{by_digest}");
 }

@@ -85,7 +85,7 @@ fn an_image_without_an_index_cannot_be_verified() {
     let text = image.sandbox.run(&["verify", "oci:img:v1"]).replace(&manifest, "MANIFEST");
     assert_snapshot!(text, @r#"
     --- stderr ---
-    error: MANIFEST has no SOCI index to verify
+    error: image MANIFEST has neither a SOCI index nor a fine index to verify
     hint: create one with ociseek index
     --- status 1 ---
     "#);

@@ -19,7 +19,7 @@ pub const MAX_CONFIG: usize = 8 << 20;
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ConfigError {
-    #[error("the image's config is not valid")]
+    #[error(transparent)]
     Json(#[from] JsonError),
     #[error("the image's config does not state {0}")]
     Missing(&'static str),

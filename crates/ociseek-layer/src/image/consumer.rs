@@ -190,8 +190,11 @@ impl fmt::Display for Reason {
             Reason::NotAsked => f.write_str("it pulls layers in parallel and reads no index"),
             Reason::NoIndex { wants, other } => {
                 let versions: Vec<String> = wants.iter().map(|version| version.number().to_string()).collect();
-                let rest = if *other { "an index of the other version" } else { "no index" };
-                write!(f, "it reads version {}, but the image has {rest}", versions.join(" and "))
+                write!(f, "it reads version {}, but ", versions.join(" and "))?;
+                match [Version::V1, Version::V2].iter().find(|version| *other && !wants.contains(version)) {
+                    Some(version) => write!(f, "the index of the image is of version {}", version.number()),
+                    None => f.write_str("the image has no index"),
+                }
             }
             Reason::OddAnnotation => {
                 f.write_str("the image manifest does not name its index by a digest, and it tries no other index")

@@ -28,9 +28,24 @@ pub enum JsonError {
 
 /// Why a text is not the JSON that its reader expects: serde_json's message and position, without
 /// its type.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
+#[derive(Debug)]
 pub struct JsonFault(serde_json::Error);
+
+impl std::error::Error for JsonFault {}
+
+impl fmt::Display for JsonFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.to_string();
+        // The name of a type means nothing to the reader.
+        match text.split_once("expected struct ") {
+            Some((before, after)) => {
+                let after = after.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+                write!(f, "{before}expected an object{after}")
+            }
+            None => f.write_str(&text),
+        }
+    }
+}
 
 impl JsonFault {
     /// The line of the text, from 1. It is 0 if the error is about a value that was parsed before.
@@ -216,6 +231,18 @@ mod tests {
 
     fn read(bytes: &[u8]) -> Result<serde_json::Value, JsonError> {
         parse(bytes, 1 << 20, &["layers"])
+    }
+
+    #[test]
+    fn faults_do_not_name_types() {
+        #[derive(Debug, Deserialize)]
+        struct Inner {
+            _number: u8,
+        }
+        let fault = parse_lenient::<Vec<Inner>>(b"[5]").unwrap_err().to_string();
+        assert_eq!(fault, "invalid type: integer `5`, expected an object at line 1 column 2");
+        let fault = parse_lenient::<Vec<u8>>(b"[{}]").unwrap_err().to_string();
+        assert_eq!(fault, "invalid type: map, expected u8 at line 1 column 1");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::reference::{Reference, ReferenceError, is_tag};
-use crate::digest::Digest;
+use crate::digest::{Digest, DigestError};
 
 /// An image, as typed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -76,6 +76,8 @@ pub enum ImageNameError {
          holds several; FILE has no colon"
     )]
     Saved { typed: String },
+    #[error("{typed:?}: {error}")]
+    Digest { typed: String, error: DigestError },
     #[error(transparent)]
     Reference(#[from] ReferenceError),
 }
@@ -114,14 +116,14 @@ impl FromStr for ImageName {
             }
         }
         if let Some(rest) = typed.strip_prefix(LAYOUT) {
-            let (dir, select) = split_path(rest);
+            let (dir, select) = split_path(rest)?;
             if dir.is_empty() {
                 return Err(ImageNameError::NoPath(typed.to_owned(), LAYOUT));
             }
             return Ok(ImageName::Layout { dir: dir.into(), select });
         }
         if let Some(rest) = typed.strip_prefix(ARCHIVE) {
-            let (file, select) = split_path(rest);
+            let (file, select) = split_path(rest)?;
             if file.is_empty() {
                 return Err(ImageNameError::NoPath(typed.to_owned(), ARCHIVE));
             }
@@ -161,7 +163,9 @@ impl fmt::Display for ImageName {
         write!(f, "{scheme}{}", path.display())?;
         match select {
             // Without the colon, the last part of the path would be read as a tag.
-            ImageSelector::Any if split_path(&path.to_string_lossy()).1 != ImageSelector::Any => f.write_str(":"),
+            ImageSelector::Any if !matches!(split_path(&path.to_string_lossy()), Ok((_, ImageSelector::Any))) => {
+                f.write_str(":")
+            }
             ImageSelector::Any => Ok(()),
             ImageSelector::Tag(tag) => write!(f, ":{tag}"),
             ImageSelector::Digest(digest) => write!(f, "@{digest}"),
@@ -186,17 +190,22 @@ fn select_saved(s: &str) -> Option<SavedImageSelector> {
 /// Splits `PATH[:TAG|@DIGEST]`. A path may contain `:` and `@`, so only the text after the last one
 /// is examined, and it must be a complete digest or tag. If the path itself ends like a tag, add a
 /// colon: `oci:/images/a:b:`.
-fn split_path(s: &str) -> (&str, ImageSelector) {
-    if let Some((path, digest)) = s.rsplit_once('@')
-        && let Ok(digest) = digest.parse()
-    {
-        return (path, ImageSelector::Digest(digest));
+fn split_path(s: &str) -> Result<(&str, ImageSelector), ImageNameError> {
+    if let Some((path, digest)) = s.rsplit_once('@') {
+        match digest.parse() {
+            Ok(digest) => return Ok((path, ImageSelector::Digest(digest))),
+            // Otherwise a digest that was cut would be a tag of a path with an `@`.
+            Err(error) if digest.starts_with("sha256:") && !digest.ends_with(':') && !digest.contains('/') => {
+                return Err(ImageNameError::Digest { typed: s.to_owned(), error });
+            }
+            Err(_) => {}
+        }
     }
-    match s.rsplit_once(':') {
+    Ok(match s.rsplit_once(':') {
         Some((path, "")) => (path, ImageSelector::Any),
         Some((path, tag)) if is_tag(tag) => (path, ImageSelector::Tag(tag.to_owned())),
         _ => (s, ImageSelector::Any),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -222,6 +231,8 @@ mod tests {
             ("oci:/a:b/c:1.0".to_owned(), layout("/a:b/c", tag("1.0"))),
             ("oci:/a:b:".to_owned(), layout("/a:b", ImageSelector::Any)),
             ("oci:/u@host/x".to_owned(), layout("/u@host/x", ImageSelector::Any)),
+            ("oci:/u@sha256:12:".to_owned(), layout("/u@sha256:12", ImageSelector::Any)),
+            ("oci:/u@sha256:x/y".to_owned(), layout("/u@sha256:x/y", ImageSelector::Any)),
             (format!("oci:/u@host/x@{digest}"), layout("/u@host/x", ImageSelector::Digest(digest))),
             ("oci-archive:x.tar:1".to_owned(), ImageName::Archive { file: "x.tar".into(), select: tag("1") }),
             ("oci-archive:x.tar".to_owned(), ImageName::Archive { file: "x.tar".into(), select: ImageSelector::Any }),
@@ -253,6 +264,8 @@ mod tests {
             ("docker-daemon:app:1", "docker save -o FILE app:1"),
             ("oci:", "oci:PATH"),
             ("oci-archive::x", "oci-archive:PATH"),
+            ("alpine@sha256:12", "\"sha256:12\" is not a digest: expected 64 lower-case hex digits"),
+            ("oci:dir@sha256:12", "\"sha256:12\" is not a digest: expected 64 lower-case hex digits"),
             ("./x", "oci:./x"),
             ("/tmp/x.tar", "oci-archive:/tmp/x.tar"),
             ("/tmp/x.tar", "docker-archive:/tmp/x.tar"),

@@ -50,8 +50,8 @@ pub enum ReferenceError {
     Repository(String, String),
     #[error("{0:?} is not a valid image name: {1:?} is not a tag; expected at most 128 letters, digits, . _ -")]
     Tag(String, String),
-    #[error("{0:?} is not an image name: the digest is wrong")]
-    Digest(String, #[source] DigestError),
+    #[error("{0:?} is not a valid image name: {1}")]
+    Digest(String, DigestError),
     #[error("the image name {0:?}… is longer than 255 bytes")]
     TooLong(String),
     #[error("{0:?} is an image ID, which only a local engine knows; write a repository name")]

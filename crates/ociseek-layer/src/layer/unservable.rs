@@ -68,6 +68,7 @@ codes! {
     OwnerOutOfRange "owner-out-of-range" "the owner of an entry does not have 32-bit IDs",
     PaddingPastSpan "padding-past-span" "the zeros after the end of the tar extend into another span",
     PaxGlobalHeader "pax-global-header" "the tar has a PAX global header",
+    RepeatedDirectory "repeated-directory" "a directory replaces an entry of which consumers would keep a part",
     SizeWithoutData "size-without-data" "an entry claims data that its type does not allow",
     SpanTooLarge "span-too-large" "a span is larger than consumers support",
     SparseFile "sparse-file" "an entry is a sparse file",

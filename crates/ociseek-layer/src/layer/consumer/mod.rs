@@ -197,8 +197,13 @@ fn states_other_type(mode: i64) -> bool {
 /// order, apart from the others, and the others must have a name and a value (metadata/db.go
 /// writeNodeEntry).
 fn loses_xattr(records: &[PaxRecord]) -> bool {
-    let xattrs = || records.iter().filter_map(|r| Some((r.key.strip_prefix(b"SCHILY.xattr.")?, &r.value)));
-    xattrs().count() > 1 && xattrs().any(|(name, value)| value.is_empty() || name.is_empty() || name.len() > MAX_KEY)
+    xattrs(records).count() > 1
+        && xattrs(records).any(|(name, value)| value.is_empty() || name.is_empty() || name.len() > MAX_KEY)
+}
+
+/// The names and values of an entry's xattrs, as the consumer finds them.
+fn xattrs(records: &[PaxRecord]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    records.iter().filter_map(|record| Some((record.key.strip_prefix(b"SCHILY.xattr.")?, &record.value[..])))
 }
 
 fn refuse(code: UnservableCode, entry: &Entry, what: &str) -> UnservableReason {

@@ -4,9 +4,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 
+use super::xattrs;
 use crate::layer::names::{MAX_KEY, shown};
 use crate::layer::paths::{clean, clean_into};
 use crate::layer::{UnservableCode, UnservableReason};
+use crate::time::Time;
 use crate::ztoc::{FileKind, FileMetadata};
 
 const ROOT: u32 = 0;
@@ -26,6 +28,57 @@ struct Node {
     is_dir: bool,
     /// Whether a hard link leads here too.
     is_linked: bool,
+    stored: Stored,
+}
+
+/// What the consumer's database stores of an entry. It does not store zeros, so they do not replace
+/// what an earlier entry left in the same node (metadata/db.go writeNodeEntry).
+#[derive(Clone, Copy, Default)]
+struct Stored {
+    has_uid: bool,
+    has_gid: bool,
+    has_mtime: bool,
+    xattrs: StoredXattrs,
+}
+
+/// The first xattr, in no certain order, is stored apart from the others. An entry with one xattr
+/// replaces the first one, and an entry with several replaces all.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum StoredXattrs {
+    #[default]
+    None,
+    One,
+    Several,
+}
+
+/// When Go's time.Time is zero: the start of the year 1.
+const GO_ZERO_TIME: Time = Time { seconds: -62_135_596_800, nanos: 0 };
+
+impl Stored {
+    fn of(file: &FileMetadata) -> Stored {
+        let xattrs = match xattrs(&file.pax).count() {
+            0 => StoredXattrs::None,
+            1 => StoredXattrs::One,
+            _ => StoredXattrs::Several,
+        };
+        Stored {
+            has_uid: file.uid != 0,
+            has_gid: file.gid != 0,
+            has_mtime: file.mtime.is_some_and(|time| time != GO_ZERO_TIME),
+            xattrs,
+        }
+    }
+
+    /// What a node keeps of its old entry if `new` is written to it.
+    fn kept_beside(self, new: Stored) -> Option<&'static str> {
+        if self.has_uid && !new.has_uid || self.has_gid && !new.has_gid {
+            Some("owner")
+        } else if self.xattrs > new.xattrs {
+            Some("extended attributes")
+        } else {
+            (self.has_mtime && !new.has_mtime).then_some("time of modification")
+        }
+    }
 }
 
 /// Builds the tree entry by entry.
@@ -35,7 +88,7 @@ struct Node {
 pub(super) fn check(files: &[FileMetadata]) -> Result<(), UnservableReason> {
     let mut tree = Tree {
         children: HashMap::with_capacity(files.len()),
-        nodes: vec![Node { is_dir: true, is_linked: false }],
+        nodes: vec![Node::directory()],
         parts: Vec::new(),
         recent: (Vec::new(), Some(ROOT)),
     };
@@ -48,12 +101,36 @@ pub(super) fn check(files: &[FileMetadata]) -> Result<(), UnservableReason> {
     })
 }
 
+impl Node {
+    /// A directory without an entry.
+    fn directory() -> Node {
+        Node { is_dir: true, is_linked: false, stored: Stored::default() }
+    }
+
+    /// Writes the entry of a directory to the node, which may have an entry already.
+    ///
+    /// # Errors
+    /// If it would keep something of the old entry.
+    fn overwrite(&mut self, file: &FileMetadata) -> Result<(), UnservableReason> {
+        let new = Stored::of(file);
+        if let Some(kept) = self.stored.kept_beside(new) {
+            let reason = format!(
+                "the directory {} replaces an earlier entry, of which consumers would keep the {kept}",
+                shown(&file.name)
+            );
+            return Err(UnservableReason::new(UnservableCode::RepeatedDirectory, reason));
+        }
+        self.stored = new;
+        Ok(())
+    }
+}
+
 impl<'a> Tree<'a> {
     fn add(&mut self, file: &'a FileMetadata, path: &[&'a [u8]]) -> Result<(), UnservableReason> {
         let is_dir = file.kind == FileKind::Directory;
         let Some((&base, parents)) = path.split_last() else {
             if is_dir {
-                return Ok(());
+                return self.nodes[ROOT as usize].overwrite(file);
             }
             let reason = format!("{} is the root but not a directory", shown(&file.name));
             return Err(UnservableReason::new(UnservableCode::NamesRoot, reason));
@@ -81,11 +158,12 @@ impl<'a> Tree<'a> {
                     return Err(UnservableReason::new(UnservableCode::HardLinkTarget, reason));
                 }
                 node.is_dir = true;
+                node.overwrite(file)?;
             }
             (None, slot) => {
                 self.recent.1 = self.recent.1.filter(|_| matches!(slot, Slot::Vacant(_)));
                 slot.insert_entry(self.nodes.len() as u32);
-                self.nodes.push(Node { is_dir, is_linked: false });
+                self.nodes.push(Node { is_dir, is_linked: false, stored: Stored::of(file) });
             }
         }
         Ok(())
@@ -118,7 +196,7 @@ impl<'a> Tree<'a> {
             let fresh = self.nodes.len() as u32;
             node = *self.children.entry((node, part)).or_insert(fresh);
             if node == fresh {
-                self.nodes.push(Node { is_dir: true, is_linked: false });
+                self.nodes.push(Node::directory());
             } else if !self.nodes[node as usize].is_dir {
                 let reason =
                     format!("{} is below {}, which is not a directory in this layer", shown(&file.name), shown(part));
