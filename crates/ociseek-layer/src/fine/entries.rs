@@ -96,14 +96,45 @@ pub(super) fn decode(plain: &[u8], count: usize, memory: &mut Charge) -> Result<
         return Err(FineError::Short(SECTION));
     }
     charge(memory, count * size_of::<FileMetadata>())?;
-    let mut columns = Columns::find(&mut reader, count, memory)?;
-    reader.end()?;
-    let mut files: Vec<FileMetadata> = Vec::with_capacity(count);
-    for number in 0..count {
-        let before = files.last().map_or(&[][..], |file| &file.name);
-        let file = columns.next(number, before)?;
-        files.push(file);
+    let mut files = Vec::with_capacity(count);
+    let kinds = reader.bytes(count)?;
+    for (number, byte) in kinds.iter().enumerate() {
+        let kind = KINDS.get(usize::from(byte & !HAS_TIME)).ok_or(FineError::EntryType(number))?;
+        files.push(FileMetadata { kind: *kind, ..FileMetadata::default() });
     }
+    names(&mut reader, &mut files, memory)?;
+    for file in &mut files {
+        file.size = reader.number()?;
+    }
+    let mut expected = tar::BLOCK as u64;
+    for file in &mut files {
+        file.offset = Uncompressed(expected.wrapping_add_signed(reader.signed()?));
+        expected = next_data(file.offset.0, file.size);
+    }
+    let linknames = files.iter_mut().map(|file| &mut file.linkname);
+    read_texts(&mut reader, count, memory, text_footprint, linknames)?;
+    for file in &mut files {
+        file.mode = reader.signed()?;
+    }
+    for file in &mut files {
+        file.uid = reader.u32()?;
+    }
+    for file in &mut files {
+        file.gid = reader.u32()?;
+    }
+    let unames = files.iter_mut().map(|file| &mut file.uname);
+    read_texts(&mut reader, count, memory, owner_footprint, unames)?;
+    let gnames = files.iter_mut().map(|file| &mut file.gname);
+    read_texts(&mut reader, count, memory, owner_footprint, gnames)?;
+    times(&mut reader, &mut files, kinds)?;
+    for file in &mut files {
+        file.devmajor = reader.signed()?;
+    }
+    for file in &mut files {
+        file.devminor = reader.signed()?;
+    }
+    records(&mut reader, &mut files, memory)?;
+    reader.end()?;
     Ok(files)
 }
 
@@ -111,181 +142,89 @@ fn charge(memory: &mut Charge, bytes: usize) -> Result<(), FineError> {
     Ok(memory.grow(bytes as u64, || "the list of files of a fine document".to_owned())?)
 }
 
-/// The columns, each as far as it was not read. They are read side by side, entry by entry: going
-/// through a long list of entries once for each column takes longer than all else.
-struct Columns<'a> {
-    kinds: &'a [u8],
-    shared: Reader<'a>,
-    own: Reader<'a>,
-    names: Reader<'a>,
-    sizes: Reader<'a>,
-    data: Reader<'a>,
-    linknames: Texts<'a>,
-    modes: Reader<'a>,
-    uids: Reader<'a>,
-    gids: Reader<'a>,
-    unames: Texts<'a>,
-    gnames: Texts<'a>,
-    seconds: Reader<'a>,
-    nanos: Reader<'a>,
-    majors: Reader<'a>,
-    minors: Reader<'a>,
-    records: Reader<'a>,
-    keys: Texts<'a>,
-    values: Texts<'a>,
-    /// Where the next entry's data is expected, and the time of the last entry that has one.
-    expected: u64,
-    before: i64,
+fn names(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charge) -> Result<(), FineError> {
+    let mut read = || (0..files.len()).map(|_| reader.number()).collect::<Result<Vec<_>, _>>();
+    let (shared, own) = (read()?, read()?);
+    let mut all = 0usize;
+    let mut before: &[u8] = b"";
+    for (number, (file, (shared, own))) in files.iter_mut().zip(shared.into_iter().zip(own)).enumerate() {
+        let shared = usize::try_from(shared).ok().and_then(|shared| before.get(..shared));
+        let shared = shared.ok_or(FineError::EntryName(number))?;
+        let own = reader.bytes(usize::try_from(own).map_err(|_| reader.out_of_range())?)?;
+        let length = shared.len() + own.len();
+        all += length;
+        if all > MAX_NAMES {
+            return Err(FineError::TooLarge);
+        }
+        charge(memory, text_footprint(length))?;
+        file.name = [shared, own].concat().into();
+        before = &file.name;
+    }
+    Ok(())
 }
 
-/// A column of texts, such as names or values: their lengths, followed by their bytes.
-struct Texts<'a> {
-    lengths: Reader<'a>,
-    bytes: Reader<'a>,
-}
-
-impl<'a> Columns<'a> {
-    /// Finds the columns of `count` entries, and charges what the entries allocate.
-    fn find(reader: &mut Reader<'a>, count: usize, memory: &mut Charge) -> Result<Columns<'a>, FineError> {
-        let kinds = reader.bytes(count)?;
-        let times = kinds.iter().filter(|kind| **kind & HAS_TIME != 0).count();
-        let (shared, own) = (reader.numbers(count)?, reader.numbers(count)?);
-        let names = names(reader, count, [shared.clone(), own.clone()], memory)?;
-        let (sizes, data) = (reader.numbers(count)?, reader.numbers(count)?);
-        let linknames = Texts::find(reader, count, memory, text_footprint)?;
-        let (modes, uids, gids) = (reader.numbers(count)?, reader.numbers(count)?, reader.numbers(count)?);
-        let unames = Texts::find(reader, count, memory, owner_footprint)?;
-        let gnames = Texts::find(reader, count, memory, owner_footprint)?;
-        let (seconds, nanos) = (reader.numbers(times)?, reader.numbers(times)?);
-        let (majors, minors) = (reader.numbers(count)?, reader.numbers(count)?);
-        let records = reader.numbers(count)?;
-        let all = records.clone().sum(count)?;
-        // A record takes at least two bytes.
-        if all > reader.left() / 2 {
-            return Err(FineError::Short(SECTION));
-        }
-        charge(memory, all * size_of::<PaxRecord>())?;
-        let keys = Texts::find(reader, all, memory, text_footprint)?;
-        let values = Texts::find(reader, all, memory, text_footprint)?;
-        Ok(Columns {
-            kinds,
-            shared,
-            own,
-            names,
-            sizes,
-            data,
-            linknames,
-            modes,
-            uids,
-            gids,
-            unames,
-            gnames,
-            seconds,
-            nanos,
-            majors,
-            minors,
-            records,
-            keys,
-            values,
-            expected: tar::BLOCK as u64,
-            before: 0,
-        })
-    }
-
-    /// The next entry, with the number `number`, after one called `before`.
-    fn next(&mut self, number: usize, before: &[u8]) -> Result<FileMetadata, FineError> {
-        let byte = self.kinds.get(number).copied().unwrap_or_default();
-        let kind = KINDS.get(usize::from(byte & !HAS_TIME)).ok_or(FineError::EntryType(number))?;
-        let shared = before.get(..self.shared.size()?).ok_or(FineError::EntryName(number))?;
-        let name = [shared, self.names.bytes(self.own.size()?)?].concat().into();
-        let size = self.sizes.number()?;
-        let offset = self.expected.wrapping_add_signed(self.data.signed()?);
-        self.expected = next_data(offset, size);
-        let mtime = if byte & HAS_TIME != 0 { Some(self.time(number)?) } else { None };
-        Ok(FileMetadata {
-            name,
-            kind: *kind,
-            offset: Uncompressed(offset),
-            size,
-            linkname: self.linknames.next()?.into(),
-            mode: self.modes.signed()?,
-            uid: self.uids.u32()?,
-            gid: self.gids.u32()?,
-            uname: self.unames.next()?.into(),
-            gname: self.gnames.next()?.into(),
-            mtime,
-            devmajor: self.majors.signed()?,
-            devminor: self.minors.signed()?,
-            pax: self.pax()?,
-        })
-    }
-
-    fn time(&mut self, number: usize) -> Result<Time, FineError> {
-        self.before = self.before.wrapping_add(self.seconds.signed()?);
-        let time = Time { seconds: self.before, nanos: self.nanos.u32()? };
-        match time.has_rfc3339() && time.nanos < 1_000_000_000 {
-            true => Ok(time),
-            false => Err(FineError::EntryTime(number)),
-        }
-    }
-
-    fn pax(&mut self) -> Result<Box<[PaxRecord]>, FineError> {
-        let count = self.records.size()?;
-        let mut records = Vec::with_capacity(count);
-        for _ in 0..count {
-            records.push(PaxRecord { key: self.keys.next()?.into(), value: self.values.next()?.into() });
-        }
-        Ok(records.into())
-    }
-}
-
-/// The bytes of `count` names, of which these columns say how much they share with the one before,
-/// and how much of each is stored.
-fn names<'a>(
-    reader: &mut Reader<'a>,
+/// Reads a column of texts, such as names or values: their lengths, followed by their bytes.
+/// `footprint` is the memory of one of this length.
+fn read_texts<'a, T: for<'b> From<&'b [u8]> + 'a>(
+    reader: &mut Reader<'_>,
     count: usize,
-    [mut shared, own]: [Reader<'_>; 2],
     memory: &mut Charge,
-) -> Result<Reader<'a>, FineError> {
-    let (mut all, mut footprint, mut before) = (0usize, 0usize, 0);
-    let mut each = own.clone();
-    for number in 0..count {
-        let shared = shared.size()?;
-        if shared > before {
-            return Err(FineError::EntryName(number));
-        }
-        before = shared.saturating_add(each.size()?);
-        all = all.saturating_add(before);
-        footprint = footprint.saturating_add(text_footprint(before));
+    footprint: fn(usize) -> usize,
+    texts: impl Iterator<Item = &'a mut T>,
+) -> Result<(), FineError> {
+    let lengths = (0..count).map(|_| reader.length()).collect::<Result<Vec<_>, _>>()?;
+    if lengths.iter().copied().fold(0, usize::saturating_add) > reader.left() {
+        return Err(FineError::Short(SECTION));
     }
-    charge(memory, footprint)?;
-    if all > MAX_NAMES {
-        return Err(FineError::TooLarge);
+    charge(memory, lengths.iter().map(|length| footprint(*length)).sum())?;
+    for (text, length) in texts.zip(lengths) {
+        *text = reader.bytes(length)?.into();
     }
-    reader.part(own.sum(count)?)
+    Ok(())
 }
 
-impl<'a> Texts<'a> {
-    /// Finds a column of `count` texts. `footprint` is the memory of one of this length.
-    fn find(
-        reader: &mut Reader<'a>,
-        count: usize,
-        memory: &mut Charge,
-        footprint: fn(usize) -> usize,
-    ) -> Result<Texts<'a>, FineError> {
-        let lengths = reader.numbers(count)?;
-        let bytes = reader.part(lengths.clone().sum(count)?)?;
-        let (mut each, mut all) = (lengths.clone(), 0);
-        for _ in 0..count {
-            all += footprint(each.size()?);
+fn times(reader: &mut Reader<'_>, files: &mut [FileMetadata], kinds: &[u8]) -> Result<(), FineError> {
+    let has_time = |(number, _): &(usize, &mut FileMetadata)| kinds[*number] & HAS_TIME != 0;
+    let mut before = 0i64;
+    for (number, file) in files.iter_mut().enumerate().filter(has_time) {
+        before = before.wrapping_add(reader.signed()?);
+        let time = Time { seconds: before, nanos: 0 };
+        if !time.has_rfc3339() {
+            return Err(FineError::EntryTime(number));
         }
-        charge(memory, all)?;
-        Ok(Texts { lengths, bytes })
+        file.mtime = Some(time);
     }
+    for (number, file) in files.iter_mut().enumerate() {
+        if let Some(time) = &mut file.mtime {
+            time.nanos = reader.u32()?;
+            if time.nanos >= 1_000_000_000 {
+                return Err(FineError::EntryTime(number));
+            }
+        }
+    }
+    Ok(())
+}
 
-    fn next(&mut self) -> Result<&'a [u8], FineError> {
-        self.bytes.bytes(self.lengths.size()?)
+/// Reads the PAX records of all entries.
+fn records(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charge) -> Result<(), FineError> {
+    let mut counts = Vec::with_capacity(files.len());
+    let mut all = 0usize;
+    for _ in 0..files.len() {
+        counts.push(reader.length()?);
+        all = all.saturating_add(counts[counts.len() - 1]);
     }
+    // A record takes at least two bytes.
+    if all > reader.left() / 2 {
+        return Err(FineError::Short(SECTION));
+    }
+    charge(memory, all * size_of::<PaxRecord>())?;
+    for (file, count) in files.iter_mut().zip(counts) {
+        file.pax = (0..count).map(|_| PaxRecord { key: Box::default(), value: Box::default() }).collect();
+    }
+    let keys = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.key);
+    read_texts(reader, all, memory, text_footprint, keys)?;
+    let values = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.value);
+    read_texts(reader, all, memory, text_footprint, values)
 }
 
 /// Checks that each entry has only fields that its type allows, and that entries follow one another

@@ -17,7 +17,6 @@ pub(super) fn put_signed(out: &mut Vec<u8>, value: i64) {
 }
 
 /// Reads a section from the front. Errors name the section.
-#[derive(Clone)]
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     section: &'static str,
@@ -46,16 +45,6 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn number(&mut self) -> Result<u64, FineError> {
-        match self.bytes.split_first() {
-            Some((&byte, rest)) if byte < 0x80 => {
-                self.bytes = rest;
-                Ok(byte.into())
-            }
-            _ => self.long_number(),
-        }
-    }
-
-    fn long_number(&mut self) -> Result<u64, FineError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -79,28 +68,6 @@ impl<'a> Reader<'a> {
 
     pub(super) fn u32(&mut self) -> Result<u32, FineError> {
         u32::try_from(self.number()?).map_err(|_| self.out_of_range())
-    }
-
-    /// Reads a number of bytes or items. One that no memory can hold is out of range.
-    pub(super) fn size(&mut self) -> Result<usize, FineError> {
-        usize::try_from(self.number()?).map_err(|_| self.out_of_range())
-    }
-
-    /// The sum of `count` sizes, at most the greatest number.
-    pub(super) fn sum(mut self, count: usize) -> Result<usize, FineError> {
-        (0..count).try_fold(0usize, |sum, _| Ok(sum.saturating_add(self.size()?)))
-    }
-
-    /// The next `count` bytes, to be read by a reader of their own.
-    pub(super) fn part(&mut self, count: usize) -> Result<Reader<'a>, FineError> {
-        Ok(Reader { bytes: self.bytes(count)?, section: self.section })
-    }
-
-    /// The next `count` numbers, to be read by a reader of their own. They may be out of range.
-    pub(super) fn numbers(&mut self, count: usize) -> Result<Reader<'a>, FineError> {
-        let mut ends = self.bytes.iter().enumerate().filter(|(_, byte)| **byte < 0x80).map(|(at, _)| at + 1);
-        let length = count.checked_sub(1).map_or(Some(0), |before| ends.nth(before));
-        self.part(length.ok_or(FineError::Short(self.section))?)
     }
 
     /// Reads a count of items that take at least a byte each, and checks it against the bytes left.
