@@ -149,14 +149,11 @@ impl Content {
         self.inner.has_recorded_start()
     }
 
-    /// Whether the cache had these bytes of a layer's tar before this image was opened: they are on
-    /// disk or in memory, and were not fetched in advance. Blocks.
-    pub fn is_from_cache(&self, layer: LayerId, range: Range<Uncompressed>) -> bool {
+    /// Whether the cache had a span of a layer before this image was opened: it is on disk or in
+    /// memory, and was not fetched in advance. Blocks.
+    pub fn is_from_cache(&self, layer: LayerId, span: SpanId) -> bool {
         let is_from_cache = |on: LayerHandle| {
-            let mut spans = SpanId::each(on.layer.open.spans.covering(range));
-            spans.all(|span| {
-                (on.is_in_memory(span) || on.is_on_disk(span)) && !self.inner.start.is_unread(on.span(span))
-            })
+            (on.is_in_memory(span) || on.is_on_disk(span)) && !self.inner.start.is_unread(on.span(span))
         };
         self.inner.on(layer).is_some_and(is_from_cache)
     }

@@ -3,10 +3,12 @@
 //! It only reads bytes that the cache has from an earlier start. The program itself must read what
 //! this start fetches: otherwise fetching in advance would not notice that nobody reads it.
 //!
-//! A thread does this by looking up, opening and reading ahead the files, like any other program.
+//! A thread does this by listing directories, and by looking up, opening and reading ahead the
+//! files, like any other program.
 //! It uses a mount of its own, so the actual one is never busy because of it. Only root may create
 //! such a mount.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::num::NonZeroU64;
@@ -19,14 +21,14 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
 use fuser::Request;
-use rustix::fs::{Advice, CWD, Dir, DirEntry, Mode, OFlags, fadvise, openat};
+use rustix::fs::{Advice, CWD, Dir, DirEntry, Mode, OFlags, RawDir, fadvise, openat};
 use rustix::io::close;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
 
 use super::attr::BLOCK;
-use crate::offset::{LayerId, Uncompressed};
+use crate::offset::{LayerId, SpanId, Uncompressed};
 use crate::rootfs::content::Content;
 use crate::tree::{Extent, NodeId, NodeKind, Tree};
 
@@ -34,6 +36,12 @@ use crate::tree::{Extent, NodeId, NodeKind, Tree};
 const MOST: u64 = 64 << 20;
 /// How many bytes the kernel is asked to read ahead at a time.
 const STEP: u64 = 128 << 10;
+/// A directory is listed if one of this many entries is read. For each entry of a list, the kernel
+/// gets the attributes too, so it need not look up the name. A lookup takes it as long as some 30
+/// entries of a list.
+const LISTED: usize = 8;
+/// The size of the buffer for lists. It decides how much of a list the kernel requests at a time.
+const LIST: usize = 128 << 10;
 
 /// A thread that fills the kernel's caches. It is stopped when this is dropped.
 ///
@@ -68,8 +76,15 @@ impl FillerThread {
 /// What to read of a mount.
 struct Plan {
     point: PathBuf,
-    /// The paths relative to the mount point, in order, each with ranges of the file.
-    files: Vec<(Vec<u8>, Vec<Range<u64>>)>,
+    steps: Vec<Step>,
+}
+
+/// A step of a plan. Paths are relative to the mount point.
+enum Step {
+    /// A directory to list.
+    List(Vec<u8>),
+    /// A file, and the ranges of it to read.
+    Read(Vec<u8>, Vec<Range<u64>>),
 }
 
 impl CacheFiller {
@@ -104,7 +119,7 @@ impl CacheFiller {
         let shared = Arc::clone(&self.shared);
         let planner = move || {
             // Nobody receives it if the mount is gone already.
-            let _ = plans.send(Plan { point, files: files(&tree, &content, &shared.is_over) });
+            let _ = plans.send(Plan { point, steps: steps(&tree, &content, &shared.is_over) });
         };
         self.threads.extend(Builder::new().name("fill-plan".to_owned()).spawn(planner).ok());
     }
@@ -123,9 +138,24 @@ impl Drop for CacheFiller {
 impl Shared {
     fn read_ahead(&self, plan: &Plan) -> io::Result<()> {
         let root = open_tree(CWD, &plan.point, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
-        let (mut left, mut requested) = (MOST, None);
-        for (path, ranges) in &plan.files {
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let (mut left, mut requested, mut list) = (MOST, None, Vec::with_capacity(LIST));
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        for step in &plan.steps {
+            let (path, ranges) = match step {
+                Step::Read(path, ranges) => (path, ranges),
+                Step::List(path) => {
+                    let path = if path.is_empty() { b"." } else { &path[..] };
+                    let directory = openat(&root, path, flags | OFlags::DIRECTORY, Mode::empty())?;
+                    let mut entries = RawDir::new(directory, list.spare_capacity_mut());
+                    while let Some(entry) = entries.next() {
+                        entry?;
+                        if self.is_over.load(Ordering::Relaxed) {
+                            return Ok(());
+                        }
+                    }
+                    continue;
+                }
+            };
             let file = Arc::new(File::from(openat(&root, &path[..], flags, Mode::empty())?));
             for range in ranges {
                 let mut at = range.start;
@@ -180,19 +210,43 @@ fn own_files() -> io::Result<()> {
     Ok(())
 }
 
-/// The paths and ranges of the recorded start that are in the cache, in its order. It stops early
+/// What to read of the recorded start: what is in the cache, in the start's order. It ends early
 /// when `is_over` is set.
-fn files(tree: &Tree, content: &Content, is_over: &AtomicBool) -> Vec<(Vec<u8>, Vec<Range<u64>>)> {
+fn steps(tree: &Tree, content: &Content, is_over: &AtomicBool) -> Vec<Step> {
     let start = RecordedStart::new(content.recorded_start());
-    let file = |node| {
-        let NodeKind::File(extent) = tree.node(node).kind else { return None };
+    // Files share spans with their neighbours.
+    let mut known = HashMap::new();
+    let mut is_from_cache =
+        |layer, span| *known.entry((layer, span)).or_insert_with(|| content.is_from_cache(layer, span));
+    let mut files = Vec::new();
+    for node in start.files(tree).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+        let NodeKind::File(extent) = tree.node(node).kind else { continue };
         let mut ranges = start.blocks(&extent);
         ranges.retain(|range| {
-            content.is_from_cache(extent.layer, extent.offset + range.start..extent.offset + range.end)
+            let spans = content.spans(extent.layer, extent.offset + range.start..extent.offset + range.end);
+            SpanId::each(spans).all(|span| is_from_cache(extent.layer, span))
         });
-        (!ranges.is_empty()).then(|| (tree.path(node), ranges))
-    };
-    start.files(tree).take_while(|_| !is_over.load(Ordering::Relaxed)).filter_map(file).collect()
+        if !ranges.is_empty() {
+            files.push((node, ranges));
+        }
+    }
+    in_order(tree, files)
+}
+
+/// The steps for reading `files` in this order. Directories are listed before their first file is
+/// read.
+fn in_order(tree: &Tree, files: Vec<(NodeId, Vec<Range<u64>>)>) -> Vec<Step> {
+    let mut wanted: HashMap<NodeId, usize> = HashMap::new();
+    files.iter().for_each(|(node, _)| *wanted.entry(tree.parent(*node)).or_default() += 1);
+    let mut steps = Vec::with_capacity(files.len() + wanted.len());
+    for (node, ranges) in files {
+        let directory = tree.parent(node);
+        if wanted.remove(&directory).is_some_and(|wanted| wanted * LISTED >= tree.children(directory).len()) {
+            steps.push(Step::List(tree.path(directory)));
+        }
+        steps.push(Step::Read(tree.path(node), ranges));
+    }
+    steps
 }
 
 /// The recorded start, as ranges of the layers' tars.
@@ -312,5 +366,27 @@ mod tests {
         assert_eq!(found(start), [(a, std::iter::once(8_192..10_000).collect()), (b, ends)]);
         assert_eq!(found(vec![range(1, 2_000..6_096)]), [(d, whole(4_096))]);
         assert_eq!(found(vec![range(2, 0..u64::MAX), range(0, 12_000..21_000)]), []);
+    }
+
+    #[test]
+    fn directories_are_listed_before_their_files_unless_few_of_these_are_read() {
+        let names = (0..9).map(|number| format!("many/{number}")).chain(["a/b/c", "a/b/d", "top"].map(str::to_owned));
+        let files: Vec<FileMetadata> = (0..).zip(names).map(|(number, name)| file(&name, number * 1024, 512)).collect();
+        let tree = Tree::flatten([&files[..]]).unwrap();
+        let planned = |names: &[&str]| {
+            let node = |name: &&str| (tree.resolve(name.as_bytes(), false).unwrap(), Vec::new());
+            let path = |path: Vec<u8>| String::from_utf8(path).unwrap();
+            let steps = in_order(&tree, names.iter().map(node).collect()).into_iter();
+            let shown = steps.map(|step| match step {
+                Step::List(directory) => format!("list {}", path(directory)),
+                Step::Read(file, _) => path(file),
+            });
+            shown.collect::<Vec<String>>()
+        };
+        assert_eq!(planned(&["many/3", "a/b/d"]), ["many/3", "list a/b", "a/b/d"]);
+        assert_eq!(
+            planned(&["many/3", "a/b/d", "many/1", "top", "a/b/c"]),
+            ["list many", "many/3", "list a/b", "a/b/d", "many/1", "list ", "top", "a/b/c"]
+        );
     }
 }

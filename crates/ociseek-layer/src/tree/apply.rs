@@ -35,6 +35,9 @@ pub(super) struct Applier<'a> {
     /// The directory of the previous entry, by its path: neighbours in a tar usually share it. An
     /// entry cannot remove its own directory. None if the path had symbolic links.
     recent: Option<(Vec<&'a [u8]>, PathId)>,
+    /// Whether the names of the layer's directories may not lead to them any more: a directory was
+    /// removed, or such a name has symbolic links.
+    is_rearranged: bool,
     /// A buffer for the parts of a path. It is reused, because layers have many entries.
     parts: Vec<&'a [u8]>,
 }
@@ -58,6 +61,7 @@ impl<'a> Applier<'a> {
             implied: 0,
             work: WORK,
             recent: None,
+            is_rearranged: false,
             parts: Vec::new(),
         }
     }
@@ -79,15 +83,20 @@ impl<'a> Applier<'a> {
             let numbered = (0..).zip(listed.files);
             numbered.map(|(number, file)| CurrentEntry { file, is_sparse: listed.is_sparse(number), layer, number })
         };
+        self.is_rearranged = false;
         let mut directories = Vec::new();
         for entry in entries() {
             let written = self.entry(entry).map_err(|fault| failed(entry, fault))?;
             if written && entry.file.kind == FileKind::Directory {
+                self.is_rearranged |= self.recent.is_none();
                 directories.push(entry);
             }
         }
-        // Later entries may have changed a directory's time, so all times are set again at the end,
-        // looked up by name.
+        // containerd sets the times of directories again at the end, looked up by name. Where names
+        // lead to the same directories as before, that changes nothing here.
+        if !self.is_rearranged {
+            return Ok(());
+        }
         for entry in directories {
             match self.set_time_again(entry.file) {
                 Err(TreeFault::DirectoryGone) if self.is_raw => {}
@@ -316,6 +325,7 @@ impl<'a> Applier<'a> {
             let inode = self.paths.vacate(last);
             if let Some(inode) = self.inodes.get_mut(inode as usize) {
                 inode.links -= 1;
+                self.is_rearranged |= matches!(inode.content, InodeContent::Directory);
             }
         }
     }

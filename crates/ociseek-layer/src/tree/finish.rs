@@ -51,9 +51,9 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
         listed.push((start..names.len() as u32, subdirectories));
     }
 
-    let mut kept: Vec<Option<Node>> = order.iter().map(|_| None).collect();
+    let mut nodes = Vec::with_capacity(order.len());
     let mut listed = directories.iter().zip(listed).map(|((_, id, parent), list)| (*id, *parent, list)).peekable();
-    for (number, &inode) in order.iter().enumerate() {
+    for inode in order {
         let inode = &inodes[inode as usize];
         let mut nlink = inode.links;
         let kind = match inode.content {
@@ -71,7 +71,7 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
             }
         };
         let xattrs = inode.xattrs.iter().map(|(name, value)| ((*name).into(), (*value).into()));
-        kept[number] = Some(Node {
+        nodes.push(Node {
             kind,
             mode: inode.mode,
             uid: inode.uid,
@@ -82,5 +82,5 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
             origin: inode.origin,
         });
     }
-    Tree { nodes: kept.into_iter().flatten().collect(), names, text, named_by, warnings: warnings.finish() }
+    Tree { nodes, names, text, named_by, warnings: warnings.finish() }
 }

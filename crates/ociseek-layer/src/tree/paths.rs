@@ -5,6 +5,7 @@
 //! no more than creating them.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use super::error::TreeFault;
 use crate::offset::LayerId;
@@ -81,13 +82,14 @@ impl<'a> Paths<'a> {
     /// # Errors
     /// If the name or the path is longer than Linux allows.
     pub(super) fn intern(&mut self, parent: PathId, name: &'a [u8]) -> Result<PathId, TreeFault> {
-        if let Some(&known) = self.known.get(&(parent.0, name)) {
-            return Ok(PathId(known));
-        }
+        let new = match self.known.entry((parent.0, name)) {
+            Entry::Occupied(known) => return Ok(PathId(*known.get())),
+            Entry::Vacant(new) => new,
+        };
         if name.len() > NAME_MAX {
             return Err(TreeFault::NameTooLong);
         }
-        let length = usize::from(self.at(parent).length) + 1 + name.len();
+        let length = usize::from(self.list[parent.0 as usize].length) + 1 + name.len();
         if length > PATH_MAX {
             return Err(TreeFault::PathTooLong);
         }
@@ -103,7 +105,7 @@ impl<'a> Paths<'a> {
             written: 0,
             opaque: 0,
         });
-        self.known.insert((parent.0, name), number);
+        new.insert(number);
         Ok(PathId(number))
     }
 
