@@ -84,7 +84,8 @@ impl Server {
         Server::distribution_from(program, address, true, |dir| ("inmemory: {}".into(), sections(dir)))
     }
 
-    /// The distribution registry with its files in its folder.
+    /// The distribution registry with its files in its folder, for large layers: one of 90 MB takes
+    /// docker-registry 17 s of CPU time in memory, and 0.3 s on disk.
     pub fn distribution_on_disk(program: &str) -> Option<Server> {
         Server::distribution_from(program, "127.0.0.1:0", true, |dir| {
             (format!("filesystem: {{rootdirectory: '{}'}}", dir.join("files").display()), String::new())

@@ -140,7 +140,7 @@ fn a_mount_matches_the_unpacked_image() {
 #[test]
 fn a_container_is_ready_before_its_image_could_be_pulled() {
     let (Some(runc), Some(layers), Some(skopeo)) = (kernel(), debian_layers(), tool("skopeo")) else { return };
-    let Some(registry) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
+    let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
     let image = Image::of(&layers.join("debian-rootfs.go.tar.gz"));
     let home = image.dir.path();
     let name = format!("{}/debian:v1", registry.host);

@@ -293,7 +293,7 @@ fn the_real_consumer_mounts_from_olareg() {
 #[test]
 fn the_real_consumer_mounts_from_distribution() {
     let Some(consumer) = consumer() else { return };
-    let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
+    let Some(server) = Server::distribution_on_disk("docker-registry") else { return };
     for image in IMAGES {
         consumer.accepts(&server, image, false);
     }
@@ -302,7 +302,7 @@ fn the_real_consumer_mounts_from_distribution() {
 #[test]
 fn the_real_consumer_prefetches_the_listed_spans() {
     let Some(consumer) = consumer() else { return };
-    if let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) {
+    if let Some(server) = Server::distribution_on_disk("docker-registry") {
         consumer.prefetches(&server, "v1");
     }
     if let Some(server) = Server::olareg(|_, _| Vec::new()) {

@@ -6,8 +6,7 @@
 //! - ociseek must not refuse layers that soci builds and serves correctly;
 //! - nothing may panic, hang, or use unlimited resources.
 //!
-//! What soci answered about a layer of the corpus is kept beside the corpus (`soci-answers`; delete
-//! it to ask again).
+//! What soci answered is kept beside the corpus (`soci-answers`; delete it to ask again).
 //!
 //! The exceptions are listed below with reasons. A separate script creates the corpus
 //! (tests/README.md).
@@ -57,6 +56,8 @@ enum Finding {
     Wrong(String),
 }
 
+/// The file in the corpus that has what soci answered.
+const ANSWERS: &str = "soci-answers";
 /// The time limit for a layer, in an unoptimised build and on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -236,14 +237,20 @@ fn torture_layers_agree_with_soci() {
     }
     let layers = files_below(dir.path());
     assert!(layers.len() > 3000, "only {} layers were made", layers.len());
-    let answers = dir.path().join("answers");
+    // The same seed gives the same layers.
+    let answers = corpus().filter(|corpus| corpus.is_dir()).unwrap_or_else(|| dir.path().to_owned()).join(ANSWERS);
     compare("torture", answers, layers.iter().flat_map(|l| [4096, 65536].map(|span| (l.clone(), span))).collect());
+}
+
+/// The folder that tests/corpus/make fills.
+fn corpus() -> Option<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/ociseek-corpus"));
+    std::env::var_os("OCISEEK_CORPUS").map(PathBuf::from).or_else(home)
 }
 
 #[test]
 fn corpus_layers_agree_with_soci() {
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/ociseek-corpus"));
-    let Some(corpus) = std::env::var_os("OCISEEK_CORPUS").map(PathBuf::from).or_else(home) else {
+    let Some(corpus) = corpus() else {
         return soci::skip("no OCISEEK_CORPUS and no HOME");
     };
     let mut layers = files_below(&corpus.join("layers"));
@@ -252,10 +259,9 @@ fn corpus_layers_agree_with_soci() {
     }
     let size = |path: &PathBuf| path.metadata().map_or(0, |m| m.len());
     layers.sort_by_key(|path| std::cmp::Reverse(size(path)));
-    let answers = corpus.join("soci-answers");
     compare(
         "corpus",
-        answers,
+        corpus.join(ANSWERS),
         layers.iter().flat_map(|l| [64 << 10, 1 << 20, 4 << 20].map(|span| (l.clone(), span))).collect(),
     );
 }

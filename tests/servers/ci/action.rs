@@ -1,10 +1,9 @@
 //! The GitHub action.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::Command;
 
-use super::{releases, yaml};
+use super::{release_archive, releases, yaml};
 use crate::support::sandbox::{Sandbox, small_image, two_platforms};
 use crate::support::servers::{Server, run, tool};
 use yaml_rust2::Yaml;
@@ -169,13 +168,7 @@ fn the_action_downloads_a_release_and_verifies_its_checksum() {
         return;
     }
     let file = format!("ociseek-{}-unknown-linux-musl.tar.gz", std::env::consts::ARCH);
-    let pack = Sandbox::new();
-    std::fs::copy(env!("CARGO_BIN_EXE_ociseek"), pack.path("ociseek")).unwrap();
-    run(
-        Path::new("tar"),
-        &["-C", pack.dir.path().to_str().unwrap(), "-czf", pack.path("t").to_str().unwrap(), "ociseek"],
-    );
-    let archive = std::fs::read(pack.path("t")).unwrap();
+    let archive = release_archive(&Sandbox::new());
     let sum = |bytes: &[u8]| format!("{}  {file}\n", ociseek::digest::Digest::sha256(bytes).hex()).into_bytes();
     let at = |version: &str, name: &str| match version {
         "latest" => format!("/acme/ociseek/releases/latest/download/{name}"),

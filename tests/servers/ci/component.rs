@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use super::{releases, root, yaml};
+use super::{release_archive, releases, root, yaml};
 use crate::support::sandbox::{Sandbox, shown, small_image, two_platforms};
 use crate::support::servers::{self, Server, run, tool};
 use yaml_rust2::{Yaml, YamlLoader};
@@ -96,10 +96,7 @@ fn the_component_verifies_the_checksum_of_its_download() {
     }
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
-    std::fs::copy(env!("CARGO_BIN_EXE_ociseek"), sandbox.path("ociseek")).unwrap();
-    let dir = sandbox.dir.path().to_str().unwrap().to_owned();
-    run(Path::new("tar"), &["-C", &dir, "-czf", sandbox.path("t").to_str().unwrap(), "ociseek"]);
-    let archive = std::fs::read(sandbox.path("t")).unwrap();
+    let archive = release_archive(&sandbox);
     let sum = ociseek::digest::Digest::sha256(&archive).hex();
     let url = releases(BTreeMap::from([("/o.tar.gz".to_owned(), archive)])) + "/o.tar.gz";
     let inputs = |sum| [("image", "oci:img"), ("min-layer-size", "0"), ("download", url.as_str()), ("sha256", sum)];

@@ -9,9 +9,11 @@ mod step_files;
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::support::http::answering;
+use crate::support::sandbox::Sandbox;
+use crate::support::servers::run;
 use yaml_rust2::{Yaml, YamlLoader};
 
 fn root() -> PathBuf {
@@ -33,4 +35,13 @@ fn releases(files: BTreeMap<String, Vec<u8>>) -> String {
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
     });
     format!("http://{address}")
+}
+
+/// The archive of a release, made in this sandbox.
+fn release_archive(sandbox: &Sandbox) -> Vec<u8> {
+    let at = |name: &str| sandbox.path(name).to_str().unwrap().to_owned();
+    // Most of a test build are symbols for debuggers.
+    run(Path::new("strip"), &["-o", &at("ociseek"), env!("CARGO_BIN_EXE_ociseek")]);
+    run(Path::new("tar"), &["-C", &at(""), "--use-compress-program=gzip -1", "-cf", &at("t"), "ociseek"]);
+    std::fs::read(sandbox.path("t")).unwrap()
 }
