@@ -45,11 +45,9 @@ impl Registries {
 
     pub fn before(&self, job: &Job) -> &Faulty {
         match job.before {
-            Before::Layout
-            | Before::IndexedLayout
-            | Before::Archives
-            | Before::LargeLayout
-            | Before::FineLayout => &self.nothing,
+            Before::Layout | Before::IndexedLayout | Before::Archives | Before::LargeLayout | Before::FineLayout => {
+                &self.nothing
+            }
             Before::Image => &self.image,
             Before::Indexed => &self.indexed,
             Before::Large => &self.large,
@@ -106,12 +104,9 @@ impl Templates {
             std::fs::write(sandbox.path(START), recorded_start()).unwrap();
         }
         let template = match job.before {
-            Before::Image
-            | Before::Indexed
-            | Before::Large
-            | Before::Fine
-            | Before::Superseded
-            | Before::Converted => return sandbox,
+            Before::Image | Before::Indexed | Before::Large | Before::Fine | Before::Superseded | Before::Converted => {
+                return sandbox;
+            }
             Before::Layout => &self.layout,
             Before::IndexedLayout => &self.indexed,
             Before::Archives => &self.archives,

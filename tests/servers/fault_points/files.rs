@@ -91,7 +91,8 @@ async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>
     let (class, mode) = fault;
     let site = Site::new(ground, &job).await;
     let first = site.run(ground, job, Some((fault, at)), true).await;
-    let (_, hit) = reported(site.report.path()).map_err(|e| format!("{e}, exit code {:?}: {}", first.code, first.stderr))?;
+    let (_, hit) =
+        reported(site.report.path()).map_err(|e| format!("{e}, exit code {:?}: {}", first.code, first.stderr))?;
     let of = |what: String| format!("{hit}: {what}\n{}", first.stderr);
     first.judge().map_err(of)?;
     site.whole().map_err(|e| of(format!("after the fault: {e}")))?;

@@ -19,8 +19,8 @@ use tokio::task::block_in_place;
 
 use super::before::{Registries, registry_settings};
 use super::jobs::{Ended, JOBS};
-use super::whole::whole;
 use super::queue::{Ground, log, url, worker};
+use super::whole::whole;
 use crate::support::fault_points::{MESSAGES, MISSED, Points};
 use crate::support::faulty::{no_response, problem};
 use crate::support::hook::{Hook, pushed};

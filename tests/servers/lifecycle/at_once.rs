@@ -118,8 +118,7 @@ fn concurrent_commands_and_hooks_lose_nothing() {
         let of_others = listed(&server, &subjects(&sandbox, &other));
         let (by_v2, converted) = (format!("{place}:v1-soci"), format!("{place}:converted"));
         let allow = format!("--allow={}", server.host);
-        let hooks =
-            [(); 2].map(|()| Hook::serve(&sandbox, &[&*allow, "--fine", "--v2={tag}-soci", "--retry-wait=1"]));
+        let hooks = [(); 2].map(|()| Hook::serve(&sandbox, &[&*allow, "--fine", "--v2={tag}-soci", "--retry-wait=1"]));
 
         for round in 0..ROUNDS {
             let copied = format!("oci:copy{round}:v1");
