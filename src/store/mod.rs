@@ -82,6 +82,16 @@ impl StoreError {
         self.is_not_found() || matches!(self, StoreError::Local(LayoutError::Size { .. } | LayoutError::Damaged { .. }))
     }
 
+    /// Whether the store has the content is not known, because reading it failed for another reason.
+    pub(crate) fn may_exist(&self) -> bool {
+        match self {
+            StoreError::Registry(error) => !error.is_not_found() && !error.is_other_content(),
+            StoreError::Local(error) => matches!(error, LayoutError::Io { .. }),
+            StoreError::Read { .. } | StoreError::Thread => true,
+            StoreError::Range { .. } | StoreError::Memory(_) | StoreError::Twice(_) => false,
+        }
+    }
+
     /// The content is something else than what was to be copied.
     pub(crate) fn is_other_content(&self) -> bool {
         match self {

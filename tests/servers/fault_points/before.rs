@@ -135,8 +135,11 @@ pub fn image(sandbox: &Sandbox) {
     packed(sandbox, &tars, &blobs);
 }
 
+/// The media type of a layer, and its content.
+type Blob = (&'static str, Vec<u8>);
+
 /// The tars of its layers, and their blobs.
-fn layers() -> ([Vec<u8>; 3], [(&'static str, Vec<u8>); 3]) {
+fn layers() -> ([Vec<u8>; 3], [Blob; 3]) {
     let tars = [tar(1, 4, 20_000), tar(2, 2, 9_000), tar(3, 1, 3_000)];
     let blobs = [(GZIP, gzip(&tars[0])), (PLAIN, tars[1].clone()), (GZIP, gzip(&tars[2]))];
     (tars, blobs)
