@@ -171,3 +171,21 @@ async fn local<S: Send + Sync + 'static, T: Send + 'static>(
     let store = Arc::clone(store);
     blocking(move || work(&store)).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else what could not be read at one moment would be replaced as if nobody could read it.
+    #[test]
+    fn content_that_could_not_be_read_may_exist() {
+        let (path, digest) = (std::path::PathBuf::from("layout"), Digest::sha256(b"x"));
+        let source = io::Error::from(io::ErrorKind::Other);
+        let unread = StoreError::from(LayoutError::Io { action: "read", path: path.clone(), source });
+        assert!(unread.may_exist() && StoreError::Thread.may_exist());
+        let damaged = LayoutError::Damaged { path: path.clone(), expected: digest, actual: digest };
+        for lost in [LayoutError::Missing { path, digest }, damaged] {
+            assert!(!StoreError::from(lost).may_exist());
+        }
+    }
+}
