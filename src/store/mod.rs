@@ -82,7 +82,7 @@ impl StoreError {
         self.is_not_found() || matches!(self, StoreError::Local(LayoutError::Size { .. } | LayoutError::Damaged { .. }))
     }
 
-    /// Whether the store has the content is not known, because reading it failed for another reason.
+    /// Whether the store has the content is not known, because reading it failed otherwise.
     pub(crate) fn may_exist(&self) -> bool {
         match self {
             StoreError::Registry(error) => !error.is_not_found() && !error.is_other_content(),

@@ -55,7 +55,7 @@ fn concurrent_commands_on_a_layout_lose_nothing() {
         assert_eq!(names(&sandbox, "out"), ["converted"]);
         for image in ["oci:img:v1", "oci:img:v1-soci", "oci:img:other", "oci:img:converted", "oci:out:converted"] {
             let said = sandbox.run(&["verify", image]);
-            // `rm` may have been the last. (The images' configs list no layers, which `verify` says.)
+            // `rm` may have been the last. (The configs list no layers, which `verify` says.)
             let is_removed = said.contains("has no SOCI index to verify");
             assert!(is_removed || !said.contains("error: "), "{image}: {said}");
             assert!(!said.contains("wrong"), "{image}: {said}");
