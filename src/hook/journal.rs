@@ -41,6 +41,8 @@ enum Line {
     /// The job was started, and did not end through a fault of its own.
     Released(Job),
     Done(Job),
+    /// The job is done, and the same one was accepted meanwhile. A crash could separate two lines.
+    Renewed(Job),
 }
 
 /// The file in which jobs survive the process.
@@ -99,47 +101,42 @@ impl Journal {
     /// # Errors
     /// If it could not be written. Then the job must not be accepted.
     pub fn accepted(&self, item: &Item) -> Result<(), JournalError> {
-        self.write(&[Line::Accepted(item.job.clone())])
+        self.write(&Line::Accepted(item.job.clone()))
     }
 
     /// # Errors
     /// If it could not be written.
     pub fn begun(&self, item: &Item) -> Result<(), JournalError> {
-        self.write(&[Line::Begun(item.job.clone())])
+        self.write(&Line::Begun(item.job.clone()))
     }
 
     /// # Errors
     /// If it could not be written.
     pub fn released(&self, item: &Item) -> Result<(), JournalError> {
-        self.write(&[Line::Released(item.job.clone())])
+        self.write(&Line::Released(item.job.clone()))
     }
 
     /// Records the end of a job. `next` is a job with the same name that was accepted in the
-    /// meantime. Both are written at once, so a crash cannot separate them.
+    /// meantime.
     ///
     /// # Errors
     /// If it could not be written. Then the job will be repeated, which changes nothing.
     pub fn done(&self, item: &Item, next: Option<&Item>) -> Result<(), JournalError> {
-        let next = next.map(|next| Line::Accepted(next.job.clone()));
-        let lines: Vec<Line> = std::iter::once(Line::Done(item.job.clone())).chain(next).collect();
-        self.write(&lines)
+        let line = next.map_or_else(|| Line::Done(item.job.clone()), |next| Line::Renewed(next.job.clone()));
+        self.write(&line)
     }
 
-    fn write(&self, lines: &[Line]) -> Result<(), JournalError> {
+    fn write(&self, line: &Line) -> Result<(), JournalError> {
         let failed = |source| JournalError { path: self.path.clone(), what: "written", source };
         let mut inner = self.inner.hold();
         let mut text = if inner.torn { vec![b'\n'] } else { Vec::new() };
-        for line in lines {
-            serde_json::to_writer(&mut text, line).map_err(|error| failed(error.into()))?;
-            text.push(b'\n');
-        }
+        serde_json::to_writer(&mut text, line).map_err(|error| failed(error.into()))?;
+        text.push(b'\n');
         let written = inner.file.write_all(&text);
         inner.torn = written.is_err();
         written.map_err(failed)?;
-        inner.lines += lines.len();
-        for line in lines {
-            apply(&mut inner.open, line, self.unit);
-        }
+        inner.lines += 1;
+        apply(&mut inner.open, line, self.unit);
         if inner.lines > COMPACT && inner.lines > 4 * inner.open.len() {
             // If there is no space for a new file, or no descriptor, the old file is used for as
             // many lines again.
@@ -167,6 +164,7 @@ fn apply(open: &mut HashMap<String, Item>, line: &Line, unit: Unit) {
             }
         }
         Line::Done(job) => drop(open.remove(&job.key(unit))),
+        Line::Renewed(job) => drop(open.insert(job.key(unit), Item { job: job.clone(), tries: 0 })),
     }
 }
 
@@ -189,6 +187,7 @@ fn read(file: File, unit: Unit) -> io::Result<(HashMap<String, Item>, HashMap<St
             }
             Line::Released(_) => {}
             Line::Done(job) => drop(lines.remove(&job.key(unit))),
+            Line::Renewed(job) => drop(lines.insert(job.key(unit), number)),
         }
         apply(&mut open, &line, unit);
     }
@@ -297,9 +296,17 @@ mod tests {
         journal.accepted(&item(1)).unwrap();
         journal.begun(&first).unwrap();
         journal.accepted(&item(1)).unwrap();
+        journal.accepted(&item(2)).unwrap();
+        let before = std::fs::metadata(&path).unwrap().len();
         journal.done(&first, Some(&item(1))).unwrap();
         drop(journal);
-        assert_eq!(reopened(&path), [("1".to_owned(), 0)]);
+        let whole = std::fs::read(&path).unwrap();
+        assert_eq!(reopened(&path), [("2".to_owned(), 0), ("1".to_owned(), 0)], "it is the last in the line");
+        // A full disk or a crash may cut the write short at any byte.
+        for length in before as usize..whole.len() - 1 {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            assert_eq!(reopened(&path), [("1".to_owned(), 1), ("2".to_owned(), 0)], "{length}");
+        }
     }
 
     #[test]

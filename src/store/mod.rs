@@ -82,6 +82,16 @@ impl StoreError {
         self.is_not_found() || matches!(self, StoreError::Local(LayoutError::Size { .. } | LayoutError::Damaged { .. }))
     }
 
+    /// Whether the store has the content is not known, because reading it failed otherwise.
+    pub(crate) fn may_exist(&self) -> bool {
+        match self {
+            StoreError::Registry(error) => !error.is_not_found() && !error.is_other_content(),
+            StoreError::Local(error) => matches!(error, LayoutError::Io { .. }),
+            StoreError::Read { .. } | StoreError::Thread => true,
+            StoreError::Range { .. } | StoreError::Memory(_) | StoreError::Twice(_) => false,
+        }
+    }
+
     /// The content is something else than what was to be copied.
     pub(crate) fn is_other_content(&self) -> bool {
         match self {
@@ -160,4 +170,22 @@ async fn local<S: Send + Sync + 'static, T: Send + 'static>(
 ) -> Result<T, StoreError> {
     let store = Arc::clone(store);
     blocking(move || work(&store)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else what could not be read at one moment would be replaced as if nobody could read it.
+    #[test]
+    fn content_that_could_not_be_read_may_exist() {
+        let (path, digest) = (std::path::PathBuf::from("layout"), Digest::sha256(b"x"));
+        let source = io::Error::from(io::ErrorKind::Other);
+        let unread = StoreError::from(LayoutError::Io { action: "read", path: path.clone(), source });
+        assert!(unread.may_exist() && StoreError::Thread.may_exist());
+        let damaged = LayoutError::Damaged { path: path.clone(), expected: digest, actual: digest };
+        for lost in [LayoutError::Missing { path, digest }, damaged] {
+            assert!(!StoreError::from(lost).may_exist());
+        }
+    }
 }

@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod support;
 
+mod at_once;
 mod cache;
 mod consumers;
 mod fine;

@@ -15,6 +15,7 @@ pub mod fine;
 pub mod hook;
 pub mod hostile;
 pub mod http;
+pub mod inject;
 pub mod layers;
 pub mod mounts;
 #[cfg(feature = "nats")]

@@ -137,7 +137,11 @@ impl MountProcess {
 
     /// Like [`MountProcess::start`]. If it ends instead, its exit status and its error output.
     pub fn try_start(sandbox: &Sandbox, args: &[&str]) -> Result<MountProcess, (ExitStatus, String)> {
-        let mut command = sandbox.command_that_hangs_up(args);
+        MountProcess::try_spawn(sandbox.command_that_hangs_up(args))
+    }
+
+    /// As [`MountProcess::try_start`], by a command.
+    pub fn try_spawn(mut command: Command) -> Result<MountProcess, (ExitStatus, String)> {
         let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stderr(Stdio::piped()));
         let stderr = Arc::new(Mutex::new(String::new()));
         let (mut lines, said) = (BufReader::new(child.stderr()), Arc::clone(&stderr));

@@ -84,9 +84,7 @@ pub(super) async fn find<C>(
             Some(why) => Err(why),
             None => match destination.manifest(&descriptor.digest).await {
                 Ok(document) => parse(&document.bytes, subject),
-                Err(StoreError::Registry(error)) if !error.is_not_found() && !error.is_other_content() => {
-                    return Err(unlisted(error.into()));
-                }
+                Err(error) if error.may_exist() => return Err(unlisted(error)),
                 // Listed, but gone or damaged: then nobody can read it.
                 Err(error) => Err(UnusableIndexError::Fetch(error)),
             },

@@ -49,11 +49,24 @@ impl Run {
 pub(super) struct PieceCutter {
     piece: BytesMut,
     number: u32,
+    /// The size of the pieces after this one, in bytes.
+    rest: u64,
 }
 
 impl PieceCutter {
-    pub(super) fn new() -> PieceCutter {
-        PieceCutter { piece: BytesMut::with_capacity(PIECE), number: 0 }
+    /// For a span of `size` bytes.
+    pub(super) fn new(size: u64) -> PieceCutter {
+        let mut cutter = PieceCutter { piece: BytesMut::new(), number: 0, rest: size };
+        cutter.piece = cutter.next();
+        cutter
+    }
+
+    /// An empty piece. No piece takes more memory than its bytes need, because it may be kept for
+    /// long, and the last one of a span may be short.
+    fn next(&mut self) -> BytesMut {
+        let size = self.rest.min(PIECE as u64);
+        self.rest -= size;
+        BytesMut::with_capacity(size as usize)
     }
 
     /// Passes each complete piece to `out`, with its number.
@@ -76,7 +89,8 @@ impl PieceCutter {
     }
 
     fn cut(&mut self, out: &mut impl FnMut(u32, Bytes)) {
-        let piece = std::mem::replace(&mut self.piece, BytesMut::with_capacity(PIECE));
+        let next = self.next();
+        let piece = std::mem::replace(&mut self.piece, next);
         out(self.number, piece.freeze());
         self.number += 1;
     }
@@ -141,7 +155,7 @@ impl<'a> PieceSink<'a> {
         let writer = on.keeps_on_disk().then(|| on.inner.cache.writer(&on.layer.key(span), size)).flatten();
         let run = Run { first: over.start, pieces: Vec::new() };
         let is_over = writer.is_none() && over.is_empty();
-        PieceSink { on, span, cutter: PieceCutter::new(), keeper: SpanKeeper { writer, over, run, is_over } }
+        PieceSink { on, span, cutter: PieceCutter::new(size), keeper: SpanKeeper { writer, over, run, is_over } }
     }
 
     /// Takes the next bytes of the span. Returns whether more are needed.
@@ -197,7 +211,7 @@ mod tests {
     fn pieces_are_found_by_offset() {
         let span: Vec<u8> = (0..3 * PIECE + 100).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect();
         let mut run = Run { first: 1, pieces: Vec::new() };
-        let mut cutter = PieceCutter::new();
+        let mut cutter = PieceCutter::new(span.len() as u64);
         let mut take = |number, piece| {
             if number >= 1 {
                 run.pieces.push(piece);
@@ -214,6 +228,19 @@ mod tests {
         }
         for range in [0..1, p - 1..p + 1, p..3 * p + 101, 4 * p..4 * p + 1] {
             assert!(run.get(&range).is_none(), "{range:?}");
+        }
+    }
+
+    #[test]
+    fn pieces_take_no_more_memory_than_their_bytes() {
+        for size in [0, 1, 100, PIECE, PIECE + 1, 2 * PIECE - 1, 3 * PIECE] {
+            let (mut cutter, mut total) = (PieceCutter::new(size as u64), 0);
+            let mut take = |_, piece: Bytes| total += piece.try_into_mut().unwrap().capacity();
+            for bytes in vec![1; size].chunks(1000) {
+                cutter.push(bytes, &mut take);
+            }
+            cutter.finish(&mut take);
+            assert_eq!(total, size);
         }
     }
 }

@@ -1,34 +1,26 @@
-//! The Nth access to a file fails, is cut short, or kills the process. `inject.c` manipulates the
-//! program's system calls, but only below the sandbox.
+//! The Nth access to a file below the sandbox fails, is cut short, or kills the process.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 
 use futures_util::{StreamExt, stream};
 use ociseek::digest::Digest;
 
-use super::jobs::{
-    Ended, Job, ON_DISK, Place, Registries, Templates, image_digest, layouts_whole, registry_settings, whole,
-};
+use super::before::{Registries, Templates, image_digest, registry_settings};
+use super::jobs::{Ended, Job, ON_DISK, Place};
+use super::whole::{layouts_whole, whole};
 use crate::support::fault_points::{FILES, Harness, KILLS_AT_FILES, MISSED, Points};
 use crate::support::faulty::Faulty;
+use crate::support::inject::{FAILURES, Fault, Injector, KILLS, reported};
 use crate::support::sandbox::Sandbox;
-use crate::support::servers::{skip, tool};
 
 /// How many runs are active at the same time.
 const AT_ONCE: usize = 4;
 /// The number of points tested in CI.
 const SAMPLE: usize = 100;
 const SAMPLE_OF_KILLS: usize = 50;
-
-/// A kind of access and its fault, as named in inject.c.
-type Fault = (&'static str, &'static str);
-const FAILURES: [Fault; 5] =
-    [("writes", "eio"), ("writes", "enospc"), ("writes", "short"), ("reads", "eio"), ("reads", "short")];
-const KILLS: [Fault; 3] = [("writes", "kill"), ("writes", "done"), ("writes", "torn")];
 
 #[derive(Clone, Copy)]
 struct Point {
@@ -37,27 +29,9 @@ struct Point {
     at: usize,
 }
 
-/// The program that injects faults. If it cannot run, prints a line with the reason and returns
-/// None.
-fn injector(dir: &Path) -> Option<PathBuf> {
-    let (compiler, program) = (tool("gcc")?, dir.join("inject"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/inject.c");
-    if !cfg!(target_arch = "x86_64") {
-        skip("inject.c knows the registers of x86-64");
-        return None;
-    }
-    assert!(Command::new(compiler).args(["-O1", "-o"]).arg(&program).arg(source).status().unwrap().success());
-    let args = [dir.to_str().unwrap(), "writes", "count", "0", "/dev/null", "true"];
-    if !Command::new(&program).args(args).status().unwrap().success() {
-        skip("this system does not allow ptrace and seccomp");
-        return None;
-    }
-    Some(program)
-}
-
 /// The state that all points share.
 struct Ground {
-    injector: PathBuf,
+    injector: Injector,
     templates: Templates,
     registries: Registries,
     image: Digest,
@@ -84,24 +58,12 @@ impl Site {
     /// Runs a job. With None, without the injector.
     async fn run(&self, ground: &Ground, job: Job, fault: Option<(Fault, usize)>, posts: bool) -> Ended {
         let (sandbox, host, image) = (Arc::clone(&self.sandbox), self.registry.host(), ground.image);
-        let text = |path: &Path| path.to_str().unwrap().to_owned();
-        let through = fault.map_or_else(Vec::new, |((class, mode), at)| {
-            let dir = text(&sandbox.dir.path().canonicalize().unwrap());
-            let report = text(self.report.path());
-            vec![text(&ground.injector), dir, class.to_owned(), mode.to_owned(), at.to_string(), report]
+        let through = fault.map_or_else(Vec::new, |(fault, at)| {
+            ground.injector.through(sandbox.dir.path(), fault, at, self.report.path())
         });
         let pid = Arc::new(AtomicI32::new(0));
         let run = move || job.run(&Place { sandbox: &sandbox, host: &host, image, through }, posts, &pid);
         tokio::task::spawn_blocking(run).await.unwrap()
-    }
-
-    /// The number of accesses, and the one that was hit, as the injector reports them when the run
-    /// is over.
-    fn report(&self) -> Result<(usize, String), String> {
-        let report = std::fs::read_to_string(self.report.path()).unwrap();
-        let numbers =
-            report.split_once('\n').and_then(|(count, hit)| Some((count.parse().ok()?, hit.trim().to_owned())));
-        numbers.ok_or_else(|| format!("the injector reported {report:?}"))
     }
 
     fn whole(&self) -> Result<(), String> {
@@ -129,7 +91,8 @@ async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>
     let (class, mode) = fault;
     let site = Site::new(ground, &job).await;
     let first = site.run(ground, job, Some((fault, at)), true).await;
-    let (_, hit) = site.report().map_err(|e| format!("{e}, exit code {:?}: {}", first.code, first.stderr))?;
+    let (_, hit) =
+        reported(site.report.path()).map_err(|e| format!("{e}, exit code {:?}: {}", first.code, first.stderr))?;
     let of = |what: String| format!("{hit}: {what}\n{}", first.stderr);
     first.judge().map_err(of)?;
     site.whole().map_err(|e| of(format!("after the fault: {e}")))?;
@@ -168,8 +131,7 @@ async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>
 
 /// Tests each fault at each access of each job.
 async fn try_all(harness: Harness, jobs: impl IntoIterator<Item = Job>, faults: &[Fault], sample: usize) {
-    let dir = tempfile::tempdir().unwrap();
-    let Some(injector) = injector(dir.path()) else { return };
+    let Some(injector) = Injector::new() else { return };
     let [_, (_, settings)] = registry_settings();
     let (templates, registries) = (Templates::new(), Registries::new(settings).await);
     let ground = Ground { injector, templates, registries, image: image_digest() };
@@ -182,7 +144,7 @@ async fn try_all(harness: Harness, jobs: impl IntoIterator<Item = Job>, faults: 
             let ended = site.run(&ground, job, Some(((class, "count"), 0)), true).await;
             assert_eq!(ended.code, Some(0), "{}: {}", job.name, ended.stderr);
             site.whole().unwrap();
-            counts.insert(class, site.report().unwrap().0);
+            counts.insert(class, reported(site.report.path()).unwrap().0);
             if class == "reads" {
                 let sound = site.result(&job, &ended);
                 assert_eq!(sound == nothing_done, job.only_reads(), "{}: {sound:#?}", job.name);

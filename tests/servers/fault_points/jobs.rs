@@ -1,20 +1,21 @@
 //! The jobs that run at each point: commands on an image in a registry, and their results.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, kill_process};
-use serde_json::{Value, json};
-
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::hook::{Hook, SECRET, pushed};
-use crate::support::mounts::compressed;
-use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, gzip, tar};
 use ociseek::digest::Digest;
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+
+use super::whole::listed;
+use crate::support::faulty::Faulty;
+use crate::support::hook::{Hook, SECRET, pushed};
+use crate::support::inject::started_through;
+use crate::support::sandbox::Sandbox;
 
 /// The time limit of a run. A longer run hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -23,7 +24,7 @@ pub const SMALL: [&str; 4] = ["--build-tool-identifier=test", "--span-size=16KiB
 /// connections.
 pub const WAITS: [(&str, &str); 2] = [("OCISEEK_STALL_TIMEOUT", "1s"), ("OCISEEK_RETRY_FOR", "1s")];
 /// The file that has a recorded start of the large image.
-const START: &str = "start.jsonl";
+pub const START: &str = "start.jsonl";
 /// What the fallback tag's list is called.
 const FALLBACK: &str = "sha256-";
 
@@ -41,10 +42,14 @@ pub enum Before {
     Fine,
     /// The same with newer indexes beside them.
     Superseded,
+    /// An image and a SOCI-enabled image under the tag `v2`, made of it with other spans.
+    Converted,
     /// An image in the layout `img`, and a layer in the file `layer`.
     Layout,
     /// The same with an index, and the layer's ztoc in the file `layer.ztoc`.
     IndexedLayout,
+    /// The same image in the archives `img.tar`, of a layout, and `saved.tar`, by `docker save`.
+    Archives,
     /// The larger image in the layout `img`.
     LargeLayout,
     /// The same with both kinds of index, as in the registry.
@@ -65,7 +70,7 @@ const fn job(name: &'static str, before: Before, indexes: bool, args: &'static [
     Job { name, args, before, indexes }
 }
 
-pub const JOBS: [Job; 16] = [
+pub const JOBS: [Job; 18] = [
     job("index", Before::Image, true, &["index", "HOST/a/b:v1"]),
     job("index --v2", Before::Image, true, &["index", "--v2={tag}-soci", "HOST/a/b:v1"]),
     job("convert", Before::Image, true, &["convert", "HOST/a/b:v1", "HOST/a/b:v2"]),
@@ -82,11 +87,13 @@ pub const JOBS: [Job; 16] = [
     job("verify of a fine index", Before::Fine, false, &["verify", "--jobs=1", "HOST/a/b:v1"]),
     job("rm of a fine index", Before::Fine, false, &["rm", "HOST/a/b:v1"]),
     job("prune", Before::Superseded, false, &["prune", "--delete", "--jobs=1", "HOST/a/b"]),
+    job("convert, replacing", Before::Converted, true, &["convert", "HOST/a/b:v1", "HOST/a/b:v2"]),
+    job("backfill", Before::Image, true, &["backfill", "--state=state", "HOST/a/b"]),
 ];
 const FINE_AGAIN: [&str; 4] = ["index", "--fine-only", "--existing=replace", "HOST/a/b:v1"];
 
 /// The jobs on files: layouts, caches, the journal, and what else they read and write.
-pub const ON_DISK: [Job; 14] = [
+pub const ON_DISK: [Job; 16] = [
     job("index in a layout", Before::Layout, true, &["index", "oci:img:v1"]),
     job("index to a layout", Before::Layout, true, &["index", "oci:img:v1", "--output=oci:out"]),
     job("convert in layouts", Before::Layout, true, &["convert", "oci:img:v1", "oci:out:v2"]),
@@ -95,6 +102,8 @@ pub const ON_DISK: [Job; 14] = [
     job("index --fine in a layout", Before::LargeLayout, true, &FINE_HERE),
     job("index, replacing a fine index in a layout", Before::FineLayout, true, &FINE_AGAIN_HERE),
     job("verify in a layout", Before::FineLayout, false, &["verify", "--jobs=1", "oci:img:v1"]),
+    job("index of an archive", Before::Archives, true, &["index", "oci-archive:img.tar:v1", "--output=oci:out"]),
+    job("convert of an archive", Before::Archives, true, &["convert", "docker-archive:saved.tar", "oci:out:v2"]),
     job("ztoc create", Before::Layout, false, &["ztoc", "create", "layer", "--output=ztoc", "--span-size=16KiB"]),
     job("ztoc extract", Before::IndexedLayout, false, &EXTRACT),
     job("cat by a cache", Before::Indexed, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
@@ -105,107 +114,6 @@ pub const ON_DISK: [Job; 14] = [
 const FINE_HERE: [&str; 4] = ["index", "--fine", "--profile=start.jsonl", "oci:img:v1"];
 const FINE_AGAIN_HERE: [&str; 4] = ["index", "--fine-only", "--existing=replace", "oci:img:v1"];
 const EXTRACT: [&str; 6] = ["ztoc", "extract", "--layer=layer", "--ztoc=layer.ztoc", "--output=extracted", "--force"];
-
-/// The registries of a kind, with and without the content that jobs need.
-pub struct Registries {
-    nothing: Faulty,
-    image: Faulty,
-    indexed: Faulty,
-    large: Faulty,
-    fine: Faulty,
-    superseded: Faulty,
-}
-
-impl Registries {
-    pub async fn new(settings: RegistrySettings) -> Registries {
-        let [sandbox, for_large] = [(); 2].map(|()| Sandbox::new());
-        image(&sandbox);
-        large_image(&for_large);
-        let nothing = Faulty::honest(settings).await;
-        let image = nothing.copy(|_, _| None).await;
-        run_here(&image, &sandbox, &["copy", "oci:img:v1", "HOST/a/b:v1"]).await;
-        let indexed = image.copy(|_, _| None).await;
-        let args = [&["index", "--no-cache", "HOST/a/b:v1"], &SMALL[..]].concat();
-        run_here(&indexed, &sandbox, &args).await;
-        let large = nothing.copy(|_, _| None).await;
-        run_here(&large, &for_large, &["copy", "oci:img:v1", "HOST/a/b:v1"]).await;
-        let [fine, newer] = [large.copy(|_, _| None).await, large.copy(|_, _| None).await];
-        run_here(&fine, &for_large, &both_kinds(OLD, "HOST/a/b:v1")).await;
-        run_here(&newer, &for_large, &both_kinds(NEWER, "HOST/a/b:v1")).await;
-        let superseded = fine.copy(|_, _| None).await;
-        run_here(&superseded, &for_large, &["copy", &format!("{}/a/b:v1", newer.host()), "HOST/a/b:v1"]).await;
-        Registries { nothing, image, indexed, large, fine, superseded }
-    }
-
-    pub fn before(&self, job: &Job) -> &Faulty {
-        match job.before {
-            Before::Layout | Before::IndexedLayout | Before::LargeLayout | Before::FineLayout => &self.nothing,
-            Before::Image => &self.image,
-            Before::Indexed => &self.indexed,
-            Before::Large => &self.large,
-            Before::Fine => &self.fine,
-            Before::Superseded => &self.superseded,
-        }
-    }
-}
-
-/// The files on disk before a job.
-pub struct Templates {
-    layout: Sandbox,
-    indexed: Sandbox,
-    large: Sandbox,
-    fine: Sandbox,
-}
-
-impl Templates {
-    pub fn new() -> Templates {
-        let [layout, indexed] = [false, true].map(|is_indexed| {
-            let sandbox = Sandbox::new();
-            image(&sandbox);
-            std::fs::write(sandbox.path("layer"), gzip(&tar(1, 4, 20_000))).unwrap();
-            if is_indexed {
-                let args = [&["index", "--no-cache", "oci:img:v1"], &SMALL[..]].concat();
-                let create = ["ztoc", "create", "layer", "--output=layer.ztoc", "--span-size=16KiB"];
-                for args in [&args[..], &create] {
-                    assert!(sandbox.command(args).output().unwrap().status.success());
-                }
-            }
-            sandbox
-        });
-        let [large, fine] = [false, true].map(|is_indexed| {
-            let sandbox = Sandbox::new();
-            large_image(&sandbox);
-            if is_indexed {
-                assert!(sandbox.command(&both_kinds(OLD, "oci:img:v1")).output().unwrap().status.success());
-            }
-            // A job that is given the recorded start gets it by itself.
-            std::fs::remove_file(sandbox.path(START)).unwrap();
-            sandbox
-        });
-        Templates { layout, indexed, large, fine }
-    }
-
-    /// A separate sandbox for a job.
-    pub fn sandbox(&self, job: &Job) -> Sandbox {
-        let sandbox = Sandbox::new();
-        if job.args.iter().any(|arg| arg.ends_with(START)) {
-            std::fs::write(sandbox.path(START), recorded_start()).unwrap();
-        }
-        let template = match job.before {
-            Before::Image | Before::Indexed | Before::Large | Before::Fine | Before::Superseded => return sandbox,
-            Before::Layout => &self.layout,
-            Before::IndexedLayout => &self.indexed,
-            Before::LargeLayout => &self.large,
-            Before::FineLayout => &self.fine,
-        };
-        for (path, content) in template.files("") {
-            let path = sandbox.dir.path().join(path.strip_prefix(template.dir.path()).unwrap());
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, content).unwrap();
-        }
-        sandbox
-    }
-}
 
 /// Where a job runs.
 pub struct Place<'a> {
@@ -219,64 +127,8 @@ pub struct Place<'a> {
 
 impl Place<'_> {
     fn command(&self, args: &[&str]) -> Command {
-        let inner = self.sandbox.command(args);
-        let Some((program, own)) = self.through.split_first() else { return inner };
-        let mut command = Command::new(program);
-        command.args(own).arg(inner.get_program()).args(inner.get_args()).current_dir(self.sandbox.dir.path());
-        command.env_clear().envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        command
+        started_through(&self.through, self.sandbox.command(args))
     }
-}
-
-async fn run_here(registry: &Faulty, sandbox: &Sandbox, args: &[&str]) {
-    let args: Vec<String> = args.iter().map(|arg| arg.replace("HOST", &registry.host())).collect();
-    let mut command = sandbox.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// An image of two gzip layers and a plain one, in the layout `img`.
-pub fn image(sandbox: &Sandbox) {
-    let tars = [tar(1, 4, 20_000), tar(2, 2, 9_000), tar(3, 1, 3_000)];
-    let blobs = [(GZIP, gzip(&tars[0])), (PLAIN, tars[1].clone()), (GZIP, gzip(&tars[2]))];
-    packed(sandbox, &tars, &blobs);
-}
-
-/// An image of a gzip layer and a plain one, in the layout `img`. A fine index has several spans of
-/// each, and windows with content. The file [`START`] has its recorded start.
-fn large_image(sandbox: &Sandbox) {
-    let tars = [tar(4, 3, 250_000), tar(5, 2, 150_000)];
-    packed(sandbox, &tars, &[(GZIP, compressed(&tars[0])), (PLAIN, tars[1].clone())]);
-    std::fs::write(sandbox.path(START), recorded_start()).unwrap();
-}
-
-/// A start of the large image that reads the end of the lower layer, then its begin, then the upper
-/// layer.
-fn recorded_start() -> String {
-    let read = |path| json!({"ms": 1.0, "path": path, "layer": "sha256:0", "offset": 0, "size": 4096, "spans": []});
-    ["dir4/file2", "dir4/file0", "dir5/file1"].map(|path| format!("{}\n", read(path))).concat()
-}
-
-const OLD: &str = "--build-tool-identifier=ociseek v0.0.1";
-const NEWER: &str = "--build-tool-identifier=ociseek v0.0.2";
-
-/// The arguments that attach both kinds of index with the recorded start, by a version of ociseek.
-fn both_kinds<'a>(tool: &'a str, image: &'a str) -> Vec<&'a str> {
-    let [_, small @ ..] = SMALL;
-    [&["index", "--no-cache", "--fine", "--profile=start.jsonl", tool, image], &small[..]].concat()
-}
-
-/// An image of these layers in the layout `img`.
-fn packed(sandbox: &Sandbox, tars: &[Vec<u8>], blobs: &[(&str, Vec<u8>)]) {
-    let mut layout = Layout::new(&sandbox.path("img"));
-    let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
-    let config =
-        json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}}).to_string();
-    let layers: Vec<Value> = blobs.iter().map(|(media_type, blob)| layout.blob(media_type, blob)).collect();
-    let config = layout.blob(OCI_CONFIG, config.as_bytes());
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
-    layout.tag(manifest, "v1");
 }
 
 /// The end of a run, with its output.
@@ -441,90 +293,4 @@ impl Guard {
         drop(self.0);
         self.1.join().unwrap()
     }
-}
-
-/// Checks that nothing is missing that tags and lists of referrers lead to, down to blobs.
-pub fn whole(registry: &Faulty) -> Result<(), String> {
-    let manifests = registry.manifests();
-    let mut left: Vec<String> = manifests.keys().filter(|reference| !reference.contains(':')).cloned().collect();
-    if registry.has_referrers() {
-        let has_subject =
-            |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default()["subject"]["digest"].is_string();
-        left.extend(manifests.iter().filter(|(_, bytes)| has_subject(bytes)).map(|(reference, _)| reference.clone()));
-    }
-    let mut seen = BTreeSet::new();
-    while let Some(reference) = left.pop() {
-        if !seen.insert(reference.clone()) {
-            continue;
-        }
-        let bytes = manifests.get(&reference).ok_or_else(|| format!("manifest {reference} is missing"))?;
-        let document: Value = serde_json::from_slice(bytes).map_err(|e| format!("{reference}: {e}"))?;
-        let digests = |value: &Value| {
-            let entries: Vec<Value> = match value {
-                Value::Array(entries) => entries.clone(),
-                Value::Null => Vec::new(),
-                one => vec![one.clone()],
-            };
-            entries.into_iter().filter_map(|entry| Some(entry["digest"].as_str()?.to_owned())).collect::<Vec<_>>()
-        };
-        left.extend(digests(&document["manifests"]));
-        left.extend(digests(&document["subject"]));
-        for blob in digests(&document["layers"]).into_iter().chain(digests(&document["config"])) {
-            let digest: Digest = blob.parse().map_err(|e| format!("{blob}: {e}"))?;
-            let content = registry.blob(&digest).ok_or_else(|| format!("blob {blob} of {reference} is missing"))?;
-            if Digest::sha256(&content) != digest {
-                return Err(format!("blob {blob} of {reference} is damaged"));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The kinds of registries: with the referrers API and without, both with tokens.
-pub fn registry_settings() -> [(&'static str, RegistrySettings); 2] {
-    let settings = RegistrySettings { bearer: Some(None), conditions: true, ..RegistrySettings::default() };
-    [("API", RegistrySettings { referrers: true, ..settings.clone() }), ("tag schema", settings)]
-}
-
-/// The digest of the image's manifest.
-pub fn image_digest() -> Digest {
-    let sandbox = Sandbox::new();
-    image(&sandbox);
-    let index: Value = serde_json::from_slice(&std::fs::read(sandbox.path("img/index.json")).unwrap()).unwrap();
-    index["manifests"][0]["digest"].as_str().unwrap().parse().unwrap()
-}
-
-/// The entries of a layout's index.json.
-fn listed(sandbox: &Sandbox, layout: &str) -> Result<Vec<Value>, String> {
-    let index = std::fs::read(sandbox.path(layout).join("index.json")).map_err(|e| format!("index.json: {e}"))?;
-    let index: Value = serde_json::from_slice(&index).map_err(|e| format!("index.json: {e}"))?;
-    Ok(index["manifests"].as_array().cloned().unwrap_or_default())
-}
-
-/// Checks that nothing is missing that a layout's index.json leads to, if there is one. The layout
-/// `img` always has one.
-pub fn layouts_whole(sandbox: &Sandbox) -> Result<(), String> {
-    for layout in ["img", "out"] {
-        if !sandbox.path(layout).join(if layout == "img" { "" } else { "index.json" }).exists() {
-            continue;
-        }
-        let mut left = listed(sandbox, layout)?;
-        while let Some(entry) = left.pop() {
-            let digest = entry["digest"].as_str().unwrap_or_default();
-            let digest: Digest = digest.parse().map_err(|e| format!("{layout}: {e}"))?;
-            let path = sandbox.path(layout).join("blobs/sha256").join(digest.hex());
-            let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-            if Digest::sha256(&bytes) != digest {
-                return Err(format!("{layout}: {digest} is damaged"));
-            }
-            let kind = entry["mediaType"].as_str().unwrap_or_default();
-            if kind.contains("manifest") || kind.contains("image.index") {
-                let document: Value = serde_json::from_slice(&bytes).map_err(|e| format!("{digest}: {e}"))?;
-                let lists = ["manifests", "layers"].map(|key| document[key].as_array().cloned().unwrap_or_default());
-                let one = |key: &str| document[key].is_object().then(|| document[key].clone());
-                left.extend(lists.concat().into_iter().chain(one("config")));
-            }
-        }
-    }
-    Ok(())
 }

@@ -17,8 +17,10 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tokio::task::block_in_place;
 
-use super::jobs::{Ended, JOBS, Registries, registry_settings, whole};
+use super::before::{Registries, registry_settings};
+use super::jobs::{Ended, JOBS};
 use super::queue::{Ground, log, url, worker};
+use super::whole::whole;
 use crate::support::fault_points::{MESSAGES, MISSED, Points};
 use crate::support::faulty::{no_response, problem};
 use crate::support::hook::{Hook, pushed};

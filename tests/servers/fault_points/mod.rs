@@ -10,6 +10,7 @@
 //! with this text in their names. Each test prints the number of its points, and fails if it has
 //! fewer than `support/fault_points.rs` demands.
 
+mod before;
 mod files;
 mod jobs;
 #[cfg(feature = "nats")]
@@ -18,3 +19,4 @@ mod messages;
 mod queue;
 mod reads;
 mod requests;
+mod whole;

@@ -15,7 +15,9 @@ use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::jobs::{Ended, JOBS, Job, Registries, SMALL, WAITS, image_digest, registry_settings, whole};
+use super::before::{Registries, image_digest, registry_settings};
+use super::jobs::{Ended, JOBS, Job, SMALL, WAITS};
+use super::whole::whole;
 use crate::hook_nats::Nats;
 use crate::support::PATIENCE;
 use crate::support::fault_plan::{Fault, KILLS, Plan, QUICK, STALLS};

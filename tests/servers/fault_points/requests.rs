@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use futures_util::{StreamExt, stream};
 use ociseek::digest::Digest;
 
-use super::jobs::{Ended, JOBS, Job, Place, Registries, Templates, image_digest, registry_settings, whole};
+use super::before::{Registries, Templates, image_digest, registry_settings};
+use super::jobs::{Ended, JOBS, Job, Place};
+use super::whole::whole;
 use crate::support::fault_plan::{Fault, KILLS, Plan, QUICK, STALLS};
 use crate::support::fault_points::{Harness, KILLS_AT_REQUESTS, MISSED, Points, REQUESTS, STOPS};
 use crate::support::faulty::Faulty;

@@ -1,6 +1,7 @@
 //! All commands that change the indexes of an image, at the same time on one image: `index`, `index
-//! --v2`, `index --fine`, `rm`, `prune`, `convert`, and a hook. Whatever their order, a further run
-//! leaves everything consistent, and nothing of other images is lost.
+//! --v2`, `index --fine`, `rm`, `prune`, `convert`, and two hooks that know nothing of each other.
+//! `copy` reads the image meanwhile. Whatever their order, a further run leaves everything
+//! consistent, and nothing of other images is lost.
 
 use std::collections::BTreeSet;
 
@@ -78,8 +79,8 @@ fn ended(hook: &Hook) -> usize {
     hook.events("job").len() + hook.events("dead-letter").len()
 }
 
-/// Runs the commands and a job of the hook at the same time.
-fn all_at_once(sandbox: &Sandbox, hook: &Hook, image: &str, commands: &[&[&str]]) {
+/// Runs the commands and a job of each hook at the same time.
+fn all_at_once(sandbox: &Sandbox, hooks: &[Hook], image: &str, commands: &[&[&str]]) {
     std::thread::scope(|scope| {
         for &args in commands {
             scope.spawn(move || {
@@ -89,18 +90,22 @@ fn all_at_once(sandbox: &Sandbox, hook: &Hook, image: &str, commands: &[&[&str]]
                 assert!(is_done || said.contains(LOST_THE_RACE), "{args:?}: {said}");
             });
         }
-        let jobs = ended(hook);
-        let (status, text) = hook.post(&json!({"image": image}).to_string());
-        assert_eq!(status, 202, "{text}");
-        hook.until("the end of the job", |hook| ended(hook) > jobs);
+        let jobs: Vec<usize> = hooks.iter().map(ended).collect();
+        for hook in hooks {
+            let (status, text) = hook.post(&json!({"image": image}).to_string());
+            assert_eq!(status, 202, "{text}");
+        }
+        for (hook, jobs) in hooks.iter().zip(jobs) {
+            hook.until("the end of the job", |hook| ended(hook) > jobs);
+        }
     });
-    for job in hook.events("dead-letter") {
+    for job in hooks.iter().flat_map(|hook| hook.events("dead-letter")) {
         assert!(job["error"].as_str().unwrap().contains(LOST_THE_RACE), "{job}");
     }
 }
 
 #[test]
-fn concurrent_commands_and_a_hook_lose_nothing() {
+fn concurrent_commands_and_hooks_lose_nothing() {
     for server in registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let place = format!("{}/a/b", server.host);
@@ -113,10 +118,11 @@ fn concurrent_commands_and_a_hook_lose_nothing() {
         let of_others = listed(&server, &subjects(&sandbox, &other));
         let (by_v2, converted) = (format!("{place}:v1-soci"), format!("{place}:converted"));
         let allow = format!("--allow={}", server.host);
-        let hook = Hook::serve(&sandbox, &[&*allow, "--fine", "--v2={tag}-soci", "--retry-wait=1"]);
+        let hooks = [(); 2].map(|()| Hook::serve(&sandbox, &[&*allow, "--fine", "--v2={tag}-soci", "--retry-wait=1"]));
 
-        for _ in 0..ROUNDS {
-            let commands: [&[&str]; 7] = [
+        for round in 0..ROUNDS {
+            let copied = format!("oci:copy{round}:v1");
+            let commands: [&[&str]; 8] = [
                 &["index", &image],
                 &["index", "--v2={tag}-soci", &image],
                 &["index", "--fine", &image],
@@ -124,8 +130,14 @@ fn concurrent_commands_and_a_hook_lose_nothing() {
                 &["convert", &image, &converted],
                 &["rm", &image],
                 &["prune", "--delete", &place],
+                &["copy", &image, &copied],
             ];
-            all_at_once(&sandbox, &hook, &image, &commands);
+            all_at_once(&sandbox, &hooks, &image, &commands);
+            // At that moment there may have been no index.
+            let said = sandbox.run(&["verify", &copied]);
+            let is_bare = said.contains("has no SOCI index to verify");
+            assert!(is_bare || !said.contains("error: "), "{copied}: {said}");
+            assert!(!said.contains("wrong"), "{copied}: {said}");
             // SOCI-enabled images do not depend on indexes that can be removed, so they are
             // complete at once.
             assert_whole(&sandbox, &converted, 2);

@@ -59,10 +59,15 @@ pub fn body_of(answer: Response<Body>) -> (Response<Body>, Bytes) {
     (Response::from_parts(head, Body::from(bytes.clone())), bytes)
 }
 
-/// The same response with a wrong byte in its body, which has at least one.
+/// The same response with a wrong byte in the middle of its body, which has at least one.
 pub fn damaged(answer: Response<Body>, content: &Bytes) -> Response<Body> {
+    damaged_at(content.len() / 2, answer, content)
+}
+
+/// The same response with a wrong byte at this place of its body.
+pub fn damaged_at(at: usize, answer: Response<Body>, content: &Bytes) -> Response<Body> {
     let mut bytes = content.to_vec();
-    bytes[content.len() / 2] ^= 0x20;
+    bytes[at] ^= 0x20;
     answer.map(|_| Body::from(bytes))
 }
 
