@@ -56,7 +56,7 @@ fn concurrent_commands_on_a_layout_lose_nothing() {
         for image in ["oci:img:v1", "oci:img:v1-soci", "oci:img:other", "oci:img:converted", "oci:out:converted"] {
             let said = sandbox.run(&["verify", image]);
             // `rm` may have been the last. (The configs list no layers, which `verify` says.)
-            let is_removed = said.contains("has no SOCI index to verify");
+            let is_removed = said.contains("has neither a SOCI index nor a fine index to verify");
             assert!(is_removed || !said.contains("error: "), "{image}: {said}");
             assert!(!said.contains("wrong"), "{image}: {said}");
         }

@@ -181,9 +181,8 @@ fn replacing_deletes_only_indexes_of_the_image() {
     let skipped = sandbox.run(&other);
     for line in [
         format!(
-            "{} is listed as a SOCI index of this image and is listed first and was left unchanged: it is not a \
-             valid SOCI \
-             index: the manifest is not a SOCI index: its config is \"{OCI_CONFIG}\"",
+            "{} is listed first among the SOCI indexes of this image and was left unchanged: the manifest is not a \
+             SOCI index: its config is \"{OCI_CONFIG}\"",
             strangers[0]["digest"].as_str().unwrap()
         ),
         format!("it is the index of another image manifest, {}", prod["manifest"]["digest"].as_str().unwrap()),

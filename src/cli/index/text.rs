@@ -201,19 +201,21 @@ fn others(text: &mut String, manifest: &IndexedManifest, style: Style) {
     let (others, note) = (&manifest.others, style.yellow("note:"));
     let has_none = matches!(manifest.result, ManifestResult::NothingToIndex | ManifestResult::OutOfTime);
     for OtherIndex { digest, tool, listed_first, unusable } in others.iter().take(MOST_OTHERS) {
-        let first = if *listed_first { " and is listed first" } else { "" };
         let line = match unusable {
             // There is no index of ours to replace it with.
             None if has_none => {
                 format!("SOCI index {digest} by {} exists and was left unchanged", maker(tool.as_deref()))
             }
             None => format!(
-                "SOCI index {digest} by {} also exists{first}: consumers use the first one listed; \
+                "SOCI index {digest} by {} also exists{}: consumers use the first one listed; \
                  --existing replace leaves only ours",
                 maker(tool.as_deref()),
+                if *listed_first { " and is listed first" } else { "" },
             ),
             Some(why) => {
-                format!("{digest} is listed as a SOCI index of this image{first} and was left unchanged: {}", safe(why))
+                let listed =
+                    if *listed_first { "listed first among the SOCI indexes" } else { "listed as a SOCI index" };
+                format!("{digest} is {listed} of this image and was left unchanged: {}", safe(why))
             }
         };
         let _ = writeln!(text, "  {note} {line}");

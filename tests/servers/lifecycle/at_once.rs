@@ -135,7 +135,7 @@ fn concurrent_commands_and_hooks_lose_nothing() {
             all_at_once(&sandbox, &hooks, &image, &commands);
             // At that moment there may have been no index.
             let said = sandbox.run(&["verify", &copied]);
-            let is_bare = said.contains("has no SOCI index to verify");
+            let is_bare = said.contains("has neither a SOCI index nor a fine index to verify");
             assert!(is_bare || !said.contains("error: "), "{copied}: {said}");
             assert!(!said.contains("wrong"), "{copied}: {said}");
             // SOCI-enabled images do not depend on indexes that can be removed, so they are

@@ -88,7 +88,7 @@ fn a_platform_without_an_index_violates_any_policy() {
     two_platforms(&sandbox.path("img"));
     let policy = ["verify", "--quick", "--format=json", "--min-coverage=0%", "oci:img"];
     let none = sandbox.run(&policy);
-    assert!(none.contains("has no SOCI index") && none.ends_with("--- status 1 ---"), "{none}");
+    assert!(none.contains("has neither a SOCI index nor a fine index") && none.ends_with("--- status 1 ---"), "{none}");
     sandbox.run(&index(&["--platform=linux/arm64", "oci:img"]));
     let document = sandbox.json(3, &policy);
     assert!(codes(&document).contains(&"no-index".to_owned()), "{document}");
