@@ -36,13 +36,11 @@ mod store {
     }
 }
 
-mod ops {
-    pub(crate) mod discover {
-        use std::error::Error;
+mod progress {
+    use std::error::Error;
 
-        pub(crate) fn causes(error: &dyn Error) -> String {
-            error.to_string()
-        }
+    pub(crate) fn causes(error: &dyn Error) -> String {
+        error.to_string()
     }
 }
 
