@@ -82,7 +82,7 @@ impl StoreError {
         self.is_not_found() || matches!(self, StoreError::Local(LayoutError::Size { .. } | LayoutError::Damaged { .. }))
     }
 
-    /// Whether the store has the content is not known, because reading it failed otherwise.
+    /// Whether the store may have the content although it could not be read now.
     pub(crate) fn may_exist(&self) -> bool {
         match self {
             StoreError::Registry(error) => !error.is_not_found() && !error.is_other_content(),
@@ -176,7 +176,7 @@ async fn local<S: Send + Sync + 'static, T: Send + 'static>(
 mod tests {
     use super::*;
 
-    /// Else what could not be read at one moment would be replaced as if nobody could read it.
+    /// Otherwise, an index that could not be read once would be replaced as if it were lost.
     #[test]
     fn content_that_could_not_be_read_may_exist() {
         let (path, digest) = (std::path::PathBuf::from("layout"), Digest::sha256(b"x"));

@@ -70,7 +70,7 @@ pub enum LayoutError {
     Compressed { path: PathBuf, with: &'static str, command: &'static str },
 }
 
-/// At most ten names, and the number of further ones, or `none` if there are no names.
+/// Lists at most ten names and the number of the others. Without names, returns `none`.
 fn listed(names: &[String], none: &str) -> String {
     match names.len() {
         0 => none.to_owned(),
