@@ -176,7 +176,7 @@ async fn manifests(
     digest: Digest,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<ListedManifest>, ListError> {
-    let found = discover_all(source, &Target::Digest(digest), PlatformChoice::ALL, None, progress).await;
+    let found = discover_all(source, &Target::Digest(digest), PlatformChoice::All, None, progress).await;
     let mut listed = Vec::new();
     for image in found.map_err(ListError::Discover)? {
         let config = source.blob_bytes(&image.config, MAX_CONFIG as u64).await.ok();

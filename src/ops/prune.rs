@@ -165,7 +165,7 @@ impl Pruner<'_> {
     /// Finds older indexes of ours next to newer ones, for each platform of an image.
     async fn image(&self, tag: &str, progress: &Arc<dyn Progress>) -> Result<Vec<Waste>, PruneError> {
         let source = Source::Registry(self.repository.clone());
-        let image = match resolve(&source, &Target::Tag(tag.to_owned()), PlatformChoice::ALL, progress).await {
+        let image = match resolve(&source, &Target::Tag(tag.to_owned()), PlatformChoice::All, progress).await {
             Ok(image) => image,
             // Charts, signatures and the like, and images that were deleted in the meantime.
             Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { .. }, .. }) => return Ok(Vec::new()),

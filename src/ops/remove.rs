@@ -124,7 +124,7 @@ pub async fn remove(
         let api = list(store, &subject).await.is_ok_and(|listed| listed.api);
         return Ok(vec![take(store, named, chosen, api, options.dry_run).await?]);
     }
-    let wanted = PlatformChoice::Each(&options.platforms);
+    let wanted = PlatformChoice::each_or_all(&options.platforms);
     let mut cleared = Vec::new();
     for image in resolve(&source, root, wanted, progress).await?.manifests {
         let version_2 = image.annotations.get(INDEX_DIGEST).cloned();

@@ -61,15 +61,19 @@ impl ResolveError {
 /// Which of an image's platforms to use.
 #[derive(Debug, Clone, Copy)]
 pub enum PlatformChoice<'a> {
-    /// These platforms, which must all exist. If empty, all platforms of the image.
+    /// All platforms of the image.
+    All,
+    /// These platforms, which must all exist.
     Each(&'a [Platform]),
     /// The platform that would run here, or the only one.
     Host,
 }
 
 impl<'a> PlatformChoice<'a> {
-    /// All platforms of the image.
-    pub const ALL: PlatformChoice<'static> = PlatformChoice::Each(&[]);
+    /// These platforms; without any, [`PlatformChoice::All`].
+    pub fn each_or_all(platforms: &'a [Platform]) -> PlatformChoice<'a> {
+        if platforms.is_empty() { PlatformChoice::All } else { PlatformChoice::Each(platforms) }
+    }
 
     /// This platform, or without one [`PlatformChoice::Host`].
     pub(super) fn of(platform: Option<&'a Platform>) -> PlatformChoice<'a> {
@@ -80,7 +84,7 @@ impl<'a> PlatformChoice<'a> {
     fn required(self) -> &'a [Platform] {
         match self {
             PlatformChoice::Each(platforms) => platforms,
-            PlatformChoice::Host => &[],
+            PlatformChoice::All | PlatformChoice::Host => &[],
         }
     }
 }

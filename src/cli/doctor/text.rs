@@ -60,7 +60,7 @@ pub(super) fn text(name: &str, found: &Diagnosis, style: Style) -> String {
     for finding in &found.findings {
         let kind = if finding.is_problem() { style.red("problem:") } else { style.yellow("note:") };
         let size = match finding {
-            Finding::Uncovered { size, .. } => format!(" ({})", human(*size)),
+            Finding::Uncovered { size, .. } | Finding::SmallImage(size) => format!(" ({})", human(*size)),
             _ => String::new(),
         };
         let _ = writeln!(text, "  {kind} {}{size}", safe(&finding.to_string()));

@@ -72,8 +72,8 @@ fn text(image: &str, cleared: &RemovedIndexes, style: Style) -> String {
                 writeln!(text, "{of}: {} {index}: {}", style.yellow("left alone"), safe(&in_one_line(why)))
             }
             RemovalOutcome::Failed { source, unlisted } => {
-                let still = if *unlisted { "no longer listed, but not deleted" } else { "not removed" };
-                writeln!(text, "{of}: {} {index}{tool}: {}", style.red(still), safe(&in_one_line(source)))
+                let failed = if *unlisted { "unlisted, but could not delete" } else { "could not remove" };
+                writeln!(text, "{of}: {} {index}{tool}: {}", style.red(failed), safe(&in_one_line(source)))
             }
         };
     }

@@ -28,7 +28,7 @@ pub(crate) struct PlatformsArgs {
 impl PlatformsArgs {
     /// The manifests that they ask for.
     pub(crate) fn wanted(&self) -> PlatformChoice<'_> {
-        PlatformChoice::Each(&self.platform)
+        PlatformChoice::each_or_all(&self.platform)
     }
 }
 

@@ -140,7 +140,7 @@ pub(crate) async fn refuse_plain_layers(
     if !matches!(name, ImageName::Saved { .. }) {
         return Ok(());
     }
-    let image = resolve(source, root, PlatformChoice::ALL, progress).await.map_err(DiscoverError::from)?;
+    let image = resolve(source, root, PlatformChoice::All, progress).await.map_err(DiscoverError::from)?;
     let mut layers = image.manifests.iter().flat_map(|manifest| &manifest.layers);
     match layers.any(|layer| LayerKind::of(&layer.media_type) == LayerKind::Uncompressed) {
         true => Err(CliError::PushSaved(name.to_string())),

@@ -24,10 +24,10 @@ const LIBRARIES: [&str; 5] = ["async_nats", "fuser", "hyper_util", "reqwest", "r
 /// The options of all commands.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct TalkArgs {
-    /// Say on standard error what is done: requests, retries, caches; -vv: in more detail
+    /// Log requests, retries and cache use to standard error; -vv adds detail
     ///
-    /// -vv also tells what the HTTP and TLS libraries say. OCISEEK_LOG sets it for each part
-    /// (docs/environment.md).
+    /// -vv also logs the messages of the HTTP and TLS libraries. OCISEEK_LOG sets the level of each
+    /// part (docs/environment.md).
     #[arg(long, short, global = true, action = ArgAction::Count)]
     #[arg(help_heading = "Output", display_order = 901)]
     pub verbose: u8,

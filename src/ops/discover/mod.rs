@@ -248,8 +248,7 @@ pub(super) async fn both<A, B, E>(
     Ok((first, second?))
 }
 
-/// Like [`discover`] for each of the `wanted` platforms, which must not be empty, but without
-/// warnings.
+/// Like [`discover`], for each of the `wanted` platforms, but without warnings.
 ///
 /// # Errors
 /// As [`discover`].

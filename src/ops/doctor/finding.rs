@@ -185,10 +185,8 @@ impl fmt::Display for Finding {
             Finding::Uncovered { layer, why, .. } => {
                 write!(f, "layer {layer} is pulled whole: {}", uncovered_text(*why))
             }
-            Finding::SmallImage(bytes) => write!(
-                f,
-                "the image has {:.1} MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on",
-                *bytes as f64 / f64::from(1 << 20)
+            Finding::SmallImage(_) => f.write_str(
+                "Fargate's documentation recommends lazy loading from 250 MiB of layers on, and the image has less",
             ),
             Finding::NoFine { .. } => {
                 f.write_str("the image has no fine index, with which ociseek mount and ociseek bundle start it sooner")

@@ -83,7 +83,7 @@ impl IndexOptions {
 
     /// The platforms in the form for [`resolve`](crate::ops::resolve::resolve).
     pub fn wanted(&self) -> PlatformChoice<'_> {
-        PlatformChoice::Each(&self.platforms)
+        PlatformChoice::each_or_all(&self.platforms)
     }
 }
 

@@ -69,7 +69,7 @@ pub async fn verify(
     options: &VerifyOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<VerifiedImage, VerifyError> {
-    let wanted = PlatformChoice::Each(&options.platforms);
+    let wanted = PlatformChoice::each_or_all(&options.platforms);
     let images = discover_all(source, root, wanted, options.index.as_ref(), progress).await?;
     // A policy requires an index, so a missing index is an error then.
     if options.policy.is_empty() && matches!(source, Source::Archive(archive) if archive.is_saved()) {

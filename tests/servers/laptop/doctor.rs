@@ -391,7 +391,7 @@ fn the_text_of_doctor() {
       problem: the image has no SOCI index: its layers are all smaller than 10 MiB, and faster to pull whole than to mount
       note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, but consumers support only gzip and plain tars (24 B)
         next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
-      note: the image has 0.3 MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on
+      note: Fargate's documentation recommends lazy loading from 250 MiB of layers on, and the image has less (262.2 KiB)
     --- stderr ---
     --- status 3 ---
     "#);
@@ -412,7 +412,7 @@ fn the_text_of_doctor() {
         next: ociseek convert oci:img NEW-NAME makes a SOCI-enabled image of version 2; or enable version 1 ([pull_modes.soci_v1] enable = true)
       note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, but consumers support only gzip and plain tars (24 B)
         next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
-      note: the image has 0.3 MiB of layers; Fargate's documentation recommends lazy loading from 250 MiB on
+      note: Fargate's documentation recommends lazy loading from 250 MiB of layers on, and the image has less (262.2 KiB)
     --- stderr ---
     --- status 0 ---
     "#);

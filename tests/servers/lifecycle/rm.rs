@@ -100,7 +100,7 @@ fn a_registry_that_refuses_deletion_is_reported() {
     let Some((sandbox, image)) = image(&server) else { return };
     let ours = indexed_by(&sandbox, "ociseek v0.0.1", &image);
     let text = sandbox.run(&["rm", &image]);
-    assert!(text.contains(&format!("no longer listed, but not deleted {}", ours[0])), "{text}");
+    assert!(text.contains(&format!("unlisted, but could not delete {}", ours[0])), "{text}");
     assert!(text.contains("error: 2 of 2 indexes could not be removed: ") && text.contains(": 405 "), "{text}");
     assert!(text.contains(&format!("hint: {} does not allow deleting manifests", server.host)), "{text}");
     assert!(text.ends_with("--- status 1 ---"), "{text}");

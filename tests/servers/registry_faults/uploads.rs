@@ -162,6 +162,10 @@ async fn a_registry_that_accepts_no_bytes_of_a_chunk_is_given_up() {
 #[tokio::test]
 async fn upload_locations_are_followed_and_checked() {
     let blob = content(1000);
+    let pushed = async |faulty: &Faulty| {
+        let repository = repository(faulty, with_password(faulty, "u", "p"));
+        repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap()
+    };
     // An absolute URL at the registry itself: with authorization.
     let settings = RegistrySettings { basic: Some(("u".into(), "p".into())), ..RegistrySettings::default() };
     let faulty = Faulty::start(settings.clone(), |seen, truth| {
@@ -175,12 +179,7 @@ async fn upload_locations_are_followed_and_checked() {
         })
     })
     .await;
-    assert!(
-        repository(&faulty, with_password(&faulty, "u", "p"))
-            .push_blob(&descriptor(&blob), blob.clone())
-            .await
-            .unwrap()
-    );
+    assert!(pushed(&faulty).await);
 
     // At another host: without authorization.
     let store = Faulty::start(RegistrySettings::default(), |_, _| Some(status(201))).await;
@@ -189,12 +188,7 @@ async fn upload_locations_are_followed_and_checked() {
         (seen.is("POST", "uploads") && seen.header("authorization").is_some()).then(|| redirect(202, &to))
     })
     .await;
-    assert!(
-        repository(&faulty, with_password(&faulty, "u", "p"))
-            .push_blob(&descriptor(&blob), blob.clone())
-            .await
-            .unwrap()
-    );
+    assert!(pushed(&faulty).await);
     let seen = store.requests();
     assert_eq!(seen.len(), 1);
     assert!(seen[0].path.starts_with("/up?sig=1&digest=sha256%3A"), "{}", seen[0].path);
