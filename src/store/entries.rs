@@ -16,7 +16,7 @@ const TEMPORARY: &str = ".tmp-";
 pub(crate) const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 /// After this time, a temporary file belongs to no running process. A file that is further in the
 /// future than this is from before the clock was set back.
-const STALE: Duration = Duration::from_secs(60 * 60);
+pub(super) const STALE: Duration = Duration::from_secs(60 * 60);
 
 /// Creates a cache's directory and its missing parents.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {

@@ -209,6 +209,27 @@ fn concurrent_writers_lose_nothing() {
 }
 
 #[test]
+fn temporary_files_of_killed_writers_are_removed() {
+    let (dir, layout) = layout();
+    let subject = image(&layout, "abc");
+    let hours_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(2 * 3600);
+    let leave = |name: &str, is_old: bool| {
+        let path = dir.path().join("l").join(name);
+        let file = fs::File::create(&path).unwrap();
+        file.set_modified(if is_old { hours_ago } else { std::time::SystemTime::now() }).unwrap();
+        (path, file)
+    };
+    let (abandoned, _) = leave(".ociseek-old", true);
+    let (being_written, file) = leave(".ociseek-locked", true);
+    file.lock().unwrap();
+    let (young, _) = leave(".ociseek-young", false);
+    let (foreign, _) = leave(".other-old", true);
+    layout.name(&subject, Some("v1"), None).unwrap();
+    assert!(!abandoned.exists());
+    assert!(being_written.exists() && young.exists() && foreign.exists());
+}
+
+#[test]
 fn blobs_are_checked() {
     let (dir, layout) = layout();
     let blob = put(&layout, GZIP, b"content");

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cli::convert;
 use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::build::{layer_options, named};
 use crate::cli::shared::caches;
@@ -16,16 +15,18 @@ use crate::cli::shared::source::{Images, home, output_layout};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::image::{ImageName, ImageSelector, Reference};
-use crate::ops::index::{Gate, IndexError, IndexOptions, RefusedImage};
-use crate::ops::versions::{EnabledReport, MakeRequest, Versions, VersionsResult, make};
+use crate::ops::index::{Gate, IndexOptions};
+use crate::ops::versions::{MakeRequest, Versions, VersionsResult, make};
 use crate::progress::Progress;
 use crate::store::cache::ZtocCache;
 use crate::store::layout::tag_of;
 use crate::store::{Destination, Source};
 use args::IndexArgs;
+use result::ImageResult;
 
 pub(super) mod args;
 pub(super) mod json;
+mod result;
 mod step;
 mod text;
 
@@ -47,52 +48,18 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
     let mut failed = 0;
     for name in &args.images {
         let image = name.to_string();
-        let image_started = Instant::now();
         display.begin(&image);
-        let result = settings.index(name).await;
+        let result = settings.index(name, image).await;
         display.end();
-        let seconds = image_started.elapsed().as_secs_f64();
-        let (made, error) = match result {
-            Ok(mut made) => {
-                let failed = made.failed.take().map(CliError::from);
-                (Some(made), failed)
-            }
-            Err(error) => (None, Some(error)),
-        };
-        if let Some(error) = &error {
+        if let Some(error) = result.error() {
             failed += 1;
-            report::report_error(Some(&image), error);
+            report::report_error(Some(&result.image), error);
         }
-        let enabled = made.as_ref().and_then(|made| made.enabled.as_ref()).map(|e| (settings.enabled(name, &e.tag), e));
         if args.format.get() == OutputFormat::Text {
-            let mut text = String::new();
-            match (&made, error.as_ref().and_then(refused)) {
-                (Some(made), _) if talk.quiet => text = text::digests(made),
-                (Some(made), _) => {
-                    if let Some(index) = &made.index {
-                        text = text::report(&image, settings.target().as_deref(), index, seconds, stdout.style);
-                    }
-                    if let Some((name, EnabledReport { result, .. })) = &enabled {
-                        let with_layers = made.index.is_none();
-                        text.push_str(&convert::text::made(&image, name, result, with_layers, stdout.style));
-                    }
-                }
-                (None, Some(refused)) if !talk.quiet => text = text::refused(&image, refused, stdout.style),
-                (None, _) => {}
-            }
+            let text = result.text(settings.target().as_deref(), talk.quiet, stdout.style);
             stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
         }
-        let enabled = enabled.map(|(name, e)| convert::json::Enabled::of(name.to_string(), &e.result));
-        images.push(match (made, error) {
-            (Some(made), error) => {
-                json::Image::made(image, &made, enabled, error.as_ref().map(report::failure), seconds)
-            }
-            (None, Some(error)) => match (refused(&error), report::failure(&error)) {
-                (Some(refused), failure) => json::Image::refused(image, refused, failure, seconds),
-                (None, failure) => json::Image::failed(image, failure, seconds),
-            },
-            (None, None) => continue,
-        });
+        images.push(result.json());
     }
     let document = json::Indexing {
         bytes_read: images.iter().map(|image| image.bytes_read).sum(),
@@ -108,17 +75,6 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
     match failed {
         0 => Ok(()),
         failed => Err(CliError::Images { failed, all: args.images.len() }),
-    }
-}
-
-/// The refusal, if the index fell short of a gate.
-fn refused(error: &CliError) -> Option<&RefusedImage> {
-    match error {
-        CliError::Index(error) => match &**error {
-            IndexError::Refused(refused) => Some(refused),
-            _ => None,
-        },
-        _ => None,
     }
 }
 
@@ -178,7 +134,18 @@ struct SharedSettings {
 }
 
 impl SharedSettings {
-    async fn index(&self, name: &ImageName) -> Result<VersionsResult, CliError> {
+    /// Indexes the image `name`, which the user sees as `image`.
+    async fn index(&self, name: &ImageName, image: String) -> ImageResult {
+        let started = Instant::now();
+        let mut result = self.make(name).await;
+        let made = result.as_mut().ok();
+        let not_enabled = made.and_then(|made| made.failed.take()).map(CliError::from);
+        let enabled = result.as_ref().ok().and_then(|made| made.enabled.as_ref());
+        let enabled = enabled.map(|enabled| self.enabled(name, &enabled.tag));
+        ImageResult { image, result, not_enabled, enabled, seconds: started.elapsed().as_secs_f64() }
+    }
+
+    async fn make(&self, name: &ImageName) -> Result<VersionsResult, CliError> {
         let from = self.images.open_root(name).await?;
         let destination = self.destination(&from.source).await?;
         let tag = match name {

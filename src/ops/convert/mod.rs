@@ -20,8 +20,8 @@ use crate::image::Descriptor;
 use crate::image::coverage::Coverage;
 use crate::image::enabled::{EnabledDocuments, IndexTarget, SociIndexParts, soci_indexes};
 use crate::ops::index::{
-    Artifact, IndexError, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOutReason,
-    OwnImage, PrefetchSummary, Supply, WriteBlob, assemble, prefetch_artifacts, ztocs,
+    Artifact, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOutReason, OwnImage,
+    PrefetchSummary, Supply, assemble, prefetch_artifacts, ztocs,
 };
 use crate::ops::resolve::PlatformManifest;
 use crate::progress::{Progress, ProgressEvent};
@@ -44,7 +44,7 @@ pub use outlook::{ConvertOutlook, outlook, up_to_date};
 use load::ImageDocuments;
 use old_index::{OldIndex, old_indexes};
 use plan::{PlannedLayer, choose, plan};
-use publish::{NewBlobs, lost_document};
+use publish::{NewBlobs, Publication};
 
 /// Converts an image. `options` determines how layers are indexed and which platforms are. Its
 /// options for existing indexes are ignored.
@@ -137,30 +137,22 @@ pub(in crate::ops) async fn convert_built(
         converted.outcome = ConvertStatus::DryRun { replaces };
         return Ok(converted);
     };
-    // Reading the layers may have taken a while.
-    let now = to.there().await?;
-    let new_blobs = NewBlobs::new(&ztocs, &prefetch);
-    let is_there = now.as_ref().is_some_and(|now| now.digest == enabled.digest);
-    let lost = if is_there { lost_document(&enabled, destination).await? } else { None };
-    if is_there && lost.is_none() && new_blobs.are_whole(destination).await? {
-        return Ok(converted);
+    let publication = Publication {
+        loaded: &loaded,
+        enabled: &enabled,
+        new_blobs: &NewBlobs::new(&ztocs, &prefetch),
+        source_is_enabled: already_enabled,
+        source: &from.source,
+        to,
+        jobs: options.jobs,
+        progress,
+    };
+    // Reading the layers may have taken a while, so it looks again at what is there.
+    if let Some(written) = publication.run(destination).await? {
+        converted.bytes_copied = written.copied;
+        converted.bytes_written = written.written;
+        converted.outcome = ConvertStatus::Written { replaced: replaces };
     }
-    to.admit(now.as_ref(), &from.source, &loaded.root).await?;
-    let write = if is_there || already_enabled { WriteBlob::IfDamaged } else { WriteBlob::IfMissing };
-    let blobs = BTreeSet::from_iter(ztocs.iter().map(IndexedZtoc::digest)).len();
-    progress.report(ProgressEvent::Attaching { index: enabled.digest, blobs });
-    let written =
-        publish::publish(&loaded, &enabled, &new_blobs, write, &from.source, destination, to, options.jobs, progress)
-            .await?;
-    // Some registries keep the bytes that they have for a digest.
-    if lost.is_some()
-        && let Some((what, digest)) = lost_document(&enabled, destination).await?
-    {
-        return Err(IndexError::StaysDamaged { what, digest }.into());
-    }
-    converted.bytes_copied = written.copied;
-    converted.bytes_written = written.written;
-    converted.outcome = ConvertStatus::Written { replaced: replaces };
     Ok(converted)
 }
 

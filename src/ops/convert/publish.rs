@@ -37,41 +37,71 @@ pub(super) struct WrittenBytes {
     pub written: u64,
 }
 
-#[allow(clippy::too_many_arguments, reason = "each is another thing, and there is one caller")]
-pub(super) async fn publish(
-    loaded: &ImageDocuments,
-    enabled: &EnabledDocuments,
-    new_blobs: &NewBlobs,
-    write: WriteBlob,
-    source: &Source,
-    destination: &Destination,
-    to: &ConvertDestination,
-    jobs: usize,
-    progress: &Arc<dyn Progress>,
-) -> Result<WrittenBytes, ConvertError> {
-    let mut done = WrittenBytes::default();
-    let elsewhere = !destination.is(source);
-    if elsewhere {
-        done.copied = copy(loaded, source, destination, jobs, progress).await?;
-    }
-    done.written += new_blobs.write(destination, write).await?;
-    let manifests = Manifests { loaded, enabled, destination, elsewhere };
-    match manifests.push(to).await {
-        // The registry claimed to have a blob that it does not have, so upload it now.
-        Err(ConvertError::Push { source: error, .. }) if error.is_blob_unknown() => {
-            done.written += new_blobs.write(destination, WriteBlob::Always).await?;
-            done.written += manifests.push(to).await?;
+/// A converted image, and what is needed to write it.
+pub(super) struct Publication<'a> {
+    pub loaded: &'a ImageDocuments,
+    pub enabled: &'a EnabledDocuments,
+    pub new_blobs: &'a NewBlobs,
+    /// Whether the source is a SOCI-enabled image itself.
+    pub source_is_enabled: bool,
+    pub source: &'a Source,
+    pub to: &'a ConvertDestination,
+    pub jobs: usize,
+    pub progress: &'a Arc<dyn Progress>,
+}
+
+impl Publication<'_> {
+    /// Writes the image. None if the destination has it already, undamaged and under its name.
+    ///
+    /// # Errors
+    /// If the guard forbids it, or the destination refuses it or keeps a damaged document.
+    pub(super) async fn run(&self, destination: &Destination) -> Result<Option<WrittenBytes>, ConvertError> {
+        let Publication { loaded, enabled, new_blobs, source, to, .. } = self;
+        let there = to.there().await?;
+        let is_there = there.as_ref().is_some_and(|there| there.digest == enabled.digest);
+        let lost = if is_there { lost_document(enabled, destination).await? } else { None };
+        if is_there && lost.is_none() && new_blobs.are_whole(destination).await? {
+            return Ok(None);
         }
-        written => done.written += written?,
+        to.admit(there.as_ref(), source, &loaded.root).await?;
+        let write = if is_there || self.source_is_enabled { WriteBlob::IfDamaged } else { WriteBlob::IfMissing };
+        self.progress.report(ProgressEvent::Attaching { index: enabled.digest, blobs: new_blobs.0.len() });
+        let written = self.write(destination, write).await?;
+        // Some registries keep the bytes that they have for a digest.
+        if lost.is_some()
+            && let Some((what, digest)) = lost_document(enabled, destination).await?
+        {
+            return Err(IndexError::StaysDamaged { what, digest }.into());
+        }
+        Ok(Some(written))
     }
-    if let Destination::Layout(layout) = destination {
-        let layout = Arc::clone(layout);
-        let image = Descriptor::new(OCI_INDEX, enabled.digest, enabled.bytes.len() as u64);
-        let (tag, keep) = (to.tag.clone(), loaded.root);
-        let named = blocking(move || layout.name(&image, tag.as_deref(), Some(&keep))).await;
-        named.map_err(|source| ConvertError::Push { what: "image index", digest: enabled.digest, source })?;
+
+    async fn write(&self, destination: &Destination, write: WriteBlob) -> Result<WrittenBytes, ConvertError> {
+        let Publication { loaded, enabled, new_blobs, source, to, .. } = self;
+        let mut done = WrittenBytes::default();
+        let elsewhere = !destination.is(source);
+        if elsewhere {
+            done.copied = copy(loaded, source, destination, self.jobs, self.progress).await?;
+        }
+        done.written += new_blobs.write(destination, write).await?;
+        let manifests = Manifests { loaded, enabled, destination, elsewhere };
+        match manifests.push(to).await {
+            // The registry claimed to have a blob that it does not have, so upload it now.
+            Err(ConvertError::Push { source: error, .. }) if error.is_blob_unknown() => {
+                done.written += new_blobs.write(destination, WriteBlob::Always).await?;
+                done.written += manifests.push(to).await?;
+            }
+            written => done.written += written?,
+        }
+        if let Destination::Layout(layout) = destination {
+            let layout = Arc::clone(layout);
+            let image = Descriptor::new(OCI_INDEX, enabled.digest, enabled.bytes.len() as u64);
+            let (tag, keep) = (to.tag.clone(), loaded.root);
+            let named = blocking(move || layout.name(&image, tag.as_deref(), Some(&keep))).await;
+            named.map_err(|source| ConvertError::Push { what: "image index", digest: enabled.digest, source })?;
+        }
+        Ok(done)
     }
-    Ok(done)
 }
 
 /// Copies the parts of the image, `jobs` blobs at a time. Returns the number of bytes sent.
@@ -127,7 +157,7 @@ impl NewBlobs {
     }
 
     /// Whether the destination has the blobs, undamaged.
-    pub(super) async fn are_whole(&self, destination: &Destination) -> Result<bool, ConvertError> {
+    async fn are_whole(&self, destination: &Destination) -> Result<bool, ConvertError> {
         let blobs: Vec<Descriptor> = self.0.values().map(|blob| blob.descriptor.clone()).collect();
         Ok(are_whole(destination, blobs.into_iter(), BlobCheck::Content).await?)
     }
@@ -158,7 +188,7 @@ impl NewBlobs {
 
 /// The first manifest of the converted image that the destination lacks or has damaged, and what it
 /// is.
-pub(super) async fn lost_document(
+async fn lost_document(
     enabled: &EnabledDocuments,
     destination: &Destination,
 ) -> Result<Option<(&'static str, Digest)>, ConvertError> {

@@ -17,6 +17,7 @@ use crate::image::manifest::OCI_INDEX;
 use crate::image::select::Child;
 use crate::image::{Descriptor, JsonError, referrers_tag};
 use crate::store::blob::Target;
+use crate::store::entries::STALE;
 
 /// The marker that image-spec (image-layout.md) requires in every layout.
 const OCI_LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
@@ -215,6 +216,7 @@ fn unsound(layout: &Layout, name: impl Into<String>, error: serde_json::Error) -
 fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), LayoutError>) -> Result<(), LayoutError> {
     let dir = layout.path();
     let _lock = lock(dir)?;
+    remove_abandoned(dir);
     let bytes = layout.index_json()?;
     let unsound = |e| unsound(layout, "index.json", e);
     // Rejects what the lenient parsing below would accept, such as duplicate keys.
@@ -262,10 +264,30 @@ fn replace(dir: &Path, path: &Path, content: &[u8]) -> Result<(), LayoutError> {
     persist(file, path, path.parent().unwrap_or(dir)).map_err(failed)
 }
 
+/// Locked until it is dropped, which tells it from what a killed process left.
 fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     // The mode that other tools use: readable by all, as far as the umask allows.
-    builder.prefix(TEMPORARY).permissions(Permissions::from_mode(0o644)).tempfile_in(dir)
+    let file = builder.prefix(TEMPORARY).permissions(Permissions::from_mode(0o644)).tempfile_in(dir)?;
+    let _no_lock_on_this_file_system = file.as_file().try_lock();
+    Ok(file)
+}
+
+/// Removes the temporary files of killed processes, as far as possible: those that nobody has
+/// locked. A younger file may be one whose writer has yet to lock it.
+fn remove_abandoned(dir: &Path) {
+    let Ok(listing) = fs::read_dir(dir) else { return };
+    for entry in listing.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
+            continue;
+        }
+        let path = entry.path();
+        let Ok(file) = super::open_regular(&path) else { continue };
+        let age = file.metadata().and_then(|found| found.modified()).map(|written| written.elapsed());
+        if matches!(age, Ok(Ok(age)) if age > STALE) && file.try_lock().is_ok() {
+            let _still_there = fs::remove_file(&path);
+        }
+    }
 }
 
 /// Renames a file after syncing it to disk.
