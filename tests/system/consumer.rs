@@ -143,8 +143,8 @@ impl Consumer {
 
     /// The snapshotter mounts the image lazily by this index, and every file is correct.
     fn mounts(&self, reference: &str, options: &[&str]) {
-        // What containerd and the snapshotter unpack and fetch stays in memory: on ext4 without a journal, a third of the
-        // CPU time of these tests was the search for free inodes.
+        // What containerd and the snapshotter unpack and fetch stays in memory: on ext4 without a
+        // journal, a third of the CPU time of these tests was the search for free inodes.
         let mut command = in_own_mounts(r#"mount -t tmpfs tmpfs /tmp && exec "$0" "$@""#);
         let output = command.arg(&self.script).arg(reference).args(options).output().expect("the consumer runs");
         let (said, summary) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
