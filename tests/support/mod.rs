@@ -1,5 +1,6 @@
 //! Helpers that the test programs share.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -51,6 +52,12 @@ pub fn memory_of(process: u32, field: &str) -> Option<u64> {
     let memory =
         status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')?.trim().strip_suffix(" kB"))?;
     Some(memory.parse::<u64>().unwrap() << 10)
+}
+
+/// A folder in memory for what other programs write and sync, where there is one.
+pub fn in_memory() -> PathBuf {
+    let memory = PathBuf::from("/dev/shm");
+    if memory.is_dir() { memory } else { std::env::temp_dir() }
 }
 
 /// `sh -c SCRIPT` in a mount namespace of its own; more arguments are $0, $1 and so on.

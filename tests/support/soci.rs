@@ -14,6 +14,7 @@ use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outco
 use ociseek::ztoc::decode;
 
 use super::child_process::ChildProcess;
+use super::in_memory;
 
 /// The tool name that soci's own command writes into a ztoc.
 pub const TOOL: &str = "AWS SOCI CLI v0.2";
@@ -43,7 +44,7 @@ pub fn tools() -> Option<PathBuf> {
 /// cores, the last time guided by the earlier ztoc. All results must be equal.
 pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, LayerError> {
     let options = LayerOptions { span_size, build_tool_identifier: tool.into(), fine: false };
-    let straight = straight(layer, options.clone());
+    let straight = straight(layer, span_size, tool);
     for cores in [1, 2, 7] {
         let guide = match &straight {
             Ok(IndexedLayer { outcome: Outcome::Ztoc(built), .. }) if cores == 7 => {
@@ -62,7 +63,9 @@ pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, L
     straight
 }
 
-fn straight(layer: &Path, options: LayerOptions) -> Result<IndexedLayer, LayerError> {
+/// Likewise, on one thread.
+pub fn straight(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, LayerError> {
+    let options = LayerOptions { span_size, build_tool_identifier: tool.into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     chunks(layer).try_for_each(|chunk| indexer.push(&chunk))?;
     indexer.finish()
@@ -161,10 +164,8 @@ impl Drop for Oracle {
 
 fn start(binary: &Path, command: &str) -> (ChildProcess, ChildStdin, BufReader<ChildStdout>) {
     // The oracle's metadata store syncs its file for each entry, so keep it in memory.
-    let memory = Path::new("/dev/shm");
-    let scratch = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
     let mut oracle = Command::new(binary);
-    oracle.arg(command).env("TMPDIR", scratch);
+    oracle.arg(command).env("TMPDIR", in_memory());
     let mut child = ChildProcess::spawn(oracle.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()));
     let (stdin, stdout) = (child.stdin(), child.stdout());
     (child, stdin, BufReader::new(stdout))

@@ -117,7 +117,7 @@ fn a_mount_matches_the_unpacked_image() {
     let (from, to) = (layer.to_str().unwrap(), unpacked.to_str().unwrap());
     run(&tool("tar").unwrap(), &["--xattrs", "--xattrs-include=*", "--numeric-owner", "-xpzf", from, "-C", to]);
 
-    let Outcome::Ztoc(ours) = soci::index(&layer, SPAN, "boot").unwrap().outcome else { panic!("it can be served") };
+    let Outcome::Ztoc(ours) = soci::straight(&layer, SPAN, "boot").unwrap().outcome else { panic!("it can be served") };
     let theirs = image.dir.path().join("soci.ztoc");
     assert!(Oracle::new(&oracle, "build").build(SPAN, TOOL, &layer, &theirs).is_ok());
     let theirs = fs::read(theirs).unwrap();

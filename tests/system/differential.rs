@@ -12,7 +12,7 @@
 //! (tests/README.md).
 
 use crate::support::answers::Answers;
-use crate::support::soci;
+use crate::support::{in_memory, soci};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -228,7 +228,7 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn torture_layers_agree_with_soci() {
-    let dir = tempfile::tempdir().expect("scratch space");
+    let dir = tempfile::tempdir_in(in_memory()).expect("scratch space");
     let seed = std::env::var("OCISEEK_TORTURE_SEED").unwrap_or_else(|_| "1".into());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/torture.py");
     match Command::new("python3").arg(script).arg(dir.path()).arg(seed).output() {

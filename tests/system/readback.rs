@@ -107,7 +107,7 @@ async fn assert_indexed(names: [&str; 3]) {
         let expected = straight(&layer);
         assert!(expected.len() > 4000, "{name}: {} files", expected.len());
         let image = Image::of(&layer);
-        let Outcome::Ztoc(ours) = soci::index(&layer, SPAN, "readback").unwrap().outcome else { panic!("{name}") };
+        let Outcome::Ztoc(ours) = soci::straight(&layer, SPAN, "readback").unwrap().outcome else { panic!("{name}") };
         let first = image.index(&ours.bytes, SPAN, "readback", &[]);
         assert_reads(&image, &expected, LayerAccess::Index).await;
 

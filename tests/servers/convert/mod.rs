@@ -6,7 +6,7 @@ mod maker;
 mod odd;
 mod stores;
 
-use crate::support::soci;
+use crate::support::{in_memory, soci};
 use std::path::Path;
 use std::process::Command;
 
@@ -42,10 +42,8 @@ fn theirs(
     smallest: u64,
     platform: Option<&str>,
 ) -> Result<String, String> {
-    let memory = Path::new("/dev/shm");
-    let scratch = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
     let mut command = Command::new(oracle);
-    command.env("TMPDIR", scratch).arg("convert").args(OPTIONS).arg(format!("--min-layer-size={smallest}"));
+    command.env("TMPDIR", in_memory()).arg("convert").args(OPTIONS).arg(format!("--min-layer-size={smallest}"));
     command.arg(platform.map_or_else(|| "--all-platforms".to_owned(), |platform| format!("--platform={platform}")));
     run(command.arg(source).arg(destination))
 }
