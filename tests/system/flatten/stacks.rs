@@ -31,6 +31,15 @@ pub fn named() -> Vec<Stack> {
     let mut add = |name: &str, layers: Vec<Layer>| stacks.push(Stack { name: name.into(), layers });
     let mut over = |name: &str, layer: Layer| add(name, vec![base(), layer]);
 
+    // Neighbours in a directory, by other spellings of its name.
+    let spelled = ["d/x", "d/y", "d/./z", "./d/y", "d//x", "d/", "d/.", "d/..", "d/../d/x", "/d/x", "d/x/", "d"];
+    for one in spelled {
+        for other in spelled {
+            over(&format!("{one}, then {other}"), vec![dir("d/"), file(one, "one"), file(other, "other")]);
+            over(&format!("d/x, then {one} and {other}"), vec![file("d/x", "x"), file(one, "1"), file(other, "2")]);
+        }
+    }
+
     // Whiteouts.
     over("whiteout of a file", vec![whiteout("d/f")]);
     over("whiteout of a directory", vec![whiteout("d/sub")]);

@@ -35,6 +35,8 @@ pub(super) struct Applier<'a> {
     /// The directory of the previous entry, by its path: neighbours in a tar usually share it. An
     /// entry cannot remove its own directory. None if the path had symbolic links.
     recent: Option<(Vec<&'a [u8]>, PathId)>,
+    /// The same directory, as the name of that entry spells it.
+    spelled: Option<&'a [u8]>,
     /// Whether the names of the layer's directories may not lead to them any more: a directory was
     /// removed, or such a name has symbolic links.
     is_rearranged: bool,
@@ -61,6 +63,7 @@ impl<'a> Applier<'a> {
             implied: 0,
             work: WORK,
             recent: None,
+            spelled: None,
             is_rearranged: false,
             parts: Vec::new(),
         }
@@ -73,6 +76,7 @@ impl<'a> Applier<'a> {
     pub(super) fn layer(&mut self, layer: LayerId, listed: Entries<'a>) -> Result<(), TreeError> {
         self.work = self.work.saturating_add(WORK_PER_ENTRY.saturating_mul(listed.files.len() as u64));
         self.paths.reserve(listed.files.len());
+        self.inodes.reserve(listed.files.len());
         let failed = |at: CurrentEntry<'_>, fault| TreeError {
             layer: at.layer,
             entry: at.number,
@@ -109,12 +113,7 @@ impl<'a> Applier<'a> {
     /// Returns false if the entry does not create a file under its name: whiteouts, and entries for
     /// the root.
     fn entry(&mut self, entry: CurrentEntry<'a>) -> Result<bool, TreeFault> {
-        if entry.file.name.contains(&0) {
-            return Err(TreeFault::Nul);
-        }
-        let mut name = TarPath::clean_in(std::mem::take(&mut self.parts), &entry.file.name);
-        let Some(base) = name.pop() else { return Ok(false) };
-        let parent = self.parent(name)?;
+        let Some((parent, base)) = self.place(&entry.file.name)? else { return Ok(false) };
         if !self.is_raw && base == OPAQUE {
             return self.make_opaque(parent, entry.layer).map(|()| false);
         }
@@ -149,6 +148,26 @@ impl<'a> Applier<'a> {
         self.set_attributes(inode, entry)?;
         self.paths.write(path, entry.layer);
         Ok(true)
+    }
+
+    /// The directory of an entry, and its name there. None for the root.
+    fn place(&mut self, name: &'a [u8]) -> Result<Option<(PathId, &'a [u8])>, TreeFault> {
+        let (directory, base) = split(name);
+        if let (Some((_, recent)), true) = (&self.recent, self.spelled.is_some() && self.spelled == directory)
+            && !matches!(base, b"" | b"." | b"..")
+            && !base.contains(&0)
+        {
+            return Ok(Some((*recent, base)));
+        }
+        if name.contains(&0) {
+            return Err(TreeFault::Nul);
+        }
+        let mut path = TarPath::clean_in(std::mem::take(&mut self.parts), name);
+        let Some(clean_base) = path.pop() else { return Ok(None) };
+        let parent = self.parent(path)?;
+        // The last part of a name with dots may be in another directory than it says.
+        self.spelled = directory.filter(|_| clean_base == base);
+        Ok(Some((parent, clean_base)))
     }
 
     /// The directory at `path`, found through symbolic links and created if it does not exist.
@@ -355,6 +374,16 @@ impl<'a> Applier<'a> {
             _ => InodeKind::Other,
         };
         Lookup { paths, seen, work }
+    }
+}
+
+/// The directory and the last part of a name, without a slash at the end. There is no directory if
+/// there is no other slash.
+fn split(name: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    let name = name.strip_suffix(b"/").unwrap_or(name);
+    match memchr::memrchr(b'/', name) {
+        Some(slash) => (Some(&name[..slash]), &name[slash + 1..]),
+        None => (None, name),
     }
 }
 
