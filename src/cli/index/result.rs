@@ -47,7 +47,6 @@ impl ImageResult {
     }
 
     pub(super) fn json(self) -> json::Image {
-        let failure = self.error().map(report::failure);
         let made = match &self.result {
             Ok(made) => made,
             Err(error) => {
@@ -60,6 +59,7 @@ impl ImageResult {
         };
         let enabled = self.enabled.iter().zip(&made.enabled);
         let enabled = enabled.map(|(name, made)| convert::json::Enabled::of(name.to_string(), &made.result)).next();
+        let failure = self.not_enabled.as_ref().map(report::failure);
         json::Image::made(self.image, made, enabled, failure, self.seconds)
     }
 }

@@ -377,8 +377,8 @@ impl<'a> Applier<'a> {
     }
 }
 
-/// The directory and the last part of a name, without a slash at the end. There is no directory if
-/// there is no other slash.
+/// Splits a name at its last slash into a directory and a base name, ignoring one trailing slash.
+/// Without a slash, there is no directory.
 fn split(name: &[u8]) -> (Option<&[u8]>, &[u8]) {
     let name = name.strip_suffix(b"/").unwrap_or(name);
     match memchr::memrchr(b'/', name) {
