@@ -155,7 +155,6 @@ impl Runner {
     pub fn give_up(&self, job: &Job, tries: u32, reason: &str) {
         self.metrics.count(Counter::Jobs, "dead");
         let image = job.image.to_string();
-        error!(name: "dead-letter", target: TARGET, image, tries, error = reason);
         if let Some(file) = &self.dead_letters {
             let line = json!({"time": now(), "image": image, "job": job, "tries": tries, "error": reason});
             // One write, since several processes may append to the file.
@@ -163,6 +162,8 @@ impl Runner {
                 error!(name: "dead-letter-file", target: TARGET, error = error.to_string());
             }
         }
+        // Last: a reader of the log finds the job in the file.
+        error!(name: "dead-letter", target: TARGET, image, tries, error = reason);
     }
 }
 

@@ -3,6 +3,7 @@
 //! The layer is generated and piped into the program. It has 10 GiB in CI, and 1 GiB elsewhere.
 
 use crate::support::memory_of;
+use crate::support::sandbox::program;
 use crate::support::tarball;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -60,7 +61,7 @@ fn memory_does_not_grow_with_the_layer() {
     let mib = if std::env::var_os("CI").is_some() { 10 * 1024 } else { 1024 };
     let dir = tempfile::tempdir().expect("a folder");
     let output = dir.path().join("big.ztoc");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_ociseek"))
+    let mut child = Command::new(program())
         .args(["ztoc", "create", "-", "--output"])
         .arg(&output)
         .stdin(Stdio::piped())

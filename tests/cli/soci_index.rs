@@ -1,5 +1,6 @@
 //! Compares the SOCI index manifest of the command with the bytes of soci's own MarshalIndex.
 
+use crate::support::sandbox::program;
 use crate::support::soci;
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +18,7 @@ fn index_manifests_match_soci() {
     let Some(oracle) = soci::oracle_binary() else { return };
     let dir = tempfile::tempdir().expect("scratch space");
     let layout = dir.path().join("out");
-    let output = Command::new(env!("CARGO_BIN_EXE_ociseek"))
+    let output = Command::new(program())
         .args(["index", "--min-layer-size", "0", "--span-size", "64KiB", "--build-tool-identifier", TOOL, "--no-cache"])
         .args(["--format", "json", "--output", &format!("oci:{}", layout.display())])
         .arg(format!("oci:{}/fixtures/demo", env!("CARGO_MANIFEST_DIR")))

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::index::copied;
-use crate::support::sandbox::{SMALL, Sandbox, index, two_platforms};
+use crate::support::sandbox::{SMALL, Sandbox, index, program, two_platforms};
 use crate::support::servers::Server;
 
 /// What happens to a file.
@@ -61,7 +61,7 @@ fn command(sandbox: &Sandbox, image: &str, status: i32) -> String {
 fn typed(sandbox: &Sandbox, command: &str) {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", command]).current_dir(sandbox.dir.path()).env_clear().env("HOME", sandbox.dir.path());
-    shell.env("PATH", Path::new(env!("CARGO_BIN_EXE_ociseek")).parent().unwrap());
+    shell.env("PATH", Path::new(program()).parent().unwrap());
     for (name, value) in [("BUILD_TOOL_IDENTIFIER", "test"), ("SPAN_SIZE", "16KiB"), ("MIN_LAYER_SIZE", "1KiB")] {
         shell.env(format!("OCISEEK_{name}"), value);
     }

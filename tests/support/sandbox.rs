@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 use ociseek::digest::Digest;
 use serde_json::{Value, json};
@@ -41,7 +42,7 @@ impl Sandbox {
 
     /// The program without the user's environment.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
+        let mut command = Command::new(program());
         command.args(args).current_dir(self.dir.path()).env_clear().env("HOME", self.dir.path()).env("TERM", "xterm");
         command
     }
@@ -94,10 +95,14 @@ impl Sandbox {
     }
 }
 
-/// The program that is shipped, if `OCISEEK_SHIPPED` names it, otherwise the one that the tests
-/// build.
-pub fn shipped() -> std::ffi::OsString {
-    std::env::var_os("OCISEEK_SHIPPED").unwrap_or_else(|| env!("CARGO_BIN_EXE_ociseek").into())
+/// The program under test: the build that `OCISEEK_SHIPPED` names, or the one that cargo made for
+/// the tests.
+pub fn program() -> &'static str {
+    static PROGRAM: LazyLock<String> = LazyLock::new(|| {
+        let shipped = std::env::var_os("OCISEEK_SHIPPED").map(|path| path.into_string().expect("a path in UTF-8"));
+        shipped.unwrap_or_else(|| env!("CARGO_BIN_EXE_ociseek").to_owned())
+    });
+    &PROGRAM
 }
 
 pub fn shown(command: &mut Command) -> String {

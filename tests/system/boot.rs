@@ -1,5 +1,6 @@
 //! A real Debian image, mounted by the kernel and booted by runc.
 
+use crate::support::sandbox::program;
 use crate::support::soci;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -33,7 +34,7 @@ fn kernel() -> Option<PathBuf> {
 }
 
 fn ociseek(home: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
+    let mut command = Command::new(program());
     let output = command.args(args).env("HOME", home).stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     output

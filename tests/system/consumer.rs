@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::support::blobs::SOCI;
 use crate::support::in_own_mounts;
+use crate::support::sandbox::program;
 use crate::support::servers::{Server, run, skip, tool};
 
 /// An image: its name and the source of its layers.
@@ -103,7 +104,7 @@ impl Consumer {
     /// Pushes an image, indexes it, and lets the snapshotter mount it.
     fn accepts(&self, server: &Server, image: &Image, api: bool) {
         let reference = self.push(server, image);
-        let output = Command::new(env!("CARGO_BIN_EXE_ociseek"))
+        let output = Command::new(program())
             .args([
                 "index",
                 "--min-layer-size",
@@ -130,7 +131,7 @@ impl Consumer {
 
         // The same image in version 2, with the snapshotter's default settings.
         let enabled = format!("{reference}-soci");
-        let output = Command::new(env!("CARGO_BIN_EXE_ociseek"))
+        let output = Command::new(program())
             .args(["convert", "--min-layer-size=0", "--span-size=1MiB", "--no-cache", "--format=json"])
             .args([&reference, &enabled])
             .output()
@@ -157,7 +158,7 @@ impl Consumer {
     fn prefetches(&self, server: &Server, mode: &str) {
         let (image, files) = &TO_PREFETCH;
         let mut reference = self.push(server, image);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
+        let mut command = Command::new(program());
         let enabled = format!("{reference}-soci");
         match mode {
             "v1" => command.args(["index", &reference]),

@@ -8,21 +8,21 @@ use serde_json::{Value, json};
 
 use crate::support::corpus::debian_layers;
 use crate::support::mounts::{UnmountOnDrop, can_mount, have};
-use crate::support::sandbox::{Sandbox, shipped};
+use crate::support::sandbox::{Sandbox, program};
 use crate::support::servers::{run, tool};
 
 /// Packs the program with a script of `packaging`, and returns its output.
 fn packed(script: &str, dir: &Path, arguments: impl Fn(&str, &str) -> [String; 2]) -> String {
     std::fs::create_dir_all(dir).unwrap();
-    let program = dir.join("ociseek");
+    let stripped = dir.join("ociseek");
     // Most of a test build are symbols for debuggers.
-    run(Path::new("strip"), &["-o", program.to_str().unwrap(), Path::new(&shipped()).to_str().unwrap()]);
+    run(Path::new("strip"), &["-o", stripped.to_str().unwrap(), program()]);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(script);
-    let arguments = arguments(program.to_str().unwrap(), dir.to_str().unwrap());
+    let arguments = arguments(stripped.to_str().unwrap(), dir.to_str().unwrap());
     let mut command = Command::new(script);
     let output = command.args(arguments).env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    std::fs::remove_file(program).unwrap();
+    std::fs::remove_file(stripped).unwrap();
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
@@ -103,7 +103,7 @@ fn the_container_image_runs_as_any_user() {
     let name = format!("ociseek-image-{}", std::process::id());
     let printed = run(Path::new("runc"), &["run", "-b", sandbox.path("b").to_str().unwrap(), &name]);
     assert_eq!(printed, format!("ociseek {VERSION}\n"));
-    run(Path::new(env!("CARGO_BIN_EXE_ociseek")), &["bundle", "--rm", sandbox.path("b").to_str().unwrap()]);
+    run(Path::new(program()), &["bundle", "--rm", sandbox.path("b").to_str().unwrap()]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::support::sandbox::program;
 use crate::support::servers::{Server, run, skip, tool};
 
 /// The commands of the page: its `sh` blocks. `console` blocks need tools that this machine lacks.
@@ -36,7 +37,7 @@ fn the_tutorial_leads_to_a_lazy_start() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let programs = dir.path().join("bin");
     std::fs::create_dir(&programs).expect("a folder");
-    symlink(env!("CARGO_BIN_EXE_ociseek"), programs.join("ociseek")).expect("a link");
+    symlink(program(), programs.join("ociseek")).expect("a link");
     symlink(home.join("bin/socisnap"), programs.join("soci-snapshotter-grpc")).expect("a link");
     let path = std::env::var("PATH").expect("there is one");
     let path = format!("{}:{}:{path}", programs.display(), home.join("bin/ctd2").display());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use super::{release_archive, releases, yaml};
-use crate::support::sandbox::{Sandbox, small_image, two_platforms};
+use crate::support::sandbox::{Sandbox, program, small_image, two_platforms};
 use crate::support::servers::{Server, run, tool};
 use yaml_rust2::Yaml;
 
@@ -104,7 +104,7 @@ fn the_action_indexes_the_pushed_image() {
         let Some(image) = pushed(&server) else { return };
         let given = [
             ("image", image.as_str()),
-            ("binary", env!("CARGO_BIN_EXE_ociseek")),
+            ("binary", program()),
             ("min-layer-size", "0"),
             ("strict", "true"),
             ("min-coverage", "100%"),
@@ -147,7 +147,7 @@ fn the_action_indexes_the_pushed_image() {
 fn the_action_takes_several_images_and_ignores_options_in_their_names() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let Some(image) = pushed(&server) else { return };
-    let binary = ("binary", env!("CARGO_BIN_EXE_ociseek"));
+    let binary = ("binary", program());
     let both = format!("\n  {image}\n  {}/a/b:v1\n", server.host);
     let mut action = Action::new(&[("image", &both), binary, ("platform", "linux/arm64"), ("min-layer-size", "0")]);
     let (done, text) = action.run();

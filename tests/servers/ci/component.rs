@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{release_archive, releases, root, yaml};
-use crate::support::sandbox::{Sandbox, shown, small_image, two_platforms};
+use crate::support::sandbox::{Sandbox, program, shown, small_image, two_platforms};
 use crate::support::servers::{self, Server, run, tool};
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -32,10 +32,10 @@ fn gitlab(sandbox: &Sandbox, inputs: &[(&str, &str)], variables: &[(&str, &str)]
     let job = &YamlLoader::load_from_str(&job).unwrap()[0]["ociseek"];
     assert_eq!(job["stage"].as_str(), Some("deploy"));
     let script: Vec<&str> = job["script"].as_vec().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
-    let program = Path::new(env!("CARGO_BIN_EXE_ociseek")).parent().unwrap().display().to_string();
+    let programs = Path::new(program()).parent().unwrap().display().to_string();
     let mut command = Command::new("sh");
     command.args(["-c", &script.join("\n")]).current_dir(sandbox.dir.path()).env_clear();
-    command.env("HOME", sandbox.dir.path()).env("PATH", format!("{program}:{}", std::env::var("PATH").unwrap()));
+    command.env("HOME", sandbox.dir.path()).env("PATH", format!("{programs}:{}", std::env::var("PATH").unwrap()));
     for (name, value) in job["variables"].as_hash().unwrap() {
         command.env(name.as_str().unwrap(), value.as_str().unwrap());
     }

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::support::http::answering;
-use crate::support::sandbox::Sandbox;
+use crate::support::sandbox::{Sandbox, program};
 use crate::support::servers::run;
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -41,7 +41,7 @@ fn releases(files: BTreeMap<String, Vec<u8>>) -> String {
 fn release_archive(sandbox: &Sandbox) -> Vec<u8> {
     let at = |name: &str| sandbox.path(name).to_str().unwrap().to_owned();
     // Most of a test build are symbols for debuggers.
-    run(Path::new("strip"), &["-o", &at("ociseek"), env!("CARGO_BIN_EXE_ociseek")]);
+    run(Path::new("strip"), &["-o", &at("ociseek"), program()]);
     run(Path::new("tar"), &["-C", &at(""), "--use-compress-program=gzip -1", "-cf", &at("t"), "ociseek"]);
     std::fs::read(sandbox.path("t")).unwrap()
 }

@@ -83,7 +83,7 @@ fn the_tests_say_what_they_install_and_ask_first() {
     let (said, passed, calls) = tests_begun(Some("y\n"));
     assert!(passed && said.contains("tools: ready"), "{said}{calls}");
     for ran in [
-        "cargo test --no-fail-fast --test servers\n",
+        "cargo test --no-fail-fast --test servers -- --test-threads=",
         "cargo test --no-fail-fast --test system\n",
         "cargo test --workspace --no-fail-fast --lib --bins --test cli --test pure\n",
         "cargo test --workspace --doc\n",

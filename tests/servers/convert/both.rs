@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::assert_whole;
 use super::stores::image;
+use crate::support::sandbox::program;
 use crate::support::servers::{Server, run, tool};
 
 const SMALL: [&str; 6] =
@@ -13,7 +14,7 @@ const SMALL: [&str; 6] =
 
 /// The standard output and standard error of `ociseek index`, with this exit status.
 fn index(code: i32, args: &[&str]) -> (Value, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
+    let mut command = Command::new(program());
     let output = command.arg("index").args(SMALL).args(args).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
@@ -144,8 +145,7 @@ fn both_versions_are_written_to_a_registry() {
     let enabled = both["enabled"]["name"].as_str().unwrap();
     assert_eq!(enabled, format!("{}/team/app:soci-v1", server.host));
     for image in [enabled, &source] {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_ociseek")).args(["verify", "--platform=linux/amd64", image]).output();
+        let output = Command::new(program()).args(["verify", "--platform=linux/amd64", image]).output();
         let output = output.unwrap();
         assert!(output.status.success(), "{image}: {}", String::from_utf8_lossy(&output.stderr));
     }

@@ -6,6 +6,7 @@ mod maker;
 mod odd;
 mod stores;
 
+use crate::support::sandbox::program;
 use crate::support::{in_memory, soci};
 use std::path::Path;
 use std::process::Command;
@@ -29,7 +30,7 @@ fn run(command: &mut Command) -> Result<String, String> {
 }
 
 fn ours(source: &str, destination: &str, smallest: u64, platform: Option<&str>) -> Result<String, String> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
+    let mut command = Command::new(program());
     command.args(["convert", "--quiet", "--no-cache", "--jobs=2", source, destination]).args(OPTIONS);
     command.arg(format!("--min-layer-size={smallest}"));
     run(command.args(platform.map(|platform| format!("--platform={platform}"))))

@@ -11,12 +11,13 @@ use serde_json::Value;
 
 use super::maker::{Maker, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, attestation, linux, on};
 use crate::support::faulty::{Faulty, OpenResponses, ReceivedRequest, RegistrySettings, cut, problem, status};
+use crate::support::sandbox::program;
 use crate::support::servers::{Server, run, tool};
 
 const SMALL: [&str; 4] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache", "--jobs=2"];
 
 fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ociseek"));
+    let mut command = Command::new(program());
     command.arg("convert").args(SMALL).args(["--format=json", "--progress=none"]).args(args);
     command.stdin(Stdio::null());
     command
@@ -263,7 +264,7 @@ fn in_a_registry(server: &Server, other: &Server) -> Option<()> {
     for target in [beside.clone(), format!("{}/mirror/app:v2", server.host), format!("{}/far/app:v2", other.host)] {
         for args in [&["verify", &target][..], &["ls", &target], &["cat", &target, "d1/file"], &["inspect", &target]] {
             let platform = if args[0] == "inspect" { &[][..] } else { &["--platform=linux/amd64"] };
-            let output = Command::new(env!("CARGO_BIN_EXE_ociseek")).args(args).args(platform).output().unwrap();
+            let output = Command::new(program()).args(args).args(platform).output().unwrap();
             let said = [output.stdout, output.stderr].concat();
             assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&said));
         }

@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{body_of, cut, hang_up};
+use crate::support::sandbox::program;
 
 /// The account that owns the function, which is also moto's.
 pub const ACCOUNT: &str = "123456789012";
@@ -263,7 +264,7 @@ pub struct Bootstrap {
 impl Bootstrap {
     pub fn start(runtime_api: &str, environment: &[(&str, &str)]) -> Bootstrap {
         let tmp = tempfile::tempdir().unwrap();
-        let mut command = Command::new(crate::support::sandbox::shipped());
+        let mut command = Command::new(program());
         command.arg0("/var/task/bootstrap").current_dir("/").env_clear();
         for (name, value) in [
             ("AWS_LAMBDA_RUNTIME_API", runtime_api),

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use crate::support::hook::{Hook, SECRET};
 use crate::support::http::{exchange, post};
 use crate::support::in_own_mounts;
-use crate::support::sandbox::Sandbox;
+use crate::support::sandbox::{Sandbox, program};
 use crate::support::servers::skip;
 use serde_json::json;
 
@@ -94,7 +94,7 @@ fn secrets_mounted_by_docker_and_kubernetes_are_accepted() {
             "{mounts}; mkdir data; printf short > data/secret; chmod 444 data/secret; ln -s data/secret link; cd /; \
              test {path} = /run/secrets/link || mount -o remount,ro /mnt; \
              exec {} hook serve --allow r.example --secret-file {path}",
-            env!("CARGO_BIN_EXE_ociseek")
+            program()
         );
         let said = String::from_utf8(in_a_namespace(&script).unwrap().stderr).unwrap();
         assert!(said.contains("a secret is too short: 5 of"), "{path}: {said}");

@@ -21,7 +21,7 @@ use super::blobs::SOCI;
 use super::child_process::ChildProcess;
 use super::faulty::Faulty;
 use super::memory_of;
-use super::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, shipped, tar};
+use super::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, program, tar};
 use super::servers::tool;
 use super::tarball::{Block, end, entry, file, pax};
 
@@ -53,7 +53,7 @@ impl Ended {
 pub fn limited(sandbox: &Sandbox, args: &[&str]) -> Command {
     // By its path: to search it in another PATH, this process would be copied with all its images.
     let mut command = Command::new(tool("prlimit").expect("util-linux is installed"));
-    command.arg("--as=2147483648").arg(shipped()).args(args);
+    command.arg("--as=2147483648").arg(program()).args(args);
     command.current_dir(sandbox.dir.path()).env_clear().env("HOME", sandbox.dir.path());
     command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
     command
