@@ -93,15 +93,13 @@ async fn each_document_is_requested_once() {
     }
 }
 
-/// What the program asks a registry for to print the file, by purpose. Without the fallback tag: it
-/// is requested beside the referrers, and no longer as soon as these are there.
+/// What the program asks a registry for to print the file, by purpose.
 async fn asked(registry: &Faulty, sandbox: &Arc<Sandbox>, image: &str, config: &Digest) -> Vec<&'static str> {
     let before = registry.requests().len();
     let cat = run(sandbox, &["cat", "--cache-dir=cache", image, FILE]).await;
     assert_eq!(cat.len(), 10_000);
     let seen = registry.requests();
     let mut asked: Vec<&str> = seen[before..].iter().map(|seen| kind(seen, config)).collect();
-    asked.retain(|kind| *kind != "tag");
     asked.sort_unstable();
     asked
 }
@@ -115,12 +113,18 @@ async fn opening_again_requests_only_the_image_and_its_referrers() {
     run(&sandbox, &["index", "--quiet", "--no-cache", "--min-layer-size=0", "--fine", &tagged]).await;
     let first = asked(&registry, &sandbox, &tagged, &config).await;
     // Manifests: the image's and those of both indexes. Blobs: the head and the span.
-    assert_eq!(first, ["blob", "blob", "config", "manifest", "manifest", "manifest", "referrers"]);
+    assert_eq!(first, ["blob", "blob", "config", "manifest", "manifest", "manifest", "referrers", "tag"]);
+    // The fallback tag is requested beside the referrers. With everything else in the cache, the
+    // program may end before that request is sent.
+    let besides_tag = |mut asked: Vec<&'static str>| {
+        asked.pop_if(|kind| *kind == "tag");
+        asked
+    };
     let again = ["manifest", "referrers"];
-    assert_eq!(asked(&registry, &sandbox, &tagged, &config).await, again);
+    assert_eq!(besides_tag(asked(&registry, &sandbox, &tagged, &config).await), again);
     let manifest = Digest::sha256(&registry.manifest("v1").unwrap());
     let by_digest = format!("{}/a/b@{manifest}", registry.host());
-    assert_eq!(asked(&registry, &sandbox, &by_digest, &config).await, again);
+    assert_eq!(besides_tag(asked(&registry, &sandbox, &by_digest, &config).await), again);
 
     // What has another digest is not used.
     let cache = ZtocCache::open(Some(&sandbox.path("cache")), Arc::new(SilentProgress));
@@ -128,9 +132,9 @@ async fn opening_again_requests_only_the_image_and_its_referrers() {
     for digest in documents.iter().chain([&config]) {
         cache.put_document(digest, OCI_MANIFEST, b"{}");
     }
-    let expected = ["config", "manifest", "manifest", "manifest", "referrers"];
+    let expected = ["config", "manifest", "manifest", "manifest", "referrers", "tag"];
     assert_eq!(asked(&registry, &sandbox, &tagged, &config).await, expected);
-    assert_eq!(asked(&registry, &sandbox, &tagged, &config).await, again, "it was replaced");
+    assert_eq!(besides_tag(asked(&registry, &sandbox, &tagged, &config).await), again, "it was replaced");
 
     // The cache does not make up for a repository that does not have the image.
     let elsewhere = Faulty::honest(RegistrySettings::default()).await;
