@@ -40,6 +40,12 @@ impl Sandbox {
         assert!(Command::new("sh").args(["-c", &write]).status().unwrap().success());
     }
 
+    /// Copies the program to a place that every user can reach. See `script` for why another
+    /// process does this.
+    pub fn copy_program(&self, name: &str) {
+        assert!(Command::new("cp").arg(program()).arg(self.path(name)).status().unwrap().success());
+    }
+
     /// The program without the user's environment.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(program());

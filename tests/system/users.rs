@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::support::in_own_mounts;
 use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, have, image, system, wait_until};
-use crate::support::sandbox::{Sandbox, program, shown};
+use crate::support::sandbox::{Sandbox, shown};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -97,7 +97,7 @@ fn users_can_allow_others() {
     }
     let sandbox = sandbox();
     let _unmount = UnmountOnDrop(&sandbox);
-    std::fs::copy(program(), sandbox.path("ociseek")).unwrap();
+    sandbox.copy_program("ociseek");
     std::fs::write(sandbox.path("fuse.conf"), "user_allow_other\n").unwrap();
     chown(sandbox.path("mnt"), Some(LISTED), Some(LISTED)).unwrap();
     let script = format!(

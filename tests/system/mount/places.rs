@@ -6,7 +6,7 @@ use std::process::Stdio;
 use super::{MOUNT, small_sandbox};
 use crate::support::in_own_mounts;
 use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, have};
-use crate::support::sandbox::{self, program};
+use crate::support::sandbox;
 
 #[test]
 fn unsuitable_mount_points_are_refused() {
@@ -54,7 +54,7 @@ fn unprivileged_users_can_mount() {
     let sandbox = small_sandbox();
     let _unmount = UnmountOnDrop(&sandbox);
     std::fs::set_permissions(sandbox.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    std::fs::copy(program(), sandbox.path("ociseek")).unwrap();
+    sandbox.copy_program("ociseek");
     chown(sandbox.path("mnt"), Some(65_534), Some(65_534)).unwrap();
     let script = "
         ./ociseek mount --quiet --no-cache --detach oci:img:v1 mnt || exit 9
