@@ -39,6 +39,15 @@ pub enum Offer {
     Closed,
 }
 
+/// The jobs that are left when a queue ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unfinished {
+    /// Their last try did not end.
+    pub running: Vec<Item>,
+    /// Those that were not started yet, or whose last try has failed.
+    pub waiting: Vec<Item>,
+}
+
 /// The queue of this process. All methods can be called from any task.
 pub struct Backlog {
     state: Mutex<State>,
@@ -242,17 +251,17 @@ impl Backlog {
         self.changed.notify_one();
     }
 
-    /// Removes and returns all unfinished jobs: first the running ones, then those that wait.
-    pub fn drain(&self) -> Vec<Item> {
+    /// Removes and returns all unfinished jobs.
+    pub fn drain(&self) -> Unfinished {
         let mut state = self.state();
         let state = &mut *state;
         state.queued.clear();
         state.turns.clear();
         let waiting = state.waiting.drain().flat_map(|(_, line)| line);
-        let running = std::mem::take(&mut state.running).into_values();
         let behind = std::mem::take(&mut state.behind).into_values().flatten();
         let later = std::mem::take(&mut state.later).into_values();
-        running.chain(waiting).chain(behind).chain(later).collect()
+        let waiting = waiting.chain(behind).chain(later).collect();
+        Unfinished { running: std::mem::take(&mut state.running).into_values().collect(), waiting }
     }
 
     /// The number of waiting jobs and of running jobs.
@@ -290,6 +299,12 @@ mod tests {
 
     fn offer(backlog: &Backlog, item: Item) -> Offer {
         backlog.offer(item, |_| Ok::<_, Infallible>(())).unwrap()
+    }
+
+    /// How many jobs were running and waiting.
+    fn drained(backlog: &Backlog) -> (usize, usize) {
+        let Unfinished { running, waiting } = backlog.drain();
+        (running.len(), waiting.len())
     }
 
     #[tokio::test]
@@ -360,7 +375,7 @@ mod tests {
         }
         // A tag that names an earlier image again is processed again.
         assert_eq!(offer(&backlog, tag("1", 1)), Offer::Accepted);
-        assert_eq!(backlog.drain().len(), 4);
+        assert_eq!(drained(&backlog), (3, 1));
     }
 
     /// Otherwise a crash would lose the newer job.
@@ -418,7 +433,7 @@ mod tests {
         backlog.next().await;
         assert_eq!(offer(&backlog, item("h", 1)), Offer::Accepted);
         assert_eq!(backlog.lengths(), (8, 1));
-        assert_eq!(backlog.drain().len(), 9);
+        assert_eq!(drained(&backlog), (1, 8));
     }
 
     #[tokio::test]
@@ -452,6 +467,8 @@ mod tests {
         assert!(backlog.next().await.is_some());
         assert!(backlog.next().await.is_none());
         assert!(backlog.next().await.is_none());
-        assert_eq!(backlog.drain().len(), 2);
+        let Unfinished { running, waiting } = backlog.drain();
+        assert_eq!(running, [Item { tries: 1, ..item("a", 2) }]);
+        assert_eq!(waiting, [Item { tries: 1, ..item("a", 1) }], "its try has ended");
     }
 }

@@ -8,7 +8,7 @@ use tracing::error;
 use super::App;
 use super::notify::events_of;
 use super::sink::LocalQueue;
-use crate::hook::backlog::Item;
+use crate::hook::backlog::{Item, Unfinished};
 use crate::hook::journal::{Journal, JournalError};
 use crate::hook::log::TARGET;
 use crate::hook::runner::{JobOutcome, TRIES};
@@ -73,12 +73,15 @@ pub(super) async fn finish(app: &App, mut workers: JoinSet<()>) -> usize {
     if !in_time {
         workers.shutdown().await;
     }
-    let left = queue.backlog.drain();
-    for item in &left {
-        match &queue.journal {
-            Some(_) => note(queue, |journal| journal.released(item)),
-            None => app.runner.give_up(&item.job, item.tries, "the service stopped before the job was done"),
+    let Unfinished { running, waiting } = queue.backlog.drain();
+    if queue.journal.is_none() {
+        for item in running.iter().chain(&waiting) {
+            app.runner.give_up(&item.job, item.tries, "the service stopped before the job was done");
         }
     }
-    left.len()
+    // A try of a job that waits for the next one has ended by itself, and counts.
+    for item in &running {
+        note(queue, |journal| journal.released(item));
+    }
+    running.len() + waiting.len()
 }

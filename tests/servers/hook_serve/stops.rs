@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{burst, indexed_images, send_all};
-use crate::support::hook::{Hook, SECRET, images, indexes};
+use crate::support::hook::{Hook, SECRET, images, indexes, pushed};
 use crate::support::sandbox::{Sandbox, shown};
-use crate::support::servers::Server;
+use crate::support::servers::{Server, free_port};
+use ociseek::digest::Digest;
 use rustix::process::Signal;
 
 /// However the service ends, accepted jobs are done: here or after the next start.
@@ -73,4 +74,28 @@ fn a_service_stopped_without_time_continues_at_the_next_start() {
 #[test]
 fn a_killed_service_continues_at_the_next_start() {
     nothing_is_lost(Signal::KILL, "0", false);
+}
+
+/// A service that is stopped while a failed job waits for its next try has made that try: restarts
+/// do not give a job more of them.
+#[test]
+fn restarts_give_a_failing_job_no_more_tries() {
+    let sandbox = Sandbox::new();
+    let host = format!("127.0.0.1:{}", free_port());
+    let allow = format!("--allow={host}");
+    let serve = || Hook::serve(&sandbox, &[&allow, "--journal=journal", "--retry-wait=3600", "--drain-timeout=50"]);
+    for tries in 1..=2 {
+        let mut hook = serve();
+        if tries == 1 {
+            assert_eq!(hook.post(&pushed("1", &host, "app", &Digest::sha256(b"never pushed"))).0, 202);
+        }
+        hook.until("its try has failed", |hook| {
+            hook.events("retry").first().is_some_and(|line| line["tries"] == tries)
+        });
+        hook.child.signal(Signal::TERM);
+        assert!(hook.end().success());
+        assert!(hook.events("dead-letter").is_empty());
+    }
+    let last = serve();
+    last.until("it is given up", |hook| hook.events("dead-letter").first().is_some_and(|line| line["tries"] == 3));
 }
