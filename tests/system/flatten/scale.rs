@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use ociseek::offset::Uncompressed;
-use ociseek::tar::PaxRecord;
+use ociseek::tar::{PaxRecord, PaxText};
 use ociseek::time::Time;
 use ociseek::tree::{NodeKind, Tree, TreeFault};
 use ociseek::ztoc::{FileKind, FileMetadata};
@@ -121,7 +121,7 @@ fn more_than_four_gigabytes_and_many_attributes() {
     let mut big = of(FileKind::Regular, "big");
     (big.offset, big.size) = (Uncompressed(1 << 40), (1 << 40) + 1);
     big.pax = (0..20_000)
-        .map(|n| PaxRecord { key: format!("SCHILY.xattr.user.{n:05}").into_bytes().into(), value: Box::default() })
+        .map(|n| PaxRecord { key: format!("SCHILY.xattr.user.{n:05}").as_bytes().into(), value: PaxText::default() })
         .collect();
     let tree = flatten(&[vec![], vec![big]]).unwrap();
     let node = tree.node(tree.child(Tree::ROOT, b"big").unwrap());

@@ -4,9 +4,9 @@ use super::FineError;
 use super::varint::{Reader, put, put_signed};
 use crate::budget::Charge;
 use crate::offset::Uncompressed;
-use crate::tar::{self, PaxRecord};
+use crate::tar::{self, OwnerName, PaxRecord, PaxText};
 use crate::time::Time;
-use crate::ztoc::{ExtentFault, FileKind, FileMetadata, check_extents, owner_footprint, text_footprint};
+use crate::ztoc::{ExtentFault, FileKind, FileMetadata, check_extents, short_footprint, text_footprint};
 
 const SECTION: &str = "entries";
 /// The least bytes of an entry: one for each of the columns that are always present.
@@ -111,8 +111,8 @@ pub(super) fn decode(plain: &[u8], count: usize, memory: &mut Charge) -> Result<
         file.offset = Uncompressed(expected.wrapping_add_signed(reader.signed()?));
         expected = next_data(file.offset.0, file.size);
     }
-    let linknames = files.iter_mut().map(|file| &mut file.linkname);
-    read_texts(&mut reader, count, memory, text_footprint, linknames)?;
+    let mut linknames = files.iter_mut().map(|file| &mut file.linkname);
+    read_texts(&mut reader, count, memory, text_footprint, &mut linknames)?;
     for file in &mut files {
         file.mode = reader.signed()?;
     }
@@ -122,10 +122,10 @@ pub(super) fn decode(plain: &[u8], count: usize, memory: &mut Charge) -> Result<
     for file in &mut files {
         file.gid = reader.u32()?;
     }
-    let unames = files.iter_mut().map(|file| &mut file.uname);
-    read_texts(&mut reader, count, memory, owner_footprint, unames)?;
-    let gnames = files.iter_mut().map(|file| &mut file.gname);
-    read_texts(&mut reader, count, memory, owner_footprint, gnames)?;
+    let mut unames = files.iter_mut().map(|file| &mut file.uname);
+    read_texts(&mut reader, count, memory, short_footprint::<{ OwnerName::SHORT }>, &mut unames)?;
+    let mut gnames = files.iter_mut().map(|file| &mut file.gname);
+    read_texts(&mut reader, count, memory, short_footprint::<{ OwnerName::SHORT }>, &mut gnames)?;
     times(&mut reader, &mut files, kinds)?;
     for file in &mut files {
         file.devmajor = reader.signed()?;
@@ -143,14 +143,13 @@ fn charge(memory: &mut Charge, bytes: usize) -> Result<(), FineError> {
 }
 
 fn names(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charge) -> Result<(), FineError> {
-    let mut read = || (0..files.len()).map(|_| reader.number()).collect::<Result<Vec<_>, _>>();
-    let (shared, own) = (read()?, read()?);
+    let (mut shared, mut own) = (reader.column(files.len())?, reader.column(files.len())?);
     let mut all = 0usize;
     let mut before: &[u8] = b"";
-    for (number, (file, (shared, own))) in files.iter_mut().zip(shared.into_iter().zip(own)).enumerate() {
-        let shared = usize::try_from(shared).ok().and_then(|shared| before.get(..shared));
+    for (number, file) in files.iter_mut().enumerate() {
+        let shared = usize::try_from(shared.number()?).ok().and_then(|shared| before.get(..shared));
         let shared = shared.ok_or(FineError::EntryName(number))?;
-        let own = reader.bytes(usize::try_from(own).map_err(|_| reader.out_of_range())?)?;
+        let own = reader.bytes(usize::try_from(own.number()?).map_err(|_| reader.out_of_range())?)?;
         let length = shared.len() + own.len();
         all += length;
         if all > MAX_NAMES {
@@ -170,15 +169,21 @@ fn read_texts<'a, T: for<'b> From<&'b [u8]> + 'a>(
     count: usize,
     memory: &mut Charge,
     footprint: fn(usize) -> usize,
-    texts: impl Iterator<Item = &'a mut T>,
+    texts: &mut dyn Iterator<Item = &'a mut T>,
 ) -> Result<(), FineError> {
-    let lengths = (0..count).map(|_| reader.length()).collect::<Result<Vec<_>, _>>()?;
-    if lengths.iter().copied().fold(0, usize::saturating_add) > reader.left() {
+    let mut lengths = reader.clone();
+    let (mut all, mut needed) = (0usize, 0usize);
+    for _ in 0..count {
+        let length = reader.length()?;
+        all = all.saturating_add(length);
+        needed = needed.saturating_add(footprint(length));
+    }
+    if all > reader.left() {
         return Err(FineError::Short(SECTION));
     }
-    charge(memory, lengths.iter().map(|length| footprint(*length)).sum())?;
-    for (text, length) in texts.zip(lengths) {
-        *text = reader.bytes(length)?.into();
+    charge(memory, needed)?;
+    for text in texts {
+        *text = reader.bytes(lengths.length()?)?.into();
     }
     Ok(())
 }
@@ -207,24 +212,24 @@ fn times(reader: &mut Reader<'_>, files: &mut [FileMetadata], kinds: &[u8]) -> R
 
 /// Reads the PAX records of all entries.
 fn records(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charge) -> Result<(), FineError> {
-    let mut counts = Vec::with_capacity(files.len());
+    let mut counts = reader.clone();
     let mut all = 0usize;
     for _ in 0..files.len() {
-        counts.push(reader.length()?);
-        all = all.saturating_add(counts[counts.len() - 1]);
+        all = all.saturating_add(reader.length()?);
     }
     // A record takes at least two bytes.
     if all > reader.left() / 2 {
         return Err(FineError::Short(SECTION));
     }
     charge(memory, all * size_of::<PaxRecord>())?;
-    for (file, count) in files.iter_mut().zip(counts) {
-        file.pax = (0..count).map(|_| PaxRecord { key: Box::default(), value: Box::default() }).collect();
+    for file in &mut *files {
+        file.pax =
+            (0..counts.length()?).map(|_| PaxRecord { key: PaxText::default(), value: PaxText::default() }).collect();
     }
-    let keys = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.key);
-    read_texts(reader, all, memory, text_footprint, keys)?;
-    let values = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.value);
-    read_texts(reader, all, memory, text_footprint, values)
+    let mut keys = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.key);
+    read_texts(reader, all, memory, short_footprint::<{ PaxText::SHORT }>, &mut keys)?;
+    let mut values = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.value);
+    read_texts(reader, all, memory, short_footprint::<{ PaxText::SHORT }>, &mut values)
 }
 
 /// Checks that each entry has only fields that its type allows, and that entries follow one another

@@ -42,7 +42,7 @@ fn file(number: u64) -> FileMetadata {
         devmajor: -1,
         devminor: number as i64,
         pax: (0..number % 3)
-            .map(|n| PaxRecord { key: text(format!("key{n}")), value: text(format!("{number}")) })
+            .map(|n| PaxRecord { key: text(format!("key{n}"))[..].into(), value: text(format!("{number}"))[..].into() })
             .collect(),
     }
 }

@@ -17,6 +17,7 @@ pub(super) fn put_signed(out: &mut Vec<u8>, value: i64) {
 }
 
 /// Reads a section from the front. Errors name the section.
+#[derive(Clone)]
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     section: &'static str,
@@ -59,6 +60,15 @@ impl<'a> Reader<'a> {
             }
         }
         Err(self.out_of_range())
+    }
+
+    /// Skips `count` numbers, and returns a reader of them.
+    pub(super) fn column(&mut self, count: usize) -> Result<Reader<'a>, FineError> {
+        let column = self.clone();
+        for _ in 0..count {
+            self.number()?;
+        }
+        Ok(column)
     }
 
     pub(super) fn signed(&mut self) -> Result<i64, FineError> {

@@ -1,6 +1,6 @@
 //! One entry of a tar, as Go's archive/tar reports it.
 
-use super::OwnerName;
+use super::{OwnerName, PaxText};
 use crate::offset::Uncompressed;
 use crate::time::Time;
 
@@ -44,9 +44,9 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PaxRecord {
     /// The key, such as `SCHILY.xattr.security.capability`.
-    pub key: Box<[u8]>,
+    pub key: PaxText,
     /// The value, which may be any bytes.
-    pub value: Box<[u8]>,
+    pub value: PaxText,
 }
 
 /// The type of an entry.

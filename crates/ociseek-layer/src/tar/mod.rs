@@ -4,13 +4,13 @@
 mod entry;
 mod header;
 mod numeric;
-mod owner;
 mod pax;
+mod short_text;
 mod walker;
 
 pub use entry::{Entry, Kind, PaxRecord};
 pub use header::has_valid_checksum;
-pub use owner::OwnerName;
+pub use short_text::{OwnerName, PaxText, ShortText};
 pub use walker::{TarError, TarFault, Walker};
 
 /// The unit of a tar stream, in bytes.

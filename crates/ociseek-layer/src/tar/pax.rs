@@ -66,8 +66,8 @@ pub(super) fn merge(entry: &mut Entry, records: Records) -> Option<()> {
             continue; // keeps what the header block says
         }
         match &key[..] {
-            b"path" => entry.name = value.clone(),
-            b"linkpath" => entry.linkname = value.clone(),
+            b"path" => entry.name = value[..].into(),
+            b"linkpath" => entry.linkname = value[..].into(),
             b"uname" => entry.uname = value[..].into(),
             b"gname" => entry.gname = value[..].into(),
             b"uid" => entry.uid = decimal(value)?,
@@ -103,7 +103,7 @@ pub(super) fn expand_sparse(entry: &mut Entry, size: Option<i64>) {
     let stated = get(b"GNU.sparse.realsize").or_else(|| get(b"GNU.sparse.size"));
     let (name, size) = (get(b"GNU.sparse.name"), size.or_else(|| decimal(&stated?)));
     if let Some(name) = name.filter(|name| !name.is_empty()) {
-        entry.name = name;
+        entry.name = name[..].into();
     }
     entry.size = size.unwrap_or(entry.size);
 }

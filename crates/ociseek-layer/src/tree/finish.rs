@@ -11,12 +11,14 @@ const UNSEEN: u32 = u32::MAX;
 
 pub(super) fn finish(applier: Applier<'_>) -> Tree {
     let Applier { paths, inodes, warnings, .. } = applier;
-    let mut names: Vec<Name> = Vec::new();
+    let mut names: Vec<Name> = Vec::with_capacity(inodes.len());
     let mut text = Vec::new();
     // The number of each inode in the tree. Numbers are assigned breadth first.
     let mut numbers = vec![UNSEEN; inodes.len()];
-    let mut order: Vec<u32> = vec![0];
-    let mut named_by: Vec<u32> = vec![0];
+    let mut order: Vec<u32> = Vec::with_capacity(inodes.len());
+    let mut named_by: Vec<u32> = Vec::with_capacity(inodes.len());
+    order.push(0);
+    named_by.push(0);
     numbers[0] = 0;
     let mut directories: Vec<(PathId, NodeId, NodeId)> = vec![(ROOT, Tree::ROOT, Tree::ROOT)];
     let mut listed: Vec<(std::ops::Range<u32>, u32)> = Vec::new();
@@ -70,7 +72,8 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
                 NodeKind::Directory(Directory { names, parent })
             }
         };
-        let xattrs = inode.xattrs.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        let xattrs =
+            inode.xattrs.iter().flat_map(|xattrs| xattrs.iter()).map(|(name, value)| ((*name).into(), (*value).into()));
         nodes.push(Node {
             kind,
             mode: inode.mode,

@@ -3,13 +3,13 @@
 use super::checkpoints::{decode_gzip, decode_tar};
 use super::error::ZtocError;
 use super::head::{Head, head};
-use super::model::{FileKind, FileMetadata, Ztoc, owner_footprint, text_footprint};
+use super::model::{FileKind, FileMetadata, Ztoc, short_footprint, text_footprint};
 use super::schema::{file, info, record, root, toc};
 use super::view::{TableView, View};
 use crate::budget::{self, Charge};
 use crate::digest::Digest;
 use crate::offset::{SpanId, Uncompressed};
-use crate::tar::{OwnerName, PaxRecord};
+use crate::tar::{PaxRecord, ShortText};
 use crate::time::Time;
 
 /// Decodes and checks a ztoc. Time and memory are bounded by the size of `bytes`.
@@ -73,13 +73,13 @@ pub fn decode_within(bytes: &[u8], charge: &mut Charge) -> Result<Ztoc, ZtocErro
 
 fn decode_file(number: usize, table: TableView<'_>, budget: &mut Budget<'_>) -> Result<FileMetadata, ZtocError> {
     let (name, linkname) = (budget.text(table, file::NAME)?, budget.text(table, file::LINKNAME)?);
-    let (uname, gname) = (budget.owner(table, file::UNAME)?, budget.owner(table, file::GNAME)?);
+    let (uname, gname) = (budget.short(table, file::UNAME)?, budget.short(table, file::GNAME)?);
     let mut pax = Vec::new();
     for record in table.offsets(file::PAX)?.tables() {
         let record = record?;
         budget.take(RECORD_COST)?;
         budget.charge(size_of::<PaxRecord>())?;
-        pax.push(PaxRecord { key: budget.text(record, record::KEY)?, value: budget.text(record, record::VALUE)? });
+        pax.push(PaxRecord { key: budget.short(record, record::KEY)?, value: budget.short(record, record::VALUE)? });
     }
     let range = |value: i64| u64::try_from(value).map_err(|_| ZtocError::EntryRange(number));
     let (offset, size) = (range(table.i64(file::OFFSET)?)?, range(table.i64(file::SIZE)?)?);
@@ -146,10 +146,10 @@ impl Budget<'_> {
         Ok(bytes.into())
     }
 
-    fn owner(&mut self, table: TableView<'_>, field: usize) -> Result<OwnerName, ZtocError> {
+    fn short<const SHORT: usize>(&mut self, table: TableView<'_>, field: usize) -> Result<ShortText<SHORT>, ZtocError> {
         let bytes = table.bytes(field)?;
         self.take(bytes.len())?;
-        self.charge(owner_footprint(bytes.len()))?;
+        self.charge(short_footprint::<SHORT>(bytes.len()))?;
         Ok(bytes.into())
     }
 }

@@ -20,5 +20,5 @@ pub use error::ZtocError;
 pub use extents::{ExtentFault, check_extents};
 pub use head::{Head, head};
 pub use model::{Checkpoint, Checkpoints, Cuts, FileKind, FileMetadata, VERSION, Ztoc};
-pub(crate) use model::{owner_footprint, text_footprint};
+pub(crate) use model::{short_footprint, text_footprint};
 pub use view::FlatbufferError;

@@ -3,7 +3,7 @@
 use crate::codec::WINDOW;
 use crate::digest::Digest;
 use crate::offset::{Compressed, SpanId, Uncompressed};
-use crate::tar::{OwnerName, PaxRecord};
+use crate::tar::{OwnerName, PaxRecord, PaxText};
 use crate::time::Time;
 
 /// The only version of the format.
@@ -173,7 +173,8 @@ impl FileMetadata {
     /// Approximate memory use in bytes.
     pub fn footprint(&self) -> usize {
         let texts = text_footprint(self.name.len()) + text_footprint(self.linkname.len());
-        let owners = owner_footprint(self.uname.len()) + owner_footprint(self.gname.len());
+        let owner = |name: &OwnerName| short_footprint::<{ OwnerName::SHORT }>(name.len());
+        let owners = owner(&self.uname) + owner(&self.gname);
         let records: usize = self.pax.iter().map(record_footprint).sum();
         size_of::<FileMetadata>() + texts + owners + records
     }
@@ -181,7 +182,8 @@ impl FileMetadata {
 
 /// The memory of a PAX record.
 pub(super) fn record_footprint(record: &PaxRecord) -> usize {
-    size_of::<PaxRecord>() + text_footprint(record.key.len()) + text_footprint(record.value.len())
+    let text = |text: &PaxText| short_footprint::<{ PaxText::SHORT }>(text.len());
+    size_of::<PaxRecord>() + text(&record.key) + text(&record.value)
 }
 
 /// The heap memory of a text of this many bytes.
@@ -192,9 +194,9 @@ pub(crate) fn text_footprint(length: usize) -> usize {
     if length == 0 { 0 } else { LEAST.max(length.saturating_add(HEAD)) }
 }
 
-/// The heap memory of an [`OwnerName`] of this many bytes.
-pub(crate) fn owner_footprint(length: usize) -> usize {
-    if length <= OwnerName::SHORT { 0 } else { text_footprint(size_of::<Box<[u8]>>()) + text_footprint(length) }
+/// The heap memory of a [`ShortText`](crate::tar::ShortText) of this many bytes.
+pub(crate) fn short_footprint<const SHORT: usize>(length: usize) -> usize {
+    if length <= SHORT { 0 } else { text_footprint(size_of::<Box<[u8]>>()) + text_footprint(length) }
 }
 
 /// The entry types that a ztoc can express.
