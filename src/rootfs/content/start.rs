@@ -128,12 +128,20 @@ pub(super) async fn fetch(inner: &Arc<Inner>) {
         let mut planned = inner.start.planned.lock().unwrap_or_else(PoisonError::into_inner);
         planned.extend(steps.iter().flat_map(|(on, spans)| SpanId::each(spans.clone()).map(|span| on.span(span))));
     }
+    let unfetched = spawn_blocking({
+        let mut steps = steps.clone();
+        move || {
+            steps.retain(|(on, spans)| SpanId::each(spans.clone()).any(|span| on.is_missing(span)));
+            steps
+        }
+    });
     let loading = spawn_blocking({
-        let (inner, steps) = (Arc::clone(inner), steps.clone());
+        let inner = Arc::clone(inner);
         move || load(&inner, &steps)
     });
     let room = &Semaphore::new(ROOM);
-    let fetches = stream::iter(steps).map(|(on, spans)| async move {
+    // A thread for each step would delay a second start, for which nothing is missing.
+    let fetches = stream::iter(unfetched.await.unwrap_or_default()).map(|(on, spans)| async move {
         let units = usize::try_from(blob_bytes(&on, &spans).div_ceil(UNIT)).unwrap_or(ROOM).min(ROOM);
         let _room = room.acquire_many(units as u32).await;
         on.fetch_missing_start(spans).await;
@@ -248,6 +256,11 @@ fn merged(on: &LayerHandle, spans: &[SpanId]) -> Vec<Range<SpanId>> {
 }
 
 impl LayerHandle {
+    /// Whether a span is in no cache. Blocks.
+    fn is_missing(&self, span: SpanId) -> bool {
+        self.layer.size(span) > 0 && !self.is_in_memory(span) && !self.is_on_disk(span)
+    }
+
     /// Fetches the spans that are in no cache yet, while no read needs the connection.
     async fn fetch_missing_start(&self, spans: Range<SpanId>) {
         let start = &self.inner.start;
@@ -265,11 +278,8 @@ impl LayerHandle {
         }
         let _under_way = CountGuard::new(&start.under_way);
         let on = self.clone();
-        let missing = spawn_blocking(move || {
-            let is_missing =
-                |span: &SpanId| on.layer.size(*span) > 0 && !on.is_in_memory(*span) && !on.is_on_disk(*span);
-            SpanId::each(spans).filter(is_missing).collect::<Vec<SpanId>>()
-        });
+        let missing =
+            spawn_blocking(move || SpanId::each(spans).filter(|span| on.is_missing(*span)).collect::<Vec<SpanId>>());
         let (mut wanted, mut waiters) = (Vec::new(), Vec::new());
         for span in missing.await.unwrap_or_default() {
             let size = self.layer.size(span);
