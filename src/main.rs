@@ -2,11 +2,15 @@
 
 use std::process::ExitCode;
 
+#[cfg(any(target_env = "musl", all(test, target_os = "linux")))]
+mod allocator;
+
 /// musl's own allocator gives small blocks back to the kernel at once, and asks for them again
 /// (docs/speed.md).
 #[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: allocator::WithLargeBlocks<dlmalloc::GlobalDlmalloc> =
+    allocator::WithLargeBlocks(dlmalloc::GlobalDlmalloc);
 
 fn main() -> ExitCode {
     ociseek::cli::run()
