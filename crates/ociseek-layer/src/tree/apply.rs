@@ -274,7 +274,7 @@ impl<'a> Applier<'a> {
             let Some((name, value)) = xattrs::of(record) else { continue };
             match xattrs::judge(name, value, is_plain) {
                 XattrRule::Set => {
-                    inode.xattrs.get_or_insert_default().insert(name, value);
+                    inode.xattrs.insert(name, value);
                 }
                 XattrRule::Ignore(why) => warnings.xattr_ignored(layer, file, name, why),
                 XattrRule::Refuse(why) => return Err(TreeFault::Xattr { name: name.into(), why }),

@@ -72,8 +72,7 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
                 NodeKind::Directory(Directory { names, parent })
             }
         };
-        let xattrs =
-            inode.xattrs.iter().flat_map(|xattrs| xattrs.iter()).map(|(name, value)| ((*name).into(), (*value).into()));
+        let xattrs = inode.xattrs.iter().map(|(name, value)| ((*name).into(), (*value).into()));
         nodes.push(Node {
             kind,
             mode: inode.mode,

@@ -13,8 +13,7 @@ pub(super) struct Inode<'a> {
     pub uid: u32,
     pub gid: u32,
     pub mtime: Time,
-    /// Most files have none, so this is small.
-    pub xattrs: Option<Box<BTreeMap<&'a [u8], &'a [u8]>>>,
+    pub xattrs: BTreeMap<&'a [u8], &'a [u8]>,
     /// The number of paths that lead to it.
     pub links: u32,
     pub origin: Option<EntryId>,
@@ -34,7 +33,7 @@ impl<'a> Inode<'a> {
     /// A new file as root would create it, before its attributes are set. It has one path.
     pub(super) fn new(content: InodeContent<'a>, gid: u32) -> Inode<'a> {
         let mode = if matches!(content, InodeContent::Symlink(_)) { 0o777 } else { 0o755 };
-        Inode { content, mode, uid: 0, gid, mtime: Time::default(), xattrs: None, links: 1, origin: None }
+        Inode { content, mode, uid: 0, gid, mtime: Time::default(), xattrs: BTreeMap::new(), links: 1, origin: None }
     }
 
     /// A directory that no layer has an entry for.
@@ -51,7 +50,7 @@ impl<'a> Inode<'a> {
             self.gid = gid;
         }
         if !matches!(self.content, InodeContent::Directory) {
-            self.xattrs.as_mut().and_then(|xattrs| xattrs.remove(CAPABILITY));
+            self.xattrs.remove(CAPABILITY);
         }
     }
 }
