@@ -152,8 +152,8 @@ async fn ztocs_that_share_their_span_digests_are_refused() {
     assert!(ended.peak < 96 * MIB, "{} MiB", ended.peak / MIB);
 }
 
-/// A gzip layer with `entries` entries of 60,000 PAX records each: in memory some ten times as
-/// large as in the tar, and a thousand times as large as the blob.
+/// A gzip layer with `entries` entries of 60,000 PAX records each: in memory some four times as
+/// large as in the tar, and hundreds of times as large as the blob.
 fn pax_layer(entries: usize, n: u8) -> Vec<u8> {
     let keys: Vec<String> = (0..60_000).map(|key| format!("{key:05}")).collect();
     let records: Vec<(&str, &[u8])> = keys.iter().map(|key| (key.as_str(), &b"v"[..])).collect();
@@ -172,7 +172,7 @@ async fn the_entries_of_a_layer_are_limited() {
         name(&registry, &manifest(&registry, n.into(), &layers))
     };
     let sandbox = Sandbox::new();
-    let large = pax_layer(16, 0);
+    let large = pax_layer(32, 0);
     let digest = Digest::sha256(&large).to_string();
     std::fs::write(sandbox.path("large"), &large).unwrap();
     let ended = run(&sandbox, &["ztoc", "create", "--max-memory=64MiB", "large", "--output", "ztoc"]);
@@ -184,7 +184,7 @@ async fn the_entries_of_a_layer_are_limited() {
         assert!(ended.peak < 160 * MIB, "{} MiB", ended.peak / MIB);
     }
     // Two layers that fit one after the other, but not together.
-    let two = image(1, vec![pax_layer(5, 1), pax_layer(5, 2)]);
+    let two = image(1, vec![pax_layer(10, 1), pax_layer(10, 2)]);
     let args = ["index", "--min-layer-size=0", "--no-cache", "--jobs=2", "--max-memory=80MiB", &two];
     let ended = run(&sandbox, &args);
     assert_eq!(ended.code, Some(0), "{}", ended.text);
