@@ -202,14 +202,16 @@ pub fn nothing_is_lost_at_the_end() {
         let journal = journal(&app).entries();
         assert_eq!(journal, before, "a job was accepted after the end");
         assert_eq!(journal.values().map(|entry| entry.accepted).sum::<u32>(), count(&answers, Offer::Accepted));
+        let (mut least, mut most) = (0, 0);
         for (job, entry) in &journal {
+            assert!(entry.done + entry.released <= entry.accepted, "{job:?}: {entry:?}");
             // The same tag may be accepted again while its job runs. Of those two, only the newer
             // one is tried again.
-            let ends = entry.done + entry.released;
             let replaced = u32::from(job.image.digest.is_none());
-            assert!(ends <= entry.accepted && ends + replaced >= entry.accepted.max(1), "{job:?}: {entry:?}");
-            assert!(ends > 0, "{job:?}: {entry:?}");
+            least += entry.accepted.saturating_sub(replaced).max(1).saturating_sub(entry.done);
+            most += entry.accepted - entry.done;
         }
-        assert_eq!(journal.values().map(|entry| entry.released).sum::<u32>() as usize, left);
+        assert!((least..=most).contains(&(left as u32)), "{left} are left: {journal:?}");
+        assert!(journal.values().map(|entry| entry.released).sum::<u32>() as usize <= left, "{left}: {journal:?}");
     });
 }
