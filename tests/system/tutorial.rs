@@ -60,8 +60,13 @@ fn the_tutorial_leads_to_a_lazy_start() {
     // The output that the page describes.
     let first = said.lines().find(|line| line.contains("soci-snapshotter 0.10 or later")).expect("doctor's first row");
     assert!(first.contains("lazy"), "{first}");
+    // On a busy machine, ctr may not have seen all of the index's 2 MiB when the pull ends. The
+    // layer has 89.
     let pulled = said.lines().rfind(|line| line.contains("total:")).expect("the pull's last line");
-    assert!(pulled.contains("total:  2.") && pulled.contains(" Mi"), "a layer was pulled: {pulled}");
+    let mut total = pulled.split("total:").nth(1).expect("is there").split_whitespace();
+    let (number, unit) = (total.next().expect("a number"), total.next().expect("a unit"));
+    let is_little = unit == "B" || unit.starts_with("Ki") || unit.starts_with("Mi") && number.len() == "2.0".len();
+    assert!(is_little, "a layer was pulled: {pulled}");
     assert!(said.contains("fuse.rawBridge") && said.contains("remote snapshot successfully prepared"), "{said}");
     // With containerd, with `bundle`, and with `trace`, which uses its standard output for the
     // records.
