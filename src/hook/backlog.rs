@@ -39,12 +39,12 @@ pub enum Offer {
     Closed,
 }
 
-/// The jobs that are left when a queue ends.
+/// The jobs that remain when a queue ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unfinished {
-    /// Their last try did not end.
+    /// Those whose last try was cut off.
     pub running: Vec<Item>,
-    /// Those that were not started yet, or whose last try has failed.
+    /// Those that were not started, and those whose last try failed.
     pub waiting: Vec<Item>,
 }
 
@@ -257,11 +257,11 @@ impl Backlog {
         let state = &mut *state;
         state.queued.clear();
         state.turns.clear();
+        let running = std::mem::take(&mut state.running).into_values().collect();
         let waiting = state.waiting.drain().flat_map(|(_, line)| line);
         let behind = std::mem::take(&mut state.behind).into_values().flatten();
         let later = std::mem::take(&mut state.later).into_values();
-        let waiting = waiting.chain(behind).chain(later).collect();
-        Unfinished { running: std::mem::take(&mut state.running).into_values().collect(), waiting }
+        Unfinished { running, waiting: waiting.chain(behind).chain(later).collect() }
     }
 
     /// The number of waiting jobs and of running jobs.

@@ -153,7 +153,7 @@ async fn ztocs_that_share_their_span_digests_are_refused() {
 }
 
 /// A gzip layer with `entries` entries of 60,000 PAX records each: in memory some four times as
-/// large as in the tar, and hundreds of times as large as the blob.
+/// large as in the tar, and twenty times as large as the blob.
 fn pax_layer(entries: usize, n: u8) -> Vec<u8> {
     let keys: Vec<String> = (0..60_000).map(|key| format!("{key:05}")).collect();
     let records: Vec<(&str, &[u8])> = keys.iter().map(|key| (key.as_str(), &b"v"[..])).collect();

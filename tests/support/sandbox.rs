@@ -40,8 +40,8 @@ impl Sandbox {
         assert!(Command::new("sh").args(["-c", &write]).status().unwrap().success());
     }
 
-    /// Copies the program to a place that every user can reach. See `script` for why another
-    /// process does this.
+    /// Copies the program into the sandbox. Another process does it, for the reason given in
+    /// `script`.
     pub fn copy_program(&self, name: &str) {
         assert!(Command::new("cp").arg(program()).arg(self.path(name)).status().unwrap().success());
     }

@@ -74,14 +74,12 @@ pub(super) async fn finish(app: &App, mut workers: JoinSet<()>) -> usize {
         workers.shutdown().await;
     }
     let Unfinished { running, waiting } = queue.backlog.drain();
-    if queue.journal.is_none() {
-        for item in running.iter().chain(&waiting) {
+    match &queue.journal {
+        // The last try of a waiting job was not cut off, so it counts.
+        Some(_) => running.iter().for_each(|item| note(queue, |journal| journal.released(item))),
+        None => running.iter().chain(&waiting).for_each(|item| {
             app.runner.give_up(&item.job, item.tries, "the service stopped before the job was done");
-        }
-    }
-    // A try of a job that waits for the next one has ended by itself, and counts.
-    for item in &running {
-        note(queue, |journal| journal.released(item));
+        }),
     }
     running.len() + waiting.len()
 }

@@ -140,7 +140,7 @@ pub(super) async fn fetch(inner: &Arc<Inner>) {
         move || load(&inner, &steps)
     });
     let room = &Semaphore::new(ROOM);
-    // A thread for each step would delay a second start, for which nothing is missing.
+    // On a second start nothing is missing, and a thread for each step would only delay it.
     let fetches = stream::iter(unfetched.await.unwrap_or_default()).map(|(on, spans)| async move {
         let units = usize::try_from(blob_bytes(&on, &spans).div_ceil(UNIT)).unwrap_or(ROOM).min(ROOM);
         let _room = room.acquire_many(units as u32).await;

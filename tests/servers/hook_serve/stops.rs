@@ -76,8 +76,8 @@ fn a_killed_service_continues_at_the_next_start() {
     nothing_is_lost(Signal::KILL, "0", false);
 }
 
-/// A service that is stopped while a failed job waits for its next try has made that try: restarts
-/// do not give a job more of them.
+/// A try that failed before the service was stopped counts, so restarts do not give a job more
+/// tries.
 #[test]
 fn restarts_give_a_failing_job_no_more_tries() {
     let sandbox = Sandbox::new();

@@ -23,8 +23,8 @@ fn a_mount_ends_on_signals_and_unmounting() {
         let (shown, said) = (mnt.canonicalize().unwrap(), serving.stderr());
         let ready = format!("mounted at {0} (Ctrl-C or umount {0} ends it): ", shown.display());
         assert!(said.contains(&ready) && said.contains(" files; "), "{said}");
-        // By another process: a child of another test could inherit the open file, and keep the
-        // mount in use.
+        // Another process reads it: a child of another test could inherit the open file from this
+        // one, and keep the mount in use.
         assert!(Command::new("wc").arg(mnt.join("dir1/file0")).output().unwrap().status.success());
         let mut file = None;
         if end.ends_with("busy one") {

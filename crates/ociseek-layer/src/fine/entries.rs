@@ -223,8 +223,7 @@ fn records(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Cha
     }
     charge(memory, all * size_of::<PaxRecord>())?;
     for file in &mut *files {
-        file.pax =
-            (0..counts.length()?).map(|_| PaxRecord { key: PaxText::default(), value: PaxText::default() }).collect();
+        file.pax = (0..counts.length()?).map(|_| PaxRecord::default()).collect();
     }
     let mut keys = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.key);
     read_texts(reader, all, memory, short_footprint::<{ PaxText::SHORT }>, &mut keys)?;

@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
         Err(self.out_of_range())
     }
 
-    /// Skips `count` numbers, and returns a reader of them.
+    /// Skips `count` numbers, and returns a reader that starts with the first of them.
     pub(super) fn column(&mut self, count: usize) -> Result<Reader<'a>, FineError> {
         let column = self.clone();
         for _ in 0..count {

@@ -41,7 +41,7 @@ pub struct Entry {
 }
 
 /// A record of a PAX extended header.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PaxRecord {
     /// The key, such as `SCHILY.xattr.security.capability`.
     pub key: PaxText,

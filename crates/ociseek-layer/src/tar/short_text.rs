@@ -12,7 +12,7 @@ pub struct ShortText<const SHORT: usize>(Text<SHORT>);
 /// of one `Box<[u8]>`.
 pub type OwnerName = ShortText<14>;
 
-/// The key or the value of a PAX record: mostly `mtime` and a time with fractions of a second.
+/// The key or the value of a PAX record, most often `mtime` and a time with fractions of a second.
 pub type PaxText = ShortText<22>;
 
 #[derive(Clone, PartialEq, Eq)]

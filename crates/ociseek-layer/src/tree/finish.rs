@@ -11,14 +11,12 @@ const UNSEEN: u32 = u32::MAX;
 
 pub(super) fn finish(applier: Applier<'_>) -> Tree {
     let Applier { paths, inodes, warnings, .. } = applier;
-    let mut names: Vec<Name> = Vec::with_capacity(inodes.len());
+    let mut names: Vec<Name> = Vec::new();
     let mut text = Vec::new();
     // The number of each inode in the tree. Numbers are assigned breadth first.
     let mut numbers = vec![UNSEEN; inodes.len()];
-    let mut order: Vec<u32> = Vec::with_capacity(inodes.len());
-    let mut named_by: Vec<u32> = Vec::with_capacity(inodes.len());
-    order.push(0);
-    named_by.push(0);
+    let mut order: Vec<u32> = vec![0];
+    let mut named_by: Vec<u32> = vec![0];
     numbers[0] = 0;
     let mut directories: Vec<(PathId, NodeId, NodeId)> = vec![(ROOT, Tree::ROOT, Tree::ROOT)];
     let mut listed: Vec<(std::ops::Range<u32>, u32)> = Vec::new();
