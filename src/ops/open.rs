@@ -1,9 +1,12 @@
 //! Opens an image for reading: its index, its layers, and their tree.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use tokio::task::{AbortHandle, spawn_blocking};
 
 use super::discover::{
@@ -29,6 +32,10 @@ use crate::ztoc::FileMetadata;
 /// The most bytes of a recorded start's pages that are fetched together with a head. The others are
 /// fetched on demand.
 const MAX_START: u64 = 16 << 20;
+
+/// For how many layers with a recorded start the registry is asked, while their documents are
+/// fetched, where it redirects to.
+const LOCATED: usize = 12;
 
 /// What to open of an image, and how to read it.
 #[derive(Debug, Clone, Default)]
@@ -205,7 +212,18 @@ pub async fn open_layers_of(
     announce(source, found, &layers, caches, progress);
     let document = |layer| fetch_document_of(source, found.document_for(&layer), start, caches, progress);
     let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
-    layers::open_layers(source, layers, document, ztoc, caches, progress).await
+    let has_start = |layer: &&Descriptor| found.document_for(&layer.digest).is_some_and(FineRef::has_start);
+    let of_start: Vec<Descriptor> = layers.iter().filter(has_start).take(LOCATED).cloned().collect();
+    let locating = async {
+        if start {
+            join_all(of_start.iter().map(|layer| source.locate(layer))).await;
+        }
+        pending::<Infallible>().await
+    };
+    tokio::select! {
+        opened = layers::open_layers(source, layers, document, ztoc, caches, progress) => opened,
+        never = locating => match never {},
+    }
 }
 
 /// How to open a layer of the image `found` without its fine document.

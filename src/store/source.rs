@@ -173,6 +173,15 @@ impl Source {
         Ok(Part::of_bytes(Some(bytes)))
     }
 
+    /// Finds out from where a registry sends a blob, if it redirects requests for blobs. Otherwise
+    /// this never ends, so it must run beside other work.
+    pub(crate) async fn locate(&self, blob: &Descriptor) {
+        match self {
+            Source::Registry(repository) => repository.locate(blob).await,
+            Source::Layout(_) | Source::Archive(_) => {}
+        }
+    }
+
     /// Whether a blob exists. It is not read.
     ///
     /// # Errors

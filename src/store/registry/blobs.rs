@@ -45,6 +45,20 @@ impl Repository {
         stream.opened().await
     }
 
+    /// Finds out to which host the registry redirects requests for a blob, so that later ones go
+    /// there at once, over a connection that is open. Waits until the registry has redirected a
+    /// request for any blob. Failures are ignored: the next request for the blob reports them.
+    pub async fn locate(&self, blob: &Descriptor) {
+        let places = &self.registry.places;
+        places.wait_for_redirect().await;
+        let mut stream = BlobStream::new(self, blob, 0..blob.size.min(1));
+        let Ok(request) = stream.request().await else { return };
+        if places.of(&request).is_none() && stream.open().await.is_ok() {
+            // A connection can be used again once the response was read to its end.
+            while let Ok(Some(_)) = stream.step().await {}
+        }
+    }
+
     /// A small blob with a verified digest. Not requested if its descriptor states more than
     /// `limit` bytes.
     ///

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use reqwest::header::CACHE_CONTROL;
+use tokio::sync::SetOnce;
 use url::Url;
 
 use super::request::Request;
@@ -20,9 +21,13 @@ const MOST: usize = 64;
 /// again.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// The most recent places, newest first.
 #[derive(Default)]
-pub(super) struct RecentPlaces(Mutex<VecDeque<Place>>);
+pub(super) struct RecentPlaces {
+    /// Newest first.
+    places: Mutex<VecDeque<Place>>,
+    /// Set once the registry has redirected a request for a blob.
+    redirects: SetOnce<()>,
+}
 
 struct Place {
     /// The path of the blob at the registry, including the repository.
@@ -37,9 +42,22 @@ impl RecentPlaces {
         if !is_remembered(request) || request.headers.contains_key(CACHE_CONTROL) {
             return None;
         }
-        let places = self.0.hold();
+        let places = self.places.hold();
         let place = places.iter().find(|place| place.path == request.url.path())?;
         (place.since.elapsed() < lifetime(&place.target)).then(|| place.target.clone())
+    }
+
+    /// Records that the registry has redirected a request to another host.
+    pub(super) fn note_redirect(&self, request: &Request) {
+        if is_remembered(request) {
+            // Only the first one counts.
+            let _ = self.redirects.set(());
+        }
+    }
+
+    /// Waits until the registry has redirected a request for any blob, which many never do.
+    pub(super) async fn wait_for_redirect(&self) {
+        self.redirects.wait().await;
     }
 
     /// Records a successful response from `target`.
@@ -49,13 +67,13 @@ impl RecentPlaces {
         }
         self.forget(request);
         let place = Place { path: request.url.path().to_owned(), target: target.clone(), since: Instant::now() };
-        let mut places = self.0.hold();
+        let mut places = self.places.hold();
         places.push_front(place);
         places.truncate(MOST);
     }
 
     pub(super) fn forget(&self, request: &Request) {
-        let mut places = self.0.hold();
+        let mut places = self.places.hold();
         places.retain(|place| place.path != request.url.path());
     }
 }

@@ -229,6 +229,9 @@ impl Registry {
                 (status, _) if is_redirect(status, &request.method) => {
                     hops += 1;
                     hop.url = self.target(base, &response, hops)?;
+                    if !same_origin(base, &hop.url) {
+                        self.places.note_redirect(request);
+                    }
                     let (from, to) = (shown(&response.url), shown(&hop.url));
                     debug!(name: "redirect", target: TARGET, status = status.as_u16(), from, to);
                 }

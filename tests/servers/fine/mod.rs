@@ -32,7 +32,9 @@ use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use serde_json::json;
 
 use crate::content::options;
-use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings, cut, no_response, problem, stalls, status};
+use crate::support::faulty::{
+    Faulty, ReceivedRequest, RegistrySettings, cut, no_response, problem, redirect, stalls, status,
+};
 use crate::support::fine;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, gzip, tar};
 

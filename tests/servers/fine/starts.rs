@@ -102,6 +102,42 @@ async fn a_recorded_start_is_loaded_into_memory_from_the_cache() {
 }
 
 #[tokio::test]
+async fn a_registry_that_redirects_is_asked_once_for_each_layer_of_the_start() {
+    let each = |spans: Range<u32>| spans.map(|span| SpanId(2 * span)..SpanId(2 * span + 1)).collect::<Vec<_>>();
+    for redirects in [true, false] {
+        let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+        let store = Faulty::honest(settings.clone()).await;
+        let image = Image::push(&store, false, &each(0..6));
+        let (to, fine) = (store.host(), image.fine.clone());
+        // The documents take a while.
+        let settings = RegistrySettings { slow_blobs: Duration::from_millis(500), ..settings };
+        let registry = Faulty::start(settings, move |seen, _| {
+            let is_document = fine.layers.iter().any(|layer| seen.path.contains(&layer.document.to_string()));
+            let is_redirected = seen.is("GET", "/blobs/") && !is_document;
+            (redirects && is_redirected).then(|| redirect(307, &format!("http://{to}{}?Signature=x", seen.path)))
+        })
+        .await;
+        Image::push(&registry, false, &each(0..6));
+        let opened = Reader::new(&registry, None).open(true, options()).await;
+        settled(&opened, 6).await;
+        let parts = |at: &Faulty, layer: usize| -> Vec<String> {
+            let seen = at.saw("GET", &image.blobs[layer].digest.to_string());
+            seen.iter().map(|seen| seen.header("range").unwrap_or("all").to_owned()).collect()
+        };
+        match redirects {
+            true => {
+                assert_eq!(parts(&registry, 0), ["bytes=0-0"]);
+                assert_eq!((parts(&store, 0).len(), &*parts(&store, 0)[0]), (7, "bytes=0-0"));
+            }
+            false => assert_eq!((parts(&registry, 0).len(), parts(&store, 0).len()), (6, 0)),
+        }
+        // The start does not read this layer.
+        assert_eq!((parts(&registry, 1).len(), parts(&store, 1).len()), (0, 0));
+        check(&opened, 0, &image.tars[0]).await;
+    }
+}
+
+#[tokio::test]
 async fn requests_of_a_recorded_start_are_limited_by_number_and_bytes() {
     let each = |spans: Range<u32>| spans.map(|span| SpanId(2 * span)..SpanId(2 * span + 1)).collect::<Vec<_>>();
     let large = || (0..3).map(|range| SpanId(20 * range)..SpanId(20 * range + 13)).collect::<Vec<_>>();

@@ -64,6 +64,11 @@ impl FineRef {
     pub fn blob(&self) -> Descriptor {
         Descriptor::new(FINE_DOCUMENT, self.document, self.size)
     }
+
+    /// Whether the document has pages of a recorded start.
+    pub fn has_start(&self) -> bool {
+        self.start_size > self.head_size
+    }
 }
 
 /// A fine index.

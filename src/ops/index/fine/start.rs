@@ -125,7 +125,7 @@ impl EncodedDocuments {
 
 /// The parts of the layer's tar that are the start in a document, which takes reading its head.
 async fn start_of(there: &Destination, document: &FineRef) -> Result<Vec<Range<Uncompressed>>, NotCarriedOver> {
-    if document.start_size == document.head_size {
+    if !document.has_start() {
         return Ok(Vec::new());
     }
     let store = there.as_source();
