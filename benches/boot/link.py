@@ -1,5 +1,5 @@
 """A registry behind a link of limited speed: a network namespace, a veth pair and a token bucket. Needs root."""
-import os, shutil, subprocess, time, urllib.request
+import os, shutil, subprocess, time, urllib.error, urllib.request
 
 SPACE, HERE, THERE = 'ociseek-boot', 'osk-here', 'osk-there'
 OURS, ITS, PORT = '10.211.7.1', '10.211.7.2', 5000
@@ -13,11 +13,24 @@ def inside(*args, **options):
     return run('ip', 'netns', 'exec', SPACE, *args, **options)
 
 
+def wait(host):
+    """Waits until a server answers at this address, whatever it says."""
+    for _ in range(200):
+        try:
+            urllib.request.urlopen(f'http://{host}/v2/', timeout=1)
+            return
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise SystemExit(f'nothing answers at {host}')
+
+
 class Link:
     """A context manager. It removes everything at the end."""
 
     def __init__(self, storage):
-        self.storage, self.registry, self.host = storage, None, f'{ITS}:{PORT}'
+        self.storage, self.servers, self.host = storage, [], f'{ITS}:{PORT}'
 
     def __enter__(self):
         self.remove()
@@ -29,22 +42,39 @@ class Link:
         inside('ip', 'link', 'set', THERE, 'up')
         inside('ip', 'link', 'set', 'lo', 'up')
         os.makedirs(self.storage, exist_ok=True)
-        config = f'{self.storage}/config.yml'
-        with open(config, 'w') as file:
-            file.write(f'version: 0.1\nstorage: {{filesystem: {{rootdirectory: {self.storage}}}}}\n'
-                       f'http: {{addr: "{ITS}:{PORT}", secret: x}}\nlog: {{level: error}}\n')
-        self.registry = subprocess.Popen(['ip', 'netns', 'exec', SPACE, 'docker-registry', 'serve', config],
-                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(200):
-            try:
-                urllib.request.urlopen(f'http://{self.host}/v2/', timeout=1)
-                return self
-            except OSError:
-                time.sleep(0.05)
-        raise SystemExit('the registry does not start')
+        self.serve('config.yml', PORT)
+        return self
 
     def __exit__(self, *_):
         self.remove()
+
+    def serve(self, name, port, more=''):
+        """Starts a registry with this file of settings. Returns its address."""
+        config, host = f'{self.storage}/{name}', f'{ITS}:{port}'
+        with open(config, 'w') as file:
+            file.write(f'version: 0.1\nstorage: {{filesystem: {{rootdirectory: {self.storage}}}}}\n'
+                       f'http: {{addr: "{host}", secret: x}}\nlog: {{level: error}}\n{more}')
+        return self.start(host, 'docker-registry', 'serve', config)
+
+    def start(self, host, *command):
+        """Starts a server behind the link, and waits until it answers at its address. Returns the address."""
+        self.servers.append(subprocess.Popen(['ip', 'netns', 'exec', SPACE, *command], stdout=subprocess.DEVNULL,
+                                             stderr=subprocess.DEVNULL))
+        wait(host)
+        return host
+
+    def redirect(self, program, store):
+        """Starts the registry once more, so that it redirects requests for blobs to the address `store`, and
+        `program`, which serves them. Returns the addresses of both."""
+        more = f'middleware: {{storage: [{{name: redirect, options: {{baseurl: "http://{store}/"}}}}]}}\n'
+        blobs = f'{ITS}:{PORT + 2}'
+        return self.serve('redirect.yml', PORT + 1, more), self.start(blobs, program, blobs, self.storage)
+
+    def redirect_no_more(self):
+        while len(self.servers) > 1:
+            server = self.servers.pop()
+            server.terminate()
+            server.wait()
 
     def limit(self, megabits):
         """Limits the speed of the registry from now on."""
@@ -59,10 +89,10 @@ class Link:
             return int(file.read())
 
     def remove(self):
-        if self.registry:
-            self.registry.terminate()
-            self.registry.wait()
-            self.registry = None
+        for server in self.servers:
+            server.terminate()
+            server.wait()
+        self.servers = []
         run('ip', 'netns', 'delete', SPACE, check=False)
         run('ip', 'link', 'delete', HERE, check=False)
 

@@ -1,5 +1,6 @@
 """Adds latency to a registry with the program peers/relay, which also logs each request."""
-import json, os, socket, subprocess, time, urllib.request
+import json, os, socket, subprocess
+from link import wait
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -7,40 +8,54 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def built(folder):
     """Builds the Go programs of `peers` and returns their folder."""
     os.makedirs(folder, exist_ok=True)
-    programs = ('relay', 'pull', 'stargz', 'estargz')
+    programs = ('relay', 'store', 'pull', 'stargz', 'estargz')
     subprocess.run(['go', 'build', '-o', folder + '/', *(f'./{name}' for name in programs)], check=True,
                    cwd=f'{HERE}/peers')
     return folder
 
 
-class Relay:
-    """A context manager: a link with a round trip of some milliseconds."""
+def free():
+    """Returns a free address of this machine."""
+    with socket.create_server(('127.0.0.1', 0)) as server:
+        return f'127.0.0.1:{server.getsockname()[1]}'
 
-    def __init__(self, program, link, log, milliseconds):
+
+class Relay:
+    """A context manager: a link with a round trip of some milliseconds.
+
+    With `redirect`, the registry redirects requests for blobs to another host, which is as far away.
+    """
+
+    def __init__(self, program, link, log, milliseconds, redirect=False):
         self.program, self.link, self.log, self.milliseconds = program, link, log, milliseconds
-        with socket.create_server(('127.0.0.1', 0)) as free:
-            self.host = f'127.0.0.1:{free.getsockname()[1]}'
+        self.host, self.store = free(), free() if redirect else None
+        self.processes = []
 
     def __enter__(self):
-        self.process = subprocess.Popen([self.program, self.host, self.link.host, self.log,
-                                         f'{self.milliseconds / 2}ms'])
-        for _ in range(200):
-            try:
-                urllib.request.urlopen(f'http://{self.host}/v2/', timeout=1)
-                return self
-            except OSError:
-                time.sleep(0.05)
-        raise SystemExit('the relay does not start')
+        upstreams = {self.host: self.link.host}
+        if self.store:
+            upstreams[self.host], upstreams[self.store] = self.link.redirect(f'{os.path.dirname(self.program)}/store',
+                                                                             self.store)
+        for number, (host, upstream) in enumerate(upstreams.items()):
+            self.processes.append(subprocess.Popen([self.program, host, upstream, f'{self.log}.{number}',
+                                                    f'{self.milliseconds / 2}ms']))
+            wait(host)
+        return self
 
     def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
+        for process in self.processes:
+            process.terminate()
+            process.wait()
+        if self.store:
+            self.link.redirect_no_more()
 
     def received(self):
         return self.link.received()
 
     def requests(self, since, until):
         """Returns the requests in that period (seconds since 1970), in order."""
-        with open(self.log) as file:
-            found = [json.loads(line) for line in file if line.endswith('\n')]
+        found = []
+        for number in range(len(self.processes)):
+            with open(f'{self.log}.{number}') as file:
+                found += [json.loads(line) for line in file if line.endswith('\n')]
         return sorted((of for of in found if since <= of['asked'] <= until), key=lambda of: of['asked'])
