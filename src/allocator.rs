@@ -16,7 +16,7 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munma
 
 /// The least size of a large block. Smaller blocks, such as those for spans, are allocated again
 /// and again, and the kernel would have to zero their pages each time.
-const LARGE: usize = 8 << 20;
+pub(crate) const LARGE: usize = 8 << 20;
 /// The least alignment of a mapping.
 const PAGE: usize = 4096;
 
@@ -86,49 +86,6 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for WithLargeBlocks<A> {
                     }
                 }
                 moved
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::alloc::System;
-
-    use super::*;
-
-    /// Sizes around the limit, small and large.
-    const SIZES: [usize; 8] = [1, PAGE, LARGE - 1, LARGE, LARGE + 1, LARGE + PAGE, 2 * LARGE - 1, 2 * LARGE + 3];
-
-    /// The offsets that are checked: one in almost every page, and the last byte of the block.
-    fn places(size: usize) -> impl Iterator<Item = usize> {
-        (0..size).step_by(PAGE - 1).chain([size - 1])
-    }
-
-    /// Zeroed blocks are zero, and blocks keep their bytes when their size changes.
-    #[test]
-    fn blocks_of_all_sizes_keep_their_bytes() {
-        let allocator = WithLargeBlocks(System);
-        let layout = |size, align| Layout::from_size_align(size, align).unwrap();
-        for align in [1, 64, PAGE, 2 * PAGE] {
-            for (from, to) in SIZES.iter().flat_map(|from| SIZES.map(|to| (*from, to))) {
-                // SAFETY: No size is 0, each block is used with its own layout, and only
-                // initialised bytes within it are read.
-                unsafe {
-                    let block = allocator.alloc_zeroed(layout(from, align));
-                    assert!(places(from).all(|at| *block.add(at) == 0));
-                    places(from).for_each(|at| *block.add(at) = at as u8 | 1);
-                    let block = allocator.realloc(block, layout(from, align), to);
-                    assert!(block.addr().is_multiple_of(align));
-                    let mut kept = places(from).filter(|at| *at < to);
-                    assert!(kept.all(|at| *block.add(at) == at as u8 | 1), "{from} and {to} bytes");
-                    *block.add(to - 1) = 1;
-                    allocator.dealloc(block, layout(to, align));
-                    let block = allocator.alloc(layout(to, align));
-                    places(to).for_each(|at| *block.add(at) = at as u8);
-                    assert!(places(to).all(|at| *block.add(at) == at as u8));
-                    allocator.dealloc(block, layout(to, align));
-                }
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-#[cfg(any(target_env = "musl", all(test, target_os = "linux")))]
+#[cfg(target_env = "musl")]
 mod allocator;
 
 /// musl's own allocator gives small blocks back to the kernel at once, and asks for them again

@@ -2,6 +2,11 @@
 //! tests/pure/fuzz_bodies.rs also calls them, with the fixtures and with every input that once
 //! crashed one (fuzz/regressions).
 
+#[cfg(target_os = "linux")]
+#[path = "../../src/allocator.rs"]
+mod allocator;
+#[cfg(target_os = "linux")]
+mod blocks;
 mod documents;
 mod events;
 mod fine;
@@ -321,4 +326,10 @@ pub fn zstd(data: &[u8]) {
 /// Archives, and what Go lists in them; see `listing`. It wants ociseek-oracle (.ci/tools).
 pub fn listing(data: &[u8]) {
     listing::compare(data);
+}
+
+/// Blocks of the static program's allocator; see `blocks`.
+#[cfg(target_os = "linux")]
+pub fn blocks(data: &[u8]) {
+    blocks::take(data);
 }

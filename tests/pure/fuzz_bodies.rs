@@ -133,6 +133,15 @@ fn two_hashes_at_once() {
     replay("sha256", layers(".tar"), bodies::sha256);
 }
 
+#[test]
+#[cfg(target_os = "linux")]
+fn blocks_of_the_allocator() {
+    // A zeroed block of each size, resized to each other, and freed.
+    let resized = |from: u8| (0..10).flat_map(move |to| [0, from, 6, to, 0, 0]).collect::<Vec<u8>>();
+    let seeds = (0..40).step_by(3).map(|form| (PathBuf::new(), resized(form)));
+    replay("blocks", seeds.collect(), bodies::blocks);
+}
+
 /// All JSON documents below a folder.
 fn documents(dir: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
