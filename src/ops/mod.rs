@@ -4,6 +4,7 @@
 //! An operation stops when its future is dropped: its requests are cancelled, and the threads that
 //! index layers end when their channels close.
 
+mod background;
 #[cfg(mounts)]
 pub mod bundle;
 pub mod consumers;

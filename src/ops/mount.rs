@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::task::spawn_blocking;
 
+use super::background::BackgroundTask;
 use super::open::RootFs;
 use crate::digest::Digest;
 use crate::progress::Progress;
@@ -49,7 +50,7 @@ pub struct LiveMount {
     /// The mount itself.
     pub mount: FuseMount,
     recorder: Option<Arc<ReadRecorder>>,
-    prefetch: AbortHandle,
+    _prefetch: BackgroundTask,
     since: Instant,
 }
 
@@ -83,14 +84,13 @@ pub async fn mount(
     let mount = mount.map_err(|error| MountError::Session { point: point.to_owned(), source: error.into() })??;
     let content = content.clone();
     let artifacts = if ignore_lists { Vec::new() } else { image.prefetch.clone() };
-    let fetching = async move {
+    let prefetch = BackgroundTask::spawn(async move {
         content.prefetch_artifacts(artifacts).await;
         if all {
             content.prefetch().await;
         }
-    };
-    let prefetch = tokio::spawn(fetching).abort_handle();
-    Ok(LiveMount { mount, recorder, prefetch, since: Instant::now() })
+    });
+    Ok(LiveMount { mount, recorder, _prefetch: prefetch, since: Instant::now() })
 }
 
 impl LiveMount {
@@ -121,11 +121,5 @@ impl LiveMount {
         let point = self.mount.point().to_owned();
         let unmounted = spawn_blocking(move || self.mount.unmount()).await;
         unmounted.map_err(|error| MountError::Session { point, source: error.into() })?
-    }
-}
-
-impl Drop for LiveMount {
-    fn drop(&mut self) {
-        self.prefetch.abort();
     }
 }

@@ -1,14 +1,12 @@
 //! Opens an image for reading: its index, its layers, and their tree.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
-use std::future::pending;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::task::spawn_blocking;
 
+use super::background::BackgroundTask;
 use super::discover::{
     self, DiscoverError, DiscoveredImage, FoundFineRef, FoundIndexRef, MAX_ZTOC, PlatformImage, both,
 };
@@ -33,6 +31,9 @@ use crate::ztoc::FileMetadata;
 /// fetched on demand.
 const MAX_START: u64 = 16 << 20;
 
+/// How many connections to open before they are needed: the referrers, the list under the fallback
+/// tag and the config are requested at the same time.
+const CONNECTIONS: usize = 2;
 /// For how many layers with a recorded start the registry is asked, while their documents are
 /// fetched, where it redirects to.
 const LOCATED: usize = 12;
@@ -81,19 +82,10 @@ pub struct RootFs {
     /// The memory charge for the tree.
     _memory: Charge,
     /// The task that fetches the recorded start, which ends with this.
-    _start: Option<AbortOnDrop>,
+    _start: Option<BackgroundTask>,
 }
 
 crate::opaque_debug!(RootFs);
-
-/// A task that ends when this is dropped.
-struct AbortOnDrop(AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
 
 /// How a layer is read.
 #[derive(Debug, Clone)]
@@ -147,6 +139,12 @@ pub async fn open(
 ) -> Result<RootFs, OpenImageError> {
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
     let source = &source.with_documents_in(&caches.ztocs);
+    let connections = if options.start { CONNECTIONS } else { 0 };
+    let connect = |_| {
+        let source = source.clone();
+        BackgroundTask::spawn(async move { source.connect().await })
+    };
+    let _connecting: Vec<BackgroundTask> = (0..connections).map(connect).collect();
     let image = Box::pin(PlatformImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
     let opening = Box::pin(async {
         let mut found = image.indexes(source, index, progress).await?;
@@ -161,10 +159,12 @@ pub async fn open(
                 vec![layer.ok_or(OpenImageError::NoLayer { wanted, layers: found.layers.len() })?]
             }
         };
+        let locating = options.start.then(|| locate(source, &found, &wanted));
         let opened = open_layers_of(source, &found, wanted, options.start, caches, progress).await?;
-        Ok((found, chosen_fine, opened))
+        Ok((found, chosen_fine, opened, locating))
     });
-    let ((config, stated), (found, chosen_fine, opened)) = both(read_config(source, &image, platform), opening).await?;
+    let ((config, stated), (found, chosen_fine, opened, _locating)) =
+        both(read_config(source, &image, platform), opening).await?;
     let opening = source.traffic();
     let facts: Vec<LayerFacts> = opened.iter().map(facts).collect();
     let memory = charge_tree(source.budget(), facts.iter().map(|layer| &layer.map.files[..]))?;
@@ -173,7 +173,7 @@ pub async fn open(
             .with_reopen(reopen(source, &found, caches));
     let start = options.start.then(|| {
         let content = content.clone();
-        AbortOnDrop(tokio::spawn(async move { content.fetch_start().await }).abort_handle())
+        BackgroundTask::spawn(async move { content.fetch_start().await })
     });
     let tree = flatten(&facts, progress).await?;
     let prefetch = prefetch_artifacts(&found, &facts);
@@ -212,18 +212,18 @@ pub async fn open_layers_of(
     announce(source, found, &layers, caches, progress);
     let document = |layer| fetch_document_of(source, found.document_for(&layer), start, caches, progress);
     let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
+    layers::open_layers(source, layers, document, ztoc, caches, progress).await
+}
+
+/// Finds out from where the registry sends the layers that have a recorded start, in the
+/// background.
+fn locate(source: &Source, found: &DiscoveredImage, layers: &[Descriptor]) -> Vec<BackgroundTask> {
     let has_start = |layer: &&Descriptor| found.document_for(&layer.digest).is_some_and(FineRef::has_start);
-    let of_start: Vec<Descriptor> = layers.iter().filter(has_start).take(LOCATED).cloned().collect();
-    let locating = async {
-        if start {
-            join_all(of_start.iter().map(|layer| source.locate(layer))).await;
-        }
-        pending::<Infallible>().await
-    };
-    tokio::select! {
-        opened = layers::open_layers(source, layers, document, ztoc, caches, progress) => opened,
-        never = locating => match never {},
-    }
+    let locating = layers.iter().filter(has_start).take(LOCATED).map(|layer| {
+        let (source, layer) = (source.clone(), layer.clone());
+        BackgroundTask::spawn(async move { source.locate(&layer).await })
+    });
+    locating.collect()
 }
 
 /// How to open a layer of the image `found` without its fine document.

@@ -173,6 +173,14 @@ impl Source {
         Ok(Part::of_bytes(Some(bytes)))
     }
 
+    /// Opens one more connection to a registry, for the requests to come.
+    pub(crate) async fn connect(&self) {
+        match self {
+            Source::Registry(repository) => repository.connect().await,
+            Source::Layout(_) | Source::Archive(_) => {}
+        }
+    }
+
     /// Finds out from where a registry sends a blob, if it redirects requests for blobs. Otherwise
     /// this never ends, so it must run beside other work.
     pub(crate) async fn locate(&self, blob: &Descriptor) {

@@ -87,6 +87,9 @@ impl Client {
     }
 }
 
+/// The size limit of the response about the API's version, in bytes.
+const MAX_VERSION: u64 = 64 << 10;
+
 /// A repository of a registry; cheap to clone.
 #[derive(Clone)]
 pub struct Repository {
@@ -141,6 +144,21 @@ impl Repository {
     /// callers wait, because those have their own time limit.
     pub fn outlast_outages(&self) {
         self.registry.http.be_endless();
+    }
+
+    /// Opens a connection to the registry by asking which version of the API it has, without
+    /// authorization, so that later requests need not wait for one. Failures are ignored: these
+    /// requests report them.
+    pub async fn connect(&self) {
+        let Ok(base) = self.registry.base().await else { return };
+        let mut url = base.clone();
+        url.set_path("/v2/");
+        let request = Request::new(Method::GET, url);
+        let line = self.request_line(&request);
+        if let Ok(response) = self.registry.http.exchange(&request, None, line).await {
+            // A connection can be used again once the response was read to its end.
+            let _ = response.bytes(MAX_VERSION).await;
+        }
     }
 
     pub(super) fn scope(&self, access: Access) -> Scope {
