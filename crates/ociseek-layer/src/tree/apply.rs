@@ -176,7 +176,11 @@ impl<'a> Applier<'a> {
             self.parts = path.into_parts();
             return Ok(*directory);
         }
-        let (parts, found) = self.lookup().locate(path.clone())?;
+        let known = self.recent.as_ref().map_or((ROOT, 0), |(recent, directory)| {
+            let shared = path.shared(recent);
+            (self.paths.above(*directory, recent.len() - shared), shared)
+        });
+        let (parts, found) = self.lookup().locate(path.clone(), known)?;
         let found = found.ok_or(TreeFault::LinkLoop)?;
         let mut directory = found.deepest;
         if !self.paths.inode(directory).is_some_and(|inode| self.is_directory(inode)) {
@@ -289,7 +293,7 @@ impl<'a> Applier<'a> {
     }
 
     fn set_time_again(&mut self, file: &'a FileMetadata) -> Result<(), TreeFault> {
-        let (_, found) = self.lookup().locate(TarPath::clean(&file.name))?;
+        let (_, found) = self.lookup().locate(TarPath::clean(&file.name), (ROOT, 0))?;
         let found = found.filter(|found| found.missing == 0).ok_or(TreeFault::DirectoryGone)?;
         let inode = self.paths.inode(found.deepest).and_then(|inode| self.inodes.get_mut(inode as usize));
         if let Some(inode) = inode {
