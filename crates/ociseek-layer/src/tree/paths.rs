@@ -89,6 +89,11 @@ impl<'a> Paths<'a> {
         Paths { hashed: HashMap::new(), list: vec![root] }
     }
 
+    /// The number of paths.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// Makes room for `more` paths.
     pub(super) fn reserve(&mut self, more: usize) {
         self.list.reserve(more);
