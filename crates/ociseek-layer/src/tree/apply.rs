@@ -2,9 +2,9 @@
 //! (containerd 2.4, pkg/archive/tar.go applyNaive), but only to names and attributes in memory.
 
 use super::error::{TreeError, TreeFault};
-use super::inode::{Inode, InodeContent, bounded, device};
+use super::inode::{Inodes, bounded, created, device, directory_kind};
 use super::lookup::{InodeKind, Lookup, TarPath};
-use super::model::{EntryId, Extent};
+use super::model::{EntryId, Extent, Node, NodeKind};
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
 use super::warnings::TreeWarnings;
 use super::xattrs::{self, XattrRule};
@@ -26,7 +26,7 @@ const WORK_PER_ENTRY: u64 = 100;
 
 pub(super) struct Applier<'a> {
     pub paths: Paths<'a>,
-    pub inodes: Vec<Inode<'a>>,
+    pub inodes: Inodes<'a>,
     pub warnings: TreeWarnings,
     /// For a layer on its own: whiteouts are ordinary files, and links to other layers are ignored.
     is_raw: bool,
@@ -58,7 +58,7 @@ impl<'a> Applier<'a> {
         Applier {
             is_raw,
             paths: Paths::new(0),
-            inodes: vec![Inode::directory(0)],
+            inodes: Inodes::new(),
             warnings: TreeWarnings::default(),
             implied: 0,
             work: WORK,
@@ -76,7 +76,7 @@ impl<'a> Applier<'a> {
     pub(super) fn layer(&mut self, layer: LayerId, listed: Entries<'a>) -> Result<(), TreeError> {
         self.work = self.work.saturating_add(WORK_PER_ENTRY.saturating_mul(listed.files.len() as u64));
         self.paths.reserve(listed.files.len());
-        self.inodes.reserve(listed.files.len());
+        self.inodes.nodes.reserve(listed.files.len());
         let failed = |at: CurrentEntry<'_>, fault| TreeError {
             layer: at.layer,
             entry: at.number,
@@ -176,7 +176,11 @@ impl<'a> Applier<'a> {
             self.parts = path.into_parts();
             return Ok(*directory);
         }
-        let (parts, found) = self.lookup().locate(path.clone())?;
+        let known = self.recent.as_ref().map_or((ROOT, 0), |(recent, directory)| {
+            let shared = path.shared(recent);
+            (self.paths.above(*directory, recent.len() - shared), shared)
+        });
+        let (parts, found) = self.lookup().locate(path.clone(), known)?;
         let found = found.ok_or(TreeFault::LinkLoop)?;
         let mut directory = found.deepest;
         if !self.paths.inode(directory).is_some_and(|inode| self.is_directory(inode)) {
@@ -188,7 +192,7 @@ impl<'a> Applier<'a> {
                 return Err(TreeFault::TooManyImplied(MAX_IMPLIED));
             }
             let path = self.paths.intern(directory, part)?;
-            let inode = self.add(Inode::directory(self.inherited_group(directory)))?;
+            let inode = self.add(created(directory_kind(), self.inherited_group(directory)))?;
             self.paths.occupy(path, inode);
             directory = path;
         }
@@ -199,31 +203,33 @@ impl<'a> Applier<'a> {
     /// Creates the entry's file, or adds a name to a file for a hard link.
     fn create(&mut self, entry: CurrentEntry<'a>, parent: PathId) -> Result<u32, TreeFault> {
         let file = entry.file;
-        let content = match file.kind {
+        let kind = match file.kind {
             FileKind::HardLink => return self.link(&file.linkname),
-            FileKind::Directory => InodeContent::Directory,
-            FileKind::Regular if entry.is_sparse => InodeContent::Sparse { layer: entry.layer, size: file.size },
-            FileKind::Regular => {
-                InodeContent::File(Extent { layer: entry.layer, offset: file.offset, size: file.size })
-            }
+            FileKind::Directory => directory_kind(),
+            FileKind::Regular if entry.is_sparse => NodeKind::Sparse { layer: entry.layer, size: file.size },
+            FileKind::Regular => NodeKind::File(Extent { layer: entry.layer, offset: file.offset, size: file.size }),
             FileKind::Symlink => {
                 let target = &file.linkname;
                 if target.is_empty() || target.len() > PATH_MAX || target.contains(&0) {
                     return Err(TreeFault::LinkTarget);
                 }
-                InodeContent::Symlink(target)
+                NodeKind::Symlink(Box::default())
             }
             FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo => {
                 let (major, minor) =
                     device(file.devmajor, file.devminor).ok_or(TreeFault::Device(file.devmajor, file.devminor))?;
                 match file.kind {
-                    FileKind::CharDevice => InodeContent::CharDevice { major, minor },
-                    FileKind::BlockDevice => InodeContent::BlockDevice { major, minor },
-                    _ => InodeContent::Fifo,
+                    FileKind::CharDevice => NodeKind::CharDevice { major, minor },
+                    FileKind::BlockDevice => NodeKind::BlockDevice { major, minor },
+                    _ => NodeKind::Fifo,
                 }
             }
         };
-        self.add(Inode::new(content, self.inherited_group(parent)))
+        let inode = self.add(created(kind, self.inherited_group(parent)))?;
+        if file.kind == FileKind::Symlink {
+            self.inodes.targets.push((inode, &file.linkname));
+        }
+        Ok(inode)
     }
 
     /// Adds a name to the target of a hard link. Symbolic links are followed except in the last
@@ -253,8 +259,8 @@ impl<'a> Applier<'a> {
             }
         };
         let inode = self.paths.inode(found).ok_or_else(missing)?;
-        match self.inodes.get_mut(inode as usize) {
-            Some(inode) if !matches!(inode.content, InodeContent::Directory) => inode.links += 1,
+        match self.inodes.nodes.get_mut(inode as usize) {
+            Some(node) if !node.kind.is_directory() => node.nlink += 1,
             _ => return Err(TreeFault::LinkToDirectory(target.into())),
         }
         Ok(inode)
@@ -263,10 +269,11 @@ impl<'a> Applier<'a> {
     /// Sets an entry's owner, attributes, permissions and time, in this order.
     fn set_attributes(&mut self, inode: u32, entry: CurrentEntry<'a>) -> Result<(), TreeFault> {
         let Applier { inodes, warnings, .. } = self;
-        let Some(inode) = inodes.get_mut(inode as usize) else { return Ok(()) };
         let CurrentEntry { file, layer, number, .. } = entry;
-        inode.set_owner(file.uid, file.gid);
-        let is_plain = matches!(inode.content, InodeContent::File(_) | InodeContent::Directory);
+        inodes.set_owner(inode, file.uid, file.gid);
+        let Inodes { nodes, xattrs, .. } = inodes;
+        let Some(node) = nodes.get_mut(inode as usize) else { return Ok(()) };
+        let is_plain = matches!(node.kind, NodeKind::File(_) | NodeKind::Directory(_));
         for record in &file.pax {
             if matches!(&record.key[..], b"uid" | b"gid") && !fits(&record.value) {
                 warnings.owner_wrapped(layer, file);
@@ -274,26 +281,26 @@ impl<'a> Applier<'a> {
             let Some((name, value)) = xattrs::of(record) else { continue };
             match xattrs::judge(name, value, is_plain) {
                 XattrRule::Set => {
-                    inode.xattrs.insert(name, value);
+                    xattrs.insert((inode, name), value);
                 }
                 XattrRule::Ignore(why) => warnings.xattr_ignored(layer, file, name, why),
                 XattrRule::Refuse(why) => return Err(TreeFault::Xattr { name: name.into(), why }),
             }
         }
-        if !matches!(inode.content, InodeContent::Symlink(_)) {
-            inode.mode = file.mode as u32 & 0o7777;
+        if !matches!(node.kind, NodeKind::Symlink(_)) {
+            node.mode = file.mode as u32 & 0o7777;
         }
-        inode.mtime = bounded(file.mtime);
-        inode.origin = Some(EntryId { layer, entry: number });
+        node.mtime = bounded(file.mtime);
+        node.origin = Some(EntryId { layer, entry: number });
         Ok(())
     }
 
     fn set_time_again(&mut self, file: &'a FileMetadata) -> Result<(), TreeFault> {
-        let (_, found) = self.lookup().locate(TarPath::clean(&file.name))?;
+        let (_, found) = self.lookup().locate(TarPath::clean(&file.name), (ROOT, 0))?;
         let found = found.filter(|found| found.missing == 0).ok_or(TreeFault::DirectoryGone)?;
-        let inode = self.paths.inode(found.deepest).and_then(|inode| self.inodes.get_mut(inode as usize));
-        if let Some(inode) = inode {
-            inode.mtime = bounded(file.mtime);
+        let node = self.paths.inode(found.deepest).and_then(|inode| self.inodes.nodes.get_mut(inode as usize));
+        if let Some(node) = node {
+            node.mtime = bounded(file.mtime);
         }
         Ok(())
     }
@@ -342,35 +349,36 @@ impl<'a> Applier<'a> {
             }
             open.pop();
             let inode = self.paths.vacate(last);
-            if let Some(inode) = self.inodes.get_mut(inode as usize) {
-                inode.links -= 1;
-                self.is_rearranged |= matches!(inode.content, InodeContent::Directory);
+            if let Some(node) = self.inodes.nodes.get_mut(inode as usize) {
+                node.nlink -= 1;
+                self.is_rearranged |= node.kind.is_directory();
             }
         }
     }
 
-    fn add(&mut self, inode: Inode<'a>) -> Result<u32, TreeFault> {
-        let number = u32::try_from(self.inodes.len()).ok().filter(|&n| n != u32::MAX).ok_or(TreeFault::TooManyNames)?;
-        self.inodes.push(inode);
+    fn add(&mut self, node: Node) -> Result<u32, TreeFault> {
+        let number =
+            u32::try_from(self.inodes.nodes.len()).ok().filter(|&n| n != u32::MAX).ok_or(TreeFault::TooManyNames)?;
+        self.inodes.nodes.push(node);
         Ok(number)
     }
 
     fn is_directory(&self, inode: u32) -> bool {
-        self.inodes.get(inode as usize).is_some_and(|inode| matches!(inode.content, InodeContent::Directory))
+        self.inodes.nodes.get(inode as usize).is_some_and(|node| node.kind.is_directory())
     }
 
     /// The group that Linux gives to a new file in a directory: root's, or the directory's own if
     /// it is setgid.
     fn inherited_group(&self, directory: PathId) -> u32 {
-        let directory = self.paths.inode(directory).and_then(|inode| self.inodes.get(inode as usize));
+        let directory = self.paths.inode(directory).and_then(|inode| self.inodes.nodes.get(inode as usize));
         directory.filter(|directory| directory.mode & 0o2000 != 0).map_or(0, |directory| directory.gid)
     }
 
     fn lookup(&mut self) -> Lookup<'_, 'a, impl Fn(u32) -> InodeKind<'a>> {
         let Applier { paths, inodes, work, .. } = self;
-        let seen = |inode: u32| match inodes.get(inode as usize).map(|inode| &inode.content) {
-            Some(InodeContent::Directory) => InodeKind::Directory,
-            Some(InodeContent::Symlink(target)) => InodeKind::Symlink(target),
+        let seen = |inode: u32| match inodes.nodes.get(inode as usize).map(|node| &node.kind) {
+            Some(NodeKind::Directory(_)) => InodeKind::Directory,
+            Some(NodeKind::Symlink(_)) => InodeKind::Symlink(inodes.target(inode).unwrap_or_default()),
             _ => InodeKind::Other,
         };
         Lookup { paths, seen, work }

@@ -2,8 +2,8 @@
 //! names.
 
 use super::apply::Applier;
-use super::inode::InodeContent;
-use super::model::{Directory, Node, NodeId, NodeKind};
+use super::inode::Inodes;
+use super::model::{Directory, NodeId, NodeKind};
 use super::paths::{PathId, ROOT};
 use super::{Name, Tree};
 
@@ -11,18 +11,18 @@ const UNSEEN: u32 = u32::MAX;
 
 pub(super) fn finish(applier: Applier<'_>) -> Tree {
     let Applier { paths, inodes, warnings, .. } = applier;
-    let mut names: Vec<Name> = Vec::new();
+    let Inodes { mut nodes, targets, xattrs } = inodes;
+    let mut names: Vec<Name> = Vec::with_capacity(paths.len());
     let mut text = Vec::new();
     // The number of each inode in the tree. Numbers are assigned breadth first.
-    let mut numbers = vec![UNSEEN; inodes.len()];
-    let mut order: Vec<u32> = vec![0];
-    let mut named_by: Vec<u32> = vec![0];
+    let mut numbers = vec![UNSEEN; nodes.len()];
+    let mut named_by: Vec<u32> = Vec::with_capacity(nodes.len());
+    named_by.push(0);
     numbers[0] = 0;
     let mut directories: Vec<(PathId, NodeId, NodeId)> = vec![(ROOT, Tree::ROOT, Tree::ROOT)];
-    let mut listed: Vec<(std::ops::Range<u32>, u32)> = Vec::new();
     let mut done = 0;
     let mut children: Vec<(&[u8], PathId)> = Vec::new();
-    while let Some(&(path, id, _)) = directories.get(done) {
+    while let Some(&(path, id, parent)) = directories.get(done) {
         done += 1;
         let mut next = paths.first(path);
         while let Some(child) = next {
@@ -36,51 +36,48 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
             let Some(inode) = paths.inode(child) else { continue };
             let number = &mut numbers[inode as usize];
             if *number == UNSEEN {
-                *number = order.len() as u32;
-                order.push(inode);
+                *number = named_by.len() as u32;
                 named_by.push(names.len() as u32);
             }
             let node = NodeId(*number);
-            if matches!(inodes[inode as usize].content, InodeContent::Directory) {
+            if nodes[inode as usize].kind.is_directory() {
                 subdirectories += 1;
                 directories.push((child, node, id));
             }
             names.push(Name { start: text.len(), length: name.len() as u8, node, directory: id });
             text.extend_from_slice(name);
         }
-        listed.push((start..names.len() as u32, subdirectories));
+        if let Some(inode) = paths.inode(path) {
+            let directory = &mut nodes[inode as usize];
+            directory.kind = NodeKind::Directory(Directory { names: start..names.len() as u32, parent });
+            directory.nlink = 2 + subdirectories;
+        }
     }
 
-    let mut nodes = Vec::with_capacity(order.len());
-    let mut listed = directories.iter().zip(listed).map(|((_, id, parent), list)| (*id, *parent, list)).peekable();
-    for inode in order {
-        let inode = &inodes[inode as usize];
-        let mut nlink = inode.links;
-        let kind = match inode.content {
-            InodeContent::File(extent) => NodeKind::File(extent),
-            InodeContent::Sparse { layer, size } => NodeKind::Sparse { layer, size },
-            InodeContent::Symlink(target) => NodeKind::Symlink(target.into()),
-            InodeContent::CharDevice { major, minor } => NodeKind::CharDevice { major, minor },
-            InodeContent::BlockDevice { major, minor } => NodeKind::BlockDevice { major, minor },
-            InodeContent::Fifo => NodeKind::Fifo,
-            InodeContent::Directory => {
-                // Directories were numbered in the order in which they were listed.
-                let Some((_, parent, (names, subdirectories))) = listed.next() else { continue };
-                nlink = 2 + subdirectories;
-                NodeKind::Directory(Directory { names, parent })
-            }
-        };
-        let xattrs = inode.xattrs.iter().map(|(name, value)| ((*name).into(), (*value).into()));
-        nodes.push(Node {
-            kind,
-            mode: inode.mode,
-            uid: inode.uid,
-            gid: inode.gid,
-            mtime: inode.mtime,
-            nlink,
-            xattrs: xattrs.collect(),
-            origin: inode.origin,
-        });
+    let is_seen = |inode: u32| numbers[inode as usize] != UNSEEN;
+    for (inode, target) in targets.into_iter().filter(|(inode, _)| is_seen(*inode)) {
+        nodes[inode as usize].kind = NodeKind::Symlink(target.into());
     }
+    let xattrs = xattrs.into_iter().filter(|((inode, _), _)| is_seen(*inode));
+    let mut xattrs = xattrs.map(|((inode, name), value)| (inode, (name.into(), value.into()))).peekable();
+    while let Some((inode, first)) = xattrs.next() {
+        let mut all = vec![first];
+        while let Some((_, next)) = xattrs.next_if(|(other, _)| *other == inode) {
+            all.push(next);
+        }
+        nodes[inode as usize].xattrs = all.into();
+    }
+    // Sorts the nodes by number, removed ones last. Each exchange puts one into its place.
+    let seen = named_by.len();
+    let unseen = numbers.iter_mut().filter(|number| **number == UNSEEN);
+    unseen.zip(seen as u32..).for_each(|(unseen, number)| *unseen = number);
+    for at in 0..nodes.len() {
+        while numbers[at] as usize != at {
+            let place = numbers[at] as usize;
+            nodes.swap(at, place);
+            numbers.swap(at, place);
+        }
+    }
+    nodes.truncate(seen);
     Tree { nodes, names, text, named_by, warnings: warnings.finish() }
 }

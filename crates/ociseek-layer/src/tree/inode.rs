@@ -1,58 +1,60 @@
 //! Files while layers are applied.
+//!
+//! They are the nodes of the tree, in the order in which entries create them. What only some of
+//! them have is kept apart until the tree is finished.
 
 use std::collections::BTreeMap;
 
-use super::model::{EntryId, Extent};
+use super::model::{Directory, Node, NodeId, NodeKind};
 use super::xattrs::CAPABILITY;
-use crate::offset::LayerId;
 use crate::time::Time;
 
-pub(super) struct Inode<'a> {
-    pub content: InodeContent<'a>,
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub mtime: Time,
-    pub xattrs: BTreeMap<&'a [u8], &'a [u8]>,
-    /// The number of paths that lead to it.
-    pub links: u32,
-    pub origin: Option<EntryId>,
+pub(super) struct Inodes<'a> {
+    /// Without extended attributes, the targets of symbolic links, and what follows from the names
+    /// in a directory: those are set at the end.
+    pub nodes: Vec<Node>,
+    /// The targets of symbolic links, by inode in ascending order.
+    pub targets: Vec<(u32, &'a [u8])>,
+    /// The extended attributes, by inode and name.
+    pub xattrs: BTreeMap<(u32, &'a [u8]), &'a [u8]>,
 }
 
-pub(super) enum InodeContent<'a> {
-    Directory,
-    File(Extent),
-    Sparse { layer: LayerId, size: u64 },
-    Symlink(&'a [u8]),
-    CharDevice { major: u32, minor: u32 },
-    BlockDevice { major: u32, minor: u32 },
-    Fifo,
-}
-
-impl<'a> Inode<'a> {
-    /// A new file as root would create it, before its attributes are set. It has one path.
-    pub(super) fn new(content: InodeContent<'a>, gid: u32) -> Inode<'a> {
-        let mode = if matches!(content, InodeContent::Symlink(_)) { 0o777 } else { 0o755 };
-        Inode { content, mode, uid: 0, gid, mtime: Time::default(), xattrs: BTreeMap::new(), links: 1, origin: None }
-    }
-
-    /// A directory that no layer has an entry for.
-    pub(super) fn directory(gid: u32) -> Inode<'a> {
-        Inode::new(InodeContent::Directory, gid)
+impl<'a> Inodes<'a> {
+    /// Contains only the root.
+    pub(super) fn new() -> Inodes<'a> {
+        Inodes { nodes: vec![created(directory_kind(), 0)], targets: Vec::new(), xattrs: BTreeMap::new() }
     }
 
     /// lchown(2): an id of 2^32-1 changes nothing, and files lose their capabilities.
-    pub(super) fn set_owner(&mut self, uid: u32, gid: u32) {
+    pub(super) fn set_owner(&mut self, inode: u32, uid: u32, gid: u32) {
+        let Some(node) = self.nodes.get_mut(inode as usize) else { return };
         if uid != u32::MAX {
-            self.uid = uid;
+            node.uid = uid;
         }
         if gid != u32::MAX {
-            self.gid = gid;
+            node.gid = gid;
         }
-        if !matches!(self.content, InodeContent::Directory) {
-            self.xattrs.remove(CAPABILITY);
+        if !node.kind.is_directory() {
+            self.xattrs.remove(&(inode, CAPABILITY));
         }
     }
+
+    /// The target of a symbolic link. None for other files.
+    pub(super) fn target(&self, inode: u32) -> Option<&'a [u8]> {
+        let at = self.targets.binary_search_by_key(&inode, |(link, _)| *link).ok()?;
+        Some(self.targets[at].1)
+    }
+}
+
+/// A directory whose names are not known yet.
+pub(super) fn directory_kind() -> NodeKind {
+    NodeKind::Directory(Directory { names: 0..0, parent: NodeId(0) })
+}
+
+/// A new file as root would create it, before its attributes are set. It has one path.
+pub(super) fn created(kind: NodeKind, gid: u32) -> Node {
+    let mode = if matches!(kind, NodeKind::Symlink(_)) { 0o777 } else { 0o755 };
+    Node { kind, mode, uid: 0, gid, mtime: Time::default(), nlink: 1, xattrs: Box::default(), origin: None }
 }
 
 /// The time that containerd would set: from the epoch to the last nanosecond that fits into 63 bits

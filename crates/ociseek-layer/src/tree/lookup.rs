@@ -30,7 +30,7 @@ pub(super) enum InodeKind<'a> {
 
 /// Names and the files at them.
 pub(super) struct Lookup<'t, 'a, F: Fn(u32) -> InodeKind<'a>> {
-    pub paths: &'t Paths<'a>,
+    pub paths: &'t mut Paths<'a>,
     pub seen: F,
     /// The number of steps left.
     pub work: &'t mut u64,
@@ -64,6 +64,11 @@ impl<'a> TarPath<'a> {
     /// Whether these are its parts.
     pub(super) fn is(&self, parts: &[&[u8]]) -> bool {
         self.parts == parts
+    }
+
+    /// How many of its parts, from the first one, are also those of another path.
+    pub(super) fn shared(&self, parts: &[&[u8]]) -> usize {
+        self.parts.iter().zip(parts).take_while(|(one, other)| one == other).count()
     }
 
     /// Removes the last part.
@@ -113,13 +118,18 @@ impl<'t, 'a, F: Fn(u32) -> InodeKind<'a>> Lookup<'t, 'a, F> {
         self.without_links(path)
     }
 
-    /// [`Lookup::root_path`], followed by [`Lookup::find`].
+    /// [`Lookup::root_path`], followed by [`Lookup::find`]. `known` is a directory that the first
+    /// parts of the path lead to without links, and the number of these parts.
     ///
     /// # Errors
     /// Those of both.
-    pub(super) fn locate(&mut self, path: TarPath<'a>) -> Result<(Vec<&'a [u8]>, Option<PathPrefix>), TreeFault> {
+    pub(super) fn locate(
+        &mut self,
+        path: TarPath<'a>,
+        known: (PathId, usize),
+    ) -> Result<(Vec<&'a [u8]>, Option<PathPrefix>), TreeFault> {
         if !path.has_dots()
-            && let Some(found) = self.find(&path.parts)?
+            && let Some(found) = self.find_below(known, &path.parts)?
         {
             return Ok((path.parts, Some(found)));
         }
@@ -144,9 +154,17 @@ impl<'t, 'a, F: Fn(u32) -> InodeKind<'a>> Lookup<'t, 'a, F> {
     /// # Errors
     /// If it leads through a file, or has a part that is too long.
     pub(super) fn find(&mut self, parts: &[&'a [u8]]) -> Result<Option<PathPrefix>, TreeFault> {
+        self.find_below((ROOT, 0), parts)
+    }
+
+    /// [`Lookup::find`] without looking up the parts that are already `known`.
+    ///
+    /// # Errors
+    /// Those of [`Lookup::find`].
+    fn find_below(&mut self, known: (PathId, usize), parts: &[&'a [u8]]) -> Result<Option<PathPrefix>, TreeFault> {
         self.spend(parts.len())?;
-        let mut deepest = ROOT;
-        for (number, part) in parts.iter().enumerate() {
+        let (mut deepest, known) = known;
+        for (number, part) in parts.iter().enumerate().skip(known) {
             if part.len() > NAME_MAX {
                 return Err(TreeFault::NameTooLong);
             }

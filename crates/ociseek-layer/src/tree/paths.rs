@@ -3,7 +3,12 @@
 //! A path stays known after its file is removed, because an opaque marker later needs to know which
 //! paths its layer has written. A directory's list has only existing files, so removing them costs
 //! no more than creating them.
+//!
+//! Most layers name the files of a directory in ascending order. As long as they do, a comparison
+//! with the last name tells that a name is new. If the files were also named one after the other, a
+//! name is found by bisection. A directory's names are hashed only where that is not enough.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -25,7 +30,8 @@ pub(super) const ROOT: PathId = PathId(0);
 const NONE: u32 = u32::MAX;
 
 pub(super) struct Paths<'a> {
-    known: HashMap<(u32, &'a [u8]), u32>,
+    /// The paths in the directories that are hashed, by directory and name. It may have others.
+    hashed: HashMap<(u32, &'a [u8]), u32>,
     list: Vec<Path<'a>>,
 }
 
@@ -35,15 +41,33 @@ struct Path<'a> {
     /// The inode at this path.
     inode: u32,
     /// The head of the list of a directory's files, and this path's neighbours in its own
-    /// directory's list.
+    /// directory's list. Until the directory is hashed, the previous one of the head is the last
+    /// one.
     first: u32,
     next: u32,
     previous: u32,
     /// The length of the path from the root, slashes included, in bytes.
     length: u16,
+    /// Whether all known names in this directory are hashed. If not, its list has them all, the
+    /// greatest first.
+    is_hashed: bool,
+    /// Whether the paths in this directory have consecutive numbers, unless it is hashed.
+    is_run: bool,
     /// The last layer with an entry here, and the last with an opaque marker, counted from 1.
     written: u32,
     opaque: u32,
+}
+
+/// What the order of a directory's names says about a name.
+enum NameOrder {
+    /// It is known.
+    Known(PathId),
+    /// It is new, and greater than all others.
+    Greatest,
+    /// It is new, but not the greatest.
+    New,
+    /// Nothing. It must be looked up by its hash.
+    Nothing,
 }
 
 impl<'a> Paths<'a> {
@@ -57,15 +81,21 @@ impl<'a> Paths<'a> {
             next: NONE,
             previous: NONE,
             length: 0,
+            is_hashed: false,
+            is_run: true,
             written: 0,
             opaque: 0,
         };
-        Paths { known: HashMap::new(), list: vec![root] }
+        Paths { hashed: HashMap::new(), list: vec![root] }
+    }
+
+    /// The number of paths.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
     }
 
     /// Makes room for `more` paths.
     pub(super) fn reserve(&mut self, more: usize) {
-        self.known.reserve(more);
         self.list.reserve(more);
     }
 
@@ -77,14 +107,22 @@ impl<'a> Paths<'a> {
         &mut self.list[path.0 as usize]
     }
 
-    /// The path of `name` in `parent`, whether or not a file exists there.
+    /// The path of `name` in `parent`, whether or not a file exists there. A new path is forgotten
+    /// if no file is put there before the next one is created.
     ///
     /// # Errors
     /// If the name or the path is longer than Linux allows.
     pub(super) fn intern(&mut self, parent: PathId, name: &'a [u8]) -> Result<PathId, TreeFault> {
-        let new = match self.known.entry((parent.0, name)) {
-            Entry::Occupied(known) => return Ok(PathId(*known.get())),
-            Entry::Vacant(new) => new,
+        let new = match self.compare(parent, name) {
+            NameOrder::Known(path) => return Ok(path),
+            NameOrder::Greatest => None,
+            NameOrder::New | NameOrder::Nothing => {
+                self.hash(parent);
+                match self.hashed.entry((parent.0, name)) {
+                    Entry::Occupied(known) => return Ok(PathId(*known.get())),
+                    Entry::Vacant(new) => Some(new),
+                }
+            }
         };
         if name.len() > NAME_MAX {
             return Err(TreeFault::NameTooLong);
@@ -102,17 +140,67 @@ impl<'a> Paths<'a> {
             next: NONE,
             previous: NONE,
             length: length as u16,
+            is_hashed: false,
+            is_run: true,
             written: 0,
             opaque: 0,
         });
-        new.insert(number);
+        if let Some(new) = new {
+            new.insert(number);
+        }
         Ok(PathId(number))
     }
 
     /// The file called `name` in `parent`, if it exists.
-    pub(super) fn child(&self, parent: PathId, name: &[u8]) -> Option<PathId> {
-        let path = PathId(*self.known.get(&(parent.0, name))?);
+    pub(super) fn child(&mut self, parent: PathId, name: &[u8]) -> Option<PathId> {
+        let path = match self.compare(parent, name) {
+            NameOrder::Known(path) => path,
+            NameOrder::Greatest | NameOrder::New => return None,
+            NameOrder::Nothing => {
+                self.hash(parent);
+                PathId(*self.hashed.get(&(parent.0, name))?)
+            }
+        };
         self.inode(path).map(|_| path)
+    }
+
+    /// Compares a name with those in a directory that is not hashed.
+    fn compare(&self, directory: PathId, name: &[u8]) -> NameOrder {
+        let Path { is_hashed, is_run, .. } = *self.at(directory);
+        if is_hashed {
+            return NameOrder::Nothing;
+        }
+        let Some(greatest) = self.first(directory) else { return NameOrder::Greatest };
+        match name.cmp(self.name(greatest)) {
+            Ordering::Greater => NameOrder::Greatest,
+            Ordering::Equal => NameOrder::Known(greatest),
+            Ordering::Less if is_run => {
+                let least = self.at(greatest).previous;
+                let run = &self.list[least as usize..greatest.0 as usize];
+                let found = run.binary_search_by(|path| path.name.cmp(name));
+                found.map_or(NameOrder::New, |at| NameOrder::Known(PathId(least + at as u32)))
+            }
+            Ordering::Less => NameOrder::Nothing,
+        }
+    }
+
+    /// Hashes all known names in a directory.
+    fn hash(&mut self, directory: PathId) {
+        if std::mem::replace(&mut self.at_mut(directory).is_hashed, true) {
+            return;
+        }
+        let Paths { hashed, list } = self;
+        let mut add = |number: u32| {
+            let path = &list[number as usize];
+            hashed.insert((path.parent, path.name), number);
+            path.next
+        };
+        // The newest path may be in the directory but have no file yet.
+        add(list.len() as u32 - 1);
+        let mut next = list[directory.0 as usize].first;
+        while next != NONE {
+            next = add(next);
+        }
     }
 
     /// The inode at a path.
@@ -124,27 +212,39 @@ impl<'a> Paths<'a> {
         self.at(path).name
     }
 
+    /// The directory `levels` above a path.
+    pub(super) fn above(&self, path: PathId, levels: usize) -> PathId {
+        (0..levels).fold(path, |path, _| PathId(self.at(path).parent))
+    }
+
     /// Puts an inode at an empty path.
     pub(super) fn occupy(&mut self, path: PathId, inode: u32) {
         let parent = PathId(self.at(path).parent);
         let next = self.at(parent).first;
-        if next != NONE {
-            self.at_mut(PathId(next)).previous = path.0;
-        }
+        let last = match next {
+            NONE => path.0,
+            next => std::mem::replace(&mut self.at_mut(PathId(next)).previous, path.0),
+        };
         let here = self.at_mut(path);
-        (here.inode, here.next, here.previous) = (inode, next, NONE);
-        self.at_mut(parent).first = path.0;
+        (here.inode, here.next, here.previous) = (inode, next, last);
+        let directory = self.at_mut(parent);
+        directory.first = path.0;
+        directory.is_run &= next == NONE || next + 1 == path.0;
     }
 
     /// Empties a path that has no files below it, and returns its inode.
     pub(super) fn vacate(&mut self, path: PathId) -> u32 {
+        // The list will not have the name any more.
+        let parent = PathId(self.at(path).parent);
+        self.hash(parent);
         let here = self.at_mut(path);
-        let (inode, parent, next, previous) = (here.inode, PathId(here.parent), here.next, here.previous);
+        let (inode, next, previous) = (here.inode, here.next, here.previous);
         (here.inode, here.next, here.previous) = (NONE, NONE, NONE);
-        match previous {
-            NONE => self.at_mut(parent).first = next,
-            previous => self.at_mut(PathId(previous)).next = next,
+        if self.at(parent).first == path.0 {
+            self.at_mut(parent).first = next;
+            return inode;
         }
+        self.at_mut(PathId(previous)).next = next;
         if next != NONE {
             self.at_mut(PathId(next)).previous = previous;
         }
@@ -173,5 +273,66 @@ impl<'a> Paths<'a> {
     /// Marks a directory as opaque in `layer`. Returns false if it already was.
     pub(super) fn make_opaque(&mut self, directory: PathId, layer: LayerId) -> bool {
         std::mem::replace(&mut self.at_mut(directory).opaque, layer.0 + 1) != layer.0 + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NAMES: &[u8; 12] = b"aabcdefghijk";
+
+    proptest! {
+        #[test]
+        fn names_are_found_in_any_order(
+            steps in prop::collection::vec((0usize..3, 0usize..11, 1usize..3, 0u8..8), 0..150),
+            is_ascending: bool,
+        ) {
+            let mut paths = Paths::new(0);
+            let mut directories = vec![ROOT];
+            for name in [&b"x"[..], b"y"] {
+                let path = paths.intern(ROOT, name).unwrap();
+                paths.occupy(path, 0);
+                directories.push(path);
+            }
+            let mut known: HashMap<(usize, &[u8]), (PathId, bool)> = HashMap::new();
+            let mut steps = steps;
+            if is_ascending {
+                steps.sort_by_key(|(_, at, length, _)| &NAMES[*at..at + length]);
+            }
+            for (number, (directory, at, length, action)) in (1..).zip(steps) {
+                let (parent, name) = (directories[directory], &NAMES[at..at + length]);
+                let before = known.get(&(directory, name)).copied();
+                let occupied = before.filter(|(_, is_occupied)| *is_occupied).map(|(path, _)| path.0);
+                if action < 2 {
+                    prop_assert_eq!(paths.child(parent, name).map(|path| path.0), occupied);
+                    continue;
+                }
+                let path = paths.intern(parent, name).unwrap();
+                prop_assert!(before.is_none_or(|(known, _)| known == path) && paths.name(path) == name);
+                if occupied.is_some() {
+                    paths.vacate(path);
+                }
+                // As for a hard link, whose target is looked up before its name has a file.
+                if action == 2 {
+                    paths.child(parent, b"a");
+                }
+                let stays = action > 3 || occupied.is_none();
+                if stays {
+                    paths.occupy(path, number);
+                }
+                known.insert((directory, name), (path, stays));
+                let list = std::iter::successors(paths.first(parent), |path| paths.next(*path)).map(|path| path.0);
+                let mut list: Vec<u32> = list.filter(|path| *path > 2).collect();
+                let of_directory = known.iter().filter(|((of, _), (_, is_occupied))| *of == directory && *is_occupied);
+                let mut expected: Vec<u32> = of_directory.map(|(_, (path, _))| path.0).collect();
+                list.sort_unstable();
+                expected.sort_unstable();
+                prop_assert_eq!(list, expected);
+                prop_assert_eq!(paths.inode(path), stays.then_some(number));
+            }
+        }
     }
 }
