@@ -1,7 +1,5 @@
 //! The list of files, stored column by column because the values of a column are similar.
 
-use std::hint::black_box;
-
 use super::FineError;
 use super::varint::{Reader, put, put_signed};
 use crate::budget::Charge;
@@ -140,27 +138,6 @@ pub(super) fn decode(plain: &[u8], count: usize, memory: &mut Charge) -> Result<
     Ok(files)
 }
 
-/// Makes the allocator take the memory of many small blocks in large steps. By itself, glibc's
-/// enlarges the heap of a thread page by page, with a system call each.
-#[derive(Default)]
-struct HeapSteps {
-    left: usize,
-}
-
-impl HeapSteps {
-    /// Larger blocks are mappings of their own.
-    const STEP: usize = 96 << 10;
-
-    /// To be called before a block of `bytes` is allocated.
-    fn use_up(&mut self, bytes: usize) {
-        if self.left < bytes {
-            drop(black_box(Vec::<u8>::with_capacity(HeapSteps::STEP)));
-            self.left = HeapSteps::STEP;
-        }
-        self.left = self.left.saturating_sub(bytes);
-    }
-}
-
 fn charge(memory: &mut Charge, bytes: usize) -> Result<(), FineError> {
     Ok(memory.grow(bytes as u64, || "the list of files of a fine document".to_owned())?)
 }
@@ -168,7 +145,6 @@ fn charge(memory: &mut Charge, bytes: usize) -> Result<(), FineError> {
 fn names(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charge) -> Result<(), FineError> {
     let (mut shared, mut own) = (reader.column(files.len())?, reader.column(files.len())?);
     let mut all = 0usize;
-    let mut heap = HeapSteps::default();
     let mut before: &[u8] = b"";
     for (number, file) in files.iter_mut().enumerate() {
         let shared = usize::try_from(shared.number()?).ok().and_then(|shared| before.get(..shared));
@@ -180,7 +156,6 @@ fn names(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charg
             return Err(FineError::TooLarge);
         }
         charge(memory, text_footprint(length))?;
-        heap.use_up(text_footprint(length));
         file.name = [shared, own].concat().into();
         before = &file.name;
     }
@@ -247,11 +222,8 @@ fn records(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Cha
         return Err(FineError::Short(SECTION));
     }
     charge(memory, all * size_of::<PaxRecord>())?;
-    let mut heap = HeapSteps::default();
     for file in &mut *files {
-        let count = counts.length()?;
-        heap.use_up(text_footprint(count * size_of::<PaxRecord>()));
-        file.pax = (0..count).map(|_| PaxRecord::default()).collect();
+        file.pax = (0..counts.length()?).map(|_| PaxRecord::default()).collect();
     }
     let mut keys = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.key);
     read_texts(reader, all, memory, short_footprint::<{ PaxText::SHORT }>, &mut keys)?;
