@@ -22,6 +22,8 @@ use crate::store::cache::ZtocCache;
 /// The fraction of an image's memory budget that parts of layers fetched in advance may take in
 /// addition.
 const PARTS: u64 = 4;
+/// The size limit of the response about the API's version, in bytes.
+const MAX_VERSION: u64 = 64 << 10;
 
 /// A client for registries; cheap to clone. What it learns about a registry, such as tokens, is
 /// shared by all repositories of that registry.
@@ -86,9 +88,6 @@ impl Client {
         Ok(new)
     }
 }
-
-/// The size limit of the response about the API's version, in bytes.
-const MAX_VERSION: u64 = 64 << 10;
 
 /// A repository of a registry; cheap to clone.
 #[derive(Clone)]
