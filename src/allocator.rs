@@ -2,7 +2,8 @@
 //!
 //! dlmalloc clears every block that must be zero, even one that the kernel has just zeroed. Each
 //! thread that answers FUSE requests has a zeroed buffer of 16 MiB, and uses only its first pages.
-//! Clearing the buffer would make all of it take memory.
+//! Clearing the buffer would make all of it take memory. Smaller blocks are cleared here, because
+//! dlmalloc would keep all other threads from allocating meanwhile.
 //!
 //! The invariant: the layout of a block alone decides whether it is large, so a block is always
 //! freed by the allocator that it came from.
@@ -10,7 +11,7 @@
 #![allow(unsafe_code, reason = "an allocator has no safe interface")]
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::ptr::{copy_nonoverlapping, null_mut};
+use std::ptr::{copy_nonoverlapping, null_mut, write_bytes};
 
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 
@@ -48,8 +49,14 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for WithLargeBlocks<A> {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match is_large(layout) {
             true => map(layout.size()),
-            // SAFETY: As in `alloc`.
-            false => unsafe { self.0.alloc_zeroed(layout) },
+            // SAFETY: As in `alloc`. The block has that many bytes.
+            false => unsafe {
+                let block = self.0.alloc(layout);
+                if !block.is_null() {
+                    write_bytes(block, 0, layout.size());
+                }
+                block
+            },
         }
     }
 
