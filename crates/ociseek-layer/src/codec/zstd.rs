@@ -19,8 +19,10 @@ pub struct ZstdReader {
     output: Box<[u8]>,
     /// Whether the decoder is inside a frame.
     is_open: bool,
-    /// The blob's first bytes, to report the size of a window that is too large.
+    /// The first bytes of the current frame.
     head: Vec<u8>,
+    /// How many bytes the current frame has held so far.
+    held: u64,
 }
 
 crate::opaque_debug!(ZstdReader);
@@ -33,7 +35,7 @@ impl ZstdReader {
     pub fn new() -> io::Result<ZstdReader> {
         let mut decoder = Decoder::new()?;
         decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG))?;
-        Ok(ZstdReader { decoder, output: vec![0; OUTPUT].into(), is_open: false, head: Vec::new() })
+        Ok(ZstdReader { decoder, output: vec![0; OUTPUT].into(), is_open: false, head: Vec::new(), held: 0 })
     }
 
     /// Decodes the next bytes of the blob into `sink`.
@@ -45,14 +47,24 @@ impl ZstdReader {
         mut chunk: &[u8],
         sink: &mut impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.head.extend(chunk.iter().take(HEAD - self.head.len().min(HEAD)));
         loop {
+            if !self.is_open {
+                self.head.clear();
+                self.held = 0;
+            }
+            let known = self.head.len();
+            self.head.extend(chunk.iter().take(HEAD.saturating_sub(known)));
             let status = self.decoder.run_on_buffers(chunk, &mut self.output).map_err(|e| self.explain(e))?;
+            self.head.truncate(known.saturating_add(status.bytes_read));
+            self.held = self.held.saturating_add(status.bytes_written as u64);
             chunk = chunk.get(status.bytes_read..).unwrap_or_default();
             sink(self.output.get(..status.bytes_written).unwrap_or_default())?;
             let moved = status.bytes_read > 0 || status.bytes_written > 0;
             if moved {
                 self.is_open = status.remaining != 0;
+            }
+            if moved && !self.is_open {
+                self.check_size()?;
             }
             // A full buffer may mean that more is waiting.
             if chunk.is_empty() && status.bytes_written < self.output.len() {
@@ -75,9 +87,20 @@ impl ZstdReader {
         }
     }
 
+    /// Compares the size of the frame that has ended with the size in its header. libzstd does not
+    /// if the last block is empty, unless it has the whole frame at once.
+    fn check_size(&self) -> io::Result<()> {
+        match FrameHead::read(&self.head).and_then(|head| head.content) {
+            Some(stated) if stated != self.held => {
+                Err(io::Error::other(format!("a zstd frame holds {} bytes, but its header states {stated}", self.held)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn explain(&self, error: io::Error) -> io::Error {
-        match window(&self.head).filter(|window| *window > 1 << WINDOW_LOG) {
-            Some(window) => {
+        match FrameHead::read(&self.head).filter(|head| head.window > 1 << WINDOW_LOG) {
+            Some(FrameHead { window, .. }) => {
                 let most = 1 << (WINDOW_LOG - 20);
                 io::Error::other(format!("a zstd frame needs a window of {window} bytes; the limit is {most} MiB"))
             }
@@ -86,24 +109,38 @@ impl ZstdReader {
     }
 }
 
-/// The window size, in bytes, of the frame that starts here (RFC 8878 section 3.1.1.1.2).
-fn window(head: &[u8]) -> Option<u64> {
-    let rest = head.strip_prefix(b"\x28\xb5\x2f\xfd")?;
-    let (&descriptor, rest) = rest.split_first()?;
-    if descriptor & 0x20 == 0 {
-        let window = rest.first()?;
-        let base = 1u64 << (10 + (window >> 3));
-        return Some(base + base / 8 * u64::from(window & 7));
-    }
-    // A single segment: the window is as large as the content.
-    let id = [0, 1, 2, 4][usize::from(descriptor & 3)];
-    let rest = rest.get(id..)?;
-    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
-    match descriptor >> 6 {
-        0 => Some(number(rest.get(..1)?)),
-        1 => Some(number(rest.get(..2)?) + 256),
-        2 => Some(number(rest.get(..4)?)),
-        _ => Some(number(rest.get(..8)?)),
+/// The sizes in a frame's header (RFC 8878 section 3.1.1.1), in bytes.
+struct FrameHead {
+    window: u64,
+    /// The size of the content, if it is stated.
+    content: Option<u64>,
+}
+
+impl FrameHead {
+    /// None if this is too short, or the start of a skippable frame.
+    fn read(head: &[u8]) -> Option<FrameHead> {
+        let rest = head.strip_prefix(b"\x28\xb5\x2f\xfd")?;
+        let (&descriptor, mut rest) = rest.split_first()?;
+        let is_single = descriptor & 0x20 != 0;
+        let mut window = None;
+        if !is_single {
+            let (&byte, after) = rest.split_first()?;
+            let base = 1u64 << (10 + (byte >> 3));
+            window = Some(base + base / 8 * u64::from(byte & 7));
+            rest = after;
+        }
+        let id = [0, 1, 2, 4][usize::from(descriptor & 3)];
+        let rest = rest.get(id..)?;
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
+        let content = match descriptor >> 6 {
+            0 if is_single => Some(number(rest.get(..1)?)),
+            0 => None,
+            1 => Some(number(rest.get(..2)?) + 256),
+            2 => Some(number(rest.get(..4)?)),
+            _ => Some(number(rest.get(..8)?)),
+        };
+        // The window of a single segment is as large as the content.
+        Some(FrameHead { window: window.or(content)?, content })
     }
 }
 
@@ -137,6 +174,19 @@ mod tests {
             assert!(decode(&blob[..cut], 1000).is_err(), "{cut}");
         }
         assert!(decode(&[&frame[..], b"garbage"].concat(), 1000).is_err());
+    }
+
+    #[test]
+    fn a_frame_that_holds_less_than_it_states_is_refused_at_any_chunking() {
+        let sound = zstd::stream::encode_all(&b"sound"[..], 3).unwrap();
+        // 256 bytes are stated. Two blocks hold 18, and the last one is empty.
+        let frame = b"\x28\xb5\x2f\xfd\x40\0\0\0\x08\0\0\0\x8a\0\0\0\0\0\0\x01\0\0";
+        let blob = [&sound[..], frame].concat();
+        for step in [1, 7, 20, blob.len()] {
+            assert!(decode(&blob, step).is_err(), "{step}");
+        }
+        let error = decode(&blob, 1).unwrap_err().to_string();
+        assert_eq!(error, "a zstd frame holds 18 bytes, but its header states 256");
     }
 
     #[test]
