@@ -110,6 +110,14 @@ impl Names {
 }
 
 impl Repository {
+    pub(super) async fn connect(&self) {
+        match self.0 {}
+    }
+
+    pub(super) async fn locate(&self, _blob: &Descriptor) {
+        match self.0 {}
+    }
+
     /// The memory budget for the work on an image.
     pub fn budget(&self) -> &Budget {
         match self.0 {}
