@@ -104,11 +104,11 @@ async fn a_mount_through_a_fine_index_matches_the_packed_files() {
         assert_eq!((&phases["start"]["unread_bytes"], &phases["start"]["stopped"]), (&json!(0), &json!(false)));
         assert!(phases["start"]["bytes"].as_u64() > Some(0) && phases["start"]["requests"].as_u64() <= Some(4));
     }
-    // The manifest, the list of referrers, the fallback tag, the config, the fine index, and one
-    // part of its document.
-    assert_eq!(runs[0]["phases"]["opening"]["requests"], 6);
+    // Two that open connections, the manifest, the list of referrers, the fallback tag, the config,
+    // the fine index, and one part of its document.
+    assert_eq!(runs[0]["phases"]["opening"]["requests"], 8);
     let again = look(&["--cache-dir", "a"], "again");
-    assert_eq!(again["phases"]["opening"]["requests"], 3, "head, config and fine index are there");
+    assert_eq!(again["phases"]["opening"]["requests"], 5, "head, config and fine index are there");
     assert_eq!(
         (&again["phases"]["start"]["requests"], &again["phases"]["reading"]["requests"]),
         (&json!(0), &json!(0))
