@@ -62,8 +62,9 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for WithLargeBlocks<A> {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match is_large(layout) {
-            // SAFETY: `map` returned this block with this size, and it is no longer in use.
-            // Unmapping fails only if the process has too many mappings. Then the block is leaked.
+            // SAFETY: By the invariant, the block is a mapping of this size. The caller does not
+            // use it again. Unmapping fails only if the process has too many mappings. Then the
+            // block is leaked.
             true => drop(unsafe { munmap(block.cast(), layout.size()) }),
             // SAFETY: As in `alloc`. By the invariant, the block is from `A`.
             false => unsafe { self.0.dealloc(block, layout) },

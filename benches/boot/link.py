@@ -71,6 +71,7 @@ class Link:
         return self.serve('redirect.yml', PORT + 1, more), self.start(blobs, program, blobs, self.storage)
 
     def redirect_no_more(self):
+        """Ends what `redirect` has started."""
         while len(self.servers) > 1:
             server = self.servers.pop()
             server.terminate()

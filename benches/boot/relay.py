@@ -34,8 +34,8 @@ class Relay:
     def __enter__(self):
         upstreams = {self.host: self.link.host}
         if self.store:
-            upstreams[self.host], upstreams[self.store] = self.link.redirect(f'{os.path.dirname(self.program)}/store',
-                                                                             self.store)
+            registry, blobs = self.link.redirect(f'{os.path.dirname(self.program)}/store', self.store)
+            upstreams = {self.host: registry, self.store: blobs}
         for number, (host, upstream) in enumerate(upstreams.items()):
             self.processes.append(subprocess.Popen([self.program, host, upstream, f'{self.log}.{number}',
                                                     f'{self.milliseconds / 2}ms']))

@@ -47,7 +47,7 @@ impl RecentPlaces {
         (place.since.elapsed() < lifetime(&place.target)).then(|| place.target.clone())
     }
 
-    /// Records that the registry has redirected a request to another host.
+    /// Records that the registry has redirected `request` to another host.
     pub(super) fn note_redirect(&self, request: &Request) {
         if is_remembered(request) {
             // Only the first one counts.
