@@ -53,8 +53,13 @@ impl ZstdReader {
                 self.held = 0;
             }
             let known = self.head.len();
-            self.head.extend(chunk.iter().take(HEAD.saturating_sub(known)));
-            let status = self.decoder.run_on_buffers(chunk, &mut self.output).map_err(|e| self.explain(e))?;
+            // Until the decoder has the frame's header, it gets single bytes. With the rest of a
+            // frame at hand, libzstd would decode it in another way, which accepts frames that it
+            // refuses in pieces. It would even do so if the input from here on looks like a whole
+            // frame, but is the middle of this one.
+            let input = if known < HEAD { chunk.get(..1).unwrap_or_default() } else { chunk };
+            self.head.extend(input.iter().take(HEAD.saturating_sub(known)));
+            let status = self.decoder.run_on_buffers(input, &mut self.output).map_err(|e| self.explain(e))?;
             self.head.truncate(known.saturating_add(status.bytes_read));
             self.held = self.held.saturating_add(status.bytes_written as u64);
             chunk = chunk.get(status.bytes_read..).unwrap_or_default();
@@ -88,7 +93,7 @@ impl ZstdReader {
     }
 
     /// Compares the size of the frame that has ended with the size in its header. libzstd does not
-    /// if the last block is empty, unless it has the whole frame at once.
+    /// if the last block is empty.
     fn check_size(&self) -> io::Result<()> {
         match FrameHead::read(&self.head).and_then(|head| head.content) {
             Some(stated) if stated != self.held => {
@@ -187,6 +192,22 @@ mod tests {
         }
         let error = decode(&blob, 1).unwrap_err().to_string();
         assert_eq!(error, "a zstd frame holds 18 bytes, but its header states 256");
+    }
+
+    #[test]
+    fn frames_are_refused_wherever_they_are_cut() {
+        // An empty content, and a block that repeats a byte zero times.
+        let repeating = b"\x28\xb5\x2f\xfd\x20\0\x02\0\0\0\x01\0\0".to_vec();
+        // A dictionary whose ID is a magic number, as if a sound frame of 32 bytes began there.
+        let nested = [&b"\x28\xb5\x2f\xfd\x23\x28\xb5\x2f\xfd\x20\x20\x01\x01\0"[..], &[7; 32]].concat();
+        for frame in [repeating, nested] {
+            for cut in 0..=frame.len() {
+                let (first, second) = frame.split_at(cut);
+                let mut reader = ZstdReader::new().unwrap();
+                let mut push = |part| reader.push(part, &mut |_| io::Result::Ok(()));
+                assert!(push(first).and_then(|()| push(second)).is_err(), "{cut} of {frame:?}");
+            }
+        }
     }
 
     #[test]
