@@ -40,6 +40,7 @@
 
 #[cfg(feature = "cli")]
 pub mod cli;
+mod durable;
 #[cfg(feature = "hook")]
 pub mod hook;
 mod lock;

@@ -1,9 +1,10 @@
-//! A file with the accepted jobs that are not done, which survives the process, however that ends.
-//! A line of JSON is written before an event is answered, when a job is started, and when it is
-//! done. The next start reads the lines to find the remaining jobs.
+//! A file with the accepted jobs that are not done, which survives the process and its machine,
+//! however they end. A line of JSON is written before an event is answered, when a job is started,
+//! and when it is done. The next start reads the lines to find the remaining jobs.
 //!
-//! A crash may leave an incomplete last line, which is ignored. Lines are not synced to disk one by
-//! one: they survive the process, but a power failure may lose the last second.
+//! A crash may leave an incomplete last line, which is ignored. Before an event is answered, the
+//! lines are also synced to disk ([`Journal::sync`]). A power failure may lose the others: then a
+//! job runs once more, which changes nothing.
 
 use crate::lock::Hold;
 use std::collections::HashMap;
@@ -11,12 +12,13 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
 use super::backlog::Item;
 use super::job::{Job, Unit};
+use crate::durable::sync_name;
 
 /// The size limit of a line that is read, in bytes.
 const MAX_LINE: u64 = 4096;
@@ -49,13 +51,20 @@ enum Line {
 pub struct Journal {
     path: PathBuf,
     unit: Unit,
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
+    /// How many lines were synced, by the number of the last one. Locked during a sync, so that
+    /// events that arrive meanwhile share the next one.
+    synced: tokio::sync::Mutex<u64>,
 }
 
 crate::opaque_debug!(Journal);
 
 struct Inner {
-    file: File,
+    file: Arc<File>,
+    /// The number of the last line since the start.
+    last: u64,
+    /// A sync failed, so the disk may lack lines that the kernel no longer has.
+    doubtful: bool,
     /// By the job's key.
     open: HashMap<String, Item>,
     lines: usize,
@@ -90,12 +99,32 @@ impl Journal {
             Err(error) => return Err(failed("read")(error)),
         };
         let file = rewrite(path, &open).map_err(failed("written"))?;
+        sync_name(path).map_err(failed("written"))?;
         let line = |item: &Item| lines.get(&item.job.key(unit)).copied().unwrap_or_default();
         let mut items: Vec<(usize, Item)> = open.values().map(|item| (line(item), item.clone())).collect();
         items.sort_by_key(|(line, _)| *line);
-        let inner = Inner { file, lines: open.len(), open, torn: false, _lock: lock };
+        let (file, lines) = (Arc::new(file), open.len());
+        let inner = Inner { file, last: 0, doubtful: false, open, lines, torn: false, _lock: lock };
         let items = items.into_iter().map(|(_, item)| item).collect();
-        Ok((Journal { path: path.to_owned(), unit, inner: Mutex::new(inner) }, items))
+        let inner = Arc::new(Mutex::new(inner));
+        Ok((Journal { path: path.to_owned(), unit, inner, synced: tokio::sync::Mutex::new(0) }, items))
+    }
+
+    /// Returns when the lines that were written before are on the disk.
+    ///
+    /// # Errors
+    /// If they could not be written there. Then the event must not be confirmed.
+    pub async fn sync(&self) -> Result<(), JournalError> {
+        let failed = |source| JournalError { path: self.path.clone(), what: "synced", source };
+        let mut synced = self.synced.lock().await;
+        let last = self.inner.hold().last;
+        if *synced < last {
+            let (path, inner) = (self.path.clone(), Arc::clone(&self.inner));
+            let done = tokio::task::spawn_blocking(move || sync(&path, &inner)).await;
+            done.unwrap_or_else(|error| Err(error.into())).map_err(failed)?;
+            *synced = last;
+        }
+        Ok(())
     }
 
     /// # Errors
@@ -132,21 +161,46 @@ impl Journal {
         let mut text = if inner.torn { vec![b'\n'] } else { Vec::new() };
         serde_json::to_writer(&mut text, line).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
-        let written = inner.file.write_all(&text);
+        let written = inner.file.as_ref().write_all(&text);
         inner.torn = written.is_err();
         written.map_err(failed)?;
         inner.lines += 1;
+        inner.last += 1;
         apply(&mut inner.open, line, self.unit);
         if inner.lines > COMPACT && inner.lines > 4 * inner.open.len() {
             // If there is no space for a new file, or no descriptor, the old file is used for as
             // many lines again.
-            if let Ok(file) = rewrite(&self.path, &inner.open) {
-                inner.file = file;
-            }
-            inner.lines = inner.open.len();
+            let _old_file = inner.renew(&self.path);
         }
         Ok(())
     }
+}
+
+impl Inner {
+    /// Writes the unfinished jobs to a new file, on the disk, and continues there.
+    fn renew(&mut self, path: &Path) -> io::Result<()> {
+        self.lines = self.open.len();
+        self.file = Arc::new(rewrite(path, &self.open)?);
+        self.torn = false;
+        let named = sync_name(path);
+        self.doubtful = named.is_err();
+        named
+    }
+}
+
+/// Syncs the file, or replaces it if that fails: the kernel forgets what it could not write, and
+/// would report success the next time.
+fn sync(path: &Path, inner: &Mutex<Inner>) -> io::Result<()> {
+    let file = {
+        let inner = inner.hold();
+        (!inner.doubtful).then(|| Arc::clone(&inner.file))
+    };
+    if file.is_some_and(|file| file.sync_data().is_ok()) {
+        return Ok(());
+    }
+    let mut inner = inner.hold();
+    inner.doubtful = true;
+    inner.renew(path)
 }
 
 /// Applies a line to the unfinished jobs, which are stored by key.
@@ -217,6 +271,8 @@ fn rewrite(path: &Path, open: &HashMap<String, Item>) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     fn item(n: u32) -> Item {
@@ -307,6 +363,38 @@ mod tests {
             std::fs::write(&path, &whole[..length]).unwrap();
             assert_eq!(reopened(&path), [("1".to_owned(), 1), ("2".to_owned(), 0)], "{length}");
         }
+    }
+
+    #[tokio::test]
+    async fn after_a_failed_sync_the_jobs_go_to_a_new_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
+        let file = || std::fs::metadata(&path).unwrap().ino();
+        let first = file();
+        journal.accepted(&item(1)).unwrap();
+        journal.sync().await.unwrap();
+        assert_eq!(file(), first);
+        // As the kernel leaves it: the lines are lost, and the next sync would succeed.
+        journal.inner.hold().doubtful = true;
+        journal.inner.hold().file.set_len(0).unwrap();
+        journal.accepted(&item(2)).unwrap();
+        let in_the_way = path.with_added_extension("new");
+        std::fs::create_dir(&in_the_way).unwrap();
+        for _ in 0..2 {
+            journal.sync().await.unwrap_err();
+        }
+        std::fs::remove_dir(&in_the_way).unwrap();
+        journal.sync().await.unwrap();
+        let second = file();
+        assert_ne!(second, first);
+        journal.accepted(&item(3)).unwrap();
+        journal.sync().await.unwrap();
+        assert_eq!(file(), second);
+        drop(journal);
+        let mut left = reopened(&path);
+        left.sort();
+        assert_eq!(left, [1, 2, 3].map(|n| (n.to_string(), 0)));
     }
 
     #[test]

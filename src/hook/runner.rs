@@ -16,6 +16,7 @@ use super::job::{Job, JobResult, Unit};
 use super::log::{self, TARGET, now};
 use super::metrics::{Counter, Metrics};
 use super::work::{JobContext, run};
+use crate::durable::{sync, sync_name};
 use crate::lock::Hold;
 use crate::ops::versions::Versions;
 use crate::progress::causes;
@@ -158,7 +159,8 @@ impl Runner {
         if let Some(file) = &self.dead_letters {
             let line = json!({"time": now(), "image": image, "job": job, "tries": tries, "error": reason});
             // One write, since several processes may append to the file.
-            if let Err(error) = file.hold().write_all(format!("{line}\n").as_bytes()) {
+            let file = &mut *file.hold();
+            if let Err(error) = file.write_all(format!("{line}\n").as_bytes()).and_then(|()| sync(file)) {
                 error!(name: "dead-letter-file", target: TARGET, error = error.to_string());
             }
         }
@@ -173,5 +175,7 @@ impl Runner {
 /// If it cannot be written.
 pub fn dead_letters(path: &Path) -> std::io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    sync_name(path)?;
+    Ok(file)
 }

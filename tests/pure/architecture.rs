@@ -8,8 +8,10 @@ use ociseek::code::Code;
 
 /// The source folders of the crates, with their modules in the order of lib.rs: a module only uses
 /// modules before it.
-pub const CRATES: [(&str, &[&str]); 2] =
-    [(PURE, &PURE_ORDER), ("src", &["allocator", "lock", "logging", "store", "rootfs", "ops", "hook", "cli", "main"])];
+pub const CRATES: [(&str, &[&str]); 2] = [
+    (PURE, &PURE_ORDER),
+    ("src", &["allocator", "durable", "lock", "logging", "store", "rootfs", "ops", "hook", "cli", "main"]),
+];
 const PURE: &str = "crates/ociseek-layer/src";
 const PURE_ORDER: [&str; 18] = [
     "opaque", "copy", "offset", "time", "budget", "digest", "code", "glob", "progress", "codec", "tar", "ztoc", "fine",

@@ -11,13 +11,20 @@
 //         kill    SIGKILL before it
 //         done    SIGKILL after it
 //         torn    SIGKILL after half of it is written
+//         power   SIGKILL before it; REPORT.synced/ gets what of DIR would outlast a power failure
 // REPORT  a file that gets how many accesses there were, and which one was hit
+//
+// REPORT.synced/ has each file as it was when it was last synced (or when the program started, if it
+// was there), called by its inode number and the time when that was given to it, and each folder, with
+// the suffix .names, as a list of what was in it: a letter, that name, and the file's own.
 //
 // It ends as the program ends. The program's system calls are seen by seccomp and ptrace, so it does
 // not matter which library makes them, and in which thread.
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -28,6 +35,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/user.h>
@@ -121,6 +130,42 @@ static int path_of(pid_t pid, const struct call *call, const struct user_regs_st
   return snprintf(path, size, "%s%s%s", base, name[0] == '/' ? "" : "/", name) > 0;
 }
 
+// What REPORT.synced/ calls a file. A number alone may have belonged to a file that was deleted.
+static int identity(int dir, const char *name, int flags, char *to, size_t size, struct statx *found) {
+  if (statx(dir, name, flags, STATX_BASIC_STATS | STATX_BTIME, found)) return 0;
+  return snprintf(to, size, "%llu-%lld-%u", (unsigned long long)found->stx_ino, (long long)found->stx_btime.tv_sec,
+                  found->stx_btime.tv_nsec) > 0;
+}
+
+static char synced[4096]; // REPORT.synced, or empty
+
+// Keeps a file or folder as it is now.
+static int keep(const char *path, const struct stat *, int, struct FTW *) {
+  char name[100], to[4300];
+  struct statx found, child;
+  if (!identity(AT_FDCWD, path, 0, name, sizeof name, &found)) fail(path);
+  snprintf(to, sizeof to, "%s/%s%s", synced, name, S_ISDIR(found.stx_mode) ? ".names" : "");
+  if (!S_ISDIR(found.stx_mode)) {
+    int in = open(path, O_RDONLY), out = open(to, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (in < 0 || out < 0 || fchmod(out, found.stx_mode & 07777)) fail(path);
+    while (sendfile(out, in, 0, 1 << 30) > 0) continue;
+    close(in);
+    close(out);
+    return 0;
+  }
+  DIR *dir = opendir(path);
+  FILE *out = fopen(to, "w");
+  if (!dir || !out) fail(path);
+  for (struct dirent *entry; (entry = readdir(dir));) {
+    int is_own = !strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..");
+    if (is_own || !identity(dirfd(dir), entry->d_name, AT_SYMLINK_NOFOLLOW, name, sizeof name, &child)) continue;
+    fprintf(out, "%c %s %s\n", S_ISDIR(child.stx_mode) ? 'd' : 'f', name, entry->d_name);
+  }
+  closedir(dir);
+  fclose(out);
+  return 0;
+}
+
 static pid_t child;
 
 // A signal to end is for the program.
@@ -135,6 +180,10 @@ int main(int count, char **arguments) {
   int wants_reads = !strcmp(arguments[2], "reads");
   long at = atol(arguments[4]), seen = 0;
   char hit[8300] = "";
+  if (!strcmp(mode, "power")) {
+    snprintf(synced, sizeof synced, "%s.synced", report);
+    if (mkdir(synced, 0700) || nftw(dir, keep, 16, FTW_PHYS)) fail(synced);
+  }
   child = fork();
   if (child < 0) fail("fork");
   if (child == 0) {
@@ -175,8 +224,11 @@ int main(int count, char **arguments) {
     unsigned long flags = call->place == PATH ? regs.rsi : regs.rdx;
     int is_read = call->class == READS || (call->class == OPENS && (flags & O_ACCMODE) == O_RDONLY);
     char path[8192] = "";
-    int is_ours = is_read == wants_reads && path_of(pid, call, &regs, path, sizeof path) &&
-                  !strncmp(path, dir, strlen(dir)) && path[strlen(dir)] == '/';
+    int is_there = is_read == wants_reads && path_of(pid, call, &regs, path, sizeof path) &&
+                   !strncmp(path, dir, strlen(dir));
+    int is_ours = is_there && path[strlen(dir)] == '/';
+    int is_synced = *synced && (is_ours || (is_there && !path[strlen(dir)])) &&
+                    (call->number == SYS_fsync || call->number == SYS_fdatasync);
     long number = is_ours ? seen++ : -1;
     int is_from = !strcmp(mode, "enospc");
     int is_hit = is_ours && strcmp(mode, "count") && (number == at || (is_from && number > at));
@@ -190,13 +242,16 @@ int main(int count, char **arguments) {
       if (!strcmp(mode, "eio") || is_from) {
         regs.orig_rax = -1;
         regs.rax = is_from ? -ENOSPC : -EIO;
-      } else if (!strcmp(mode, "kill")) {
+      } else if (!strcmp(mode, "kill") || *synced) {
         kill(child, SIGKILL);
       } else {
         if (strcmp(mode, "done") && is_data && regs.rdx > 1) regs.rdx /= 2;
         if (strcmp(mode, "short")) resume = PTRACE_SYSCALL;
       }
       ptrace(PTRACE_SETREGS, pid, 0, &regs);
+    } else if (is_synced) {
+      snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, (int)regs.rdi);
+      keep(path, 0, 0, 0);
     }
     ptrace(resume, pid, 0, 0);
   }

@@ -39,11 +39,37 @@ impl Injector {
     }
 
     /// The program and arguments that start another program, with the fault at access number `at`
-    /// to a file below `dir`. `report` gets what [`reported`] reads.
-    pub fn through(&self, dir: &Path, (class, mode): Fault, at: usize, report: &Path) -> Vec<String> {
+    /// to a file below `dir`. What follows a comma in the mode is not for inject.c.
+    pub fn through(&self, dir: &Path, (class, mode): Fault, at: usize, report: &Report) -> Vec<String> {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         let dir = text(&dir.canonicalize().unwrap());
-        vec![text(&self.program), dir, class.to_owned(), mode.to_owned(), at.to_string(), text(report)]
+        let mode = mode.split(',').next().unwrap().to_owned();
+        vec![text(&self.program), dir, class.to_owned(), mode, at.to_string(), text(&report.path())]
+    }
+}
+
+/// Where the injector reports what it did in one run.
+pub struct Report(tempfile::TempDir);
+
+impl Report {
+    pub fn new() -> Report {
+        Report(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("report")
+    }
+
+    /// The folder with what was synced before a power failure.
+    pub fn synced(&self) -> PathBuf {
+        self.0.path().join("report.synced")
+    }
+
+    /// The number of accesses, and the one that was hit. It is there when the program has ended.
+    pub fn read(&self) -> Result<(usize, String), String> {
+        let text = std::fs::read_to_string(self.path()).map_err(|e| format!("the injector reported nothing: {e}"))?;
+        let numbers = text.split_once('\n').and_then(|(count, hit)| Some((count.parse().ok()?, hit.trim().to_owned())));
+        numbers.ok_or_else(|| format!("the injector reported {text:?}"))
     }
 }
 
@@ -57,12 +83,4 @@ pub fn started_through(through: &[String], inner: Command) -> Command {
         command.current_dir(dir);
     }
     command
-}
-
-/// The number of accesses, and the one that was hit, as the injector reports them when the program
-/// has ended.
-pub fn reported(report: &Path) -> Result<(usize, String), String> {
-    let report = std::fs::read_to_string(report).unwrap();
-    let numbers = report.split_once('\n').and_then(|(count, hit)| Some((count.parse().ok()?, hit.trim().to_owned())));
-    numbers.ok_or_else(|| format!("the injector reported {report:?}"))
 }

@@ -21,6 +21,7 @@ pub mod layers;
 pub mod mounts;
 #[cfg(feature = "nats")]
 pub mod nats_relay;
+pub mod power;
 pub mod random;
 pub mod relay;
 pub mod report;

@@ -13,6 +13,7 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::size::{counted, duration, human, rate};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, complain};
+use crate::durable::persist;
 use crate::layer::parallel::{ChunksError, Threads, index_chunks};
 use crate::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome};
 use crate::store::Buffers;
@@ -106,6 +107,5 @@ fn write_whole(path: &Path, bytes: &[u8], force: bool) -> io::Result<()> {
     // The error would name the temporary file, which means nothing to the user.
     let mut file = builder.prefix(".ociseek-").tempfile_in(dir).map_err(|error| io::Error::from(error.kind()))?;
     file.write_all(bytes)?;
-    if force { file.persist(path) } else { file.persist_noclobber(path) }?;
-    Ok(())
+    persist(file, &path, force)
 }

@@ -1,11 +1,13 @@
 //! A file that lists the finished images, to continue an interrupted run. Lines are only ever
-//! appended, and an incomplete one is ignored.
+//! appended, and an incomplete one is ignored. Only the first one is synced to disk: after a power
+//! failure, the images of lost lines are looked at again.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
+use crate::durable::{sync, sync_name};
 use crate::ops::index::{Existing, IndexOptions, Kinds};
 use crate::ops::versions::Versions;
 
@@ -72,11 +74,8 @@ impl BackfillState {
         let mut lines = Lines(BufReader::new(&file));
         let (mut done, mut ends_well) = (FinishedWork::default(), true);
         match lines.next().map_err(failed)? {
-            None => file.write_all(format!("{head}\n").as_bytes()).map_err(failed)?,
-            // The process that created the file ended before its first line was complete.
-            Some((first, false)) if head.as_bytes().starts_with(&first) => {
-                file.set_len(0).and_then(|()| file.write_all(format!("{head}\n").as_bytes())).map_err(failed)?;
-            }
+            None => begin(&mut file, &head, path).map_err(failed)?,
+            Some((first, false)) if is_unfinished(&first, &head) => begin(&mut file, &head, path).map_err(failed)?,
             Some((first, whole)) if first == head.as_bytes() && whole => {
                 while let Some((line, whole)) = lines.next().map_err(failed)? {
                     ends_well = whole;
@@ -108,6 +107,24 @@ impl BackfillState {
         self.done.add(key);
         Ok(())
     }
+}
+
+/// Writes the first line of a new file.
+fn begin(file: &mut File, head: &str, path: &Path) -> io::Result<()> {
+    // A special file has no length to set.
+    if file.metadata()?.len() > 0 {
+        file.set_len(0)?;
+    }
+    file.write_all(format!("{head}\n").as_bytes())?;
+    sync(file)?;
+    sync_name(path)
+}
+
+/// Whether a first line is one that was not completed. Either the process that created the file was
+/// killed, or the power failed, which may leave zeros in place of what was not on the disk yet.
+fn is_unfinished(first: &[u8], head: &str) -> bool {
+    let written = first.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    first.len() <= head.len() + 1 && head.as_bytes().starts_with(&first[..written])
 }
 
 /// The first line: the options that determine an index. With other options, no image counts as
@@ -211,11 +228,13 @@ mod tests {
         assert!(matches!(BackfillState::open(&path, &options(2), &Versions::V1), Err(StateError::Other { .. })));
         let replacing = IndexOptions { existing: Existing::Replace, ..options(1) };
         assert!(matches!(BackfillState::open(&path, &replacing, &Versions::V1), Err(StateError::Other { .. })));
-        std::fs::write(dir.path().join("other"), "x\n").unwrap();
-        assert!(matches!(
-            BackfillState::open(&dir.path().join("other"), &options(1), &Versions::V1),
-            Err(StateError::Other { .. })
-        ));
+        for other in [&b"x\n"[..], &[0; 4096]] {
+            std::fs::write(dir.path().join("other"), other).unwrap();
+            assert!(matches!(
+                BackfillState::open(&dir.path().join("other"), &options(1), &Versions::V1),
+                Err(StateError::Other { .. })
+            ));
+        }
         assert!(matches!(BackfillState::open(dir.path(), &options(1), &Versions::V1), Err(StateError::Io { .. })));
     }
 
@@ -225,8 +244,9 @@ mod tests {
         let path = dir.path().join("state");
         drop(BackfillState::open(&path, &options(1), &Versions::V1).unwrap());
         let head = std::fs::read(&path).unwrap();
-        for length in 0..head.len() {
-            std::fs::write(&path, &head[..length]).unwrap();
+        let lost = vec![0; head.len()];
+        for (length, zeros) in (0..head.len()).flat_map(|length| [(length, 0), (length, head.len() - length)]) {
+            std::fs::write(&path, [&head[..length], &lost[..zeros]].concat()).unwrap();
             let mut state = BackfillState::open(&path, &options(1), &Versions::V1).unwrap();
             state.add("r/x@sha256:00").unwrap();
             drop(state);

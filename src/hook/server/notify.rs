@@ -16,6 +16,7 @@ use url::form_urlencoded;
 
 use super::App;
 use super::bounds::{BodyError, read};
+use super::sink::SinkError;
 use crate::event::{Events, Headers, MAX_BODY, parse};
 use crate::hook::backlog::Offer;
 use crate::hook::http::Peer;
@@ -262,6 +263,9 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
         return Err(refusal);
     }
     let IntakeResult { accepted, duplicates, reasons, ignored } = taken;
+    if accepted + duplicates > 0 {
+        app.sink.sync().await.map_err(|error| unwritable(&error))?;
+    }
     let status = if accepted > 0 { StatusCode::ACCEPTED } else { StatusCode::OK };
     let body = json!({"accepted": accepted, "duplicates": duplicates, "ignored": ignored, "reasons": reasons});
     Ok(answer(status, &body))
@@ -308,11 +312,14 @@ async fn one(app: &App, job: Job, taken: &mut IntakeResult) -> Result<(), Refusa
         }
         Ok(Offer::Full) => full(30, StatusCode::SERVICE_UNAVAILABLE, "the queue is full"),
         Ok(Offer::Closed) => full(30, StatusCode::SERVICE_UNAVAILABLE, "the service is stopping"),
-        Err(error) => {
-            error!(name: "queue", target: TARGET, error = causes(&error));
-            full(30, StatusCode::SERVICE_UNAVAILABLE, "cannot write to the queue")
-        }
+        Err(error) => Err(unwritable(&error)),
     }
+}
+
+/// Reports that the queue or its journal cannot be written.
+fn unwritable(error: &SinkError) -> Refusal {
+    error!(name: "queue", target: TARGET, error = causes(error));
+    Refusal::later(StatusCode::SERVICE_UNAVAILABLE, 30, "cannot write to the queue")
 }
 
 /// The parameters in the URL.

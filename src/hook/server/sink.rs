@@ -60,6 +60,8 @@ pub enum SinkError {
 }
 
 impl JobQueue {
+    /// Adds a job. It survives the machine after [`JobQueue::sync`].
+    ///
     /// # Errors
     /// If a job could not be recorded. Then it is not accepted.
     pub async fn offer(&self, job: Job) -> Result<Offer, SinkError> {
@@ -73,6 +75,18 @@ impl JobQueue {
                 let keep = |item: &Item| journal.as_ref().map_or(Ok(()), |journal| journal.accepted(item));
                 Ok(backlog.offer(Item { job, tries: 0 }, keep)?)
             }
+        }
+    }
+
+    /// Returns when all jobs that were accepted, or that are duplicates of others, survive a power
+    /// failure, as far as they are recorded at all.
+    ///
+    /// # Errors
+    /// If the journal could not be synced. Then no event may be confirmed.
+    pub async fn sync(&self) -> Result<(), SinkError> {
+        match self.local().and_then(|queue| queue.journal.as_ref()) {
+            Some(journal) => Ok(journal.sync().await?),
+            None => Ok(()),
         }
     }
 

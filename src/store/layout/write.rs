@@ -13,6 +13,7 @@ use super::Layout;
 use super::error::LayoutError;
 use super::read::{IMAGE_NAME, LayoutFiles, MAX_INDEX_JSON, REF_NAME, document_error, is_named, name_of};
 use crate::digest::{Digest, Hasher};
+use crate::durable::{create_directories, persist};
 use crate::image::manifest::OCI_INDEX;
 use crate::image::select::Child;
 use crate::image::{Descriptor, JsonError, referrers_tag};
@@ -25,7 +26,7 @@ const OCI_LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
 /// Creates an empty layout in `dir` unless it is one. A directory with other content is left
 /// unchanged.
 pub(super) fn create(dir: &Path) -> Result<(), LayoutError> {
-    fs::create_dir_all(dir).map_err(|source| io_error("create", dir, source))?;
+    create_directories(dir).map_err(|source| io_error("create", dir, source))?;
     let _lock = lock(dir)?;
     if dir.join("oci-layout").exists() {
         return Ok(());
@@ -44,7 +45,7 @@ pub(super) fn create(dir: &Path) -> Result<(), LayoutError> {
         return Err(LayoutError::NotALayout { path: dir.to_owned(), reason });
     }
     let blobs = dir.join("blobs/sha256");
-    fs::create_dir_all(&blobs).map_err(|source| io_error("create", &blobs, source))?;
+    create_directories(&blobs).map_err(|source| io_error("create", &blobs, source))?;
     if !dir.join("index.json").exists() {
         let empty = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []});
         replace(dir, &dir.join("index.json"), empty.to_string().as_bytes())?;
@@ -65,7 +66,7 @@ pub(super) fn blob(layout: &Layout, digest: &Digest, content: &[u8]) -> Result<b
         return Ok(false);
     }
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).map_err(|source| io_error("create", parent, source))?;
+        create_directories(parent).map_err(|source| io_error("create", parent, source))?;
     }
     replace(layout.path(), &path, content)?;
     Ok(true)
@@ -80,7 +81,7 @@ pub(super) fn chunks(
     let path = layout.blob_path(&blob.digest);
     let failed = |source| io_error("write", &path, source);
     let parent = path.parent().unwrap_or(layout.path());
-    fs::create_dir_all(parent).map_err(|source| io_error("create", parent, source))?;
+    create_directories(parent).map_err(|source| io_error("create", parent, source))?;
     let mut file = temporary(layout.path()).map_err(failed)?;
     let mut hasher = Hasher::new(blob.digest.algorithm());
     let mut size = 0;
@@ -100,7 +101,7 @@ pub(super) fn chunks(
     if actual != blob.digest {
         return Err(LayoutError::Content { expected: blob.digest, actual });
     }
-    persist(file, &path, parent).map_err(failed)
+    persist(file, &path, true).map_err(failed)
 }
 
 /// Names an image in index.json.
@@ -261,7 +262,7 @@ fn replace(dir: &Path, path: &Path, content: &[u8]) -> Result<(), LayoutError> {
     let failed = |source| io_error("write", path, source);
     let mut file = temporary(dir).map_err(failed)?;
     file.write_all(content).map_err(failed)?;
-    persist(file, path, path.parent().unwrap_or(dir)).map_err(failed)
+    persist(file, path, true).map_err(failed)
 }
 
 /// Locked until it is dropped, which tells it from what a killed process left.
@@ -288,13 +289,6 @@ fn remove_abandoned(dir: &Path) {
             let _still_there = fs::remove_file(&path);
         }
     }
-}
-
-/// Renames a file after syncing it to disk.
-fn persist(file: NamedTempFile, path: &Path, parent: &Path) -> io::Result<()> {
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|e| e.error)?;
-    File::open(parent)?.sync_all()
 }
 
 /// Locks index.json against other processes until the result is dropped, usually for milliseconds.

@@ -1,4 +1,5 @@
-//! The Nth access to a file below the sandbox fails, is cut short, or kills the process.
+//! The Nth access to a file below the sandbox fails, is cut short, or kills the process, or the
+//! power fails there.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,9 +12,10 @@ use ociseek::digest::Digest;
 use super::before::{Registries, Templates, image_digest, registry_settings};
 use super::jobs::{Ended, Job, ON_DISK, Place};
 use super::whole::{layouts_whole, whole};
-use crate::support::fault_points::{FILES, Harness, KILLS_AT_FILES, MISSED, Points};
+use crate::support::fault_points::{FILES, Harness, KILLS_AT_FILES, MISSED, POWER, Points};
 use crate::support::faulty::Faulty;
-use crate::support::inject::{FAILURES, Fault, Injector, KILLS, reported};
+use crate::support::inject::{FAILURES, Fault, Injector, KILLS, Report};
+use crate::support::power::{self, POWER_FAILURES, is_power_failure};
 use crate::support::sandbox::Sandbox;
 
 /// How many runs are active at the same time.
@@ -21,6 +23,7 @@ const AT_ONCE: usize = 4;
 /// The number of points tested in CI.
 const SAMPLE: usize = 100;
 const SAMPLE_OF_KILLS: usize = 50;
+const SAMPLE_OF_POWER: usize = 60;
 
 #[derive(Clone, Copy)]
 struct Point {
@@ -41,26 +44,20 @@ struct Ground {
 struct Site {
     registry: Faulty,
     sandbox: Arc<Sandbox>,
-    /// Where the injector reports what it did.
-    report: tempfile::NamedTempFile,
+    report: Report,
 }
 
 impl Site {
     async fn new(ground: &Ground, job: &Job) -> Site {
         let registry = ground.registries.before(job).copy(|_, _| None).await;
-        Site {
-            registry,
-            sandbox: Arc::new(ground.templates.sandbox(job)),
-            report: tempfile::NamedTempFile::new().unwrap(),
-        }
+        Site { registry, sandbox: Arc::new(ground.templates.sandbox(job)), report: Report::new() }
     }
 
     /// Runs a job. With None, without the injector.
     async fn run(&self, ground: &Ground, job: Job, fault: Option<(Fault, usize)>, posts: bool) -> Ended {
         let (sandbox, host, image) = (Arc::clone(&self.sandbox), self.registry.host(), ground.image);
-        let through = fault.map_or_else(Vec::new, |(fault, at)| {
-            ground.injector.through(sandbox.dir.path(), fault, at, self.report.path())
-        });
+        let through = fault
+            .map_or_else(Vec::new, |(fault, at)| ground.injector.through(sandbox.dir.path(), fault, at, &self.report));
         let pid = Arc::new(AtomicI32::new(0));
         let run = move || job.run(&Place { sandbox: &sandbox, host: &host, image, through }, posts, &pid);
         tokio::task::spawn_blocking(run).await.unwrap()
@@ -91,13 +88,17 @@ async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>
     let (class, mode) = fault;
     let site = Site::new(ground, &job).await;
     let first = site.run(ground, job, Some((fault, at)), true).await;
-    let (_, hit) =
-        reported(site.report.path()).map_err(|e| format!("{e}, exit code {:?}: {}", first.code, first.stderr))?;
+    let (_, hit) = site.report.read().map_err(|e| format!("{e}, exit code {:?}: {}", first.code, first.stderr))?;
     let of = |what: String| format!("{hit}: {what}\n{}", first.stderr);
     first.judge().map_err(of)?;
+    let loses_power = is_power_failure(fault);
+    if loses_power {
+        power::fail(site.sandbox.dir.path(), &site.report, fault);
+    }
     site.whole().map_err(|e| of(format!("after the fault: {e}")))?;
     let is_right = site.result(&job, &first) == *sound;
-    if first.code == Some(0) && !is_right {
+    let must_last = !loses_power || job.is_synced();
+    if first.code == Some(0) && must_last && !is_right {
         return Err(of(format!("success, but {:#?}\nnot {sound:#?}", site.result(&job, &first))));
     }
     // Short reads and writes are not failures, and the program works without a cache.
@@ -105,11 +106,14 @@ async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>
     if must_succeed && first.code != Some(0) {
         return Err(of(format!("exit code {:?}", first.code)));
     }
-    let is_clean = first.code.is_none() || hit.starts_with("unlink") || site.left_over().is_empty();
+    let is_clean = first.code.is_none() || loses_power || hit.starts_with("unlink") || site.left_over().is_empty();
     if !is_clean {
         return Err(of(format!("left over: {:?}", site.left_over())));
     }
-    if first.code == Some(0) {
+    if first.code == Some(0) && loses_power && is_right {
+        return Ok(format!("{class} {mode}, after success: right"));
+    }
+    if first.code == Some(0) && !loses_power {
         return Ok(if hit.is_empty() { MISSED.to_owned() } else { format!("{class} {mode}: right") });
     }
     let posts = first.code.is_some() || !first.is_accepted;
@@ -144,7 +148,7 @@ async fn try_all(harness: Harness, jobs: impl IntoIterator<Item = Job>, faults: 
             let ended = site.run(&ground, job, Some(((class, "count"), 0)), true).await;
             assert_eq!(ended.code, Some(0), "{}: {}", job.name, ended.stderr);
             site.whole().unwrap();
-            counts.insert(class, reported(site.report.path()).unwrap().0);
+            counts.insert(class, site.report.read().unwrap().0);
             if class == "reads" {
                 let sound = site.result(&job, &ended);
                 assert_eq!(sound == nothing_done, job.only_reads(), "{}: {sound:#?}", job.name);
@@ -152,7 +156,9 @@ async fn try_all(harness: Harness, jobs: impl IntoIterator<Item = Job>, faults: 
             }
         }
         assert_eq!(counts["writes"] == 0, job.only_reads(), "{}: {counts:?}", job.name);
-        let at_each = |&fault: &Fault| (0..counts[fault.0]).map(move |at| Point { job, fault, at });
+        // The power may also fail when all is done.
+        let counted = |fault: Fault| counts[fault.0] + usize::from(is_power_failure(fault));
+        let at_each = |&fault: &Fault| (0..counted(fault)).map(move |at| Point { job, fault, at });
         points.add(job.name, faults.iter().flat_map(at_each).map(|point| (point, sounds.len() - 1)));
     }
     let (points, mut score) = points.chosen(sample);
@@ -177,4 +183,10 @@ async fn a_failed_file_access_costs_at_most_another_run() {
 async fn a_process_killed_at_a_file_access_leaves_nothing_incomplete() {
     let jobs = ON_DISK.into_iter().filter(|job| !job.only_reads());
     try_all(KILLS_AT_FILES, jobs, &KILLS, SAMPLE_OF_KILLS).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_power_failure_costs_at_most_another_run() {
+    let jobs = ON_DISK.into_iter().filter(|job| !job.only_reads());
+    try_all(POWER, jobs, &POWER_FAILURES, SAMPLE_OF_POWER).await;
 }

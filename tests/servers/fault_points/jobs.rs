@@ -228,6 +228,12 @@ impl Job {
         self.name.starts_with("verify")
     }
 
+    /// Whether its result outlasts a power failure right after it. As with `tar -x`, extracted
+    /// files are not synced.
+    pub fn is_synced(&self) -> bool {
+        self.name != "ztoc extract"
+    }
+
     /// Whether its output is its result.
     fn prints(&self) -> bool {
         self.name.starts_with("cat")

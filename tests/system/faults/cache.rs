@@ -1,5 +1,6 @@
 //! The Nth access of a mount to its cache fails, or is cut short: every read is right all the same.
-//! Or the process is killed there: the next mount with that cache reads everything right.
+//! Or the process is killed there, or the power fails: the next mount with that cache reads
+//! everything right.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,15 +10,17 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use super::{Files, HANGS, Image, KINDS, place, read_in_time, read_without_fault, unmount};
-use crate::support::fault_points::{CACHE_OF_MOUNT, Harness, KILLS_AT_CACHE, MISSED, Points};
-use crate::support::inject::{FAILURES, Fault, Injector, KILLS, reported, started_through};
+use crate::support::fault_points::{CACHE_OF_MOUNT, Harness, KILLS_AT_CACHE, MISSED, POWER_OF_MOUNT, Points};
+use crate::support::inject::{FAILURES, Fault, Injector, KILLS, Report, started_through};
 use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount};
+use crate::support::power::{self, POWER_FAILURES, is_power_failure};
 use crate::support::sandbox::Sandbox;
 
 const AT_ONCE: usize = 4;
 /// Points in CI.
 const SAMPLE: usize = 24;
 const SAMPLE_OF_KILLS: usize = 16;
+const SAMPLE_OF_POWER: usize = 12;
 /// Files of the image, and bytes of each.
 const FILES: (usize, usize) = (3, 250_000);
 /// Less than that, so that entries are evicted.
@@ -34,8 +37,7 @@ struct Point {
 struct Site {
     sandbox: Sandbox,
     args: Vec<String>,
-    /// Where the injector reports what it did.
-    report: tempfile::NamedTempFile,
+    report: Report,
 }
 
 impl Site {
@@ -43,7 +45,7 @@ impl Site {
         let (sandbox, mut args) = place(&image.registry);
         args.insert(1, CACHE_SIZE.to_owned());
         std::fs::create_dir(sandbox.path("cache")).unwrap();
-        Site { sandbox, args, report: tempfile::NamedTempFile::new().unwrap() }
+        Site { sandbox, args, report: Report::new() }
     }
 
     fn mnt(&self) -> PathBuf {
@@ -52,7 +54,7 @@ impl Site {
 
     /// Mounts with a fault. The error has the exit code, if the process was not killed.
     fn mount(&self, injector: &Injector, fault: Fault, at: usize) -> Result<MountProcess, (Option<i32>, String)> {
-        let through = injector.through(&self.sandbox.path("cache"), fault, at, self.report.path());
+        let through = injector.through(&self.sandbox.path("cache"), fault, at, &self.report);
         let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
         let command = started_through(&through, self.sandbox.command(&args));
         MountProcess::try_spawn(command).map_err(|(status, stderr)| (status.code(), stderr))
@@ -85,10 +87,11 @@ fn attempt(injector: &Injector, &Point { fault, at, .. }: &Point, image: &Image)
     let site = Site::new(image);
     let _unmount = UnmountOnDrop(&site.sandbox);
     let first = site.mount(injector, fault, at);
+    let kills = KILLS.contains(&fault) || is_power_failure(fault);
     let is_killed = match first {
-        Err((None, _)) if KILLS.contains(&fault) => true,
+        Err((None, _)) if kills => true,
         Err((code, stderr)) => return Err(format!("not mounted: {code:?}, {stderr}")),
-        Ok(mut serving) if KILLS.contains(&fault) => {
+        Ok(mut serving) if kills => {
             let (sender, receiver) = mpsc::channel();
             let (mnt, files) = (site.mnt(), Arc::clone(&image.files));
             std::thread::spawn(move || sender.send(read_until_killed(&mnt, &files)));
@@ -112,7 +115,10 @@ fn attempt(injector: &Injector, &Point { fault, at, .. }: &Point, image: &Image)
             false
         }
     };
-    let (_, hit) = reported(site.report.path())?;
+    if is_power_failure(fault) {
+        power::fail(&site.sandbox.path("cache"), &site.report, fault);
+    }
+    let (_, hit) = site.report.read()?;
     let again = || {
         let serving = site.mount_again()?;
         read_without_fault(&site.mnt(), &image.files).map_err(|e| format!("{e}: {}", serving.stderr()))?;
@@ -135,7 +141,7 @@ fn counted(injector: &Injector, image: &Image) -> [(&'static str, usize); 2] {
         let serving = site.mount(injector, (class, "count"), 0).map_err(|(_, stderr)| stderr).unwrap();
         assert_eq!(read_in_time(site.mnt(), &image.files), Ok(0));
         unmount(&site.sandbox, serving).unwrap();
-        (class, reported(site.report.path()).unwrap().0)
+        (class, site.report.read().unwrap().0)
     })
 }
 
@@ -178,4 +184,9 @@ fn a_failing_cache_fails_no_read() {
 #[test]
 fn the_cache_of_a_killed_mount_is_sound() {
     try_all(KILLS_AT_CACHE, &KILLS, SAMPLE_OF_KILLS);
+}
+
+#[test]
+fn a_power_failure_leaves_a_sound_cache() {
+    try_all(POWER_OF_MOUNT, &POWER_FAILURES, SAMPLE_OF_POWER);
 }
