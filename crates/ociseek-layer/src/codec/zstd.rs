@@ -12,6 +12,8 @@ const OUTPUT: usize = 128 << 10;
 /// The maximum size of a frame's header, up to its window descriptor or content size, in bytes (RFC
 /// 8878 section 3.1.1.1).
 const HEAD: usize = 18;
+/// Fewer bytes than any frame has: an empty skippable one has 8 (RFC 8878 section 3.1.2).
+const NO_FRAME: usize = 7;
 
 /// Decodes a zstd blob pushed in chunks. Chunk boundaries do not matter.
 pub struct ZstdReader {
@@ -53,11 +55,12 @@ impl ZstdReader {
                 self.held = 0;
             }
             let known = self.head.len();
-            // Until the decoder has the frame's header, it gets single bytes. With the rest of a
-            // frame at hand, libzstd would decode it in another way, which accepts frames that it
-            // refuses in pieces. It would even do so if the input from here on looks like a whole
-            // frame, but is the middle of this one.
-            let input = if known < HEAD { chunk.get(..1).unwrap_or_default() } else { chunk };
+            // Until the decoder has the frame's header, it gets small pieces. With a whole frame at
+            // hand, libzstd would decode it in another way, which accepts frames that it refuses in
+            // pieces. It would even do so if the input from here on looks like a whole frame, but
+            // is the middle of this one.
+            let most = if known < HEAD { NO_FRAME } else { usize::MAX };
+            let input = chunk.get(..most).unwrap_or(chunk);
             self.head.extend(input.iter().take(HEAD.saturating_sub(known)));
             let status = self.decoder.run_on_buffers(input, &mut self.output).map_err(|e| self.explain(e))?;
             self.head.truncate(known.saturating_add(status.bytes_read));
