@@ -8,8 +8,8 @@ use std::time::UNIX_EPOCH;
 
 use super::inject::{Fault, Report};
 
-/// Names are kept, content is not: new files are empty, appended bytes are gone (ext4 and XFS, which
-/// write names in their order).
+/// Names are kept, content is not: new files are empty, appended bytes are gone. ext4 and XFS write
+/// names in their order.
 pub const NAMES: Fault = ("writes", "power, names last");
 /// Names and sizes are kept, and the content that was not synced is zero.
 pub const ZEROS: Fault = ("writes", "power, sizes last");
