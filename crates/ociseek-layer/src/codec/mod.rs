@@ -11,6 +11,7 @@ pub mod sniff;
 pub mod stretch;
 mod used_bytes;
 pub mod zstd;
+mod zstd_frame;
 
 pub use used_bytes::UsedBytes;
 

@@ -4,14 +4,13 @@ use std::io;
 
 use zstd::stream::raw::{DParameter, Decoder, Operation};
 
+use super::zstd_frame::Frame;
+
 /// The limit for the window of a frame: 128 MiB, the zstd tool's default. Decoding needs this much
 /// memory.
 const WINDOW_LOG: u32 = 27;
 /// Buffer size for the output of one step.
 const OUTPUT: usize = 128 << 10;
-/// The maximum size of a frame's header, up to its window descriptor or content size, in bytes (RFC
-/// 8878 section 3.1.1.1).
-const HEAD: usize = 18;
 /// Fewer bytes than any frame has: an empty skippable one has 8 (RFC 8878 section 3.1.2).
 const NO_FRAME: usize = 7;
 
@@ -21,10 +20,7 @@ pub struct ZstdReader {
     output: Box<[u8]>,
     /// Whether the decoder is inside a frame.
     is_open: bool,
-    /// The first bytes of the current frame.
-    head: Vec<u8>,
-    /// How many bytes the current frame has held so far.
-    held: u64,
+    frame: Frame,
 }
 
 crate::opaque_debug!(ZstdReader);
@@ -37,7 +33,7 @@ impl ZstdReader {
     pub fn new() -> io::Result<ZstdReader> {
         let mut decoder = Decoder::new()?;
         decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG))?;
-        Ok(ZstdReader { decoder, output: vec![0; OUTPUT].into(), is_open: false, head: Vec::new(), held: 0 })
+        Ok(ZstdReader { decoder, output: vec![0; OUTPUT].into(), is_open: false, frame: Frame::default() })
     }
 
     /// Decodes the next bytes of the blob into `sink`.
@@ -51,28 +47,25 @@ impl ZstdReader {
     ) -> Result<(), E> {
         loop {
             if !self.is_open {
-                self.head.clear();
-                self.held = 0;
+                self.frame.begin();
             }
-            let known = self.head.len();
             // Until the decoder has the frame's header, it gets small pieces. With a whole frame at
             // hand, libzstd would decode it in another way, which accepts frames that it refuses in
             // pieces. It would even do so if the input from here on looks like a whole frame, but
             // is the middle of this one.
-            let most = if known < HEAD { NO_FRAME } else { usize::MAX };
+            let most = if self.frame.has_header() { usize::MAX } else { NO_FRAME };
             let input = chunk.get(..most).unwrap_or(chunk);
-            self.head.extend(input.iter().take(HEAD.saturating_sub(known)));
-            let status = self.decoder.run_on_buffers(input, &mut self.output).map_err(|e| self.explain(e))?;
-            self.head.truncate(known.saturating_add(status.bytes_read));
-            self.held = self.held.saturating_add(status.bytes_written as u64);
-            chunk = chunk.get(status.bytes_read..).unwrap_or_default();
+            let status = self.decoder.run_on_buffers(input, &mut self.output).map_err(|e| self.explain(e, input))?;
+            let (read, rest) = chunk.split_at_checked(status.bytes_read).unwrap_or_default();
+            self.frame.read(read, status.bytes_written)?;
+            chunk = rest;
             sink(self.output.get(..status.bytes_written).unwrap_or_default())?;
             let moved = status.bytes_read > 0 || status.bytes_written > 0;
             if moved {
                 self.is_open = status.remaining != 0;
             }
             if moved && !self.is_open {
-                self.check_size()?;
+                self.frame.end()?;
             }
             // A full buffer may mean that more is waiting.
             if chunk.is_empty() && status.bytes_written < self.output.len() {
@@ -95,60 +88,14 @@ impl ZstdReader {
         }
     }
 
-    /// Compares the size of the frame that has ended with the size in its header. libzstd does not
-    /// if the last block is empty.
-    fn check_size(&self) -> io::Result<()> {
-        match FrameHead::read(&self.head).and_then(|head| head.content) {
-            Some(stated) if stated != self.held => {
-                Err(io::Error::other(format!("a zstd frame holds {} bytes, but its header states {stated}", self.held)))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn explain(&self, error: io::Error) -> io::Error {
-        match FrameHead::read(&self.head).filter(|head| head.window > 1 << WINDOW_LOG) {
-            Some(FrameHead { window, .. }) => {
+    fn explain(&self, error: io::Error, input: &[u8]) -> io::Error {
+        match self.frame.window(input).filter(|window| *window > 1 << WINDOW_LOG) {
+            Some(window) => {
                 let most = 1 << (WINDOW_LOG - 20);
                 io::Error::other(format!("a zstd frame needs a window of {window} bytes; the limit is {most} MiB"))
             }
             None => error,
         }
-    }
-}
-
-/// The sizes in a frame's header (RFC 8878 section 3.1.1.1), in bytes.
-struct FrameHead {
-    window: u64,
-    /// The size of the content, if it is stated.
-    content: Option<u64>,
-}
-
-impl FrameHead {
-    /// None if this is too short, or the start of a skippable frame.
-    fn read(head: &[u8]) -> Option<FrameHead> {
-        let rest = head.strip_prefix(b"\x28\xb5\x2f\xfd")?;
-        let (&descriptor, mut rest) = rest.split_first()?;
-        let is_single = descriptor & 0x20 != 0;
-        let mut window = None;
-        if !is_single {
-            let (&byte, after) = rest.split_first()?;
-            let base = 1u64 << (10 + (byte >> 3));
-            window = Some(base + base / 8 * u64::from(byte & 7));
-            rest = after;
-        }
-        let id = [0, 1, 2, 4][usize::from(descriptor & 3)];
-        let rest = rest.get(id..)?;
-        let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
-        let content = match descriptor >> 6 {
-            0 if is_single => Some(number(rest.get(..1)?)),
-            0 => None,
-            1 => Some(number(rest.get(..2)?) + 256),
-            2 => Some(number(rest.get(..4)?)),
-            _ => Some(number(rest.get(..8)?)),
-        };
-        // The window of a single segment is as large as the content.
-        Some(FrameHead { window: window.or(content)?, content })
     }
 }
 
@@ -203,7 +150,9 @@ mod tests {
         let repeating = b"\x28\xb5\x2f\xfd\x20\0\x02\0\0\0\x01\0\0".to_vec();
         // A dictionary whose ID is a magic number, as if a sound frame of 32 bytes began there.
         let nested = [&b"\x28\xb5\x2f\xfd\x23\x28\xb5\x2f\xfd\x20\x20\x01\x01\0"[..], &[7; 32]].concat();
-        for frame in [repeating, nested] {
+        // An empty content, and a compressed block without one.
+        let empty = b"\x28\xb5\x2f\xfd\x20\0\x05\0\0".to_vec();
+        for frame in [repeating, nested, empty] {
             for cut in 0..=frame.len() {
                 let (first, second) = frame.split_at(cut);
                 let mut reader = ZstdReader::new().unwrap();

@@ -1,0 +1,145 @@
+//! What libzstd does not check when frames arrive in pieces: their sizes, and that no block is
+//! empty where it may not be.
+
+use std::io;
+
+/// The maximum size of a frame's header in bytes (RFC 8878 section 3.1.1.1).
+const HEAD: usize = 18;
+
+/// A frame as far as it has been decoded.
+#[derive(Default)]
+pub(super) struct Frame {
+    /// Its first bytes.
+    head: Vec<u8>,
+    /// How many bytes of content it has held so far.
+    held: u64,
+    /// None before its header is complete, and in skippable frames.
+    blocks: Option<Blocks>,
+}
+
+impl Frame {
+    /// Goes to the next frame.
+    pub(super) fn begin(&mut self) {
+        self.head.clear();
+        self.held = 0;
+        self.blocks = None;
+    }
+
+    /// Whether so much was read that its header is complete.
+    pub(super) fn has_header(&self) -> bool {
+        self.head.len() >= HEAD
+    }
+
+    /// Its next bytes were decoded to `held` bytes of content.
+    ///
+    /// # Errors
+    /// If a block is invalid.
+    pub(super) fn read(&mut self, bytes: &[u8], held: usize) -> io::Result<()> {
+        self.held = self.held.saturating_add(held as u64);
+        if let Some(blocks) = &mut self.blocks {
+            return blocks.read(bytes);
+        }
+        if self.has_header() {
+            return Ok(());
+        }
+        self.head.extend_from_slice(bytes);
+        let Some(head) = Head::read(&self.head) else { return Ok(()) };
+        self.blocks.insert(Blocks::default()).read(self.head.get(head.length..).unwrap_or_default())
+    }
+
+    /// Compares the size of a frame that has ended with the size in its header. libzstd does not if
+    /// the last block is empty.
+    ///
+    /// # Errors
+    /// If they differ.
+    pub(super) fn end(&self) -> io::Result<()> {
+        match Head::read(&self.head).and_then(|head| head.content) {
+            Some(stated) if stated != self.held => {
+                Err(io::Error::other(format!("a zstd frame holds {} bytes, but its header states {stated}", self.held)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The size of its window in bytes, if that is known with the bytes `next`.
+    pub(super) fn window(&self, next: &[u8]) -> Option<u64> {
+        let head: Vec<u8> = self.head.iter().chain(next).take(HEAD).copied().collect();
+        Head::read(&head).map(|head| head.window)
+    }
+}
+
+/// The sizes in a frame's header (RFC 8878 section 3.1.1.1), in bytes.
+struct Head {
+    window: u64,
+    /// The size of the content, if it is stated.
+    content: Option<u64>,
+    /// The size of the header itself.
+    length: usize,
+}
+
+impl Head {
+    /// None if this is too short, or the start of a skippable frame.
+    fn read(head: &[u8]) -> Option<Head> {
+        let rest = head.strip_prefix(b"\x28\xb5\x2f\xfd")?;
+        let (&descriptor, mut rest) = rest.split_first()?;
+        let is_single = descriptor & 0x20 != 0;
+        let mut window = None;
+        if !is_single {
+            let (&byte, after) = rest.split_first()?;
+            let base = 1u64 << (10 + (byte >> 3));
+            window = Some(base + base / 8 * u64::from(byte & 7));
+            rest = after;
+        }
+        let id = [0, 1, 2, 4][usize::from(descriptor & 3)];
+        let size = match descriptor >> 6 {
+            0 => usize::from(is_single),
+            log => 1 << log,
+        };
+        let (content, rest) = rest.get(id..)?.split_at_checked(size)?;
+        let number = content.iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
+        let content = match size {
+            0 => None,
+            2 => Some(number + 256),
+            _ => Some(number),
+        };
+        // The window of a single segment is as large as the content.
+        Some(Head { window: window.or(content)?, content, length: head.len() - rest.len() })
+    }
+}
+
+/// The blocks of a frame (RFC 8878 section 3.1.1.2), without their content.
+#[derive(Default)]
+struct Blocks {
+    /// How many bytes remain until the next block's header.
+    left: u64,
+    header: Vec<u8>,
+}
+
+impl Blocks {
+    /// # Errors
+    /// If a compressed block is empty. libzstd reads such a block as one of no bytes, unless it has
+    /// the whole frame at once.
+    fn read(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        loop {
+            let passed = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
+            self.left -= passed as u64;
+            let Some((&byte, rest)) = bytes.get(passed..).and_then(<[u8]>::split_first) else { return Ok(()) };
+            bytes = rest;
+            self.header.push(byte);
+            if let [low, middle, high] = self.header[..] {
+                let header = u32::from_le_bytes([low, middle, high, 0]);
+                let (is_last, kind, size) = (header & 1 == 1, header >> 1 & 3, u64::from(header >> 3));
+                self.left = match (kind, size) {
+                    (2, 0) => return Err(io::Error::other("a compressed block of a zstd frame is empty")),
+                    (1, _) => 1,
+                    _ => size,
+                };
+                if is_last {
+                    // Only a checksum follows.
+                    self.left = u64::MAX;
+                }
+                self.header.clear();
+            }
+        }
+    }
+}
