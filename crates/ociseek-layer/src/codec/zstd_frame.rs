@@ -25,9 +25,9 @@ impl Frame {
         self.blocks = None;
     }
 
-    /// Whether so much was read that its header is complete.
+    /// Whether its header was read.
     pub(super) fn has_header(&self) -> bool {
-        self.head.len() >= HEAD
+        self.blocks.is_some() || self.head.len() >= HEAD
     }
 
     /// Its next bytes were decoded to `held` bytes of content.
@@ -141,5 +141,49 @@ impl Blocks {
                 self.header.clear();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_end_where_the_format_says() {
+        for (descriptor, length) in [
+            // A window, no ID of a dictionary, no size.
+            (0x00, 6),
+            (0x04, 6),
+            // No window, and a size.
+            (0x20, 6),
+            (0x60, 7),
+            (0xa0, 9),
+            (0xe0, 13),
+            // Both.
+            (0x40, 8),
+            (0xc0, 14),
+            // And an ID.
+            (0x01, 7),
+            (0x02, 8),
+            (0x03, 10),
+            (0xc3, 18),
+        ] {
+            let mut frame = Frame::default();
+            let header = [&b"\x28\xb5\x2f\xfd"[..], &[descriptor], &[1; 13]].concat();
+            for (at, byte) in header[..length].iter().enumerate() {
+                assert!(!frame.has_header(), "{descriptor:#x}: after {at} bytes");
+                frame.read(&[*byte], 0).unwrap();
+            }
+            assert!(frame.has_header(), "{descriptor:#x}");
+        }
+    }
+
+    #[test]
+    fn a_skippable_frame_has_no_blocks() {
+        let mut frame = Frame::default();
+        // As a header of a block, these bytes would be invalid.
+        frame.read(&[&b"\x50\x2a\x4d\x18"[..], &[5, 0, 0, 0], &[5, 0, 0]].concat(), 0).unwrap();
+        frame.read(&[5, 0, 0].repeat(9), 0).unwrap();
+        assert!(frame.has_header() && frame.end().is_ok());
     }
 }
