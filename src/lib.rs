@@ -1,6 +1,6 @@
 //! ociseek makes the layers of existing container images seekable.
 //!
-//! The crate [`ociseek_layer`] has everything without I/O; its modules are re-exported here. The
+//! The crate [`ociseek_format`] has everything without I/O; its modules are re-exported here. The
 //! other modules, in an order in which each uses only those above it:
 //!
 //! | module | what it does |
@@ -15,7 +15,6 @@
 //! Indexing an image in a registry, with the credentials of `docker login`:
 //!
 //! ```no_run
-//! # #[cfg(feature = "registry")]
 //! # async fn index_it() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
 //!
@@ -38,19 +37,12 @@
 //!
 //! `examples/` has whole programs; `docs/library.md` says more.
 
-#[cfg(feature = "cli")]
 pub mod cli;
-mod durable;
-#[cfg(feature = "hook")]
-pub mod hook;
-mod lock;
-#[cfg(any(feature = "cli", feature = "hook"))]
-pub mod logging;
-pub mod ops;
-pub mod rootfs;
-pub mod store;
 
-pub use ociseek_layer::{
+pub use ociseek_format::{
     budget, code, codec, digest, event, fine, header, image, layer, offset, progress, tar, time, tree, ztoc,
 };
-pub(crate) use ociseek_layer::{glob, opaque_debug};
+pub use ociseek_hook::{self as hook, logging};
+pub use ociseek_ops as ops;
+pub use ociseek_rootfs as rootfs;
+pub use ociseek_store as store;

@@ -8,12 +8,12 @@
 
 use std::collections::BTreeMap;
 
-use ociseek_layer::digest::Digest;
-use ociseek_layer::image::enabled::{self, EntryContent, Original, SociIndexParts};
-use ociseek_layer::image::manifest::{self, MAX_DESCRIPTORS, Manifest, OCI_MANIFEST};
-use ociseek_layer::image::select::PlatformSelector;
-use ociseek_layer::image::soci::{self, SociIndex, Version, ZtocRef};
-use ociseek_layer::image::{Descriptor, config, fine, go, prefetch};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::enabled::{self, EntryContent, Original, SociIndexParts};
+use ociseek_format::image::manifest::{self, MAX_DESCRIPTORS, Manifest, OCI_MANIFEST};
+use ociseek_format::image::select::PlatformSelector;
+use ociseek_format::image::soci::{self, SociIndex, Version, ZtocRef};
+use ociseek_format::image::{Descriptor, config, fine, go, prefetch};
 
 /// The number of documents in an input. JSON cannot hold the byte between them, 0.
 const DOCUMENTS: usize = 4;

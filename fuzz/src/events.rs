@@ -4,8 +4,8 @@
 //! that the command line accepts with the same meaning; the handshake, which is returned, is not
 //! longer than the body.
 
-use ociseek_layer::event::{Headers, MAX_EVENTS, parse};
-use ociseek_layer::image::Reference;
+use ociseek_format::event::{Headers, MAX_EVENTS, parse};
+use ociseek_format::image::Reference;
 
 /// The first byte chooses the headers; the rest is the body.
 pub fn read(data: &[u8]) {

@@ -5,15 +5,15 @@
 
 use std::sync::LazyLock;
 
-use ociseek_layer::budget::{Budget, Charge};
-use ociseek_layer::codec::{UsedBytes, WINDOW};
-use ociseek_layer::digest::{ChainState, Digest};
-use ociseek_layer::fine::{
+use ociseek_format::budget::{Budget, Charge};
+use ociseek_format::codec::{UsedBytes, WINDOW};
+use ociseek_format::digest::{ChainState, Digest};
+use ociseek_format::fine::{
     self, Codec, FineHead, FineLayer, FineSpans, FineStart, PageId, SpanParts, SpanWindow, Windows,
 };
-use ociseek_layer::offset::{Compressed, SpanId, Uncompressed};
-use ociseek_layer::time::Time;
-use ociseek_layer::ztoc::FileMetadata;
+use ociseek_format::offset::{Compressed, SpanId, Uncompressed};
+use ociseek_format::time::Time;
+use ociseek_format::ztoc::FileMetadata;
 
 /// The memory limit for a document, in bytes.
 const ROOM: u64 = 32 << 20;

@@ -3,7 +3,7 @@
 //! Invariants under test: no panic; what is found stands in the header; written as the RFCs say it
 //! is found again, also between others.
 
-use ociseek_layer::header::{Challenge, challenge, next_link};
+use ociseek_format::header::{Challenge, challenge, next_link};
 
 /// Each line is the value of one header.
 pub fn read(data: &[u8]) {

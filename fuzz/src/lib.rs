@@ -21,15 +21,15 @@ pub mod ztocs;
 use std::io::Read;
 use std::sync::Arc;
 
-use ociseek_layer::budget::Budget;
-use ociseek_layer::codec::gzip::{BlockStart, GzipEnd, GzipError, GzipReader, Sink};
-use ociseek_layer::codec::stretch::{MemberFinder, Stretch, StretchStart};
-use ociseek_layer::digest::Algorithm;
-use ociseek_layer::layer::prove::LayerProof;
-use ociseek_layer::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
-use ociseek_layer::offset::{Compressed, Uncompressed};
-use ociseek_layer::tar::{Entry, Kind, TarError, Walker};
-use ociseek_layer::ztoc::{self, Checkpoints};
+use ociseek_format::budget::Budget;
+use ociseek_format::codec::gzip::{BlockStart, GzipEnd, GzipError, GzipReader, Sink};
+use ociseek_format::codec::stretch::{MemberFinder, Stretch, StretchStart};
+use ociseek_format::digest::Algorithm;
+use ociseek_format::layer::prove::LayerProof;
+use ociseek_format::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
+use ociseek_format::offset::{Compressed, Uncompressed};
+use ociseek_format::tar::{Entry, Kind, TarError, Walker};
+use ociseek_format::ztoc::{self, Checkpoints};
 
 /// The limit for decoding: inputs of a few KiB can hold megabytes of zeros.
 const MOST: u64 = 64 << 20;
@@ -283,7 +283,7 @@ pub fn layer(data: &[u8]) {
     assert_eq!(whole.fine.is_some(), fine, "a fine document is collected if it was requested");
     if let Some(fine) = whole.fine {
         let encoded = fine.encode(&[]).expect("it is small");
-        let again = ociseek_layer::fine::decode(&encoded.bytes, &mut Budget::new(u64::MAX).open());
+        let again = ociseek_format::fine::decode(&encoded.bytes, &mut Budget::new(u64::MAX).open());
         assert_eq!(again.as_ref(), Ok(&fine));
         let (ztoc, fine) = (Some(Arc::new(decoded)), Some(Arc::new(fine)));
         let mut proof = LayerProof::with_fine(ztoc, fine, Algorithm::Sha256, Algorithm::Sha256);

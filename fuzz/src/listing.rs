@@ -7,12 +7,12 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use bytes::Bytes;
 use flate2::bufread::GzDecoder;
-use ociseek_layer::budget::Budget;
-use ociseek_layer::codec::sniff::{Format, format};
-use ociseek_layer::digest::Digest;
-use ociseek_layer::layer::parallel::{Threads, read_chunks};
-use ociseek_layer::layer::{LayerIndexer, LayerOptions, MappedLayer, Outcome, ReadOptions};
-use ociseek_layer::ztoc::{FileKind, FileMetadata, decode};
+use ociseek_format::budget::Budget;
+use ociseek_format::codec::sniff::{Format, format};
+use ociseek_format::digest::Digest;
+use ociseek_format::layer::parallel::{Threads, read_chunks};
+use ociseek_format::layer::{LayerIndexer, LayerOptions, MappedLayer, Outcome, ReadOptions};
+use ociseek_format::ztoc::{FileKind, FileMetadata, decode};
 
 /// Of the ztocs and maps.
 const SPAN: u64 = 2048;

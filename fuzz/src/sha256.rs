@@ -3,7 +3,7 @@
 //! Invariants under test: for all pieces and starting points of the second hash, each result equals
 //! that of a single hash.
 
-use ociseek_layer::digest::{Algorithm, Hasher};
+use ociseek_format::digest::{Algorithm, Hasher};
 use sha2::Digest;
 
 /// The first byte says where the second hash starts, and the last ones how the rest is divided.

@@ -7,11 +7,11 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use ociseek_layer::codec::gzip::{BlockStart, GzipReader, Sink};
-use ociseek_layer::digest::Digest;
-use ociseek_layer::layer::span::{SpanError, SpanTable};
-use ociseek_layer::offset::{Compressed, SpanId, Uncompressed};
-use ociseek_layer::ztoc::{Checkpoint, Checkpoints, VERSION, Ztoc};
+use ociseek_format::codec::gzip::{BlockStart, GzipReader, Sink};
+use ociseek_format::digest::Digest;
+use ociseek_format::layer::span::{SpanError, SpanTable};
+use ociseek_format::offset::{Compressed, SpanId, Uncompressed};
+use ociseek_format::ztoc::{Checkpoint, Checkpoints, VERSION, Ztoc};
 
 /// The limit for the claimed size of a span.
 const MOST: u64 = 8 << 20;

@@ -7,11 +7,11 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use ociseek_layer::digest::Digest;
-use ociseek_layer::layer::span::SpanTable;
-use ociseek_layer::offset::SpanId;
-use ociseek_layer::tree::{NodeId, PathError, Tree};
-use ociseek_layer::ztoc::{self, FileMetadata, Ztoc};
+use ociseek_format::digest::Digest;
+use ociseek_format::layer::span::SpanTable;
+use ociseek_format::offset::SpanId;
+use ociseek_format::tree::{NodeId, PathError, Tree};
+use ociseek_format::ztoc::{self, FileMetadata, Ztoc};
 
 /// How many spans of a ztoc are decoded, and about how many files of a tree are looked up.
 const MOST: usize = 8;

@@ -65,7 +65,6 @@ pub(super) enum Command {
     Rm(Box<RmArgs>),
     Prune(Box<PruneArgs>),
     Diff(Box<DiffArgs>),
-    #[cfg(feature = "hook")]
     #[command(flatten)]
     Service(ServiceCommand),
     #[command(subcommand)]
@@ -87,7 +86,6 @@ pub(super) enum LazyCommand {
 }
 
 /// The commands that index images pushed by others.
-#[cfg(feature = "hook")]
 #[derive(Debug, Subcommand)]
 pub(super) enum ServiceCommand {
     #[command(subcommand)]
@@ -102,7 +100,6 @@ pub(super) enum Failures {
     None,
     Document,
     /// As one of several lines.
-    #[cfg(feature = "hook")]
     Line,
 }
 
@@ -111,7 +108,6 @@ impl Command {
         match self {
             #[cfg(feature = "lambda")]
             Command::Service(ServiceCommand::Hook(super::hook::HookCommand::Lambda(_))) => LogReader::Lambda,
-            #[cfg(feature = "hook")]
             Command::Service(ServiceCommand::Hook(_)) => LogReader::Programs,
             _ => LogReader::People,
         }
@@ -119,9 +115,7 @@ impl Command {
 
     pub(super) fn failures(&self) -> Failures {
         let format = match self {
-            #[cfg(feature = "hook")]
             Command::Service(ServiceCommand::Backfill(args)) if args.format.is_json() => return Failures::Line,
-            #[cfg(feature = "hook")]
             Command::Service(_) => return Failures::None,
             Command::Index(args) => args.format,
             Command::Convert(args) => args.format,

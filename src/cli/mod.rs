@@ -10,7 +10,6 @@ use tokio::sync::oneshot;
 
 #[cfg(mounts)]
 use args::LazyCommand;
-#[cfg(feature = "hook")]
 use args::ServiceCommand;
 use args::{Cli, Command, Failures};
 use run::{blocking, settled, until};
@@ -23,7 +22,6 @@ use shared::{brief, habits, json, variables};
 use ztoc::args::ZtocCommand;
 
 mod args;
-#[cfg(feature = "hook")]
 mod backfill;
 #[cfg(mounts)]
 mod bundle;
@@ -33,7 +31,6 @@ mod convert;
 mod copy;
 mod diff;
 mod doctor;
-#[cfg(feature = "hook")]
 mod hook;
 mod index;
 mod inspect;
@@ -50,7 +47,7 @@ mod run;
 #[cfg(test)]
 mod schema;
 // Some of it is only used by commands that this build may not have.
-#[cfg_attr(not(all(feature = "hook", feature = "lambda", mounts)), allow(dead_code))]
+#[cfg_attr(not(all(feature = "lambda", mounts)), allow(dead_code))]
 mod shared;
 #[cfg(mounts)]
 mod trace;
@@ -127,7 +124,6 @@ fn tell_programs(failures: Failures, error: &CliError) {
     let text = match failures {
         Failures::None => return,
         Failures::Document => json::text(failed),
-        #[cfg(feature = "hook")]
         Failures::Line => json::line(failed).map(|line| line + "\n"),
     };
     // If the output cannot be written, the exit status remains.
@@ -160,11 +156,9 @@ fn execute(command: Command, talk: TalkArgs) -> Result<(), CliError> {
             Command::Rm(args) => until(interrupted, rm::run(*args)).await,
             #[cfg(mounts)]
             Command::Lazy(command) => lazily(command, talk, interrupted).await,
-            #[cfg(feature = "hook")]
             Command::Service(ServiceCommand::Backfill(args)) => {
                 settled(until(interrupted, backfill::run(*args, talk)).await).await
             }
-            #[cfg(feature = "hook")]
             Command::Service(ServiceCommand::Hook(command)) => hook::run(command, interrupted).await,
             Command::Cache(command) => until(interrupted, blocking(move || cache::run(command))).await,
             Command::Completions(args) => version::completions(&args, Cli::command()),

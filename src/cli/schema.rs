@@ -120,7 +120,7 @@ fn the_page_lists_every_stable_word() {
         assert!(page.contains(&format!("`{word}`")), "{place}: docs/json.md does not list {word}");
     };
     for file in [
-        "crates/ociseek-layer/src/image/consumer.rs",
+        "crates/ociseek-format/src/image/consumer.rs",
         "src/ops/diff.rs",
         "src/ops/doctor/finding.rs",
         "src/ops/discover/mod.rs",
@@ -128,7 +128,7 @@ fn the_page_lists_every_stable_word() {
         "src/hook/backfill/mod.rs",
         "src/hook/job.rs",
         "src/hook/skip.rs",
-        "crates/ociseek-layer/src/image/layer_kind.rs",
+        "crates/ociseek-format/src/image/layer_kind.rs",
     ] {
         let text = std::fs::read_to_string(root.join(file)).unwrap();
         let functions: Vec<&str> = FUNCTIONS.iter().flat_map(|name| text.split(name).skip(1)).collect();
@@ -138,7 +138,7 @@ fn the_page_lists_every_stable_word() {
             body.split('"').skip(1).step_by(2).for_each(|word| check(file, word));
         }
     }
-    crate::layer::UnservableCode::ALL.iter().for_each(|code| check("UnservableCode", code.word()));
+    ociseek_format::layer::UnservableCode::ALL.iter().for_each(|code| check("UnservableCode", code.word()));
     assert!(words >= 90, "{words}");
 }
 

@@ -12,7 +12,7 @@ pub const CRATES: [(&str, &[&str]); 2] = [
     (PURE, &PURE_ORDER),
     ("src", &["allocator", "durable", "lock", "logging", "store", "rootfs", "ops", "hook", "cli", "main"]),
 ];
-const PURE: &str = "crates/ociseek-layer/src";
+const PURE: &str = "crates/ociseek-format/src";
 const PURE_ORDER: [&str; 18] = [
     "opaque", "copy", "offset", "time", "budget", "digest", "code", "glob", "progress", "codec", "tar", "ztoc", "fine",
     "layer", "tree", "image", "header", "event",
@@ -127,7 +127,7 @@ fn the_pure_crate_uses_no_file_socket_or_clock() {
 
 #[test]
 fn the_pure_crate_has_few_dependencies() {
-    let manifest = std::fs::read_to_string(root().join("crates/ociseek-layer/Cargo.toml")).expect("is text");
+    let manifest = std::fs::read_to_string(root().join("crates/ociseek-format/Cargo.toml")).expect("is text");
     let table = manifest.split("\n[dependencies]\n").nth(1).expect("has dependencies");
     let names = table.lines().take_while(|line| !line.starts_with('[')).filter(|line| !line.is_empty());
     let names: Vec<_> =

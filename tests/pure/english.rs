@@ -213,7 +213,7 @@ fn messages_help_and_documents_are_plain_english() {
         let file = path.strip_prefix(root()).unwrap_or(path).display();
         found.extend(phrases(text, &PHRASES).into_iter().map(|what| format!("{file}:{line}: {what}")));
     };
-    for path in files(&["src", "crates/ociseek-layer/src"]) {
+    for path in files(&["src", "crates/ociseek-format/src"]) {
         let text = std::fs::read_to_string(&path).expect("is text");
         literals(without_tests(&text)).iter().for_each(|literal| look(&path, literal.line, &literal.text));
     }
@@ -230,7 +230,7 @@ fn messages_help_and_documents_are_plain_english() {
 fn comments_are_plain_english() {
     let unwanted = [&PHRASES[..], &COMMENT_PHRASES].concat();
     let (mut seen, mut found) = (0, Vec::new());
-    for path in files(&["src", "crates/ociseek-layer/src", "tests/support"]) {
+    for path in files(&["src", "crates/ociseek-format/src", "tests/support"]) {
         if !ends_in(&path, &["rs"]) {
             continue;
         }
@@ -294,7 +294,7 @@ fn tracked() -> Option<Vec<String>> {
 /// Whether a program wrote the file, or it is a table of cases: nobody wraps its lines.
 fn is_given(name: &str) -> bool {
     // What others sent or wrote, and what our own programs write.
-    let written = ["docs/schema/", "crates/ociseek-layer/src/event/payloads/", "fuzz/regressions/", "fuzz/seeds/"];
+    let written = ["docs/schema/", "crates/ociseek-format/src/event/payloads/", "fuzz/regressions/", "fuzz/seeds/"];
     let file = name.rsplit('/').next();
     let is_script = |file: &str| file == "make" || [".py", ".go", ".md"].iter().any(|ending| file.ends_with(ending));
     CASES.contains(&name)

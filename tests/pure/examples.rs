@@ -2,10 +2,10 @@
 
 use crate::support::layers::{gzip, tar};
 
-#[path = "../../crates/ociseek-layer/examples/index_layer.rs"]
+#[path = "../../crates/ociseek-format/examples/index_layer.rs"]
 #[allow(dead_code, reason = "its main is for people")]
 mod index_layer;
-#[path = "../../crates/ociseek-layer/examples/read_file.rs"]
+#[path = "../../crates/ociseek-format/examples/read_file.rs"]
 #[allow(dead_code, reason = "its main is for people")]
 mod read_file;
 

@@ -171,7 +171,7 @@ fn documents_of_registries() {
 #[test]
 fn notifications_of_registries() {
     // The first byte chooses the kind of headers.
-    let seeds: Vec<_> = documents("crates/ociseek-layer/src/event/payloads")
+    let seeds: Vec<_> = documents("crates/ociseek-format/src/event/payloads")
         .into_iter()
         .flat_map(|(path, body)| (0..32).map(move |first| (path.clone(), [&[first][..], &body].concat())))
         .collect();

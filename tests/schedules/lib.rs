@@ -5,13 +5,13 @@
 //! `tokio` replace the real ones for this crate. The modules here replace the rest of the project,
 //! as far as the files use it, and leave out everything that has no part in the synchronisation.
 
-#[path = "../../crates/ociseek-layer/src/budget.rs"]
+#[path = "../../crates/ociseek-format/src/budget.rs"]
 pub mod budget;
 #[path = "../../src/lock.rs"]
 mod lock;
-#[path = "../../crates/ociseek-layer/src/offset.rs"]
+#[path = "../../crates/ociseek-format/src/offset.rs"]
 mod offset;
-#[path = "../../crates/ociseek-layer/src/opaque.rs"]
+#[path = "../../crates/ociseek-format/src/opaque.rs"]
 mod opaque;
 
 pub mod budget_laws;

@@ -8,10 +8,10 @@ use clap::builder::FalseyValueParser;
 use crate::cli::shared::args::{CacheArgs, ExistingArg, FormatArgs, RegistryArgs};
 use crate::cli::shared::parse;
 use crate::cli::shared::unattended::UnattendedArgs;
-use crate::hook::allow::Glob;
-use crate::hook::backfill::WalkRoot;
+use ociseek_hook::allow::Glob;
+use ociseek_hook::backfill::WalkRoot;
 #[cfg(feature = "nats")]
-use crate::hook::queue::QueueUrl;
+use ociseek_hook::queue::QueueUrl;
 
 const LONG_ABOUT: &str = "\
 Walks the repositories and tags of registries and indexes every image that has no index. With --v2 it also writes the \

@@ -2,8 +2,8 @@
 
 use crate::cli::shared::hint::{convert_hint, index_hint, store_hint};
 use crate::cli::shared::registry_hint::registry_hint;
-use crate::hook::backfill::BackfillError;
-use crate::hook::job::JobError;
+use ociseek_hook::backfill::BackfillError;
+use ociseek_hook::job::JobError;
 
 pub(super) fn hint(error: &BackfillError) -> Option<String> {
     match error {

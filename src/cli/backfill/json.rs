@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::time;
 use crate::cli::shared::json::{Coded, DigestText, Failure, digests, milliseconds};
-use crate::hook::backfill::{ImageOutcome, ImageReport};
-use crate::hook::enabled::{EnableOutcome, EnabledImage};
-use crate::hook::job::{JobResult, Products};
+use ociseek_hook::backfill::{ImageOutcome, ImageReport};
+use ociseek_hook::enabled::{EnableOutcome, EnabledImage};
+use ociseek_hook::job::{JobResult, Products};
 
 /// The result for an image, or for a list of repositories or tags that failed.
 #[derive(Serialize)]

@@ -17,26 +17,26 @@ use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, safe};
 use crate::cli::shared::unattended::Unattended;
-use crate::hook::backfill::{BackfillState, ImageOutcome, ImageReport, Options, WalkRoot, Watch, run as walk};
-use crate::hook::enabled::EnabledImage;
-#[cfg(feature = "nats")]
-use crate::hook::job::Unit;
-use crate::hook::job::{JobResult, Products};
-#[cfg(feature = "nats")]
-use crate::hook::queue::ConnectionChange;
-#[cfg(feature = "nats")]
-use crate::hook::queue::Queue;
-use crate::hook::work::JobContext;
-use crate::layer::parallel::cores;
-use crate::lock::Hold;
-use crate::ops::index::IndexOptions;
-use crate::progress::Progress;
-#[cfg(feature = "nats")]
-use crate::progress::ProgressEvent;
-use crate::store::StoreError;
-use crate::store::registry::Client;
-use crate::time::Time;
 use args::BackfillArgs;
+use ociseek_format::layer::parallel::cores;
+use ociseek_format::progress::Progress;
+#[cfg(feature = "nats")]
+use ociseek_format::progress::ProgressEvent;
+use ociseek_format::time::Time;
+use ociseek_hook::backfill::{BackfillState, ImageOutcome, ImageReport, Options, WalkRoot, Watch, run as walk};
+use ociseek_hook::enabled::EnabledImage;
+#[cfg(feature = "nats")]
+use ociseek_hook::job::Unit;
+use ociseek_hook::job::{JobResult, Products};
+#[cfg(feature = "nats")]
+use ociseek_hook::queue::ConnectionChange;
+#[cfg(feature = "nats")]
+use ociseek_hook::queue::Queue;
+use ociseek_hook::work::JobContext;
+use ociseek_ops::index::IndexOptions;
+use ociseek_store::StoreError;
+use ociseek_store::lock::Hold;
+use ociseek_store::registry::Client;
 use tally::Tally;
 
 pub(super) mod args;

@@ -10,7 +10,7 @@ use crate::cli::shared::progress::{TICK, Ticker};
 use crate::cli::shared::screen::{new_bars, set_bars};
 use crate::cli::shared::size::{about, human};
 use crate::cli::shared::talk::{ProgressStyle, TalkArgs};
-use crate::lock::Hold;
+use ociseek_store::lock::Hold;
 
 /// How many images and how much time are needed before the remaining time is estimated.
 const ENOUGH: (u64, Duration) = (3, Duration::from_secs(2));

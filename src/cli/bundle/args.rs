@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::cli::lazy::args::{ContainerArgs, LazyArgs, ServeArgs};
 use crate::cli::shared::args::FormatArgs;
-use crate::image::ImageName;
+use ociseek_format::image::ImageName;
 
 const BUNDLE_LONG_ABOUT: &str = "\
 Creates an OCI runtime bundle in DIR without pulling the image: its root file system is a lazy mount (see ociseek \

@@ -9,9 +9,9 @@ use crate::cli::run::until;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::talk::TalkArgs;
-use crate::ops::bundle::{Bundle, remove};
-use crate::ops::mount::Record;
 use args::BundleArgs;
+use ociseek_ops::bundle::{Bundle, remove};
+use ociseek_ops::mount::Record;
 
 pub(super) mod args;
 

@@ -9,9 +9,9 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::Stdout;
-use crate::rootfs::cache::SpanCache;
-use crate::store::entries::Usage;
 use args::{CacheClearArgs, CacheCommand, CacheLsArgs, WhichCache};
+use ociseek_rootfs::cache::SpanCache;
+use ociseek_store::entries::Usage;
 
 pub(super) mod args;
 pub(super) mod json;

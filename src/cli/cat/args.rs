@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Args;
 
 use crate::cli::shared::read_image::ReadArgs;
-use crate::image::ImageName;
+use ociseek_format::image::ImageName;
 
 const CAT_LONG_ABOUT: &str = "\
 Prints files of an image without pulling it. From layers covered by a SOCI index, only the spans that hold the file \

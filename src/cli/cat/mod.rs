@@ -8,10 +8,10 @@ use crate::cli::shared::progress::Display;
 use crate::cli::shared::read_image::{FoundImage, tell_path, tell_stats};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
-use crate::offset::Uncompressed;
-use crate::ops::open::RootFs;
-use crate::tree::NodeKind;
 use args::CatArgs;
+use ociseek_format::offset::Uncompressed;
+use ociseek_format::tree::NodeKind;
+use ociseek_ops::open::RootFs;
 
 pub(super) mod args;
 

@@ -6,7 +6,7 @@ use clap::builder::FalseyValueParser;
 use crate::cli::shared::args::{BuildArgs, CacheArgs, FormatArgs, LayerJobsArgs, MinLayerArgs, RegistryArgs};
 use crate::cli::shared::prefetch::PrefetchArgs;
 use crate::cli::shared::reuse::ReuseArgs;
-use crate::image::{ImageName, Platform};
+use ociseek_format::image::{ImageName, Platform};
 
 const LONG_ABOUT: &str = "\
 Writes a SOCI-enabled image (SOCI version 2) of SRC under the name DST.

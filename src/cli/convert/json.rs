@@ -5,9 +5,9 @@ use serde::Serialize;
 use crate::cli::shared::json::{CoverageJson, DigestText, IndexRef, Manifest, milliseconds};
 use crate::cli::shared::layers::json::Layer;
 use crate::cli::shared::layers::prefetch::Prefetched;
-use crate::digest::Digest;
-use crate::ops::convert::{ConvertReport, ConvertStatus, ConvertedImage};
-use crate::ops::versions::EnabledResult;
+use ociseek_format::digest::Digest;
+use ociseek_ops::convert::{ConvertReport, ConvertStatus, ConvertedImage};
+use ociseek_ops::versions::EnabledResult;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -14,12 +14,12 @@ use crate::cli::shared::progress::Display;
 use crate::cli::shared::source::{Images, output_layout, refuse_plain_layers, registry};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
-use crate::image::{ImageName, ImageSelector};
-use crate::ops::convert::{ConvertDestination, convert};
-use crate::ops::index::IndexOptions;
-use crate::progress::Progress;
-use crate::store::Destination;
 use args::ConvertArgs;
+use ociseek_format::image::{ImageName, ImageSelector};
+use ociseek_format::progress::Progress;
+use ociseek_ops::convert::{ConvertDestination, convert};
+use ociseek_ops::index::IndexOptions;
+use ociseek_store::Destination;
 
 pub(super) mod args;
 pub(super) mod json;

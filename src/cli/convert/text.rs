@@ -6,9 +6,9 @@ use crate::cli::shared::layers::prefetch;
 use crate::cli::shared::layers::text::{coverage, heading, layers, members, why_nothing};
 use crate::cli::shared::size::{duration, human};
 use crate::cli::shared::terminal::{Style, safe};
-use crate::image::ImageName;
-use crate::ops::convert::{ConvertReport, ConvertStatus, ConvertedImage};
-use crate::ops::versions::EnabledResult;
+use ociseek_format::image::ImageName;
+use ociseek_ops::convert::{ConvertReport, ConvertStatus, ConvertedImage};
+use ociseek_ops::versions::EnabledResult;
 
 /// The report on an image that was converted in `seconds`.
 pub(crate) fn report(source: &str, name: &ImageName, done: &ConvertReport, seconds: f64, style: Style) -> String {

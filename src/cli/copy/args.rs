@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::cli::shared::args::{FormatArgs, RegistryArgs};
 use crate::cli::shared::place::ListPlace;
-use crate::image::ImageName;
+use ociseek_format::image::ImageName;
 
 const COPY_LONG_ABOUT: &str = "\
 Copies an image with all its referrers (SOCI indexes, fine indexes, signatures, attestations, and their own \

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::shared::json::{DigestText, milliseconds};
-use crate::ops::copy::CopyReport;
+use ociseek_ops::copy::CopyReport;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

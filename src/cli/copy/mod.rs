@@ -13,12 +13,12 @@ use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Images, refuse_plain_layers};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, safe};
-use crate::image::{ImageName, ImageSelector};
-use crate::ops::copy::{CopyOptions, CopyReport, copy};
-use crate::progress::Progress;
-use crate::store::layout::Layout;
-use crate::store::{Destination, blocking};
 use args::CopyArgs;
+use ociseek_format::image::{ImageName, ImageSelector};
+use ociseek_format::progress::Progress;
+use ociseek_ops::copy::{CopyOptions, CopyReport, copy};
+use ociseek_store::layout::Layout;
+use ociseek_store::{Destination, blocking};
 
 pub(super) mod args;
 pub(super) mod json;

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::cli::shared::difference::DifferenceJson;
 use crate::cli::shared::json::{DigestText, IndexRef};
-use crate::ops::diff::{Changes, IndexDiff, LayerDiff, Side};
+use ociseek_ops::diff::{Changes, IndexDiff, LayerDiff, Side};
 
 /// The comparison of two ztocs, or of the indexes of two images.
 #[derive(Serialize)]

@@ -14,10 +14,10 @@ use crate::cli::shared::source::Images;
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use crate::cli::ztoc::input::read_ztoc;
-use crate::image::ImageName;
-use crate::ops::diff::{Changes, IndexDiff, indexes, side, ztocs};
-use crate::progress::Progress;
 use args::DiffArgs;
+use ociseek_format::image::ImageName;
+use ociseek_format::progress::Progress;
+use ociseek_ops::diff::{Changes, IndexDiff, indexes, side, ztocs};
 
 pub(super) mod args;
 pub(super) mod json;

@@ -2,10 +2,10 @@
 
 use crate::cli::shared::convert_command::convert_again;
 use crate::cli::shared::quote::quoted;
-use crate::image::soci::Version;
-use crate::image::{ImageName, LayerKind, NotIndexed};
-use crate::ops::discover::Note;
-use crate::ops::doctor::{Diagnosis, Finding, NoIndex};
+use ociseek_format::image::soci::Version;
+use ociseek_format::image::{ImageName, LayerKind, NotIndexed};
+use ociseek_ops::discover::Note;
+use ociseek_ops::doctor::{Diagnosis, Finding, NoIndex};
 
 pub(super) fn platform(found: &Diagnosis) -> String {
     found.inspected.image.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string)
@@ -23,7 +23,7 @@ pub(super) fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<
         }
         Finding::NoIndex(NoIndex::Possible) => {
             let platform = platform(found);
-            match platform.parse::<crate::image::Platform>() {
+            match platform.parse::<ociseek_format::image::Platform>() {
                 Ok(_) => index(&format!("--platform {platform} ")),
                 Err(_) => index(""),
             }

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::cli::shared::args::{FormatArgs, PlatformsArgs, RegistryArgs};
-use crate::image::ImageName;
+use ociseek_format::image::ImageName;
 
 const LONG_ABOUT: &str = "\
 Explains which runtimes would use which SOCI index of an image, and why the others would not: soci-snapshotter by \

@@ -6,7 +6,7 @@ use super::advice::next;
 use crate::cli::shared::consumer::ConsumerJson;
 use crate::cli::shared::fine::Fine;
 use crate::cli::shared::json::Manifest as ManifestRef;
-use crate::ops::doctor::{self, Diagnosis};
+use ociseek_ops::doctor::{self, Diagnosis};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

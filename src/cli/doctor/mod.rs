@@ -9,9 +9,9 @@ use crate::cli::shared::progress::Display;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
-use crate::ops::doctor::diagnose;
-use crate::progress::Progress;
 use args::DoctorArgs;
+use ociseek_format::progress::Progress;
+use ociseek_ops::doctor::diagnose;
 use text::text;
 
 mod advice;

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::advice::{next, platform};
 use crate::cli::shared::size::human;
 use crate::cli::shared::terminal::{Style, safe};
-use crate::image::consumer::{Defect, Reason, Verdict};
-use crate::ops::doctor::{Diagnosis, Finding, FineUse};
+use ociseek_format::image::consumer::{Defect, Reason, Verdict};
+use ociseek_ops::doctor::{Diagnosis, Finding, FineUse};
 
 /// Who reads fine indexes.
 const READERS_OF_FINE: &str = "ociseek mount, ociseek bundle";

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::hook::backfill::StateError;
-use crate::hook::journal::JournalError;
-use crate::hook::secret::SecretError;
-use crate::hook::server::ServeError;
+use ociseek_hook::backfill::StateError;
+use ociseek_hook::journal::JournalError;
+use ociseek_hook::secret::SecretError;
+use ociseek_hook::server::ServeError;
 
 /// Why a service or a walk through registries failed.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +17,7 @@ pub(crate) enum HookError {
     Serve(#[from] ServeError),
     #[cfg(feature = "nats")]
     #[error(transparent)]
-    Queue(#[from] crate::hook::queue::QueueError),
+    Queue(#[from] ociseek_hook::queue::QueueError),
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[error("{}: not a usable secret file", path.display())]
@@ -33,10 +33,10 @@ pub(crate) enum HookError {
     NotInLambda,
     #[cfg(feature = "lambda")]
     #[error(transparent)]
-    LambdaRuntime(#[from] crate::hook::lambda::RuntimeApiError),
+    LambdaRuntime(#[from] ociseek_hook::lambda::RuntimeApiError),
     #[cfg(feature = "lambda")]
     #[error(transparent)]
-    Ecr(#[from] crate::hook::aws::EcrError),
+    Ecr(#[from] ociseek_hook::aws::EcrError),
 }
 
 impl HookError {

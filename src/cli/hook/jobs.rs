@@ -18,16 +18,16 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::unattended::{Unattended, UnattendedArgs};
-use crate::hook::allow::{Allow, AllowList};
-use crate::hook::log::LogProgress;
+use ociseek_format::progress::Progress;
+use ociseek_hook::allow::{Allow, AllowList};
+use ociseek_hook::log::LogProgress;
 #[cfg(feature = "nats")]
-use crate::hook::log::TARGET;
+use ociseek_hook::log::TARGET;
 #[cfg(feature = "nats")]
-use crate::hook::queue::{ConnectionChange, Queue, QueueUrl};
-use crate::hook::runner::{Runner, dead_letters};
-use crate::hook::work::JobContext;
-use crate::progress::Progress;
-use crate::store::StoreError;
+use ociseek_hook::queue::{ConnectionChange, Queue, QueueUrl};
+use ociseek_hook::runner::{Runner, dead_letters};
+use ociseek_hook::work::JobContext;
+use ociseek_store::StoreError;
 
 /// The options that indexing services share.
 #[derive(Debug, Args)]

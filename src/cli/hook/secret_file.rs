@@ -9,7 +9,7 @@ use rustix::fs::{StatVfsMountFlags, fstatvfs};
 
 use crate::cli::hook::error::HookError;
 use crate::cli::shared::error::CliError;
-use crate::hook::secret::Secrets;
+use ociseek_hook::secret::Secrets;
 
 /// Where container runtimes mount secrets. They decide who else in the container may read them.
 const MOUNTED: [&str; 2] = ["/run/secrets", "/var/run/secrets"];

@@ -14,8 +14,8 @@ use crate::cli::shared::parse;
 use crate::cli::shared::prefetch::PrefetchArgs;
 use crate::cli::shared::reuse::ReuseArgs;
 use crate::cli::shared::versions::VersionsArgs;
-use crate::image::ImageName;
-use crate::image::coverage::Share;
+use ociseek_format::image::ImageName;
+use ociseek_format::image::coverage::Share;
 
 const INDEX_LONG_ABOUT: &str = "\
 Builds the SOCI index of each IMAGE and attaches it.

@@ -10,15 +10,15 @@ use crate::cli::shared::json::{
 use crate::cli::shared::layers::json::Layer;
 use crate::cli::shared::layers::prefetch::Prefetched;
 use crate::cli::shared::layers::text::shortfall_text;
-use crate::image::Descriptor;
-use crate::image::coverage;
-use crate::ops::convert::ConvertReport;
-use crate::ops::index::{
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::coverage;
+use ociseek_ops::convert::ConvertReport;
+use ociseek_ops::index::{
     IndexedFine, IndexedImage, IndexedManifest, LayerReport, ManifestResult, OtherIndex, RefusedImage, RefusedManifest,
     Shortfall,
 };
-use crate::ops::versions::{EnabledResult, VersionsResult};
-use crate::store::blob::AttachMethod;
+use ociseek_ops::versions::{EnabledResult, VersionsResult};
+use ociseek_store::blob::AttachMethod;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

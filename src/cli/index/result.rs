@@ -5,9 +5,9 @@ use crate::cli::convert;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::report;
 use crate::cli::shared::terminal::Style;
-use crate::image::ImageName;
-use crate::ops::index::{IndexError, RefusedImage};
-use crate::ops::versions::VersionsResult;
+use ociseek_format::image::ImageName;
+use ociseek_ops::index::{IndexError, RefusedImage};
+use ociseek_ops::versions::VersionsResult;
 
 /// The result for an image.
 pub(super) struct ImageResult {

@@ -6,13 +6,13 @@ use crate::cli::shared::layers::prefetch;
 use crate::cli::shared::layers::text::{coverage, heading, layers, members, why_nothing};
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::terminal::{Style, safe};
-use crate::image::fine::FineRef;
-use crate::ops::index::{
+use ociseek_format::image::fine::FineRef;
+use ociseek_ops::index::{
     IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex,
     RefusedImage,
 };
-use crate::ops::versions::{EnabledReport, EnabledResult, VersionsResult};
-use crate::store::blob::AttachMethod;
+use ociseek_ops::versions::{EnabledReport, EnabledResult, VersionsResult};
+use ociseek_store::blob::AttachMethod;
 
 const READERS: &str =
     "read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when given this index digest";

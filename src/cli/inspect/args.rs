@@ -4,8 +4,8 @@ use clap::Args;
 
 use crate::cli::shared::args::{FormatArgs, PlatformsArgs, RegistryArgs};
 use crate::cli::shared::parse;
-use crate::digest::Digest;
-use crate::image::ImageName;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::ImageName;
 
 const INSPECT_LONG_ABOUT: &str = "\
 Shows which SOCI indexes and fine indexes an image has and what they contain: the tool that made them, how they were \

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::image::coverage::Coverage;
-use crate::ops::discover::DiscoveredImage;
+use ociseek_format::image::coverage::Coverage;
+use ociseek_ops::discover::DiscoveredImage;
 
 /// The coverage of an image by the index that a reader takes.
 pub(super) fn covered(image: &DiscoveredImage) -> Coverage {

@@ -7,11 +7,11 @@ use crate::cli::shared::consumer::ConsumerJson;
 use crate::cli::shared::fine::{Fine, FineDocument};
 use crate::cli::shared::json::{Coded, CoverageJson, DigestText, Failure, Manifest as ManifestRef};
 use crate::cli::shared::layers::prefetch::{Spans, ranges};
-use crate::image::Descriptor;
-use crate::image::prefetch::count;
-use crate::image::soci::{PREFETCH, ZtocRef, prefetch_layer};
-use crate::ops::discover::{DiscoveredImage, FoundIndexRef};
-use crate::ops::inspect::{InspectedImage, InspectedLayer, InspectedList};
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::prefetch::count;
+use ociseek_format::image::soci::{PREFETCH, ZtocRef, prefetch_layer};
+use ociseek_ops::discover::{DiscoveredImage, FoundIndexRef};
+use ociseek_ops::inspect::{InspectedImage, InspectedLayer, InspectedList};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

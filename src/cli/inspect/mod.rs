@@ -11,9 +11,9 @@ use crate::cli::shared::source::Images;
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
 use crate::cli::ztoc;
-use crate::ops::inspect::{find_ztoc, inspect};
-use crate::progress::Progress;
 use args::InspectArgs;
+use ociseek_format::progress::Progress;
+use ociseek_ops::inspect::{find_ztoc, inspect};
 
 pub(super) mod args;
 mod coverage;

@@ -8,11 +8,11 @@ use crate::cli::shared::layers::prefetch;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Style, safe};
-use crate::image::LayerKind;
-use crate::image::consumer::{Consumer, Verdict};
-use crate::image::soci::Version;
-use crate::ops::discover::{DiscoveredImage, DiscoveryMethod, FineSummary, FoundIndexRef};
-use crate::ops::inspect::{InspectedImage, InspectedList};
+use ociseek_format::image::LayerKind;
+use ociseek_format::image::consumer::{Consumer, Verdict};
+use ociseek_format::image::soci::Version;
+use ociseek_ops::discover::{DiscoveredImage, DiscoveryMethod, FineSummary, FoundIndexRef};
+use ociseek_ops::inspect::{InspectedImage, InspectedList};
 
 pub(super) fn text(name: &str, inspected: &InspectedImage, style: Style) -> String {
     let image = &inspected.image;

@@ -6,7 +6,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 
 use crate::cli::shared::args::{ReadCacheArgs, RegistryArgs, ViewArgs};
-use crate::ops::mount::Prefetch;
+use ociseek_ops::mount::Prefetch;
 
 /// The options that all commands share which serve an image's files.
 #[derive(Debug, Args)]

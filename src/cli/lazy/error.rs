@@ -1,8 +1,8 @@
 //! The errors of mounts, with hints.
 
-use crate::ops::bundle::BundleError;
-use crate::ops::trace::OciRuntimeError;
-use crate::rootfs::fuse::MountError;
+use ociseek_ops::bundle::BundleError;
+use ociseek_ops::trace::OciRuntimeError;
+use ociseek_rootfs::fuse::MountError;
 
 /// Why mounting an image or running its container failed.
 #[derive(Debug, thiserror::Error)]
@@ -54,10 +54,7 @@ fn mount_hint(error: &MountError) -> Option<String> {
         MountError::NoHelper => "run as root, or install it (Debian: apt install fuse3)".into(),
         MountError::AllowOther => "add the line user_allow_other to /etc/fuse.conf, or omit --allow-other".into(),
         MountError::RootOnly => "run as root, or omit --suid and --dev".into(),
-        MountError::Inspect { .. }
-        | MountError::Refused { .. }
-        | MountError::Session { .. }
-        | MountError::Unmount { .. } => return None,
+        _ => return None,
     })
 }
 

@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::OpenedImage;
 use crate::cli::shared::json::{DigestText, IndexRef, Manifest};
-use crate::rootfs::content::{ContentStats, StartStats};
-use crate::rootfs::layers::LayerAccess;
-use crate::store::Traffic;
+use ociseek_rootfs::content::{ContentStats, StartStats};
+use ociseek_rootfs::layers::LayerAccess;
+use ociseek_store::Traffic;
 
 /// Statistics on reading an image.
 #[derive(Serialize)]

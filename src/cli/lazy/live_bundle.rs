@@ -7,9 +7,9 @@ use tokio::task::spawn_blocking;
 use super::OpenedImage;
 use super::error::LazyError;
 use crate::cli::shared::error::CliError;
-use crate::ops::bundle::{ACCOUNTS, Bundle, RunOptions, plan};
-use crate::ops::mount::{LiveMount, MountOptions, Prefetch, Record, mount};
-use crate::rootfs::fuse::FuseOptions;
+use ociseek_ops::bundle::{ACCOUNTS, Bundle, RunOptions, plan};
+use ociseek_ops::mount::{LiveMount, MountOptions, Prefetch, Record, mount};
+use ociseek_rootfs::fuse::FuseOptions;
 
 /// A bundle that a runtime can start. The overlay is unmounted before the image below it.
 pub(crate) struct LiveBundle {

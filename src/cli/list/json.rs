@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::cli::shared::fine::Fine;
 use crate::cli::shared::json::{CoverageJson, DigestText, Failure, Manifest as ManifestRef};
-use crate::ops::list::{ListedImage, ListedIndex, ListedManifest};
+use ociseek_ops::list::{ListedImage, ListedIndex, ListedManifest};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

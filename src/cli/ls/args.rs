@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, Args};
 
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::read_image::ReadArgs;
-use crate::image::ImageName;
+use ociseek_format::image::ImageName;
 
 const LS_LONG_ABOUT: &str = "\
 Lists the files of an image, sorted by name, without pulling it. For layers covered by a SOCI index, only the ztocs \

@@ -11,10 +11,10 @@ use serde::{Serialize, Serializer};
 use super::listing::{Listing, join};
 use crate::cli::shared::json::{DigestText, Document, IndexRef, Manifest, utf8};
 use crate::cli::ztoc::json::Entry;
-use crate::image::Descriptor;
-use crate::ops::open::RootFs;
-use crate::tree::{NodeId, NodeKind, Tree};
-use crate::ztoc::FileMetadata;
+use ociseek_format::image::Descriptor;
+use ociseek_format::tree::{NodeId, NodeKind, Tree};
+use ociseek_format::ztoc::FileMetadata;
+use ociseek_ops::open::RootFs;
 
 pub(crate) fn tree(image: &str, rootfs: &RootFs, listing: &Listing, out: impl Write) -> io::Result<()> {
     let files = Files {

@@ -2,8 +2,8 @@
 
 use super::args::LsArgs;
 use crate::cli::shared::error::CliError;
-use crate::ops::open::RootFs;
-use crate::tree::{NodeId, Tree};
+use ociseek_format::tree::{NodeId, Tree};
+use ociseek_ops::open::RootFs;
 
 /// The selected part of the tree.
 pub(crate) enum Listing {

@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use super::listing::Listing;
 use crate::cli::shared::quote::quoted;
 use crate::cli::shared::size::human;
-use crate::time::Time;
-use crate::tree::{Node, NodeId, NodeKind, Tree};
-use crate::ztoc::{FileKind, FileMetadata};
+use ociseek_format::time::Time;
+use ociseek_format::tree::{Node, NodeId, NodeKind, Tree};
+use ociseek_format::ztoc::{FileKind, FileMetadata};
 
 /// How names are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::cli::lazy::args::{LazyArgs, ServeArgs};
 use crate::cli::shared::args::FormatArgs;
-use crate::image::ImageName;
+use ociseek_format::image::ImageName;
 
 const MOUNT_LONG_ABOUT: &str = "\
 Mounts an image's root file system on DIR, read-only. Nothing is pulled in advance: data is fetched when it is read, \

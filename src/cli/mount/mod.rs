@@ -10,9 +10,9 @@ use crate::cli::run::until;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::talk::TalkArgs;
-use crate::ops::mount::{LiveMount, MountOptions, Record, mount};
-use crate::rootfs::fuse::{ExistingMount, FuseOptions, prepare};
 use args::MountArgs;
+use ociseek_ops::mount::{LiveMount, MountOptions, Record, mount};
+use ociseek_rootfs::fuse::{ExistingMount, FuseOptions, prepare};
 
 pub(super) mod args;
 

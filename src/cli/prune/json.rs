@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::shared::json::{DigestText, Failure, Kind};
-use crate::ops::prune::{self, PruneReport, WasteReason};
+use ociseek_ops::prune::{self, PruneReport, WasteReason};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

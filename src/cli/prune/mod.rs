@@ -13,11 +13,11 @@ use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::counted;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
-use crate::ops::discover::IndexKind;
-use crate::ops::prune::{PruneOptions, PruneReport, Waste, WasteReason, prune};
-use crate::progress::Progress;
-use crate::store::StoreError;
 use args::PruneArgs;
+use ociseek_format::progress::Progress;
+use ociseek_ops::discover::IndexKind;
+use ociseek_ops::prune::{PruneOptions, PruneReport, Waste, WasteReason, prune};
+use ociseek_store::StoreError;
 
 pub(super) mod args;
 pub(super) mod json;

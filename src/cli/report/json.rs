@@ -5,7 +5,7 @@ use std::io;
 use serde::Serialize;
 
 use crate::cli::shared::json::{self, Coded, CoverageJson, DigestText, Manifest, utf8};
-use crate::ops::report::{self as facts, Lazy};
+use ociseek_ops::report::{self as facts, Lazy};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -10,9 +10,9 @@ use crate::cli::shared::progress::Display;
 use crate::cli::shared::read_image::{FoundImage, tell_stats};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
-use crate::ops::report::{FineDocuments, Report};
-use crate::rootfs::record::{self, RecordedRead};
 use args::ReportArgs;
+use ociseek_ops::report::{FineDocuments, Report};
+use ociseek_rootfs::record::{self, RecordedRead};
 
 pub(super) mod args;
 mod html;

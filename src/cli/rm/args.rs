@@ -4,7 +4,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 
 use crate::cli::shared::args::{FormatArgs, PlatformsArgs, RegistryArgs};
-use crate::image::ImageName;
+use ociseek_format::image::ImageName;
 
 const RM_LONG_ABOUT: &str = "\
 Removes SOCI indexes (version 1) and fine indexes of an image. The image itself, its tags and its other referrers \

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::shared::json::{DigestText, Failure, Kind, Manifest as ManifestRef};
-use crate::ops::remove::{self, RemovalOutcome, RemovedIndexes};
+use ociseek_ops::remove::{self, RemovalOutcome, RemovedIndexes};
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

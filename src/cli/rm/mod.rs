@@ -10,11 +10,11 @@ use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::source::{Images, home};
 use crate::cli::shared::terminal::{Stdout, Style, safe};
-use crate::ops::discover::IndexKind;
-use crate::ops::remove::{Removal, RemovalOutcome, RemoveOptions, RemovedIndexes, remove};
-use crate::progress::Progress;
-use crate::store::StoreError;
 use args::RmArgs;
+use ociseek_format::progress::Progress;
+use ociseek_ops::discover::IndexKind;
+use ociseek_ops::remove::{Removal, RemovalOutcome, RemoveOptions, RemovedIndexes, remove};
+use ociseek_store::StoreError;
 
 pub(super) mod args;
 pub(super) mod json;

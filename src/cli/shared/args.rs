@@ -10,11 +10,11 @@ use clap::{Args, ValueEnum};
 
 use super::parse::{self, PlainHttp};
 use super::size::ByteSize;
-use crate::budget::DEFAULT_LIMIT;
-use crate::digest::Digest;
-use crate::image::{NotIndexed, Platform};
-use crate::layer::parallel::cores;
-use crate::ops::resolve::PlatformChoice;
+use ociseek_format::budget::DEFAULT_LIMIT;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::{NotIndexed, Platform};
+use ociseek_format::layer::parallel::cores;
+use ociseek_ops::resolve::PlatformChoice;
 
 /// Which platforms of an image.
 #[derive(Debug, Clone, Args)]
@@ -128,7 +128,7 @@ pub(crate) struct BuildArgs {
     ///
     /// With 'AWS SOCI CLI v0.2' and equal sizes, the digests match those of the soci tool.
     #[arg(long, value_name = "TEXT", env = "OCISEEK_BUILD_TOOL_IDENTIFIER", hide_short_help = true)]
-    #[arg(default_value = crate::ops::TOOL_IDENTIFIER, value_parser = parse::tool_identifier)]
+    #[arg(default_value = ociseek_ops::TOOL_IDENTIFIER, value_parser = parse::tool_identifier)]
     pub build_tool_identifier: String,
 }
 

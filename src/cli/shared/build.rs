@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::args::{BuildArgs, ExistingArg};
 use super::source::Images;
-use crate::image::ImageName;
-use crate::layer::LayerOptions;
-use crate::ops::index::{Existing, ReuseSource};
-use crate::progress::{Progress, ProgressEvent, causes};
+use ociseek_format::image::ImageName;
+use ociseek_format::layer::LayerOptions;
+use ociseek_format::progress::{Progress, ProgressEvent, causes};
+use ociseek_ops::index::{Existing, ReuseSource};
 
 pub(crate) fn layer_options(build: &BuildArgs) -> LayerOptions {
     LayerOptions {

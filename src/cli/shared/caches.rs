@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::args::{CacheArgs, CacheDirArgs, ReadCacheArgs};
 use super::error::CliError;
-use crate::progress::Progress;
-use crate::rootfs::cache::SpanCache;
-use crate::rootfs::layers::Caches;
-use crate::store::cache::ZtocCache;
+use ociseek_format::progress::Progress;
+use ociseek_rootfs::cache::SpanCache;
+use ociseek_rootfs::layers::Caches;
+use ociseek_store::cache::ZtocCache;
 
 /// The directory of all caches. None if there is no suitable directory.
 pub(crate) fn dir(args: &CacheDirArgs) -> Option<PathBuf> {

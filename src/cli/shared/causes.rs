@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use super::terminal::safe;
-use crate::progress::chain;
+use ociseek_format::progress::chain;
 
 /// The error followed by its causes, without duplicates, with characters escaped for terminals.
 pub(crate) fn causes(error: &dyn Error) -> Vec<String> {

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::json::{Coded, CoverageJson, IndexRef};
-use crate::image::consumer::{self, Verdict};
-use crate::ops::discover::FoundIndexRef;
-use crate::ops::inspect::InspectedImage;
+use ociseek_format::image::consumer::{self, Verdict};
+use ociseek_ops::discover::FoundIndexRef;
+use ociseek_ops::inspect::InspectedImage;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Consumer"))]

@@ -1,7 +1,7 @@
 //! The commands that make a SOCI-enabled image again, which repairs it.
 
 use super::quote::quoted;
-use crate::image::{ImageName, ImageSelector};
+use ociseek_format::image::{ImageName, ImageSelector};
 
 /// From the SOCI-enabled image itself.
 pub(crate) fn convert_again(image: &ImageName) -> String {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::json::utf8;
-use crate::layer::prove::Difference;
-use crate::ops::diff::DocumentChange;
+use ociseek_format::layer::prove::Difference;
+use ociseek_ops::diff::DocumentChange;
 
 // Without a description, because the documents describe the field.
 #[derive(Serialize)]

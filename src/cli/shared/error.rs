@@ -4,34 +4,33 @@ use std::io;
 use std::path::PathBuf;
 
 use super::signals::Interrupt;
-use crate::budget::OverBudget;
-#[cfg(feature = "hook")]
 use crate::cli::hook::error::HookError;
 #[cfg(mounts)]
 use crate::cli::lazy::error::LazyError;
-use crate::image::{ImageName, ImageNameError, JsonError, TagError};
-use crate::layer::{LayerError, UnservableReason};
-use crate::ops::convert::ConvertError;
-use crate::ops::copy::CopyError;
-use crate::ops::diff::DiffError;
-use crate::ops::discover::DiscoverError;
-use crate::ops::doctor::DoctorError;
-use crate::ops::extract::ExtractError;
-use crate::ops::index::IndexError;
-use crate::ops::inspect::ZtocFailure;
-use crate::ops::open::OpenImageError;
-use crate::ops::prefetch::PathListError;
-use crate::ops::prune::PruneError;
-use crate::ops::remove::RemoveError;
-use crate::ops::report::ReportError;
-use crate::ops::verify::VerifyError;
-use crate::ops::verify::signature::TrustError;
-use crate::ops::versions::MakeError;
-use crate::rootfs::content::ReadError;
-use crate::rootfs::record::RecordError;
-use crate::store::StoreError;
-use crate::tree;
-use crate::ztoc::ZtocError;
+use ociseek_format::budget::OverBudget;
+use ociseek_format::image::{ImageName, ImageNameError, JsonError, TagError};
+use ociseek_format::layer::{LayerError, UnservableReason};
+use ociseek_format::tree;
+use ociseek_format::ztoc::ZtocError;
+use ociseek_ops::convert::ConvertError;
+use ociseek_ops::copy::CopyError;
+use ociseek_ops::diff::DiffError;
+use ociseek_ops::discover::DiscoverError;
+use ociseek_ops::doctor::DoctorError;
+use ociseek_ops::extract::ExtractError;
+use ociseek_ops::index::IndexError;
+use ociseek_ops::inspect::ZtocFailure;
+use ociseek_ops::open::OpenImageError;
+use ociseek_ops::prefetch::PathListError;
+use ociseek_ops::prune::PruneError;
+use ociseek_ops::remove::RemoveError;
+use ociseek_ops::report::ReportError;
+use ociseek_ops::verify::VerifyError;
+use ociseek_ops::verify::signature::TrustError;
+use ociseek_ops::versions::MakeError;
+use ociseek_rootfs::content::ReadError;
+use ociseek_rootfs::record::RecordError;
+use ociseek_store::StoreError;
 
 pub(crate) const DONE: u8 = 0;
 pub(crate) const FAILED: u8 = 1;
@@ -150,7 +149,6 @@ pub(crate) enum CliError {
     #[error("{}: cannot extract", path.display())]
     Extract { path: PathBuf, source: ExtractError },
 
-    #[cfg(feature = "hook")]
     #[error(transparent)]
     Hook(#[from] HookError),
 
@@ -236,7 +234,6 @@ impl CliError {
             | CliError::Exit(_)
             | CliError::Interrupted(_)
             | CliError::Stdout(_) => true,
-            #[cfg(feature = "hook")]
             CliError::Hook(HookError::Backfill { .. }) => true,
             _ => false,
         }

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::json::{CoverageJson, DigestText, Failure};
-use crate::image::fine::FineRef;
-use crate::ops::discover::FineSummary;
+use ociseek_format::image::fine::FineRef;
+use ociseek_ops::discover::FineSummary;
 
 /// A fine index.
 #[derive(Serialize)]

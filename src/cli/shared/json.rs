@@ -9,11 +9,11 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Serialize, Serializer};
 
 use super::causes::causes;
-use crate::digest::Digest;
-use crate::image::Descriptor;
-use crate::image::coverage;
-use crate::ops::TOOL_IDENTIFIER;
-use crate::ops::discover::{FoundFineRef, FoundIndexRef, IndexKind};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::coverage;
+use ociseek_ops::TOOL_IDENTIFIER;
+use ociseek_ops::discover::{FoundFineRef, FoundIndexRef, IndexKind};
 
 /// Raised when a field is removed or changes its meaning, but not for new fields.
 const SCHEMA_VERSION: u32 = 1;

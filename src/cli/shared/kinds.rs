@@ -4,8 +4,8 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 
 use super::error::CliError;
-use crate::ops::index::Kinds;
-use crate::ops::versions::Versions;
+use ociseek_ops::index::Kinds;
+use ociseek_ops::versions::Versions;
 
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Fine index")]

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::size::ByteSize;
-use crate::digest::Digest;
-use crate::image::coverage::Share;
-use crate::image::ecr::is_account;
-use crate::image::{CANONICAL_REGISTRY, Platform, is_canonical_registry};
-use crate::ops::inspect::LEAST_DIGITS;
-use crate::time::Time;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::coverage::Share;
+use ociseek_format::image::ecr::is_account;
+use ociseek_format::image::{CANONICAL_REGISTRY, Platform, is_canonical_registry};
+use ociseek_format::time::Time;
+use ociseek_ops::inspect::LEAST_DIGITS;
 
 /// Whether registries are accessed without TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

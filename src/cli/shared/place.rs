@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::image::{ImageName, ImageNameError};
+use ociseek_format::image::{ImageName, ImageNameError};
 
 /// An image, or all images of a repository or layout.
 #[derive(Debug, Clone, PartialEq, Eq)]

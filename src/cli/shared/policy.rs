@@ -11,11 +11,11 @@ use serde::Deserialize;
 use super::error::{CliError, PolicyError};
 use super::parse;
 use super::size::ByteSize;
-use crate::image::NotIndexed;
-use crate::image::coverage::Share;
-use crate::image::json;
-use crate::ops::verify::policy::{Policy, ToolPattern};
-use crate::ops::verify::signature::{Certificate, PublicKey, Trust, TrustError};
+use ociseek_format::image::NotIndexed;
+use ociseek_format::image::coverage::Share;
+use ociseek_format::image::json;
+use ociseek_ops::verify::policy::{Policy, ToolPattern};
+use ociseek_ops::verify::signature::{Certificate, PublicKey, Trust, TrustError};
 
 /// The size limit of a policy, key or certificate file, in bytes.
 const MAX_FILE: usize = 1 << 20;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::error::CliError;
-use crate::ops::prefetch::{PathListError, PrefetchList};
+use ociseek_ops::prefetch::{PathListError, PrefetchList};
 
 /// The content of a prefetch list.
 #[derive(Debug, Clone, Default, Args)]

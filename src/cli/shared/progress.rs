@@ -14,9 +14,9 @@ use super::screen::{new_bars, set_bars};
 use super::size::{about, duration, human, rate};
 use super::talk::{ProgressStyle, TalkArgs};
 use super::terminal::{Style, complain, safe};
-use crate::digest::Digest;
-use crate::lock::Hold;
-use crate::progress::{Progress, ProgressEvent, ReadAllReason};
+use ociseek_format::digest::Digest;
+use ociseek_format::progress::{Progress, ProgressEvent, ReadAllReason};
+use ociseek_store::lock::Hold;
 
 /// The interval of plain lines.
 const EVERY: Duration = Duration::from_secs(5);

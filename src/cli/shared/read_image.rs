@@ -13,13 +13,13 @@ use super::report;
 use super::size::{counted, human};
 use super::source::Images;
 use super::terminal::complain;
-use crate::image::ImageName;
-use crate::ops::open::{OpenOptions, RootFs, open};
-use crate::progress::Progress;
-use crate::rootfs::layers::Caches;
-use crate::store::Source;
-use crate::store::blob::Target;
-use crate::tree::PathError;
+use ociseek_format::image::ImageName;
+use ociseek_format::progress::Progress;
+use ociseek_format::tree::PathError;
+use ociseek_ops::open::{OpenOptions, RootFs, open};
+use ociseek_rootfs::layers::Caches;
+use ociseek_store::Source;
+use ociseek_store::blob::Target;
 
 /// Options for reading an image.
 #[derive(Debug, Args)]

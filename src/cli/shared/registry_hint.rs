@@ -1,7 +1,7 @@
 //! Hints for failures of registries.
 
-use crate::image::ecr;
-use crate::store::registry::{CertificateFault, CredentialOrigin, HelperError, RegistryError};
+use ociseek_format::image::ecr;
+use ociseek_store::registry::{CertificateFault, CredentialOrigin, HelperError, RegistryError};
 
 pub(crate) fn registry_hint(error: &RegistryError) -> Option<String> {
     match error {

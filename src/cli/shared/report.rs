@@ -8,7 +8,7 @@ use super::hint::hint;
 use super::json::Failure;
 use super::layers::text::shortfalls;
 use super::terminal::{Style, complain, safe};
-use crate::ops::index::IndexError;
+use ociseek_ops::index::IndexError;
 
 /// Reports an error on standard error. `about` is the affected image.
 pub(crate) fn report_error(about: Option<&str>, error: &CliError) {

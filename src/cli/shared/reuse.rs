@@ -3,8 +3,8 @@
 use clap::Args;
 use clap::builder::{FalseyValueParser, TypedValueParser};
 
-use crate::image::{ImageName, Reference};
-use crate::ops::index::Reuse;
+use ociseek_format::image::{ImageName, Reference};
+use ociseek_ops::index::Reuse;
 
 /// The maximum number of tags to search.
 const MOST_TAGS: i64 = 100;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use console::Term;
 use indicatif::{MultiProgress, ProgressDrawTarget, TermLike};
 
-use crate::lock::Hold;
+use ociseek_store::lock::Hold;
 
 /// How often bars are drawn in a second, at most.
 const RATE: u8 = 20;

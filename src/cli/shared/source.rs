@@ -8,18 +8,18 @@ use std::time::Duration;
 use super::args::RegistryArgs;
 use super::error::CliError;
 use super::parse::PlainHttp;
-use crate::budget::Budget;
-use crate::image::{ImageName, ImageSelector, LayerKind, Reference};
-use crate::ops::convert::SourceImage;
-use crate::ops::discover::DiscoverError;
-use crate::ops::list::NamedTarget;
-use crate::ops::resolve::{PlatformChoice, resolve};
-use crate::progress::Progress;
-use crate::store::archive::Archive;
-use crate::store::blob::Target;
-use crate::store::layout::{Layout, LayoutError};
-use crate::store::registry::{Client, ClientConfig, CredentialSource, Limits, Repository};
-use crate::store::{Destination, Source, StoreError, blocking};
+use ociseek_format::budget::Budget;
+use ociseek_format::image::{ImageName, ImageSelector, LayerKind, Reference};
+use ociseek_format::progress::Progress;
+use ociseek_ops::convert::SourceImage;
+use ociseek_ops::discover::DiscoverError;
+use ociseek_ops::list::NamedTarget;
+use ociseek_ops::resolve::{PlatformChoice, resolve};
+use ociseek_store::archive::Archive;
+use ociseek_store::blob::Target;
+use ociseek_store::layout::{Layout, LayoutError};
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits, Repository};
+use ociseek_store::{Destination, Source, StoreError, blocking};
 
 /// An archive in the working directory whose name was understood as an image on Docker Hub.
 fn archive_here(name: &ImageName) -> Option<String> {

@@ -12,9 +12,8 @@ use tracing_subscriber::filter::Targets;
 
 use super::error::{CliError, LogFilterError};
 use super::terminal::{Style, complain, safe};
-#[cfg(feature = "hook")]
-use crate::hook::log::json_line;
-use crate::logging::{Line, install, level_word};
+use ociseek_hook::log::json_line;
+use ociseek_hook::logging::{Line, install, level_word};
 
 /// The variable with a detailed filter for the log.
 const VARIABLE: &str = "OCISEEK_LOG";
@@ -63,7 +62,6 @@ pub(crate) enum LogReader {
     /// People, on standard error.
     People,
     /// Programs: one JSON object per line, on standard error.
-    #[cfg(feature = "hook")]
     Programs,
     /// Programs, on standard output. Lambda does not distinguish the two streams.
     #[cfg(feature = "lambda")]
@@ -82,7 +80,6 @@ impl TalkArgs {
         let filter = match (self.verbose, variable, readers) {
             (0, Some(filter), _) => filter,
             (0, None, LogReader::People) => return Ok(()),
-            #[cfg(feature = "hook")]
             (0, None, _) => own(if self.quiet { Level::WARN } else { Level::INFO }),
             (1, _, _) => own(Level::DEBUG),
             _ => own(Level::TRACE).with_targets(LIBRARIES.map(|library| (library, Level::DEBUG))),
@@ -92,7 +89,6 @@ impl TalkArgs {
             filter,
             match readers {
                 LogReader::People => |line| complain(&text(line)),
-                #[cfg(feature = "hook")]
                 LogReader::Programs => |line| complain(&json_line(line)),
                 #[cfg(feature = "lambda")]
                 LogReader::Lambda => |line| {

@@ -8,9 +8,9 @@ use super::error::CliError;
 use super::kinds::KindsArgs;
 use super::reuse::HookReuseArgs;
 use super::versions::HookVersionsArgs;
-use crate::image::Reference;
-use crate::ops::index::IndexOptions;
-use crate::ops::versions::Versions;
+use ociseek_format::image::Reference;
+use ociseek_ops::index::IndexOptions;
+use ociseek_ops::versions::Versions;
 
 #[derive(Debug, Args)]
 pub(crate) struct UnattendedArgs {

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::error::CliError;
-use crate::image::TagTemplate;
-use crate::ops::versions::Versions;
+use ociseek_format::image::TagTemplate;
+use ociseek_ops::versions::Versions;
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Versions")]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::cli::lazy::args::{ContainerArgs, LazyArgs};
-use crate::image::ImageName;
+use ociseek_format::image::ImageName;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TraceFormat {

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::cli::lazy::json::Figures;
 use crate::cli::shared::json::{DigestText, utf8};
-use crate::rootfs::record::Touch;
+use ociseek_rootfs::record::Touch;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -4,8 +4,8 @@ use clap::Args;
 
 use crate::cli::shared::args::{FormatArgs, LayerJobsArgs, PlatformsArgs, RegistryArgs};
 use crate::cli::shared::policy::PolicyArgs;
-use crate::digest::Digest;
-use crate::image::ImageName;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::ImageName;
 
 const VERIFY_LONG_ABOUT: &str = "\
 Verifies the SOCI indexes and fine indexes of an image against its layers.

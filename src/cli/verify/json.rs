@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::cli::shared::difference::Status;
 use crate::cli::shared::json::{DigestText, Manifest as ManifestRef};
-use crate::ops::verify::policy::Ruling;
-use crate::ops::verify::{
+use ociseek_ops::verify::policy::Ruling;
+use ociseek_ops::verify::{
     ComparedCounts, Depth, Problem, VerifiedDocument, VerifiedFine, VerifiedImage, VerifiedIndex, VerifiedLayer,
     VerifiedManifest,
 };

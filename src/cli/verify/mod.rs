@@ -16,17 +16,17 @@ use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, Style, safe};
-use crate::code::Code;
-use crate::image::soci::Version;
-use crate::image::{ImageName, Platform};
-use crate::ops::discover::DiscoverError;
-use crate::ops::resolve::ResolveError;
-use crate::ops::verify::policy::Ruling;
-use crate::ops::verify::{
+use args::VerifyArgs;
+use ociseek_format::code::Code;
+use ociseek_format::image::soci::Version;
+use ociseek_format::image::{ImageName, Platform};
+use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_ops::discover::DiscoverError;
+use ociseek_ops::resolve::ResolveError;
+use ociseek_ops::verify::policy::Ruling;
+use ociseek_ops::verify::{
     ComparedCounts, Depth, MAX_SAMPLE, Problem, VerifiedImage, VerifiedManifest, VerifyError, VerifyOptions, verify,
 };
-use crate::progress::{Progress, ProgressEvent};
-use args::VerifyArgs;
 
 pub(super) mod args;
 pub(super) mod json;

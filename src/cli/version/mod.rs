@@ -10,9 +10,9 @@ use self::json::Version;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::terminal::Stdout;
-use crate::ops::TOOL_IDENTIFIER;
-use crate::ztoc;
 use args::{CompletionsArgs, ManArgs, VersionArgs};
+use ociseek_format::ztoc;
+use ociseek_ops::TOOL_IDENTIFIER;
 
 pub(super) mod args;
 pub(super) mod json;

@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use super::args::ZtocCreateArgs;
 use super::input::{is_std, open, read_ztoc, unreadable};
-use crate::budget::Budget;
 use crate::cli::shared::build::layer_options;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::size::{counted, duration, human, rate};
 use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, complain};
-use crate::durable::persist;
-use crate::layer::parallel::{ChunksError, Threads, index_chunks};
-use crate::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome};
-use crate::store::Buffers;
-use crate::ztoc::Ztoc;
+use ociseek_format::budget::Budget;
+use ociseek_format::layer::parallel::{ChunksError, Threads, index_chunks};
+use ociseek_format::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome};
+use ociseek_format::ztoc::Ztoc;
+use ociseek_store::Buffers;
+use ociseek_store::durable::persist;
 
 /// Builds the ztoc of a layer blob, and writes it only after it is complete.
 pub(crate) fn create(args: &ZtocCreateArgs, talk: TalkArgs, stdout: &mut Stdout) -> Result<(), CliError> {

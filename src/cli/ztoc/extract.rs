@@ -8,8 +8,8 @@ use super::input::read_ztoc;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Stdout, Style, complain, safe};
-use crate::layer::span::SpanTable;
-use crate::ops::extract::{ExtractError, Output, extract};
+use ociseek_format::layer::span::SpanTable;
+use ociseek_ops::extract::{ExtractError, Output, extract};
 
 /// Extracts until `still_wanted` returns false.
 pub(crate) fn run(

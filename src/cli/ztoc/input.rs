@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use crate::cli::shared::error::CliError;
-use crate::ztoc::{MAX_ENCODED, Ztoc, decode};
+use ociseek_format::ztoc::{MAX_ENCODED, Ztoc, decode};
 
 /// Reads a ztoc, up to the size limit of ztocs.
 pub(crate) fn read_ztoc(path: &Path) -> Result<(Vec<u8>, Ztoc), CliError> {

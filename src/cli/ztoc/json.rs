@@ -8,9 +8,9 @@ use serde::{Serialize, Serializer};
 use super::spans::{self, spans};
 use crate::cli::shared::json::{DigestText, Document, utf8};
 use crate::cli::shared::terminal::Stdout;
-use crate::digest::Digest;
-use crate::tar::PaxRecord;
-use crate::ztoc::{Checkpoints, FileMetadata, Ztoc};
+use ociseek_format::digest::Digest;
+use ociseek_format::tar::PaxRecord;
+use ociseek_format::ztoc::{Checkpoints, FileMetadata, Ztoc};
 
 /// Writes the document for `ztoc`, which was decoded from `bytes`.
 pub(crate) fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Result<()> {

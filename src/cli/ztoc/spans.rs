@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::digest::Digest;
-use crate::offset::{Compressed, SpanId, Uncompressed};
-use crate::ztoc::{Checkpoints, Ztoc};
+use ociseek_format::digest::Digest;
+use ociseek_format::offset::{Compressed, SpanId, Uncompressed};
+use ociseek_format::ztoc::{Checkpoints, Ztoc};
 
 pub(super) struct Span {
     pub number: u32,

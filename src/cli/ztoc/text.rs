@@ -6,8 +6,8 @@ use super::json::compression;
 use super::spans::spans;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Stdout, is_hostile};
-use crate::digest::Digest;
-use crate::ztoc::{FileKind, FileMetadata, Ztoc};
+use ociseek_format::digest::Digest;
+use ociseek_format::ztoc::{FileKind, FileMetadata, Ztoc};
 
 /// Prints `ztoc`, which was decoded from `bytes`.
 pub(crate) fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Result<()> {

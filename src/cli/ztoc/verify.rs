@@ -12,10 +12,10 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{DigestText, text as text_of};
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Stdout, safe};
-use crate::digest::{Algorithm, Digest};
-use crate::layer::prove::{Difference, LayerProof, Proof};
-use crate::store::Buffers;
-use crate::ztoc::{Ztoc, decode};
+use ociseek_format::digest::{Algorithm, Digest};
+use ociseek_format::layer::prove::{Difference, LayerProof, Proof};
+use ociseek_format::ztoc::{Ztoc, decode};
+use ociseek_store::Buffers;
 
 /// Verifies the ztoc. Fails with [`CliError::Differs`] if differences were found and printed.
 pub(crate) fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {

@@ -1,7 +1,7 @@
 //! One layer, read on several threads. Scanning and hashing note what they are given.
 
 pub mod laws;
-#[path = "../../../crates/ociseek-layer/src/layer/parallel/mod.rs"]
+#[path = "../../../crates/ociseek-format/src/layer/parallel/mod.rs"]
 pub mod parallel;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use crate::cli::hook::error::HookError;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::report;
 use crate::cli::shared::unattended::Unattended;
-use crate::hook::aws::Ecr;
-use crate::hook::lambda::{Failure, Function, Runtime, Settings, serve};
-use crate::hook::log::LogProgress;
 use args::HookLambdaArgs;
+use ociseek_hook::aws::Ecr;
+use ociseek_hook::lambda::{Failure, Function, Runtime, Settings, serve};
+use ociseek_hook::log::LogProgress;
 
 pub(crate) mod args;
 

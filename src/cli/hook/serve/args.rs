@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::cli::hook::jobs::JobArgs;
-use crate::hook::http::PATIENCE;
+use ociseek_hook::http::PATIENCE;
 #[cfg(feature = "nats")]
-use crate::hook::queue::QueueUrl;
+use ociseek_hook::queue::QueueUrl;
 
 const SERVE_LONG_ABOUT: &str = "\
 Receives push notifications from registries over HTTP and indexes the pushed images.
@@ -129,4 +129,4 @@ pub(crate) struct HookServeArgs {
     pub hook_queue: Option<QueueUrl>,
 }
 
-crate::opaque_debug!(HookServeArgs);
+ociseek_format::opaque_debug!(HookServeArgs);

@@ -14,12 +14,12 @@ use crate::cli::hook::jobs::{address, runner};
 use crate::cli::hook::secret_file;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
-use crate::hook::log::TARGET;
-use crate::hook::secret::Secrets;
-use crate::hook::server::sink::{JobQueue, LocalQueue};
-use crate::hook::server::{Listeners, ServerConfig, listen, listen_openly, serve};
-use crate::ops::TOOL_IDENTIFIER;
 use args::HookServeArgs;
+use ociseek_hook::log::TARGET;
+use ociseek_hook::secret::Secrets;
+use ociseek_hook::server::sink::{JobQueue, LocalQueue};
+use ociseek_hook::server::{Listeners, ServerConfig, listen, listen_openly, serve};
+use ociseek_ops::TOOL_IDENTIFIER;
 
 pub(crate) mod args;
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use clap::Args;
 
 use crate::cli::hook::jobs::JobArgs;
-use crate::hook::queue::QueueUrl;
+use ociseek_hook::queue::QueueUrl;
 
 const WORKER_LONG_ABOUT: &str = "\
 Takes jobs from a NATS JetStream work queue, filled by ociseek hook serve --queue and ociseek backfill --queue, and \

@@ -10,12 +10,12 @@ use crate::cli::hook::error::HookError;
 use crate::cli::hook::jobs::{address, connect, runner};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
-use crate::hook::http::{PATIENCE, monitor};
-use crate::hook::log::TARGET;
-use crate::hook::queue::Worker;
-use crate::hook::server::listen_openly;
-use crate::ops::TOOL_IDENTIFIER;
 use args::HookWorkerArgs;
+use ociseek_hook::http::{PATIENCE, monitor};
+use ociseek_hook::log::TARGET;
+use ociseek_hook::queue::Worker;
+use ociseek_hook::server::listen_openly;
+use ociseek_ops::TOOL_IDENTIFIER;
 
 pub(crate) mod args;
 

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Shade, counted_grouped, grouped, parts, share};
 use crate::cli::report::markup::{Text, name, plain_name};
 use crate::cli::shared::size::{counted, human};
-use crate::ops::report::{Group, GroupFile, LayerBreakdown, Lazy, Report};
+use ociseek_ops::report::{Group, GroupFile, LayerBreakdown, Lazy, Report};
 
 /// The maximum length of a command, in characters.
 const COMMAND: usize = 240;

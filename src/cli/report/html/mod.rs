@@ -9,9 +9,9 @@ use base64::engine::general_purpose::STANDARD;
 use super::markup::{Text, name};
 use crate::cli::shared::quote::quoted;
 use crate::cli::shared::size::{counted, human};
-use crate::digest::Digest;
-use crate::ops::TOOL_IDENTIFIER;
-use crate::ops::report::{LargeFile, Report};
+use ociseek_format::digest::Digest;
+use ociseek_ops::TOOL_IDENTIFIER;
+use ociseek_ops::report::{LargeFile, Report};
 
 mod layers;
 mod start;

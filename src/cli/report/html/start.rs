@@ -6,7 +6,7 @@ use super::{Shade, counted_grouped, grouped, lazy_and_whole, parts, share};
 use crate::cli::report::markup::{Text, name};
 use crate::cli::shared::quote::quoted;
 use crate::cli::shared::size::human;
-use crate::ops::report::{Fetch, Report, StartTotals};
+use ociseek_ops::report::{Fetch, Report, StartTotals};
 
 pub(super) fn section(f: &mut fmt::Formatter<'_>, image: &str, report: &Report) -> fmt::Result {
     writeln!(f, "<section>\n<h2>What a start reads</h2>")?;

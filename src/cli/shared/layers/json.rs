@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::text::reason;
 use crate::cli::shared::json::{Coded, DigestText, milliseconds};
-use crate::ops::index::{LayerOutcome, LayerReport, Origin};
+use ociseek_ops::index::{LayerOutcome, LayerReport, Origin};
 
 /// A layer of an indexed image.
 #[derive(Serialize)]

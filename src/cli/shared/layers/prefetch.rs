@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::cli::shared::json::DigestText;
 use crate::cli::shared::size::{counted, human};
-use crate::image::prefetch::{SpanRange, count};
-use crate::ops::index::{self, PrefetchedLayer};
+use ociseek_format::image::prefetch::{SpanRange, count};
+use ociseek_ops::index::{self, PrefetchedLayer};
 
 /// A prefetch list.
 #[derive(Serialize)]

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use crate::cli::shared::size::{ByteSize, counted, human, rate};
 use crate::cli::shared::terminal::{Style, safe};
-use crate::digest::Digest;
-use crate::image::coverage::Coverage;
-use crate::ops::index::{LayerOutcome, LayerReport, LeftOutReason, Origin, RefusedImage, Shortfall};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::coverage::Coverage;
+use ociseek_ops::index::{LayerOutcome, LayerReport, LeftOutReason, Origin, RefusedImage, Shortfall};
 
 pub(crate) fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Digest, style: Style) {
     let platform = platform.unwrap_or("unknown platform");

@@ -1,0 +1,417 @@
+//! A file with the accepted jobs that are not done, which survives the process and its machine,
+//! however they end. A line of JSON is written before an event is answered, when a job is started,
+//! and when it is done. The next start reads the lines to find the remaining jobs.
+//!
+//! A crash may leave an incomplete last line, which is ignored. Before an event is answered, the
+//! lines are also synced to disk ([`Journal::sync`]). A power failure may lose the others: then a
+//! job runs once more, which changes nothing.
+
+use ociseek_store::lock::Hold;
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use serde::{Deserialize, Serialize};
+
+use super::backlog::Item;
+use super::job::{Job, Unit};
+use ociseek_store::durable::sync_name;
+
+/// The size limit of a line that is read, in bytes.
+const MAX_LINE: u64 = 4096;
+/// The file is rewritten when it has this many lines, most of them for jobs that are done.
+const COMPACT: usize = 4096;
+
+/// Why the journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("journal {path}: cannot be {what}", path = .path.display())]
+pub struct JournalError {
+    path: PathBuf,
+    what: &'static str,
+    source: io::Error,
+}
+
+/// A line.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Line {
+    Accepted(Job),
+    Begun(Job),
+    /// The job was started, and did not end through a fault of its own.
+    Released(Job),
+    Done(Job),
+    /// The job is done, and the same one was accepted meanwhile. A crash could separate two lines.
+    Renewed(Job),
+}
+
+/// The file in which jobs survive the process.
+pub struct Journal {
+    path: PathBuf,
+    unit: Unit,
+    inner: Arc<Mutex<Inner>>,
+    /// How many lines were synced, by the number of the last one. Locked during a sync, so that
+    /// events that arrive meanwhile share the next one.
+    synced: tokio::sync::Mutex<u64>,
+}
+
+ociseek_format::opaque_debug!(Journal);
+
+struct Inner {
+    file: Arc<File>,
+    /// The number of the last line since the start.
+    last: u64,
+    /// A sync failed, so the disk may lack lines that the kernel no longer has.
+    doubtful: bool,
+    /// By the job's key.
+    open: HashMap<String, Item>,
+    lines: usize,
+    /// The last line may be incomplete, because the disk was full.
+    torn: bool,
+    /// Prevents other processes from writing here.
+    _lock: File,
+}
+
+impl Journal {
+    /// Opens or creates the file and reads the unfinished jobs. `unit` decides which jobs are the
+    /// same.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written, or another process uses it.
+    pub fn open(path: &Path, unit: Unit) -> Result<(Journal, Vec<Item>), JournalError> {
+        let failed = |what| move |source| JournalError { path: path.to_owned(), what, source };
+        let lock = path.with_added_extension("lock");
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(lock);
+        let lock = lock.map_err(failed("locked"))?;
+        lock.try_lock().map_err(|error| {
+            failed("locked")(match error {
+                TryLockError::WouldBlock => {
+                    io::Error::new(io::ErrorKind::WouldBlock, "another ociseek process uses it")
+                }
+                TryLockError::Error(error) => error,
+            })
+        })?;
+        let (open, lines) = match File::open(path) {
+            Ok(file) => read(file, unit).map_err(failed("read"))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),
+            Err(error) => return Err(failed("read")(error)),
+        };
+        let file = rewrite(path, &open).map_err(failed("written"))?;
+        sync_name(path).map_err(failed("written"))?;
+        let line = |item: &Item| lines.get(&item.job.key(unit)).copied().unwrap_or_default();
+        let mut items: Vec<(usize, Item)> = open.values().map(|item| (line(item), item.clone())).collect();
+        items.sort_by_key(|(line, _)| *line);
+        let (file, lines) = (Arc::new(file), open.len());
+        let inner = Inner { file, last: 0, doubtful: false, open, lines, torn: false, _lock: lock };
+        let items = items.into_iter().map(|(_, item)| item).collect();
+        let inner = Arc::new(Mutex::new(inner));
+        Ok((Journal { path: path.to_owned(), unit, inner, synced: tokio::sync::Mutex::new(0) }, items))
+    }
+
+    /// Returns when the lines that were written before are on the disk.
+    ///
+    /// # Errors
+    /// If they could not be written there. Then the event must not be confirmed.
+    pub async fn sync(&self) -> Result<(), JournalError> {
+        let failed = |source| JournalError { path: self.path.clone(), what: "synced", source };
+        let mut synced = self.synced.lock().await;
+        let last = self.inner.hold().last;
+        if *synced < last {
+            let (path, inner) = (self.path.clone(), Arc::clone(&self.inner));
+            let done = tokio::task::spawn_blocking(move || sync(&path, &inner)).await;
+            done.unwrap_or_else(|error| Err(error.into())).map_err(failed)?;
+            *synced = last;
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// If it could not be written. Then the job must not be accepted.
+    pub fn accepted(&self, item: &Item) -> Result<(), JournalError> {
+        self.write(&Line::Accepted(item.job.clone()))
+    }
+
+    /// # Errors
+    /// If it could not be written.
+    pub fn begun(&self, item: &Item) -> Result<(), JournalError> {
+        self.write(&Line::Begun(item.job.clone()))
+    }
+
+    /// # Errors
+    /// If it could not be written.
+    pub fn released(&self, item: &Item) -> Result<(), JournalError> {
+        self.write(&Line::Released(item.job.clone()))
+    }
+
+    /// Records the end of a job. `next` is a job with the same name that was accepted in the
+    /// meantime.
+    ///
+    /// # Errors
+    /// If it could not be written. Then the job will be repeated, which changes nothing.
+    pub fn done(&self, item: &Item, next: Option<&Item>) -> Result<(), JournalError> {
+        let line = next.map_or_else(|| Line::Done(item.job.clone()), |next| Line::Renewed(next.job.clone()));
+        self.write(&line)
+    }
+
+    fn write(&self, line: &Line) -> Result<(), JournalError> {
+        let failed = |source| JournalError { path: self.path.clone(), what: "written", source };
+        let mut inner = self.inner.hold();
+        let mut text = if inner.torn { vec![b'\n'] } else { Vec::new() };
+        serde_json::to_writer(&mut text, line).map_err(|error| failed(error.into()))?;
+        text.push(b'\n');
+        let written = inner.file.as_ref().write_all(&text);
+        inner.torn = written.is_err();
+        written.map_err(failed)?;
+        inner.lines += 1;
+        inner.last += 1;
+        apply(&mut inner.open, line, self.unit);
+        if inner.lines > COMPACT && inner.lines > 4 * inner.open.len() {
+            // If there is no space for a new file, or no descriptor, the old file is used for as
+            // many lines again.
+            let _old_file = inner.renew(&self.path);
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Writes the unfinished jobs to a new file, on the disk, and continues there.
+    fn renew(&mut self, path: &Path) -> io::Result<()> {
+        self.lines = self.open.len();
+        self.file = Arc::new(rewrite(path, &self.open)?);
+        self.torn = false;
+        let named = sync_name(path);
+        self.doubtful = named.is_err();
+        named
+    }
+}
+
+/// Syncs the file, or replaces it if that fails: the kernel forgets what it could not write, and
+/// would report success the next time.
+fn sync(path: &Path, inner: &Mutex<Inner>) -> io::Result<()> {
+    let file = {
+        let inner = inner.hold();
+        (!inner.doubtful).then(|| Arc::clone(&inner.file))
+    };
+    if file.is_some_and(|file| file.sync_data().is_ok()) {
+        return Ok(());
+    }
+    let mut inner = inner.hold();
+    inner.doubtful = true;
+    inner.renew(path)
+}
+
+/// Applies a line to the unfinished jobs, which are stored by key.
+fn apply(open: &mut HashMap<String, Item>, line: &Line, unit: Unit) {
+    match line {
+        Line::Accepted(job) => {
+            open.entry(job.key(unit)).or_insert_with(|| Item { job: job.clone(), tries: 0 });
+        }
+        Line::Begun(job) => {
+            open.entry(job.key(unit)).or_insert_with(|| Item { job: job.clone(), tries: 0 }).tries += 1;
+        }
+        Line::Released(job) => {
+            if let Some(item) = open.get_mut(&job.key(unit)) {
+                item.tries = item.tries.saturating_sub(1);
+            }
+        }
+        Line::Done(job) => drop(open.remove(&job.key(unit))),
+        Line::Renewed(job) => drop(open.insert(job.key(unit), Item { job: job.clone(), tries: 0 })),
+    }
+}
+
+/// The unfinished jobs by key, and the numbers of the lines in which they were accepted.
+fn read(file: File, unit: Unit) -> io::Result<(HashMap<String, Item>, HashMap<String, usize>)> {
+    let mut reader = BufReader::new(file);
+    let mut open: HashMap<String, Item> = HashMap::new();
+    let mut lines = HashMap::new();
+    let mut line = Vec::new();
+    for number in 0.. {
+        line.clear();
+        if reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        // Incomplete lines were never confirmed to anyone.
+        let Ok(line) = serde_json::from_slice(&line) else { continue };
+        match &line {
+            Line::Accepted(job) | Line::Begun(job) => {
+                lines.entry(job.key(unit)).or_insert(number);
+            }
+            Line::Released(_) => {}
+            Line::Done(job) => drop(lines.remove(&job.key(unit))),
+            Line::Renewed(job) => drop(lines.insert(job.key(unit), number)),
+        }
+        apply(&mut open, &line, unit);
+    }
+    Ok((open, lines))
+}
+
+/// Writes a new file with the unfinished jobs and replaces the old one. Further lines use the same
+/// descriptor, because opening the new file by name could fail after the old one has lost its name.
+fn rewrite(path: &Path, open: &HashMap<String, Item>) -> io::Result<File> {
+    let new = path.with_added_extension("new");
+    let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&new)?;
+    file.set_len(0)?;
+    let mut text = Vec::new();
+    for item in open.values() {
+        let lines = std::iter::once(Line::Accepted(item.job.clone()))
+            .chain((0..item.tries).map(|_| Line::Begun(item.job.clone())));
+        for line in lines {
+            serde_json::to_writer(&mut text, &line)?;
+            text.push(b'\n');
+        }
+    }
+    file.write_all(&text)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn item(n: u32) -> Item {
+        Item { job: Job { image: format!("r.example/a:{n}").parse().unwrap() }, tries: 0 }
+    }
+
+    fn reopened(path: &Path) -> Vec<(String, u32)> {
+        let (_, items) = Journal::open(path, Unit::Image).unwrap();
+        items.into_iter().map(|item| (item.job.target().to_string(), item.tries)).collect()
+    }
+
+    #[test]
+    fn unfinished_jobs_are_restored_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, items) = Journal::open(&path, Unit::Image).unwrap();
+        assert!(items.is_empty());
+        for n in [3, 1, 2, 4] {
+            journal.accepted(&item(n)).unwrap();
+        }
+        journal.begun(&Item { tries: 1, ..item(1) }).unwrap();
+        journal.begun(&Item { tries: 1, ..item(2) }).unwrap();
+        journal.begun(&Item { tries: 1, ..item(4) }).unwrap();
+        journal.released(&item(4)).unwrap();
+        journal.done(&item(2), None).unwrap();
+        assert!(Journal::open(&path, Unit::Image).is_err(), "one process at a time");
+        drop(journal);
+        let want = [("3".to_owned(), 0), ("1".to_owned(), 1), ("4".to_owned(), 0)];
+        assert_eq!(reopened(&path), want);
+        // Reading does not remove jobs.
+        let mut again = reopened(&path);
+        again.sort();
+        let mut want = want.to_vec();
+        want.sort();
+        assert_eq!(again, want);
+    }
+
+    #[test]
+    fn damage_affects_only_its_own_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
+        journal.accepted(&item(1)).unwrap();
+        drop(journal);
+        let mut text = std::fs::read(&path).unwrap();
+        text.extend_from_slice(b"\0\xff\n");
+        text.extend_from_slice("x".repeat(10_000).as_bytes());
+        text.extend_from_slice(
+            b"\n{\"accepted\":{\"registry\":\"r.example\",\"repository\":\"../x\",\"tag\":\"t\"}}\n",
+        );
+        text.extend_from_slice(b"{\"accepted\":{\"registry\":\"r.exa");
+        std::fs::write(&path, text).unwrap();
+        assert_eq!(reopened(&path), [("1".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn the_journal_does_not_grow_with_finished_jobs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
+        journal.accepted(&item(0)).unwrap();
+        for n in 1..3 * COMPACT as u32 {
+            journal.accepted(&item(n)).unwrap();
+            journal.done(&item(n), None).unwrap();
+        }
+        drop(journal);
+        assert!(std::fs::metadata(&path).unwrap().len() < 2 * COMPACT as u64 * 100);
+        assert_eq!(reopened(&path), [("0".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn a_job_accepted_during_another_survives_the_end_of_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
+        let first = Item { tries: 1, ..item(1) };
+        journal.accepted(&item(1)).unwrap();
+        journal.begun(&first).unwrap();
+        journal.accepted(&item(1)).unwrap();
+        journal.accepted(&item(2)).unwrap();
+        let before = std::fs::metadata(&path).unwrap().len();
+        journal.done(&first, Some(&item(1))).unwrap();
+        drop(journal);
+        let whole = std::fs::read(&path).unwrap();
+        assert_eq!(reopened(&path), [("2".to_owned(), 0), ("1".to_owned(), 0)], "it is the last in the line");
+        // A full disk or a crash may cut the write short at any byte.
+        for length in before as usize..whole.len() - 1 {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            assert_eq!(reopened(&path), [("1".to_owned(), 1), ("2".to_owned(), 0)], "{length}");
+        }
+    }
+
+    #[tokio::test]
+    async fn after_a_failed_sync_the_jobs_go_to_a_new_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
+        let file = || std::fs::metadata(&path).unwrap().ino();
+        let first = file();
+        journal.accepted(&item(1)).unwrap();
+        journal.sync().await.unwrap();
+        assert_eq!(file(), first);
+        // As the kernel leaves it: the lines are lost, and the next sync would succeed.
+        journal.inner.hold().doubtful = true;
+        journal.inner.hold().file.set_len(0).unwrap();
+        journal.accepted(&item(2)).unwrap();
+        let in_the_way = path.with_added_extension("new");
+        std::fs::create_dir(&in_the_way).unwrap();
+        for _ in 0..2 {
+            journal.sync().await.unwrap_err();
+        }
+        std::fs::remove_dir(&in_the_way).unwrap();
+        journal.sync().await.unwrap();
+        let second = file();
+        assert_ne!(second, first);
+        journal.accepted(&item(3)).unwrap();
+        journal.sync().await.unwrap();
+        assert_eq!(file(), second);
+        drop(journal);
+        let mut left = reopened(&path);
+        left.sort();
+        assert_eq!(left, [1, 2, 3].map(|n| (n.to_string(), 0)));
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_compacted_is_still_appended_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
+        let in_the_way = path.with_added_extension("new");
+        std::fs::create_dir(&in_the_way).unwrap();
+        journal.accepted(&item(0)).unwrap();
+        for n in 1..COMPACT as u32 {
+            journal.accepted(&item(n)).unwrap();
+            journal.done(&item(n), None).unwrap();
+        }
+        journal.accepted(&item(1)).unwrap();
+        drop(journal);
+        std::fs::remove_dir(&in_the_way).unwrap();
+        assert_eq!(reopened(&path), [("0".to_owned(), 0), ("1".to_owned(), 0)]);
+    }
+}

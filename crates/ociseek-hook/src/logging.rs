@@ -1,0 +1,165 @@
+//! Log lines: `tracing` events with their fields as JSON values.
+//!
+//! The library emits events and installs no subscriber. Its targets do not follow its modules:
+//!
+//! | target | events |
+//! |---|---|
+//! | `ociseek::registry` | `request`, `retry`, `redirect`, `token`, `credentials` |
+//! | `ociseek::cache` | `ztoc`, `span` |
+//! | `ociseek::content` | `fetched`, `prefetch` |
+//! | `ociseek::hook` | what `hook serve`, `hook worker` and `hook lambda` log (docs/hook.md) |
+//!
+//! An event's name is that of its metadata. A field whose name ends in `.json` holds JSON as text.
+//! No field holds a password, a token, or the query of a URL.
+
+use std::fmt::{Debug, Write as _};
+
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
+
+mod install;
+
+pub use install::install;
+
+/// The suffix of fields whose text is JSON.
+const JSON: &str = ".json";
+
+/// An event.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line<'a> {
+    /// Its severity.
+    pub level: Level,
+    /// Its source: one of our modules or a library's.
+    pub target: &'a str,
+    /// Its name; `log` if a library emitted it without a name.
+    pub event: &'a str,
+    /// The fields of the surrounding spans, from the outermost, followed by its own.
+    pub fields: Map<String, Value>,
+}
+
+/// `error`, `warn`, `info`, `debug` or `trace`.
+pub fn level_word(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "error",
+        Level::WARN => "warn",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    }
+}
+
+/// Passes each event to `write`.
+pub struct Lines<W>(pub W);
+
+impl<W> std::fmt::Debug for Lines<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lines").finish_non_exhaustive()
+    }
+}
+
+impl<S, W> Layer<S> for Lines<W>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: Fn(&Line<'_>) + 'static,
+{
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
+            if let Some(of_span) = span.extensions().get::<Fields>() {
+                fields.0.extend(of_span.0.clone());
+            }
+        }
+        event.record(&mut fields);
+        let metadata = event.metadata();
+        // tracing names an event without a name by its position in the source.
+        let name = if metadata.name().starts_with("event ") { "log" } else { metadata.name() };
+        (self.0)(&Line { level: *metadata.level(), target: metadata.target(), event: name, fields: fields.0 });
+    }
+}
+
+#[derive(Default)]
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn put(&mut self, field: &Field, value: impl Into<Value>) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+}
+
+impl Visit for Fields {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, value);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name().strip_suffix(JSON).zip(serde_json::from_str(value).ok()) {
+            Some((name, value)) => drop(self.0.insert(name.to_owned(), value)),
+            None => self.put(field, value),
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let mut text = String::new();
+        let _ = write!(text, "{value:?}");
+        self.record_str(field, &text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing_subscriber::{layer::SubscriberExt, registry};
+
+    use super::*;
+
+    #[test]
+    fn fields_keep_their_types_and_include_those_of_spans() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&lines);
+        let write = move |line: &Line<'_>| {
+            let fields = Value::from(line.fields.clone());
+            kept.lock().unwrap().push(format!("{} {} {fields}", level_word(line.level), line.event));
+        };
+        tracing::subscriber::with_default(registry().with(Lines(write)), || {
+            let _span = tracing::info_span!("job", image = "a:1").entered();
+            tracing::info!(
+                name: "done", bytes = 7u64, seconds = 0.5, again = false, indexes.json = r#"[{"index":1}]"#,
+                reason = None::<&str>
+            );
+            tracing::warn!(odd.json = "{", "plain");
+        });
+        assert_eq!(
+            *lines.lock().unwrap(),
+            [
+                r#"info done {"image":"a:1","bytes":7,"seconds":0.5,"again":false,"indexes":[{"index":1}]}"#,
+                r#"warn log {"image":"a:1","message":"plain","odd.json":"{"}"#,
+            ]
+        );
+    }
+}

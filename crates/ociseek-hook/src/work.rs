@@ -1,0 +1,425 @@
+//! Processes an image: creates its index, its SOCI-enabled image, or both.
+//!
+//! Pushes by this process raise events too: for the index, for the tag under which registries
+//! without the referrers API list it, and for each manifest of a SOCI-enabled image. Such events
+//! must end here, or the work would never end. Manifests that are not images with layers are
+//! skipped, at the latest after one request for the manifest. A SOCI-enabled image and its
+//! manifests do have layers; they are recognized by the SOCI indexes that they list or name,
+//! no matter who created them and which tags they have.
+//!
+//! An index belongs to a digest, but a SOCI-enabled image follows a tag. If the tag moves during
+//! the work, the older image could be written last. So the image is made from what the tag names
+//! now, and the tag is checked again after writing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::enabled::{EnableOutcome, EnabledImage};
+use super::job::{Job, JobError, JobResult, Products};
+use super::skip::{NotEnabled, SkipReason};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::enabled::is_enabled;
+use ociseek_format::image::{Manifest, ManifestError, Reference};
+use ociseek_format::progress::{Progress, ProgressEvent, causes};
+use ociseek_ops::convert::{
+    ConvertDestination, ConvertError, ConvertOutlook, ConvertStatus, SourceImage, outlook, up_to_date,
+};
+use ociseek_ops::index::{
+    Existing, IndexOptions, IndexedManifest, LayerOutcome, LayerReport, ManifestResult, ReuseSource,
+};
+use ociseek_ops::resolve::{ResolveError, ResolvedImage, parse, resolve_document};
+use ociseek_ops::versions::{EnabledResult, MakeRequest, Versions, VersionsResult, make};
+use ociseek_store::blob::{Document, Target};
+use ociseek_store::cache::ZtocCache;
+use ociseek_store::registry::{Client, Repository};
+use ociseek_store::{Destination, Source, StoreError};
+
+/// How many times the work starts again within a try because the tag moved.
+const MOVES: usize = 3;
+
+/// The settings that all jobs share.
+#[derive(Clone)]
+pub struct JobContext {
+    /// The client for registries.
+    pub client: Client,
+    /// The cache of ztocs between jobs, if any.
+    pub cache: Option<ZtocCache>,
+    /// The options for indexing.
+    pub options: IndexOptions,
+    /// The versions of the index that are made for each image.
+    pub versions: Versions,
+    /// The size limit for images, in bytes: those whose layers are larger together, according to
+    /// their manifests, are skipped.
+    pub max_image_size: Option<u64>,
+    /// Images whose indexes may have ztocs of layers of any image.
+    pub reuse_from: Vec<Reference>,
+    /// Receives progress events.
+    pub progress: Arc<dyn Progress>,
+}
+
+ociseek_format::opaque_debug!(JobContext);
+
+impl JobContext {
+    /// The options for the image of a job.
+    fn options(&self, image: &Reference) -> IndexOptions {
+        let mut options = self.options.clone();
+        options.reuse.tag = image.tag.clone();
+        for from in &self.reuse_from {
+            match self.client.repository(&from.registry, &from.repository) {
+                Ok(repository) => options.reuse.from.push(ReuseSource {
+                    name: from.to_string().into(),
+                    source: Source::Registry(repository),
+                    target: Target::of(from),
+                }),
+                Err(error) => {
+                    let why = format!("cannot reuse anything from {from}: {}", causes(&error));
+                    self.progress.report(ProgressEvent::Warning(why));
+                }
+            }
+        }
+        options
+    }
+}
+
+/// Indexes the image of a job, unless it already has everything or there is nothing to index.
+///
+/// # Errors
+/// If the image cannot be read, is broken, or cannot get its index. [`JobError::is_transient`]
+/// tells whether a retry may help.
+pub async fn run(job: &Job, context: &JobContext) -> Result<JobResult, JobError> {
+    if let Some(skipped) = job.skipped_by_name(&context.versions) {
+        return Ok(JobResult::Skipped(skipped));
+    }
+    let repository = context.client.repository(&job.image.registry, &job.image.repository);
+    let repository = repository.map_err(|error| JobError::Name(error.into()))?;
+    let source = Source::Registry(repository.clone());
+    let Some(document) = fetch(job, &source).await? else { return Ok(JobResult::Gone) };
+    match run_document(job, &document, &source, repository, context).await {
+        // It was deleted in the meantime, or was broken before. Its manifest shows which.
+        Err(error) if error.store().is_some_and(StoreError::is_not_found) => {
+            match source.manifest(&Target::Digest(document.digest)).await {
+                Err(gone) if gone.is_not_found() => Ok(JobResult::Gone),
+                _ => Err(error),
+            }
+        }
+        result => result,
+    }
+}
+
+/// None if the image does not exist any more.
+pub(super) async fn fetch(job: &Job, source: &Source) -> Result<Option<Document>, JobError> {
+    match source.manifest(&job.target()).await {
+        Ok(document) => Ok(Some(document)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(ResolveError::Find(error).into()),
+    }
+}
+
+async fn run_document(
+    job: &Job,
+    document: &Document,
+    source: &Source,
+    repository: Repository,
+    context: &JobContext,
+) -> Result<JobResult, JobError> {
+    let image = match resolved(document, source, context).await? {
+        DocumentKind::Image(image) => image,
+        DocumentKind::Skipped(why) => return Ok(JobResult::Skipped(why)),
+    };
+    let place = Place::of(&job.image, source, repository, context);
+    let mut products = place.make(image, &context.versions).await?;
+    place.follow(&mut products).await?;
+    Ok(job_result(Box::new(products)))
+}
+
+/// The prospect of converting an image.
+pub(super) struct EnabledOutlook {
+    /// The name of the SOCI-enabled image with its tag. None if there is no tag for it.
+    pub name: Option<Reference>,
+    pub outlook: Result<ConvertOutlook, NotEnabled>,
+}
+
+/// The prospect of converting the image of a job. None if no SOCI-enabled image is requested.
+pub(super) async fn enabled_outlook(
+    image: &Reference,
+    digest: Digest,
+    source: &Source,
+    repository: Repository,
+    context: &JobContext,
+) -> Result<Option<EnabledOutlook>, JobError> {
+    let tag = match context.versions.tag(image.tag.as_deref(), &digest) {
+        Ok(Some(tag)) => tag,
+        Ok(None) => return Ok(None),
+        Err(why) => return Ok(Some(EnabledOutlook { name: None, outlook: Err(why.into()) })),
+    };
+    let place = Place::of(image, source, repository, context);
+    let name = place.name(&tag);
+    let (from, to) = place.conversion(digest, tag);
+    let outlook = match outlook(&from, &to, context.cache.as_ref(), &place.options, &context.progress).await {
+        Ok(ConvertOutlook::Complete(_)) if place.options.existing == Existing::Replace => Ok(ConvertOutlook::Pending),
+        Ok(outlook) => Ok(outlook),
+        // The conversion would update its tag.
+        Err(ConvertError::Moved { .. }) => Ok(ConvertOutlook::Pending),
+        Err(error) => match not_enabled(error) {
+            Ok(why) => Err(why),
+            Err(source) => return Err(JobError::Enabled { name, source }),
+        },
+    };
+    Ok(Some(EnabledOutlook { name: Some(name), outlook }))
+}
+
+/// The repository of a job's image, and how it is processed.
+struct Place<'a> {
+    image: &'a Reference,
+    source: &'a Source,
+    destination: Destination,
+    options: IndexOptions,
+    context: &'a JobContext,
+}
+
+impl<'a> Place<'a> {
+    fn of(image: &'a Reference, source: &'a Source, repository: Repository, context: &'a JobContext) -> Place<'a> {
+        let destination = Destination::Registry(repository);
+        Place { image, source, destination, options: context.options(image), context }
+    }
+
+    /// The name of a SOCI-enabled image with this tag.
+    fn name(&self, tag: &str) -> Reference {
+        Reference { tag: Some(tag.to_owned()), digest: None, ..self.image.clone() }
+    }
+
+    fn from(&self, digest: Digest) -> SourceImage {
+        SourceImage { source: self.source.clone(), root: Target::Digest(digest), descriptor: None }
+    }
+
+    fn conversion(&self, digest: Digest, tag: String) -> (SourceImage, ConvertDestination) {
+        let guard = Some(self.context.versions.guard(self.image.tag.clone()));
+        let destination = Some(self.destination.clone());
+        (self.from(digest), ConvertDestination { destination, tag: Some(tag), replace_tag: false, guard })
+    }
+
+    /// Creates what `versions` requests for an image, except what already exists.
+    async fn make(&self, image: ResolvedImage, versions: &Versions) -> Result<Products, JobError> {
+        let JobContext { cache, progress, .. } = self.context;
+        let mut products =
+            Products { digest: image.digest, index: None, enabled: None, bytes_read: 0, bytes_written: 0 };
+        products.enabled = match versions.tag(self.image.tag.as_deref(), &image.digest) {
+            Ok(None) => None,
+            Ok(Some(tag)) => self.known(image.digest, tag).await,
+            Err(why) => Some(EnabledImage { name: None, result: EnableOutcome::Skipped(why.into()) }),
+        };
+        let versions = match (&products.enabled, versions) {
+            (None, versions) => versions,
+            (Some(_), Versions::V2(_)) => return Ok(products),
+            (Some(_), _) => &Versions::V1,
+        };
+        let subject = MakeRequest {
+            from: self.from(image.digest),
+            tag: self.image.tag.clone(),
+            resolved: Some(image),
+            is_unattended: true,
+        };
+        let work = make(subject, Some(&self.destination), versions, cache.as_ref(), &self.options, progress);
+        let made = Box::pin(work).await?;
+        let VersionsResult { index, enabled, failed } = made;
+        if let Some(index) = &index {
+            products.bytes_read += index.bytes_read;
+            products.bytes_written += index.bytes_written;
+        }
+        if let Some(made) = enabled {
+            if let EnabledResult::Converted(converted) = &made.result {
+                products.bytes_read += converted.bytes_read;
+                products.bytes_written += converted.bytes_written;
+            }
+            products.enabled =
+                Some(EnabledImage { name: Some(self.name(&made.tag)), result: enable_outcome(made.result) });
+        }
+        if let (Some(error), Ok(Some(tag))) = (failed, versions.tag(self.image.tag.as_deref(), &products.digest)) {
+            let name = self.name(&tag);
+            match not_enabled(error) {
+                Ok(why) => {
+                    products.enabled = Some(EnabledImage { name: Some(name), result: EnableOutcome::Skipped(why) });
+                }
+                Err(source) => return Err(JobError::Enabled { name, source }),
+            }
+        }
+        products.index = index;
+        Ok(products)
+    }
+
+    /// The SOCI-enabled image, if it already exists or must not be written. Other faults are found
+    /// again when it is made.
+    async fn known(&self, digest: Digest, tag: String) -> Option<EnabledImage> {
+        let JobContext { cache, progress, .. } = self.context;
+        if self.options.existing == Existing::Replace {
+            return None;
+        }
+        let name = Some(self.name(&tag));
+        let (from, to) = self.conversion(digest, tag);
+        match up_to_date(&from, &to, cache.as_ref(), &self.options, progress).await {
+            Ok(there) => there.map(|digest| EnabledImage { name, result: EnableOutcome::AlreadyThere(digest) }),
+            Err(error) => not_enabled(error).ok().map(|why| EnabledImage { name, result: EnableOutcome::Skipped(why) }),
+        }
+    }
+
+    /// Creates the SOCI-enabled image for the image that the tag names now, if that is not the one
+    /// that was processed.
+    async fn follow(&self, products: &mut Products) -> Result<(), JobError> {
+        let Some(template) = self.context.versions.template().filter(|template| template.needs_tag()) else {
+            return Ok(());
+        };
+        let Some(own) = &self.image.tag else { return Ok(()) };
+        let (mut last, mut moves) = (products.digest, 0);
+        loop {
+            let Some(EnabledImage { result, .. }) = &mut products.enabled else { return Ok(()) };
+            let moved = matches!(result, EnableOutcome::Skipped(NotEnabled::Moved(_)));
+            if !moved && !matches!(result, EnableOutcome::Written { .. }) {
+                return Ok(());
+            }
+            let document = match self.source.manifest(&Target::Tag(own.clone())).await {
+                Ok(document) if document.digest == last && !moved => return Ok(()),
+                Ok(document) => document,
+                Err(error) if error.is_not_found() => {
+                    if moved {
+                        *result = EnableOutcome::Skipped(NotEnabled::Untagged(own.clone()));
+                    }
+                    return Ok(());
+                }
+                Err(error) => return Err(ResolveError::Find(error).into()),
+            };
+            if moves == MOVES {
+                return Err(JobError::Restless(own.clone()));
+            }
+            moves += 1;
+            let image = match resolved(&document, self.source, self.context).await? {
+                DocumentKind::Image(image) => image,
+                DocumentKind::Skipped(why) => {
+                    if moved {
+                        *result = EnableOutcome::Skipped(NotEnabled::Skipped(Box::new(why)));
+                    }
+                    return Ok(());
+                }
+            };
+            last = document.digest;
+            let made = self.make(image, &Versions::V2(template.clone())).await?;
+            products.bytes_read += made.bytes_read;
+            products.bytes_written += made.bytes_written;
+            products.enabled = made.enabled;
+        }
+    }
+}
+
+/// Why the SOCI-enabled image must not be written, if that is the reason instead of a failure.
+fn not_enabled(error: ConvertError) -> Result<NotEnabled, Box<ConvertError>> {
+    match error {
+        ConvertError::Occupied { digest } => Ok(NotEnabled::Occupied(digest)),
+        ConvertError::Moved { tag } => Ok(NotEnabled::Moved(tag)),
+        error => Err(Box::new(error)),
+    }
+}
+
+fn enable_outcome(result: EnabledResult) -> EnableOutcome {
+    match result {
+        EnabledResult::Converted(converted) => match converted.outcome {
+            ConvertStatus::Written { replaced: before } | ConvertStatus::DryRun { replaces: before } => {
+                EnableOutcome::Written { digest: converted.digest, replaced: before }
+            }
+            ConvertStatus::AlreadyThere => EnableOutcome::AlreadyThere(converted.digest),
+        },
+        EnabledResult::NothingToIndex { layers } => EnableOutcome::NothingToIndex(nothing_to_index(&layers)),
+        EnabledResult::OutOfTime { left } => EnableOutcome::OutOfTime { left },
+    }
+}
+
+fn nothing_to_index<'a>(layers: impl IntoIterator<Item = &'a LayerReport>) -> SkipReason {
+    SkipReason::nothing_to_index(layers.into_iter().filter_map(|layer| match &layer.outcome {
+        LayerOutcome::LeftOut(reason) => Some(reason),
+        LayerOutcome::Indexed(_) | LayerOutcome::Listed { .. } => None,
+    }))
+}
+
+/// The kind of a document for this work.
+pub(super) enum DocumentKind {
+    Image(ResolvedImage),
+    /// There is nothing to do for it.
+    Skipped(SkipReason),
+}
+
+/// The image in a document, or why there is nothing to do for it.
+pub(super) async fn resolved(
+    document: &Document,
+    source: &Source,
+    context: &JobContext,
+) -> Result<DocumentKind, JobError> {
+    let JobContext { options, max_image_size, progress, .. } = context;
+    let manifest = match parse(document) {
+        Ok(manifest) => manifest,
+        Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {
+            return Ok(DocumentKind::Skipped(SkipReason::NotAnImage(what)));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let subject = match &manifest {
+        Manifest::Image(image) => &image.subject,
+        Manifest::Index(index) => &index.subject,
+    };
+    if let Some(subject) = subject {
+        return Ok(DocumentKind::Skipped(SkipReason::Subject(subject.digest)));
+    }
+    if is_enabled(&manifest) {
+        return Ok(DocumentKind::Skipped(SkipReason::SociEnabled));
+    }
+    let image = match resolve_document(source, document, manifest, options.wanted(), progress).await {
+        Ok(image) => image,
+        Err(error @ (ResolveError::NoImage(_) | ResolveError::NoPlatform { .. })) => {
+            return Ok(DocumentKind::Skipped(SkipReason::NotAnImage(error.to_string())));
+        }
+        Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {
+            return Ok(DocumentKind::Skipped(SkipReason::NotAnImage(what)));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(limit) = *max_image_size
+        && let size = declared_size(&image)
+        && size > limit
+    {
+        return Ok(DocumentKind::Skipped(SkipReason::TooLarge { size, limit }));
+    }
+    Ok(DocumentKind::Image(image))
+}
+
+/// The size of all layers in bytes, without duplicates.
+fn declared_size(image: &ResolvedImage) -> u64 {
+    let layers = image.manifests.iter().flat_map(|manifest| &manifest.layers);
+    let blobs: BTreeSet<_> = layers.map(|layer| (layer.digest, layer.size)).collect();
+    blobs.iter().fold(0, |sum, (_, size)| sum.saturating_add(*size))
+}
+
+fn job_result(products: Box<Products>) -> JobResult {
+    let Products { index, enabled, .. } = &*products;
+    let result = enabled.as_ref().map(|enabled| &enabled.result);
+    let manifests = index.as_ref().map_or(&[][..], |index| &index.manifests);
+    let results = || {
+        let each = manifests.iter().flat_map(IndexedManifest::results);
+        each.filter(|result| !matches!(result, ManifestResult::NotRequested))
+    };
+    let is = |wanted: fn(&ManifestResult) -> bool| results().any(wanted);
+    let is_left = index.as_ref().is_some_and(|index| !index.left.is_empty());
+    if is_left || matches!(result, Some(EnableOutcome::OutOfTime { .. })) {
+        JobResult::Sparse(products)
+    } else if is(|result| matches!(result, ManifestResult::Attached { .. } | ManifestResult::DryRun { .. }))
+        || matches!(result, Some(EnableOutcome::Written { .. }))
+    {
+        JobResult::Indexed(products)
+    } else if is(|result| !matches!(result, ManifestResult::NothingToIndex))
+        || matches!(result, Some(EnableOutcome::AlreadyThere(_)))
+    {
+        JobResult::AlreadyIndexed(products)
+    } else {
+        JobResult::Skipped(match result {
+            Some(EnableOutcome::NothingToIndex(why)) if index.is_none() => why.clone(),
+            Some(EnableOutcome::Skipped(why)) if index.is_none() => SkipReason::NotEnabled(why.clone()),
+            _ => nothing_to_index(manifests.iter().flat_map(|manifest| &manifest.layers)),
+        })
+    }
+}

@@ -1,0 +1,244 @@
+//! `convert`: writes a SOCI-enabled image (version 2) under a new name.
+//!
+//! Each step completes before the next one begins:
+//!
+//! 1. `load`: the image's documents, within limits.
+//! 2. [`image::enabled`](ociseek_format::image::enabled) chooses the images to index.
+//! 3. Their ztocs come from the same sources as for `index`: the cache, indexes that list them, or
+//!    the layers, which are only read.
+//! 4. [`image::enabled`](ociseek_format::image::enabled) makes the new documents. If they already exist with
+//!    all of their blobs, nothing is done.
+//! 5. `publish`: blobs first, then manifests, then the image index under its tag. Until the last
+//!    request the tag is unchanged.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::index::{
+    Artifact, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOutReason, OwnImage,
+    PrefetchSummary, Supply, assemble, prefetch_artifacts, ztocs,
+};
+use crate::resolve::PlatformManifest;
+use ociseek_format::budget::Budget;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::coverage::Coverage;
+use ociseek_format::image::enabled::{EnabledDocuments, IndexTarget, SociIndexParts, soci_indexes};
+use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_store::cache::ZtocCache;
+
+mod error;
+mod limits;
+mod load;
+mod model;
+mod old_index;
+mod outlook;
+mod plan;
+mod publish;
+
+pub use error::ConvertError;
+pub use limits::{MAX_DOCUMENTS, MAX_MANIFESTS};
+pub use model::{ConvertDestination, ConvertReport, ConvertStatus, ConvertedImage, Guard, SourceImage};
+pub use outlook::{ConvertOutlook, outlook, up_to_date};
+
+use load::ImageDocuments;
+use old_index::{OldIndex, old_indexes};
+use plan::{PlannedLayer, choose, plan};
+use publish::{NewBlobs, Publication};
+
+/// Converts an image. `options` determines how layers are indexed and which platforms are. Its
+/// options for existing indexes are ignored.
+///
+/// # Errors
+/// If the image cannot be read, has an invalid document or a broken layer, or has nothing to index,
+/// if the destination refuses it, or if the deadline passes before all layers are indexed. After
+/// any error, the destination's tag is unchanged.
+pub async fn convert(
+    from: &SourceImage,
+    to: &ConvertDestination,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<ConvertReport, ConvertError> {
+    convert_built(from, to, cache, None, options, progress).await
+}
+
+/// Like [`convert`], with layers of the image that were already built.
+pub(crate) async fn convert_built(
+    from: &SourceImage,
+    to: &ConvertDestination,
+    cache: Option<&ZtocCache>,
+    built: Option<Layers>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<ConvertReport, ConvertError> {
+    let loaded = load::load(from, progress).await?;
+    let there = to.there().await?;
+    let is_source = there.as_ref().is_some_and(|there| there.digest == loaded.root);
+    let artifacts: Vec<Descriptor> = soci_indexes(&loaded.original.index.manifests).cloned().collect();
+    let already_enabled = !artifacts.is_empty();
+    if is_source && !to.replace_tag && !already_enabled {
+        return Err(ConvertError::SourceTag { digest: loaded.root });
+    }
+    to.admit(there.as_ref(), &from.source, &loaded.root).await?;
+    let targets = choose(&loaded, &options.platforms, progress)?;
+
+    let planned = plan(&loaded, &targets, from, options).await?;
+    let mut wanted = LayersToBuild::default();
+    for (layer, _) in planned.iter().flatten().filter(|(_, left_out)| left_out.is_none()) {
+        wanted.add(layer);
+    }
+    let mut old = loaded.old_indexes(&from.source);
+    let known = match (&there, &to.destination) {
+        (Some(there), Some(destination)) => {
+            let found = old_indexes(&destination.as_source(), &there.manifests).await;
+            let found = found.map_err(ConvertError::Destination)?;
+            old.extend(found.iter().cloned());
+            found.into_iter().map(OldIndex::offer).collect()
+        }
+        _ => Vec::new(),
+    };
+    let manifests: Vec<PlatformManifest> = targets.iter().filter_map(|target| loaded.image(target)).collect();
+    let own = OwnImage {
+        digest: loaded.root,
+        manifests: manifests.iter().collect(),
+        artifacts: &artifacts,
+        is_listed: false,
+    };
+    let supply = Supply { source: &from.source, cache, known, documents: Vec::new(), own };
+    let announce = |unread: &[Descriptor]| {
+        let bytes = unread.iter().map(|layer| layer.size).sum();
+        let platform = String::new();
+        progress.report(ProgressEvent::Image { manifest: loaded.root, platform, layers: unread.len(), bytes });
+    };
+    let layers = Box::pin(ztocs(wanted, built, &supply, options, announce, progress)).await?;
+
+    let planned = targets.into_iter().zip(&planned);
+    let Parts { indexed, ztocs, prefetch, reports } =
+        parts(planned, &layers, &old, options, from.source.budget(), progress).await?;
+    let enabled = loaded.original.clone().enable(&indexed, &options.layer.build_tool_identifier);
+    let images = report(&loaded, &enabled, &indexed, reports);
+    let mut converted = ConvertReport {
+        source: loaded.root,
+        digest: enabled.digest,
+        size: enabled.bytes.len() as u64,
+        images,
+        outcome: ConvertStatus::AlreadyThere,
+        bytes_read: layers.bytes_read,
+        bytes_compared: layers.bytes_compared,
+        bytes_copied: 0,
+        bytes_written: 0,
+    };
+    let replaces = there.map(|there| there.digest).filter(|digest| *digest != enabled.digest);
+    if is_source && replaces.is_some() && !to.replace_tag {
+        return Err(ConvertError::SourceTag { digest: loaded.root });
+    }
+    let Some(destination) = to.destination.as_ref().filter(|_| !options.dry_run) else {
+        converted.outcome = ConvertStatus::DryRun { replaces };
+        return Ok(converted);
+    };
+    let publication = Publication {
+        loaded: &loaded,
+        enabled: &enabled,
+        new_blobs: &NewBlobs::new(&ztocs, &prefetch),
+        source_is_enabled: already_enabled,
+        source: &from.source,
+        to,
+        jobs: options.jobs,
+        progress,
+    };
+    // Reading the layers may have taken a while, so it looks again at what is there.
+    if let Some(written) = publication.run(destination).await? {
+        converted.bytes_copied = written.copied;
+        converted.bytes_written = written.written;
+        converted.outcome = ConvertStatus::Written { replaced: replaces };
+    }
+    Ok(converted)
+}
+
+/// The parts of the SOCI indexes.
+#[derive(Default)]
+struct Parts<'a> {
+    /// One for each image, in order.
+    indexed: Vec<SociIndexParts>,
+    /// Those of all images.
+    ztocs: Vec<IndexedZtoc<'a>>,
+    /// Those of all images.
+    prefetch: Vec<Artifact>,
+    /// For each image, in order, its layers and its prefetch list.
+    reports: Vec<(Vec<LayerReport>, Option<PrefetchSummary>)>,
+}
+
+/// Makes the parts of the SOCI indexes from the `layers` that were built.
+///
+/// # Errors
+/// If there is nothing to index, a layer is missing because the deadline passed, or a prefetch list
+/// cannot be made.
+async fn parts<'a>(
+    planned: impl Iterator<Item = (IndexTarget, &'a Vec<PlannedLayer>)>,
+    layers: &'a Layers,
+    old: &[OldIndex],
+    options: &IndexOptions,
+    budget: &Budget,
+    progress: &Arc<dyn Progress>,
+) -> Result<Parts<'a>, ConvertError> {
+    let mut parts = Parts::default();
+    let mut seen = BTreeSet::new();
+    for (target, planned) in planned {
+        let (report, ztocs) = assemble(planned.iter().map(|(layer, why)| (layer, why)), layers, &mut seen);
+        let refs = ztocs.iter().map(|ztoc| ztoc.reference(options.layer.span_size)).collect();
+        let lists = old.iter().filter(|old| old.is_for(&target)).map(|old| &old.lists[..]);
+        let lists = lists.into_iter().find(|lists| !lists.is_empty()).unwrap_or_default();
+        let list = options.prefetch.as_ref();
+        let (prefetch, summary) = prefetch_artifacts(list, lists, &ztocs, budget, progress).await?;
+        let listed = prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect();
+        parts.indexed.push(SociIndexParts { target, ztocs: refs, prefetch: listed });
+        parts.prefetch.extend(prefetch);
+        parts.reports.push((report, summary));
+        parts.ztocs.extend(ztocs);
+    }
+    let is_left = |l: &&LayerReport| matches!(l.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }));
+    let left = parts.reports.iter().flat_map(|(layers, _)| layers).filter(is_left).count();
+    if left > 0 {
+        return Err(ConvertError::OutOfTime { left });
+    }
+    if parts.ztocs.is_empty() {
+        return Err(ConvertError::NothingToIndex {
+            layers: parts.reports.into_iter().flat_map(|(layers, _)| layers).collect(),
+        });
+    }
+    Ok(parts)
+}
+
+/// The result for each image that was to be indexed.
+fn report(
+    loaded: &ImageDocuments,
+    enabled: &EnabledDocuments,
+    indexed: &[SociIndexParts],
+    reports: Vec<(Vec<LayerReport>, Option<PrefetchSummary>)>,
+) -> Vec<ConvertedImage> {
+    let mut made = enabled.indexes.iter();
+    let mut images = Vec::with_capacity(indexed.len());
+    for (SociIndexParts { target, ztocs: refs, .. }, (layers, prefetch)) in indexed.iter().zip(reports) {
+        let new = enabled.manifests.iter().find(|manifest| manifest.entry == target.entry);
+        let was = loaded.original.index.manifests.get(target.entry).map(|entry| entry.digest);
+        let covered: BTreeSet<Digest> = refs.iter().map(|ztoc| ztoc.layer).collect();
+        let descriptors: Vec<Descriptor> = layers.iter().map(|layer| layer.descriptor.clone()).collect();
+        images.push(ConvertedImage {
+            platform: target.platform.clone(),
+            was: was.unwrap_or(loaded.root),
+            manifest: new.map_or(loaded.root, |new| new.digest),
+            index: if refs.is_empty() { None } else { made.next().map(|made| made.descriptor.clone()) },
+            coverage: Coverage::of(&descriptors, |layer| covered.contains(&layer.digest)),
+            layers,
+            prefetch,
+        });
+    }
+    images
+}
+
+/// Whether all layers that are not indexed are small.
+pub fn are_small(layers: &[LayerReport]) -> bool {
+    !layers.is_empty()
+        && layers.iter().all(|layer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::Small { .. })))
+}

@@ -1,0 +1,171 @@
+//! The inputs and results of a conversion.
+
+use super::ConvertError;
+use crate::index::{LayerReport, PrefetchSummary};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::coverage::Coverage;
+use ociseek_format::image::enabled::soci_indexes;
+use ociseek_format::image::go::{Index, decode_index};
+use ociseek_format::image::manifest::{DOCKER_LIST, OCI_INDEX};
+use ociseek_format::image::{Descriptor, ImageSelector, Platform};
+use ociseek_store::blob::{Document, Target};
+use ociseek_store::{Destination, Source, StoreError, blocking};
+
+/// The image to convert.
+#[derive(Debug)]
+pub struct SourceImage {
+    /// Its store.
+    pub source: Source,
+    /// Its tag or digest in the store.
+    pub root: Target,
+    /// Its entry in a layout's index.json.
+    pub descriptor: Option<Descriptor>,
+}
+
+/// The destination of the converted image.
+#[derive(Debug)]
+pub struct ConvertDestination {
+    /// None for a dry run into a layout that does not exist yet.
+    pub destination: Option<Destination>,
+    /// None if a layout should list it without a name.
+    pub tag: Option<String>,
+    /// Whether the tag may be that of the original image.
+    pub replace_tag: bool,
+    /// A condition for writing. None if the user named the tag.
+    pub guard: Option<Guard>,
+}
+
+/// Protects the images of a repository if the user did not name the destination explicitly: the tag
+/// must be free or name a SOCI-enabled image.
+#[derive(Debug, Clone, Default)]
+pub struct Guard {
+    /// A tag of the source, which must still name the original image.
+    pub source_tag: Option<String>,
+}
+
+/// The existing content of the destination's name.
+pub(super) struct ExistingImage {
+    pub digest: Digest,
+    /// Its manifests, if it is an image index.
+    pub manifests: Vec<Descriptor>,
+}
+
+impl ExistingImage {
+    fn is_enabled(&self) -> bool {
+        soci_indexes(&self.manifests).next().is_some()
+    }
+}
+
+/// A converted image.
+#[derive(Debug, Clone)]
+pub struct ConvertReport {
+    /// The digest of the original image.
+    pub source: Digest,
+    /// The digest of the SOCI-enabled image.
+    pub digest: Digest,
+    /// The size of its image index in bytes.
+    pub size: u64,
+    /// The images that were to be indexed, in the order of the request, or of the image index.
+    pub images: Vec<ConvertedImage>,
+    /// The result.
+    pub outcome: ConvertStatus,
+    /// How many bytes of layers were read to index them.
+    pub bytes_read: u64,
+    /// How many bytes of layers were compared with reused ztocs.
+    pub bytes_compared: u64,
+    /// How many bytes of blobs were copied from the source.
+    pub bytes_copied: u64,
+    /// How many bytes of new blobs and manifests were written.
+    pub bytes_written: u64,
+}
+
+/// The image of one platform.
+#[derive(Debug, Clone)]
+pub struct ConvertedImage {
+    /// As stated in the image index, or else in the image's config.
+    pub platform: Platform,
+    /// The original manifest, or the nested index in its place.
+    pub was: Digest,
+    /// The new manifest, which names the SOCI index.
+    pub manifest: Digest,
+    /// None if no layer can be served lazily.
+    pub index: Option<Descriptor>,
+    /// The layers from the bottom up.
+    pub layers: Vec<LayerReport>,
+    /// The coverage of the layers by the index.
+    pub coverage: Coverage,
+    /// The prefetch list of its SOCI index, if it has one.
+    pub prefetch: Option<PrefetchSummary>,
+}
+
+/// The result for a SOCI-enabled image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConvertStatus {
+    /// It was pushed.
+    Written {
+        /// What the tag named before. It still exists under its digest.
+        replaced: Option<Digest>,
+    },
+    /// Exactly this image already had its tag, so nothing was written.
+    AlreadyThere,
+    /// Nothing was written, because this is a dry run.
+    DryRun {
+        /// What the tag names and would be replaced.
+        replaces: Option<Digest>,
+    },
+}
+
+impl ConvertDestination {
+    /// The existing content of the name. For anything but an image index, only the digest is known.
+    pub(super) async fn there(&self) -> Result<Option<ExistingImage>, ConvertError> {
+        let Some(document) = self.document().await.map_err(ConvertError::Destination)? else { return Ok(None) };
+        let is_index = matches!(document.media_type.as_str(), OCI_INDEX | DOCKER_LIST);
+        let index = decode_index(&document.bytes).ok().filter(|_| is_index);
+        Ok(Some(ExistingImage {
+            digest: document.digest,
+            manifests: index.map_or_else(Vec::new, |i: Index| i.manifests),
+        }))
+    }
+
+    /// Checks the guard, if there is one, before the image `root` of `source` replaces `there`.
+    pub(super) async fn admit(
+        &self,
+        there: Option<&ExistingImage>,
+        source: &Source,
+        root: &Digest,
+    ) -> Result<(), ConvertError> {
+        let Some(guard) = &self.guard else { return Ok(()) };
+        if let Some(there) = there.filter(|there| !there.is_enabled()) {
+            return Err(ConvertError::Occupied { digest: there.digest });
+        }
+        let Some(tag) = &guard.source_tag else { return Ok(()) };
+        match source.manifest(&Target::Tag(tag.clone())).await {
+            Ok(document) if document.digest == *root => Ok(()),
+            Err(error) if !error.is_not_found() => Err(ConvertError::Find(error)),
+            Ok(_) | Err(_) => Err(ConvertError::Moved { tag: tag.clone() }),
+        }
+    }
+
+    async fn document(&self) -> Result<Option<Document>, StoreError> {
+        match (&self.destination, &self.tag) {
+            (Some(Destination::Registry(repository)), Some(tag)) => {
+                match repository.manifest(&Target::Tag(tag.clone())).await {
+                    Ok(document) => Ok(Some(document)),
+                    Err(error) if error.is_not_found() => Ok(None),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            (Some(Destination::Layout(layout)), tag) => {
+                let select = tag.clone().map_or(ImageSelector::Any, ImageSelector::Tag);
+                let layout = std::sync::Arc::clone(layout);
+                blocking(move || {
+                    // The name may be free, or its content may be damaged. Then it is written.
+                    let found = layout.find(&select).ok();
+                    Ok(found.and_then(|found| layout.manifest(&Target::Digest(found.digest)).ok()))
+                })
+                .await
+            }
+            _ => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Predicts the result of a conversion, as far as possible without reading layers or fetching
+//! ztocs.
+
+use std::sync::Arc;
+
+use super::error::ConvertError;
+use super::load::load;
+use super::model::{ConvertDestination, ExistingImage, SourceImage};
+use super::plan::{choose, found, plan};
+use crate::index::{BlobCheck, IndexOptions, LeftOutReason, are_whole, unservable};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::enabled::SociIndexParts;
+use ociseek_format::image::soci::{CONFIG, FoundIndex, INDEX_V2, PREFETCH, ZtocRef};
+use ociseek_format::progress::Progress;
+use ociseek_store::cache::ZtocCache;
+
+/// Whether an image already has its SOCI-enabled image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConvertOutlook {
+    /// The SOCI-enabled image does not exist, is a different one, or lacks blobs of its SOCI
+    /// indexes.
+    Pending,
+    /// Exactly this image exists, with the blobs of its SOCI indexes.
+    Complete(Digest),
+    /// No layer can be indexed, for these reasons.
+    NothingToIndex(Vec<LeftOutReason>),
+}
+
+/// Examines the content of the destination's name.
+///
+/// An image whose SOCI indexes list prefetch artifacts counts as complete if `options` requests no
+/// prefetch list.
+///
+/// # Errors
+/// If the image cannot be read, has nothing that could be converted, or the guard forbids writing
+/// it.
+pub async fn outlook(
+    from: &SourceImage,
+    to: &ConvertDestination,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<ConvertOutlook, ConvertError> {
+    let there = to.there().await?;
+    compare(from, to, there, cache, options, progress).await
+}
+
+/// The digest of the SOCI-enabled image, if the destination's name already refers to it and the
+/// blobs of its SOCI indexes exist. If the name is free, this takes a single request.
+///
+/// # Errors
+/// As [`outlook`].
+pub async fn up_to_date(
+    from: &SourceImage,
+    to: &ConvertDestination,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<Option<Digest>, ConvertError> {
+    let Some(there) = to.there().await? else { return Ok(None) };
+    match compare(from, to, Some(there), cache, options, progress).await? {
+        ConvertOutlook::Complete(digest) => Ok(Some(digest)),
+        ConvertOutlook::Pending | ConvertOutlook::NothingToIndex(_) => Ok(None),
+    }
+}
+
+async fn compare(
+    from: &SourceImage,
+    to: &ConvertDestination,
+    there: Option<ExistingImage>,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<ConvertOutlook, ConvertError> {
+    let loaded = load(from, progress).await?;
+    to.admit(there.as_ref(), &from.source, &loaded.root).await?;
+    let targets = choose(&loaded, &options.platforms, progress)?;
+    let planned = plan(&loaded, &targets, from, options).await?;
+    let known = match (&there, &to.destination) {
+        (Some(there), Some(destination)) => {
+            found(&destination.as_source(), &there.manifests).await.map_err(ConvertError::Destination)?
+        }
+        _ => Vec::new(),
+    };
+    let known: Vec<FoundIndex> = known.into_iter().map(|(_, index)| index).collect();
+    let (mut indexed, mut reasons) = (Vec::with_capacity(targets.len()), Vec::new());
+    for (target, layers) in targets.into_iter().zip(planned) {
+        let mut ztocs = Vec::new();
+        for (layer, why) in layers {
+            let listed = || ztoc(&known, &layer, options);
+            match why {
+                Some(why) => reasons.push(why),
+                None => match (listed(), unservable(cache, &layer, options).await) {
+                    (Some(ztoc), _) => ztocs.push(ztoc),
+                    (None, Some(why)) => reasons.push(why),
+                    (None, None) => return Ok(ConvertOutlook::Pending),
+                },
+            }
+        }
+        let prefetch = if options.prefetch.is_none() { prefetch(&known, &ztocs) } else { Vec::new() };
+        indexed.push(SociIndexParts { target, ztocs, prefetch });
+    }
+    if indexed.iter().all(|indexed| indexed.ztocs.is_empty()) {
+        return Ok(ConvertOutlook::NothingToIndex(reasons));
+    }
+    let enabled = loaded.original.enable(&indexed, &options.layer.build_tool_identifier);
+    let is_there = there.is_some_and(|there| there.digest == enabled.digest);
+    let Some(destination) = to.destination.as_ref().filter(|_| is_there) else { return Ok(ConvertOutlook::Pending) };
+    // A registry's garbage collection may have deleted blobs. Then the image is written again.
+    Ok(match are_whole(destination, blobs(&indexed), BlobCheck::Size).await? {
+        true => ConvertOutlook::Complete(enabled.digest),
+        false => ConvertOutlook::Pending,
+    })
+}
+
+/// The blobs of the SOCI indexes.
+fn blobs(indexed: &[SociIndexParts]) -> impl Iterator<Item = Descriptor> {
+    let ztocs = indexed.iter().flat_map(|index| index.ztocs.iter().map(ZtocRef::blob));
+    let prefetch = indexed.iter().flat_map(|index| index.prefetch.iter().cloned());
+    ztocs.chain(prefetch).chain([Descriptor::of(INDEX_V2, CONFIG)])
+}
+
+/// The ztoc of a layer for the requested options.
+fn ztoc(known: &[FoundIndex], layer: &Descriptor, options: &IndexOptions) -> Option<ZtocRef> {
+    let mut ztocs = known.iter().flat_map(|index| &index.ztocs);
+    ztocs.find(|ztoc| ztoc.layer == layer.digest && ztoc.span_size == options.layer.span_size).cloned()
+}
+
+/// The prefetch artifacts of the index with exactly these ztocs.
+fn prefetch(known: &[FoundIndex], ztocs: &[ZtocRef]) -> Vec<Descriptor> {
+    let index = known.iter().find(|index| index.ztocs == ztocs);
+    let artifacts = index.into_iter().flat_map(|index| &index.others);
+    artifacts.filter(|artifact| artifact.media_type == PREFETCH).cloned().collect()
+}

@@ -1,0 +1,311 @@
+//! Finds the SOCI indexes of an image, parses them, and determines which of them a reader takes.
+//!
+//! An annotation of the image manifest names the index of version 2, so nobody can add one without
+//! changing the image. Those of version 1 are referrers, and consumers take the first that the
+//! registry lists (soci-snapshotter, fs/artifact_fetcher.go). This reader does the same, except
+//! that it skips those it cannot use. Fine indexes are referrers too, with a separate type, and are
+//! in the same list.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::resolve::{self, PlatformChoice, PlatformManifest, ResolveError};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::fine::FineRef;
+use ociseek_format::image::manifest::Manifest;
+use ociseek_format::image::soci::{Version, ZtocRef};
+use ociseek_format::image::{Descriptor, Platform};
+use ociseek_format::progress::{Progress, ProgressEvent, causes};
+use ociseek_format::ztoc::MAX_ENCODED;
+use ociseek_store::blob::Target;
+use ociseek_store::{Source, StoreError};
+
+mod finder;
+mod fine;
+mod judge;
+
+use finder::indexes_of;
+pub(super) use finder::{to_read, usable};
+pub use fine::{FineFacts, FineSummary};
+pub use judge::{FineContent, IndexContent, IndexKind, Note, UnusableIndexError};
+pub(super) use judge::{Referring, parse as parse_index, parse_fine, preferred};
+
+/// The size limit of a ztoc that is read, in bytes. A layer with a larger one is read as if it had
+/// none.
+pub const MAX_ZTOC: u64 = MAX_ENCODED as u64;
+
+/// Why the indexes of an image cannot be determined.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum DiscoverError {
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    #[error("SOCI index {digest} cannot be used")]
+    Index { digest: Digest, source: UnusableIndexError },
+    #[error("ztoc {ztoc} of layer {layer} has {size} bytes; the limit is {MAX_ZTOC}")]
+    ZtocTooLarge { ztoc: Digest, layer: Digest, size: u64 },
+    #[error("cannot read ztoc {ztoc} of layer {layer}")]
+    Ztoc { ztoc: Digest, layer: Digest, source: StoreError },
+}
+
+/// The image of one platform and its indexes.
+#[derive(Debug)]
+pub struct DiscoveredImage {
+    /// The digest of the manifest or image index that the image's name refers to.
+    pub root: Digest,
+    /// Media type, digest and size of the image manifest.
+    pub manifest: Descriptor,
+    /// None if the image does not state it, or states it only in a config that was not read.
+    pub platform: Option<Platform>,
+    /// Media type, digest and size of the image's config.
+    pub config: Descriptor,
+    /// The layers from the bottom up.
+    pub layers: Vec<Descriptor>,
+    /// The index of version 2 first, then those of version 1 in the order of the store.
+    pub indexes: Vec<FoundIndexRef>,
+    /// How the store lists referrers, or why it does not.
+    pub listing: Result<DiscoveryMethod, StoreError>,
+    /// The image manifest's annotation for an index of version 2, if it is not a digest.
+    pub odd_annotation: Option<String>,
+    /// Which of `indexes` a reader takes.
+    pub chosen: Option<usize>,
+    /// The fine indexes, in the order of the store.
+    pub fine: Vec<FoundFineRef>,
+    /// Which of `fine` a reader takes. None if another index was requested.
+    pub chosen_fine: Option<usize>,
+}
+
+/// A fine index that was found.
+#[derive(Debug)]
+pub struct FoundFineRef {
+    /// The digest of its manifest.
+    pub digest: Digest,
+    /// The size of its manifest in bytes, if known.
+    pub size: Option<u64>,
+    /// How it was found.
+    pub via: DiscoveryMethod,
+    /// Its content, or why it cannot be used.
+    pub content: Result<FineContent, UnusableIndexError>,
+}
+
+/// A SOCI index that was found.
+#[derive(Debug)]
+pub struct FoundIndexRef {
+    /// The digest of its manifest.
+    pub digest: Digest,
+    /// The size of its manifest in bytes, if known.
+    pub size: Option<u64>,
+    /// The version that it must have, according to how it was found.
+    pub version: Version,
+    /// How it was found.
+    pub via: DiscoveryMethod,
+    /// Its content, or why it cannot be used.
+    pub content: Result<IndexContent, UnusableIndexError>,
+}
+
+/// How an index was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiscoveryMethod {
+    /// Named by the image manifest's annotation (version 2).
+    Annotation,
+    /// Listed by the registry's referrers API.
+    Api,
+    /// Listed under the tag `sha256-…`, for registries without the API.
+    TagSchema,
+    /// Listed in the layout's index.json.
+    Layout,
+    /// Not listed, but requested by its digest.
+    Requested,
+}
+
+impl DiscoveryMethod {
+    /// A stable word for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            DiscoveryMethod::Annotation => "annotation",
+            DiscoveryMethod::Api => "referrers-api",
+            DiscoveryMethod::TagSchema => "tag-schema",
+            DiscoveryMethod::Layout => "layout",
+            DiscoveryMethod::Requested => "asked",
+        }
+    }
+}
+
+impl DiscoveredImage {
+    /// The index that a reader takes.
+    pub fn index(&self) -> Option<(&FoundIndexRef, &IndexContent)> {
+        let found = self.indexes.get(self.chosen?)?;
+        found.content.as_ref().ok().map(|content| (found, content))
+    }
+
+    /// The fine index that a reader takes.
+    pub fn fine_index(&self) -> Option<(&FoundFineRef, &FineContent)> {
+        let found = self.fine.get(self.chosen_fine?)?;
+        found.content.as_ref().ok().map(|content| (found, content))
+    }
+
+    /// The document of a layer in the fine index that a reader takes.
+    pub fn document_for(&self, layer: &Digest) -> Option<&FineRef> {
+        self.fine_index()?.1.documents.get(layer)
+    }
+
+    /// The ztoc of a layer in the index that a reader takes.
+    pub fn ztoc_for(&self, layer: &Digest) -> Option<&ZtocRef> {
+        self.index()?.1.ztocs.get(layer)
+    }
+}
+
+/// The manifest of an image for one platform. Neither its config nor its indexes were read.
+pub(super) struct PlatformImage {
+    /// The digest of what the image's name refers to.
+    root: Digest,
+    pub(super) manifest: PlatformManifest,
+    artifacts: Vec<Descriptor>,
+    /// Whether there is no image index. Then only the config states the platform.
+    pub(super) is_alone: bool,
+}
+
+impl PlatformImage {
+    /// Finds the image `root` of `source` for one platform (None for this machine's, or the only
+    /// one).
+    ///
+    /// # Errors
+    /// If it cannot be found or read.
+    pub(super) async fn find(
+        source: &Source,
+        root: &Target,
+        platform: Option<&Platform>,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<PlatformImage, ResolveError> {
+        let document = source.manifest(root).await.map_err(ResolveError::Find)?;
+        let root = document.digest;
+        match resolve::parse(&document)? {
+            Manifest::Image(image) => {
+                let manifest = PlatformManifest::alone(&document, image);
+                Ok(PlatformImage { root, manifest, artifacts: Vec::new(), is_alone: true })
+            }
+            manifest @ Manifest::Index(_) => {
+                let wanted = PlatformChoice::of(platform);
+                let mut image = resolve::resolve_document(source, &document, manifest, wanted, progress).await?;
+                let (manifest, artifacts) = (image.manifests.swap_remove(0), image.artifacts);
+                Ok(PlatformImage { root, manifest, artifacts, is_alone: false })
+            }
+        }
+    }
+
+    /// Finds its indexes. See [`discover`].
+    pub(super) async fn indexes(
+        &self,
+        source: &Source,
+        requested: Option<&Digest>,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<DiscoveredImage, DiscoverError> {
+        let found = indexes_of(source, self.root, self.manifest.clone(), &self.artifacts, requested).await?;
+        warn(&found, progress);
+        Ok(found)
+    }
+}
+
+/// Finds the image `root` of `source` for one platform (None for this machine's, or the only one),
+/// and its indexes.
+///
+/// A reader takes the index that is `requested` by digest, whether or not it is listed. With a fine
+/// index, it also takes the SOCI index that it would take anyway. Warnings report why it does not
+/// take other indexes, and what it ignores in the one it takes. An image can be read without
+/// indexes, so neither a missing index nor a store that does not list referrers is an error.
+///
+/// # Errors
+/// If the image cannot be found or read, or the requested index cannot be used.
+pub async fn discover(
+    source: &Source,
+    root: &Target,
+    platform: Option<&Platform>,
+    requested: Option<&Digest>,
+    progress: &Arc<dyn Progress>,
+) -> Result<DiscoveredImage, DiscoverError> {
+    let image = PlatformImage::find(source, root, platform, progress).await?;
+    let stated = async {
+        // The image may be for another platform.
+        match image.is_alone && platform.is_some() {
+            true => Ok(resolve::stated(source, &image.manifest.config, PlatformChoice::of(platform)).await?),
+            false => Ok(image.manifest.platform.clone()),
+        }
+    };
+    let (platform, found) = both(stated, image.indexes(source, requested, progress)).await?;
+    Ok(DiscoveredImage { platform, ..found })
+}
+
+/// Both results. An error of `first` ends both at once. One of `second` waits for `first`, so that
+/// it does not depend on chance which of two errors is reported.
+pub(super) async fn both<A, B, E>(
+    first: impl Future<Output = Result<A, E>>,
+    second: impl Future<Output = Result<B, E>>,
+) -> Result<(A, B), E> {
+    let second = async { Ok(second.await) };
+    let (second, first) = tokio::try_join!(second, first)?;
+    Ok((first, second?))
+}
+
+/// Like [`discover`], for each of the `wanted` platforms, but without warnings.
+///
+/// # Errors
+/// As [`discover`].
+pub async fn discover_all(
+    source: &Source,
+    root: &Target,
+    wanted: PlatformChoice<'_>,
+    requested: Option<&Digest>,
+    progress: &Arc<dyn Progress>,
+) -> Result<Vec<DiscoveredImage>, DiscoverError> {
+    let image = resolve::resolve(source, root, wanted, progress).await?;
+    let mut all = Vec::with_capacity(image.manifests.len());
+    for manifest in image.manifests {
+        all.push(indexes_of(source, image.digest, manifest, &image.artifacts, requested).await?);
+    }
+    Ok(all)
+}
+
+/// The bytes of a ztoc, with the size and digest that the index states.
+///
+/// # Errors
+/// If it is too large ([`MAX_ZTOC`]) or cannot be fetched.
+pub async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef) -> Result<Bytes, DiscoverError> {
+    let ZtocRef { ztoc: digest, layer, size, .. } = *ztoc;
+    if size > MAX_ZTOC {
+        return Err(DiscoverError::ZtocTooLarge { ztoc: digest, layer, size });
+    }
+    let bytes = source.blob_bytes(&ztoc.blob(), MAX_ZTOC).await;
+    bytes.map_err(|source| DiscoverError::Ztoc { ztoc: digest, layer, source })
+}
+
+/// Warns about entries that a reader ignores.
+fn warn(discovered: &DiscoveredImage, progress: &Arc<dyn Progress>) {
+    let warn = |text: String| progress.report(ProgressEvent::Warning(text));
+    if let Err(error) = &discovered.listing {
+        warn(format!("cannot list the SOCI indexes of {}: {}", discovered.manifest.digest, causes(error)));
+    }
+    if let Some(odd) = &discovered.odd_annotation {
+        warn(format!("{} names a SOCI index by {odd:?}, which is not a digest", discovered.manifest.digest));
+    }
+    let before = discovered.chosen.unwrap_or(discovered.indexes.len());
+    for index in discovered.indexes.iter().take(before) {
+        if let Err(why) = &index.content {
+            warn(format!("skipping SOCI index {}: {}", index.digest, causes(why)));
+        }
+    }
+    // One that is listed after the chosen one might have been chosen too.
+    for index in &discovered.fine {
+        if let Err(why) = &index.content
+            && !matches!(why, UnusableIndexError::Unread(_))
+        {
+            warn(format!("skipping fine index {}: {}", index.digest, causes(why)));
+        }
+    }
+    if let Some((index, content)) = discovered.index() {
+        for note in content.notes.iter().filter(|note| note.is_ignored()) {
+            warn(format!("SOCI index {}: {note}", index.digest));
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `doctor`: determines which consumer would use which index of an image, and why others would not.
+//! Reads no layers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::consumers::{BrokenDocument, Pieces};
+use super::discover::{DiscoverError, DiscoveredImage};
+use super::head::fetch_head;
+use super::inspect::{InspectedImage, inspect};
+use super::resolve::{PlatformChoice, ResolveError};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::soci::{INDEX_V1, ZtocRef};
+use ociseek_format::image::{Coverage, Descriptor};
+use ociseek_format::progress::{Progress, causes};
+use ociseek_store::blob::Target;
+use ociseek_store::{Source, StoreError};
+
+mod finding;
+
+pub use finding::{Finding, NoIndex, findings, uncovered_code, uncovered_text, why_not};
+
+/// The image of one platform, with the findings about it.
+#[derive(Debug)]
+pub struct Diagnosis {
+    /// The image with its indexes and ztocs.
+    pub inspected: InspectedImage,
+    /// Problems first.
+    pub findings: Vec<Finding>,
+}
+
+/// How `ociseek mount` and `ociseek bundle` use an image's fine index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FineUse {
+    /// The digest of its manifest.
+    pub index: Digest,
+    /// The layers that are read by it.
+    pub coverage: Coverage,
+    /// Bytes of its documents that are fetched before a start.
+    pub start_bytes: u64,
+    /// Whether it was built with a recorded start.
+    pub is_recorded: bool,
+}
+
+impl Diagnosis {
+    /// How the image's fine index is used. None if it has no usable one.
+    pub fn by_fine(&self) -> Option<FineUse> {
+        let (found, content) = self.inspected.image.fine_index()?;
+        let broken: BTreeSet<&Digest> = self.inspected.pieces.documents.iter().map(|broken| &broken.layer).collect();
+        let sound = || content.documents.values().filter(|document| !broken.contains(&document.layer));
+        Some(FineUse {
+            index: found.digest,
+            coverage: Coverage::of(&self.inspected.image.layers, |layer| {
+                content.documents.contains_key(&layer.digest) && !broken.contains(&layer.digest)
+            }),
+            start_bytes: sound().map(|document| document.start_size).fold(0, u64::saturating_add),
+            is_recorded: content.index.profile.is_some(),
+        })
+    }
+}
+
+/// Why an image could not be diagnosed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum DoctorError {
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    #[error("cannot check whether blob {digest} exists")]
+    Blob { digest: Digest, source: StoreError },
+}
+
+/// Examines the image `root` of `source` for each of the `wanted` platforms.
+///
+/// # Errors
+/// If the image cannot be found or read, or the store cannot be queried.
+pub async fn diagnose(
+    source: &Source,
+    root: &Target,
+    wanted: PlatformChoice<'_>,
+    progress: &Arc<dyn Progress>,
+) -> Result<Vec<Diagnosis>, DoctorError> {
+    let document = source.manifest(root).await.map_err(|error| DiscoverError::from(ResolveError::Find(error)))?;
+    // Use the digest from here on: if the tag moves, two images would be mixed.
+    let root = Target::Digest(document.digest);
+    let mut all = Vec::new();
+    for mut inspected in inspect(source, &root, wanted, None, progress).await? {
+        look_for_pieces(source, &document.digest, &inspected.image, &mut inspected.pieces).await?;
+        inspected.pieces.documents = broken_documents(source, &inspected.image).await;
+        let findings = findings(&inspected);
+        all.push(Diagnosis { inspected, findings });
+    }
+    Ok(all)
+}
+
+async fn look_for_pieces(
+    source: &Source,
+    root: &Digest,
+    image: &DiscoveredImage,
+    pieces: &mut Pieces,
+) -> Result<(), DoctorError> {
+    let mut known = BTreeMap::new();
+    for index in &image.indexes {
+        let Ok(content) = &index.content else { continue };
+        let ztocs = content.index.ztocs.iter().map(ZtocRef::blob);
+        for blob in ztocs.chain(content.index.others.iter().cloned()) {
+            if !is_there(source, &blob, &mut known).await? {
+                pieces.lost.entry(index.digest).or_default().insert(blob.digest);
+            }
+        }
+    }
+    for layer in &image.layers {
+        if !is_there(source, layer, &mut known).await? {
+            pieces.layers.insert(layer.digest);
+        }
+    }
+    if !is_there(source, &image.config, &mut known).await? {
+        pieces.config = Some(image.config.digest);
+    }
+    // A list that failed was already reported with the manifest's list.
+    if *root != image.manifest.digest
+        && let Ok(listed) = source.referrers(root, INDEX_V1).await
+    {
+        pieces.on_image_index = listed.descriptors.iter().map(|descriptor| descriptor.digest).collect();
+    }
+    // Missing blobs are reported with their index.
+    let lost: BTreeSet<&Digest> = pieces.lost.values().flatten().collect();
+    pieces.broken.retain(|broken| !lost.contains(&broken.ztoc));
+    Ok(())
+}
+
+/// The documents of the fine index that a reader takes by which it cannot read their layers, as far
+/// as the heads tell.
+async fn broken_documents(source: &Source, image: &DiscoveredImage) -> Vec<BrokenDocument> {
+    let (mut seen, mut broken) = (BTreeSet::new(), Vec::new());
+    for layer in &image.layers {
+        let Some(document) = image.document_for(&layer.digest).filter(|_| seen.insert(layer.digest)) else { continue };
+        if let Err(error) = fetch_head(source, layer, document, &mut source.budget().open()).await {
+            broken.push(BrokenDocument { document: document.document, layer: layer.digest, why: causes(&error) });
+        }
+    }
+    broken
+}
+
+async fn is_there(source: &Source, blob: &Descriptor, known: &mut BTreeMap<Digest, bool>) -> Result<bool, DoctorError> {
+    if let Some(known) = known.get(&blob.digest) {
+        return Ok(*known);
+    }
+    let digest = blob.digest;
+    let found = source.blob_exists(blob).await.map_err(|source| DoctorError::Blob { digest, source })?;
+    known.insert(digest, found);
+    Ok(found)
+}

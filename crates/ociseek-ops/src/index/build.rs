@@ -1,0 +1,256 @@
+//! Gets the ztocs of layers from all sources: the cache, SOCI indexes that list them, and the
+//! layers themselves, each read once, several at a time.
+
+use std::collections::BTreeSet;
+use std::future::ready;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::task::spawn_blocking;
+
+use super::error::IndexError;
+use super::fine::reuse_documents;
+use super::guide::{Guides, guides};
+use super::model::Origin;
+use super::options::IndexOptions;
+use super::read::{ReadLayer, read};
+use super::reuse::reuse;
+use super::supply::{BlobKey, BuiltLayer, Layers, Supply, cached, cached_document, keep, keep_document};
+use ociseek_format::budget::Budget;
+use ociseek_format::fine::{EncodedFine, FineLayer};
+use ociseek_format::image::Descriptor;
+use ociseek_format::layer::{LayerOptions, Outcome};
+use ociseek_format::progress::Progress;
+use ociseek_format::ztoc::Ztoc;
+use ociseek_store::cache::ZtocCache;
+
+/// The ztocs of the `wanted` layers. Those that were `built` before are used again. `announce`
+/// receives the layers that will be read, before the first one is.
+///
+/// Layers that the deadline left unfinished are missing from the result.
+///
+/// # Errors
+/// If a layer cannot be read, is broken, or does not fit into memory.
+pub(crate) async fn ztocs(
+    wanted: LayersToBuild,
+    built: Option<Layers>,
+    supply: &Supply<'_>,
+    options: &IndexOptions,
+    announce: impl FnOnce(&[Descriptor]),
+    progress: &Arc<dyn Progress>,
+) -> Result<Layers, IndexError> {
+    let (ztocs, mut documents) = (wanted.ztocs.clone(), wanted.documents.clone());
+    let (mut layers, unread) = look_up(wanted, built, supply.cache, options, supply.source.budget()).await?;
+    let lacks_document = |layers: &Layers, layer: &Descriptor| {
+        documents.contains(&(layer.digest, layer.size)) && layers.document(layer).is_none()
+    };
+    let missing = unread.iter().filter(|layer| lacks_document(&layers, layer)).cloned().collect();
+    // Boxed, as in `index`.
+    Box::pin(reuse_documents(&mut layers, missing, supply, options, progress)).await;
+    // Reading a layer for its document gives the ztoc too.
+    let (mut unread, reusable): (Vec<_>, Vec<_>) = unread.into_iter().partition(|layer| lacks_document(&layers, layer));
+    let mut no_ztoc = Vec::new();
+    for layer in reusable {
+        let blob = (layer.digest, layer.size);
+        // The cache was not asked to the end where it had no document.
+        let outcome = match documents.contains(&blob) {
+            true => cached(supply.cache, &layer, options).await,
+            false => None,
+        };
+        match outcome {
+            _ if !ztocs.contains(&blob) => {}
+            Some(outcome) => {
+                let built = BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache };
+                layers.add(&layer, built).map_err(|over| IndexError::memory(&layer, over))?;
+            }
+            None => no_ztoc.push(layer),
+        }
+    }
+    unread.extend(Box::pin(reuse(&mut layers, no_ztoc, supply, options, progress)).await);
+    documents.retain(|blob| layers.document_of(blob).is_none());
+    sort(&mut unread, options);
+    announce(&unread);
+    let guides = guides(&supply.known, &unread, options).await;
+    let reader = Reader { supply, options, documents: &documents, progress };
+    reader.read_all(&mut layers, unread, guides).await?;
+    Ok(layers)
+}
+
+/// Layers to be indexed, without duplicates, in the order in which they were added: either from the
+/// cache or by reading.
+#[derive(Default)]
+pub(crate) struct LayersToBuild {
+    layers: Vec<Descriptor>,
+    known: BTreeSet<BlobKey>,
+    /// Those whose ztoc is wanted.
+    ztocs: BTreeSet<BlobKey>,
+    /// Those whose fine document is wanted.
+    documents: BTreeSet<BlobKey>,
+}
+
+impl LayersToBuild {
+    /// Adds a layer whose ztoc is wanted. Returns false if it was already added.
+    pub(crate) fn add(&mut self, layer: &Descriptor) -> bool {
+        self.ztocs.insert((layer.digest, layer.size));
+        self.add_layer(layer)
+    }
+
+    /// Adds a layer whose fine document is wanted. Returns false if it was already added.
+    pub(super) fn add_document(&mut self, layer: &Descriptor) -> bool {
+        self.documents.insert((layer.digest, layer.size));
+        self.add_layer(layer)
+    }
+
+    fn add_layer(&mut self, layer: &Descriptor) -> bool {
+        let new = self.known.insert((layer.digest, layer.size));
+        if new {
+            self.layers.push(layer.clone());
+        }
+        new
+    }
+}
+
+/// Splits `wanted` into layers that the cache has and layers that must be read, in reading order.
+async fn look_up(
+    wanted: LayersToBuild,
+    built: Option<Layers>,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    budget: &Budget,
+) -> Result<(Layers, Vec<Descriptor>), IndexError> {
+    let mut layers = built.map_or_else(|| Layers::new(budget), Layers::carried_over);
+    let mut unread = Vec::new();
+    for layer in wanted.layers {
+        if layers.get(&layer).is_some() {
+            continue;
+        }
+        let blob = (layer.digest, layer.size);
+        let outcome = cached(cache, &layer, options).await;
+        // A layer that consumers cannot be served from has no fine document either.
+        let is_unservable = matches!(outcome, Some(Outcome::Unservable(_)));
+        let wants_document = wanted.documents.contains(&blob) && !is_unservable;
+        let document = if wants_document { cached_document(cache, &layer, budget).await } else { None };
+        if (wants_document && document.is_none()) || (wanted.ztocs.contains(&blob) && outcome.is_none()) {
+            unread.push(layer);
+            continue;
+        }
+        let memory = |over| IndexError::memory(&layer, over);
+        if let Some(outcome) = outcome {
+            let built = BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache };
+            layers.add(&layer, built).map_err(memory)?;
+        }
+        if let Some(document) = document {
+            layers.add_document(&layer, document).map_err(memory)?;
+        }
+    }
+    sort(&mut unread, options);
+    Ok((layers, unread))
+}
+
+/// Sorts layers into reading order.
+fn sort(unread: &mut [Descriptor], options: &IndexOptions) {
+    match options.deadline {
+        // The longest work first, so that none of it is left for a single thread at the end.
+        None => unread.sort_by_key(|layer| std::cmp::Reverse(layer.size)),
+        // The shortest first, which finishes the most layers before the deadline. So each run makes
+        // progress if any layer fits into its time, and the largest layer finally has all the time
+        // for itself. If it were first, it could use up the time of every run and prevent the
+        // others from being finished.
+        Some(_) => unread.sort_by_key(|layer| layer.size),
+    }
+}
+
+/// Reads layers.
+struct Reader<'a> {
+    supply: &'a Supply<'a>,
+    options: &'a IndexOptions,
+    /// The layers whose fine document is wanted.
+    documents: &'a BTreeSet<BlobKey>,
+    progress: &'a Arc<dyn Progress>,
+}
+
+/// A layer that was read, with its fine document if one is wanted and possible.
+type Read = (BuiltLayer, Option<Arc<EncodedFine>>);
+
+impl Reader<'_> {
+    /// Reads the layers that the cache did not have, until the deadline. Stops at the first layer
+    /// that cannot be read or is broken.
+    ///
+    /// Layers that are read at the same time may not fit into memory together. One that does not
+    /// fit is read again alone after the others, so that the result does not depend on which layer
+    /// was faster.
+    async fn read_all(&self, layers: &mut Layers, unread: Vec<Descriptor>, guides: Guides) -> Result<(), IndexError> {
+        let options = self.options;
+        let jobs = options.side_by_side(unread.len());
+        // Cleared below when the first layer is done.
+        layers.stuck = !unread.is_empty() && options.is_in_time();
+        let mut alone = Vec::new();
+        {
+            let guides = &guides;
+            let mut reading = stream::iter(unread)
+                .take_while(|_| ready(options.is_in_time()))
+                .map(|layer| async move {
+                    let guide = guides.get(&layer.digest).cloned();
+                    match self.read_one(&layer, jobs, guide).await {
+                        Err(IndexError::Memory { .. }) if jobs > 1 || !guides.is_empty() => Ok((layer, None)),
+                        built => built.map(|built| (layer, Some(built))),
+                    }
+                })
+                .buffer_unordered(jobs);
+            // Finished layers are taken before the clock is checked. Layers that are still being
+            // read then are dropped with `reading`.
+            while let Some((layer, built)) = options.before_deadline(reading.try_next()).await.transpose()?.flatten() {
+                match built {
+                    Some(read) => done(layers, &layer, read)?,
+                    None => alone.push(layer),
+                }
+            }
+        }
+        drop(guides);
+        for layer in alone {
+            let reading = self.read_one(&layer, 1, None);
+            let Some(read) = options.before_deadline(reading).await.transpose()? else { break };
+            done(layers, &layer, read)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a layer as one of `jobs` at a time, and caches the result.
+    async fn read_one(&self, layer: &Descriptor, jobs: usize, guide: Option<Arc<Ztoc>>) -> Result<Read, IndexError> {
+        let Reader { supply, options, documents, progress } = *self;
+        let fine = documents.contains(&(layer.digest, layer.size));
+        let layer_options = LayerOptions { fine, ..options.layer.clone() };
+        let ReadLayer { indexed, seconds } = read(supply.source, layer, layer_options, jobs, guide, progress).await?;
+        let outcome = Arc::new(indexed.outcome);
+        let document = match indexed.fine {
+            Some(fine) => Some(Arc::new(encoded(layer, fine).await?)),
+            None => None,
+        };
+        if !options.dry_run {
+            keep(supply.cache, layer, options, &outcome).await;
+            if let Some(document) = &document {
+                keep_document(supply.cache, layer, document).await;
+            }
+        }
+        Ok((BuiltLayer { outcome, origin: Origin::Read { seconds } }, document))
+    }
+}
+
+/// Encodes a fine document without a recorded start.
+async fn encoded(layer: &Descriptor, fine: FineLayer) -> Result<EncodedFine, IndexError> {
+    let layer = layer.digest;
+    let encoded = spawn_blocking(move || fine.encode(&[])).await.map_err(|_| IndexError::LayerThread { layer })?;
+    encoded.map_err(|source| IndexError::Fine { layer, source })
+}
+
+/// Adds a layer that was read.
+fn done(layers: &mut Layers, layer: &Descriptor, (built, document): Read) -> Result<(), IndexError> {
+    let memory = |over| IndexError::memory(layer, over);
+    layers.stuck = false;
+    layers.bytes_read += layer.size;
+    layers.add(layer, built).map_err(memory)?;
+    match document {
+        Some(document) => layers.add_document(layer, document).map_err(memory),
+        None => Ok(()),
+    }
+}

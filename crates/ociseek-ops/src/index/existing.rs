@@ -1,0 +1,381 @@
+//! Decides what to do about existing SOCI indexes. Does no I/O.
+//!
+//! A consumer takes the first v1 index that the registry lists (soci-snapshotter,
+//! fs/artifact_fetcher.go). So a second index next to ours deserves a warning, and an outdated one
+//! of ours must be replaced.
+
+use std::collections::BTreeSet;
+
+use super::model::{ExistingManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex};
+use super::options::Existing;
+use crate::TOOL_IDENTIFIER;
+use crate::maker;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::soci::ZtocRef;
+use ociseek_format::progress::causes;
+
+/// A manifest that the destination lists as a SOCI index (version 1) of the image.
+pub(super) type DestinationIndex = ExistingManifest<DestinationContent>;
+
+/// The content of an index.
+#[derive(Debug, Clone)]
+pub(super) struct DestinationContent {
+    pub tool: Option<String>,
+    pub ztocs: Vec<ZtocRef>,
+    /// The entries in addition to ztocs; only prefetch artifacts if the index is `usual`.
+    pub others: Vec<Descriptor>,
+    /// Whether it looks like our indexes: consumers ignore an index whose JSON differs from Go's,
+    /// and we add no other entries.
+    pub usual: bool,
+}
+
+/// What an index of either kind says.
+pub(super) trait ExistingContent {
+    /// The blobs that its manifest names.
+    fn blobs(&self) -> impl Iterator<Item = Descriptor>;
+
+    /// The layers that it covers.
+    fn covered(&self) -> impl Iterator<Item = Digest>;
+
+    /// The tool that built it, if it names one.
+    fn tool(&self) -> Option<&str>;
+}
+
+impl<C: ExistingContent> ExistingManifest<C> {
+    pub(super) fn covered(&self) -> BTreeSet<Digest> {
+        self.content.iter().flat_map(|content| content.covered()).collect()
+    }
+
+    pub(super) fn tool(&self) -> Option<&str> {
+        self.content.as_ref().ok()?.tool()
+    }
+
+    pub(super) fn already_there(&self, built: bool) -> ManifestResult {
+        ManifestResult::AlreadyThere { index: self.descriptor.clone(), built }
+    }
+
+    pub(super) fn kept(&self) -> ManifestResult {
+        ManifestResult::Kept { index: self.descriptor.clone(), tool: self.tool().map(str::to_owned) }
+    }
+
+    /// Its facts for the decision. `is_same` says whether exactly this index would be built.
+    pub(super) fn facts(&self, is_same: bool) -> ExistingIndex<'_> {
+        ExistingIndex { digest: self.descriptor.digest, usable: self.content.is_ok(), tool: self.tool(), is_same }
+    }
+}
+
+/// A layer that an index with the current options would cover, unless its content prevents it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CandidateLayer {
+    pub layer: Digest,
+    /// Whether it is known that consumers could not be served from its ztoc.
+    pub unservable: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// The index at this position equals the one that would be built, if its blobs all exist.
+    Done(usize),
+    /// The index at this position is kept, and nothing is built.
+    Keep(usize),
+    /// Build an index that replaces these, unless it is the same.
+    Build { replaces: Vec<Digest> },
+    /// No index of this kind was requested.
+    NotRequested,
+}
+
+/// The options that determine the content of an index.
+pub(super) struct RequestedIndex<'a> {
+    pub rule: Existing,
+    pub tool: &'a str,
+    pub span_size: u64,
+    /// Whether it should have a prefetch list, which is only known after building.
+    pub prefetch: bool,
+    pub layers: &'a [CandidateLayer],
+}
+
+/// An existing index, reduced to the facts that do not depend on its kind.
+pub(super) struct ExistingIndex<'a> {
+    pub digest: Digest,
+    /// Whether it was read, and is an index of the image.
+    pub usable: bool,
+    pub tool: Option<&'a str>,
+    /// Whether the same tool with the same options would build exactly this index.
+    pub is_same: bool,
+}
+
+pub(super) fn decide(found: &[DestinationIndex], requested: &RequestedIndex) -> Decision {
+    let seen: Vec<_> = found.iter().map(|f| f.facts(f.matches(requested))).collect();
+    decide_seen(&seen, requested.rule, requested.tool)
+}
+
+/// Decides what to do about indexes of one kind. `own_name` is the tool name that is used for
+/// building.
+pub(super) fn decide_seen(found: &[ExistingIndex], rule: Existing, own_name: &str) -> Decision {
+    match rule {
+        Existing::Keep => match found.iter().position(|f| f.usable) {
+            Some(first) => Decision::Keep(first),
+            None => Decision::Build { replaces: Vec::new() },
+        },
+        Existing::Replace => {
+            Decision::Build { replaces: found.iter().filter(|f| f.usable).map(|f| f.digest).collect() }
+        }
+        Existing::Skip => {
+            let ours = |f: &&ExistingIndex| f.tool.is_some_and(|tool| is_ours(tool, own_name));
+            let done = found.iter().position(|f| f.is_same);
+            let newer = found.iter().position(|f| f.tool.is_some_and(is_newer));
+            match (done, newer) {
+                // An outdated index of ours next to it may be listed first. Building fixes that.
+                (Some(done), _) if found.iter().filter(ours).count() == 1 => Decision::Done(done),
+                (None, Some(newer)) => Decision::Keep(newer),
+                _ => Decision::Build { replaces: found.iter().filter(ours).map(|f| f.digest).collect() },
+            }
+        }
+    }
+}
+
+/// Which of `replaces` an index that covers only `layers` may replace, when time ran out before the
+/// others were done. An index that covers more is more useful, and stays until the complete one
+/// exists.
+pub(super) fn outdone<C: ExistingContent>(
+    found: &[ExistingManifest<C>],
+    replaces: &[Digest],
+    layers: &BTreeSet<Digest>,
+) -> Vec<Digest> {
+    let covers_more =
+        |digest: &Digest| found.iter().any(|f| f.descriptor.digest == *digest && !f.covered().is_subset(layers));
+    replaces.iter().copied().filter(|digest| !covers_more(digest)).collect()
+}
+
+/// The position of an index with the same options that covers all of `layers`.
+pub(super) fn outdoes(
+    found: &[DestinationIndex],
+    tool: &str,
+    span_size: u64,
+    layers: &BTreeSet<Digest>,
+) -> Option<usize> {
+    found.iter().position(|f| {
+        let same = |content: &DestinationContent| {
+            content.usual
+                && content.tool.as_deref() == Some(tool)
+                && content.ztocs.iter().all(|ztoc| ztoc.span_size == span_size)
+        };
+        f.content.as_ref().is_ok_and(same) && layers.is_subset(&f.covered())
+    })
+}
+
+/// The indexes that remain next to `index` when `replaced` are gone.
+pub(super) fn others(found: &[DestinationIndex], index: &Digest, replaced: &[Digest]) -> Vec<OtherIndex> {
+    // A new index may be listed anywhere. It is only known to be first if it is already listed.
+    let ours = found.iter().position(|f| f.descriptor.digest == *index);
+    (found.iter().enumerate())
+        .filter(|(_, f)| f.descriptor.digest != *index && !replaced.contains(&f.descriptor.digest))
+        .map(|(place, f)| OtherIndex {
+            digest: f.descriptor.digest,
+            tool: f.tool().map(str::to_owned),
+            listed_first: ours.is_none_or(|ours| place < ours),
+            unusable: f.content.as_ref().err().map(|why| causes(why)),
+        })
+        .collect()
+}
+
+impl DestinationIndex {
+    /// The image's layers according to this index. Why a layer is missing is only known if an index
+    /// with the current options would lack it too.
+    pub(super) fn layers<'a>(
+        &self,
+        layers: impl Iterator<Item = (&'a Descriptor, &'a Option<LeftOutReason>)>,
+    ) -> Vec<LayerReport> {
+        let ztocs = self.content.as_ref().map_or(&[][..], |content| &content.ztocs);
+        let outcome = |layer: &Descriptor, left_out: &Option<LeftOutReason>| match (
+            ztocs.iter().find(|ztoc| ztoc.layer == layer.digest),
+            left_out,
+        ) {
+            (Some(ztoc), _) => LayerOutcome::Listed { ztoc: ztoc.ztoc, size: ztoc.size },
+            (None, Some(left_out)) => LayerOutcome::LeftOut(left_out.clone()),
+            (None, None) => LayerOutcome::LeftOut(LeftOutReason::NotListed),
+        };
+        layers
+            .map(|(layer, left_out)| LayerReport { descriptor: layer.clone(), outcome: outcome(layer, left_out) })
+            .collect()
+    }
+
+    /// Whether the same tool with the same options would build exactly this index.
+    fn matches(&self, requested: &RequestedIndex) -> bool {
+        let Ok(content) = &self.content else { return false };
+        if content.tool.as_deref() != Some(requested.tool) || !content.usual || requested.prefetch {
+            return false;
+        }
+        let indexed: BTreeSet<Digest> = content.ztocs.iter().map(|z| z.layer).collect();
+        let wanted: BTreeSet<Digest> = requested.layers.iter().map(|w| w.layer).collect();
+        if content.ztocs.iter().any(|z| z.span_size != requested.span_size) || !indexed.is_subset(&wanted) {
+            return false;
+        }
+        // An index does not state why it lacks a layer. The layer may have been too small, its
+        // content may prevent a ztoc, or time ran out. Only the second reason would apply again.
+        !indexed.is_empty() && requested.layers.iter().all(|w| indexed.contains(&w.layer) || w.unservable)
+    }
+}
+
+/// Whether some version of this program made it, or it has the requested name.
+fn is_ours(tool: &str, own_name: &str) -> bool {
+    tool == own_name || maker::is_ours(tool)
+}
+
+/// Whether a later version of this program made it.
+fn is_newer(tool: &str) -> bool {
+    maker::version(tool) > maker::version(TOOL_IDENTIFIER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::UnusableIndexError;
+
+    const TOOL: &str = crate::TOOL_IDENTIFIER;
+
+    fn layer(n: u8) -> Digest {
+        Digest::sha256(&[n])
+    }
+
+    fn index(n: u8, tool: Option<&str>, span_size: u64, layers: &[u8]) -> DestinationIndex {
+        let ztocs = (layers.iter())
+            .map(|&l| ZtocRef {
+                ztoc: Digest::sha256(&[l, 9]),
+                size: 2,
+                layer: layer(l),
+                layer_media_type: String::new(),
+                span_size,
+            })
+            .collect();
+        DestinationIndex {
+            descriptor: Descriptor::of("application/vnd.oci.image.manifest.v1+json", &[n, 0, 0]),
+            content: Ok(DestinationContent { tool: tool.map(str::to_owned), ztocs, others: Vec::new(), usual: true }),
+        }
+    }
+
+    fn unusual(mut found: DestinationIndex) -> DestinationIndex {
+        found.content.iter_mut().for_each(|content| content.usual = false);
+        found
+    }
+
+    fn wanted(layers: &[(u8, bool)]) -> Vec<CandidateLayer> {
+        layers.iter().map(|&(l, unservable)| CandidateLayer { layer: layer(l), unservable }).collect()
+    }
+
+    fn decided(rule: Existing, found: &[DestinationIndex], layers: &[(u8, bool)]) -> Decision {
+        decide(found, &RequestedIndex { rule, tool: TOOL, span_size: 4096, prefetch: false, layers: &wanted(layers) })
+    }
+
+    fn replaces(found: &[&DestinationIndex]) -> Decision {
+        Decision::Build { replaces: found.iter().map(|f| f.descriptor.digest).collect() }
+    }
+
+    #[test]
+    fn without_an_index_one_is_built() {
+        for rule in [Existing::Skip, Existing::Replace, Existing::Keep] {
+            assert_eq!(decided(rule, &[], &[(1, false)]), replaces(&[]));
+        }
+    }
+
+    #[test]
+    fn an_identical_index_is_left_alone() {
+        let same = index(1, Some(TOOL), 4096, &[1, 2]);
+        assert_eq!(decided(Existing::Skip, &[same], &[(1, false), (2, false)]), Decision::Done(0));
+    }
+
+    #[test]
+    fn our_index_with_other_options_or_of_an_older_version_is_replaced() {
+        for old in [
+            index(1, Some(TOOL), 8192, &[1]),
+            index(1, Some("ociseek v0.0.9"), 4096, &[1]),
+            index(1, Some(TOOL), 4096, &[1, 7]),
+            index(1, Some(TOOL), 4096, &[]),
+            unusual(index(1, Some(TOOL), 4096, &[1])),
+        ] {
+            assert_eq!(decided(Existing::Skip, std::slice::from_ref(&old), &[(1, false)]), replaces(&[&old]));
+        }
+    }
+
+    #[test]
+    fn an_index_by_a_newer_version_stays_unless_all_are_replaced() {
+        let newer = index(1, Some("ociseek v999.0.0"), 4096, &[1]);
+        let found = std::slice::from_ref(&newer);
+        assert_eq!(decided(Existing::Skip, found, &[(1, false)]), Decision::Keep(0));
+        assert_eq!(decided(Existing::Replace, found, &[(1, false)]), replaces(&[&newer]));
+    }
+
+    #[test]
+    fn an_index_by_another_tool_stays_unless_all_are_replaced() {
+        let soci = index(1, Some("AWS SOCI CLI v0.2"), 4096, &[1]);
+        let found = std::slice::from_ref(&soci);
+        assert_eq!(decided(Existing::Skip, found, &[(1, false)]), replaces(&[]));
+        assert_eq!(decided(Existing::Replace, found, &[(1, false)]), replaces(&[&soci]));
+        assert_eq!(decided(Existing::Keep, found, &[(1, false)]), Decision::Keep(0));
+
+        let found = [soci, index(3, Some(TOOL), 4096, &[1])];
+        assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), Decision::Done(1));
+        let others = others(&found, &found[1].descriptor.digest, &[]);
+        assert_eq!(others.len(), 1);
+        assert!(others[0].listed_first);
+        assert_eq!(others[0].tool.as_deref(), Some("AWS SOCI CLI v0.2"));
+    }
+
+    #[test]
+    fn manifests_that_do_not_index_the_image_are_never_replaced_or_kept() {
+        let stranger = |n, why| DestinationIndex { content: Err(why), ..index(n, None, 0, &[]) };
+        let image = stranger(1, UnusableIndexError::Subject(layer(1)));
+        let unread = stranger(2, UnusableIndexError::Unread(32));
+        let soci = index(3, Some("AWS SOCI CLI v0.2"), 4096, &[1]);
+        let found = [image, unread, soci];
+        assert_eq!(decided(Existing::Replace, &found, &[(1, false)]), replaces(&[&found[2]]));
+        assert_eq!(decided(Existing::Keep, &found, &[(1, false)]), Decision::Keep(2));
+        assert_eq!(decided(Existing::Keep, &found[..2], &[(1, false)]), replaces(&[]));
+        assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), replaces(&[]));
+        let others = others(&found, &layer(9), &[found[2].descriptor.digest]);
+        let why: Vec<_> = others.iter().filter_map(|other| other.unusable.as_deref()).collect();
+        assert_eq!(why.len(), 2);
+        assert!(why[1].contains("was not read"), "{why:?}");
+    }
+
+    #[test]
+    fn our_outdated_index_beside_the_current_one_is_removed() {
+        let old = index(1, Some("ociseek v0.0.1"), 4096, &[1]);
+        let same = index(2, Some(TOOL), 4096, &[1]);
+        let found = [old, same];
+        assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), replaces(&[&found[0], &found[1]]));
+    }
+
+    #[test]
+    fn an_index_may_lack_only_unservable_layers() {
+        let partly = [index(1, Some(TOOL), 4096, &[1])];
+        // It may have been left out for its size, or because time ran out.
+        assert_eq!(decided(Existing::Skip, &partly, &[(1, false), (2, false)]), replaces(&[&partly[0]]));
+        // The reason is known.
+        assert_eq!(decided(Existing::Skip, &partly, &[(1, false), (2, true)]), Decision::Done(0));
+    }
+
+    #[test]
+    fn an_index_with_fewer_layers_does_not_replace_one_with_more() {
+        let [few, more] = [index(1, Some(TOOL), 4096, &[1]), index(2, Some("ociseek v0.0.1"), 4096, &[1, 2, 3])];
+        let found = [few, more];
+        let all: Vec<Digest> = found.iter().map(|f| f.descriptor.digest).collect();
+        let layers = |layers: &[u8]| layers.iter().map(|&l| layer(l)).collect::<BTreeSet<_>>();
+        assert_eq!(outdone(&found, &all, &layers(&[1, 2])), [all[0]]);
+        assert_eq!(outdone(&found, &all, &layers(&[1, 2, 3])), all);
+        assert_eq!(outdone(&found, &all[..1], &layers(&[2])), []);
+
+        assert_eq!(outdoes(&found, TOOL, 4096, &layers(&[1])), Some(0));
+        assert_eq!(outdoes(&found, TOOL, 4096, &layers(&[1, 2])), None);
+        assert_eq!(outdoes(&found, TOOL, 8192, &layers(&[1])), None);
+        let [few, _] = found;
+        assert_eq!(outdoes(&[unusual(few)], TOOL, 4096, &layers(&[1])), None);
+    }
+
+    #[test]
+    fn only_later_versions_of_ours_count_as_newer() {
+        assert!(is_newer("ociseek v999.0.0"));
+        assert!(!is_newer(TOOL) && !is_newer("ociseek vNext") && !is_newer("AWS SOCI CLI v999.0.0"));
+    }
+}

@@ -1,0 +1,153 @@
+//! The fine index of one platform: examines the existing ones and decides what to do. Its documents
+//! come from the same reading of the layers as the ztocs.
+//!
+//! A fine index is complete if it has a document for each layer that can have one, and was built
+//! under the same tool name with the same list of files that a start reads. Its manifest states all
+//! of that, so nothing else is read to check it.
+
+use std::collections::BTreeSet;
+
+use super::error::IndexError;
+use super::existing::{CandidateLayer, Decision, ExistingContent, decide_seen};
+use super::existing_manifest::{decide_examined, find};
+use super::model::ExistingManifest;
+use super::options::{Existing, IndexOptions};
+use super::supply::DocumentOffer;
+use crate::discover::{parse_fine, preferred};
+use ociseek_format::digest::{Algorithm, Digest};
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::fine::{EMPTY_CONFIG, FINE_INDEX, FineIndex, FineRef};
+use ociseek_format::image::soci::CONFIG;
+use ociseek_store::Destination;
+use ociseek_store::cache::ZtocCache;
+
+mod divide;
+mod publish;
+mod reuse;
+mod start;
+mod writer;
+
+pub(super) use reuse::reuse_documents;
+
+/// The plan for the fine index of one platform.
+pub(super) struct FinePlan {
+    /// The layers that may have a document, without duplicates, in the order of the image.
+    pub wanted: Vec<Descriptor>,
+    /// All layers of the image.
+    layers: Vec<Descriptor>,
+    /// The manifests that the destination lists as fine indexes, in its order.
+    pub found: Vec<FoundFine>,
+    pub decision: Decision,
+}
+
+/// A manifest that the destination lists as a fine index of the image.
+pub(super) type FoundFine = ExistingManifest<FineIndex>;
+
+impl FoundFine {
+    /// Whether it was built under this tool name, with this list if there is one. Without a list,
+    /// any list is acceptable.
+    fn is_alike(&self, tool: &str, profile: Option<&Digest>) -> bool {
+        self.content.as_ref().is_ok_and(|index| {
+            let has_list = profile.is_none_or(|profile| index.profile.as_ref() == Some(profile));
+            index.build_tool.as_deref() == Some(tool) && has_list
+        })
+    }
+}
+
+impl FinePlan {
+    /// `servable` are those of `layers` that are not left out for their size or type.
+    pub(super) async fn make<'a>(
+        subject: &Descriptor,
+        layers: &[Descriptor],
+        servable: impl Iterator<Item = &'a Descriptor>,
+        destination: Option<&Destination>,
+        cache: Option<&ZtocCache>,
+        options: &IndexOptions,
+    ) -> Result<FinePlan, IndexError> {
+        let mut seen = BTreeSet::new();
+        // A document refers to its layer by SHA-256.
+        let wanted =
+            servable.filter(|layer| layer.digest.algorithm() == Algorithm::Sha256 && seen.insert(layer.digest));
+        let wanted: Vec<Descriptor> = wanted.cloned().collect();
+        let found = match destination {
+            Some(destination) => find(destination, &subject.digest, FINE_INDEX, parse_fine).await?,
+            None => Vec::new(),
+        };
+        let layers = layers.to_vec();
+        let mut plan = FinePlan { wanted, layers, found, decision: Decision::Build { replaces: Vec::new() } };
+        plan.decision = plan.decide(destination, cache, options).await?;
+        Ok(plan)
+    }
+
+    /// Examines the existing indexes again before anything is attached.
+    pub(super) async fn renew(
+        &mut self,
+        subject: &Descriptor,
+        destination: Option<&Destination>,
+        cache: Option<&ZtocCache>,
+        options: &IndexOptions,
+    ) -> Result<(), IndexError> {
+        if let (Decision::Build { .. }, Some(there)) = (&self.decision, destination) {
+            self.found = find(there, &subject.digest, FINE_INDEX, parse_fine).await?;
+            self.decision = self.decide(destination, cache, options).await?;
+        }
+        Ok(())
+    }
+
+    /// The layers whose document is needed. Empty if there is nothing to build.
+    pub(super) fn to_build(&self) -> &[Descriptor] {
+        match self.decision {
+            Decision::Build { .. } => &self.wanted,
+            _ => &[],
+        }
+    }
+
+    /// The existing fine indexes as sources of documents.
+    pub(super) fn offers(&self, destination: &Destination, options: &IndexOptions) -> Vec<DocumentOffer> {
+        let store = destination.as_source();
+        self.found.iter().filter_map(|found| DocumentOffer::of(found, &store, options)).collect()
+    }
+
+    async fn decide(
+        &self,
+        destination: Option<&Destination>,
+        cache: Option<&ZtocCache>,
+        options: &IndexOptions,
+    ) -> Result<Decision, IndexError> {
+        let all: BTreeSet<Digest> = self.wanted.iter().map(|layer| layer.digest).collect();
+        let profile = options.prefetch.as_ref().map(|list| list.digest());
+        let tool = &options.layer.build_tool_identifier;
+        let read = preferred(self.found.iter().map(|found| found.content.as_ref().ok()), &self.layers);
+        let decided = |layers: &[CandidateLayer]| {
+            let needed = layers.iter().filter(|layer| !layer.unservable).map(|layer| layer.layer);
+            let needed: BTreeSet<Digest> = needed.collect();
+            let seen = self.found.iter().map(|found| {
+                let covered = found.covered();
+                let has_all = covered.is_subset(&all) && needed.is_subset(&covered) && !covered.is_empty();
+                found.facts(has_all && found.is_alike(tool, profile.as_ref()))
+            });
+            let seen: Vec<_> = seen.collect();
+            match (options.existing, read) {
+                (Existing::Keep, Some(read)) => Decision::Keep(read),
+                // Readers pass over others beside it, which a registry that refuses deletion keeps.
+                (Existing::Skip, Some(read)) if seen[read].is_same => Decision::Done(read),
+                _ => decide_seen(&seen, options.existing, tool),
+            }
+        };
+        decide_examined(&self.found, self.wanted.iter(), destination, cache, options, decided).await
+    }
+}
+
+impl ExistingContent for FineIndex {
+    fn blobs(&self) -> impl Iterator<Item = Descriptor> {
+        self.layers.iter().map(FineRef::blob).chain([Descriptor::of(EMPTY_CONFIG, CONFIG)])
+    }
+
+    fn covered(&self) -> impl Iterator<Item = Digest> {
+        self.layers.iter().map(|document| document.layer)
+    }
+
+    fn tool(&self) -> Option<&str> {
+        self.build_tool.as_deref()
+    }
+}

@@ -1,0 +1,186 @@
+//! Attaches a platform's fine index: documents first, the manifest last.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::start::{EncodedDocuments, LayerDocument};
+use super::writer::StartWriter;
+use super::{FinePlan, FoundFine};
+use crate::index::error::IndexError;
+use crate::index::existing::{Decision, outdone};
+use crate::index::existing_manifest::BlobCheck;
+use crate::index::model::{IndexedFine, ManifestResult};
+use crate::index::options::IndexOptions;
+use crate::index::publish::Publisher;
+use crate::index::push::{NewBlob, NewIndex};
+use crate::index::reasons::mislabelled;
+use ociseek_format::digest::Digest;
+use ociseek_format::fine::EncodedFine;
+use ociseek_format::image::fine::{EMPTY_CONFIG, FineIndex, FineRef};
+use ociseek_format::image::{Coverage, Descriptor};
+use ociseek_format::layer::Outcome;
+use ociseek_format::progress::ProgressEvent;
+
+/// The result for the fine index of a platform.
+struct FineResult {
+    result: ManifestResult,
+    documents: Vec<FineRef>,
+    profile: Option<Digest>,
+    bytes_written: u64,
+}
+
+impl Publisher<'_> {
+    /// Attaches the plan's fine index, if there is anything to attach. `layers` are those of the
+    /// image manifest `subject`. Also returns the number of bytes written.
+    pub(in crate::index) async fn publish_fine(
+        &self,
+        subject: &Descriptor,
+        layers: &[Descriptor],
+        plan: FinePlan,
+    ) -> Result<(IndexedFine, u64), IndexError> {
+        let FinePlan { wanted, found, decision, .. } = plan;
+        let mut left = Vec::new();
+        let outcome = match decision {
+            Decision::Done(place) => stays(&found[place], found[place].already_there(false)),
+            Decision::Keep(place) => stays(&found[place], found[place].kept()),
+            Decision::Build { replaces } => {
+                let is_left =
+                    |layer: &&Descriptor| self.layers.get(layer).is_none() && self.layers.document(layer).is_none();
+                left = wanted.iter().filter(is_left).cloned().collect();
+                self.build_fine(subject, &found, replaces, self.documents(&wanted), !left.is_empty()).await?
+            }
+            Decision::NotRequested => FineResult::none(ManifestResult::NotRequested),
+        };
+        let FineResult { result, documents, profile, bytes_written } = outcome;
+        let covered: BTreeSet<Digest> = documents.iter().map(|document| document.layer).collect();
+        let coverage = Coverage::of(layers, |layer| covered.contains(&layer.digest));
+        Ok((IndexedFine { result, documents, coverage, profile, left }, bytes_written))
+    }
+
+    /// The documents of `wanted` that were made. A layer whose content differs from its type has
+    /// none.
+    fn documents(&self, wanted: &[Descriptor]) -> Vec<LayerDocument> {
+        let is_mislabelled = |layer: &Descriptor| match self.layers.get(layer).map(|built| &*built.outcome) {
+            Some(Outcome::Ztoc(ztoc)) => mislabelled(layer, ztoc).is_some(),
+            _ => false,
+        };
+        let labelled = wanted.iter().filter(|layer| !is_mislabelled(layer));
+        labelled.filter_map(|layer| Some((layer.clone(), Arc::clone(self.layers.document(layer)?)))).collect()
+    }
+
+    async fn build_fine(
+        &self,
+        subject: &Descriptor,
+        found: &[FoundFine],
+        mut replaces: Vec<Digest>,
+        documents: Vec<LayerDocument>,
+        is_partial: bool,
+    ) -> Result<FineResult, IndexError> {
+        let IndexOptions { prefetch, layer, .. } = self.options;
+        let (tool, list) = (&layer.build_tool_identifier, prefetch.as_ref());
+        let profile = list.map(|list| list.digest());
+        if is_partial {
+            let covered: BTreeSet<Digest> = documents.iter().map(|(layer, _)| layer.digest).collect();
+            replaces = outdone(found, &replaces, &covered);
+            let better = found.iter().find(|f| f.is_alike(tool, profile.as_ref()) && covered.is_subset(&f.covered()));
+            if let (Some(better), Some(there)) = (better, self.destination)
+                && better.is_whole(there, BlobCheck::Size).await?
+            {
+                return Ok(stays(better, better.already_there(true)));
+            }
+        }
+        if documents.is_empty() {
+            return Ok(FineResult::none(match is_partial {
+                true => ManifestResult::OutOfTime,
+                false => ManifestResult::NothingToIndex,
+            }));
+        }
+        let old = found.iter().find(|found| {
+            let has_list = found.content.as_ref().is_ok_and(|index| index.profile.is_some());
+            has_list && replaces.contains(&found.descriptor.digest)
+        });
+        let writer = StartWriter {
+            source: self.source,
+            options: self.options,
+            progress: self.progress,
+            bytes_read: &self.bytes_read,
+        };
+        // `_memory` is that of documents that were encoded again, which the budget does not know
+        // yet.
+        let (documents, _memory, profile) = match (list, old, self.destination) {
+            (Some(list), ..) => {
+                let (EncodedDocuments { documents, memory }, missing) = writer.with_list(list, documents).await?;
+                if !self.options.kinds.has_soci() {
+                    // Otherwise they were already reported for the SOCI index's list.
+                    missing
+                        .iter()
+                        .for_each(|missing| self.progress.report(ProgressEvent::Warning(missing.to_string())));
+                }
+                (documents, Some(memory), profile)
+            }
+            (None, Some(old), Some(there)) => {
+                let (EncodedDocuments { documents, memory }, is_whole) = writer.with_old(old, there, documents).await?;
+                // Otherwise `--profile` with the same list would conclude that it exists.
+                let profile = old.content.as_ref().ok().and_then(|index| index.profile).filter(|_| is_whole);
+                (documents, Some(memory), profile)
+            }
+            (None, ..) => (documents, None, None),
+        };
+        let index = FineIndex {
+            layers: documents.iter().map(|(layer, document)| reference(layer, document)).collect(),
+            subject: subject.clone(),
+            build_tool: Some(tool.clone()),
+            profile,
+        };
+        let blobs = documents.iter().map(|(layer, document)| NewBlob {
+            what: "fine document",
+            descriptor: reference(layer, document).blob(),
+            content: content(document),
+        });
+        let blobs = blobs.chain([NewBlob::config(EMPTY_CONFIG)]).collect();
+        let (result, bytes_written) =
+            self.attach(subject, NewIndex::new(index.encode(), blobs), found, replaces).await?;
+        Ok(FineResult { result, documents: index.layers, profile, bytes_written })
+    }
+}
+
+impl FineResult {
+    fn none(result: ManifestResult) -> FineResult {
+        FineResult { result, documents: Vec::new(), profile: None, bytes_written: 0 }
+    }
+}
+
+/// An existing index is kept, and nothing was written.
+fn stays(found: &FoundFine, result: ManifestResult) -> FineResult {
+    let index = found.content.as_ref().ok();
+    FineResult {
+        result,
+        documents: index.map_or_else(Vec::new, |index| index.layers.clone()),
+        profile: index.and_then(|index| index.profile),
+        bytes_written: 0,
+    }
+}
+
+fn reference(layer: &Descriptor, document: &EncodedFine) -> FineRef {
+    FineRef {
+        document: document.digest,
+        size: document.bytes.len() as u64,
+        layer: layer.digest,
+        head_size: document.head_size,
+        head_digest: document.head_digest,
+        start_size: document.start_size,
+    }
+}
+
+/// A document's bytes without copying.
+fn content(document: &Arc<EncodedFine>) -> Bytes {
+    struct DocumentBytes(Arc<EncodedFine>);
+    impl AsRef<[u8]> for DocumentBytes {
+        fn as_ref(&self) -> &[u8] {
+            &self.0.bytes
+        }
+    }
+    Bytes::from_owner(DocumentBytes(Arc::clone(document)))
+}

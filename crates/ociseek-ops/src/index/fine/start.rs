@@ -1,0 +1,221 @@
+//! The recorded start of each document: from the user's list, or from the index that is replaced.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tokio::task::spawn_blocking;
+
+use super::FoundFine;
+use super::divide::divide;
+use super::writer::StartWriter;
+use crate::index::error::IndexError;
+use crate::index::existing_manifest::BlobCheck;
+use crate::index::prefetch::NotCarriedOver;
+use crate::open::charge_tree;
+use crate::prefetch::{LayerReads, MissingPath, PrefetchList, reads};
+use crate::verify::Damage;
+use ociseek_format::budget::Charge;
+use ociseek_format::digest::Digest;
+use ociseek_format::fine::{self, EncodedFine, FineError, FineLayer};
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::fine::FineRef;
+use ociseek_format::offset::{SpanId, Uncompressed};
+use ociseek_store::Destination;
+
+/// A layer with its document.
+pub(super) type LayerDocument = (Descriptor, Arc<EncodedFine>);
+
+/// Documents that were encoded again, with the charge for their memory.
+pub(super) struct EncodedDocuments {
+    pub documents: Vec<LayerDocument>,
+    pub memory: Charge,
+}
+
+impl StartWriter<'_> {
+    /// The documents with the start that `list` specifies, and entries that match no file.
+    /// `documents` are those of the image's layers, lowest first.
+    ///
+    /// # Errors
+    /// If the layers cannot be combined, a document does not fit into memory, or a layer cannot be
+    /// read.
+    pub(super) async fn with_list(
+        &self,
+        list: &Arc<PrefetchList>,
+        documents: Vec<LayerDocument>,
+    ) -> Result<(EncodedDocuments, Vec<MissingPath>), IndexError> {
+        let (list, budget) = (Arc::clone(list), self.source.budget().clone());
+        let found = blocking(move || {
+            let mut memory = budget.open();
+            let layers = decoded(documents, &mut memory)?;
+            let _tree = charge_tree(&budget, layers.iter().map(|(_, fine)| fine.entries()))?;
+            let (reads, missing) = reads(&list, layers.iter().map(|(layer, fine)| (layer.digest, fine)))?;
+            Ok((layers, memory, reads, missing))
+        });
+        let (layers, memory, reads, missing) = found.await?;
+        Ok((self.with_reads(reads, layers, memory).await?, missing))
+    }
+
+    /// The documents with the start of those in `old`, which are in `there`, and whether they have
+    /// all of it. A start that is lost is reported.
+    ///
+    /// # Errors
+    /// If a document does not fit into memory, or a layer or an old document cannot be read.
+    pub(super) async fn with_old(
+        &self,
+        old: &FoundFine,
+        there: &Destination,
+        documents: Vec<LayerDocument>,
+    ) -> Result<(EncodedDocuments, bool), IndexError> {
+        let budget = there.as_source().budget().clone();
+        let (mut reads, mut is_whole) = (LayerReads::new(), true);
+        for document in old.content.iter().flat_map(|old| &old.layers) {
+            match start_of(there, document).await {
+                Ok(start) => drop(reads.insert(document.layer, start)),
+                Err(why) => {
+                    why.report("recorded start", document.layer, self.progress)?;
+                    is_whole = false;
+                }
+            }
+        }
+        let decoding = blocking(move || {
+            let mut memory = budget.open();
+            Ok((decoded(documents, &mut memory)?, memory))
+        });
+        let (layers, memory) = decoding.await?;
+        Ok((self.with_reads(reads, layers, memory).await?, is_whole))
+    }
+
+    /// Encodes the layers again with a start that reads this. Spans that it reads are divided
+    /// first.
+    async fn with_reads(
+        &self,
+        reads: LayerReads,
+        layers: Vec<(Descriptor, FineLayer)>,
+        memory: Charge,
+    ) -> Result<EncodedDocuments, IndexError> {
+        let budget = self.source.budget();
+        let mut encoded = EncodedDocuments { documents: Vec::with_capacity(layers.len()), memory: budget.open() };
+        for (layer, fine) in layers {
+            let reads = reads.get(&layer.digest).cloned().unwrap_or_default();
+            let divisions = divide(self, &layer, &fine, &reads).await?;
+            let encode = blocking(move || {
+                let fine = fine.divided(&divisions.spans).map_err(|source| unwritten(&layer, source))?;
+                let start: Vec<Range<SpanId>> = reads.into_iter().map(|bytes| fine.spans_of(bytes)).collect();
+                encoded.push(layer, &fine, &start)?;
+                Ok(encoded)
+            });
+            encoded = encode.await?;
+        }
+        drop(memory);
+        Ok(encoded)
+    }
+}
+
+impl EncodedDocuments {
+    /// Encodes a layer's document with this start.
+    fn push(&mut self, layer: Descriptor, fine: &FineLayer, start: &[Range<SpanId>]) -> Result<(), IndexError> {
+        let document = fine.encode(start).map_err(|source| unwritten(&layer, source))?;
+        let charged =
+            self.memory.grow(document.bytes.len() as u64, || format!("the fine document of {}", layer.digest));
+        charged.map_err(|source| unwritten(&layer, source.into()))?;
+        self.documents.push((layer, Arc::new(document)));
+        Ok(())
+    }
+}
+
+/// The parts of the layer's tar that are the start in a document, which takes reading its head.
+async fn start_of(there: &Destination, document: &FineRef) -> Result<Vec<Range<Uncompressed>>, NotCarriedOver> {
+    if !document.has_start() {
+        return Ok(Vec::new());
+    }
+    let store = there.as_source();
+    let mut memory = store.budget().open();
+    let charged = memory.grow(document.head_size, || format!("the head of {}", document.document));
+    charged.map_err(|over| NotCarriedOver::lost(&over))?;
+    let blob = document.blob();
+    let mut anew = false;
+    let head = loop {
+        let head = match store.blob_range_anew(&blob, 0..document.head_size, anew).await {
+            Ok(head) => head,
+            // A web page instead of it may come once.
+            Err(error) if !anew && store.is_remote() && Damage::of(&error) == Some(Damage::Damaged) => {
+                anew = true;
+                continue;
+            }
+            Err(error) => match BlobCheck::Size.damage(there, &blob).await {
+                Ok(Some(_)) => return Err(NotCarriedOver::lost(&error)),
+                _ => return Err(NotCarriedOver::of("fine document", blob.digest, error)),
+            },
+        };
+        if Digest::sha256(&head) == document.head_digest {
+            break head;
+        }
+        // The bytes may have been damaged on the way, or by a cache.
+        if anew || !store.is_remote() {
+            let text = format!("the head of {} does not have the digest that its index states", document.document);
+            return Err(NotCarriedOver::Lost(text));
+        }
+        anew = true;
+    };
+    let head = fine::decode_head(&head, document.size, &mut memory).map_err(|error| NotCarriedOver::lost(&error))?;
+    let (spans, last) = (head.spans(), |spans: &Range<SpanId>| SpanId(spans.end.0.saturating_sub(1)));
+    let bytes = |range: &Range<SpanId>| spans.plain_range(range.start).start..spans.plain_range(last(range)).end;
+    Ok(head.start().iter().map(bytes).collect())
+}
+
+fn decoded(documents: Vec<LayerDocument>, memory: &mut Charge) -> Result<Vec<(Descriptor, FineLayer)>, IndexError> {
+    let decoded = documents.into_iter().map(|(layer, document)| {
+        let fine = fine::decode(&document.bytes, memory).map_err(|source| unwritten(&layer, source))?;
+        Ok((layer, fine))
+    });
+    decoded.collect()
+}
+
+fn unwritten(layer: &Descriptor, source: FineError) -> IndexError {
+    IndexError::Fine { layer: layer.digest, source }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, IndexError> + Send + 'static,
+) -> Result<T, IndexError> {
+    spawn_blocking(work).await.map_err(|_| IndexError::PrefetchThread)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ociseek_format::budget::Budget;
+    use ociseek_format::digest::ChainState;
+    use ociseek_format::fine::{Codec, FineSpans, SpanParts};
+    use ociseek_format::offset::{Compressed, Uncompressed};
+
+    #[test]
+    fn reencoded_documents_are_charged() {
+        let digest = Digest::sha256(&[0; 1024]);
+        let parts = SpanParts {
+            layer: digest,
+            codec: Codec::Plain,
+            blob_size: 1024,
+            tar_end: Uncompressed(1024),
+            span_size: fine::SPAN_SIZE,
+            starts: vec![fine::FineStart {
+                input: Compressed(0),
+                output: Uncompressed(0),
+                bits: 0,
+                state: ChainState::INITIAL,
+            }],
+        };
+        let fine = FineLayer::new(Vec::new(), FineSpans::new(parts).unwrap(), std::iter::empty()).unwrap();
+        let size = fine.encode(&[]).unwrap().bytes.len() as u64;
+        let budget = Budget::new(2 * size - 1);
+        let mut encoded = EncodedDocuments { documents: Vec::new(), memory: budget.open() };
+        let layer = Descriptor::new("layer", digest, 1024);
+        encoded.push(layer.clone(), &fine, &[]).unwrap();
+        assert_eq!(budget.used(), size);
+        let refused = encoded.push(layer, &fine, &[]);
+        assert!(matches!(refused, Err(IndexError::Fine { source: FineError::Memory(_), .. })), "{refused:?}");
+        assert_eq!(encoded.documents.len(), 1);
+        drop(encoded);
+        assert_eq!(budget.used(), 0);
+    }
+}

@@ -1,0 +1,67 @@
+//! Requirements for an image's index, for builds that depend on it. Checked after all layers were
+//! read and before anything is written. An image that falls short is left unchanged on all its
+//! platforms.
+
+use std::collections::BTreeSet;
+
+use super::assemble::assemble;
+use super::existing::Decision;
+use super::model::{LayerOutcome, LeftOutReason, RefusedImage, RefusedManifest, Shortfall};
+use super::options::{Gate, IndexOptions};
+use super::plan::Plan;
+use super::supply::Layers;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::coverage::Coverage;
+
+/// Checks the final indexes against the gate.
+pub(super) fn check(plans: &[Plan], layers: &Layers, options: &IndexOptions) -> Result<(), RefusedImage> {
+    if options.gate == Gate::default() {
+        return Ok(());
+    }
+    let mut seen = BTreeSet::new();
+    let manifests: Vec<_> = plans.iter().map(|plan| judge(plan, layers, options, &mut seen)).collect();
+    match manifests.iter().all(|manifest| manifest.shortfalls.is_empty()) {
+        true => Ok(()),
+        false => Err(RefusedImage { manifests, bytes_read: layers.bytes_read }),
+    }
+}
+
+fn judge(plan: &Plan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeSet<Digest>) -> RefusedManifest {
+    let (gate, min_layer_size) = (&options.gate, options.min_layer_size);
+    let Plan { manifest, left_out, found, decision, .. } = plan;
+    let wanted = manifest.layers.iter().zip(left_out);
+    let (outcomes, covered): (_, BTreeSet<Digest>) = match decision {
+        Decision::Build { .. } => {
+            let (outcomes, ztocs) = assemble(wanted, layers, seen);
+            (outcomes, ztocs.iter().map(|ztoc| ztoc.layer.digest).collect())
+        }
+        Decision::Done(place) | Decision::Keep(place) => (found[*place].layers(wanted), found[*place].covered()),
+        Decision::NotRequested => (Vec::new(), BTreeSet::new()),
+    };
+    let missing = outcomes.iter().filter_map(|layer| match &layer.outcome {
+        LayerOutcome::LeftOut(reason) => Some((&layer.descriptor, reason)),
+        LayerOutcome::Indexed(_) | LayerOutcome::Listed { .. } => None,
+    });
+    let coverage = Coverage::of(&manifest.layers, |layer| covered.contains(&layer.digest));
+    let mut shortfalls = Vec::new();
+    if gate.all_servable {
+        let mut named = BTreeSet::new();
+        for (layer, reason) in missing {
+            if !matches!(reason, LeftOutReason::Small { .. }) && named.insert(layer.digest) {
+                shortfalls.push(Shortfall::LeftOut { layer: Box::new(layer.clone()), reason: reason.clone() });
+            }
+        }
+    }
+    // Small layers are left out on purpose.
+    let large = manifest.layers.iter().filter(|layer| layer.size >= min_layer_size);
+    let is = Coverage::of(large, |layer| covered.contains(&layer.digest));
+    if let Some(least) = gate.least_coverage.filter(|least| !is.reaches(*least)) {
+        shortfalls.push(Shortfall::Coverage { is, least, min_layer_size });
+    }
+    let stays = match decision {
+        Decision::Build { .. } | Decision::NotRequested => None,
+        Decision::Done(place) | Decision::Keep(place) => Some(found[*place].descriptor.clone()),
+    };
+    let platform = manifest.platform.as_ref().map(ToString::to_string);
+    RefusedManifest { platform, manifest: manifest.descriptor.clone(), layers: outcomes, stays, coverage, shortfalls }
+}

@@ -1,0 +1,186 @@
+//! `index`: reads an image's layers once, builds the SOCI index of each platform, and attaches it.
+//!
+//! Each step completes for all platforms of the image before the next one begins:
+//!
+//! 1. [`resolve`]: finds the manifests of the platforms by the image's name.
+//! 2. `existing`: decides what to do about existing indexes.
+//! 3. `build`: gets the ztocs of the layers from the cache, from an index of this image or of
+//!    another one (`reuse`), or by reading layers (`read`). Fine documents may come from a fine
+//!    index of this image. Reading uses two threads for each layer, and more if the layer can be
+//!    divided by its members or by a ztoc with other options (`guide`; see
+//!    [`parallel`](ociseek_format::layer::parallel)). A broken layer ends the run. After a deadline, the
+//!    unfinished layers are left for another run.
+//! 4. `gate`: checks the requirements.
+//! 5. `publish`: writes blobs first, then the index manifest (`attach`). Until then, only the cache
+//!    was written.
+//!
+//! An index that lacks a layer because time ran out is like any other that lacks it: consumers pull
+//! that layer completely. The index cannot state the reason, because its format is soci's. So an
+//! index counts as complete only if each missing layer is known to be one that cannot be indexed
+//! (see `existing`); otherwise only the missing layers are read again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::resolve::{ResolvedImage, resolve};
+use ociseek_format::image::Descriptor;
+use ociseek_format::progress::Progress;
+use ociseek_store::blob::Target;
+use ociseek_store::cache::ZtocCache;
+use ociseek_store::{Destination, Source};
+
+mod assemble;
+mod build;
+mod error;
+mod existing;
+mod existing_manifest;
+mod fine;
+mod gate;
+mod guide;
+mod model;
+mod options;
+mod plan;
+mod prefetch;
+mod publish;
+mod push;
+mod read;
+mod reasons;
+mod reuse;
+mod supply;
+
+pub use error::IndexError;
+pub use model::{
+    IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, Origin,
+    OtherIndex, PrefetchSummary, PrefetchedLayer, RefusedImage, RefusedManifest, Shortfall, ZtocFacts,
+};
+pub use options::{Existing, Gate, IndexOptions, Kinds, Reuse, ReuseSource};
+
+pub(crate) use assemble::{IndexedZtoc, assemble};
+pub(crate) use build::{LayersToBuild, ztocs};
+pub(crate) use existing_manifest::{BLOBS_SIDE_BY_SIDE, BlobCheck, are_whole, read_at_a_time};
+pub(crate) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
+pub(crate) use push::{NewBlob, WriteBlob, push_blob, soci_blobs};
+pub(crate) use reasons::{left_out_reason, unservable};
+pub(crate) use supply::{Layers, OwnImage, Supply, ZtocOffer};
+
+use existing::Decision;
+use fine::FinePlan;
+use plan::{Plan, Plans};
+use publish::Publisher;
+
+/// The prospect of indexing an image, as far as it is known without reading its layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outlook {
+    /// It lacks an index with these options.
+    Pending,
+    /// It has everything it can have.
+    Complete,
+    /// No layer would be indexed, for these reasons.
+    NothingToIndex(Vec<LeftOutReason>),
+}
+
+/// Examines the indexes attached to an image, and the cached outcomes of its layers.
+///
+/// # Errors
+/// If the attached indexes cannot be looked up.
+pub async fn outlook(
+    image: ResolvedImage,
+    destination: &Destination,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+) -> Result<Outlook, IndexError> {
+    let (mut has_index, mut reasons) = (false, Vec::new());
+    for manifest in image.manifests {
+        let plan = Plan::make(manifest, Some(destination), cache, options).await?;
+        let mut decisions = vec![&plan.decision];
+        decisions.extend(plan.fine.as_ref().map(|fine| &fine.decision));
+        decisions.retain(|decision| **decision != Decision::NotRequested);
+        has_index |= decisions.iter().all(|decision| !matches!(decision, Decision::Build { .. }));
+        for layer in plan.to_build().chain(plan.fine.iter().flat_map(FinePlan::to_build)) {
+            match unservable(cache, layer, options).await {
+                Some(reason) => reasons.push(reason),
+                None => return Ok(Outlook::Pending),
+            }
+        }
+        reasons.extend(plan.left_out.into_iter().flatten());
+    }
+    Ok(if has_index { Outlook::Complete } else { Outlook::NothingToIndex(reasons) })
+}
+
+/// Indexes the image `root` of `source` and attaches the indexes at `destination`.
+///
+/// Without a destination (for example in a dry run of an archive), nothing is looked up or written
+/// there. The cache, if any, is read, and also written unless this is a dry run.
+///
+/// # Errors
+/// If the image or one of its layers cannot be read, a layer is broken, the index falls short of
+/// the gate ([`IndexError::Refused`]), or the destination refuses the index. With several
+/// platforms, [`IndexError::Push`] and [`IndexError::Attach`] can occur after some of them got
+/// their index. After any other error, nothing was attached.
+pub async fn index(
+    source: &Source,
+    root: &Target,
+    destination: Option<&Destination>,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<IndexedImage, IndexError> {
+    let image = resolve(source, root, options.wanted(), progress).await?;
+    // Boxed: in a debug build it takes much of the stack of its caller.
+    Ok(Box::pin(index_keeping(source, image, destination, cache, options, progress)).await?.0)
+}
+
+/// As [`index`], for an image that was resolved with [`IndexOptions::wanted`]. Also returns the
+/// built layers.
+pub(crate) async fn index_keeping(
+    source: &Source,
+    image: ResolvedImage,
+    destination: Option<&Destination>,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<(IndexedImage, Layers), IndexError> {
+    let ResolvedImage { digest, manifests, artifacts } = image;
+    let mut plans = Box::pin(Plans::make(manifests, destination, cache, options)).await?;
+    let wanted = plans.wanted();
+    let supply = plans.supply(digest, &artifacts, source, destination, cache, options);
+    let announce = |unread: &[Descriptor]| plans.announce(unread, &**progress);
+    let layers = Box::pin(build::ztocs(wanted, None, &supply, options, announce, progress)).await?;
+    gate::check(&plans.each, &layers, options).map_err(Box::new)?;
+
+    let mut done = IndexedImage {
+        digest,
+        manifests: Vec::with_capacity(plans.each.len()),
+        bytes_read: layers.bytes_read,
+        bytes_compared: layers.bytes_compared,
+        bytes_written: 0,
+        left: Vec::new(),
+    };
+    let budget = source.budget();
+    let mut publisher = Publisher {
+        source,
+        layers: &layers,
+        destination,
+        budget,
+        options,
+        progress,
+        seen: BTreeSet::new(),
+        bytes_read: AtomicU64::new(0),
+    };
+    for mut plan in plans.each {
+        if options.deadline.is_some() {
+            plan.renew(destination, cache, options).await?;
+        }
+        let (manifest, written) = Box::pin(publisher.publish(plan)).await?;
+        done.bytes_written += written;
+        for layer in manifest.left() {
+            if !done.left.iter().any(|left| left.digest == layer.digest) {
+                done.left.push(layer.clone());
+            }
+        }
+        done.manifests.push(manifest);
+    }
+    done.bytes_read += publisher.bytes_read.into_inner();
+    Ok((done, layers))
+}

@@ -1,0 +1,224 @@
+//! Decides what to do for an image and for each platform's manifest, before any layer is read.
+
+use std::collections::BTreeSet;
+
+use super::build;
+use super::error::IndexError;
+use super::existing::{
+    CandidateLayer, Decision, DestinationContent, DestinationIndex, ExistingContent, RequestedIndex, decide,
+};
+use super::existing_manifest::{decide_examined, find};
+use super::fine::FinePlan;
+use super::model::{LeftOutReason, Origin};
+use super::options::IndexOptions;
+use super::prefetch::{OldList, old_lists};
+use super::reasons::left_out_reason;
+use super::supply::{BlobKey, OwnImage, Supply, ZtocOffer};
+use crate::discover::{UnusableIndexError, parse_index};
+use crate::resolve::PlatformManifest;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::soci::{CONFIG, INDEX_V1, PREFETCH, Version, ZtocRef};
+use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_store::cache::ZtocCache;
+use ociseek_store::{Destination, Source};
+
+/// The plan for an image.
+pub(super) struct Plans {
+    /// The plans for each platform's manifest, in the order of the image index.
+    pub each: Vec<Plan>,
+    /// For each plan, the layers that it is the first to need.
+    first: Vec<BTreeSet<BlobKey>>,
+    wanted: build::LayersToBuild,
+}
+
+impl Plans {
+    pub(super) async fn make(
+        manifests: Vec<PlatformManifest>,
+        destination: Option<&Destination>,
+        cache: Option<&ZtocCache>,
+        options: &IndexOptions,
+    ) -> Result<Plans, IndexError> {
+        let mut plans = Plans { each: Vec::new(), first: Vec::new(), wanted: build::LayersToBuild::default() };
+        for manifest in manifests {
+            let plan = Plan::make(manifest, destination, cache, options).await?;
+            let ztocs = plan.to_build().filter(|layer| plans.wanted.add(layer));
+            let mut first: BTreeSet<BlobKey> = ztocs.map(|layer| (layer.digest, layer.size)).collect();
+            let documents = plan.fine.iter().flat_map(FinePlan::to_build);
+            let documents = documents.filter(|layer| plans.wanted.add_document(layer));
+            first.extend(documents.map(|layer| (layer.digest, layer.size)));
+            plans.first.push(first);
+            plans.each.push(plan);
+        }
+        Ok(plans)
+    }
+
+    /// The layers of all platforms, without duplicates.
+    pub(super) fn wanted(&mut self) -> build::LayersToBuild {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// The sources of ztocs for the image with this `digest`. `artifacts` are the entries of its
+    /// image index that are not images.
+    pub(super) fn supply<'a>(
+        &'a self,
+        digest: Digest,
+        artifacts: &'a [Descriptor],
+        source: &'a Source,
+        destination: Option<&Destination>,
+        cache: Option<&'a ZtocCache>,
+        options: &IndexOptions,
+    ) -> Supply<'a> {
+        let offers = destination.into_iter().flat_map(|there| self.each.iter().flat_map(|plan| plan.offers(there)));
+        let fine = self.each.iter().filter_map(|plan| plan.fine.as_ref());
+        let documents =
+            destination.map_or_else(Vec::new, |there| fine.flat_map(|fine| fine.offers(there, options)).collect());
+        let manifests = self.each.iter().map(|plan| &plan.manifest).collect();
+        let is_listed = destination.is_some_and(|there| there.is(source));
+        let own = OwnImage { digest, manifests, artifacts, is_listed };
+        Supply { source, cache, known: offers.collect(), documents, own }
+    }
+
+    /// Reports which of the `unread` layers are read for which platform.
+    pub(super) fn announce(&self, unread: &[Descriptor], progress: &dyn Progress) {
+        for (plan, first) in self.each.iter().zip(&self.first) {
+            let reads = unread.iter().filter(|layer| first.contains(&(layer.digest, layer.size)));
+            let (layers, bytes) = reads.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.size));
+            let platform = plan.manifest.platform.as_ref().map_or_else(String::new, ToString::to_string);
+            progress.report(ProgressEvent::Image {
+                manifest: plan.manifest.descriptor.digest,
+                platform,
+                layers,
+                bytes,
+            });
+        }
+    }
+}
+
+pub(super) struct Plan {
+    pub manifest: PlatformManifest,
+    /// For each layer of the manifest: why it will not be in the index, if that is known without
+    /// reading it.
+    pub left_out: Vec<Option<LeftOutReason>>,
+    /// The manifests that the destination lists as SOCI indexes (version 1), in its order.
+    pub(super) found: Vec<DestinationIndex>,
+    pub(super) decision: Decision,
+    /// The plan for the fine index, if one is requested.
+    pub(super) fine: Option<FinePlan>,
+}
+
+impl Plan {
+    pub(super) async fn make(
+        manifest: PlatformManifest,
+        destination: Option<&Destination>,
+        cache: Option<&ZtocCache>,
+        options: &IndexOptions,
+    ) -> Result<Plan, IndexError> {
+        let left_out: Vec<_> = manifest.layers.iter().map(|layer| left_out_reason(layer, options)).collect();
+        let mut plan = Plan { manifest, left_out, found: Vec::new(), decision: Decision::NotRequested, fine: None };
+        if options.kinds.has_soci() {
+            if let Some(destination) = destination {
+                plan.found = find(destination, &plan.manifest.descriptor.digest, INDEX_V1, content).await?;
+            }
+            plan.decision = plan.decide(destination, cache, options).await?;
+        }
+        if options.kinds.has_fine() {
+            let subject = &plan.manifest.descriptor;
+            plan.fine = Some(
+                FinePlan::make(subject, &plan.manifest.layers, plan.servable(), destination, cache, options).await?,
+            );
+        }
+        Ok(plan)
+    }
+
+    /// Examines the existing indexes again before anything is attached. Another run may have had
+    /// more time, and an incomplete index must not be attached next to a complete one.
+    pub(super) async fn renew(
+        &mut self,
+        destination: Option<&Destination>,
+        cache: Option<&ZtocCache>,
+        options: &IndexOptions,
+    ) -> Result<(), IndexError> {
+        if let (Decision::Build { .. }, Some(there)) = (&self.decision, destination) {
+            self.found = find(there, &self.manifest.descriptor.digest, INDEX_V1, content).await?;
+            self.decision = self.decide(destination, cache, options).await?;
+        }
+        if let Some(fine) = &mut self.fine {
+            fine.renew(&self.manifest.descriptor, destination, cache, options).await?;
+        }
+        Ok(())
+    }
+
+    /// The layers that must be indexed. Empty if there is nothing to build.
+    pub(super) fn to_build(&self) -> impl Iterator<Item = &Descriptor> {
+        let build = matches!(self.decision, Decision::Build { .. });
+        self.servable().filter(move |_| build)
+    }
+
+    /// The existing indexes as sources of ztocs.
+    pub(super) fn offers(&self, destination: &Destination) -> impl Iterator<Item = ZtocOffer> {
+        let store = destination.as_source();
+        self.found.iter().filter_map(|found| found.content.as_ref().ok()).map(move |content| ZtocOffer {
+            store: store.clone(),
+            tool: content.tool.clone(),
+            ztocs: content.ztocs.clone(),
+            origin: Origin::Destination,
+        })
+    }
+
+    /// The prefetch lists of the first replaced index that has any.
+    pub(super) fn old_lists(&self, destination: Option<&Destination>) -> Vec<OldList> {
+        let (Decision::Build { replaces }, Some(destination)) = (&self.decision, destination) else {
+            return Vec::new();
+        };
+        let store = destination.as_source();
+        let replaced = self.found.iter().filter(|found| replaces.contains(&found.descriptor.digest));
+        let lists = replaced.filter_map(|found| found.content.as_ref().ok());
+        lists.map(|old| old_lists(&store, &old.ztocs, &old.others)).find(|lists| !lists.is_empty()).unwrap_or_default()
+    }
+
+    fn servable(&self) -> impl Iterator<Item = &Descriptor> + Clone {
+        self.manifest
+            .layers
+            .iter()
+            .zip(&self.left_out)
+            .filter(|(_, left_out)| left_out.is_none())
+            .map(|(layer, _)| layer)
+    }
+
+    async fn decide(
+        &self,
+        destination: Option<&Destination>,
+        cache: Option<&ZtocCache>,
+        options: &IndexOptions,
+    ) -> Result<Decision, IndexError> {
+        let decided = |layers: &[CandidateLayer]| {
+            let tool = &options.layer.build_tool_identifier;
+            let (span_size, prefetch) = (options.layer.span_size, options.prefetch.is_some());
+            decide(&self.found, &RequestedIndex { rule: options.existing, tool, span_size, prefetch, layers })
+        };
+        decide_examined(&self.found, self.servable(), destination, cache, options, decided).await
+    }
+}
+
+/// The content of an index.
+fn content(manifest: &[u8], subject: &Digest) -> Result<DestinationContent, UnusableIndexError> {
+    let index = parse_index(manifest, Some(Version::V1), subject)?;
+    let usual = index.canonical && index.others.iter().all(|other| other.media_type == PREFETCH);
+    Ok(DestinationContent { tool: index.build_tool_identifier, ztocs: index.ztocs, others: index.others, usual })
+}
+
+impl ExistingContent for DestinationContent {
+    fn blobs(&self) -> impl Iterator<Item = Descriptor> {
+        let ztocs = self.ztocs.iter().map(ZtocRef::blob);
+        ztocs.chain(self.others.iter().cloned()).chain([Descriptor::of(INDEX_V1, CONFIG)])
+    }
+
+    fn covered(&self) -> impl Iterator<Item = Digest> {
+        self.ztocs.iter().map(|ztoc| ztoc.layer)
+    }
+
+    fn tool(&self) -> Option<&str> {
+        self.tool.as_deref()
+    }
+}

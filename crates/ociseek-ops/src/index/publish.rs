@@ -1,0 +1,218 @@
+//! Publishes the index of one platform: after its layers are known, decides whether it is needed,
+//! assembles it, and attaches it, blobs first.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::assemble::{IndexedZtoc, assemble};
+use super::error::IndexError;
+use super::existing::{Decision, DestinationIndex, ExistingContent, others, outdoes, outdone};
+use super::existing_manifest::BlobCheck;
+use super::model::{
+    ExistingManifest, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex,
+    PrefetchSummary,
+};
+use super::options::IndexOptions;
+use super::plan::Plan;
+use super::prefetch::{OldList, prefetch_artifacts};
+use super::push::{NewIndex, WriteBlob, soci_blobs};
+use super::supply::Layers;
+use ociseek_format::budget::Budget;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::coverage::Coverage;
+use ociseek_format::image::soci::{INDEX_V1, SociIndex};
+use ociseek_format::layer::LayerOptions;
+use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_store::blob::AttachReport;
+use ociseek_store::{Destination, Source};
+
+/// Attaches the indexes of an image's platforms, one after the other.
+pub(super) struct Publisher<'a> {
+    /// The store of the image.
+    pub source: &'a Source,
+    pub layers: &'a Layers,
+    pub destination: Option<&'a Destination>,
+    pub budget: &'a Budget,
+    pub options: &'a IndexOptions,
+    pub progress: &'a Arc<dyn Progress>,
+    /// The layers that were already reported.
+    pub seen: BTreeSet<Digest>,
+    /// The bytes of layers that were read to divide their spans.
+    pub bytes_read: AtomicU64,
+}
+
+/// The result for a platform's index.
+struct PlatformResult {
+    result: ManifestResult,
+    /// The layers that the index of `result` covers.
+    covered: BTreeSet<Digest>,
+    others: Vec<OtherIndex>,
+    /// Present if the index was built and has a list.
+    prefetch: Option<PrefetchSummary>,
+    bytes_written: u64,
+}
+
+impl PlatformResult {
+    fn none(result: ManifestResult) -> PlatformResult {
+        PlatformResult { result, covered: BTreeSet::new(), others: Vec::new(), prefetch: None, bytes_written: 0 }
+    }
+
+    /// An existing index is kept, and nothing was written.
+    fn stays(found: &[DestinationIndex], place: usize, result: ManifestResult) -> PlatformResult {
+        let stays = &found[place];
+        let others = others(found, &stays.descriptor.digest, &[]);
+        PlatformResult { result, covered: stays.covered(), others, prefetch: None, bytes_written: 0 }
+    }
+}
+
+impl Publisher<'_> {
+    /// Attaches the plan's index, if there is anything to attach. Also returns the number of bytes
+    /// written.
+    pub(super) async fn publish(&mut self, plan: Plan) -> Result<(IndexedManifest, u64), IndexError> {
+        let Plan { manifest, left_out, found, decision, .. } = &plan;
+        let listed = |place: usize| found[place].layers(manifest.layers.iter().zip(left_out));
+        let (layers, outcome) = match decision {
+            Decision::Done(place) => {
+                (listed(*place), PlatformResult::stays(found, *place, found[*place].already_there(false)))
+            }
+            Decision::Keep(place) => (listed(*place), PlatformResult::stays(found, *place, found[*place].kept())),
+            Decision::NotRequested => (Vec::new(), PlatformResult::none(ManifestResult::NotRequested)),
+            Decision::Build { replaces } => {
+                let (layers, ztocs) = assemble(manifest.layers.iter().zip(left_out), self.layers, &mut self.seen);
+                let old = plan.old_lists(self.destination);
+                let outcome = self.build(&manifest.descriptor, found, (replaces, &old), &layers, &ztocs).await?;
+                (layers, outcome)
+            }
+        };
+        let PlatformResult { result, covered, others, prefetch, mut bytes_written } = outcome;
+        let coverage = Coverage::of(&manifest.layers, |layer| covered.contains(&layer.digest));
+        let platform = manifest.platform.as_ref().map(ToString::to_string);
+        let Plan { manifest, fine, .. } = plan;
+        let fine = match fine {
+            Some(fine) => {
+                let (fine, bytes) = self.publish_fine(&manifest.descriptor, &manifest.layers, fine).await?;
+                bytes_written += bytes;
+                Some(fine)
+            }
+            None => None,
+        };
+        let manifest = manifest.descriptor;
+        Ok((IndexedManifest { platform, manifest, layers, result, coverage, prefetch, others, fine }, bytes_written))
+    }
+
+    /// Decides between the existing indexes and an index of `ztocs`, which would replace `replaces`
+    /// and carry over the lists of `old`.
+    async fn build(
+        &self,
+        subject: &Descriptor,
+        found: &[DestinationIndex],
+        (replaces, old): (&[Digest], &[OldList]),
+        layers: &[LayerReport],
+        ztocs: &[IndexedZtoc<'_>],
+    ) -> Result<PlatformResult, IndexError> {
+        let covered: BTreeSet<Digest> = ztocs.iter().map(|ztoc| ztoc.layer.digest).collect();
+        let is_left =
+            |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }));
+        let is_partial = layers.iter().any(is_left);
+        let mut replaces = replaces.to_vec();
+        if is_partial {
+            replaces = outdone(found, &replaces, &covered);
+            let LayerOptions { span_size, build_tool_identifier, .. } = &self.options.layer;
+            let better = outdoes(found, build_tool_identifier, *span_size, &covered);
+            if let (Some(place), Some(there)) = (better, self.destination)
+                && found[place].is_whole(there, BlobCheck::Size).await?
+            {
+                return Ok(PlatformResult::stays(found, place, found[place].already_there(true)));
+            }
+        }
+        if ztocs.is_empty() {
+            let result = if is_partial { ManifestResult::OutOfTime } else { ManifestResult::NothingToIndex };
+            return Ok(PlatformResult {
+                result,
+                covered,
+                others: others(found, &subject.digest, &[]),
+                prefetch: None,
+                bytes_written: 0,
+            });
+        }
+        let (index, prefetch) = self.encode(subject, ztocs, old).await?;
+        let digest = index.descriptor.digest;
+        let mut others = others(found, &digest, &replaces);
+        let (result, bytes_written) = self.attach(subject, index, found, replaces).await?;
+        if let (ManifestResult::Attached { .. }, Some(there)) = (&result, self.destination) {
+            others = listed(there, &subject.digest, &digest, others).await;
+        }
+        Ok(PlatformResult { result, covered, others, prefetch, bytes_written })
+    }
+
+    /// The index of `ztocs`, and the summary of its prefetch lists for the report.
+    async fn encode(
+        &self,
+        subject: &Descriptor,
+        ztocs: &[IndexedZtoc<'_>],
+        old: &[OldList],
+    ) -> Result<(NewIndex, Option<PrefetchSummary>), IndexError> {
+        let IndexOptions { layer, prefetch, .. } = self.options;
+        let list = prefetch.as_ref();
+        let (prefetch, prefetched) = prefetch_artifacts(list, old, ztocs, self.budget, self.progress).await?;
+        let index = SociIndex {
+            layers: ztocs.iter().map(|ztoc| ztoc.reference(layer.span_size)).collect(),
+            subject: Some(subject.clone()),
+            build_tool_identifier: layer.build_tool_identifier.clone(),
+            prefetch: prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect(),
+        };
+        Ok((NewIndex::new(index.encode(), soci_blobs(ztocs, &prefetch, INDEX_V1)), prefetched))
+    }
+
+    /// Attaches an index of the manifest `subject` in place of `replaces`. If it is among `found`,
+    /// nothing is written unless that one lacks blobs or others must go. Also returns the number of
+    /// bytes written.
+    pub(super) async fn attach<C: ExistingContent>(
+        &self,
+        subject: &Descriptor,
+        index: NewIndex,
+        found: &[ExistingManifest<C>],
+        mut replaces: Vec<Digest>,
+    ) -> Result<(ManifestResult, u64), IndexError> {
+        let digest = index.descriptor.digest;
+        replaces.retain(|replaced| *replaced != digest);
+        let same = found.iter().find(|found| found.descriptor.digest == digest);
+        let same = same.filter(|_| replaces.is_empty());
+        if let (Some(same), Some(there)) = (same, self.destination)
+            && same.is_whole(there, BlobCheck::of(self.options.existing)).await?
+        {
+            return Ok((same.already_there(true), 0));
+        }
+        let Some(there) = self.destination.filter(|_| !self.options.dry_run) else {
+            return Ok((ManifestResult::DryRun { index: index.descriptor, replaces }, 0));
+        };
+        let write = if same.is_some() { WriteBlob::IfDamaged } else { WriteBlob::of(self.options.existing) };
+        self.progress.report(ProgressEvent::Attaching { index: digest, blobs: index.blobs.len() });
+        let (report, written) = index.push(there, subject, &replaces, write).await?;
+        let AttachReport { attached: how, not_deleted } = report;
+        Ok((ManifestResult::Attached { index: index.descriptor, how, replaced: replaces, not_deleted }, written))
+    }
+}
+
+/// Finds the position of a new index among those of other tools, because registries list referrers
+/// in an order of their own.
+async fn listed(
+    destination: &Destination,
+    subject: &Digest,
+    index: &Digest,
+    mut others: Vec<OtherIndex>,
+) -> Vec<OtherIndex> {
+    if others.is_empty() {
+        return others;
+    }
+    // It was attached: if the list cannot be fetched again, the assumed order is reported.
+    if let Ok(referrers) = destination.referrers(subject, INDEX_V1).await {
+        let place = |digest: &Digest| referrers.descriptors.iter().position(|d| d.digest == *digest);
+        if let Some(ours) = place(index) {
+            others.iter_mut().for_each(|other| other.listed_first = place(&other.digest).is_some_and(|p| p < ours));
+        }
+    }
+    others
+}

@@ -1,0 +1,47 @@
+//! Why layers are left out of an index, according to their descriptors, or to what the
+//! cache knows of their content.
+
+use super::model::LeftOutReason;
+use super::options::IndexOptions;
+use super::supply::cached;
+use ociseek_format::image::{Descriptor, LayerKind, NotIndexed};
+use ociseek_format::layer::{BlobForm, BuiltZtoc, Outcome};
+use ociseek_store::cache::ZtocCache;
+
+/// Why a layer is not read at all.
+pub(crate) fn left_out_reason(layer: &Descriptor, options: &IndexOptions) -> Option<LeftOutReason> {
+    let why = NotIndexed::of(layer, options.min_layer_size)?;
+    let reason = match why {
+        NotIndexed::Small { least } => return Some(LeftOutReason::Small { least }),
+        NotIndexed::Kind(LayerKind::Zstd) => {
+            "zstd: SOCI consumers support only gzip and uncompressed layers".to_owned()
+        }
+        NotIndexed::Kind(LayerKind::Foreign) => "a foreign layer, which this store does not provide".to_owned(),
+        NotIndexed::Kind(LayerKind::Encrypted) => "encrypted: its content cannot be read".to_owned(),
+        NotIndexed::Kind(_) => format!("not a layer but {:?}", layer.media_type),
+    };
+    Some(LeftOutReason::Kind { why, reason })
+}
+
+/// soci reads an OCI layer according to its media type, and builds no ztoc if its content differs
+/// from that.
+pub(super) fn mislabelled(layer: &Descriptor, ztoc: &BuiltZtoc) -> Option<LeftOutReason> {
+    let reason = match (LayerKind::of(&layer.media_type), ztoc.form) {
+        (LayerKind::Gzip, BlobForm::Tar) => "its media type says gzip, but it is a plain tar",
+        (LayerKind::Uncompressed, BlobForm::Gzip { .. }) => "its media type says plain tar, but it is gzip",
+        _ => return None,
+    };
+    Some(LeftOutReason::Mislabelled { reason })
+}
+
+/// Why a layer cannot be indexed, if its content was read before and the result is cached.
+pub(crate) async fn unservable(
+    cache: Option<&ZtocCache>,
+    layer: &Descriptor,
+    options: &IndexOptions,
+) -> Option<LeftOutReason> {
+    match cached(cache, layer, options).await? {
+        Outcome::Ztoc(ztoc) => mislabelled(layer, &ztoc),
+        Outcome::Unservable(verdict) => Some(LeftOutReason::Unservable(verdict)),
+    }
+}

@@ -1,0 +1,182 @@
+//! The sources of ztocs, and the results for layers that were built.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::model::Origin;
+use super::options::IndexOptions;
+use crate::resolve::PlatformManifest;
+use ociseek_format::budget::{Budget, Charge, OverBudget};
+use ociseek_format::digest::Digest;
+use ociseek_format::fine::{self, EncodedFine};
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::fine::FineRef;
+use ociseek_format::image::soci::ZtocRef;
+use ociseek_format::layer::{LayerOptions, Outcome};
+use ociseek_store::Source;
+use ociseek_store::cache::{CacheKey, ZtocCache};
+
+/// The sources of ztocs.
+pub(crate) struct Supply<'a> {
+    /// The store of the layers.
+    pub source: &'a Source,
+    pub cache: Option<&'a ZtocCache>,
+    /// Indexes of the image itself, whose ztocs are tried first.
+    pub known: Vec<ZtocOffer>,
+    /// Its fine indexes.
+    pub documents: Vec<DocumentOffer>,
+    pub own: OwnImage<'a>,
+}
+
+/// The image that the layers belong to.
+pub(crate) struct OwnImage<'a> {
+    pub digest: Digest,
+    pub manifests: Vec<&'a PlatformManifest>,
+    /// The entries of its image index that are not images.
+    pub artifacts: &'a [Descriptor],
+    /// Whether `known` already includes the indexes of version 1 that `source` lists.
+    pub is_listed: bool,
+}
+
+/// A SOCI index whose ztocs may be reused.
+#[derive(Clone)]
+pub(crate) struct ZtocOffer {
+    /// The store of the ztocs.
+    pub store: Source,
+    /// The tool that the index names.
+    pub tool: Option<String>,
+    pub ztocs: Vec<ZtocRef>,
+    /// The origin to report for layers whose ztocs come from here.
+    pub origin: Origin,
+}
+
+/// The documents of a fine index that may be reused.
+#[derive(Clone)]
+pub(crate) struct DocumentOffer {
+    /// The store of the documents.
+    pub store: Source,
+    pub documents: Vec<FineRef>,
+}
+
+/// A layer's blob. The same digest with another size counts as another blob, one of which does not
+/// exist.
+pub(super) type BlobKey = (Digest, u64);
+
+/// The results for each layer after building.
+pub(crate) struct Layers {
+    by_blob: BTreeMap<BlobKey, BuiltLayer>,
+    pub bytes_read: u64,
+    /// How many bytes of layers were compared with reused ztocs and fine documents.
+    pub bytes_compared: u64,
+    /// Fine documents without a recorded start.
+    documents: BTreeMap<BlobKey, Arc<EncodedFine>>,
+    /// Whether no layer was finished before time ran out.
+    pub stuck: bool,
+    /// The memory charge for the ztocs.
+    memory: Charge,
+}
+
+pub(crate) struct BuiltLayer {
+    pub outcome: Arc<Outcome>,
+    pub origin: Origin,
+}
+
+impl Layers {
+    /// Starts without layers. Their ztocs will be charged to `budget`.
+    pub(super) fn new(budget: &Budget) -> Layers {
+        let (by_blob, documents, memory) = (BTreeMap::new(), BTreeMap::new(), budget.open());
+        Layers { by_blob, documents, bytes_read: 0, bytes_compared: 0, stuck: false, memory }
+    }
+
+    /// The same layers for another build, with the statistics reset.
+    pub(super) fn carried_over(self) -> Layers {
+        Layers { bytes_read: 0, bytes_compared: 0, stuck: false, ..self }
+    }
+
+    pub(crate) fn get(&self, layer: &Descriptor) -> Option<&BuiltLayer> {
+        self.by_blob.get(&(layer.digest, layer.size))
+    }
+
+    /// The fine document of a layer, without a recorded start.
+    pub(super) fn document(&self, layer: &Descriptor) -> Option<&Arc<EncodedFine>> {
+        self.document_of(&(layer.digest, layer.size))
+    }
+
+    pub(super) fn document_of(&self, blob: &BlobKey) -> Option<&Arc<EncodedFine>> {
+        self.documents.get(blob)
+    }
+
+    /// Charges and adds a fine document.
+    ///
+    /// # Errors
+    /// If it does not fit into memory.
+    pub(super) fn add_document(&mut self, layer: &Descriptor, document: Arc<EncodedFine>) -> Result<(), OverBudget> {
+        let bytes = document.bytes.len() as u64;
+        self.memory.grow(bytes, || format!("its fine document of {bytes} bytes"))?;
+        self.documents.insert((layer.digest, layer.size), document);
+        Ok(())
+    }
+
+    /// Charges the ztoc of a layer and adds the layer.
+    ///
+    /// # Errors
+    /// If it does not fit into memory.
+    pub(super) fn add(&mut self, layer: &Descriptor, built: BuiltLayer) -> Result<(), OverBudget> {
+        if let Outcome::Ztoc(ztoc) = &*built.outcome {
+            let bytes = ztoc.bytes.len() as u64;
+            self.memory.grow(bytes, || format!("its ztoc {} of {bytes} bytes", ztoc.digest))?;
+        }
+        self.by_blob.insert((layer.digest, layer.size), built);
+        Ok(())
+    }
+}
+
+/// The layer's fine document without a recorded start, if it is cached.
+pub(super) async fn cached_document(
+    cache: Option<&ZtocCache>,
+    layer: &Descriptor,
+    budget: &Budget,
+) -> Option<Arc<EncodedFine>> {
+    let (cache, layer, mut memory) = (cache?.clone(), layer.clone(), budget.open());
+    let found = tokio::task::spawn_blocking(move || {
+        let document = fine::decode(&cache.get_fine(&layer.digest)?, &mut memory).ok()?;
+        let is_its = document.spans().layer() == layer.digest && document.spans().blob_size() == layer.size;
+        if is_its { document.encode(&[]).ok() } else { None }
+    });
+    // A thread that panicked counts as not found.
+    found.await.ok().flatten().map(Arc::new)
+}
+
+/// Caches a document.
+pub(super) async fn keep_document(cache: Option<&ZtocCache>, layer: &Descriptor, document: &Arc<EncodedFine>) {
+    let Some(cache) = cache.cloned() else { return };
+    let (layer, document) = (layer.digest, Arc::clone(document));
+    let _ = tokio::task::spawn_blocking(move || cache.put_fine(&layer, &document.bytes)).await;
+}
+
+/// The cached outcome of a layer with these options.
+pub(super) async fn cached(cache: Option<&ZtocCache>, layer: &Descriptor, options: &IndexOptions) -> Option<Outcome> {
+    let (cache, layer, options) = (cache?.clone(), layer.clone(), options.layer.clone());
+    let found = tokio::task::spawn_blocking(move || {
+        cache.get(key(&layer.digest, &options)).filter(|(size, _)| *size == layer.size)
+    });
+    // A thread that panicked counts as not found.
+    found.await.ok().flatten().map(|(_, outcome)| outcome)
+}
+
+/// Caches an outcome. The cache itself warns about failures.
+pub(super) async fn keep(
+    cache: Option<&ZtocCache>,
+    layer: &Descriptor,
+    options: &IndexOptions,
+    outcome: &Arc<Outcome>,
+) {
+    let Some(cache) = cache.cloned() else { return };
+    let (layer, options, outcome) = (layer.clone(), options.layer.clone(), Arc::clone(outcome));
+    let kept = tokio::task::spawn_blocking(move || cache.put(key(&layer.digest, &options), layer.size, &outcome));
+    let _ = kept.await;
+}
+
+fn key<'a>(layer: &'a Digest, options: &'a LayerOptions) -> CacheKey<'a> {
+    CacheKey { layer, span_size: options.span_size, build_tool_identifier: &options.build_tool_identifier }
+}

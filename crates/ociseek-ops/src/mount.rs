@@ -1,0 +1,125 @@
+//! Mounts an opened image.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+
+use super::background::BackgroundTask;
+use super::open::RootFs;
+use ociseek_format::digest::Digest;
+use ociseek_format::progress::Progress;
+use ociseek_format::tree::{NodeKind, Tree};
+use ociseek_rootfs::fuse::{FuseMount, FuseOptions, MountError};
+use ociseek_rootfs::record::{ReadRecorder, Touch};
+
+/// Options for mounting and for the work in the background.
+#[derive(Debug, Default)]
+pub struct MountOptions {
+    /// Options for the kernel.
+    pub fuse: FuseOptions,
+    /// Whether first reads are recorded, and where.
+    pub record: Option<Record>,
+    /// What to fetch before it is read.
+    pub prefetch: Prefetch,
+}
+
+/// What to fetch in the background before it is read.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Prefetch {
+    /// Do not even fetch the lists in the index.
+    pub ignore_lists: bool,
+    /// Finally fetch everything.
+    pub all: bool,
+}
+
+/// The destination of the records.
+#[derive(Debug)]
+pub enum Record {
+    /// A file, in which each line is written at once.
+    File(File),
+    /// Memory, for [`LiveMount::touches`].
+    Memory,
+}
+
+/// A mounted image. It is unmounted when this is dropped.
+pub struct LiveMount {
+    /// The mount itself.
+    pub mount: FuseMount,
+    recorder: Option<Arc<ReadRecorder>>,
+    _prefetch: BackgroundTask,
+    since: Instant,
+}
+
+ociseek_format::opaque_debug!(LiveMount);
+
+/// Mounts `image` on `point`, a path returned by [`ociseek_rootfs::fuse::prepare`]. Reads run on the
+/// caller's tokio runtime.
+///
+/// # Errors
+/// If mounting fails.
+pub async fn mount(
+    image: &RootFs,
+    point: &Path,
+    options: MountOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<LiveMount, MountError> {
+    let MountOptions { mut fuse, record, prefetch: Prefetch { ignore_lists, all } } = options;
+    let (tree, content) = (&image.tree, &image.content);
+    let recorder = record.map(|record| {
+        let layers: Vec<Digest> = image.layers.iter().map(|layer| layer.descriptor.digest).collect();
+        let file = match record {
+            Record::File(file) => Some(file),
+            Record::Memory => None,
+        };
+        Arc::new(ReadRecorder::new(Arc::clone(tree), content.clone(), layers, file, Arc::clone(progress)))
+    });
+    fuse.recorder = recorder.clone();
+    fuse.fill = !ignore_lists;
+    let (files, reads, at, runtime) = (Arc::clone(tree), content.clone(), point.to_owned(), Handle::current());
+    let mount = spawn_blocking(move || FuseMount::new(files, reads, &at, &fuse, runtime)).await;
+    let mount = mount.map_err(|error| MountError::Session { point: point.to_owned(), source: error.into() })??;
+    let content = content.clone();
+    let artifacts = if ignore_lists { Vec::new() } else { image.prefetch.clone() };
+    let prefetch = BackgroundTask::spawn(async move {
+        content.prefetch_artifacts(artifacts).await;
+        if all {
+            content.prefetch().await;
+        }
+    });
+    Ok(LiveMount { mount, recorder, _prefetch: prefetch, since: Instant::now() })
+}
+
+impl LiveMount {
+    /// The time since mounting.
+    pub fn since(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// The recorded reads, if they are kept in memory.
+    pub fn touches(&self) -> Vec<Touch> {
+        self.recorder.as_ref().map(|recorder| recorder.touches()).unwrap_or_default()
+    }
+
+    /// Records the read of a file that did not go through the mount, if reads are recorded.
+    pub fn note(&self, tree: &Tree, path: &str) {
+        if let (Some(recorder), Ok(id)) = (&self.recorder, tree.resolve(path.as_bytes(), true))
+            && let NodeKind::File(extent) = &tree.node(id).kind
+        {
+            recorder.record_read(id, extent.layer, 0, extent.offset, extent.size);
+        }
+    }
+
+    /// Like [`FuseMount::unmount`].
+    ///
+    /// # Errors
+    /// If it stays mounted.
+    pub async fn unmount(mut self) -> Result<bool, MountError> {
+        let point = self.mount.point().to_owned();
+        let unmounted = spawn_blocking(move || self.mount.unmount()).await;
+        unmounted.map_err(|error| MountError::Session { point, source: error.into() })?
+    }
+}

@@ -1,0 +1,422 @@
+//! Opens an image for reading: its index, its layers, and their tree.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::task::spawn_blocking;
+
+use super::background::BackgroundTask;
+use super::discover::{
+    self, DiscoverError, DiscoveredImage, FoundFineRef, FoundIndexRef, MAX_ZTOC, PlatformImage, both,
+};
+use super::resolve::{self, PlatformChoice, PlatformManifest};
+use ociseek_format::budget::{Budget, Charge, OverBudget};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::config::{self, ConfigError};
+use ociseek_format::image::fine::FineRef;
+use ociseek_format::image::soci::{ZtocRef, prefetch_lists};
+use ociseek_format::image::{Descriptor, NotIndexed, Platform};
+use ociseek_format::layer::LayerMap;
+use ociseek_format::offset::LayerId;
+use ociseek_format::progress::{Progress, ProgressEvent, ReadAllReason, SilentProgress, causes};
+use ociseek_format::tree::{Tree, TreeError};
+use ociseek_format::ztoc::FileMetadata;
+use ociseek_rootfs::content::{Content, ContentOptions, ReopenLayer};
+use ociseek_rootfs::layers::{self, Caches, FetchedDocument, LayerAccess, OpenLayer};
+use ociseek_store::blob::Target;
+use ociseek_store::{Source, StoreError, Traffic, charged};
+
+/// The most bytes of a recorded start's pages that are fetched together with a head. The others are
+/// fetched on demand.
+const MAX_START: u64 = 16 << 20;
+
+/// How many connections to open before they are needed: the referrers, the list under the fallback
+/// tag and the config are requested at the same time.
+const CONNECTIONS: usize = 2;
+/// For how many layers with a recorded start the registry is asked, while their documents are
+/// fetched, where it redirects to.
+const LOCATED: usize = 12;
+
+/// What to open of an image, and how to read it.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// None for this machine's platform, or the only one.
+    pub platform: Option<Platform>,
+    /// Use this SOCI index instead of the one that a reader would take.
+    pub index: Option<Digest>,
+    /// Open only this layer as if it were the image. Counted from 0 at the bottom.
+    pub layer: Option<usize>,
+    /// Use only SOCI indexes, and ignore fine indexes.
+    pub soci_only: bool,
+    /// Whether to fetch the start recorded in the fine index at once, in the background.
+    pub start: bool,
+    /// Options for reading files.
+    pub content: ContentOptions,
+}
+
+/// An image as a file system.
+pub struct RootFs {
+    /// The image manifest.
+    pub manifest: Descriptor,
+    /// Its platform, if known.
+    pub platform: Option<Platform>,
+    /// The image's config, as JSON.
+    pub config: Bytes,
+    /// The SOCI index that is used, if any.
+    pub index: Option<FoundIndexRef>,
+    /// The fine index that a reader takes, if any. With `soci_only`, no layer is read through it.
+    pub fine: Option<FoundFineRef>,
+    /// The opened layers, from the bottom up.
+    pub layers: Vec<LayerFacts>,
+    /// The prefetch artifacts of the index, each with the number of its layer.
+    pub prefetch: Vec<(LayerId, Descriptor)>,
+    /// Its files, without their content.
+    pub tree: Arc<Tree>,
+    /// The content of the files, fetched on demand.
+    pub content: Content,
+    /// The store that it is read from.
+    pub source: Source,
+    /// The traffic for opening it, by its registry's client.
+    pub opening: Traffic,
+    /// The memory charge for the tree.
+    _memory: Charge,
+    /// The task that fetches the recorded start, which ends with this.
+    _start: Option<BackgroundTask>,
+}
+
+ociseek_format::opaque_debug!(RootFs);
+
+/// How a layer is read.
+#[derive(Debug, Clone)]
+pub struct LayerFacts {
+    /// The layer, as the image manifest lists it.
+    pub descriptor: Descriptor,
+    /// The kind of index by which it is read.
+    pub how: LayerAccess,
+    /// Its files and spans.
+    pub map: Arc<LayerMap>,
+    /// How many bytes of the blob were read to open it.
+    pub bytes_read: u64,
+}
+
+/// Why an image cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+#[non_exhaustive]
+pub enum OpenImageError {
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    #[error("cannot read the config {digest}")]
+    Config { digest: Digest, source: StoreError },
+    #[error("the config {digest} is not valid")]
+    OddConfig { digest: Digest, source: ConfigError },
+    #[error("the config {digest} lists {diff_ids} layers, but the manifest has {layers}")]
+    DiffIds { digest: Digest, diff_ids: usize, layers: usize },
+    #[error("no layer {wanted}: the image has {layers} layers, counted from 0")]
+    NoLayer { wanted: usize, layers: usize },
+    #[error(transparent)]
+    Layer(#[from] layers::OpenError),
+    #[error("the tree of the image's files does not fit into memory")]
+    Memory(#[from] OverBudget),
+    #[error("the layers do not form a file system")]
+    Tree(#[from] TreeError),
+    #[error("ociseek is shutting down")]
+    Ending,
+}
+
+/// Opens the image `root` of `source`. Parts of an index that cannot be used are reported as
+/// warnings, and their layers are read without them.
+///
+/// # Errors
+/// If the image or one of its layers cannot be read, or its layers cannot be combined.
+pub async fn open(
+    source: &Source,
+    root: &Target,
+    options: &OpenOptions,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Result<RootFs, OpenImageError> {
+    let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
+    let source = &source.with_documents_in(&caches.ztocs);
+    let connections = if options.start { CONNECTIONS } else { 0 };
+    let connect = |_| {
+        let source = source.clone();
+        BackgroundTask::spawn(async move { source.connect().await })
+    };
+    let _connecting: Vec<BackgroundTask> = (0..connections).map(connect).collect();
+    let image = Box::pin(PlatformImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
+    let opening = Box::pin(async {
+        let mut found = image.indexes(source, index, progress).await?;
+        let chosen_fine = found.chosen_fine;
+        if options.soci_only {
+            found.chosen_fine = None;
+        }
+        let wanted = match options.layer {
+            None => found.layers.clone(),
+            Some(wanted) => {
+                let layer = found.layers.get(wanted).cloned();
+                vec![layer.ok_or(OpenImageError::NoLayer { wanted, layers: found.layers.len() })?]
+            }
+        };
+        let locating = options.start.then(|| locate(source, &found, &wanted));
+        let opened = open_layers_of(source, &found, wanted, options.start, caches, progress).await?;
+        Ok((found, chosen_fine, opened, locating))
+    });
+    let ((config, stated), (found, chosen_fine, opened, _locating)) =
+        both(read_config(source, &image, platform), opening).await?;
+    let opening = source.traffic();
+    let facts: Vec<LayerFacts> = opened.iter().map(facts).collect();
+    let memory = charge_tree(source.budget(), facts.iter().map(|layer| &layer.map.files[..]))?;
+    let content =
+        Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress))
+            .with_reopen(reopen(source, &found, caches));
+    let start = options.start.then(|| {
+        let content = content.clone();
+        BackgroundTask::spawn(async move { content.fetch_start().await })
+    });
+    let tree = flatten(&facts, progress).await?;
+    let prefetch = prefetch_artifacts(&found, &facts);
+    let (mut indexes, mut fine) = (found.indexes, found.fine);
+    Ok(RootFs {
+        index: found.chosen.map(|chosen| indexes.swap_remove(chosen)),
+        fine: chosen_fine.map(|chosen| fine.swap_remove(chosen)),
+        prefetch,
+        manifest: found.manifest,
+        platform: stated,
+        config,
+        layers: facts,
+        tree: Arc::new(tree),
+        content,
+        source: source.clone(),
+        opening,
+        _memory: memory,
+        _start: start,
+    })
+}
+
+/// Opens `layers` of the image `found`, by what its indexes have for them. With `start`, also
+/// fetches the windows of a recorded start. Reports which of them will be read completely because
+/// they have no index.
+///
+/// # Errors
+/// If one of them cannot be read.
+pub async fn open_layers_of(
+    source: &Source,
+    found: &DiscoveredImage,
+    layers: Vec<Descriptor>,
+    start: bool,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Result<Vec<OpenLayer>, layers::OpenError> {
+    announce(source, found, &layers, caches, progress);
+    let document = |layer| fetch_document_of(source, found.document_for(&layer), start, caches, progress);
+    let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
+    layers::open_layers(source, layers, document, ztoc, caches, progress).await
+}
+
+/// Finds out from where the registry sends the layers that have a recorded start, in the
+/// background.
+fn locate(source: &Source, found: &DiscoveredImage, layers: &[Descriptor]) -> Vec<BackgroundTask> {
+    let has_start = |layer: &&Descriptor| found.document_for(&layer.digest).is_some_and(FineRef::has_start);
+    let locating = layers.iter().filter(has_start).take(LOCATED).map(|layer| {
+        let (source, layer) = (source.clone(), layer.clone());
+        BackgroundTask::spawn(async move { source.locate(&layer).await })
+    });
+    locating.collect()
+}
+
+/// How to open a layer of the image `found` without its fine document.
+fn reopen(source: &Source, found: &DiscoveredImage, caches: &Caches) -> ReopenLayer {
+    let ztoc = |layer: &Descriptor| Some((layer.digest, found.ztoc_for(&layer.digest)?.clone()));
+    let ztocs: HashMap<Digest, ZtocRef> = found.layers.iter().filter_map(ztoc).collect();
+    let (source, ztocs, caches) = (source.clone(), Arc::new(ztocs), caches.clone());
+    Arc::new(move |layer: Descriptor| {
+        let (source, ztocs, caches) = (source.clone(), Arc::clone(&ztocs), caches.clone());
+        Box::pin(async move {
+            // The reader reports what matters. Bars would run into what programs print.
+            let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
+            let ztoc = fetch_ztoc_of(&source, ztocs.get(&layer.digest), &caches, &progress).await?;
+            layers::open_layer(&source, &layer, ztoc, &caches, &progress).await
+        })
+    })
+}
+
+/// Reports which of the `layers` of the image `found` will be read completely because they have
+/// neither a ztoc nor a fine document.
+fn announce(
+    source: &Source,
+    found: &DiscoveredImage,
+    layers: &[Descriptor],
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) {
+    let is_indexed =
+        |layer: &&Descriptor| found.ztoc_for(&layer.digest).is_some() || found.document_for(&layer.digest).is_some();
+    let without = layers.iter().filter(|layer| !is_indexed(layer));
+    let unknown = layers::unknown(without, caches);
+    if unknown.is_empty() {
+        return;
+    }
+    let bytes = unknown.iter().map(|layer| layer.size).sum();
+    let is_indexable = |layer: &&&Descriptor| NotIndexed::of(layer, NotIndexed::MIN_LAYER_SIZE).is_none();
+    let indexable = unknown.iter().filter(is_indexable);
+    // Archives cannot be written to, so no index can be added.
+    let indexable = match source {
+        Source::Registry(_) | Source::Layout(_) if found.index().is_none() => indexable.map(|layer| layer.size).sum(),
+        _ => 0,
+    };
+    progress.report(ProgressEvent::Reading {
+        layers: unknown.len(),
+        bytes,
+        why: ReadAllReason::Unindexed { indexable },
+    });
+}
+
+/// The prefetch artifacts of the index that is used.
+fn prefetch_artifacts(found: &DiscoveredImage, layers: &[LayerFacts]) -> Vec<(LayerId, Descriptor)> {
+    let Some((_, content)) = found.index() else { return Vec::new() };
+    let mut artifacts = prefetch_lists(&content.index.others);
+    let indexed = (0..).zip(layers).filter(|(_, layer)| layer.how == LayerAccess::Index);
+    indexed
+        .filter_map(|(number, layer)| Some((LayerId(number), (*artifacts.remove(&layer.descriptor.digest)?).clone())))
+        .collect()
+}
+
+fn facts(layer: &OpenLayer) -> LayerFacts {
+    let OpenLayer { descriptor, how, bytes_read, .. } = layer;
+    LayerFacts { descriptor: descriptor.clone(), how: *how, map: Arc::clone(layer.map()), bytes_read: *bytes_read }
+}
+
+async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<Tree, OpenImageError> {
+    let maps: Vec<Arc<LayerMap>> = layers.iter().map(|layer| Arc::clone(&layer.map)).collect();
+    let flattened = spawn_blocking(move || Tree::flatten(maps.iter().map(|map| &**map)));
+    let tree = flattened.await.map_err(|_| OpenImageError::Ending)??;
+    for warning in tree.warnings() {
+        progress.report(ProgressEvent::Warning(warning.clone()));
+    }
+    Ok(tree)
+}
+
+/// The config, which must list as many layers as the manifest, and the image's platform, which must
+/// be `wanted`, if that is given.
+async fn read_config(
+    source: &Source,
+    image: &PlatformImage,
+    wanted: Option<&Platform>,
+) -> Result<(Bytes, Option<Platform>), OpenImageError> {
+    let PlatformManifest { config: descriptor, layers, platform, .. } = &image.manifest;
+    let (digest, layers) = (descriptor.digest, layers.len());
+    let bytes = resolve::config(source, descriptor).await;
+    let bytes = bytes.map_err(|source| OpenImageError::Config { digest, source })?;
+    let platform = match image.is_alone {
+        true => resolve::checked(resolve::platform_in(descriptor, &bytes), PlatformChoice::of(wanted))
+            .map_err(DiscoverError::from)?,
+        false => platform.clone(),
+    };
+    let diff_ids = config::diff_ids(&bytes).map_err(|source| OpenImageError::OddConfig { digest, source })?.len();
+    match diff_ids == layers {
+        true => Ok((bytes, platform)),
+        false => Err(OpenImageError::DiffIds { digest, diff_ids, layers }),
+    }
+}
+
+/// Charges the memory for flattening the layers, in addition to the lists of their files.
+pub(crate) fn charge_tree<'a>(
+    budget: &Budget,
+    layers: impl Iterator<Item = &'a [FileMetadata]> + Clone,
+) -> Result<Charge, OverBudget> {
+    /// A node, its name, and its entries in lookup tables.
+    const NODE: u64 = 256;
+    let files = || layers.clone().flatten();
+    let bytes = files().map(|file| NODE + file.name.len() as u64 + file.linkname.len() as u64).sum();
+    budget.charge(bytes, || format!("the tree of {} files", files().count()))
+}
+
+/// The start of a fine document, if there is one and it can be fetched: its head, and with `start`
+/// the pages of the recorded start.
+async fn fetch_document_of(
+    source: &Source,
+    reference: Option<&FineRef>,
+    start: bool,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Option<FetchedDocument> {
+    let reference = reference?;
+    match fetch_document(source, reference, start, caches).await {
+        Ok(bytes) => Some(FetchedDocument { reference: reference.clone(), bytes }),
+        Err(error) => {
+            let (layer, why) = (reference.layer, causes(&error));
+            progress.report(ProgressEvent::Warning(format!("reading layer {layer} without its fine document: {why}")));
+            None
+        }
+    }
+}
+
+async fn fetch_document(
+    source: &Source,
+    reference: &FineRef,
+    start: bool,
+    caches: &Caches,
+) -> Result<Bytes, StoreError> {
+    let FineRef { document, head_size, head_digest, start_size, .. } = *reference;
+    // Spans in the cache need no windows.
+    let cache = caches.ztocs.clone();
+    let kept = spawn_blocking(move || cache.get_head(&head_digest)).await.ok().flatten();
+    let size = match start && start_size - head_size <= MAX_START {
+        true => start_size,
+        false => head_size,
+    };
+    let length = kept.as_ref().map_or(size, |kept| kept.len() as u64);
+    let charge = source.budget().charge(length, || format!("{length} bytes of the fine document {document}"))?;
+    if let Some(kept) = kept {
+        return Ok(charged(kept.into(), charge));
+    }
+    let bytes = source.blob_range(&reference.blob(), 0..size).await?;
+    let head = bytes.slice(..bytes.len().min(usize::try_from(head_size).unwrap_or(usize::MAX)));
+    if Digest::sha256(&head) == head_digest {
+        let cache = caches.ztocs.clone();
+        // The image does not depend on caching, so do not wait for it.
+        spawn_blocking(move || cache.put_head(&head_digest, &head));
+    }
+    Ok(charged(bytes, charge))
+}
+
+/// A ztoc, if there is one and it can be fetched. It is an error if it does not fit into memory,
+/// because a map of the layer would take even more.
+async fn fetch_ztoc_of(
+    source: &Source,
+    ztoc: Option<&ZtocRef>,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Result<Option<Bytes>, layers::OpenError> {
+    let Some(ztoc) = ztoc else { return Ok(None) };
+    let layer = ztoc.layer;
+    match fetch_ztoc(source, ztoc, caches).await {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(DiscoverError::Ztoc { source: StoreError::Memory(source), .. }) => {
+            Err(layers::OpenError::Memory { layer, source })
+        }
+        Err(error) => {
+            let why = causes(&error);
+            progress.report(ProgressEvent::Warning(format!("reading layer {layer} without its ztoc: {why}")));
+            Ok(None)
+        }
+    }
+}
+
+async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef, caches: &Caches) -> Result<Bytes, DiscoverError> {
+    let ZtocRef { ztoc: digest, layer, size, .. } = *ztoc;
+    let charge = source.budget().charge(size.min(MAX_ZTOC), || format!("ztoc {digest} of {size} bytes"));
+    let charge = charge.map_err(|over| DiscoverError::Ztoc { ztoc: digest, layer, source: over.into() })?;
+    let cache = caches.ztocs.clone();
+    if let Ok(Some(kept)) = spawn_blocking(move || cache.get_ztoc(&digest)).await {
+        return Ok(charged(kept.into(), charge));
+    }
+    drop(charge);
+    let bytes = discover::fetch_ztoc(source, ztoc).await?;
+    let (cache, kept) = (caches.ztocs.clone(), bytes.clone());
+    // The image does not depend on caching, so do not wait for it.
+    spawn_blocking(move || cache.put_ztoc(&digest, &kept));
+    Ok(bytes)
+}

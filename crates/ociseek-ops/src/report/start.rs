@@ -1,0 +1,138 @@
+//! Resolves the reads of a recorded start in an image: from paths of files, following links, to
+//! ranges of the layers' tars.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::{Fetch, Place, place, same};
+use crate::open::RootFs;
+use crate::prefetch::{extent_of, part};
+use ociseek_format::layer::LayerMap;
+use ociseek_format::layer::span::SpanTable;
+use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
+use ociseek_rootfs::record::RecordedRead;
+
+/// How many missing paths are named.
+const NAMED: usize = 10;
+
+/// A summary of what a start needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartTotals {
+    /// The number of files that it reads.
+    pub files: u64,
+    /// How many bytes of layers it fetches, with the actual spans and including layers that are
+    /// pulled completely.
+    pub bytes: u64,
+    /// The number of recorded files that this image does not have.
+    pub missing: u64,
+    /// Some of their paths, from the root, without a leading slash.
+    pub missing_paths: Vec<Vec<u8>>,
+}
+
+/// Why a record cannot be used for an image.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum StartError {
+    #[error("the image has none of the {0} files that the profile recorded: it is the profile of another image")]
+    OtherImage(u64),
+}
+
+/// The reads of a start, by layer.
+pub(super) struct Reads {
+    /// By the first layer with the same blob: the recorded ranges of its tar, sorted and disjoint.
+    recorded: BTreeMap<LayerId, Vec<Range<u64>>>,
+    /// The same, if each of the files had been read to its end.
+    whole: BTreeMap<LayerId, Vec<Range<u64>>>,
+    places: BTreeSet<Place>,
+    missing: u64,
+    missing_paths: Vec<Vec<u8>>,
+}
+
+impl Reads {
+    /// # Errors
+    /// If none of the recorded files is in the image.
+    pub(super) fn of(image: &RootFs, reads: &[RecordedRead]) -> Result<Reads, StartError> {
+        let same = same(image);
+        let (mut recorded, mut whole): (BTreeMap<_, Vec<_>>, BTreeMap<_, Vec<_>>) = Default::default();
+        let (mut places, mut missing) = (BTreeSet::new(), BTreeSet::new());
+        // Most files are read several times.
+        let mut known = BTreeMap::new();
+        for read in reads {
+            let found = known.entry(&read.path[..]).or_insert_with(|| extent_of(&image.tree, &read.path).ok());
+            let Some(extent) = found else {
+                missing.insert(&read.path[..]);
+                continue;
+            };
+            let place = place(&same, extent);
+            let layer = place.0;
+            if places.insert(place) {
+                whole.entry(layer).or_default().push(extent.offset.0..extent.offset.0.saturating_add(extent.size));
+            }
+            if let Some(range) = part(extent, read.offset, read.size) {
+                recorded.entry(layer).or_default().push(range.start.0..range.end.0);
+            }
+        }
+        if places.is_empty() {
+            return Err(StartError::OtherImage(missing.len() as u64));
+        }
+        for ranges in recorded.values_mut().chain(whole.values_mut()) {
+            *ranges = apart(std::mem::take(ranges));
+        }
+        let missing_paths = missing.iter().take(NAMED).map(|path| path.to_vec()).collect();
+        Ok(Reads { recorded, whole, places, missing: missing.len() as u64, missing_paths })
+    }
+
+    /// Whether the file at `place` was read. Its layer must be the first one with the same blob.
+    pub(super) fn has(&self, place: Place) -> bool {
+        self.places.contains(&place)
+    }
+
+    pub(super) fn recorded(&self, layer: LayerId) -> &[Range<u64>] {
+        self.recorded.get(&layer).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    pub(super) fn whole(&self, layer: LayerId) -> &[Range<u64>] {
+        self.whole.get(&layer).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The spans of a layer that hold recorded bytes, in order.
+    pub(super) fn spans(&self, layer: LayerId, table: &SpanTable<LayerMap>) -> Vec<SpanId> {
+        let covering = |range: &Range<u64>| table.covering(Uncompressed(range.start)..Uncompressed(range.end));
+        let mut spans: Vec<SpanId> =
+            self.recorded(layer).iter().flat_map(|range| SpanId::each(covering(range))).collect();
+        spans.dedup();
+        spans
+    }
+
+    /// The summary. `sizes` are the estimates, starting with the actual spans.
+    pub(super) fn start(self, sizes: &[Fetch]) -> StartTotals {
+        let bytes = sizes.first().map_or(0, |fetch| fetch.bytes.saturating_add(fetch.whole));
+        let Reads { places, missing, missing_paths, .. } = self;
+        StartTotals { files: places.len() as u64, bytes, missing, missing_paths }
+    }
+}
+
+/// Sorts ranges, drops empty ones, and joins those that touch.
+fn apart(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut apart: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+        match apart.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => apart.push(range),
+        }
+    }
+    apart
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adjacent_ranges_are_merged() {
+        let ranges = vec![10..20, 0..5, 5..5, 20..21, 18..19, 30..40];
+        assert_eq!(apart(ranges), [0..5, 10..21, 30..40]);
+    }
+}

@@ -1,0 +1,201 @@
+//! Checks an index as a document, and against the image on which it was found.
+
+use super::error::VerifyError;
+use super::problem::Problem;
+use crate::discover::{
+    DiscoveredImage, DiscoveryMethod, FineContent, FoundFineRef, FoundIndexRef, IndexContent, UnusableIndexError,
+};
+use ociseek_format::code::Code;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::fine::FineRef;
+use ociseek_format::image::soci::ZtocRef;
+use ociseek_format::layer::prove::Difference;
+use ociseek_format::progress::causes;
+use ociseek_format::ztoc::{FileKind, VERSION, Ztoc};
+use ociseek_store::StoreError;
+use ociseek_store::layout::LayoutError;
+
+/// Why a blob or manifest does not match its descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Damage {
+    /// It does not exist.
+    Missing,
+    /// It has another size or digest.
+    Damaged,
+}
+
+impl Damage {
+    /// None if it could not be examined.
+    pub(crate) fn of(error: &StoreError) -> Option<Damage> {
+        match error {
+            StoreError::Local(LayoutError::Missing { .. }) => Some(Damage::Missing),
+            StoreError::Local(
+                LayoutError::Size { .. } | LayoutError::Damaged { .. } | LayoutError::TooLarge { .. },
+            ) => Some(Damage::Damaged),
+            StoreError::Registry(error) if error.is_other_content() => Some(Damage::Damaged),
+            StoreError::Registry(error) if error.is_not_found() => Some(Damage::Missing),
+            _ => None,
+        }
+    }
+
+    pub(super) fn of_ztoc(self) -> Code {
+        match self {
+            Damage::Missing => Code::ZtocMissing,
+            Damage::Damaged => Code::ZtocDamaged,
+        }
+    }
+
+    pub(super) fn of_document(self) -> Code {
+        match self {
+            Damage::Missing => Code::DocumentMissing,
+            Damage::Damaged => Code::DocumentDamaged,
+        }
+    }
+
+    pub(super) fn of_prefetch(self) -> Code {
+        match self {
+            Damage::Missing => Code::PrefetchMissing,
+            Damage::Damaged => Code::PrefetchDamaged,
+        }
+    }
+
+    pub(super) fn of_layer(self) -> Code {
+        match self {
+            Damage::Missing => Code::LayerMissing,
+            Damage::Damaged => Code::LayerDamaged,
+        }
+    }
+}
+
+/// The faults of an index of this image, and its content if it can be used.
+///
+/// # Errors
+/// If it could not be examined.
+pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Problem>, Option<IndexContent>), VerifyError> {
+    let digest = found.digest;
+    let content = match judged("index", digest, found.content)? {
+        IndexVerdict::Usable(content) => content,
+        IndexVerdict::Unusable(problem) => return Ok((vec![problem], None)),
+    };
+    let wrong = content.notes.iter().filter(|note| !note.is_harmless());
+    let wrong = wrong.map(|note| Problem::new(note.code(), format!("index {digest}: {note}"))).collect();
+    Ok((wrong, Some(content)))
+}
+
+/// The faults of a fine index, and its content if it can be used.
+///
+/// # Errors
+/// As [`of_index`].
+pub(super) fn of_fine(found: FoundFineRef) -> Result<(Vec<Problem>, Option<FineContent>), VerifyError> {
+    let content = match judged("fine index", found.digest, found.content)? {
+        IndexVerdict::Usable(content) => content,
+        IndexVerdict::Unusable(problem) => return Ok((vec![problem], None)),
+    };
+    let strange = content.index.layers.iter().filter(|document| !content.documents.contains_key(&document.layer));
+    let strange = strange.map(|FineRef { document, layer, .. }| {
+        let text = format!("fine document {document} is for layer {layer}, which the image does not have");
+        Problem::new(Code::LayerNotInImage, text)
+    });
+    Ok((strange.collect(), Some(content)))
+}
+
+/// What is in an index, or why it cannot be used.
+enum IndexVerdict<C> {
+    Usable(C),
+    Unusable(Problem),
+}
+
+/// The verdict on an index of this `kind`.
+///
+/// # Errors
+/// If it could not be examined.
+fn judged<C>(
+    kind: &str,
+    digest: Digest,
+    content: Result<C, UnusableIndexError>,
+) -> Result<IndexVerdict<C>, VerifyError> {
+    match content {
+        Ok(content) => Ok(IndexVerdict::Usable(content)),
+        Err(UnusableIndexError::Fetch(source)) if Damage::of(&source).is_none() => {
+            Err(VerifyError::Index { digest, source })
+        }
+        Err(why) => {
+            let text = format!("{kind} {digest} cannot be used: {}", causes(&why));
+            Ok(IndexVerdict::Unusable(Problem::new(of_unusable(&why), text)))
+        }
+    }
+}
+
+fn of_unusable(why: &UnusableIndexError) -> Code {
+    match why {
+        UnusableIndexError::Fetch(error) if Damage::of(error) == Some(Damage::Missing) => Code::IndexMissing,
+        UnusableIndexError::Fetch(_) | UnusableIndexError::Size { .. } => Code::IndexDamaged,
+        UnusableIndexError::Subject(_) => Code::Subject,
+        UnusableIndexError::MediaType(_)
+        | UnusableIndexError::Soci(_)
+        | UnusableIndexError::Fine(_)
+        | UnusableIndexError::Version(_) => Code::IndexMalformed,
+        UnusableIndexError::Unread(_) => Code::IndexUnread,
+    }
+}
+
+/// Facts that are not faults, but may be surprising.
+pub(super) fn warnings(image: &DiscoveredImage) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let listed = |index: &&FoundIndexRef| {
+        matches!(index.via, DiscoveryMethod::Api | DiscoveryMethod::TagSchema | DiscoveryMethod::Layout)
+    };
+    let listed: Vec<&FoundIndexRef> = image.indexes.iter().filter(listed).collect();
+    if let [first, _, ..] = listed[..] {
+        warnings.push(format!(
+            "{} has {} SOCI indexes of version 1: consumers use the first one listed, currently {}",
+            image.manifest.digest,
+            listed.len(),
+            first.digest
+        ));
+    }
+    for content in image.indexes.iter().filter_map(|index| index.content.as_ref().ok()) {
+        warnings.extend(content.notes.iter().filter(|note| note.is_harmless()).map(ToString::to_string));
+    }
+    warnings
+}
+
+/// Compares the annotations of a ztoc in the index with the ztoc.
+pub(super) fn of_annotations(ztoc: &Ztoc, reference: &ZtocRef) -> Option<Problem> {
+    let (stated, found) = (reference.span_size, ztoc.checkpoints.span_size());
+    let text = || format!("the index says that spans have {stated} bytes, but the ztoc says {found}");
+    (stated != found).then(|| Problem::new(Code::SpanSizeAnnotation, text()))
+}
+
+/// Compares a ztoc with the layer's descriptor and with the rules of consumers. The proof of the
+/// whole layer finds these faults too.
+pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Problem> {
+    let mut differences = Vec::new();
+    let mut differ = |code, text| differences.push(Problem::new(code, text));
+    if *ztoc.version != *VERSION {
+        differ(Code::Version, Difference::Version(ztoc.version.clone()).to_string());
+    }
+    if ztoc.compressed_size.0 != layer_size {
+        let stated = ztoc.compressed_size;
+        differ(Code::Size, format!("the ztoc is for a blob of {stated} bytes, but the layer has {layer_size}"));
+    }
+    if let Err(why) = ociseek_format::layer::servable(ztoc) {
+        differ(Code::Unservable, Difference::Unservable(why).to_string());
+    }
+    let mut end = 0;
+    for (number, file) in ztoc.files.iter().enumerate() {
+        // Stricter than `check_extents`, which checks only what is safe to read: in a tar, a header
+        // of at least 512 bytes precedes the data of every entry.
+        let beyond = file.kind == FileKind::Regular && file.offset.0 + file.size > ztoc.uncompressed_size.0;
+        if beyond || file.offset.0 < end + 512 {
+            let name = ociseek_format::layer::shown(&file.name);
+            differ(
+                Code::EntryRange,
+                format!("entry {number}, {name}, overlaps another one or extends past the end of the tar"),
+            );
+            break;
+        }
+        end = file.offset.0.saturating_add(file.size);
+    }
+    differences
+}

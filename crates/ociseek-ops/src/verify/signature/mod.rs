@@ -1,0 +1,278 @@
+//! The signatures of an index by cosign and notation, which are stored next to it and verified with
+//! the keys and certificates that a policy trusts.
+//!
+//! Anyone who may push to a repository can add signatures, so all that is read is limited, and a
+//! signature that cannot be used is skipped with a reason. Signatures with Fulcio and Rekor
+//! (without a key) are not verified.
+
+use bytes::Bytes;
+use rustls_pki_types::UnixTime;
+use serde::Deserialize;
+
+use super::documents::Damage;
+use super::error::VerifyError;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::manifest::MAX_DOCUMENT;
+use ociseek_format::image::{Descriptor, JsonError, json};
+use ociseek_format::progress::causes;
+use ociseek_store::blob::Target;
+use ociseek_store::layout::LayoutError;
+use ociseek_store::{Source, StoreError};
+
+mod cosign;
+mod keys;
+mod notation;
+
+pub use keys::{Certificate, PublicKey, Trust, TrustError};
+
+/// How many signatures of a manifest are read.
+const MOST: usize = 100;
+/// How many reasons for skipping signatures are kept.
+const REASONS: usize = 8;
+
+/// The result of searching an index's signatures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Signatures {
+    /// A trusted signer made one of them.
+    Trusted {
+        /// The name of the key or certificate for people.
+        signer: String,
+        /// `cosign` or `notation`.
+        kind: &'static str,
+        /// The signed manifest: the index, or the SOCI-enabled image that names it.
+        subject: Digest,
+    },
+    /// There are no signatures.
+    None {
+        /// The manifests that could be signed: the index, and the SOCI-enabled image that names it.
+        subjects: Vec<Digest>,
+    },
+    /// There are signatures, but none is trusted.
+    Untrusted {
+        /// Why they were skipped, without duplicates.
+        reasons: Vec<String>,
+        /// The number of signatures.
+        count: usize,
+    },
+}
+
+/// Why a signature is rejected.
+#[derive(Debug, thiserror::Error)]
+enum Rejection {
+    #[error("no trusted key or certificate matches it, or the signed content was changed")]
+    Key,
+    #[error("its signature does not match its certificate")]
+    Signature(#[source] webpki::Error),
+    #[error("its certificate is not trusted")]
+    Certificate(#[source] webpki::Error),
+    #[error("it expired at {0}")]
+    Expired(String),
+    #[error("it is for another manifest, {0:?}")]
+    Subject(String),
+    #[error("it signs {0:?}, not an image")]
+    Purpose(String),
+    #[error("it cannot be used: {0}")]
+    Malformed(String),
+    #[error("it cannot be used")]
+    Json(#[from] JsonError),
+    #[error("it cannot be read")]
+    Lost(#[source] StoreError),
+}
+
+/// Searches for a trusted signature of one of the manifests `subjects`.
+///
+/// # Errors
+/// If the store does not list signatures, or fails to return one.
+pub(super) async fn find(source: &Source, subjects: &[Digest], trust: &Trust) -> Result<Signatures, VerifyError> {
+    let mut passed_over = Vec::new();
+    for subject in subjects {
+        let mut search = Search { source, subject, trust, passed_over: &mut passed_over, left: MOST };
+        let found = search.run().await;
+        if let Some((signer, kind)) = found.map_err(|source| VerifyError::Signatures { subject: *subject, source })? {
+            return Ok(Signatures::Trusted { signer, kind, subject: *subject });
+        }
+    }
+    if passed_over.is_empty() {
+        return Ok(Signatures::None { subjects: subjects.to_vec() });
+    }
+    let count = passed_over.iter().map(|(_, times)| times).sum();
+    let more = passed_over.len().saturating_sub(REASONS);
+    passed_over.truncate(REASONS);
+    let times = |(why, times): (String, usize)| if times > 1 { format!("{why} ({times} times)") } else { why };
+    let mut reasons: Vec<String> = passed_over.into_iter().map(times).collect();
+    if more > 0 {
+        reasons.push(format!("and for {more} more reasons"));
+    }
+    Ok(Signatures::Untrusted { reasons, count })
+}
+
+/// The search for signatures of a manifest.
+struct Search<'a> {
+    source: &'a Source,
+    subject: &'a Digest,
+    trust: &'a Trust,
+    /// The reasons for skipping signatures, and the number for each.
+    passed_over: &'a mut Vec<(String, usize)>,
+    /// How many more signatures are read.
+    left: usize,
+}
+
+/// The signer and the kind of signature.
+type Signer = (String, &'static str);
+
+/// The relevant fields of a signature's manifest.
+#[derive(Deserialize)]
+struct SignatureManifest {
+    #[serde(default)]
+    layers: Vec<Descriptor>,
+}
+
+impl Search<'_> {
+    async fn run(&mut self) -> Result<Option<Signer>, StoreError> {
+        if !self.trust.keys.is_empty() {
+            let tag = format!("{}-{}.sig", self.subject.algorithm().name(), self.subject.hex());
+            let signer = match self.source.manifest(&Target::Tag(tag)).await {
+                Ok(document) => self.simple_signatures(&document.bytes).await?,
+                Err(error) if is_absent(&error) => None,
+                Err(error) => self.lost(error)?,
+            };
+            if signer.is_some() {
+                return Ok(signer);
+            }
+        }
+        for referrer in self.source.all_referrers(self.subject).await?.descriptors {
+            let kind = referrer.artifact_type.as_deref().unwrap_or_default();
+            let is_cosign = kind == cosign::ARTIFACT || kind.starts_with(cosign::BUNDLE);
+            let counts = (is_cosign && !self.trust.keys.is_empty())
+                || (kind == notation::ARTIFACT && !self.trust.certificates.is_empty());
+            if !counts {
+                continue;
+            }
+            if self.left == 0 {
+                self.pass_over("the others were not read", 0);
+                break;
+            }
+            let document = match self.source.manifest(&Target::Digest(referrer.digest)).await {
+                Ok(document) => document,
+                Err(error) => {
+                    self.left -= 1;
+                    self.lost(error)?;
+                    continue;
+                }
+            };
+            let signer = match kind {
+                cosign::ARTIFACT => self.simple_signatures(&document.bytes).await?,
+                notation::ARTIFACT => self.one(&document.bytes, notation::JWS, notation::MAX_ENVELOPE).await?,
+                _ => self.one(&document.bytes, cosign::BUNDLE, cosign::MAX_DOCUMENT).await?,
+            };
+            if signer.is_some() {
+                return Ok(signer);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Verifies the layers of a cosign manifest, each of which is a payload with its signature.
+    async fn simple_signatures(&mut self, manifest: &[u8]) -> Result<Option<Signer>, StoreError> {
+        let layers = match layers(manifest) {
+            Ok(layers) => layers,
+            Err(why) => return Ok(self.reject(why)),
+        };
+        let layers = layers.into_iter().filter(|layer| layer.media_type == cosign::SIMPLE_SIGNING);
+        // Several signatures in a manifest usually share the payload.
+        let mut last: Option<(Digest, Bytes)> = None;
+        for layer in layers {
+            let Some(signature) = layer.annotations.get(cosign::SIGNATURE) else { continue };
+            if self.left == 0 {
+                self.pass_over("the others were not read", 0);
+                break;
+            }
+            self.left -= 1;
+            let payload = match last.take().filter(|(digest, _)| *digest == layer.digest) {
+                Some((_, payload)) => payload,
+                None => match self.source.blob_bytes(&layer, cosign::MAX_DOCUMENT as u64).await {
+                    Ok(payload) => payload,
+                    Err(error) => {
+                        self.lost(error)?;
+                        continue;
+                    }
+                },
+            };
+            match cosign::simple(&payload, signature, self.subject, &self.trust.keys) {
+                Ok(key) => return Ok(Some((format!("key {}", key.name), "cosign"))),
+                Err(why) => self.reject(why),
+            };
+            last = Some((layer.digest, payload));
+        }
+        Ok(None)
+    }
+
+    /// Verifies the first layer with this media type, which is a bundle or an envelope.
+    async fn one(&mut self, manifest: &[u8], media_type: &str, limit: usize) -> Result<Option<Signer>, StoreError> {
+        self.left = self.left.saturating_sub(1);
+        let layer = match layers(manifest) {
+            Ok(layers) => layers.into_iter().find(|layer| layer.media_type.starts_with(media_type)),
+            Err(why) => return Ok(self.reject(why)),
+        };
+        let Some(layer) = layer else {
+            return Ok(self.reject(Rejection::Malformed(format!("it has no layer of type {media_type}"))));
+        };
+        let bytes = match self.source.blob_bytes(&layer, limit as u64).await {
+            Ok(bytes) => bytes,
+            Err(error) => return self.lost(error),
+        };
+        let (keys, certificates) = (&self.trust.keys, &self.trust.certificates);
+        let key = if media_type == notation::JWS {
+            match notation::verify(&bytes, self.subject, certificates, UnixTime::now()) {
+                Ok(certificate) => return Ok(Some((format!("certificate {}", certificate.name), "notation"))),
+                Err(why) => return Ok(self.reject(why)),
+            }
+        } else {
+            match cosign::bundle(&bytes) {
+                Ok(cosign::SignatureBundle::Dsse(envelope)) => envelope.verify(self.subject, keys),
+                Ok(cosign::SignatureBundle::Message { signature }) => {
+                    let signed = self.source.manifest(&Target::Digest(*self.subject)).await?;
+                    cosign::message(&signed.bytes, &signature, keys)
+                }
+                Err(why) => Err(why),
+            }
+        };
+        match key {
+            Ok(key) => Ok(Some((format!("key {}", key.name), "cosign"))),
+            Err(why) => Ok(self.reject(why)),
+        }
+    }
+
+    /// Skips a signature that is listed but missing or damaged.
+    ///
+    /// # Errors
+    /// If it may exist.
+    fn lost(&mut self, error: StoreError) -> Result<Option<Signer>, StoreError> {
+        match Damage::of(&error) {
+            Some(_) => Ok(self.reject(Rejection::Lost(error))),
+            None => Err(error),
+        }
+    }
+
+    fn reject(&mut self, why: Rejection) -> Option<Signer> {
+        self.pass_over(&causes(&why), 1);
+        None
+    }
+
+    fn pass_over(&mut self, why: &str, times: usize) {
+        let why = format!("a signature of {}: {why}", self.subject);
+        match self.passed_over.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, known)) => *known += times,
+            None => self.passed_over.push((why, times)),
+        }
+    }
+}
+
+fn layers(manifest: &[u8]) -> Result<Vec<Descriptor>, Rejection> {
+    Ok(json::parse::<SignatureManifest>(manifest, MAX_DOCUMENT, &["layers"])?.layers)
+}
+
+/// Whether the store has no such content.
+fn is_absent(error: &StoreError) -> bool {
+    error.is_not_found() || matches!(error, StoreError::Local(LayoutError::NoSuchImage { .. }))
+}

@@ -1,0 +1,279 @@
+//! The local cache of decoded spans. It saves network traffic and decoding for the next mount of
+//! the image and for other processes that read the same layer.
+//!
+//! An entry is a file named by its [`SpanKey`], which determines its content. Each 64 KiB have a
+//! separate digest, so reading a small part of a large span costs little. Nothing is synced, and
+//! entries are not locked: a file gets its name by renaming, and a damaged one does not match its
+//! digests and is dropped. Who fetches a span may claim it (`claims`), so that others do not fetch
+//! it too.
+
+mod claims;
+mod entry;
+mod key;
+mod nonblocking;
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use rustix::io::Errno;
+use tracing::trace;
+
+pub(crate) use claims::{Claim, ClaimOutcome};
+pub use entry::PIECE;
+pub use key::SpanKey;
+
+use claims::Claims;
+use entry::EntryLayout;
+use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_store::cache::TARGET;
+use ociseek_store::entries::{drop_entry, evict, make_dir, open_entry, own_entry, temporary};
+use ociseek_store::lock::Hold;
+
+/// The size limit of a span that is kept, in bytes.
+const MAX_SPAN: u64 = 1 << 30;
+/// How many bytes of a layer are kept in advance: this many for any layer, plus a multiple of the
+/// size of its blob. Layers with programs and their data decode to less than 20 times their size.
+const WORTH: u64 = 64 << 20;
+const WORTH_TIMES: u64 = 64;
+/// The time of use of an entry is not updated again within this time.
+const TOUCH: Duration = Duration::from_secs(1);
+
+/// Decoded spans, stored in a directory that any number of processes may share. It never fails:
+/// entries that cannot be read count as missing, entries that cannot be written are not stored, and
+/// the first such problem is reported as a warning. All calls block. Cheap to clone.
+#[derive(Clone)]
+pub struct SpanCache {
+    inner: Arc<Inner>,
+}
+
+ociseek_format::opaque_debug!(SpanCache);
+
+struct Inner {
+    dir: Option<PathBuf>,
+    max: u64,
+    size: Mutex<CacheSize>,
+    warned: AtomicBool,
+    progress: Arc<dyn Progress>,
+    claims: Arc<Claims>,
+}
+
+/// What this process knows of the size of all entries, in bytes.
+#[derive(Default)]
+struct CacheSize {
+    /// Their size when they were last listed. None before the first time.
+    listed: Option<u64>,
+    /// What was written since then.
+    written: u64,
+}
+
+impl SpanCache {
+    /// The cache's directory below the directory of all caches.
+    pub fn dir_in(all: &Path) -> PathBuf {
+        all.join("spans")
+    }
+
+    /// A cache of at most `max_bytes` in `dir/spans`, which is created if it does not exist. With
+    /// None, nothing is stored. If the entries exceed `max_bytes`, the least recently used ones are
+    /// removed until they take 9/10 of it.
+    pub fn open(dir: Option<&Path>, max_bytes: u64, progress: Arc<dyn Progress>) -> SpanCache {
+        let dir = dir.filter(|_| max_bytes > 0).map(SpanCache::dir_in);
+        let mut inner = Inner {
+            dir,
+            max: max_bytes,
+            size: Mutex::default(),
+            warned: AtomicBool::new(false),
+            progress,
+            claims: Arc::default(),
+        };
+        if let Some(dir) = &inner.dir
+            && let Err(e) = make_dir(dir)
+        {
+            inner.warn(&e);
+            inner.dir = None;
+        }
+        SpanCache { inner: Arc::new(inner) }
+    }
+
+    /// Whether anything is stored at all.
+    pub fn is_enabled(&self) -> bool {
+        self.inner.dir.is_some()
+    }
+
+    /// The limit for all entries together, in bytes.
+    pub fn max_bytes(&self) -> u64 {
+        self.inner.max
+    }
+
+    /// Whether there is an entry that looks complete. It may still turn out to be damaged when it
+    /// is read.
+    pub fn has(&self, key: &SpanKey, size: u64) -> bool {
+        let (Some(path), Some(layout)) = (self.path(key), EntryLayout::new(size)) else { return false };
+        open_entry(&path, layout.file_size()).is_ok_and(|(_, length)| length == layout.file_size())
+    }
+
+    /// The pieces with these numbers of a span of `size` bytes. A piece has [`PIECE`] bytes; the
+    /// last one of a span may be shorter. A damaged entry is dropped.
+    pub fn read(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
+        let path = self.path(key)?;
+        let layout = EntryLayout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
+        match open_entry(&path, layout.file_size()) {
+            Ok((file, length)) => {
+                let found = entry::read(length, key, &layout, pieces, |bytes, at| file.read_exact_at(bytes, at).ok());
+                match &found {
+                    Some(_) => touch(&file),
+                    None => drop_entry(&path),
+                }
+                found
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                self.inner.warn(&e);
+                None
+            }
+            // The entry is not at fault, for example if there are no more file descriptors.
+            Err(e) if !matches!(Errno::from_io_error(&e), None | Some(Errno::LOOP | Errno::NXIO)) => None,
+            Err(_) => {
+                drop_entry(&path);
+                None
+            }
+        }
+    }
+
+    /// Like [`SpanCache::read`], but never waits for a disk: None unless the system has all of it
+    /// in memory. A damaged entry stays.
+    pub fn read_nonblocking(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
+        let path = self.path(key)?;
+        let layout = EntryLayout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
+        let (file, length) = own_entry(nonblocking::open(&path)?, layout.file_size()).ok()?;
+        let found = entry::read(length, key, &layout, pieces, |bytes, at| nonblocking::fill(&file, bytes, at))?;
+        touch(&file);
+        Some(found)
+    }
+
+    /// Starts to store a span of `size` bytes. None if it should not be stored.
+    pub fn writer(&self, key: &SpanKey, size: u64) -> Option<SpanWriter> {
+        let (dir, path) = (self.inner.dir.as_ref()?, self.path(key)?);
+        let layout = self.layout_to_store(size)?;
+        let entry = temporary(dir).map(|file| entry::EntryWriter::new(file, *key, layout));
+        match entry {
+            Ok(entry) => Some(SpanWriter { cache: self.clone(), path, entry }),
+            Err(e) => {
+                self.inner.warn(&e);
+                None
+            }
+        }
+    }
+
+    /// Claims a span of `size` bytes that will be fetched and stored. A caller that gets the claim
+    /// must look again whether the span is there: another process may have stored it before it gave
+    /// up its claim. Nothing can be claimed if it would not be stored, or after any problem with
+    /// the directory.
+    pub(crate) fn claim(&self, key: &SpanKey, size: u64) -> ClaimOutcome {
+        match &self.inner.dir {
+            Some(dir) if self.layout_to_store(size).is_some() && !self.inner.warned.load(Ordering::Relaxed) => {
+                self.inner.claims.claim(dir, key)
+            }
+            _ => ClaimOutcome::Unavailable,
+        }
+    }
+
+    /// Stores a whole span. Returns false if it was not stored.
+    pub fn put(&self, key: &SpanKey, span: &[u8]) -> bool {
+        let Some(mut writer) = self.writer(key, span.len() as u64) else { return false };
+        span.chunks(PIECE).all(|piece| writer.write(piece)) && writer.finish()
+    }
+
+    /// How many bytes may be stored in advance of a layer whose blob has `compressed` bytes. No
+    /// layer may displace all others, and a layer that is quickly fetched is not worth much space,
+    /// however large it is when decoded.
+    pub fn room_for(&self, compressed: u64) -> u64 {
+        (self.inner.max / 10 * 8).min(WORTH.saturating_add(compressed.saturating_mul(WORTH_TIMES)))
+    }
+
+    /// None if a span of `size` bytes is too large to be stored.
+    fn layout_to_store(&self, size: u64) -> Option<EntryLayout> {
+        EntryLayout::new(size).filter(|l| size <= MAX_SPAN && l.file_size() <= self.inner.max / 2)
+    }
+
+    fn path(&self, key: &SpanKey) -> Option<PathBuf> {
+        Some(self.inner.dir.as_ref()?.join(key.hex()))
+    }
+}
+
+/// A span that is being stored. If it is dropped before it is complete, nothing is left.
+pub struct SpanWriter {
+    cache: SpanCache,
+    path: PathBuf,
+    entry: entry::EntryWriter,
+}
+
+ociseek_format::opaque_debug!(SpanWriter);
+
+impl SpanWriter {
+    /// Takes the next piece. Returns false if it could not be written; then the others are not
+    /// needed.
+    #[must_use]
+    pub fn write(&mut self, piece: &[u8]) -> bool {
+        let written = self.entry.write(piece);
+        written.as_ref().err().into_iter().for_each(|e| self.cache.inner.warn(e));
+        written.is_ok()
+    }
+
+    /// Completes the span and adds it to the cache. Returns false if it could not be stored.
+    pub fn finish(self) -> bool {
+        let inner = &self.cache.inner;
+        let finished = self.entry.finish(&self.path).and_then(|size| inner.make_room(size));
+        finished.as_ref().err().into_iter().for_each(|e| inner.warn(e));
+        let of = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
+        trace!(name: "store", target: TARGET, what = "span", of, kept = finished.is_ok());
+        finished.is_ok()
+    }
+}
+
+impl Inner {
+    /// Accounts for a new entry of `size` bytes. The directory is only listed if there may be too
+    /// much in it: this process knows how much it has written itself, and after each 16th of `max`
+    /// it lists the directory again to see what others wrote.
+    fn make_room(&self, size: u64) -> io::Result<()> {
+        let Some(dir) = &self.dir else { return Ok(()) };
+        {
+            let mut known = self.size.hold();
+            let written = known.written.saturating_add(size);
+            let fits = known.listed.is_some_and(|listed| listed.saturating_add(written) <= self.max);
+            if fits && written <= self.max / 16 {
+                known.written = written;
+                return Ok(());
+            }
+            known.written = 0;
+        }
+        // Other writers do not wait for the listing.
+        let listed = evict(dir, self.max)?;
+        self.size.hold().listed = Some(listed);
+        Ok(())
+    }
+
+    fn warn(&self, error: &io::Error) {
+        let Some(dir) = &self.dir else { return };
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            let what = format!("cannot use the cache at {}: {error}", dir.display());
+            self.progress.report(ProgressEvent::Warning(what));
+        }
+    }
+}
+
+/// Updates the time of use of an entry, by which entries are evicted. A cache that is read-only
+/// still works.
+fn touch(file: &File) {
+    let now = SystemTime::now();
+    let used = file.metadata().and_then(|m| m.modified());
+    if used.is_ok_and(|used| now.duration_since(used).map_or(true, |age| age > TOUCH)) {
+        let _ = file.set_modified(now);
+    }
+}

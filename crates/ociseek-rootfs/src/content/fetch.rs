@@ -1,0 +1,251 @@
+//! Fetches spans: neighbours in one request, each decoded as soon as its last byte has arrived.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
+use tracing::debug;
+
+use super::claim::MissingSpans;
+use super::counted_part::CountedPart;
+use super::in_flight::SpanRequest;
+use super::inner::CountGuard;
+use super::layer::{Layer, LayerHandle};
+use super::model::{FetchCause, Purpose, ReadError};
+use super::pieces::Run;
+use super::race::Race;
+use crate::layers::MAX_COMPRESSED;
+use ociseek_format::fine::Windows;
+use ociseek_format::layer::span::SpanError;
+use ociseek_format::offset::SpanId;
+use ociseek_store::StoreError;
+
+/// The most compressed bytes in a request, unless a single span has more.
+const REQUEST: u64 = 16 << 20;
+
+/// Whether the cache on disk may have a span that should be fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Disk {
+    /// Look there first.
+    Ask,
+    /// The cache has or claimed to have the span, but it could not be read, so fetch it.
+    Distrust,
+}
+
+impl LayerHandle {
+    /// Fetches spans in the background.
+    pub(super) fn launch(&self, mut spans: Vec<SpanRequest>, disk: Disk, cause: FetchCause) {
+        if spans.is_empty() {
+            return;
+        }
+        spans.sort_by_key(|wanted| wanted.promise.span());
+        let on = self.clone();
+        tokio::spawn(async move {
+            if on.layer.open.map().is_unpacked() {
+                let spans = match disk {
+                    Disk::Ask => on.not_on_disk(spans).await,
+                    Disk::Distrust => spans,
+                };
+                on.unpack(spans, disk).await;
+                return;
+            }
+            let MissingSpans { ours, others } = match disk {
+                Disk::Ask => on.claim(spans).await,
+                Disk::Distrust => MissingSpans { ours: spans, others: Vec::new() },
+            };
+            on.fetch_groups(ours, cause);
+            if !others.is_empty() {
+                on.await_others(others, cause).await;
+            }
+        });
+    }
+
+    /// Fetches spans, which must be in order.
+    pub(super) fn fetch_groups(&self, spans: Vec<SpanRequest>, cause: FetchCause) {
+        for group in groups(&self.layer, spans) {
+            let on = self.clone();
+            tokio::spawn(async move {
+                let _counted = (cause == FetchCause::Read).then(|| CountGuard::new(&on.inner.waited_for));
+                on.fetch(group).await;
+            });
+        }
+    }
+
+    async fn fetch(&self, mut group: VecDeque<SpanRequest>) {
+        let (layer, deadline) = (self.layer.digest(), self.inner.options.deadline);
+        let (begun, asked, first) = (Instant::now(), group.len(), group.front().map(|wanted| wanted.promise.span().0));
+        let spans: Vec<SpanId> = group.iter().map(|wanted| wanted.promise.span()).collect();
+        let purpose = match self.inner.start.covers(spans.iter().map(|span| self.span(*span))) {
+            true => Purpose::Start,
+            false => Purpose::Read,
+        };
+        self.fetch_windows(spans.into_iter(), purpose);
+        let received = timeout(deadline, self.receive(&mut group, purpose)).await;
+        debug!(
+            name: "fetched", target: "ociseek::content",
+            %layer, first_span = first, spans = asked - group.len(), of = asked,
+            ms = begun.elapsed().as_millis() as u64,
+        );
+        // The spans left in the group did not arrive.
+        for wanted in group {
+            let span = wanted.promise.span();
+            let error = match &received {
+                Ok(Ok(())) => continue,
+                Ok(Err(Failed::Store(source))) => ReadError::Fetch { layer, span, source: Arc::clone(source) },
+                Ok(Err(Failed::TooLarge(bytes))) => {
+                    ReadError::TooLarge { layer, span, bytes: *bytes, limit: MAX_COMPRESSED }
+                }
+                Err(_) => ReadError::Deadline { layer, span, after: deadline },
+            };
+            wanted.promise.complete(Err(error));
+        }
+    }
+
+    /// Reads the bytes of the spans in `group`, and removes each complete span from it.
+    async fn receive(&self, group: &mut VecDeque<SpanRequest>, purpose: Purpose) -> Result<(), Failed> {
+        let LayerHandle { inner, layer, .. } = self;
+        let (Some(first), Some(last)) = (group.front(), group.back()) else { return Ok(()) };
+        let position = layer.blob_range(first.promise.span()).start;
+        let end = layer.blob_range(last.promise.span()).end;
+        let largest = group.iter().map(|w| layer.blob_range(w.promise.span())).map(|r| r.end - r.start).max();
+        if let Some(bytes) = largest.filter(|bytes| *bytes > MAX_COMPRESSED) {
+            return Err(Failed::TooLarge(bytes));
+        }
+        let _permit = inner.requests.acquire().await;
+        let permit = Arc::new(inner.permit(end - position).await);
+        // The bytes of the first incomplete span in the group. Neighbours may share a byte.
+        let mut bytes: Vec<u8> = Vec::new();
+        let mut race = Race::new(self, position..end, purpose);
+        while let Some(mut chunk) = race.next().await? {
+            while let Some(wanted) = group.front() {
+                let range = layer.blob_range(wanted.promise.span());
+                let missing = usize::try_from(range.end - range.start).unwrap_or(usize::MAX) - bytes.len();
+                if chunk.len() < missing {
+                    bytes.extend_from_slice(&chunk);
+                    break;
+                }
+                bytes.extend_from_slice(&chunk.split_to(missing));
+                let shared = group.get(1).is_some_and(|next| layer.blob_range(next.promise.span()).start < range.end);
+                let seed = bytes.last().copied().filter(|_| shared);
+                let complete = std::mem::replace(&mut bytes, seed.into_iter().collect());
+                if let Some(wanted) = group.pop_front() {
+                    tokio::spawn(self.clone().finish(wanted, complete, purpose, Arc::clone(&permit)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes a span whose bytes have all arrived, and ends its promise.
+    async fn finish(
+        self,
+        wanted: SpanRequest,
+        blob: Vec<u8>,
+        purpose: Purpose,
+        permit: Arc<Option<OwnedSemaphorePermit>>,
+    ) {
+        let (span, layer) = (wanted.promise.span(), self.layer.digest());
+        let broken = |source| ReadError::Span { layer, source };
+        let windows = match self.windows(span, purpose).await {
+            Ok(windows) => windows,
+            Err(error) => return wanted.promise.complete(Err(error)),
+        };
+        let result = match self.decode_off(span, &wanted.pieces, windows.clone(), blob).await {
+            // A cache between us and the registry may have stored wrong bytes.
+            Some(Err(SpanError::Digest { .. } | SpanError::Length { .. } | SpanError::Proof { .. })) => {
+                self.inner.counts.retries.add(1);
+                let deadline = self.inner.options.deadline;
+                match timeout(deadline, self.fetch_past_caches(span, purpose)).await {
+                    Ok(Ok(blob)) => {
+                        let decoded = self.decode_off(span, &wanted.pieces, windows, blob).await;
+                        decoded.map(|decoded| decoded.map_err(broken))
+                    }
+                    Ok(Err(source)) => Some(Err(ReadError::Fetch { layer, span, source: Arc::new(source) })),
+                    Err(_) => Some(Err(ReadError::Deadline { layer, span, after: deadline })),
+                }
+            }
+            Some(decoded) => Some(decoded.map_err(broken)),
+            None => None,
+        };
+        drop(permit);
+        if let Some(result) = result {
+            wanted.promise.complete(result.map(Arc::new));
+        }
+    }
+
+    /// The bytes of a span, from the registry itself.
+    async fn fetch_past_caches(&self, span: SpanId, purpose: Purpose) -> Result<Vec<u8>, StoreError> {
+        let LayerHandle { inner, layer, .. } = self;
+        let part = inner.source.blob_part(&layer.open.descriptor, layer.blob_range(span), true).await?;
+        let mut part = CountedPart::new(part, &inner.counts, purpose);
+        let mut bytes = Vec::new();
+        while let Some(chunk) = part.next().await? {
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(bytes)
+    }
+
+    /// Decodes on a thread that may block, a few spans at a time. None if the program is ending.
+    async fn decode_off(
+        &self,
+        span: SpanId,
+        wanted: &Option<Range<u32>>,
+        windows: Option<Arc<Windows>>,
+        blob: Vec<u8>,
+    ) -> Option<Result<Run, SpanError>> {
+        let slot = Arc::clone(&self.inner.decoders).acquire_owned().await.ok()?;
+        let (on, wanted) = (self.clone(), wanted.clone());
+        let decoded = spawn_blocking(move || {
+            let _slot = slot;
+            on.decode(span, wanted.as_ref(), windows.as_deref(), &blob)
+        });
+        decoded.await.ok()
+    }
+
+    /// Completes the fetches of spans that are in the cache after all, and returns the others.
+    pub(super) async fn not_on_disk(&self, spans: Vec<SpanRequest>) -> Vec<SpanRequest> {
+        if !self.keeps_on_disk() {
+            return spans;
+        }
+        let on = self.clone();
+        let asked = spawn_blocking(move || {
+            let (there, missing): (Vec<SpanRequest>, Vec<SpanRequest>) =
+                spans.into_iter().partition(|wanted| on.is_on_disk(wanted.promise.span()));
+            there.into_iter().for_each(|wanted| wanted.promise.complete(Ok(Arc::default())));
+            missing
+        });
+        asked.await.unwrap_or_default()
+    }
+}
+
+enum Failed {
+    Store(Arc<StoreError>),
+    TooLarge(u64),
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Failed {
+        Failed::Store(Arc::new(error))
+    }
+}
+
+/// Groups neighbours that are fetched together. `spans` must be in order.
+fn groups(layer: &Layer, spans: Vec<SpanRequest>) -> Vec<VecDeque<SpanRequest>> {
+    let mut groups: Vec<VecDeque<SpanRequest>> = Vec::new();
+    for wanted in spans {
+        let end = layer.blob_range(wanted.promise.span()).end;
+        let fits = |group: &&mut VecDeque<SpanRequest>| {
+            let is_next = group.back().is_some_and(|last| last.promise.span().0 + 1 == wanted.promise.span().0);
+            let start = group.front().map_or(end, |first| layer.blob_range(first.promise.span()).start);
+            is_next && end - start <= REQUEST
+        };
+        match groups.last_mut().filter(fits) {
+            Some(group) => group.push_back(wanted),
+            None => groups.push(VecDeque::from([wanted])),
+        }
+    }
+    groups
+}

@@ -1,0 +1,152 @@
+//! The spans in flight: fetches in progress, each shared by all tasks that wait for the span. Also
+//! remembers spans that missed the deadline.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::layer::SpanOf;
+use super::model::{FetchCause, ReadError};
+use super::pieces::Run;
+use crate::cache::Claim;
+use ociseek_format::offset::SpanId;
+
+/// How long to remember that a span missed the deadline.
+const MISSED: Duration = Duration::from_secs(1);
+
+/// The result of a fetch. The run may hold less than a waiter wants, which then looks into the
+/// caches or fetches the span itself.
+pub(super) type SpanResult = Result<Arc<Run>, ReadError>;
+
+/// The result of a fetch in progress, and the reason for the fetch.
+type FetchInProgress = (watch::Receiver<Option<SpanResult>>, FetchCause);
+
+#[derive(Clone, Default)]
+pub(super) struct SpansInFlight {
+    fetches: Arc<Mutex<HashMap<SpanOf, FetchInProgress>>>,
+}
+
+/// The result of [`SpansInFlight::join`].
+pub(super) enum FetchRole {
+    /// The span is already being fetched.
+    Wait(Waiter),
+    /// It was not; the holder of the promise must fetch it.
+    Fetch(FetchPromise, Waiter),
+}
+
+/// Waits for a span.
+pub(super) struct Waiter {
+    result: watch::Receiver<Option<SpanResult>>,
+    /// Whether the span is fetched in advance, and only those that joined wait for it. If that
+    /// fails, it means little.
+    pub is_joined_ahead: bool,
+}
+
+/// The duty to fetch a span. If it is dropped before [`FetchPromise::complete`], all waiters fail.
+pub(super) struct FetchPromise {
+    of: SpanOf,
+    in_flight: SpansInFlight,
+    sender: watch::Sender<Option<SpanResult>>,
+    /// Keeps other processes from fetching the span until this is dropped.
+    claim: Option<Claim>,
+}
+
+/// A span to be fetched.
+pub(super) struct SpanRequest {
+    pub promise: FetchPromise,
+    /// The pieces that must at least be passed on. None if the span is fetched only for the cache
+    /// on disk.
+    pub pieces: Option<Range<u32>>,
+}
+
+impl SpansInFlight {
+    /// `cause` is the reason if the span must be fetched.
+    pub(super) fn join(&self, of: SpanOf, cause: FetchCause) -> FetchRole {
+        let mut fetches = self.fetches.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((result, other)) = fetches.get(&of) {
+            return FetchRole::Wait(Waiter {
+                result: result.clone(),
+                is_joined_ahead: *other == FetchCause::Readahead,
+            });
+        }
+        let (sender, result) = watch::channel(None);
+        fetches.insert(of, (result.clone(), cause));
+        FetchRole::Fetch(
+            FetchPromise { of, in_flight: self.clone(), sender, claim: None },
+            Waiter { result, is_joined_ahead: false },
+        )
+    }
+
+    /// Whether the span is being fetched.
+    pub(super) fn has(&self, of: SpanOf) -> bool {
+        self.fetches.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&of)
+    }
+}
+
+impl FetchPromise {
+    pub(super) fn span(&self) -> SpanId {
+        self.of.span
+    }
+
+    /// Keeps the claim until the fetch ends.
+    pub(super) fn hold(&mut self, claim: Claim) {
+        self.claim = Some(claim);
+    }
+
+    /// Ends the fetch. Its results must already be in the caches, because tasks that find no fetch
+    /// in progress look there.
+    pub(super) fn complete(self, result: SpanResult) {
+        self.remove();
+        self.sender.send_replace(Some(result));
+    }
+
+    fn remove(&self) {
+        self.in_flight.fetches.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.of);
+    }
+}
+
+impl Drop for FetchPromise {
+    fn drop(&mut self) {
+        if self.sender.borrow().is_none() {
+            self.remove();
+        }
+    }
+}
+
+impl Waiter {
+    /// The result of the fetch. None if it was abandoned.
+    pub(super) async fn result(mut self) -> Option<SpanResult> {
+        self.result.wait_for(Option::is_some).await.ok()?.clone()
+    }
+}
+
+/// Spans that recently missed the deadline. If the kernel's read-ahead fails, the kernel requests
+/// the page that a program waits for once more. Waiting for that as well would take twice the
+/// deadline.
+pub(super) struct Misses {
+    window: Duration,
+    since: Mutex<HashMap<SpanOf, Instant>>,
+}
+
+impl Misses {
+    pub(super) fn new(deadline: Duration) -> Misses {
+        Misses { window: MISSED.min(deadline / 4), since: Mutex::default() }
+    }
+
+    /// Records spans that did not arrive in time.
+    pub(super) fn add(&self, spans: impl Iterator<Item = SpanOf>) {
+        let now = Instant::now();
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.retain(|_, then| now.duration_since(*then) < self.window);
+        since.extend(spans.map(|of| (of, now)));
+    }
+
+    /// Whether a span missed the deadline just now.
+    pub(super) fn has(&self, of: SpanOf) -> bool {
+        let since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.get(&of).is_some_and(|then| then.elapsed() < self.window)
+    }
+}

@@ -1,0 +1,180 @@
+//! Reads ranges of the tars of an image's layers.
+//!
+//! A read looks for its spans in memory (`pieces`, of 64 KiB), then in the cache on disk, and then
+//! joins their fetches (`in_flight`): one of the tasks that want a span fetches it (`fetch`),
+//! decodes it and adds it to both caches. Processes that share the cache on disk do not fetch what
+//! another is fetching (`claim`). A layer that cannot be decoded from a checkpoint is
+//! decoded from its start (`unpack`). For sequential readers, the following bytes are fetched in
+//! advance (`readers`). `start` fetches a recorded start, and `prefetch` fetches the rest. The
+//! `windows` of fine documents are fetched as spans need them; where they are damaged, `replace`
+//! opens the layer by what else there is.
+//!
+//! Fetches are independent tasks, so a reader that disappears does not affect others. Errors are
+//! not remembered: the next read tries again.
+
+mod claim;
+mod counted_part;
+mod fetch;
+mod in_flight;
+mod inner;
+mod layer;
+mod lru;
+mod model;
+mod neighbours;
+mod pieces;
+mod prefetch;
+mod race;
+mod read;
+mod readers;
+mod replace;
+mod start;
+mod unpack;
+mod windows;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+pub use model::{ContentOptions, ContentStats, ReadError, ReopenLayer, StartStats};
+
+use super::cache::SpanCache;
+use super::layers::OpenLayer;
+use inner::Inner;
+use layer::LayerHandle;
+use ociseek_format::image::Descriptor;
+use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
+use ociseek_format::progress::Progress;
+use ociseek_store::Source;
+
+/// The content of an image's layers. Cheap to clone.
+#[derive(Clone)]
+pub struct Content {
+    inner: Arc<Inner>,
+}
+
+ociseek_format::opaque_debug!(Content);
+
+impl Content {
+    /// The content of `layers`, which were opened from `source`.
+    pub fn new(
+        source: Source,
+        layers: Vec<OpenLayer>,
+        cache: SpanCache,
+        options: ContentOptions,
+        progress: Arc<dyn Progress>,
+    ) -> Content {
+        Content { inner: Arc::new(Inner::new(source, layers, cache, options, progress)) }
+    }
+
+    /// Exactly `size` bytes of a layer's tar, starting at `at`; `size` should be at most a few MiB.
+    /// Needs a tokio runtime with time and IO, except for its first poll: that returns bytes which
+    /// are in memory, even if only the system has them there as a part of the cache on disk, and it
+    /// never blocks. The future may be dropped at any time.
+    ///
+    /// # Errors
+    /// If the bytes cannot be fetched within the deadline (twice that, if the layer must be opened
+    /// without its fine document), or do not match the ztoc. Each error message is also reported as
+    /// a warning once. A read fails at once if its span missed the
+    /// deadline within the last second.
+    pub async fn read(&self, layer: LayerId, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
+        let read = async {
+            let on = self.on(layer)?;
+            if let Some(other) = on.replacement() {
+                return other.read(at, size).await;
+            }
+            match on.read(at, size).await {
+                Ok(bytes) => Ok(bytes),
+                Err(error) => on.read_otherwise(error, at, size).await,
+            }
+        };
+        read.await.inspect_err(|error| self.inner.failed(error))
+    }
+
+    /// The same content. A layer whose fine document turns out to be damaged is opened by `reopen`
+    /// and read by that; otherwise its reads fail.
+    #[must_use]
+    pub fn with_reopen(self, reopen: ReopenLayer) -> Content {
+        let _ = self.inner.reopen.set(reopen);
+        self
+    }
+
+    /// Fails a read of a sparse file, because layers hold such files in tar's own encoding.
+    ///
+    /// # Errors
+    /// Always. Also reported as a warning, once for each layer.
+    pub fn read_sparse(&self, layer: LayerId) -> Result<Bytes, ReadError> {
+        let read = self.on(layer).and_then(|on| Err(ReadError::Sparse { layer: on.layer.digest() }));
+        read.inspect_err(|error| self.inner.failed(error))
+    }
+
+    /// The spans that hold bytes of `range` in a layer's tar. Empty if there is no such layer.
+    pub fn spans(&self, layer: LayerId, range: Range<Uncompressed>) -> Range<SpanId> {
+        self.inner.on(layer).map_or(SpanId(0)..SpanId(0), |on| on.layer.open.spans.covering(range))
+    }
+
+    /// The layers, lowest first.
+    pub fn layers(&self) -> impl ExactSizeIterator<Item = &OpenLayer> {
+        self.inner.layers.iter().map(|layer| &layer.open)
+    }
+
+    /// Fetches the spans that prefetch artifacts list into the cache on disk. Each artifact comes
+    /// with the number of its layer. Without such a cache it ends at once. Drop the future to stop
+    /// it.
+    pub async fn prefetch_artifacts(&self, artifacts: Vec<(LayerId, Descriptor)>) {
+        prefetch::fetch_artifacts(&self.inner, artifacts).await;
+    }
+
+    /// Fetches all spans that are missing in the cache on disk, in order, giving priority to reads.
+    /// Ends when all are fetched, when the cache is full, or when fetching fails; without a cache
+    /// on disk it ends at once. Drop the future to stop it.
+    pub async fn prefetch(&self) {
+        prefetch::prefetch(&self.inner).await;
+    }
+
+    /// Fetches the recorded starts of the fine documents, giving priority to reads: into up to half
+    /// of the memory, and into the cache on disk. Ends when all is fetched, when its spans are not
+    /// read, or when fetching fails. Drop the future to stop it.
+    pub async fn fetch_start(&self) {
+        start::fetch(&self.inner).await;
+    }
+
+    /// The ranges of layers that the recorded start reads, approximately in its order.
+    pub fn recorded_start(&self) -> Vec<(LayerId, Range<Uncompressed>)> {
+        start::ranges(&self.inner)
+    }
+
+    /// Whether any fine document has a recorded start.
+    pub fn has_recorded_start(&self) -> bool {
+        self.inner.has_recorded_start()
+    }
+
+    /// Whether the cache had a span of a layer before this image was opened: it is on disk or in
+    /// memory, and was not fetched in advance. Blocks.
+    pub fn is_from_cache(&self, layer: LayerId, span: SpanId) -> bool {
+        let is_from_cache = |on: LayerHandle| {
+            (on.is_in_memory(span) || on.is_on_disk(span)) && !self.inner.start.is_unread(on.span(span))
+        };
+        self.inner.on(layer).is_some_and(is_from_cache)
+    }
+
+    /// The same bytes as [`Content::read`], if they need not be fetched. It does not count as a
+    /// program's read. The first poll never blocks, as in [`Content::read`].
+    pub async fn read_at_hand(&self, layer: LayerId, at: Uncompressed, size: usize) -> Option<Bytes> {
+        self.inner.on(layer).filter(|on| on.replacement().is_none())?.read_at_hand(at, size).await
+    }
+
+    /// The progress of the recorded start.
+    pub fn start_stats(&self) -> StartStats {
+        self.inner.start.stats()
+    }
+
+    /// The statistics so far.
+    pub fn stats(&self) -> ContentStats {
+        self.inner.counts.stats()
+    }
+
+    fn on(&self, layer: LayerId) -> Result<LayerHandle, ReadError> {
+        self.inner.on(layer).ok_or(ReadError::NoLayer(layer))
+    }
+}

@@ -1,0 +1,246 @@
+//! Decoded spans in pieces of [`PIECE`] bytes: cuts spans into pieces, keeps the most recently used
+//! pieces, and puts spans into memory and on disk.
+
+use std::ops::{ControlFlow, Range};
+
+use bytes::{Bytes, BytesMut};
+
+use super::layer::{LayerHandle, SpanOf};
+use super::lru::Lru;
+use crate::cache::{PIECE, SpanWriter};
+use ociseek_format::fine::Windows;
+use ociseek_format::layer::span::SpanError;
+use ociseek_format::offset::SpanId;
+
+/// The pieces that hold bytes of `range`, relative to the start of the span.
+pub(super) fn covering(range: &Range<u64>) -> Range<u32> {
+    let number = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
+    number(range.start / PIECE as u64)..number(range.end.div_ceil(PIECE as u64))
+}
+
+/// Adjacent pieces of a span.
+#[derive(Debug, Default)]
+pub(super) struct Run {
+    pub first: u32,
+    pub pieces: Vec<Bytes>,
+}
+
+impl Run {
+    /// The bytes of `range`, relative to the start of the span, in as many parts as there are
+    /// pieces. None if some are missing.
+    pub(super) fn get(&self, range: &Range<u64>) -> Option<Vec<Bytes>> {
+        let start = u64::from(self.first) * PIECE as u64;
+        let mut parts = Vec::new();
+        for number in covering(range) {
+            let piece = self.pieces.get(number.checked_sub(self.first)? as usize)?;
+            let at = start + u64::from(number - self.first) * PIECE as u64;
+            let from = usize::try_from(range.start.saturating_sub(at)).ok()?;
+            let to = usize::try_from(range.end - at).ok()?.min(PIECE);
+            if from > to || to > piece.len() {
+                return None;
+            }
+            parts.push(piece.slice(from..to));
+        }
+        Some(parts)
+    }
+}
+
+/// Cuts a span's bytes into pieces.
+pub(super) struct PieceCutter {
+    piece: BytesMut,
+    number: u32,
+    /// The size of the pieces after this one, in bytes.
+    rest: u64,
+}
+
+impl PieceCutter {
+    /// For a span of `size` bytes.
+    pub(super) fn new(size: u64) -> PieceCutter {
+        let mut cutter = PieceCutter { piece: BytesMut::new(), number: 0, rest: size };
+        cutter.piece = cutter.next();
+        cutter
+    }
+
+    /// An empty piece. No piece takes more memory than its bytes need, because it may be kept for
+    /// long, and the last one of a span may be short.
+    fn next(&mut self) -> BytesMut {
+        let size = self.rest.min(PIECE as u64);
+        self.rest -= size;
+        BytesMut::with_capacity(size as usize)
+    }
+
+    /// Passes each complete piece to `out`, with its number.
+    pub(super) fn push(&mut self, mut bytes: &[u8], out: &mut impl FnMut(u32, Bytes)) {
+        while !bytes.is_empty() {
+            let (taken, rest) = bytes.split_at(bytes.len().min(PIECE - self.piece.len()));
+            self.piece.extend_from_slice(taken);
+            if self.piece.len() == PIECE {
+                self.cut(out);
+            }
+            bytes = rest;
+        }
+    }
+
+    /// Ends the span.
+    pub(super) fn finish(mut self, out: &mut impl FnMut(u32, Bytes)) {
+        if !self.piece.is_empty() {
+            self.cut(out);
+        }
+    }
+
+    fn cut(&mut self, out: &mut impl FnMut(u32, Bytes)) {
+        let next = self.next();
+        let piece = std::mem::replace(&mut self.piece, next);
+        out(self.number, piece.freeze());
+        self.number += 1;
+    }
+}
+
+/// A piece of a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct PieceId {
+    pub of: SpanOf,
+    pub number: u32,
+}
+
+/// The most recently used pieces.
+pub(super) type Memory = Lru<PieceId, Bytes>;
+
+/// Spans of up to this many bytes are passed on as a whole. Of a larger span, this many bytes are
+/// passed on, starting where it is wanted; the rest is written to disk as it is decoded.
+pub(super) const HANDED_OVER: u64 = 16 << 20;
+
+/// The pieces of a span of `size` bytes that are passed on to tasks that want `wanted` of it.
+fn handed_over(size: u64, wanted: Option<&Range<u32>>) -> Range<u32> {
+    let most = (HANDED_OVER / PIECE as u64) as u32;
+    match wanted {
+        None => 0..0,
+        Some(_) if size <= HANDED_OVER => 0..u32::MAX,
+        Some(wanted) => wanted.start..wanted.end.max(wanted.start.saturating_add(most)),
+    }
+}
+
+/// Takes the plain bytes of a span and passes them on.
+pub(super) struct PieceSink<'a> {
+    on: &'a LayerHandle,
+    span: SpanId,
+    cutter: PieceCutter,
+    keeper: SpanKeeper,
+}
+
+/// Keeps the pieces of a span that are asked for, and writes all of them to the cache on disk.
+struct SpanKeeper {
+    writer: Option<SpanWriter>,
+    over: Range<u32>,
+    run: Run,
+    /// Whether further pieces are not needed.
+    is_over: bool,
+}
+
+impl SpanKeeper {
+    fn take(&mut self, number: u32, piece: Bytes) {
+        self.writer = self.writer.take().and_then(|mut writer| writer.write(&piece).then_some(writer));
+        if self.over.contains(&number) {
+            self.run.pieces.push(piece);
+        }
+        self.is_over = self.writer.is_none() && number.saturating_add(1) >= self.over.end;
+    }
+}
+
+impl<'a> PieceSink<'a> {
+    /// At least the pieces of `wanted` are passed on.
+    pub(super) fn new(on: &'a LayerHandle, span: SpanId, wanted: Option<&Range<u32>>) -> PieceSink<'a> {
+        let size = on.layer.size(span);
+        let over = handed_over(size, wanted);
+        let writer = on.keeps_on_disk().then(|| on.inner.cache.writer(&on.layer.key(span), size)).flatten();
+        let run = Run { first: over.start, pieces: Vec::new() };
+        let is_over = writer.is_none() && over.is_empty();
+        PieceSink { on, span, cutter: PieceCutter::new(size), keeper: SpanKeeper { writer, over, run, is_over } }
+    }
+
+    /// Takes the next bytes of the span. Returns whether more are needed.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+        let keeper = &mut self.keeper;
+        self.cutter.push(bytes, &mut |number, piece| keeper.take(number, piece));
+        if self.keeper.is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Whether the cache on disk has accepted everything so far.
+    pub(super) fn is_kept(&self) -> bool {
+        self.keeper.writer.is_some()
+    }
+
+    /// Call this after all bytes were verified. Adds the span to the caches; the second value tells
+    /// whether the one on disk has it.
+    pub(super) fn finish(mut self) -> (Run, bool) {
+        let keeper = &mut self.keeper;
+        if !keeper.is_over {
+            self.cutter.finish(&mut |number, piece| keeper.take(number, piece));
+        }
+        let is_kept = self.keeper.writer.is_some_and(SpanWriter::finish);
+        for (number, piece) in (self.keeper.run.first..).zip(&self.keeper.run.pieces) {
+            self.on.inner.memory.put(self.on.piece(self.span, number), piece.clone(), piece.len() as u64);
+        }
+        self.on.inner.counts.spans_decoded.add(1);
+        (self.keeper.run, is_kept)
+    }
+}
+
+impl LayerHandle {
+    /// Decodes a span. `blob` has all its bytes, and `windows` is the page with its window, if
+    /// there is one. Blocks.
+    pub(super) fn decode(
+        &self,
+        span: SpanId,
+        wanted: Option<&Range<u32>>,
+        windows: Option<&Windows>,
+        blob: &[u8],
+    ) -> Result<Run, SpanError> {
+        let mut sink = PieceSink::new(self, span, wanted);
+        let window = windows.and_then(|windows| windows.get(span));
+        self.layer.open.spans.decode_with(span, window, blob, &mut |bytes| sink.push(bytes))?;
+        Ok(sink.finish().0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_found_by_offset() {
+        let span: Vec<u8> = (0..3 * PIECE + 100).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect();
+        let mut run = Run { first: 1, pieces: Vec::new() };
+        let mut cutter = PieceCutter::new(span.len() as u64);
+        let mut take = |number, piece| {
+            if number >= 1 {
+                run.pieces.push(piece);
+            }
+        };
+        for bytes in span.chunks(1000) {
+            cutter.push(bytes, &mut take);
+        }
+        cutter.finish(&mut take);
+        let p = PIECE as u64;
+        for range in [p..p, p..p + 1, p + 5..2 * p, 2 * p - 1..3 * p + 100, p..3 * p + 100, 3 * p + 99..3 * p + 100] {
+            let found = run.get(&range).unwrap().concat();
+            assert!(found == span[range.start as usize..range.end as usize], "{range:?}");
+        }
+        for range in [0..1, p - 1..p + 1, p..3 * p + 101, 4 * p..4 * p + 1] {
+            assert!(run.get(&range).is_none(), "{range:?}");
+        }
+    }
+
+    #[test]
+    fn pieces_take_no_more_memory_than_their_bytes() {
+        for size in [0, 1, 100, PIECE, PIECE + 1, 2 * PIECE - 1, 3 * PIECE] {
+            let (mut cutter, mut total) = (PieceCutter::new(size as u64), 0);
+            let mut take = |_, piece: Bytes| total += piece.try_into_mut().unwrap().capacity();
+            for bytes in vec![1; size].chunks(1000) {
+                cutter.push(bytes, &mut take);
+            }
+            cutter.finish(&mut take);
+            assert_eq!(total, size);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! A single read: finds its bytes, and waits for those that must be fetched.
+
+use std::ops::Range;
+use std::sync::PoisonError;
+
+use bytes::{Bytes, BytesMut};
+use tokio::task::{spawn_blocking, yield_now};
+use tokio::time::timeout;
+use tracing::trace;
+
+use super::fetch::Disk;
+use super::in_flight::{FetchRole, SpanRequest, Waiter};
+use super::inner::CountGuard;
+use super::layer::LayerHandle;
+use super::model::{FetchCause, ReadError};
+use super::pieces::{HANDED_OVER, Run, covering};
+use ociseek_format::offset::{SpanId, Uncompressed};
+use ociseek_store::cache::TARGET;
+
+/// How many times a read looks again for spans that disappeared. Caches that lose their content
+/// faster than it can be read are broken.
+const LOOKS: usize = 16;
+
+/// The bytes of a span that a read wants.
+struct Part {
+    span: SpanId,
+    /// Relative to the start of the span.
+    range: Range<u64>,
+    found: Option<Vec<Bytes>>,
+}
+
+/// The bytes of all parts. None if they are not `size` bytes.
+fn joined(parts: Vec<Part>, size: usize) -> Option<Bytes> {
+    let mut found = parts.into_iter().filter_map(|part| part.found).flatten();
+    let first = found.next().unwrap_or_default();
+    let bytes = if first.len() == size {
+        first
+    } else {
+        let mut bytes = BytesMut::with_capacity(size);
+        bytes.extend_from_slice(&first);
+        found.for_each(|piece| bytes.extend_from_slice(&piece));
+        bytes.freeze()
+    };
+    (bytes.len() == size).then_some(bytes)
+}
+
+impl LayerHandle {
+    pub(super) async fn read(&self, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
+        let layer = self.layer.digest();
+        if size == 0 {
+            return Ok(Bytes::new());
+        }
+        let range = self.range(at, size).ok_or(ReadError::Beyond { layer, at, size })?;
+        let ahead = self.layer.readers.lock().unwrap_or_else(PoisonError::into_inner).note(range.clone());
+        let mut parts = self.parts(&range);
+        self.inner.start.read(parts.iter().map(|part| self.span(part.span)));
+        self.inner.counts.memory_hits.add(self.look_in_memory(&mut parts));
+        self.look_in_page_cache(&mut parts);
+        if ahead.is_some() || parts.iter().any(|part| part.found.is_none()) {
+            // Callers that poll once to see whether the bytes are here need not have a runtime.
+            yield_now().await;
+            let _waiting = CountGuard::new(&self.inner.waiting);
+            let deadline = self.inner.options.deadline;
+            match timeout(deadline, self.gather(&mut parts, ahead)).await {
+                Ok(gathered) => gathered?,
+                Err(_) => {
+                    let missing = || parts.iter().filter(|part| part.found.is_none()).map(|part| part.span);
+                    self.inner.misses.add(missing().map(|span| self.span(span)));
+                    let span = missing().next().unwrap_or_default();
+                    return Err(ReadError::Deadline { layer, span, after: deadline });
+                }
+            }
+        }
+        joined(parts, size).ok_or(ReadError::Beyond { layer, at, size })
+    }
+
+    /// See [`super::Content::read_at_hand`].
+    pub(super) async fn read_at_hand(&self, at: Uncompressed, size: usize) -> Option<Bytes> {
+        let mut parts = self.parts(&self.range(at, size)?);
+        self.look_in_memory(&mut parts);
+        self.look_in_page_cache(&mut parts);
+        if parts.iter().any(|part| part.found.is_none()) {
+            yield_now().await;
+            self.look_on_disk(&mut parts).await;
+        }
+        joined(parts, size)
+    }
+
+    /// None if the layer has no such bytes.
+    fn range(&self, at: Uncompressed, size: usize) -> Option<Range<u64>> {
+        let end = at.0.checked_add(size as u64).filter(|end| *end <= self.layer.end())?;
+        Some(at.0..end)
+    }
+
+    fn parts(&self, range: &Range<u64>) -> Vec<Part> {
+        self.layer.parts(range).into_iter().map(|(span, range)| Part { span, range, found: None }).collect()
+    }
+
+    /// Finds or fetches all parts.
+    async fn gather(&self, parts: &mut [Part], mut ahead: Option<Range<u64>>) -> Result<(), ReadError> {
+        let (inner, layer) = (&self.inner, self.layer.digest());
+        for look in 0..LOOKS {
+            self.look_in_memory(parts);
+            self.look_on_disk(parts).await;
+            let missed = parts.iter().find(|part| part.found.is_none() && inner.misses.has(self.span(part.span)));
+            if let Some(missed) = missed.filter(|_| look == 0) {
+                return Err(ReadError::Deadline { layer, span: missed.span, after: inner.options.deadline });
+            }
+            let disk = if look == 0 { Disk::Ask } else { Disk::Distrust };
+            let mut waiters = self.join(parts, ahead.take(), disk);
+            if waiters.is_empty() {
+                return Ok(());
+            }
+            for (part, waiter) in parts.iter_mut().filter(|part| part.found.is_none()).zip(waiters.drain(..)) {
+                let is_joined_ahead = waiter.is_joined_ahead;
+                match waiter.result().await {
+                    Some(Err(_)) if is_joined_ahead => {}
+                    // Another task's deadline expired, whose fetch began before ours would have.
+                    // Our own deadline is checked above.
+                    None | Some(Err(ReadError::Deadline { .. })) => {}
+                    Some(result) => part.found = result?.get(&part.range),
+                }
+            }
+            if parts.iter().all(|part| part.found.is_some()) {
+                return Ok(());
+            }
+        }
+        let span = parts.iter().find(|part| part.found.is_none()).map(|part| part.span).unwrap_or_default();
+        Err(ReadError::Lost { layer, span })
+    }
+
+    /// Looks in memory for the missing parts. Returns how many it found.
+    fn look_in_memory(&self, parts: &mut [Part]) -> u64 {
+        let mut found = 0;
+        for part in parts.iter_mut().filter(|part| part.found.is_none()) {
+            part.found = self.in_memory(part);
+            found += u64::from(part.found.is_some());
+        }
+        found
+    }
+
+    fn in_memory(&self, part: &Part) -> Option<Vec<Bytes>> {
+        let numbers = covering(&part.range);
+        let pieces: Option<Vec<Bytes>> =
+            numbers.clone().map(|number| self.inner.memory.get(self.piece(part.span, number))).collect();
+        Run { first: numbers.start, pieces: pieces? }.get(&part.range)
+    }
+
+    /// Looks for the missing parts in what the system has in memory of the cache on disk.
+    fn look_in_page_cache(&self, parts: &mut [Part]) {
+        if !self.keeps_on_disk() {
+            return;
+        }
+        let LayerHandle { inner, layer, .. } = self;
+        for part in parts.iter_mut().filter(|part| part.found.is_none()) {
+            let numbers = covering(&part.range);
+            let pieces = inner.cache.read_nonblocking(&layer.key(part.span), layer.size(part.span), numbers.clone());
+            part.found = pieces.and_then(|pieces| self.found_on_disk(part.span, &part.range, pieces));
+        }
+    }
+
+    /// Puts pieces from the cache on disk into memory, and returns what a part wants of them.
+    fn found_on_disk(&self, span: SpanId, range: &Range<u64>, pieces: Vec<Bytes>) -> Option<Vec<Bytes>> {
+        let (inner, of, numbers) = (&self.inner, self.layer.digest(), covering(range));
+        trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = true);
+        for (number, bytes) in numbers.clone().zip(&pieces) {
+            inner.memory.put(self.piece(span, number), bytes.clone(), bytes.len() as u64);
+        }
+        inner.counts.disk_hits.add(1);
+        Run { first: numbers.start, pieces }.get(range)
+    }
+
+    /// Looks on disk for all missing parts together.
+    async fn look_on_disk(&self, parts: &mut [Part]) {
+        if !self.keeps_on_disk() {
+            return;
+        }
+        let missing: Vec<(SpanId, Range<u64>)> =
+            parts.iter().filter(|part| part.found.is_none()).map(|part| (part.span, part.range.clone())).collect();
+        if missing.is_empty() {
+            return;
+        }
+        let on = self.clone();
+        let looked = spawn_blocking(move || {
+            let read = |(span, range): (SpanId, Range<u64>)| {
+                let LayerHandle { inner, layer, .. } = &on;
+                let Some(pieces) = inner.cache.read(&layer.key(span), layer.size(span), covering(&range)) else {
+                    let of = layer.digest();
+                    trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = false);
+                    return None;
+                };
+                on.found_on_disk(span, &range, pieces)
+            };
+            missing.into_iter().map(read).collect::<Vec<_>>()
+        });
+        let found = looked.await.unwrap_or_default();
+        for (part, found) in parts.iter_mut().filter(|part| part.found.is_none()).zip(found) {
+            part.found = found;
+        }
+    }
+
+    /// Joins the fetches of the missing parts. Starts those that no other task has started,
+    /// together with the spans to read ahead. Returns a waiter for each part that is still missing.
+    fn join(&self, parts: &mut [Part], ahead: Option<Range<u64>>, disk: Disk) -> Vec<Waiter> {
+        let inner = &self.inner;
+        let (mut waiters, mut wanted) = (Vec::new(), Vec::new());
+        for part in parts.iter_mut().filter(|part| part.found.is_none()) {
+            match inner.in_flight.join(self.span(part.span), FetchCause::Read) {
+                FetchRole::Wait(waiter) => waiters.push(waiter),
+                FetchRole::Fetch(promise, waiter) => {
+                    // It may have arrived after we looked and before we joined.
+                    part.found = self.in_memory(part);
+                    if part.found.is_none() {
+                        wanted.push(SpanRequest { promise, pieces: Some(covering(&part.range)) });
+                        waiters.push(waiter);
+                    }
+                }
+            }
+        }
+        let missed = wanted.len();
+        let is_on_disk = self.keeps_on_disk();
+        for (span, range) in ahead.map(|ahead| self.layer.parts(&ahead)).unwrap_or_default() {
+            let size = self.layer.size(span);
+            // If memory would keep only a part of a span, the task that wants that part must fetch
+            // it.
+            if (size > HANDED_OVER && !is_on_disk) || inner.in_flight.has(self.span(span)) || self.is_in_memory(span) {
+                continue;
+            }
+            if let FetchRole::Fetch(promise, _) = inner.in_flight.join(self.span(span), FetchCause::Readahead)
+                // It may have arrived after we looked and before we joined.
+                && !self.is_in_memory(span)
+            {
+                wanted.push(SpanRequest { promise, pieces: Some(covering(&range)) });
+            }
+        }
+        if let Some(last) = wanted.iter().map(|wanted| wanted.promise.span()).max() {
+            let next = self.next_spans(last, &wanted[..missed]);
+            wanted.extend(next);
+        }
+        self.launch(wanted, disk, FetchCause::Read);
+        waiters
+    }
+}

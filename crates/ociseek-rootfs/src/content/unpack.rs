@@ -1,0 +1,198 @@
+//! Layers that can only be decoded from the start. Spans that are no longer in the cache on disk
+//! are decoded again from the start of the layer. If the cache has room for the whole layer, it
+//! receives all missing spans; otherwise decoding stops after the last span that is waited for.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::fetch::Disk;
+use super::in_flight::SpanRequest;
+use super::layer::LayerHandle;
+use super::model::ReadError;
+use super::pieces::PieceSink;
+use crate::layers::OpenError;
+use ociseek_format::codec::zstd::ZstdReader;
+use ociseek_format::digest::Hasher;
+use ociseek_format::layer::span::SpanError;
+use ociseek_format::offset::SpanId;
+use ociseek_store::feed::{Batches, FeedAborted, FeedError, feed};
+
+/// The remaining spans in order, shared by the thread that decodes them and the task that reports
+/// why they did not arrive.
+type Queue = Arc<Mutex<VecDeque<SpanRequest>>>;
+
+impl LayerHandle {
+    /// Fetches spans of a layer that is decoded from its start. `spans` must be in
+    /// order. Afterwards it continues for the cache, as long as that accepts spans.
+    pub(super) async fn unpack(&self, spans: Vec<SpanRequest>, disk: Disk) {
+        let LayerHandle { inner, layer, .. } = self;
+        let _alone = layer.unpacking.lock().await;
+        // The task before us has left all spans there.
+        let spans = match disk {
+            Disk::Ask => self.not_on_disk(spans).await,
+            Disk::Distrust => spans,
+        };
+        if spans.is_empty() {
+            return;
+        }
+        let digest = layer.digest();
+        let queue: Queue = Arc::new(Mutex::new(spans.into()));
+        let mut fed = self.unpack_once(&queue, 1).await;
+        let is_awaited = || !queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        let is_damage = matches!(&fed, Err(FeedError::Work(error)) if error.is_damage());
+        if is_damage && inner.source.is_remote() && is_awaited() {
+            // It may have been damaged on the way. The correct spans were taken from the queue.
+            inner.counts.retries.add(1);
+            fed = self.unpack_once(&queue, 2).await;
+        }
+        let error = match fed {
+            Err(FeedError::Work(error)) => error,
+            Err(FeedError::Store(source)) => OpenError::Read { layer: digest, read: 0, source },
+            Ok(()) | Err(FeedError::Lost) => OpenError::Ending { layer: digest },
+        };
+        let source = Arc::new(error);
+        let left = std::mem::take(&mut *queue.lock().unwrap_or_else(PoisonError::into_inner));
+        for wanted in left {
+            let span = wanted.promise.span();
+            wanted.promise.complete(Err(ReadError::Unpack { layer: digest, span, source: Arc::clone(&source) }));
+        }
+    }
+
+    /// Reads the layer for the first or second time, which is past caches.
+    async fn unpack_once(&self, queue: &Queue, reads: u32) -> Result<(), FeedError<OpenError>> {
+        let counts = &self.inner.counts;
+        counts.requests.add(1);
+        let blob = self.inner.source.blob(&self.layer.open.descriptor, reads > 1).await?;
+        let (on, queue) = (self.clone(), Arc::clone(queue));
+        let on_chunk = |bytes| counts.bytes_fetched.add(bytes);
+        feed(blob, 1, on_chunk, move |batches| run(&on, &queue, batches, reads)).await
+    }
+
+    /// Whether the whole layer is kept. Reports once if the cache is too small for it.
+    fn fills_cache(&self) -> bool {
+        let fits = self.keeps_whole();
+        if !fits && self.inner.cache.is_enabled() {
+            let (digest, size) = (self.layer.digest(), self.layer.end());
+            self.inner.warn(format!(
+                "layer {digest} is zstd and has {size} bytes when decoded, more than the cache keeps of it: \
+                 it is fetched again, from its start, for what the cache lacks"
+            ));
+        }
+        fits
+    }
+}
+
+/// The thread's function.
+fn run(on: &LayerHandle, queue: &Queue, mut batches: Batches, reads: u32) -> Result<(), OpenError> {
+    let layer = on.layer.digest();
+    let broken = |source| OpenError::Zstd { layer, reads, source };
+    let mut reader = ZstdReader::new().map_err(broken)?;
+    let mut spans = Spans { on, queue, next: SpanId(0), current: None, fills: on.fills_cache() };
+    while let Some(batch) = batches.receive().map_err(|FeedAborted| OpenError::Ending { layer })? {
+        for chunk in batch {
+            match reader.push(&chunk, &mut |plain| spans.push(plain)) {
+                Ok(()) => {}
+                Err(Stop::Enough) => return Ok(()),
+                Err(Stop::Broken(source)) => return Err(broken(source)),
+                Err(Stop::Span(source)) => return Err(OpenError::Spans { layer, source }),
+            }
+        }
+    }
+    reader.finish().map_err(broken)
+}
+
+enum Stop {
+    Enough,
+    Broken(std::io::Error),
+    Span(SpanError),
+}
+
+impl From<std::io::Error> for Stop {
+    fn from(error: std::io::Error) -> Stop {
+        Stop::Broken(error)
+    }
+}
+
+/// Cuts the tar into spans.
+struct Spans<'a> {
+    on: &'a LayerHandle,
+    queue: &'a Queue,
+    next: SpanId,
+    current: Option<CurrentSpan<'a>>,
+    /// Whether spans that nobody waits for are decoded too, for the cache.
+    fills: bool,
+}
+
+struct CurrentSpan<'a> {
+    span: SpanId,
+    /// The number of bytes that the current span still lacks.
+    left: u64,
+    /// None for a span that is not needed.
+    sink: Option<(PieceSink<'a>, Hasher)>,
+}
+
+impl<'a> Spans<'a> {
+    fn push(&mut self, mut bytes: &[u8]) -> Result<(), Stop> {
+        while !bytes.is_empty() {
+            let mut current = match self.current.take() {
+                Some(current) => current,
+                None => self.begin()?,
+            };
+            let taken = usize::try_from(current.left).map_or(bytes.len(), |left| left.min(bytes.len()));
+            let (now, rest) = bytes.split_at(taken);
+            if let Some((sink, hasher)) = &mut current.sink {
+                hasher.update(now);
+                let _ = sink.push(now);
+            }
+            current.left -= taken as u64;
+            bytes = rest;
+            if current.left > 0 {
+                self.current = Some(current);
+            } else {
+                self.end(current)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<CurrentSpan<'a>, Stop> {
+        let (on, span) = (self.on, self.next);
+        let left = on.layer.size(span);
+        if span.0 >= on.layer.open.spans.count() || left == 0 {
+            return Err(Stop::Enough);
+        }
+        self.next = SpanId(span.0 + 1);
+        let pieces = {
+            let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            if queue.is_empty() && !self.fills {
+                return Err(Stop::Enough);
+            }
+            queue.front().filter(|first| first.promise.span() == span).map(|first| first.pieces.clone())
+        };
+        let lacks = || self.fills && !on.is_on_disk(span);
+        let sink = (pieces.is_some() || lacks()).then(|| {
+            let sink = PieceSink::new(on, span, pieces.flatten().as_ref());
+            (sink, Hasher::new(on.layer.open.spans.digest(span).algorithm()))
+        });
+        // Otherwise the layer would be decoded to its end in vain.
+        self.fills &= sink.as_ref().is_none_or(|(sink, _)| sink.is_kept());
+        Ok(CurrentSpan { span, left, sink })
+    }
+
+    fn end(&mut self, current: CurrentSpan<'a>) -> Result<(), Stop> {
+        let CurrentSpan { span, sink: Some((sink, hasher)), .. } = current else { return Ok(()) };
+        let (expected, actual) = (self.on.layer.open.spans.digest(span), hasher.finish());
+        if actual != expected {
+            return Err(Stop::Span(SpanError::Digest { span, expected, actual }));
+        }
+        let (run, is_kept) = sink.finish();
+        self.fills &= is_kept;
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.front().is_some_and(|first| first.promise.span() == span)
+            && let Some(first) = queue.pop_front()
+        {
+            first.promise.complete(Ok(Arc::new(run)));
+        }
+        Ok(())
+    }
+}

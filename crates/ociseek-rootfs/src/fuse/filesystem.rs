@@ -1,0 +1,363 @@
+//! Replies to the kernel's requests.
+//!
+//! Everything except file content comes from the tree in memory, at once, and so does content that
+//! is in memory. Other reads may have to wait for a registry: each of them continues as a separate
+//! task, so the threads that receive requests never wait, and ends at the latest at the content's
+//! deadline. An image does not change, so the kernel may cache everything without limit.
+//!
+//! Requests are not interrupted (fuser does not pass on FUSE_INTERRUPT). But a program that reads
+//! waits for pages of the kernel's cache, and a fatal signal ends that wait at once.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
+};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::attr::{self, attributes, inode};
+use super::fill::FillerThread;
+use crate::content::Content;
+use crate::record::ReadRecorder;
+use ociseek_format::tree::{Node, NodeId, NodeKind, Tree};
+
+/// Ten years stand for "without limit". More would not overflow today, but the kernel counts in
+/// jiffies.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// Inode numbers are never reused for other files.
+const GENERATION: Generation = Generation(0);
+
+/// How many read-ahead requests the kernel may send. Reads served from the cache are only delayed
+/// by a slow registry when this many are waiting.
+const BACKGROUND: u16 = 128;
+
+/// The maximum length of a symbolic link for the kernel (PATH_MAX without its NUL).
+const MAX_LINK: usize = 4095;
+
+/// The prefix of overlayfs's own extended attributes. In an image they are only data, but an
+/// overlay on top would obey them.
+const OVERLAY: &[u8] = b"trusted.overlay.";
+
+/// POSIX access control lists.
+const ACL: &[u8] = b"system.posix_acl_";
+
+/// An image's files, for the kernel.
+pub(super) struct ImageFs {
+    pub tree: Arc<Tree>,
+    pub content: Content,
+    pub runtime: Handle,
+    pub recorder: Option<Arc<ReadRecorder>>,
+    /// The thread that fills the kernel's caches.
+    pub filler: Option<Arc<FillerThread>>,
+    /// Whether the kernel checks mode bits. It applies access control lists only then.
+    pub checked: bool,
+    /// Whether an overlay will be mounted on top.
+    pub under_overlay: bool,
+    /// The size of all files in bytes, for `statfs`.
+    pub bytes: u64,
+    /// Dropped when the session ends, which notifies those who wait for that.
+    pub _alive: oneshot::Sender<()>,
+    /// Whether the kernel can do without `open` and `opendir`. It is then told that they are not
+    /// implemented.
+    pub no_open: bool,
+    pub no_opendir: bool,
+    /// Whether the kernel need not ask for extended attributes, since no file has any.
+    pub no_xattrs: bool,
+}
+
+impl ImageFs {
+    fn node(&self, inode: INodeNo) -> Result<(NodeId, &Node), Errno> {
+        let id = attr::node_id(inode).ok_or(Errno::ESTALE)?;
+        Ok((id, self.tree.get(id).ok_or(Errno::ESTALE)?))
+    }
+
+    /// The entries of a directory from number `from` on, each with the number of the next. `.` and
+    /// `..` come first.
+    fn entries(&self, inode: INodeNo, from: u64) -> Result<impl Iterator<Item = (u64, &OsStr, NodeId)>, Errno> {
+        let (id, node) = self.node(inode)?;
+        if !matches!(node.kind, NodeKind::Directory(..)) {
+            return Err(Errno::ENOTDIR);
+        }
+        let dots = [(&b"."[..], id), (&b".."[..], self.tree.parent(id))];
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let entries = dots.into_iter().skip(from).chain(self.tree.children(id).skip(from.saturating_sub(2)));
+        Ok(entries.zip(from as u64 + 1..).map(|((name, id), next)| (next, OsStr::from_bytes(name), id)))
+    }
+
+    fn is_hidden(&self, xattr: &[u8]) -> bool {
+        self.under_overlay && xattr.starts_with(OVERLAY)
+    }
+
+    fn xattrs(&self, inode: INodeNo) -> Result<impl Iterator<Item = (&[u8], &[u8])>, Errno> {
+        let (_, node) = self.node(inode)?;
+        let xattrs = node.xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
+        Ok(xattrs.filter(|(name, _)| !self.is_hidden(name)))
+    }
+}
+
+/// Replies to a request for the value of an extended attribute or the list of names. Callers first
+/// request the size (`room` is 0), then the data with enough room. Above 64 KiB the kernel turns
+/// ERANGE into E2BIG.
+fn give(value: Result<&[u8], Errno>, room: u32, reply: ReplyXattr) {
+    match value {
+        Err(error) => reply.error(error),
+        Ok(value) => match u32::try_from(value.len()) {
+            Ok(size) if room == 0 => reply.size(size),
+            Ok(size) if size <= room => reply.data(value),
+            Ok(_) => reply.error(Errno::ERANGE),
+            Err(_) => reply.error(Errno::E2BIG),
+        },
+    }
+}
+
+/// Runs `answer` on this thread up to where it waits, and the rest on the runtime. Handing a
+/// request to another thread takes longer than copying bytes that are in memory.
+fn answer(runtime: &Handle, answer: impl Future<Output = ()> + Send + 'static) {
+    let mut answer = Box::pin(answer);
+    // The runtime polls it again with a waker of its own.
+    if answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        runtime.spawn(answer);
+    }
+}
+
+/// Requests that would change something. The kernel itself refuses them on a read-only mount,
+/// unless it is remounted writable.
+macro_rules! read_only {
+    ($($name:ident($($type:ty),*) -> $reply:ty;)*) => {
+        $(fn $name(&self, _: &Request, $(_: $type,)* reply: $reply) {
+            reply.error(Errno::EROFS);
+        })*
+    };
+}
+
+impl Filesystem for ImageFs {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let offered = config.capabilities();
+        let mut wanted = InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_NO_OPEN_SUPPORT
+            | InitFlags::FUSE_NO_OPENDIR_SUPPORT;
+        // Access control lists cost a request for each file, so they are only enabled for images
+        // that have them.
+        let lists = |id| self.tree.node(NodeId(id)).xattrs.iter().any(|(name, _)| name.starts_with(ACL));
+        if self.checked && (0..self.tree.len() as u32).any(lists) {
+            wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
+        let has_xattrs = |id| self.tree.node(NodeId(id)).xattrs.iter().any(|(name, _)| !self.is_hidden(name));
+        self.no_xattrs = !(0..self.tree.len() as u32).any(has_xattrs);
+        self.no_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.no_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        // An older kernel has fewer capabilities, which is fine.
+        let _ = config.add_capabilities(wanted & offered);
+        let _ = config.set_max_background(BACKGROUND);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let parent = match self.node(parent) {
+            Ok((id, _)) => id,
+            Err(error) => return reply.error(error),
+        };
+        let attributes = match self.tree.child(parent, name.as_bytes()) {
+            Some(id) => attributes(id, self.tree.node(id)),
+            None => attr::nothing(),
+        };
+        reply.entry(&FOREVER, &attributes, GENERATION);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.node(ino) {
+            Ok((id, node)) => reply.attr(&FOREVER, &attributes(id, node)),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.node(ino).map(|(_, node)| &node.kind) {
+            Ok(NodeKind::Symlink(target)) if target.len() <= MAX_LINK => reply.data(target),
+            Ok(NodeKind::Symlink(_)) => reply.error(Errno::ENAMETOOLONG),
+            Ok(_) => reply.error(Errno::EINVAL),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.no_open {
+            true => reply.error(Errno::ENOSYS),
+            false => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
+        }
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let (id, extent) = match self.node(ino) {
+            Ok((id, Node { kind: NodeKind::File(extent), .. })) => (id, *extent),
+            // The content has already reported the reason.
+            Ok((_, Node { kind: NodeKind::Sparse { layer, size }, .. })) if offset < *size => {
+                return match self.content.read_sparse(*layer) {
+                    Ok(bytes) => reply.data(&bytes),
+                    Err(_) => reply.error(Errno::EIO),
+                };
+            }
+            Ok((_, Node { kind: NodeKind::Sparse { .. }, .. })) => return reply.data(&[]),
+            Ok((_, Node { kind: NodeKind::Directory(..), .. })) => return reply.error(Errno::EISDIR),
+            Ok(_) => return reply.error(Errno::EINVAL),
+            Err(error) => return reply.error(error),
+        };
+        let size = u64::from(size).min(extent.size.saturating_sub(offset)) as u32;
+        let Some(at) =
+            extent.offset.0.checked_add(offset).map(ociseek_format::offset::Uncompressed).filter(|_| size > 0)
+        else {
+            return reply.data(&[]);
+        };
+        if self.filler.as_ref().is_some_and(|filler| filler.sent(request)) {
+            let content = self.content.clone();
+            return answer(&self.runtime, async move {
+                match content.read_at_hand(extent.layer, at, size as usize).await {
+                    Some(bytes) => reply.data(&bytes),
+                    // A program that wants these bytes makes the kernel request them again.
+                    None => reply.error(Errno::EIO),
+                }
+            });
+        }
+        let (content, recorder) = (self.content.clone(), self.recorder.clone());
+        answer(&self.runtime, async move {
+            if let Some(recorder) = recorder {
+                // A line of the record may have to wait for the disk.
+                tokio::task::yield_now().await;
+                recorder.record_read(id, extent.layer, offset, at, u64::from(size));
+            }
+            match content.read(extent.layer, at, size as usize).await {
+                Ok(bytes) => reply.data(&bytes),
+                // The content has already reported the reason.
+                Err(_) => reply.error(Errno::EIO),
+            }
+        });
+    }
+
+    /// There is never anything to write.
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.no_opendir {
+            true => reply.error(Errno::ENOSYS),
+            false => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR),
+        }
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let entries = match self.entries(ino, offset) {
+            Ok(entries) => entries,
+            Err(error) => return reply.error(error),
+        };
+        for (next, name, id) in entries {
+            if reply.add(inode(id), next, attr::file_type(&self.tree.node(id).kind), name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn readdirplus(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let entries = match self.entries(ino, offset) {
+            Ok(entries) => entries,
+            Err(error) => return reply.error(error),
+        };
+        for (next, name, id) in entries {
+            if reply.add(inode(id), next, name, &FOREVER, &attributes(id, self.tree.node(id)), GENERATION) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let blocks = self.bytes.div_ceil(u64::from(attr::BLOCK));
+        reply.statfs(blocks, 0, 0, self.tree.len() as u64, 0, attr::BLOCK, 255, attr::BLOCK);
+    }
+
+    /// An overlay asks for its own attributes at each lookup, which can be more than a third of all
+    /// requests of a start. The kernel takes ENOSYS for an answer to all later ones.
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if self.no_xattrs {
+            return reply.error(Errno::ENOSYS);
+        }
+        let value = self.xattrs(ino).and_then(|mut xattrs| {
+            xattrs.find(|(known, _)| *known == name.as_bytes()).map(|(_, value)| value).ok_or(Errno::NO_XATTR)
+        });
+        give(value, size, reply);
+    }
+
+    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self
+            .xattrs(ino)
+            .map(|xattrs| xattrs.flat_map(|(name, _)| name.iter().copied().chain([0])).collect::<Vec<u8>>());
+        give(names.as_deref().map_err(|error| *error), size, reply);
+    }
+
+    /// Only called if the kernel does not check permissions itself: then only the user who mounted
+    /// has access, and may read everything.
+    fn access(&self, _: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        match self.node(ino) {
+            Ok(_) if mask.contains(AccessFlags::W_OK) => reply.error(Errno::EROFS),
+            Ok(_) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    read_only! {
+        setattr(
+            INodeNo, Option<u32>, Option<u32>, Option<u32>, Option<u64>, Option<TimeOrNow>, Option<TimeOrNow>,
+            Option<SystemTime>, Option<FileHandle>, Option<SystemTime>, Option<SystemTime>, Option<SystemTime>,
+            Option<BsdFileFlags>
+        ) -> ReplyAttr;
+        mknod(INodeNo, &OsStr, u32, u32, u32) -> ReplyEntry;
+        mkdir(INodeNo, &OsStr, u32, u32) -> ReplyEntry;
+        unlink(INodeNo, &OsStr) -> ReplyEmpty;
+        rmdir(INodeNo, &OsStr) -> ReplyEmpty;
+        symlink(INodeNo, &OsStr, &Path) -> ReplyEntry;
+        rename(INodeNo, &OsStr, INodeNo, &OsStr, RenameFlags) -> ReplyEmpty;
+        link(INodeNo, INodeNo, &OsStr) -> ReplyEntry;
+        create(INodeNo, &OsStr, u32, u32, i32) -> ReplyCreate;
+        write(INodeNo, FileHandle, u64, &[u8], WriteFlags, OpenFlags, Option<LockOwner>) -> ReplyWrite;
+        setxattr(INodeNo, &OsStr, &[u8], i32, u32) -> ReplyEmpty;
+        removexattr(INodeNo, &OsStr) -> ReplyEmpty;
+        fallocate(INodeNo, FileHandle, u64, u64, i32) -> ReplyEmpty;
+        copy_file_range(
+            INodeNo, FileHandle, u64, INodeNo, FileHandle, u64, u64, CopyFileRangeFlags
+        ) -> ReplyWrite;
+    }
+}

@@ -1,0 +1,302 @@
+//! Mounts, serves and unmounts.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount};
+use rustix::process::{getgid, getuid};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot::{self, error::TryRecvError};
+
+use super::filesystem::ImageFs;
+use super::fill::CacheFiller;
+use super::mounts::{FS_TYPE, mounted_at};
+use super::point::{is_dead, take_down};
+use super::{MountError, helper};
+use crate::content::Content;
+use crate::record::ReadRecorder;
+use ociseek_format::layer::parallel::cores;
+use ociseek_format::tree::{NodeId, NodeKind, Tree};
+
+/// How far the kernel reads ahead, in KiB, which also limits the size of its read requests. The
+/// kernel also reads this much around a single page of a program, so a larger value would fetch
+/// bytes that nobody reads. For sequential readers, the content itself is fetched further ahead
+/// than any kernel would request.
+const READ_AHEAD: &[u8] = b"128";
+
+/// The number of threads that receive requests. They never wait, so one for each core is enough.
+const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
+
+/// Options for mounting an image.
+#[derive(Debug, Clone, Default)]
+pub struct FuseOptions {
+    /// The source in the kernel's list of mounts.
+    pub source: String,
+    /// Allow other users to access the mount. The kernel then checks permissions.
+    pub allow_other: bool,
+    /// Apply set-user-ID bits and file capabilities. Only for root.
+    pub suid: bool,
+    /// Allow device nodes. Only for root.
+    pub dev: bool,
+    /// Whether an overlay will be mounted on top.
+    pub under_overlay: bool,
+    /// Records reads, if set.
+    pub recorder: Option<Arc<ReadRecorder>>,
+    /// Put what the recorded start reads into the kernel's caches, as far as it is in the cache.
+    /// Only for root, and not if reads are recorded.
+    pub fill: bool,
+}
+
+/// A mounted image. It is unmounted when this is dropped.
+pub struct FuseMount {
+    point: PathBuf,
+    /// The device number, which identifies this mount among others at `point`.
+    device: Option<(u32, u32)>,
+    /// Puts the recorded start into the kernel's caches.
+    filler: Option<CacheFiller>,
+    session: Option<BackgroundSession>,
+    alive: oneshot::Receiver<()>,
+}
+
+ociseek_format::opaque_debug!(FuseMount);
+
+impl FuseMount {
+    /// Mounts an image's files on `point`, a path returned by [`super::prepare`]. Reads run on
+    /// tokio's `runtime`. The files are available when this returns. Blocks briefly.
+    ///
+    /// # Errors
+    /// If mounting fails.
+    pub fn new(
+        tree: Arc<Tree>,
+        content: Content,
+        point: &Path,
+        options: &FuseOptions,
+        runtime: Handle,
+    ) -> Result<FuseMount, MountError> {
+        let root = rustix::process::geteuid().is_root();
+        if !root && (options.suid || options.dev) {
+            return Err(MountError::RootOnly);
+        }
+        let (alive, gone) = oneshot::channel();
+        let bytes = (0..tree.len() as u32).map(|id| size(&tree, NodeId(id))).fold(0, u64::saturating_add);
+        // What the program itself reads first could no longer be recorded.
+        let fill = root && options.fill && options.recorder.is_none() && content.has_recorded_start();
+        let mut filler = fill.then(CacheFiller::start).flatten();
+        let to_fill = filler.is_some().then(|| (Arc::clone(&tree), content.clone()));
+        let filesystem = ImageFs {
+            tree,
+            content,
+            runtime,
+            recorder: options.recorder.clone(),
+            filler: filler.as_ref().map(CacheFiller::thread),
+            // A user who is the only one with access may see everything. With other users,
+            // permissions are checked.
+            checked: options.allow_other,
+            under_overlay: options.under_overlay,
+            bytes,
+            _alive: alive,
+            no_open: false,
+            no_opendir: false,
+            no_xattrs: false,
+        };
+        let refused = |source| MountError::Session { point: point.to_owned(), source };
+        let session = match kernel_mount(point, options)? {
+            Some(device) => {
+                let started =
+                    Session::from_fd(filesystem, device, acl(options), config(options)).and_then(Session::spawn);
+                started.map_err(|source| {
+                    // Report the first error.
+                    let _ = take_down(point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
+                    refused(source)
+                })?
+            }
+            None => helper_mount(filesystem, point, options)?,
+        };
+        let device =
+            mounted_at(point).ok().flatten().filter(|mount| mount.fs_type == FS_TYPE).map(|mount| mount.device);
+        if let Some((major, minor)) = device {
+            // Only root may set it. Others do with less.
+            let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD);
+        }
+        if let (Some(filler), Some((tree, content))) = (&mut filler, to_fill) {
+            filler.fill(tree, content, point);
+        }
+        Ok(FuseMount { point: point.to_owned(), device, filler, session: Some(session), alive: gone })
+    }
+
+    /// The mount point.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// Waits until another process has unmounted it and it is no longer in use.
+    ///
+    /// # Errors
+    /// If the session ended for another reason.
+    pub async fn ended(&mut self) -> Result<(), MountError> {
+        // Nothing is ever sent; the sender is dropped.
+        let _ = (&mut self.alive).await;
+        let Some(session) = self.session.take() else { return Ok(()) };
+        let failed = |source| MountError::Session { point: self.point.clone(), source };
+        match tokio::task::spawn_blocking(|| session.join()).await {
+            Ok(result) => result.map_err(failed)?,
+            Err(error) => return Err(failed(error.into())),
+        }
+        // An aborted session leaves its mount behind.
+        self.unmount().map(|_| ())
+    }
+
+    /// Unmounts. If the mount is in use, it is detached at once, and the result is true.
+    ///
+    /// # Errors
+    /// If it stays mounted.
+    pub fn unmount(&mut self) -> Result<bool, MountError> {
+        self.filler = None;
+        let seen = |source| MountError::Inspect { point: self.point.clone(), source };
+        let there = mounted_at(&self.point).map_err(seen)?;
+        // After the session has ended, another mount may have its device number, but that one
+        // answers.
+        let ended = matches!(self.alive.try_recv(), Err(TryRecvError::Closed));
+        let ours = there.is_some_and(|there| Some(there.device) == self.device)
+            && (!ended || self.point.metadata().is_err_and(|error| is_dead(&error)));
+        let in_use = match ours {
+            false => false,
+            true => match take_down(&self.point, UnmountFlags::NOFOLLOW) {
+                Ok(()) => false,
+                Err(_) => {
+                    take_down(&self.point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
+                    true
+                }
+            },
+        };
+        self.session = None;
+        Ok(in_use)
+    }
+}
+
+impl Drop for FuseMount {
+    fn drop(&mut self) {
+        // Callers that need to know about a failure unmount explicitly.
+        let _ = self.unmount();
+    }
+}
+
+fn size(tree: &Tree, id: NodeId) -> u64 {
+    match &tree.node(id).kind {
+        NodeKind::File(extent) => extent.size,
+        NodeKind::Sparse { size, .. } => *size,
+        _ => 0,
+    }
+}
+
+fn acl(options: &FuseOptions) -> SessionACL {
+    if options.allow_other { SessionACL::All } else { SessionACL::Owner }
+}
+
+fn config(options: &FuseOptions) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(source_name(&options.source)),
+        MountOption::Subtype("ociseek".to_owned()),
+        MountOption::RO,
+        MountOption::NoSuid,
+        MountOption::NoDev,
+    ];
+    if options.allow_other {
+        config.mount_options.push(MountOption::DefaultPermissions);
+    }
+    config.acl = acl(options);
+    config.n_threads = Some(cores().clamp(*THREADS.start(), *THREADS.end()));
+    config
+}
+
+/// The image's name, without characters that have a meaning for `fusermount3` or in lists of
+/// mounts.
+fn source_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._:/@+-".contains(c) { c } else { '_' };
+    match name.chars().map(plain).collect::<String>() {
+        name if name.is_empty() => "ociseek".to_owned(),
+        name => name,
+    }
+}
+
+/// Mounts with the system call. None if the user may not do that, but the helper may.
+fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, MountError> {
+    let device = File::options().read(true).write(true).open("/dev/fuse").map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => MountError::DeviceRefused(error),
+        _ => MountError::NoDevice(error),
+    })?;
+    let refused = |source: io::Error| MountError::Refused { point: point.to_owned(), source };
+    let (user, group) = (getuid().as_raw(), getgid().as_raw());
+    let others = if options.allow_other { ",allow_other,default_permissions" } else { "" };
+    let data = format!("fd={},rootmode=40000,user_id={user},group_id={group}{others}", device.as_raw_fd());
+    let data = CString::new(data).map_err(|error| refused(error.into()))?;
+    let mut flags = MountFlags::RDONLY;
+    flags.set(MountFlags::NOSUID, !options.suid);
+    flags.set(MountFlags::NODEV, !options.dev);
+    let held = hold(point).map_err(refused)?;
+    let target = format!("/proc/self/fd/{}", held.as_raw_fd());
+    match mount(source_name(&options.source), target, FS_TYPE, flags, data.as_c_str()).map_err(io::Error::from) {
+        Ok(()) => Ok(Some(device.into())),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => match helper::is_there() {
+            true => Ok(None),
+            false => Err(MountError::NoHelper),
+        },
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// Opens the directory to mount on. Users who can write to a parent directory may have inserted a
+/// symbolic link in the meantime, which a mount by root would follow anywhere.
+fn hold(point: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match openat2(CWD, point, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        // Kernels before 5.6, and containers that forbid unknown system calls.
+        Err(Errno::NOSYS | Errno::PERM) => Ok(openat(CWD, point, flags, Mode::empty())?),
+        held => Ok(held?),
+    }
+}
+
+fn helper_mount(filesystem: ImageFs, point: &Path, options: &FuseOptions) -> Result<BackgroundSession, MountError> {
+    let session = Session::new(filesystem, point, &config(options)).and_then(Session::spawn);
+    session.map_err(|source| match options.allow_other && !helper::lets_others_in() {
+        true => MountError::AllowOther,
+        // The helper's message ends with a newline.
+        false => MountError::Refused {
+            point: point.to_owned(),
+            source: io::Error::other(source.to_string().trim().to_owned()),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_behind_symlinks_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().canonicalize().unwrap().join(name);
+        std::fs::create_dir_all(path("real/point")).unwrap();
+        std::os::unix::fs::symlink(path("real"), path("link")).unwrap();
+        std::os::unix::fs::symlink(path("real/point"), path("real/other")).unwrap();
+        assert!(hold(&path("real/point")).is_ok());
+        for astray in ["link/point", "real/other"] {
+            assert!(hold(&path(astray)).is_err(), "{astray}");
+        }
+    }
+
+    #[test]
+    fn names_cannot_add_mount_options() {
+        assert_eq!(source_name("oci:a b,suid\\,dev\n:v1"), "oci:a_b_suid__dev_:v1");
+        assert_eq!(source_name("localhost:5000/a/b@sha256:00"), "localhost:5000/a/b@sha256:00");
+        assert_eq!(source_name(""), "ociseek");
+    }
+}

@@ -1,0 +1,284 @@
+//! Archives, read in place: the tar of an image layout (`oci-archive:`), and the output of `docker
+//! save` (`docker-archive:`). Nothing is unpacked, so names in an archive cannot refer to files
+//! outside it.
+
+mod saved;
+mod tar;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::blob::{Document, Referrers, Target};
+use super::layout::read::{self, LayoutFiles, MAX_INDEX_JSON};
+use super::layout::{BlobReader, FileRange, LayoutError, MAX_MARKER, check_marker, open_without_waiting, read_bounded};
+use ociseek_format::budget::Budget;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::{Descriptor, ImageSelector, SavedImageSelector};
+use ociseek_format::progress::Progress;
+use ociseek_format::tar::Kind;
+
+/// The maximum number of blobs in the tar of a layout: their places are kept in memory.
+const MAX_BLOBS: usize = 1 << 16;
+
+/// One or more images in a tar file. All calls block. The file stays open while the archive is
+/// used, so replacing it has no effect.
+#[derive(Debug, Clone)]
+pub struct Archive {
+    path: PathBuf,
+    file: Arc<File>,
+    blobs: Arc<HashMap<Digest, Place>>,
+    kind: Documents,
+    budget: Budget,
+}
+
+/// The location of a member's data in the file, in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    offset: u64,
+    size: u64,
+}
+
+/// The documents that name the archive's images.
+#[derive(Debug, Clone)]
+enum Documents {
+    Layout {
+        index_json: Arc<Vec<u8>>,
+    },
+    /// The selected image, with the manifest that was made for it.
+    Saved {
+        manifest: Box<Descriptor>,
+        bytes: Bytes,
+    },
+}
+
+impl Archive {
+    /// Like [`Layout::with_budget`](super::layout::Layout::with_budget).
+    #[must_use]
+    pub fn with_budget(self, budget: Budget) -> Archive {
+        Archive { budget, ..self }
+    }
+
+    /// The memory budget for the work on an image.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Opens the tar of an image layout, as written by `docker save` (since Docker 25), BuildKit's
+    /// `type=oci`, skopeo and podman. Reads only the headers of the tar and skips the data.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not such an archive.
+    pub fn open(path: &Path) -> Result<Archive, LayoutError> {
+        let not = |reason: &str| LayoutError::NotALayout { path: path.to_owned(), reason: reason.to_owned() };
+        let archive_file = ArchiveFile::new(path, &not)?;
+        let (mut blobs, mut marker, mut index, mut docker) = (HashMap::new(), None, None, false);
+        tar::members(path, &archive_file.file, archive_file.length, |name, entry| {
+            let Some(member) = Member::named(name).filter(|_| entry.kind != Kind::Directory) else { return Ok(()) };
+            let unsound = |what: &str| LayoutError::Tar {
+                path: path.to_owned(),
+                reason: format!("{} {what}", String::from_utf8_lossy(name)),
+                offset: entry.header.0,
+            };
+            if entry.kind != Kind::Regular {
+                return Err(unsound("is not a regular file"));
+            }
+            let place = Place { offset: entry.data.0, size: entry.size.unsigned_abs() };
+            let is_twice = match member {
+                Member::Marker => marker.replace(place).is_some(),
+                Member::IndexJson => index.replace(place).is_some(),
+                // If two members have the same digest, either will do: the digest is checked.
+                Member::Blob(digest) => {
+                    blobs.entry(digest).or_insert(place);
+                    if blobs.len() > MAX_BLOBS {
+                        return Err(not(&format!("it has more than {MAX_BLOBS} blobs")));
+                    }
+                    false
+                }
+                Member::DockerManifest => {
+                    docker = true;
+                    false
+                }
+            };
+            if is_twice { Err(unsound("appears twice")) } else { Ok(()) }
+        })?;
+        let (marker, index) = match (marker, index) {
+            (Some(marker), Some(index)) => (marker, index),
+            _ if docker => {
+                return Err(not("it has a manifest.json, as written by docker save: use docker-archive:FILE"));
+            }
+            (None, _) => return Err(not("it has no file oci-layout")),
+            (_, None) => return Err(not("it has no index.json")),
+        };
+        let marker = archive_file.whole(marker, MAX_MARKER)?;
+        let index_json = Arc::new(archive_file.whole(index, MAX_INDEX_JSON)?);
+        let archive = archive_file.archive(blobs, Documents::Layout { index_json });
+        check_marker(&archive, &marker)?;
+        Ok(archive)
+    }
+
+    /// Opens one image of an archive in Docker's own format, written by `docker save` or another
+    /// tool. Reads the headers of the tar, the config, and all compressed layers. Each of these is
+    /// reported as [`ProgressEvent::Reading`](ociseek_format::progress::ProgressEvent::Reading), with the
+    /// digest of its uncompressed tar.
+    ///
+    /// # Errors
+    /// If the archive cannot be read, is not in this format, or does not hold the complete image.
+    pub fn open_saved(
+        path: &Path,
+        select: &SavedImageSelector,
+        progress: &dyn Progress,
+    ) -> Result<Archive, LayoutError> {
+        let not = |reason: &str| LayoutError::NotSaved { path: path.to_owned(), reason: reason.to_owned() };
+        let archive_file = ArchiveFile::new(path, &not)?;
+        let saved::Saved { manifest, bytes, blobs } = saved::open(&archive_file, select, progress)?;
+        Ok(archive_file.archive(blobs, Documents::Saved { manifest: Box::new(manifest), bytes }))
+    }
+
+    /// Whether `docker save` or a similar tool wrote it. Then the only manifest of the image is the
+    /// one that was made here.
+    pub fn is_saved(&self) -> bool {
+        matches!(self.kind, Documents::Saved { .. })
+    }
+
+    /// Like [`Layout::find`](super::layout::Layout::find).
+    pub fn find(&self, select: &ImageSelector) -> Result<Descriptor, LayoutError> {
+        read::find(self, select)
+    }
+
+    /// A manifest or index of at most 4 MiB with a verified digest.
+    pub fn manifest(&self, target: &Target) -> Result<Document, LayoutError> {
+        read::manifest(self, target)
+    }
+
+    /// A blob's bytes. The archive holds exactly as many as `blob` states.
+    pub fn blob(&self, blob: &Descriptor) -> Result<BlobReader, LayoutError> {
+        read::blob(self, blob)
+    }
+
+    /// The bytes of `range`, which must be within the blob.
+    pub fn blob_range(&self, blob: &Descriptor, range: Range<u64>) -> Result<Bytes, LayoutError> {
+        read::blob_range(self, blob, range)
+    }
+
+    /// A small blob with a verified digest. Blobs of more than `limit` bytes are refused.
+    pub fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, LayoutError> {
+        read::blob_bytes(self, blob, limit)
+    }
+
+    /// The referrers of `subject`, in the order of index.json.
+    pub fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, LayoutError> {
+        read::referrers(self, subject, artifact_type)
+    }
+}
+
+impl LayoutFiles for Archive {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn index_json(&self) -> Result<Vec<u8>, LayoutError> {
+        Ok(match &self.kind {
+            Documents::Layout { index_json } => index_json.to_vec(),
+            Documents::Saved { manifest, .. } => {
+                serde_json::json!({"schemaVersion": 2, "manifests": [manifest]}).to_string().into_bytes()
+            }
+        })
+    }
+
+    fn manifest(&self, digest: &Digest) -> Option<Bytes> {
+        match &self.kind {
+            Documents::Saved { manifest, bytes } if manifest.digest == *digest => Some(bytes.clone()),
+            _ => None,
+        }
+    }
+
+    fn blob(&self, digest: &Digest) -> Result<Option<FileRange>, LayoutError> {
+        let place = self.blobs.get(digest);
+        Ok(place.map(|&Place { offset, size }| FileRange { file: Arc::clone(&self.file), offset, size }))
+    }
+}
+
+/// A member of the tar that a layout uses.
+enum Member {
+    Marker,
+    IndexJson,
+    Blob(Digest),
+    DockerManifest,
+}
+
+impl Member {
+    fn named(name: &[u8]) -> Option<Member> {
+        match name {
+            b"oci-layout" => Some(Member::Marker),
+            b"index.json" => Some(Member::IndexJson),
+            b"manifest.json" => Some(Member::DockerManifest),
+            _ => {
+                let path = std::str::from_utf8(name).ok()?.strip_prefix("blobs/")?;
+                let (algorithm, hex) = path.split_once('/')?;
+                format!("{algorithm}:{hex}").parse().ok().map(Member::Blob)
+            }
+        }
+    }
+}
+
+/// A file that may be an archive.
+struct ArchiveFile<'a> {
+    path: &'a Path,
+    file: Arc<File>,
+    /// The size in bytes.
+    length: u64,
+}
+
+impl ArchiveFile<'_> {
+    fn new<'a>(path: &'a Path, not: &dyn Fn(&str) -> LayoutError) -> Result<ArchiveFile<'a>, LayoutError> {
+        let io = |source| LayoutError::Io { action: "open", path: path.to_owned(), source };
+        let file = open_without_waiting(path).map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
+        if metadata.is_dir() {
+            return Err(not("it is a directory; for an image layout, use oci:DIR"));
+        }
+        if !metadata.is_file() {
+            return Err(not("it is not a regular file, which random access needs: save it to a file first"));
+        }
+        let archive_file = ArchiveFile { path, file: Arc::new(file), length: metadata.len() };
+        if archive_file.length == 0 {
+            return Err(not("it is empty"));
+        }
+        archive_file.refuse_compressed()?;
+        Ok(archive_file)
+    }
+
+    fn archive(self, blobs: HashMap<Digest, Place>, kind: Documents) -> Archive {
+        let budget = Budget::default();
+        Archive { path: self.path.to_owned(), file: self.file, blobs: Arc::new(blobs), kind, budget }
+    }
+
+    fn reader(&self, Place { offset, size }: Place) -> BlobReader {
+        BlobReader::new(FileRange { file: Arc::clone(&self.file), offset, size })
+    }
+
+    /// A whole member, like [`read_bounded`].
+    fn whole(&self, place: Place, limit: usize) -> Result<Vec<u8>, LayoutError> {
+        let bytes = read_bounded(self.reader(place), limit);
+        bytes.map_err(|source| LayoutError::Io { action: "read", path: self.path.to_owned(), source })
+    }
+
+    fn refuse_compressed(&self) -> Result<(), LayoutError> {
+        const MAGIC: [(&[u8], &str, &str); 4] = [
+            (b"\x1f\x8b", "gzip", "gunzip"),
+            (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
+            (b"\xfd7zXZ\0", "xz", "unxz"),
+            (b"BZh", "bzip2", "bunzip2"),
+        ];
+        let head = self.whole(Place { offset: 0, size: self.length.min(8) }, 8)?;
+        match MAGIC.iter().find(|(magic, ..)| head.starts_with(magic)) {
+            Some(&(_, with, command)) => Err(LayoutError::Compressed { path: self.path.to_owned(), with, command }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Writes into a layout directory, and never leaves partial files there.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+
+use super::Layout;
+use super::error::LayoutError;
+use super::read::{IMAGE_NAME, LayoutFiles, MAX_INDEX_JSON, REF_NAME, document_error, is_named, name_of};
+use crate::blob::Target;
+use crate::durable::{create_directories, persist};
+use crate::entries::STALE;
+use ociseek_format::digest::{Digest, Hasher};
+use ociseek_format::image::manifest::OCI_INDEX;
+use ociseek_format::image::select::Child;
+use ociseek_format::image::{Descriptor, JsonError, referrers_tag};
+
+/// The marker that image-spec (image-layout.md) requires in every layout.
+const OCI_LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
+
+/// Creates an empty layout in `dir` unless it is one. A directory with other content is left
+/// unchanged.
+pub(super) fn create(dir: &Path) -> Result<(), LayoutError> {
+    create_directories(dir).map_err(|source| io_error("create", dir, source))?;
+    let _lock = lock(dir)?;
+    if dir.join("oci-layout").exists() {
+        return Ok(());
+    }
+    let mut listing = fs::read_dir(dir).map_err(|source| io_error("list", dir, source))?;
+    // `blobs` and index.json may remain from a creator that was killed, because oci-layout is
+    // written last.
+    let foreign = listing.any(|entry| {
+        entry.is_ok_and(|e| {
+            let name = e.file_name();
+            name != "blobs" && name != "index.json" && !name.to_string_lossy().starts_with(TEMPORARY)
+        })
+    });
+    if foreign {
+        let reason = "it has other files and no oci-layout".to_owned();
+        return Err(LayoutError::NotALayout { path: dir.to_owned(), reason });
+    }
+    let blobs = dir.join("blobs/sha256");
+    create_directories(&blobs).map_err(|source| io_error("create", &blobs, source))?;
+    if !dir.join("index.json").exists() {
+        let empty = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []});
+        replace(dir, &dir.join("index.json"), empty.to_string().as_bytes())?;
+    }
+    replace(dir, &dir.join("oci-layout"), OCI_LAYOUT)
+}
+
+/// Writes a blob under its digest unless it already exists and is complete. Returns whether it was
+/// written.
+pub(super) fn blob(layout: &Layout, digest: &Digest, content: &[u8]) -> Result<bool, LayoutError> {
+    let actual = Digest::of(digest.algorithm(), content);
+    if actual != *digest {
+        return Err(LayoutError::Content { expected: *digest, actual });
+    }
+    let path = layout.blob_path(digest);
+    // An existing file is only trusted if its content is the same.
+    if super::open_regular(&path).and_then(|file| same(file, content)).unwrap_or(false) {
+        return Ok(false);
+    }
+    if let Some(parent) = path.parent() {
+        create_directories(parent).map_err(|source| io_error("create", parent, source))?;
+    }
+    replace(layout.path(), &path, content)?;
+    Ok(true)
+}
+
+/// Writes a blob from batches of chunks, and removes it if it is incomplete in the end.
+pub(super) fn chunks(
+    layout: &Layout,
+    blob: &Descriptor,
+    batches: impl Iterator<Item = Option<Vec<Bytes>>>,
+) -> Result<(), LayoutError> {
+    let path = layout.blob_path(&blob.digest);
+    let failed = |source| io_error("write", &path, source);
+    let parent = path.parent().unwrap_or(layout.path());
+    create_directories(parent).map_err(|source| io_error("create", parent, source))?;
+    let mut file = temporary(layout.path()).map_err(failed)?;
+    let mut hasher = Hasher::new(blob.digest.algorithm());
+    let mut size = 0;
+    for batch in batches {
+        let interrupted = || failed(io::Error::new(io::ErrorKind::Interrupted, "its content is incomplete"));
+        for chunk in batch.ok_or_else(interrupted)? {
+            size += chunk.len() as u64;
+            hasher.update(&chunk);
+            file.write_all(&chunk).map_err(failed)?;
+        }
+    }
+    let actual = hasher.finish();
+    if size != blob.size {
+        let path = layout.path().to_owned();
+        return Err(LayoutError::Size { path, digest: blob.digest, expected: blob.size, actual: size });
+    }
+    if actual != blob.digest {
+        return Err(LayoutError::Content { expected: blob.digest, actual });
+    }
+    persist(file, &path, true).map_err(failed)
+}
+
+/// Names an image in index.json.
+pub(super) fn name(
+    layout: &Layout,
+    image: &Descriptor,
+    tag: Option<&str>,
+    keep: Option<&Digest>,
+) -> Result<(), LayoutError> {
+    amend(layout, |manifests| {
+        let mut entry = Descriptor::new(image.media_type.clone(), image.digest, image.size);
+        entry.annotations.extend(tag.map(|tag| (REF_NAME.to_owned(), tag.to_owned())));
+        let new = value(layout, &entry)?;
+        let mut place = None;
+        let mut kept = Vec::with_capacity(manifests.len() + 1);
+        for mut old in std::mem::take(manifests) {
+            let Ok(described) = serde_json::from_value::<Descriptor>(old.clone()) else {
+                kept.push(old);
+                continue;
+            };
+            let same_name = match tag {
+                Some(tag) => is_named(&described, tag),
+                None => name_of(&described).is_none() && matches!(Child::of(&described), Child::Image | Child::Index),
+            };
+            let nameless = described.digest == image.digest && name_of(&described).is_none();
+            if !same_name && !nameless {
+                kept.push(old);
+                continue;
+            }
+            place.get_or_insert(kept.len());
+            if keep == Some(&described.digest) && described.digest != image.digest {
+                if let Some(annotations) = old.get_mut("annotations").and_then(Value::as_object_mut) {
+                    annotations.retain(|key, _| key != REF_NAME && key != IMAGE_NAME);
+                }
+                kept.push(old);
+            }
+        }
+        kept.insert(place.unwrap_or(kept.len()), new);
+        *manifests = kept;
+        Ok(())
+    })
+}
+
+fn same(file: File, content: &[u8]) -> io::Result<bool> {
+    use io::Read;
+    if file.metadata()?.len() != content.len() as u64 {
+        return Ok(false);
+    }
+    let mut there = Vec::with_capacity(content.len());
+    file.take(content.len() as u64 + 1).read_to_end(&mut there)?;
+    Ok(there == content)
+}
+
+/// Adds `entry` to index.json, replacing the first of `replaces` and removing the others. Fields
+/// and entries of other tools are left unchanged.
+pub(super) fn entry(layout: &Layout, entry: &Descriptor, replaces: &[Digest]) -> Result<(), LayoutError> {
+    amend(layout, |manifests| {
+        let new = value(layout, entry)?;
+        let goes: Vec<Digest> = replaces.iter().chain([&entry.digest]).copied().collect();
+        // An entry with the same digest is the same manifest, so a tag that another tool gave it is
+        // kept.
+        let kept = manifests.iter().find(|m| m["digest"] == new["digest"]).cloned();
+        let place = manifests.iter().position(|m| is_one_of(m, &goes)).unwrap_or(manifests.len());
+        manifests.retain(|m| !is_one_of(m, &goes));
+        manifests.insert(place.min(manifests.len()), merged(new, kept));
+        Ok(())
+    })
+}
+
+/// Removes `goes` from index.json, and from the list of `subject`'s referrers that regctl keeps.
+pub(super) fn unlist(layout: &Layout, subject: &Digest, goes: &[Digest]) -> Result<(), LayoutError> {
+    let fallback = referrers_tag(subject);
+    amend(layout, |manifests| {
+        manifests.retain(|m| !is_one_of(m, goes));
+        for listed in manifests {
+            let Ok(entry) = serde_json::from_value::<Descriptor>(listed.clone()) else { continue };
+            if !is_named(&entry, &fallback) {
+                continue;
+            }
+            let document = layout.manifest(&Target::Digest(entry.digest))?;
+            let mut list: Value =
+                serde_json::from_slice(&document.bytes).map_err(|e| unsound(layout, entry.digest.to_string(), e))?;
+            let referrers = list.get_mut("manifests").and_then(Value::as_array_mut);
+            if let Some(referrers) = referrers.filter(|r| r.iter().any(|m| is_one_of(m, goes)))
+                && let Some(fields) = listed.as_object_mut()
+            {
+                referrers.retain(|m| !is_one_of(m, goes));
+                let text = list.to_string();
+                let digest = Digest::sha256(text.as_bytes());
+                blob(layout, &digest, text.as_bytes())?;
+                fields.insert("digest".to_owned(), json!(digest));
+                fields.insert("size".to_owned(), json!(text.len()));
+            }
+        }
+        Ok(())
+    })
+}
+
+fn is_one_of(entry: &Value, digests: &[Digest]) -> bool {
+    entry["digest"].as_str().and_then(|digest| digest.parse().ok()).is_some_and(|d: Digest| digests.contains(&d))
+}
+
+/// A descriptor as an entry of index.json.
+fn value(layout: &Layout, entry: &Descriptor) -> Result<Value, LayoutError> {
+    serde_json::to_value(entry).map_err(|e| unsound(layout, "index.json", e))
+}
+
+fn unsound(layout: &Layout, name: impl Into<String>, error: serde_json::Error) -> LayoutError {
+    document_error(layout, name, JsonError::Json(error.into()))
+}
+
+/// Changes the list in index.json while other processes are locked out.
+fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), LayoutError>) -> Result<(), LayoutError> {
+    let dir = layout.path();
+    let _lock = lock(dir)?;
+    remove_abandoned(dir);
+    let bytes = layout.index_json()?;
+    let unsound = |e| unsound(layout, "index.json", e);
+    // Rejects what the lenient parsing below would accept, such as duplicate keys.
+    super::read::strict_entries(layout, &bytes)?;
+    let mut index: serde_json::Map<String, Value> = serde_json::from_slice(&bytes).map_err(unsound)?;
+    let mut manifests = match index.remove("manifests") {
+        Some(Value::Array(manifests)) => manifests,
+        _ => Vec::new(),
+    };
+    change(&mut manifests)?;
+    index.insert("manifests".to_owned(), Value::Array(manifests));
+    let text = serde_json::to_vec(&index).map_err(unsound)?;
+    if text.len() > MAX_INDEX_JSON {
+        let source = JsonError::TooLarge { size: text.len() as u64, limit: MAX_INDEX_JSON as u64 };
+        return Err(document_error(layout, "index.json", source));
+    }
+    if text == bytes {
+        return Ok(());
+    }
+    replace(dir, &dir.join("index.json"), &text)
+}
+
+/// `new`, with additional annotations from `kept`.
+fn merged(mut new: Value, kept: Option<Value>) -> Value {
+    if let Some(Value::Object(old)) = kept.and_then(|mut kept| kept.get_mut("annotations").map(Value::take)) {
+        let Some(new) = new.as_object_mut() else { return new };
+        let annotations = new.entry("annotations").or_insert_with(|| json!({}));
+        if let Some(annotations) = annotations.as_object_mut() {
+            for (key, value) in old {
+                annotations.entry(key).or_insert(value);
+            }
+        }
+    }
+    new
+}
+
+const TEMPORARY: &str = ".ociseek-";
+
+/// Writes a file of the layout: first a temporary file next to it, which is synced to disk before
+/// it is renamed.
+fn replace(dir: &Path, path: &Path, content: &[u8]) -> Result<(), LayoutError> {
+    let failed = |source| io_error("write", path, source);
+    let mut file = temporary(dir).map_err(failed)?;
+    file.write_all(content).map_err(failed)?;
+    persist(file, path, true).map_err(failed)
+}
+
+/// Locked until it is dropped, which tells it from what a killed process left.
+fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    // The mode that other tools use: readable by all, as far as the umask allows.
+    let file = builder.prefix(TEMPORARY).permissions(Permissions::from_mode(0o644)).tempfile_in(dir)?;
+    let _no_lock_on_this_file_system = file.as_file().try_lock();
+    Ok(file)
+}
+
+/// Removes the temporary files of killed processes, as far as possible: those that nobody has
+/// locked. A younger file may be one whose writer has yet to lock it.
+fn remove_abandoned(dir: &Path) {
+    let Ok(listing) = fs::read_dir(dir) else { return };
+    for entry in listing.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
+            continue;
+        }
+        let path = entry.path();
+        let Ok(file) = super::open_regular(&path) else { continue };
+        let age = file.metadata().and_then(|found| found.modified()).map(|written| written.elapsed());
+        if matches!(age, Ok(Ok(age)) if age > STALE) && file.try_lock().is_ok() {
+            let _still_there = fs::remove_file(&path);
+        }
+    }
+}
+
+/// Locks index.json against other processes until the result is dropped, usually for milliseconds.
+/// File systems without such locks (some NFS mounts) are used without one, because the lock only
+/// coordinates processes of this tool.
+fn lock(dir: &Path) -> Result<File, LayoutError> {
+    let directory = File::open(dir).map_err(|source| io_error("open", dir, source))?;
+    match directory.lock() {
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Err(io_error("lock", dir, e)),
+        _ => Ok(directory),
+    }
+}
+
+fn io_error(action: &'static str, path: &Path, source: io::Error) -> LayoutError {
+    LayoutError::Io { action, path: path.to_owned(), source }
+}

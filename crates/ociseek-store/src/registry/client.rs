@@ -1,0 +1,204 @@
+//! The client and its repositories, for callers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use reqwest::Method;
+use reqwest::header::HeaderValue;
+use url::Url;
+
+use super::auth::{Access, Scope};
+use super::config::ClientConfig;
+use super::error::{RegistryError, RequestLine};
+use super::http::Common;
+use super::request::Request;
+use super::session::Registry;
+use crate::Traffic;
+use crate::cache::ZtocCache;
+use crate::lock::Hold;
+use ociseek_format::budget::Budget;
+use ociseek_format::image::is_repository;
+
+/// The fraction of an image's memory budget that parts of layers fetched in advance may take in
+/// addition.
+const PARTS: u64 = 4;
+/// The size limit of the response about the API's version, in bytes.
+const MAX_VERSION: u64 = 64 << 10;
+
+/// A client for registries; cheap to clone. What it learns about a registry, such as tokens, is
+/// shared by all repositories of that registry.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+ociseek_format::opaque_debug!(Client);
+
+struct Shared {
+    config: ClientConfig,
+    common: Arc<Common>,
+    registries: Mutex<HashMap<String, Arc<Registry>>>,
+    tags: TagLocks,
+}
+
+/// Locks that let only one task of the process change a fallback tag at a time, by registry,
+/// repository and tag.
+pub(super) type TagLocks = Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>;
+
+impl Client {
+    /// Creates a client. Sends nothing, and does not look up credentials yet.
+    ///
+    /// # Errors
+    /// If a certificate or key file cannot be read, or a certificate has no key.
+    pub fn new(config: ClientConfig) -> Result<Client, RegistryError> {
+        let common = Arc::new(Common::new(&config)?);
+        let shared = Shared { config, common, registries: Mutex::default(), tags: TagLocks::default() };
+        Ok(Client { shared: Arc::new(shared) })
+    }
+
+    /// The repository `name` of `registry`, which is `HOST` or `HOST:PORT`, with IPv6 addresses in
+    /// brackets. `docker.io` is known by that name. The repository has its own budget
+    /// ([`ClientConfig::max_memory`]), so call this for each image.
+    ///
+    /// # Errors
+    /// If `registry` is not a host, or `name` does not match the distribution spec's grammar
+    /// ("Pulling manifests").
+    pub fn repository(&self, registry: &str, name: &str) -> Result<Repository, RegistryError> {
+        if !is_repository(name) {
+            return Err(RegistryError::Name(name.chars().take(300).collect()));
+        }
+        let budget = Budget::new(self.shared.config.max_memory);
+        Ok(Repository {
+            registry: self.registry(registry)?,
+            name: name.into(),
+            tags: Arc::clone(&self.shared.tags),
+            parts: budget.apart(PARTS),
+            budget,
+            documents: None,
+        })
+    }
+
+    pub(super) fn registry(&self, name: &str) -> Result<Arc<Registry>, RegistryError> {
+        let mut registries = self.shared.registries.hold();
+        if let Some(known) = registries.get(name) {
+            return Ok(Arc::clone(known));
+        }
+        let new = Arc::new(Registry::new(&self.shared.common, &self.shared.config, name)?);
+        registries.insert(name.to_owned(), Arc::clone(&new));
+        Ok(new)
+    }
+}
+
+/// A repository of a registry; cheap to clone.
+#[derive(Clone)]
+pub struct Repository {
+    pub(super) registry: Arc<Registry>,
+    pub(super) name: Arc<str>,
+    pub(super) tags: TagLocks,
+    pub(super) budget: Budget,
+    /// The budget for parts of layers that are fetched in advance.
+    pub(super) parts: Budget,
+    /// The cache for documents that are named by their digest.
+    documents: Option<ZtocCache>,
+}
+
+ociseek_format::opaque_debug!(Repository);
+
+impl Repository {
+    /// The memory budget for the work on an image.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// The same repository with another budget.
+    #[must_use]
+    pub fn with_budget(&self, budget: Budget) -> Repository {
+        Repository { parts: budget.apart(PARTS), budget, ..self.clone() }
+    }
+
+    pub(crate) fn with_documents_in(&self, cache: &ZtocCache) -> Repository {
+        Repository { documents: Some(cache.clone()), ..self.clone() }
+    }
+
+    pub(crate) fn document_cache(&self) -> Option<&ZtocCache> {
+        self.documents.as_ref()
+    }
+
+    /// The registry as the user named it.
+    pub fn registry(&self) -> &str {
+        &self.registry.name
+    }
+
+    /// The name of the repository without its registry.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The traffic of the client so far, with all its registries.
+    pub fn traffic(&self) -> Traffic {
+        self.registry.http.traffic()
+    }
+
+    /// From now on, requests to all registries of the client are retried for as long as their
+    /// callers wait, because those have their own time limit.
+    pub fn outlast_outages(&self) {
+        self.registry.http.be_endless();
+    }
+
+    /// Opens a connection to the registry by asking which version of the API it has, without
+    /// authorization, so that later requests need not wait for one. Failures are ignored: these
+    /// requests report them.
+    pub async fn connect(&self) {
+        let Ok(base) = self.registry.base().await else { return };
+        let mut url = base.clone();
+        url.set_path("/v2/");
+        let request = Request::new(Method::GET, url);
+        let line = self.request_line(&request);
+        if let Ok(response) = self.registry.http.exchange(&request, None, line).await {
+            // A connection can be used again once the response was read to its end.
+            let _ = response.bytes(MAX_VERSION).await;
+        }
+    }
+
+    pub(super) fn scope(&self, access: Access) -> Scope {
+        Scope { repository: Arc::clone(&self.name), access }
+    }
+
+    /// A request for `/v2/<name>/<path>`. The path must only consist of digests, tags and our own
+    /// words.
+    pub(super) async fn request(&self, method: Method, path: &str) -> Result<Request, RegistryError> {
+        let mut url: Url = self.registry.base().await?.clone();
+        url.set_path(&format!("/v2/{}/{path}", self.name));
+        Ok(Request::new(method, url))
+    }
+
+    pub(super) fn request_line(&self, request: &Request) -> RequestLine {
+        self.registry.request_line(&request.method, &request.url)
+    }
+
+    /// Converts a value from the caller to the value of a header.
+    pub(super) fn header_value(&self, request: &Request, value: &str) -> Result<HeaderValue, RegistryError> {
+        HeaderValue::try_from(value).map_err(|_| RegistryError::Protocol {
+            line: self.request_line(request),
+            what: format!("{value:?} does not fit in a header"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_settings_make_no_client() {
+        let client = Client::new(ClientConfig::default()).unwrap();
+        assert!(client.repository("ghcr.io", "a/b").is_ok());
+        assert!(matches!(client.repository("ghcr.io", "../b"), Err(RegistryError::Name(_))));
+        assert!(matches!(client.repository("gh cr", "a"), Err(RegistryError::Host(_))));
+        let alone = ClientConfig { client_cert: Some("c.pem".into()), ..ClientConfig::default() };
+        assert!(matches!(Client::new(alone), Err(RegistryError::ClientCertificate)));
+        let missing = ClientConfig { ca_files: vec!["/none/ca.pem".into()], ..ClientConfig::default() };
+        let error = Client::new(missing).err().unwrap();
+        assert!(error.to_string().starts_with("/none/ca.pem"), "{error}");
+    }
+}

@@ -1,0 +1,307 @@
+//! The referrers tag schema (distribution spec, "Referrers Tag Schema"): for registries without a
+//! list of referrers, clients keep one in an image index under a tag derived from the subject's
+//! digest. Only the writers' own care protects that index from concurrent writes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::header::{HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::auth::Access;
+use super::backoff::jitter;
+use super::client::Repository;
+use super::error::RegistryError;
+use super::manifests::MANIFEST;
+use super::referrers::descriptors;
+use crate::blob::Target;
+use crate::lock::Hold;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::manifest::OCI_INDEX;
+use ociseek_format::image::{Descriptor, referrers_tag};
+
+/// The number of writes before we give up because other clients overwrite ours.
+const WRITES: u32 = 32;
+/// Before each new write the wait doubles, up to this many times. Otherwise, writers that collided
+/// would return at the same time and collide again.
+const DOUBLINGS: u32 = 4;
+/// How many times in a row our entry must be found when the index is read back.
+const READINGS: u32 = 5;
+/// The total wait between these readings, as a multiple of the time that another writer may take
+/// from reading to writing, assumed to be as fast as we are.
+const PATIENCE: u32 = 4;
+/// The number of tags whose locks are kept. If there are more, unused locks are dropped.
+const TAGS: usize = 256;
+/// The longest wait before reading back.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// A change to the list of a subject's referrers.
+struct Change<'a> {
+    /// The entry to add.
+    entry: Option<&'a Descriptor>,
+    /// The entries to remove.
+    goes: &'a [Digest],
+}
+
+impl Change<'_> {
+    fn is_made(&self, listed: &[Descriptor]) -> bool {
+        self.entry.is_none_or(|entry| listed.contains(entry)) && !listed.iter().any(|d| self.goes.contains(&d.digest))
+    }
+}
+
+/// The content of the tag.
+enum TagContent {
+    Nothing,
+    Referrers(ReferrersIndex),
+    /// Something other than an index of referrers.
+    Other {
+        media_type: String,
+    },
+}
+
+/// An index of referrers.
+struct ReferrersIndex {
+    digest: Digest,
+    etag: Option<HeaderValue>,
+    bytes: Bytes,
+}
+
+impl Repository {
+    /// The referrers that the fallback tag lists. Empty if the tag has no index of referrers.
+    pub(super) async fn tagged_referrers(&self, subject: &Digest) -> Result<Vec<Descriptor>, RegistryError> {
+        match self.tag_content(subject, Access::Pull).await? {
+            TagContent::Referrers(index) => {
+                let target =
+                    self.request(reqwest::Method::GET, &format!("manifests/{}", referrers_tag(subject))).await?;
+                descriptors(&index.bytes, &self.request_line(&target), 1)
+            }
+            TagContent::Nothing | TagContent::Other { .. } => Ok(Vec::new()),
+        }
+    }
+
+    /// The content of the tag. Some registries (GitLab) treat such a tag as the digest itself and
+    /// return the subject, which is not an index.
+    async fn tag_content(&self, subject: &Digest, access: Access) -> Result<TagContent, RegistryError> {
+        match self.document(&Target::Tag(referrers_tag(subject)), access).await {
+            Ok((document, _)) if Digest::of(subject.algorithm(), &document.bytes) == *subject => {
+                Ok(TagContent::Nothing)
+            }
+            Ok((document, _)) if document.media_type != OCI_INDEX => {
+                Ok(TagContent::Other { media_type: document.media_type })
+            }
+            Ok((document, etag)) => {
+                Ok(TagContent::Referrers(ReferrersIndex { digest: document.digest, etag, bytes: document.bytes }))
+            }
+            Err(error) if error.is_not_found() => Ok(TagContent::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lists `entry` under the fallback tag, replacing `replaces`, and makes sure, as far as
+    /// possible, that it stays listed.
+    pub(super) async fn list_under_tag(
+        &self,
+        entry: &Descriptor,
+        subject: &Descriptor,
+        replaces: &[Digest],
+    ) -> Result<String, RegistryError> {
+        self.change_list(&subject.digest, &Change { entry: Some(entry), goes: replaces }).await
+    }
+
+    /// Removes `goes` from the list under the fallback tag, if there is one. The list stays even if
+    /// it is empty, because deleting it could delete an entry that another client adds at that
+    /// moment.
+    pub(super) async fn unlist_under_tag(&self, subject: &Digest, goes: &[Digest]) -> Result<(), RegistryError> {
+        self.change_list(subject, &Change { entry: None, goes }).await.map(|_| ())
+    }
+
+    /// Changes the list under the fallback tag, and makes sure, as far as possible, that the change
+    /// lasts.
+    ///
+    /// Registries have no conditional writes (except those that honour If-Match, which is used
+    /// then). So the index is read back several times, over a period longer than other clients need
+    /// from reading to writing. If our change was undone, it is applied again to the current index.
+    async fn change_list(&self, subject: &Digest, change: &Change<'_>) -> Result<String, RegistryError> {
+        let tag = referrers_tag(subject);
+        let failed = |reason: String| RegistryError::FallbackTag {
+            repository: format!("{}/{}", self.registry.name, self.name),
+            tag: tag.clone(),
+            reason,
+        };
+        let lock = {
+            let mut locks = self.tags.hold();
+            if locks.len() >= TAGS {
+                locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            }
+            Arc::clone(locks.entry(format!("{}/{}:{tag}", self.registry.name, self.name)).or_default())
+        };
+        let _one_at_a_time = lock.lock().await;
+
+        // A registry may reject our condition although nothing has changed. Such a rejection is
+        // ignored.
+        let mut refused: Option<Option<Digest>> = None;
+        let mut writes = 0;
+        loop {
+            let begun = Instant::now();
+            let there = match self.tag_content(subject, Access::Push).await? {
+                // Without a list there is nothing to remove.
+                TagContent::Nothing | TagContent::Other { .. } if change.entry.is_none() => return Ok(tag),
+                TagContent::Nothing => None,
+                TagContent::Referrers(index) => Some(index),
+                TagContent::Other { media_type } => {
+                    let reason = format!("it points to {media_type:?}, not to an index of referrers");
+                    return Err(failed(reason));
+                }
+            };
+            let wrong = |e: serde_json::Error| failed(format!("its index cannot be read: {e}"));
+            let before = there.as_ref().map(|index| serde_json::from_slice(&index.bytes)).transpose().map_err(wrong)?;
+            let after = amended(before.as_ref(), change).ok_or_else(|| failed("its index has no list".into()))?;
+            if before.as_ref() == Some(&after) {
+                if writes == 0 || self.lasts(change, subject, begun.elapsed()).await? {
+                    return Ok(tag);
+                }
+                continue;
+            }
+            if writes == WRITES {
+                return Err(failed(format!("others overwrote our change {WRITES} times")));
+            }
+            writes += 1;
+            let bytes = Bytes::from(after.to_string());
+            if bytes.len() as u64 > MANIFEST {
+                return Err(failed(format!("its index would be larger than {MANIFEST} bytes")));
+            }
+            let base = there.as_ref().map(|index| index.digest);
+            let condition = if refused == Some(base) { None } else { condition(there.as_ref()) };
+            match self.put_manifest(&Target::Tag(tag.clone()), OCI_INDEX, bytes, condition).await {
+                Ok(_) => {}
+                // Another client was faster.
+                Err(error) if matches!(error.status(), Some(409 | 412)) => {
+                    refused = Some(base);
+                    self.wait_for_others(writes).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            if self.lasts(change, subject, begun.elapsed()).await? {
+                return Ok(tag);
+            }
+            self.wait_for_others(writes).await;
+        }
+    }
+
+    /// Waits for other writers to finish, after `writes` of our writes were undone.
+    async fn wait_for_others(&self, writes: u32) {
+        sleep(jitter(self.registry.http.limits.settle * (1 << writes.min(DOUBLINGS)))).await;
+    }
+
+    /// Whether the list keeps the change in several readings. `window` is the time that our own
+    /// reading and writing took.
+    async fn lasts(&self, change: &Change<'_>, subject: &Digest, window: Duration) -> Result<bool, RegistryError> {
+        let pause = self.registry.http.limits.settle.max(window * PATIENCE / READINGS).min(LONGEST_PAUSE);
+        for _ in 0..READINGS {
+            sleep(jitter(pause)).await;
+            if !change.is_made(&self.tagged_referrers(subject).await?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The condition to overwrite only the content that was read, if the registry supports it.
+fn condition(there: Option<&ReferrersIndex>) -> Option<(HeaderName, HeaderValue)> {
+    match there {
+        None => Some((IF_NONE_MATCH, HeaderValue::from_static("*"))),
+        Some(index) => index.etag.clone().map(|etag| (IF_MATCH, etag)),
+    }
+}
+
+/// The changed index: without the removed entries, and with the new entry in place of the first of
+/// them or of its older form, otherwise at the end, because consumers take the first entry of a
+/// kind. All content of other clients stays, including unknown fields.
+fn amended(index: Option<&Value>, change: &Change<'_>) -> Option<Value> {
+    let mut index = match index {
+        Some(index) => index.clone(),
+        None => json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []}),
+    };
+    let fields = index.as_object_mut()?;
+    let list = fields.entry("manifests").or_insert_with(|| json!([]));
+    if list.is_null() {
+        *list = json!([]);
+    }
+    let list = list.as_array_mut()?;
+    let goes = |listed: &Value| {
+        let digest = listed.get("digest").and_then(Value::as_str).and_then(|digest| digest.parse::<Digest>().ok());
+        digest.is_some_and(|digest| change.entry.is_some_and(|e| e.digest == digest) || change.goes.contains(&digest))
+    };
+    let place = list.iter().position(goes).unwrap_or(list.len());
+    list.retain(|listed| !goes(listed));
+    if let Some(entry) = change.entry {
+        list.insert(place, serde_json::to_value(entry).ok()?);
+    }
+    Some(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str) -> Descriptor {
+        let mut entry = Descriptor::of("application/vnd.oci.image.manifest.v1+json", name.as_bytes());
+        entry.artifact_type = Some("x/y".into());
+        entry
+    }
+
+    fn listing(index: Option<&Value>, entry: &Descriptor, goes: &[Digest]) -> Option<Value> {
+        amended(index, &Change { entry: Some(entry), goes })
+    }
+
+    #[test]
+    fn removing_an_entry_leaves_the_others_unchanged() {
+        let [a, b, c] = ["a", "b", "c"].map(entry);
+        let mut foreign = serde_json::to_value(&a).unwrap();
+        foreign["x-unknown"] = json!({"k": [1]});
+        let index = json!({"schemaVersion": 2, "x": 1, "manifests": [b, foreign, c]});
+        let without = |goes: &[Digest]| amended(Some(&index), &Change { entry: None, goes }).unwrap();
+        assert_eq!(without(&[b.digest, c.digest]), json!({"schemaVersion": 2, "x": 1, "manifests": [foreign]}));
+        assert_eq!(without(&[Digest::sha256(b"d")]), index);
+        assert_eq!(without(&[a.digest, b.digest, c.digest])["manifests"], json!([]));
+        let goes = [a.digest];
+        let gone = Change { entry: None, goes: &goes };
+        assert!(gone.is_made(std::slice::from_ref(&b)) && !gone.is_made(&[b.clone(), a.clone()]));
+        let moved = Change { entry: Some(&b), goes: &goes };
+        assert!(moved.is_made(std::slice::from_ref(&b)) && !moved.is_made(&[c]) && !moved.is_made(&[a, b.clone()]));
+    }
+
+    #[test]
+    fn our_entry_replaces_the_old_one_and_the_others_stay() {
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(entry);
+        let mut foreign = serde_json::to_value(&a).unwrap();
+        foreign["x-unknown"] = json!({"k": [1]});
+        let index = json!({"schemaVersion": 2, "x": 1, "manifests": [foreign, b, c]});
+        let after = listing(Some(&index), &d, &[c.digest, b.digest]).unwrap();
+        assert_eq!(after, json!({"schemaVersion": 2, "x": 1, "manifests": [foreign, d]}));
+        let after = listing(Some(&index), &d, &[]).unwrap();
+        assert_eq!(after["manifests"][3], serde_json::to_value(&d).unwrap());
+        // Listing the same entry again changes nothing.
+        assert_eq!(listing(Some(&after), &d, &[]).unwrap(), after);
+        // An entry of ours that lost its artifact type gets it back, in its place.
+        let mut bare = serde_json::to_value(&b).unwrap();
+        bare.as_object_mut().unwrap().remove("artifactType");
+        let index = json!({"schemaVersion": 2, "manifests": [bare, c]});
+        assert_eq!(listing(Some(&index), &b, &[]).unwrap()["manifests"], json!([b, c]));
+    }
+
+    #[test]
+    fn a_missing_or_foreign_index_is_handled() {
+        let a = entry("a");
+        let fresh = listing(None, &a, &[]).unwrap();
+        assert_eq!(fresh, json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [a]}));
+        assert_eq!(listing(Some(&json!({"manifests": null})), &a, &[]).unwrap(), json!({"manifests": [a]}));
+        for strange in [json!([]), json!("x"), json!({"manifests": {}})] {
+            assert_eq!(listing(Some(&strange), &a, &[]), None);
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Sends a single HTTP request and receives the headers of its response, with a limit for every
+//! wait. Other modules decide which hosts to contact, with which authorization, and whether to
+//! retry.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use reqwest::header::{self, HeaderMap, HeaderName};
+use reqwest::{Method, redirect};
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
+use url::Url;
+
+use super::address::{base_url, same_origin};
+use super::backoff::RetryBudget;
+use super::config::{ClientConfig, Limits};
+use super::error::{RegistryError, RequestLine, shown};
+use super::gate::{AllowedAddresses, KnownAddresses, Resolver, refuse_address};
+use super::one_line::one_line;
+use super::outage::Outages;
+use super::proxy::Proxies;
+use super::request::{Authorization, Request};
+use super::response::Response;
+use super::tls::Tls;
+use super::trail::Trail;
+use super::transport::{RequestContext, TransportError};
+use crate::Traffic;
+use ociseek_format::progress::{Progress, ProgressEvent};
+
+/// How many warnings of registries are passed on in a run.
+const WARNINGS: usize = 16;
+/// The size of the pieces in which a body is sent, in bytes, to observe its progress.
+const PIECE: usize = 64 << 10;
+
+/// The state that all registries of a client share.
+pub(super) struct Common {
+    tls: Tls,
+    /// For every host without its own settings.
+    connections: Connections,
+    proxies: Proxies,
+    known_addresses: Arc<KnownAddresses>,
+    allowed_addresses: AllowedAddresses,
+    limits: Limits,
+    /// Whether requests are retried for as long as their callers wait.
+    endless: AtomicBool,
+    budget: RetryBudget,
+    outages: Outages,
+    /// Limits the connections for reading large blobs.
+    slots: Arc<Semaphore>,
+    progress: Arc<dyn Progress>,
+    warned: Mutex<HashSet<String>>,
+    requests: AtomicU64,
+    received: Arc<AtomicU64>,
+}
+
+/// The connections with one TLS configuration. Clones share them.
+#[derive(Clone)]
+struct Connections {
+    /// For hosts outside. If only public addresses are allowed, limited to those, and without a
+    /// proxy.
+    outside: reqwest::Client,
+    /// For hosts that may have any address.
+    inside: reqwest::Client,
+}
+
+/// The connections to a registry and to the hosts to which it redirects.
+pub(super) struct Http {
+    pub limits: Limits,
+    common: Arc<Common>,
+    /// The only host that may receive the client certificate.
+    origin: Url,
+    home: Connections,
+    away: Connections,
+    own_authorities: bool,
+}
+
+fn builder(limits: &Limits, tls: rustls::ClientConfig, resolver: Resolver) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .user_agent(concat!("ociseek/", env!("CARGO_PKG_VERSION")))
+        .redirect(redirect::Policy::none())
+        .referer(false)
+        .retry(reqwest::retry::never())
+        .dns_resolver(Arc::new(resolver))
+        .connect_timeout(limits.connect)
+        .no_proxy()
+}
+
+fn by_proxy(builder: reqwest::ClientBuilder, proxies: Proxies) -> reqwest::ClientBuilder {
+    // A proxy that cannot be used was already reported as an error.
+    builder.proxy(reqwest::Proxy::custom(move |url| proxies.of(url).ok().flatten().map(|proxy| proxy.url.clone())))
+}
+
+/// A client for `host`, which is not a registry, with the same TLS settings. It follows no
+/// redirects, does not retry, and waits for a response as long as its caller does.
+///
+/// # Errors
+/// Those of [`Client::new`](super::Client::new), and if the environment names a proxy for `host`
+/// that cannot be used.
+pub fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::Client, RegistryError> {
+    let proxies = Proxies::of_environment();
+    if let Err(source) = proxies.of(host) {
+        let registry = host.host_str().unwrap_or_default().into();
+        return Err(RegistryError::Proxy { line: RequestLine::new(&registry, &Method::GET, host), source });
+    }
+    let resolver = Resolver { public_only: false, known_addresses: Arc::default() };
+    let builder = builder(&config.limits, Tls::new(config)?.common()?, resolver);
+    by_proxy(builder, proxies).build().map_err(|error| RegistryError::Http(error.into()))
+}
+
+impl Common {
+    pub(super) fn new(config: &ClientConfig) -> Result<Common, RegistryError> {
+        let (tls, proxies, known_addresses) = (Tls::new(config)?, Proxies::of_environment(), Arc::default());
+        Ok(Common {
+            connections: Connections::new(
+                &config.limits,
+                &config.allowed_addresses,
+                &proxies,
+                &known_addresses,
+                tls.common()?,
+            )?,
+            tls,
+            proxies,
+            known_addresses,
+            allowed_addresses: config.allowed_addresses.clone(),
+            budget: RetryBudget::new(config.limits.failures),
+            limits: config.limits.clone(),
+            endless: AtomicBool::new(false),
+            outages: Outages::default(),
+            slots: Arc::new(Semaphore::new(config.limits.connections.clamp(1, Semaphore::MAX_PERMITS))),
+            progress: Arc::clone(&config.progress),
+            warned: Mutex::default(),
+            requests: AtomicU64::new(0),
+            received: Arc::default(),
+        })
+    }
+}
+
+impl Connections {
+    fn new(
+        limits: &Limits,
+        allowed: &AllowedAddresses,
+        proxies: &Proxies,
+        known_addresses: &Arc<KnownAddresses>,
+        tls: rustls::ClientConfig,
+    ) -> Result<Connections, RegistryError> {
+        let build =
+            |builder: reqwest::ClientBuilder| builder.build().map_err(|error| RegistryError::Http(error.into()));
+        let resolver = |public_only| Resolver { public_only, known_addresses: Arc::clone(known_addresses) };
+        if allowed.is_public_only() {
+            let inside = build(builder(limits, tls.clone(), resolver(false)))?;
+            return Ok(Connections { outside: build(builder(limits, tls, resolver(true)))?, inside });
+        }
+        let anywhere = build(by_proxy(builder(limits, tls, resolver(false)), proxies.clone()))?;
+        Ok(Connections { outside: anywhere.clone(), inside: anywhere })
+    }
+}
+
+impl Http {
+    /// The connections for the registry `name`.
+    pub(super) fn new(common: &Arc<Common>, name: &str) -> Result<Http, RegistryError> {
+        let Common { limits, allowed_addresses, proxies, known_addresses, .. } = &**common;
+        let connections = |tls| Connections::new(limits, allowed_addresses, proxies, known_addresses, tls);
+        let (home, away, own_authorities) = match common.tls.own(name)? {
+            Some(own) => (connections(own.home)?, connections(own.away)?, own.own_authorities),
+            None => (common.connections.clone(), common.connections.clone(), common.tls.has_own_authorities()),
+        };
+        let (common, origin) = (Arc::clone(common), base_url("https", name)?);
+        Ok(Http { limits: common.limits.clone(), common, origin, home, away, own_authorities })
+    }
+
+    /// Whether the user gave certificate authorities for this registry.
+    pub(super) fn has_own_authorities(&self) -> bool {
+        self.own_authorities
+    }
+
+    pub(super) fn budget(&self) -> &RetryBudget {
+        &self.common.budget
+    }
+
+    pub(super) fn outages(&self) -> &Outages {
+        &self.common.outages
+    }
+
+    /// The traffic so far, with all registries of the client.
+    pub(super) fn traffic(&self) -> Traffic {
+        let Common { requests, received, .. } = &*self.common;
+        Traffic { requests: requests.load(Ordering::Relaxed), bytes: received.load(Ordering::Relaxed) }
+    }
+
+    /// A permit for each connection over which large blobs may be read.
+    pub(super) fn slots(&self) -> &Arc<Semaphore> {
+        &self.common.slots
+    }
+
+    pub(super) fn progress(&self) -> &Arc<dyn Progress> {
+        &self.common.progress
+    }
+
+    /// How long failures are retried. None for as long as the caller waits.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        self.limits.patience.filter(|_| !self.common.endless.load(Ordering::Relaxed))
+    }
+
+    /// From now on, requests to all registries of the client are retried for as long as their
+    /// callers wait.
+    pub(super) fn be_endless(&self) {
+        self.common.endless.store(true, Ordering::Relaxed);
+    }
+
+    /// Records a response from a registry, which ends an outage.
+    pub(super) fn answered(&self, registry: &str) {
+        self.common.budget.succeeded();
+        if self.common.outages.answered(registry) {
+            self.progress().report(ProgressEvent::Warning(format!("{registry} is reachable again")));
+        }
+    }
+
+    /// Sends a request and receives the headers of the response, whatever its status.
+    pub(super) async fn exchange(
+        &self,
+        request: &Request,
+        authorization: Option<Authorization>,
+        line: RequestLine,
+    ) -> Result<Response, RegistryError> {
+        let mut trail = Trail::new(request, authorization.as_ref(), &line);
+        self.common.requests.fetch_add(1, Ordering::Relaxed);
+        // On the heap: futures that send requests would otherwise hold several of these, and
+        // threads have them on their stacks.
+        match Box::pin(self.send(request, authorization, line, &mut trail)).await {
+            Ok((inner, line, context)) => {
+                trail.status = Some(inner.status().as_u16());
+                self.pass_on_warnings(&line, inner.headers());
+                let received = Arc::clone(&self.common.received);
+                Ok(Response::new(inner, request.url.clone(), line, context, trail, &self.limits, received))
+            }
+            Err(error) => Err(trail.failed(error)),
+        }
+    }
+
+    async fn send(
+        &self,
+        request: &Request,
+        authorization: Option<Authorization>,
+        line: RequestLine,
+        trail: &mut Trail,
+    ) -> Result<(reqwest::Response, RequestLine, RequestContext), RegistryError> {
+        let Common { allowed_addresses: allowed, proxies, .. } = &*self.common;
+        if let Some(reason) = refuse_address(allowed, &request.url) {
+            return Err(RegistryError::Detour { line, to: shown(&request.url), reason });
+        }
+        let proxy = match proxies.of(&request.url) {
+            Ok(proxy) => proxy.filter(|_| !allowed.is_public_only()),
+            // If proxies are not used, an invalid one does not matter.
+            Err(_) if allowed.is_public_only() => None,
+            Err(source) => return Err(RegistryError::Proxy { line, source }),
+        };
+        if proxy.is_none() {
+            self.common.known_addresses.expect(&request.url);
+        }
+        let context = RequestContext {
+            proxy: proxy.map(|proxy| proxy.to_string().into()),
+            own_authorities: self.own_authorities,
+        };
+        let connections = if same_origin(&self.origin, &request.url) { &self.home } else { &self.away };
+        let client = if allowed.is_inside(&request.url) { &connections.inside } else { &connections.outside };
+        let mut builder = client
+            .request(request.method.clone(), request.url.clone())
+            .headers(request.headers.clone())
+            .header(header::ACCEPT_ENCODING, "identity");
+        if let Some(Authorization { value, .. }) = authorization {
+            builder = builder.header(header::AUTHORIZATION, value);
+        }
+        let taken = Arc::new(AtomicU64::new(0));
+        let length = request.body.len() as u64;
+        if length > 0 {
+            builder = builder.header(header::CONTENT_LENGTH, length).body(pieces(&request.body, &taken));
+        } else if request.method != Method::GET && request.method != Method::HEAD {
+            builder = builder.body(Bytes::new());
+        }
+
+        let mut sending = std::pin::pin!(builder.send());
+        let inner = loop {
+            let before = taken.load(Ordering::Relaxed);
+            let wait = if before < length { self.limits.idle } else { self.limits.header };
+            tokio::select! {
+                answer = &mut sending => break answer,
+                () = sleep(wait) => if taken.load(Ordering::Relaxed) == before {
+                    let awaited = if before < length { "room for the next bytes of the body" } else { "an answer" };
+                    return Err(RegistryError::Timeout { line, awaited, within: wait });
+                }
+            }
+        };
+        trail.sent = length;
+        match inner {
+            Ok(inner) => Ok((inner, line, context)),
+            Err(error) => Err(RegistryError::Transport { line, source: TransportError::new(error, &context) }),
+        }
+    }
+
+    /// Registries may send warnings (distribution spec, "Warnings"). Each is reported once, up to a
+    /// limit.
+    fn pass_on_warnings(&self, line: &RequestLine, headers: &HeaderMap) {
+        for value in headers.get_all(header::WARNING) {
+            let Some(text) = value.to_str().ok().and_then(|v| v.strip_prefix("299 - ")) else { continue };
+            let text = one_line(text.trim().trim_matches('"'), 300);
+            let Ok(mut warned) = self.common.warned.lock() else { continue };
+            if warned.len() < WARNINGS && warned.insert(text.clone()) {
+                self.progress().report(ProgressEvent::Warning(format!("{} says: {text}", line.registry())));
+            }
+        }
+    }
+}
+
+/// The values of a header that are text.
+pub(super) fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
+}
+
+/// `body` as a stream. `taken` counts the bytes that the connection has accepted.
+fn pieces(body: &Bytes, taken: &Arc<AtomicU64>) -> reqwest::Body {
+    let (body, taken) = (body.clone(), Arc::clone(taken));
+    let offsets = (0..body.len()).step_by(PIECE);
+    reqwest::Body::wrap_stream(stream::iter(offsets.map(move |from| {
+        let piece = body.slice(from..body.len().min(from + PIECE));
+        taken.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        Ok::<_, std::convert::Infallible>(piece)
+    })))
+}

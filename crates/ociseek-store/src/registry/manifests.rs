@@ -1,0 +1,192 @@
+//! Manifests and indexes: read as a whole, within a limit, with a verified digest; pushed by digest
+//! or tag; deleted by digest.
+
+use bytes::Bytes;
+use reqwest::header::{ACCEPT, HeaderName, HeaderValue};
+use reqwest::{Method, StatusCode};
+use serde::de::IgnoredAny;
+
+use super::auth::Access;
+use super::client::Repository;
+use super::error::RegistryError;
+use super::request::Request;
+use super::response::Response;
+use super::retry::Retry;
+use crate::blob::{Document, Target};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::is_tag;
+use ociseek_format::image::json::parse_lenient;
+use ociseek_format::image::manifest::{MAX_DOCUMENT, is_vague};
+
+/// The size limit of a manifest in bytes. The distribution spec lets registries refuse larger ones.
+pub(super) const MANIFEST: u64 = MAX_DOCUMENT as u64;
+
+/// The media types that we read. Includes schema 1, to refuse it by name instead of as "not found".
+const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
+    application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json, \
+    application/vnd.docker.distribution.manifest.v1+prettyjws;q=0.1, */*;q=0.05";
+
+const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
+
+impl Repository {
+    /// The manifest or index that `target` names. Its bytes match the requested digest, or, for a
+    /// tag, the digest that the registry states; if it states none, the registry knows them by
+    /// their digest. At most 4 MiB are read.
+    ///
+    /// # Errors
+    /// [`RegistryError::is_not_found`] if it does not exist; [`RegistryError::is_other_content`] if
+    /// it does not match its digest.
+    pub async fn manifest(&self, target: &Target) -> Result<Document, RegistryError> {
+        self.document(target, Access::Pull).await.map(|(document, _)| document)
+    }
+
+    /// Like `manifest`, with the ETag.
+    pub(super) async fn document(
+        &self,
+        target: &Target,
+        access: Access,
+    ) -> Result<(Document, Option<HeaderValue>), RegistryError> {
+        self.check_tag(target)?;
+        let request = self.request(Method::GET, &format!("manifests/{target}")).await?;
+        let mut request = request.header(ACCEPT, HeaderValue::from_static(ACCEPTED));
+        let mut retry = Retry::new(&self.registry.http);
+        loop {
+            match self.try_document(&request, target, access, retry.reads()).await {
+                Ok(found) => return Ok(found),
+                Err(error) => retry.read_again(&mut request, error).await?,
+            }
+        }
+    }
+
+    async fn try_document(
+        &self,
+        request: &Request,
+        target: &Target,
+        access: Access,
+        reads: u32,
+    ) -> Result<(Document, Option<HeaderValue>), RegistryError> {
+        let response = self.registry.once(request, &self.scope(access)).await?.expect(&[200]).await?;
+        let response = response.no_web_page("a manifest")?;
+        let line = response.line.clone();
+        let media_type = response.media_type();
+        let etag = response.headers().get(reqwest::header::ETAG).cloned();
+        let stated = content_digest(&response)?;
+        let bytes = response.bytes(MANIFEST).await?;
+        let expected = match target {
+            Target::Digest(digest) => Some(*digest),
+            Target::Tag(_) => stated,
+        };
+        let digest = match expected {
+            Some(expected) => {
+                let found = Digest::of(expected.algorithm(), &bytes);
+                if found != expected {
+                    let (expected, found) = (expected.into(), found.into());
+                    return Err(RegistryError::Digest { line, expected, found, reads });
+                }
+                found
+            }
+            None => {
+                if let Err(source) = parse_lenient::<IgnoredAny>(&bytes) {
+                    return Err(RegistryError::Json { line, source, reads });
+                }
+                let found = Digest::sha256(&bytes);
+                // Nothing else shows that it arrived whole.
+                if !self.knows(&found, access).await? {
+                    return Err(RegistryError::UnknownDigest { line, found: found.into(), reads });
+                }
+                found
+            }
+        };
+        let media_type = if is_vague(&media_type) { own_media_type(&bytes).unwrap_or(media_type) } else { media_type };
+        Ok((Document { media_type, digest, bytes }, etag))
+    }
+
+    /// Whether the registry has a manifest with this digest, as far as it says so.
+    async fn knows(&self, digest: &Digest, access: Access) -> Result<bool, RegistryError> {
+        let request = self.request(Method::HEAD, &format!("manifests/{digest}")).await?;
+        let request = request.header(ACCEPT, HeaderValue::from_static(ACCEPTED));
+        let response = self.registry.once(&request, &self.scope(access)).await?;
+        Ok(response.status() != StatusCode::NOT_FOUND)
+    }
+
+    /// Pushes a manifest. If the response states another digest, the registry stored something
+    /// else.
+    pub(super) async fn put_manifest(
+        &self,
+        target: &Target,
+        media_type: &str,
+        bytes: Bytes,
+        condition: Option<(HeaderName, HeaderValue)>,
+    ) -> Result<Response, RegistryError> {
+        let request = self.request(Method::PUT, &format!("manifests/{target}")).await?;
+        let media_type = self.header_value(&request, media_type)?;
+        let mut request = request.body(media_type, bytes.clone());
+        if let Some((name, value)) = condition {
+            request = request.header(name, value);
+        }
+        let response = self.registry.send(&request, &self.scope(Access::Push)).await?;
+        let response = response.expect(&[200, 201, 202, 204]).await?.no_web_page("the answer to a push")?;
+        if let Some(stated) = content_digest(&response)? {
+            let expected = Digest::of(stated.algorithm(), &bytes);
+            if stated != expected {
+                return Err(RegistryError::Digest {
+                    line: response.line,
+                    expected: expected.into(),
+                    found: stated.into(),
+                    reads: 1,
+                });
+            }
+        }
+        Ok(response)
+    }
+
+    /// Pushes a manifest or index, whose parts all exist, by its digest or under a tag.
+    ///
+    /// # Errors
+    /// [`RegistryError::is_blob_unknown`] if a part is missing; other errors of the registry.
+    pub async fn push_manifest(&self, target: &Target, media_type: &str, bytes: Bytes) -> Result<(), RegistryError> {
+        self.check_tag(target)?;
+        self.put_manifest(target, media_type, bytes, None).await.map(drop)
+    }
+
+    fn check_tag(&self, target: &Target) -> Result<(), RegistryError> {
+        match target {
+            Target::Tag(tag) if !is_tag(tag) => {
+                Err(RegistryError::Name(format!("{}:{}", self.name, tag.chars().take(300).collect::<String>())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes a manifest. A missing manifest counts as deleted.
+    pub(super) async fn delete_manifest(&self, digest: &Digest) -> Result<(), RegistryError> {
+        let request = self.request(Method::DELETE, &format!("manifests/{digest}")).await?;
+        let response = self.registry.send(&request, &self.scope(Access::Delete)).await?;
+        response.expect(&[200, 202, 204, 404]).await?.no_web_page("the answer to a deletion").map(drop)
+    }
+}
+
+/// The digest of the content according to the registry. Digests with unknown algorithms are
+/// ignored.
+fn content_digest(response: &Response) -> Result<Option<Digest>, RegistryError> {
+    let Some(stated) = response.text(CONTENT_DIGEST).map(str::trim).filter(|stated| !stated.is_empty()) else {
+        return Ok(None);
+    };
+    match stated.parse() {
+        Ok(digest) => Ok(Some(digest)),
+        Err(ociseek_format::digest::DigestError::Algorithm(_)) => Ok(None),
+        Err(error) => Err(RegistryError::Protocol {
+            line: response.line.clone(),
+            what: format!("Docker-Content-Digest: {error}"),
+        }),
+    }
+}
+
+fn own_media_type(bytes: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct MediaTypeField {
+        media_type: String,
+    }
+    serde_json::from_slice::<MediaTypeField>(bytes).ok().map(|field| field.media_type)
+}

@@ -1,0 +1,68 @@
+//! Registries: a thin client of the OCI distribution spec 1.1.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `client` | the types for callers: [`Client`], [`Repository`] |
+//! | `manifests`, `blobs`, `parallel`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, in groups |
+//! | `session`, `places`, `referrers_api` | a registry: authorization, redirects and retries for each request |
+//! | `auth`, `credentials`, `helper` | the authorization of requests, and its sources |
+//! | `retry`, `backoff`, `outage` | when to retry |
+//! | `request`, `http`, `response`, `trail` | a single request, how it is sent, its response, and its line in the log |
+//! | `proxy`, `address`, `gate` | proxies and allowed hosts |
+//! | `tls`, `certs_d`, `verifier` | trusted authorities, and client certificates |
+//! | `config`, `error`, `transport`, `one_line` | settings and errors |
+//!
+//! Rules that always hold: `Authorization` and the client certificate are only sent to the registry
+//! itself (a password also to the token service that the registry names). Every URL in a response
+//! (redirect, upload location, token service, next page) is checked before anything is sent there.
+//! Every wait and every body has a limit. Errors contain no secrets.
+
+/// The `tracing` target of these modules.
+const TARGET: &str = "ociseek::registry";
+
+mod address;
+mod attach;
+mod auth;
+mod backoff;
+mod blobs;
+mod certs_d;
+mod client;
+mod config;
+mod credentials;
+mod error;
+mod fallback;
+mod gate;
+mod helper;
+mod http;
+mod manifests;
+mod names;
+mod one_line;
+mod outage;
+mod parallel;
+mod places;
+mod proxy;
+mod referrers;
+mod referrers_api;
+mod request;
+mod response;
+mod retry;
+mod session;
+mod tls;
+mod trail;
+mod transport;
+mod uploads;
+mod verifier;
+
+pub use blobs::BlobStream;
+pub use client::{Client, Repository};
+pub use config::{ClientConfig, CredentialSource, Limits};
+pub use credentials::CredentialError;
+pub use error::{Answer, CredentialOrigin, RegistryError, RequestLine, Status};
+pub use gate::AllowedAddresses;
+pub use helper::HelperError;
+pub use http::http_client;
+pub use names::{Names, Page};
+pub use parallel::LayerStream;
+pub use proxy::ProxyError;
+pub use transport::{CertificateFault, TransportError};
+pub use uploads::{Upload, UploadOutcome};

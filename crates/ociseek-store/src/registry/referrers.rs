@@ -1,0 +1,210 @@
+//! The referrers of a manifest (distribution spec, "Listing Referrers"): from the API, or from the
+//! tag schema if there is no API.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use reqwest::Method;
+use reqwest::header::{ACCEPT, HeaderValue, LINK};
+use serde::Deserialize;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::auth::Access;
+use super::client::Repository;
+use super::error::{RegistryError, RequestLine};
+use super::http::texts;
+use super::manifests::MANIFEST;
+use super::request::Request;
+use super::retry::Retry;
+use crate::blob::Referrers;
+use ociseek_format::budget::{Charge, OverBudget};
+use ociseek_format::digest::Digest;
+use ociseek_format::header::next_link;
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::json::parse_lenient;
+use ociseek_format::image::manifest::OCI_INDEX;
+
+/// The limits for the pages of a list and the referrers in it, far beyond any real image.
+const PAGES: usize = 200;
+const REFERRERS: usize = 20_000;
+/// How long to wait for a response that is no longer needed, to reuse its connection.
+const UNNEEDED: Duration = Duration::from_secs(5);
+
+/// The list under the fallback tag, requested in the background. Dropping it cancels the request.
+struct FallbackRequest(Option<JoinHandle<Result<Vec<Descriptor>, RegistryError>>>);
+
+impl Drop for FallbackRequest {
+    fn drop(&mut self) {
+        if let Some(asking) = &self.0 {
+            asking.abort();
+        }
+    }
+}
+
+impl FallbackRequest {
+    /// The list is not needed. Keeps the connection if the response arrives soon.
+    fn forget(mut self) {
+        let Some(asking) = self.0.take() else { return };
+        tokio::spawn(async move {
+            let abort = asking.abort_handle();
+            if timeout(UNNEEDED, asking).await.is_err() {
+                abort.abort();
+            }
+        });
+    }
+}
+
+/// A page of a list.
+struct Page {
+    descriptors: Vec<Descriptor>,
+    next: Option<String>,
+}
+
+/// The answer to a request for a page.
+enum PageAnswer {
+    Page(Page),
+    /// Status 200 with something else. Some registries send that for an unknown path, and proxies
+    /// for a sign-in page.
+    Other,
+    /// The registry does not have the API.
+    Unknown,
+}
+
+impl Repository {
+    /// The referrers of a manifest in the registry's order, optionally of one artifact type. May be
+    /// empty. Unless the registry is known to have the API, the fallback tag is requested at the
+    /// same time.
+    ///
+    /// # Errors
+    /// Errors of the registry other than "no such API"; a list that is invalid or endless.
+    pub async fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, RegistryError> {
+        let mut charge = self.budget.open();
+        let known = &self.registry.referrers;
+        let beside = (!known.is_known()).then(|| self.tagged_beside(*subject));
+        let (descriptors, api) = match self.api_referrers(subject, artifact_type, &mut charge).await? {
+            Some(descriptors) => {
+                known.found();
+                beside.into_iter().for_each(FallbackRequest::forget);
+                (descriptors, true)
+            }
+            None => {
+                let tagged = match beside.and_then(|mut beside| beside.0.take()) {
+                    Some(asking) => asking.await.ok(),
+                    None => None,
+                };
+                let mut descriptors = match tagged {
+                    Some(tagged) => tagged?,
+                    None => self.tagged_referrers(subject).await?,
+                };
+                keep_wanted(&mut descriptors, artifact_type);
+                charge_list(&mut charge, subject, &descriptors)?;
+                (descriptors, false)
+            }
+        };
+        charge.keep();
+        Ok(Referrers { descriptors, api })
+    }
+
+    /// Requests the list under the fallback tag in the background.
+    fn tagged_beside(&self, subject: Digest) -> FallbackRequest {
+        let repository = self.clone();
+        FallbackRequest(Some(tokio::spawn(async move { repository.tagged_referrers(&subject).await })))
+    }
+
+    /// The referrers, optionally of one artifact type, with their memory charge. None if the
+    /// registry has no such API.
+    pub(super) async fn api_referrers(
+        &self,
+        subject: &Digest,
+        artifact_type: Option<&str>,
+        charge: &mut Charge,
+    ) -> Result<Option<Vec<Descriptor>>, RegistryError> {
+        let mut request = self.request(Method::GET, &format!("referrers/{subject}")).await?;
+        request = request.header(ACCEPT, HeaderValue::from_static(OCI_INDEX));
+        if let Some(wanted) = artifact_type {
+            request.url.query_pairs_mut().append_pair("artifactType", wanted);
+        }
+        let mut found = Vec::new();
+        let mut listed = 0;
+        let mut seen = HashSet::new();
+        loop {
+            let line = self.request_line(&request);
+            let endless = |what: &str| RegistryError::Protocol { line: line.clone(), what: what.to_owned() };
+            if !seen.insert(request.url.clone()) {
+                return Err(endless("the pages of the list form a loop"));
+            }
+            let Some(page) = self.page(&request).await? else {
+                // An incomplete list is not usable.
+                return if seen.len() == 1 { Ok(None) } else { Err(endless("a further page of the list is missing")) };
+            };
+            let mut on_page = page.descriptors;
+            listed += on_page.len();
+            keep_wanted(&mut on_page, artifact_type);
+            charge_list(charge, subject, &on_page)?;
+            found.append(&mut on_page);
+            if listed > REFERRERS || seen.len() > PAGES {
+                return Err(endless("the list does not end"));
+            }
+            let Some(next) = page.next else { return Ok(Some(found)) };
+            request.url = self.registry.next_page(&request, &next).await?;
+        }
+    }
+
+    async fn page(&self, request: &Request) -> Result<Option<Page>, RegistryError> {
+        let mut request = request.clone();
+        let mut retry = Retry::new(&self.registry.http);
+        let mut is_sure = false;
+        loop {
+            match self.try_page(&request, retry.reads()).await {
+                Ok(PageAnswer::Page(page)) => return Ok(Some(page)),
+                // The page of a proxy may arrive only once.
+                Ok(PageAnswer::Other) if !is_sure => {
+                    is_sure = true;
+                    request = request.past_caches();
+                }
+                Ok(PageAnswer::Other | PageAnswer::Unknown) => return Ok(None),
+                Err(error) => retry.read_again(&mut request, error).await?,
+            }
+        }
+    }
+
+    async fn try_page(&self, request: &Request, reads: u32) -> Result<PageAnswer, RegistryError> {
+        let response = self.registry.once(request, &self.scope(Access::Pull)).await?;
+        match response.status().as_u16() {
+            200 if response.media_type() == OCI_INDEX => {}
+            200 => return Ok(PageAnswer::Other),
+            400 | 404 | 405 | 501 => return Ok(PageAnswer::Unknown),
+            _ => return Err(response.refusal().await),
+        }
+        let next = next_link(texts(response.headers(), &LINK)).map(str::to_owned);
+        let line = response.line.clone();
+        let bytes = response.bytes(MANIFEST).await?;
+        Ok(PageAnswer::Page(Page { descriptors: descriptors(&bytes, &line, reads)?, next }))
+    }
+}
+
+/// Drops referrers of other artifact types. The registry may or may not have filtered the list.
+fn keep_wanted(descriptors: &mut Vec<Descriptor>, artifact_type: Option<&str>) {
+    if let Some(wanted) = artifact_type {
+        descriptors.retain(|descriptor| descriptor.artifact_type.as_deref() == Some(wanted));
+        descriptors.shrink_to_fit();
+    }
+}
+
+fn charge_list(charge: &mut Charge, subject: &Digest, list: &[Descriptor]) -> Result<(), OverBudget> {
+    let bytes: usize = list.iter().map(Descriptor::footprint).sum();
+    charge.grow(bytes as u64, || format!("the list of referrers of {subject}"))
+}
+
+/// The entries of an index of referrers.
+pub(super) fn descriptors(index: &[u8], line: &RequestLine, reads: u32) -> Result<Vec<Descriptor>, RegistryError> {
+    #[derive(Deserialize)]
+    struct Index {
+        // Go encodes an empty list as null unless the program prevents it.
+        manifests: Option<Vec<Descriptor>>,
+    }
+    let wrong = |source| RegistryError::Json { line: line.clone(), source, reads };
+    let index: Index = parse_lenient(index).map_err(wrong)?;
+    Ok(index.manifests.unwrap_or_default())
+}

@@ -1,0 +1,244 @@
+//! The places to read images from.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use super::archive::Archive;
+use super::blob::{Document, Referrers, Target};
+use super::layout::Layout;
+use super::registry::Repository;
+use super::stream::{Blob, Part};
+use super::{StoreError, Traffic, charged, local};
+use ociseek_format::budget::Budget;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+
+/// A place to read an image from. Cheap to clone.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A repository of a registry.
+    Registry(Repository),
+    /// A directory in the format of the OCI image layout.
+    Layout(Arc<Layout>),
+    /// A file: the tar of a layout, or the output of `docker save`.
+    Archive(Arc<Archive>),
+}
+
+impl Source {
+    /// The traffic of the registry's client so far, including other repositories. Local stores have
+    /// none.
+    pub fn traffic(&self) -> Traffic {
+        match self {
+            Source::Registry(repository) => repository.traffic(),
+            Source::Layout(_) | Source::Archive(_) => Traffic::default(),
+        }
+    }
+
+    /// The memory budget for the work on the image. Clones of a source share it.
+    pub fn budget(&self) -> &Budget {
+        match self {
+            Source::Registry(repository) => repository.budget(),
+            Source::Layout(layout) => layout.budget(),
+            Source::Archive(archive) => archive.budget(),
+        }
+    }
+
+    /// The same registry with another budget. Local stores keep their own.
+    #[must_use]
+    pub fn with_budget(&self, budget: Budget) -> Source {
+        match self {
+            Source::Registry(repository) => Source::Registry(repository.with_budget(budget)),
+            Source::Layout(_) | Source::Archive(_) => self.clone(),
+        }
+    }
+
+    /// A manifest or image index. Its bytes match its digest. They stay charged to the budget,
+    /// together with their parsed form.
+    ///
+    /// # Errors
+    /// If it does not exist, cannot be fetched, does not match its digest, or does not fit into the
+    /// budget.
+    pub async fn manifest(&self, target: &Target) -> Result<Document, StoreError> {
+        let target = target.clone();
+        let document = match self {
+            Source::Registry(repository) => repository.manifest(&target).await?,
+            Source::Layout(layout) => local(layout, move |layout| layout.manifest(&target)).await?,
+            Source::Archive(archive) => local(archive, move |archive| archive.manifest(&target)).await?,
+        };
+        self.charge_document(&document)?;
+        Ok(document)
+    }
+
+    /// A blob of at most `limit` bytes with a verified digest. It stays charged to the budget for
+    /// as long as its bytes exist.
+    ///
+    /// # Errors
+    /// If it does not exist, cannot be fetched, is too large, does not match its digest, or does
+    /// not fit into the budget.
+    pub async fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, StoreError> {
+        let Descriptor { digest, size, .. } = *blob;
+        // A blob that exceeds the limit is refused for that reason, without charging memory.
+        let charge = self.budget().charge(size.min(limit), || format!("blob {digest} of {size} bytes"))?;
+        let blob = blob.clone();
+        let content = match self {
+            Source::Registry(repository) => repository.blob_bytes(&blob, limit).await?,
+            Source::Layout(layout) => local(layout, move |layout| layout.blob_bytes(&blob, limit)).await?,
+            Source::Archive(archive) => local(archive, move |archive| archive.blob_bytes(&blob, limit)).await?,
+        };
+        Ok(charged(content, charge))
+    }
+
+    /// Whether bytes come over a network, so that damaged ones may be right when they are read once
+    /// more.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Source::Registry(_))
+    }
+
+    /// Whether parts of blobs can be had, as far as is known: see [`Repository::sends_parts`].
+    pub fn sends_parts(&self) -> bool {
+        match self {
+            Source::Registry(repository) => repository.sends_parts(),
+            Source::Layout(_) | Source::Archive(_) => true,
+        }
+    }
+
+    /// A blob as a stream. Its size matches its descriptor; the reader must verify its digest. With
+    /// `anew`, caches on the way must not answer.
+    ///
+    /// # Errors
+    /// If it does not exist or cannot be fetched.
+    pub async fn blob(&self, blob: &Descriptor, anew: bool) -> Result<Blob, StoreError> {
+        let digest = blob.digest;
+        let wanted = blob.clone();
+        let reader = match self {
+            Source::Registry(repository) => {
+                return Ok(Blob::of_registry(repository.layer(&wanted, anew).await?));
+            }
+            Source::Layout(layout) => local(layout, move |layout| layout.blob(&wanted)).await?,
+            Source::Archive(archive) => local(archive, move |archive| archive.blob(&wanted)).await?,
+        };
+        Ok(Blob::of_reader(digest, reader))
+    }
+
+    /// Exactly the bytes of `range` in a blob. The caller must verify their digest, and account for
+    /// their memory.
+    ///
+    /// # Errors
+    /// If the range is not within the blob, or cannot be fetched.
+    pub async fn blob_range(&self, blob: &Descriptor, range: Range<u64>) -> Result<Bytes, StoreError> {
+        self.blob_range_anew(blob, range, false).await
+    }
+
+    /// As [`Source::blob_range`]. With `anew`, caches on the way must not answer.
+    pub async fn blob_range_anew(&self, blob: &Descriptor, range: Range<u64>, anew: bool) -> Result<Bytes, StoreError> {
+        let length = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or_default();
+        let mut part = self.blob_part(blob, range, anew).await?;
+        let mut bytes = BytesMut::new();
+        while let Some(chunk) = part.next().await? {
+            if chunk.len() == length {
+                return Ok(chunk);
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(bytes.freeze())
+    }
+
+    /// The bytes of `range` of a blob as a stream, like [`Source::blob_range`]. With `anew`, caches
+    /// on the way must not answer.
+    ///
+    /// # Errors
+    /// If the range is not within the blob, or cannot be fetched.
+    pub async fn blob_part(&self, blob: &Descriptor, range: Range<u64>, anew: bool) -> Result<Part, StoreError> {
+        if range.start > range.end || range.end > blob.size {
+            return Err(StoreError::Range { digest: blob.digest, range, size: blob.size });
+        }
+        if range.is_empty() {
+            return Ok(Part::of_bytes(None));
+        }
+        let wanted = blob.clone();
+        let bytes = match self {
+            Source::Registry(repository) => {
+                return Ok(Part::of_registry(repository.blob_part(&wanted, range, anew).await?));
+            }
+            Source::Layout(layout) => local(layout, move |layout| layout.blob_range(&wanted, range)).await?,
+            Source::Archive(archive) => local(archive, move |archive| archive.blob_range(&wanted, range)).await?,
+        };
+        Ok(Part::of_bytes(Some(bytes)))
+    }
+
+    /// Opens one more connection to a registry, for the requests to come.
+    pub async fn connect(&self) {
+        match self {
+            Source::Registry(repository) => repository.connect().await,
+            Source::Layout(_) | Source::Archive(_) => {}
+        }
+    }
+
+    /// Finds out from where a registry sends a blob, if it redirects requests for blobs. Otherwise
+    /// this never ends, so it must run beside other work.
+    pub async fn locate(&self, blob: &Descriptor) {
+        match self {
+            Source::Registry(repository) => repository.locate(blob).await,
+            Source::Layout(_) | Source::Archive(_) => {}
+        }
+    }
+
+    /// Whether a blob exists. It is not read.
+    ///
+    /// # Errors
+    /// If the store gives no answer.
+    pub async fn blob_exists(&self, blob: &Descriptor) -> Result<bool, StoreError> {
+        let wanted = blob.clone();
+        match self {
+            Source::Registry(repository) => Ok(repository.blob_exists(&wanted.digest, None).await?),
+            Source::Layout(layout) => local(layout, move |layout| layout.blob_exists(&wanted.digest, None)).await,
+            Source::Archive(archive) => match local(archive, move |archive| archive.blob(&wanted)).await {
+                Ok(_) => Ok(true),
+                Err(error) if error.is_not_found() => Ok(false),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    /// All referrers of `subject`, in the order of the store.
+    ///
+    /// # Errors
+    /// If they cannot be listed. An empty list is not an error.
+    pub async fn all_referrers(&self, subject: &Digest) -> Result<Referrers, StoreError> {
+        let subject = *subject;
+        match self {
+            Source::Registry(repository) => Ok(repository.referrers(&subject, None).await?),
+            Source::Layout(layout) => local(layout, move |layout| layout.referrers(&subject, None)).await,
+            Source::Archive(archive) => local(archive, move |archive| archive.referrers(&subject, None)).await,
+        }
+    }
+
+    /// The referrers of `subject` with one of these artifact types, from a single list, in its
+    /// order.
+    ///
+    /// # Errors
+    /// If they cannot be listed. An empty list is not an error.
+    pub async fn referrers_of(&self, subject: &Digest, artifact_types: &[&str]) -> Result<Referrers, StoreError> {
+        let mut listed = self.all_referrers(subject).await?;
+        let is_wanted =
+            |found: &Descriptor| found.artifact_type.as_deref().is_some_and(|t| artifact_types.contains(&t));
+        listed.descriptors.retain(is_wanted);
+        Ok(listed)
+    }
+
+    /// The referrers of `subject` with this `artifact_type`, in the order of the store.
+    ///
+    /// # Errors
+    /// If they cannot be listed. An empty list is not an error.
+    pub async fn referrers(&self, subject: &Digest, artifact_type: &'static str) -> Result<Referrers, StoreError> {
+        let subject = *subject;
+        let wanted = Some(artifact_type);
+        match self {
+            Source::Registry(repository) => Ok(repository.referrers(&subject, wanted).await?),
+            Source::Layout(layout) => local(layout, move |layout| layout.referrers(&subject, wanted)).await,
+            Source::Archive(archive) => local(archive, move |archive| archive.referrers(&subject, wanted)).await,
+        }
+    }
+}
