@@ -121,13 +121,13 @@ fn the_page_lists_every_stable_word() {
     };
     for file in [
         "crates/ociseek-format/src/image/consumer.rs",
-        "src/ops/diff.rs",
-        "src/ops/doctor/finding.rs",
-        "src/ops/discover/mod.rs",
-        "src/ops/index/model.rs",
-        "src/hook/backfill/mod.rs",
-        "src/hook/job.rs",
-        "src/hook/skip.rs",
+        "crates/ociseek-ops/src/diff.rs",
+        "crates/ociseek-ops/src/doctor/finding.rs",
+        "crates/ociseek-ops/src/discover/mod.rs",
+        "crates/ociseek-ops/src/index/model.rs",
+        "crates/ociseek-hook/src/backfill/mod.rs",
+        "crates/ociseek-hook/src/job.rs",
+        "crates/ociseek-hook/src/skip.rs",
         "crates/ociseek-format/src/image/layer_kind.rs",
     ] {
         let text = std::fs::read_to_string(root.join(file)).unwrap();

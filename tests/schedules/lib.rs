@@ -7,12 +7,16 @@
 
 #[path = "../../crates/ociseek-format/src/budget.rs"]
 pub mod budget;
-#[path = "../../src/lock.rs"]
+#[path = "../../crates/ociseek-store/src/lock.rs"]
 mod lock;
 #[path = "../../crates/ociseek-format/src/offset.rs"]
 mod offset;
 #[path = "../../crates/ociseek-format/src/opaque.rs"]
 mod opaque;
+
+// The files name each other by the crates that they are in.
+extern crate self as ociseek_format;
+extern crate self as ociseek_store;
 
 pub mod budget_laws;
 pub mod codec;
@@ -21,18 +25,22 @@ pub mod layer;
 pub mod rootfs;
 pub mod schedules;
 
-mod store {
-    pub(crate) mod cache {
-        pub(crate) const TARGET: &str = "cache";
-    }
-    pub(crate) mod entries {
-        use std::fs::{File, OpenOptions};
-        use std::io;
-        use std::path::Path;
+use hook::{backlog, job, journal, log, runner};
 
-        pub(crate) fn open_own(path: &Path) -> io::Result<File> {
-            OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)
-        }
+/// The cache of spans, and what the log calls the caches.
+mod cache {
+    pub(crate) use crate::rootfs::cache::Claim;
+
+    pub(crate) const TARGET: &str = "cache";
+}
+
+mod entries {
+    use std::fs::{File, OpenOptions};
+    use std::io;
+    use std::path::Path;
+
+    pub(crate) fn open_own(path: &Path) -> io::Result<File> {
+        OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)
     }
 }
 

@@ -10,6 +10,7 @@ pub mod bundle;
 pub mod consumers;
 pub mod convert;
 pub mod copy;
+mod damage;
 pub mod diff;
 pub mod discover;
 pub mod doctor;

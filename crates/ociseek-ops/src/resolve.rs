@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::verify::Damage;
+use crate::damage::Damage;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::config::{self, ConfigError, MAX_CONFIG};
 use ociseek_format::image::enabled::is_enabled;

@@ -1,11 +1,11 @@
 //! The queue of the hook, its workers, and the end of the service. The schedule decides how jobs
 //! end, and the journal is in memory.
 
-#[path = "../../../src/hook/backlog.rs"]
+#[path = "../../../crates/ociseek-hook/src/backlog.rs"]
 pub mod backlog;
 pub mod job;
 pub mod journal;
-#[path = "../../../src/hook/recent_keys.rs"]
+#[path = "../../../crates/ociseek-hook/src/recent_keys.rs"]
 pub mod recent_keys;
 pub mod runner;
 pub mod server;

@@ -12,11 +12,11 @@ use super::error::ConvertError;
 use super::limits::SIDE_BY_SIDE;
 use super::load::ImageDocuments;
 use super::model::ConvertDestination;
+use crate::damage::Damage;
 use crate::index::{
     Artifact, BLOBS_SIDE_BY_SIDE, BlobCheck, IndexError, IndexedZtoc, NewBlob, WriteBlob, are_whole, push_blob,
     read_at_a_time, soci_blobs,
 };
-use crate::verify::Damage;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::enabled::{EnabledDocuments, EntryContent};
 use ociseek_format::image::go::{GoManifest, decode_manifest};

@@ -9,7 +9,7 @@ use super::error::IndexError;
 use super::existing_manifest::BlobCheck;
 use super::options::Existing;
 use super::prefetch::Artifact;
-use crate::verify::Damage;
+use crate::damage::Damage;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::soci::{CONFIG, EncodedIndex, ZTOC};

@@ -2,6 +2,7 @@
 
 use super::error::VerifyError;
 use super::problem::Problem;
+use crate::damage::Damage;
 use crate::discover::{
     DiscoveredImage, DiscoveryMethod, FineContent, FoundFineRef, FoundIndexRef, IndexContent, UnusableIndexError,
 };
@@ -12,60 +13,6 @@ use ociseek_format::image::soci::ZtocRef;
 use ociseek_format::layer::prove::Difference;
 use ociseek_format::progress::causes;
 use ociseek_format::ztoc::{FileKind, VERSION, Ztoc};
-use ociseek_store::StoreError;
-use ociseek_store::layout::LayoutError;
-
-/// Why a blob or manifest does not match its descriptor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Damage {
-    /// It does not exist.
-    Missing,
-    /// It has another size or digest.
-    Damaged,
-}
-
-impl Damage {
-    /// None if it could not be examined.
-    pub(crate) fn of(error: &StoreError) -> Option<Damage> {
-        match error {
-            StoreError::Local(LayoutError::Missing { .. }) => Some(Damage::Missing),
-            StoreError::Local(
-                LayoutError::Size { .. } | LayoutError::Damaged { .. } | LayoutError::TooLarge { .. },
-            ) => Some(Damage::Damaged),
-            StoreError::Registry(error) if error.is_other_content() => Some(Damage::Damaged),
-            StoreError::Registry(error) if error.is_not_found() => Some(Damage::Missing),
-            _ => None,
-        }
-    }
-
-    pub(super) fn of_ztoc(self) -> Code {
-        match self {
-            Damage::Missing => Code::ZtocMissing,
-            Damage::Damaged => Code::ZtocDamaged,
-        }
-    }
-
-    pub(super) fn of_document(self) -> Code {
-        match self {
-            Damage::Missing => Code::DocumentMissing,
-            Damage::Damaged => Code::DocumentDamaged,
-        }
-    }
-
-    pub(super) fn of_prefetch(self) -> Code {
-        match self {
-            Damage::Missing => Code::PrefetchMissing,
-            Damage::Damaged => Code::PrefetchDamaged,
-        }
-    }
-
-    pub(super) fn of_layer(self) -> Code {
-        match self {
-            Damage::Missing => Code::LayerMissing,
-            Damage::Damaged => Code::LayerDamaged,
-        }
-    }
-}
 
 /// The faults of an index of this image, and its content if it can be used.
 ///

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::documents::{self, Damage};
+use super::documents;
 use super::error::VerifyError;
 use super::model::{COMPARED, Depth, LayerCheck, VerifiedDocument, VerifiedFine, VerifyContext};
 use super::problem::Problem;
 use super::sample;
+use crate::damage::Damage;
 use crate::discover::{FineContent, FoundFineRef};
 use ociseek_format::budget::{Charge, OverBudget};
 use ociseek_format::code::Code;
@@ -111,7 +112,7 @@ impl FineJob {
             }
             Err(error) => match Damage::of(&error) {
                 Some(how) => {
-                    self.differ(done, how.of_document(), &error);
+                    self.differ(done, how.document_code(), &error);
                     Ok(None)
                 }
                 None => Err(VerifyError::Document { document, source: error }),

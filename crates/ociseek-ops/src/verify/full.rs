@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::documents::Damage;
 use super::error::VerifyError;
 use super::model::{LayerCheck, VerifyContext};
 use super::problem::Problem;
+use crate::damage::Damage;
 use ociseek_format::code::Code;
 use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::fine::FineLayer;
@@ -53,7 +53,7 @@ pub(super) async fn prove(
         Err(FeedError::Lost | FeedError::Work(FeedAborted)) => return Err(VerifyError::Thread { layer }),
         Err(FeedError::Store(error)) => {
             let Some(how) = Damage::of(&error) else { return Err(VerifyError::Layer { layer, source: error }) };
-            let problem = Problem::new(how.of_layer(), format!("the layer: {}", causes(&error)));
+            let problem = Problem::new(how.layer_code(), format!("the layer: {}", causes(&error)));
             return Ok(Faults { proof: None, of_layer: vec![problem] });
         }
     };

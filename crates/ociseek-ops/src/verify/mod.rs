@@ -42,7 +42,7 @@ mod saved;
 pub mod signature;
 mod ztocs;
 
-pub(super) use documents::Damage;
+use crate::damage::Damage;
 pub use error::VerifyError;
 pub use model::{
     ComparedCounts, Depth, UnindexedLayers, VerifiedDocument, VerifiedFine, VerifiedImage, VerifiedIndex,
@@ -261,7 +261,7 @@ async fn diff_ids(source: &Source, image: &DiscoveredImage) -> Result<(Vec<Diges
     let wrong = |text: String| Ok((Vec::new(), Some(Problem::new(Code::Config, format!("config {digest}: {text}")))));
     let bytes = match source.blob_bytes(&image.config, MAX_CONFIG as u64).await {
         Ok(bytes) => bytes,
-        Err(error) if documents::Damage::of(&error).is_some() => return wrong(causes(&error)),
+        Err(error) if Damage::of(&error).is_some() => return wrong(causes(&error)),
         Err(source) => return Err(VerifyError::Config { digest, source }),
     };
     let diff_ids = match config::diff_ids(&bytes) {

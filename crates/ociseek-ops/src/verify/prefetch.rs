@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::documents::Damage;
 use super::error::VerifyError;
 use super::problem::Problem;
+use crate::damage::Damage;
 use crate::discover::IndexContent;
 use ociseek_format::code::Code;
 use ociseek_format::digest::Digest;
@@ -67,7 +67,7 @@ impl Lists {
             Ok(bytes) => bytes,
             Err(source) => match Damage::of(&source) {
                 Some(how) => {
-                    self.differ(how.of_prefetch(), format!("prefetch list {digest}: {}", causes(&source)));
+                    self.differ(how.prefetch_code(), format!("prefetch list {digest}: {}", causes(&source)));
                     return Ok(());
                 }
                 None => return Err(VerifyError::Prefetch { digest, source }),

@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::documents::Damage;
 use super::error::VerifyError;
 use super::model::LayerCheck;
 use super::problem::Problem;
+use crate::damage::Damage;
 use ociseek_format::code::Code;
 use ociseek_format::codec::WINDOW;
 use ociseek_format::fine::decode_page;
@@ -141,7 +141,7 @@ async fn read<T: HasSpans + Send + Sync + 'static>(
                     let Some(how) = Damage::of(&error) else {
                         return Err(VerifyError::Layer { layer: layer.digest, source: error });
                     };
-                    done.differences.push(Problem::new(how.of_layer(), format!("the layer: {}", causes(&error))));
+                    done.differences.push(Problem::new(how.layer_code(), format!("the layer: {}", causes(&error))));
                     return Ok(());
                 }
             };

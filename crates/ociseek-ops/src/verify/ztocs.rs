@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::documents::{self, Damage};
+use super::documents;
 use super::error::VerifyError;
 use super::model::{COMPARED, Depth, LayerCheck, LayerClaim, VerifyContext};
 use super::problem::Problem;
 use super::sample;
+use crate::damage::Damage;
 use crate::discover::{DiscoverError, fetch_ztoc};
 use ociseek_format::budget::Charge;
 use ociseek_format::code::Code;
@@ -51,7 +52,7 @@ impl LayerClaim {
             Ok(bytes) => bytes,
             Err(DiscoverError::Ztoc { ztoc, layer, source }) => match Damage::of(&source) {
                 Some(how) => {
-                    differ(how.of_ztoc(), format!("ztoc {digest}: {}", causes(&source)));
+                    differ(how.ztoc_code(), format!("ztoc {digest}: {}", causes(&source)));
                     return Ok(None);
                 }
                 None => return Err(DiscoverError::Ztoc { ztoc, layer, source }.into()),

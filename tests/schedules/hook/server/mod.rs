@@ -11,9 +11,9 @@ use super::recent_keys::RecentKeys;
 use super::runner::{Ending, Runner};
 
 pub mod laws;
-#[path = "../../../../src/hook/server/sink.rs"]
+#[path = "../../../../crates/ociseek-hook/src/server/sink.rs"]
 pub mod sink;
-#[path = "../../../../src/hook/server/work.rs"]
+#[path = "../../../../crates/ociseek-hook/src/server/work.rs"]
 mod work;
 
 use sink::{JobQueue, LocalQueue};

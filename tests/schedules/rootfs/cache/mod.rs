@@ -1,10 +1,10 @@
 //! Claims on the spans of a cache, with the real file and its locks.
 
-#[path = "../../../../src/rootfs/cache/claims.rs"]
+#[path = "../../../../crates/ociseek-rootfs/src/cache/claims.rs"]
 mod claims;
 pub mod laws;
 
-pub(super) use claims::Claim;
+pub(crate) use claims::Claim;
 
 /// The key of a span.
 pub(crate) struct SpanKey([u8; 32]);

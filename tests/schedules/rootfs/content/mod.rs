@@ -1,12 +1,12 @@
 //! The spans in flight, and the reads that share them. Memory and its limit are the project's own;
 //! there is no cache on disk, and [`fetch`] generates the contents of the spans.
 
-#[path = "../../../../src/rootfs/content/in_flight.rs"]
+#[path = "../../../../crates/ociseek-rootfs/src/content/in_flight.rs"]
 mod in_flight;
 pub mod laws;
-#[path = "../../../../src/rootfs/content/lru.rs"]
+#[path = "../../../../crates/ociseek-rootfs/src/content/lru.rs"]
 mod lru;
-#[path = "../../../../src/rootfs/content/read.rs"]
+#[path = "../../../../crates/ociseek-rootfs/src/content/read.rs"]
 mod read;
 mod stand_ins;
 

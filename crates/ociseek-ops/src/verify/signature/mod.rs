@@ -9,8 +9,8 @@ use bytes::Bytes;
 use rustls_pki_types::UnixTime;
 use serde::Deserialize;
 
-use super::documents::Damage;
 use super::error::VerifyError;
+use crate::damage::Damage;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::manifest::MAX_DOCUMENT;
 use ociseek_format::image::{Descriptor, JsonError, json};
