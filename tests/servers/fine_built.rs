@@ -131,7 +131,7 @@ async fn fresh(layers: &[&Bytes], options: &IndexOptions) -> FineIndex {
 /// An image in a registry of its own, with a fine index of these documents.
 async fn with_documents(layers: &[&Bytes], documents: Vec<FineRef>, blobs: &Setting) -> Setting {
     let setting = Setting::new().await;
-    let subject = setting.push("v1", layers);
+    let subject = Some(setting.push("v1", layers));
     for bytes in documents.iter().filter_map(|document| blobs.registry.blob(&document.document)) {
         setting.registry.add_blob(bytes);
     }

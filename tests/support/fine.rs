@@ -114,7 +114,7 @@ pub fn attach(registry: &Faulty, manifest: &[u8], layers: &[(FineLayer, Vec<Rang
             start_size: encoded.start_size,
         }
     });
-    let subject = Descriptor::of(OCI_MANIFEST, manifest);
+    let subject = Some(Descriptor::of(OCI_MANIFEST, manifest));
     let index = FineIndex { layers: layers.collect(), subject, build_tool: None, profile: None };
     let encoded = index.encode();
     registry.add_manifest(&encoded.descriptor.digest.to_string(), OCI_MANIFEST, encoded.bytes);

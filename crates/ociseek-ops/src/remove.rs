@@ -91,6 +91,8 @@ pub enum RemoveError {
     Unlist { subject: Digest, source: StoreError },
     #[error("{0} is a SOCI index of version 2, which is part of its image and is removed with it")]
     Version2(Digest),
+    #[error("{0} is a fine index that an image names, so it is a part of that image")]
+    Bound(Digest),
 }
 
 /// Removes indexes of the image `root`, or the single index that `root` names by digest, whichever
@@ -138,10 +140,11 @@ pub async fn remove(
 /// If a manifest is an index that can be removed: its image manifest, kind and tool.
 ///
 /// # Errors
-/// If it is a SOCI index of version 2.
+/// If it is a SOCI index of version 2, or a bound fine index.
 fn index_in(document: &Document) -> Result<Option<(Digest, IndexKind, Option<String>)>, RemoveError> {
     if let Ok(index) = fine::parse(&document.bytes) {
-        return Ok(Some((index.subject.digest, IndexKind::Fine, index.build_tool)));
+        let subject = index.subject.ok_or(RemoveError::Bound(document.digest))?;
+        return Ok(Some((subject.digest, IndexKind::Fine, index.build_tool)));
     }
     let Ok(index) = soci::parse(&document.bytes) else { return Ok(None) };
     match index.subject.filter(|_| index.version == Version::V1) {

@@ -18,7 +18,7 @@ fn add_ztoc(registry: &Faulty, image: &Image) {
     let ztoc = registry.add_blob(ztoc);
     let index = SociIndex {
         layers: vec![ZtocRef { ztoc, size, layer, layer_media_type: GZIP.into(), span_size: SPAN }],
-        subject: Some(image.fine.subject.clone()),
+        subject: image.fine.subject.clone(),
         build_tool_identifier: "test".into(),
         prefetch: Vec::new(),
     };

@@ -235,7 +235,7 @@ async fn indexes_are_read_concurrently() {
     let fine = image.fine.encode().descriptor.digest;
     let soci = SociIndex {
         layers: Vec::new(),
-        subject: Some(image.fine.subject.clone()),
+        subject: image.fine.subject.clone(),
         build_tool_identifier: "test".into(),
         prefetch: Vec::new(),
     };

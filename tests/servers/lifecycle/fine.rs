@@ -29,7 +29,7 @@ fn fine_by(server: &Server, maker: &str, subject: &str) -> String {
     let subject = Descriptor::new(OCI_MANIFEST, subject.parse().unwrap(), body.len() as u64);
     let index = FineIndex {
         layers: documents.iter().map(|(document, _)| document.clone()).collect(),
-        subject: subject.clone(),
+        subject: Some(subject.clone()),
         build_tool: Some(maker.to_owned()),
         profile: None,
     };

@@ -121,7 +121,7 @@ fn image(registry: &Faulty, n: usize, documents: &[Document]) -> String {
     let image = manifest(registry, n, &documents.iter().map(of_layer).collect::<Vec<Value>>());
     let index = FineIndex {
         layers: documents.iter().map(|document| document.push(registry)).collect(),
-        subject: serde_json::from_value(image.clone()).unwrap(),
+        subject: Some(serde_json::from_value(image.clone()).unwrap()),
         build_tool: Some(TOOL_IDENTIFIER.into()),
         profile: None,
     };

@@ -1,5 +1,8 @@
-//! The manifest of a fine index: a referrer of an image with a fine document for each layer
-//! (docs/fine.md).
+//! The manifest of a fine index, with a fine document for each layer of an image (docs/fine.md).
+//!
+//! It is either a referrer of the image manifest, or it is *bound*: the manifest of a SOCI-enabled
+//! image names it by digest, as it names its SOCI index. A bound one has no subject, because its
+//! digest is part of the manifest that would be the subject.
 //!
 //! It has our own artifact type, so consumers of SOCI indexes never see it. Anyone who may push to
 //! the repository can write one, so it is read as strictly as a SOCI index. It is the only source
@@ -34,6 +37,11 @@ pub const HEAD_DIGEST: &str = "dev.ociseek.fine.head-digest";
 pub const START_SIZE: &str = "dev.ociseek.fine.start-size";
 /// The annotation of a fine index that names the tool that built it.
 pub const BUILD_TOOL: &str = "dev.ociseek.fine.build-tool";
+/// The annotation of an image manifest that names the digest of its bound fine index.
+pub const BOUND_INDEX: &str = "dev.ociseek.fine.index-digest";
+/// The annotation of a bound fine index's descriptor, in an image index, that names the digest of
+/// its image manifest.
+pub const BOUND_TO: &str = "dev.ociseek.fine.image-manifest-digest";
 /// The annotation of a fine index that names the digest of the recorded reads that it was built
 /// with.
 pub const PROFILE: &str = "dev.ociseek.fine.profile";
@@ -76,8 +84,9 @@ impl FineRef {
 pub struct FineIndex {
     /// In the order of the image's layers, each layer once; layers may be missing.
     pub layers: Vec<FineRef>,
-    /// The image manifest of one platform. Only its media type, digest and size are written.
-    pub subject: Descriptor,
+    /// The image manifest of one platform. Only its media type, digest and size are written. None
+    /// if the index is bound.
+    pub subject: Option<Descriptor>,
     /// The tool that built the index, if the manifest names one. Indexes written here always do.
     pub build_tool: Option<String>,
     /// The digest of the recorded reads that the documents were built with, if any.
@@ -107,6 +116,8 @@ pub enum FineIndexError {
     HeadTooLarge { document: Digest, head: u64 },
     #[error("the fine index lists a second document for layer {0}")]
     Twice(Digest),
+    #[error("an image names the fine index, but the index refers to {0}")]
+    Subject(Digest),
     #[error("the annotation {PROFILE} of the fine index is not a digest")]
     Profile,
 }
@@ -121,7 +132,8 @@ struct Document {
     config: Descriptor,
     #[serde(deserialize_with = "null_is_default")]
     layers: Vec<Descriptor>,
-    subject: Descriptor,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    subject: Option<Descriptor>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_default")]
     annotations: BTreeMap<String, String>,
 }
@@ -151,14 +163,14 @@ impl FineIndex {
         let tool = self.build_tool.clone().map(|tool| (BUILD_TOOL.to_owned(), tool));
         let profile = self.profile.map(|profile| (PROFILE.to_owned(), profile.to_string()));
         let annotations: BTreeMap<String, String> = tool.into_iter().chain(profile).collect();
-        let Descriptor { media_type, digest, size, .. } = &self.subject;
+        let subject = self.subject.as_ref().map(|s| Descriptor::new(s.media_type.clone(), s.digest, s.size));
         let document = Document {
             schema_version: 2,
             media_type: OCI_MANIFEST.to_owned(),
             artifact_type: FINE_INDEX.to_owned(),
             config: Descriptor::of(EMPTY_CONFIG, CONFIG),
             layers: layers.collect(),
-            subject: Descriptor::new(media_type.clone(), *digest, *size),
+            subject,
             annotations: annotations.clone(),
         };
         let bytes = go::encode(&document);
@@ -242,6 +254,28 @@ fn fine_ref(descriptor: &Descriptor) -> Result<FineRef, FineIndexError> {
     Ok(FineRef { document, size, layer, head_size, head_digest, start_size })
 }
 
+/// Reads a fine index that an image manifest names.
+///
+/// # Errors
+/// As [`parse`], or if the index refers to an image manifest: that cannot be the one that names it.
+pub fn parse_bound(bytes: &[u8]) -> Result<FineIndex, FineIndexError> {
+    let index = parse(bytes)?;
+    match &index.subject {
+        None => Ok(index),
+        Some(named) => Err(FineIndexError::Subject(named.digest)),
+    }
+}
+
+/// The digest of the fine index that an image manifest with these annotations names.
+///
+/// # Errors
+/// The start of the annotation, if it is not a digest.
+pub fn bound_index(annotations: &BTreeMap<String, String>) -> Result<Option<Digest>, String> {
+    let named = annotations.get(BOUND_INDEX);
+    let parsed = named.map(|named| named.parse().map_err(|_| named.chars().take(150).collect()));
+    parsed.transpose()
+}
+
 /// Parses a number as we write it: without a sign or leading zeros.
 fn decimal(text: &str) -> Option<u64> {
     let number: u64 = text.parse().ok()?;
@@ -265,7 +299,7 @@ mod tests {
                     start_size: 200 + i,
                 })
                 .collect(),
-            subject: Descriptor::new(OCI_MANIFEST, digest("subject".to_owned()), 567),
+            subject: Some(Descriptor::new(OCI_MANIFEST, digest("subject".to_owned()), 567)),
             build_tool: Some("tool <&> \u{2028}".to_owned()),
             profile: Some(digest("profile".to_owned())),
         }
@@ -310,11 +344,26 @@ mod tests {
             layer.document,
             layer.head_digest,
             layer.layer,
-            index.subject.digest,
+            index.subject.as_ref().unwrap().digest,
         );
         assert_eq!(text_of(&index), expected);
         let not_an_image = super::super::manifest::parse(None, expected.as_bytes()).unwrap_err();
         assert_eq!(not_an_image.to_string(), "this is not an image but a fine index");
+    }
+
+    #[test]
+    fn a_bound_index_has_no_subject() {
+        let index = FineIndex { subject: None, ..fine_index(2) };
+        let encoded = index.encode();
+        assert!(!String::from_utf8_lossy(&encoded.bytes).contains("subject"));
+        assert_eq!(parse(&encoded.bytes).unwrap(), index);
+        assert_eq!(parse_bound(&encoded.bytes).unwrap(), index);
+        assert!(matches!(parse_bound(&fine_index(2).encode().bytes), Err(FineIndexError::Subject(_))));
+        let named = |value: &str| bound_index(&BTreeMap::from([(BOUND_INDEX.to_owned(), value.to_owned())]));
+        assert_eq!(named(&encoded.descriptor.digest.to_string()), Ok(Some(encoded.descriptor.digest)));
+        assert_eq!(named("sha256:0"), Err("sha256:0".to_owned()));
+        assert_eq!(named(&"x".repeat(1000)).unwrap_err().len(), 150);
+        assert_eq!(bound_index(&BTreeMap::new()), Ok(None));
     }
 
     /// Part of the text of an index with one layer, its replacement, and the expected error.
@@ -333,7 +382,8 @@ mod tests {
             ("\"artifactType\"", "\"ArtifactType\"", "not valid"),
             ("\"layers\"", "\"Layers\"", "not valid"),
             ("\"layers\"", "\"layer\"", "not valid"),
-            ("\"subject\"", "\"object\"", "not valid"),
+            ("\"subject\"", "\"Subject\"", "not valid"),
+            ("\"subject\":{", "\"subject\":{\"size\":1},\"x\":{", "not valid"),
             ("vnd.oci.empty.v1+json", "vnd.oci.image.config.v1+json", "config"),
             ("\"size\":2", "\"size\":3", "config"),
             ("\"config\":{\"mediaType\"", "\"config\":{\"MediaType\"", "not valid"),

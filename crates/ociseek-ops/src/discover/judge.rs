@@ -105,6 +105,8 @@ pub enum UnusableIndexError {
     Version(Version),
     #[error("it is the index of another image manifest, {0}")]
     Subject(Digest),
+    #[error("it names no image manifest, so it belongs only to an image that names it")]
+    NoSubject,
     #[error("it was not read: {0} others of its kind were")]
     Unread(usize),
 }
@@ -207,15 +209,16 @@ pub(crate) fn parse(
     }
 }
 
-/// Parses the manifest as a fine index for the image manifest `subject`.
+/// Parses the manifest as a fine index that refers to the image manifest `subject`.
 ///
 /// # Errors
 /// If the manifest is something else, or the index of another image.
 pub(crate) fn parse_fine(bytes: &[u8], subject: &Digest) -> Result<FineIndex, UnusableIndexError> {
     let index = fine::parse(bytes)?;
-    match index.subject.digest == *subject {
-        true => Ok(index),
-        false => Err(UnusableIndexError::Subject(index.subject.digest)),
+    match &index.subject {
+        Some(named) if named.digest == *subject => Ok(index),
+        Some(named) => Err(UnusableIndexError::Subject(named.digest)),
+        None => Err(UnusableIndexError::NoSubject),
     }
 }
 
@@ -388,7 +391,7 @@ mod tests {
                 start_size: 2,
             };
             let (layers, profile) = (of.iter().map(document).collect(), profile.map(Digest::sha256));
-            FineIndex { layers, subject: Descriptor::of("image", b"image"), build_tool: None, profile }
+            FineIndex { layers, subject: Some(Descriptor::of("image", b"image")), build_tool: None, profile }
         };
         let preferred = |found: &[Option<&FineIndex>]| super::preferred(found.iter().copied(), &layers);
         let (all, some) = (fine(&layers, None), fine(&layers[..1], None));

@@ -77,7 +77,7 @@ fn of_unusable(why: &UnusableIndexError) -> Code {
     match why {
         UnusableIndexError::Fetch(error) if Damage::of(error) == Some(Damage::Missing) => Code::IndexMissing,
         UnusableIndexError::Fetch(_) | UnusableIndexError::Size { .. } => Code::IndexDamaged,
-        UnusableIndexError::Subject(_) => Code::Subject,
+        UnusableIndexError::Subject(_) | UnusableIndexError::NoSubject => Code::Subject,
         UnusableIndexError::MediaType(_)
         | UnusableIndexError::Soci(_)
         | UnusableIndexError::Fine(_)

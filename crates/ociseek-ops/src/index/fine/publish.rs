@@ -130,7 +130,7 @@ impl Publisher<'_> {
         };
         let index = FineIndex {
             layers: documents.iter().map(|(layer, document)| reference(layer, document)).collect(),
-            subject: subject.clone(),
+            subject: Some(subject.clone()),
             build_tool: Some(tool.clone()),
             profile,
         };
