@@ -1,5 +1,7 @@
 //! Progress events. The library reports them and prints nothing.
 
+use std::error::Error;
+use std::iter::successors;
 use std::sync::Mutex;
 
 use crate::digest::Digest;
@@ -124,21 +126,24 @@ impl Progress for Recorder {
     }
 }
 
+/// The error, followed by its causes.
+pub fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    successors(Some(error), |&error| error.source())
+}
+
 /// The error followed by its causes. Text that an error repeats from its cause appears only once.
-pub fn chain(error: &dyn std::error::Error) -> Vec<String> {
+pub fn chain(error: &dyn Error) -> Vec<String> {
     let mut chain = vec![error.to_string()];
-    let mut next = error.source();
-    while let Some(cause) = next {
+    for cause in error.source().into_iter().flat_map(sources) {
         let text = cause.to_string();
         if chain.last().is_none_or(|last| !last.ends_with(&text)) {
             chain.push(text);
         }
-        next = cause.source();
     }
     chain
 }
 
 /// An error and its causes on one line.
-pub fn causes(error: &dyn std::error::Error) -> String {
+pub fn causes(error: &dyn Error) -> String {
     chain(error).join(": ")
 }

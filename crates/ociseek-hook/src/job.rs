@@ -149,9 +149,8 @@ impl JobError {
     /// The error of a store, if that is the cause.
     pub(super) fn store(&self) -> Option<&StoreError> {
         match self {
-            JobError::Name(_) | JobError::Tag(_) | JobError::Restless(_) => None,
-            JobError::Index(error) => error.store(),
-            JobError::Enabled { source, .. } => source.store(),
+            JobError::Name(_) => None,
+            error => StoreError::among(error),
         }
     }
 }

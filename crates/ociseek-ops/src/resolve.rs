@@ -46,18 +46,6 @@ pub enum ResolveError {
     NoPlatform { wanted: String, available: String },
 }
 
-impl ResolveError {
-    /// The error of a store, if that is the cause.
-    pub fn store(&self) -> Option<&StoreError> {
-        match self {
-            ResolveError::Find(source) | ResolveError::Document { source, .. } | ResolveError::Lost { source, .. } => {
-                Some(source)
-            }
-            _ => None,
-        }
-    }
-}
-
 /// Which of an image's platforms to use.
 #[derive(Debug, Clone, Copy)]
 pub enum PlatformChoice<'a> {

@@ -5,6 +5,7 @@
 //! block, so their calls run on tokio's blocking threads, and their blobs arrive through a short
 //! channel.
 
+use std::error::Error;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ pub use buffers::Buffers;
 pub use destination::Destination;
 use ociseek_format::budget::{Charge, OverBudget};
 use ociseek_format::digest::Digest;
-use ociseek_format::progress::{ProgressEvent, causes};
+use ociseek_format::progress::{ProgressEvent, causes, sources};
 pub use source::Source;
 pub use stream::{Blob, Part};
 
@@ -41,7 +42,7 @@ mod stream;
 
 /// The cause of an error in a library for TLS, HTTP or the like. Its type is not named, so the
 /// library can be replaced.
-pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+pub type Cause = Box<dyn Error + Send + Sync>;
 
 /// Why a store could not complete a call.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +67,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// The first error of a store among `error` and its causes.
+    pub fn among<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a StoreError> {
+        sources(error).find_map(|cause| cause.downcast_ref())
+    }
+
     /// The content does not exist in the store.
     pub fn is_not_found(&self) -> bool {
         match self {
@@ -121,7 +127,7 @@ pub fn read_times(reads: u32) -> &'static str {
 }
 
 /// What is reported before content that a registry sent is read once more.
-pub fn damaged(what: &str, digest: &Digest, error: &dyn std::error::Error) -> ProgressEvent {
+pub fn damaged(what: &str, digest: &Digest, error: &dyn Error) -> ProgressEvent {
     ProgressEvent::Warning(format!("{what} {digest} arrived damaged, and is read once more: {}", causes(error)))
 }
 

@@ -122,7 +122,8 @@ pub(crate) enum CliError {
     #[cfg(mounts)]
     #[error(transparent)]
     Lazy(#[from] LazyError),
-    #[error(transparent)]
+    /// Not transparent, so that hints find the store's error among the sources.
+    #[error("{0}")]
     Store(#[from] StoreError),
 
     #[error(transparent)]

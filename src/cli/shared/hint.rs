@@ -8,8 +8,8 @@ use super::quote::quoted;
 use super::registry_hint::registry_hint;
 use ociseek_format::budget::OverBudget;
 use ociseek_format::image::TagError;
+use ociseek_format::progress::sources;
 use ociseek_ops::convert::{ConvertError, are_small};
-use ociseek_ops::copy::CopyError;
 use ociseek_ops::diff::DiffError;
 use ociseek_ops::discover::{DiscoverError, UnusableIndexError};
 use ociseek_ops::doctor::DoctorError;
@@ -21,7 +21,6 @@ use ociseek_ops::prune::PruneError;
 use ociseek_ops::remove::RemoveError;
 use ociseek_ops::resolve::ResolveError;
 use ociseek_ops::verify::VerifyError;
-use ociseek_rootfs::layers;
 use ociseek_store::StoreError;
 use ociseek_store::layout::LayoutError;
 use ociseek_store::registry::RegistryError;
@@ -31,6 +30,19 @@ pub(super) fn hint(error: &CliError) -> Option<String> {
     if is_over_budget(error) {
         return Some("raise --max-memory (OCISEEK_MAX_MEMORY) if you trust the image".into());
     }
+    own_hint(error).or_else(|| cause_hint(error))
+}
+
+/// The hint for the first cause that is an error of a store.
+pub(crate) fn cause_hint(error: &(dyn Error + 'static)) -> Option<String> {
+    sources(error).find_map(|cause| match cause.downcast_ref() {
+        Some(error) => store_hint(error),
+        None => registry_hint(cause.downcast_ref()?),
+    })
+}
+
+/// The hint for what only this command knows.
+fn own_hint(error: &CliError) -> Option<String> {
     match error {
         CliError::Usage(_) => Some("see the command's --help".into()),
         CliError::LogFilter(_) => Some(
@@ -60,7 +72,6 @@ pub(super) fn hint(error: &CliError) -> Option<String> {
         CliError::Discover(error) => discover_hint(error),
         CliError::Doctor(error) => match &**error {
             DoctorError::Discover(error) => discover_hint(error),
-            DoctorError::Blob { source, .. } => store_hint(source),
             _ => None,
         },
         CliError::ReadZtoc(error) => match &**error {
@@ -68,17 +79,16 @@ pub(super) fn hint(error: &CliError) -> Option<String> {
             _ => None,
         },
         CliError::Open(error) => open_hint(error),
-        CliError::Copy(error) => copy_hint(error),
         CliError::Diff(error) => match &**error {
             DiffError::Discover(error) => discover_hint(error),
             DiffError::NoIndex(_) => Some("create one with ociseek index".into()),
             _ => None,
         },
         CliError::Prune(error) => match &**error {
-            PruneError::Tags(error) => registry_hint(error),
+            PruneError::Resolve(error) => resolve_hint(error),
             _ => None,
         },
-        CliError::Remove(error) => remove_hint(error),
+        CliError::Remove(RemoveError::Resolve(error)) => resolve_hint(error),
         CliError::NoCacheDir => Some("set one with --cache-dir DIR".into()),
         CliError::NotRemoved { source, .. } => delete_hint(source),
         CliError::Verify(error) => verify_hint(error),
@@ -87,7 +97,6 @@ pub(super) fn hint(error: &CliError) -> Option<String> {
         #[cfg(mounts)]
         CliError::Lazy(error) => error.hint(),
         CliError::Hook(error) => error.hint(),
-        CliError::Store(error) => store_hint(error),
         CliError::Exists(_) => Some("use --force to replace it".into()),
         CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
             Some("use --force to replace existing files, or an empty directory for --output".into())
@@ -102,17 +111,13 @@ pub(super) fn hint(error: &CliError) -> Option<String> {
 
 /// Whether the memory limit for an image was exceeded.
 fn is_over_budget(error: &(dyn Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(cause) = next {
-        let of_store = |error: &StoreError| {
-            matches!(error, StoreError::Memory(_) | StoreError::Registry(RegistryError::Memory(_)))
-        };
-        if cause.is::<OverBudget>() || cause.downcast_ref::<StoreError>().is_some_and(of_store) {
-            return true;
-        }
-        next = cause.source();
-    }
-    false
+    sources(error).any(|cause| {
+        cause.is::<OverBudget>()
+            || matches!(
+                cause.downcast_ref(),
+                Some(StoreError::Memory(_) | StoreError::Registry(RegistryError::Memory(_)))
+            )
+    })
 }
 
 pub(crate) fn index_hint(error: &IndexError) -> Option<String> {
@@ -126,12 +131,6 @@ pub(crate) fn index_hint(error: &IndexError) -> Option<String> {
         ),
         IndexError::Refused(refused) => refused_hint(refused),
         IndexError::Resolve(error) => resolve_hint(error),
-        IndexError::Document { source, .. }
-        | IndexError::Referrers { source, .. }
-        | IndexError::ReadLayer { source, .. }
-        | IndexError::ReadSpans { source, .. }
-        | IndexError::Push { source, .. }
-        | IndexError::Attach { source, .. } => store_hint(source),
         _ => None,
     }
 }
@@ -146,7 +145,7 @@ pub(crate) fn convert_hint(error: &ConvertError) -> Option<String> {
         ConvertError::SourceTag { .. } => {
             Some("use another tag, or --replace-tag, which leaves the original reachable only by its digest".into())
         }
-        error => error.store().and_then(store_hint),
+        _ => None,
     }
 }
 
@@ -159,32 +158,7 @@ fn refused_hint(refused: &RefusedImage) -> Option<String> {
 fn open_hint(error: &OpenImageError) -> Option<String> {
     match error {
         OpenImageError::Discover(error) => discover_hint(error),
-        OpenImageError::Config { source, .. } | OpenImageError::Layer(layers::OpenError::Read { source, .. }) => {
-            store_hint(source)
-        }
         OpenImageError::Tree(_) => Some("ociseek ls --layer N lists the files of one layer".into()),
-        _ => None,
-    }
-}
-
-fn copy_hint(error: &CopyError) -> Option<String> {
-    match error {
-        CopyError::Find(source)
-        | CopyError::Read { source, .. }
-        | CopyError::Referrers { source, .. }
-        | CopyError::Blob { source, .. }
-        | CopyError::Push { source, .. }
-        | CopyError::Tag { source, .. } => store_hint(source),
-        _ => None,
-    }
-}
-
-fn remove_hint(error: &RemoveError) -> Option<String> {
-    match error {
-        RemoveError::Resolve(error) => resolve_hint(error),
-        RemoveError::List { source, .. } | RemoveError::Read { source, .. } | RemoveError::Unlist { source, .. } => {
-            store_hint(source)
-        }
         _ => None,
     }
 }
@@ -197,7 +171,7 @@ fn delete_hint(error: &StoreError) -> Option<String> {
              or use the registry's own tool",
             error.host().unwrap_or("the registry")
         )),
-        _ => store_hint(error),
+        _ => None,
     }
 }
 
@@ -206,13 +180,6 @@ fn verify_hint(error: &VerifyError) -> Option<String> {
         VerifyError::Discover(error) => discover_hint(error),
         VerifyError::NoIndex(_) => Some("create one with ociseek index".into()),
         VerifyError::Saved => Some("omit --quick and --index".into()),
-        VerifyError::Listing { source, .. }
-        | VerifyError::Config { source, .. }
-        | VerifyError::Index { source, .. }
-        | VerifyError::Signatures { source, .. }
-        | VerifyError::Prefetch { source, .. }
-        | VerifyError::Document { source, .. }
-        | VerifyError::Layer { source, .. } => store_hint(source),
         _ => None,
     }
 }
@@ -220,9 +187,7 @@ fn verify_hint(error: &VerifyError) -> Option<String> {
 fn discover_hint(error: &DiscoverError) -> Option<String> {
     match error {
         DiscoverError::Resolve(error) => resolve_hint(error),
-        DiscoverError::Index { source: UnusableIndexError::Fetch(source), .. } | DiscoverError::Ztoc { source, .. } => {
-            store_hint(source)
-        }
+        DiscoverError::Index { source: UnusableIndexError::Fetch(_), .. } => None,
         DiscoverError::Index { .. } => Some("ociseek inspect lists the image's indexes".into()),
         _ => None,
     }
@@ -230,7 +195,6 @@ fn discover_hint(error: &DiscoverError) -> Option<String> {
 
 fn resolve_hint(error: &ResolveError) -> Option<String> {
     match error {
-        ResolveError::Find(source) | ResolveError::Document { source, .. } => store_hint(source),
         ResolveError::Lost { is_enabled, .. } => Some(lost_hint(*is_enabled, "ociseek convert ORIGINAL NAME")),
         ResolveError::NoPlatform { .. } => Some("choose one of the image's platforms with --platform".into()),
         _ => None,
@@ -248,7 +212,7 @@ fn lost_hint(is_enabled: bool, convert: &str) -> String {
     }
 }
 
-pub(crate) fn store_hint(error: &StoreError) -> Option<String> {
+fn store_hint(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Registry(error) => registry_hint(error),
         StoreError::Local(LayoutError::NoImage { .. }) => Some(

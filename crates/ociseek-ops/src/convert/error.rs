@@ -58,18 +58,3 @@ impl From<IndexError> for ConvertError {
         ConvertError::Index(Box::new(error))
     }
 }
-
-impl ConvertError {
-    /// The error of a store, if that is the cause.
-    pub fn store(&self) -> Option<&StoreError> {
-        match self {
-            ConvertError::Find(source)
-            | ConvertError::Destination(source)
-            | ConvertError::Document { source, .. }
-            | ConvertError::Copy { source, .. }
-            | ConvertError::Push { source, .. } => Some(source),
-            ConvertError::Index(error) => error.store(),
-            _ => None,
-        }
-    }
-}

@@ -59,27 +59,4 @@ impl IndexError {
     pub(super) fn memory(layer: &Descriptor, source: OverBudget) -> IndexError {
         IndexError::Memory { layer: layer.digest, source }
     }
-
-    /// The error of a store, if that is the cause.
-    pub fn store(&self) -> Option<&StoreError> {
-        match self {
-            IndexError::Resolve(error) => error.store(),
-            IndexError::Document { source, .. }
-            | IndexError::Referrers { source, .. }
-            | IndexError::ReadLayer { source, .. }
-            | IndexError::ReadSpans { source, .. }
-            | IndexError::Push { source, .. }
-            | IndexError::Attach { source, .. } => Some(source),
-            IndexError::BrokenLayer { .. }
-            | IndexError::Memory { .. }
-            | IndexError::PrefetchMemory(_)
-            | IndexError::LayerThread { .. }
-            | IndexError::Prefetch(_)
-            | IndexError::Fine { .. }
-            | IndexError::OwnZtoc { .. }
-            | IndexError::PrefetchThread
-            | IndexError::StaysDamaged { .. }
-            | IndexError::Refused(_) => None,
-        }
-    }
 }
