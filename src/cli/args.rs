@@ -2,23 +2,23 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::cli::cache::args::CacheCommand;
-use crate::cli::cat::args::CatArgs;
-use crate::cli::convert::args::ConvertArgs;
-use crate::cli::copy::args::CopyArgs;
-use crate::cli::diff::args::DiffArgs;
-use crate::cli::doctor::args::DoctorArgs;
-use crate::cli::index::args::IndexArgs;
-use crate::cli::inspect::args::InspectArgs;
-use crate::cli::list::args::ListArgs;
-use crate::cli::ls::args::LsArgs;
-use crate::cli::prune::args::PruneArgs;
-use crate::cli::report::args::ReportArgs;
-use crate::cli::rm::args::RmArgs;
-use crate::cli::shared::talk::{LogReader, TalkArgs};
-use crate::cli::verify::args::VerifyArgs;
-use crate::cli::version::args::{CompletionsArgs, ManArgs, VersionArgs};
-use crate::cli::ztoc::args::ZtocCommand;
+use crate::cli::cache::CacheCommand;
+use crate::cli::cat::CatArgs;
+use crate::cli::convert::ConvertArgs;
+use crate::cli::copy::CopyArgs;
+use crate::cli::diff::DiffArgs;
+use crate::cli::doctor::DoctorArgs;
+use crate::cli::index::IndexArgs;
+use crate::cli::inspect::InspectArgs;
+use crate::cli::list::ListArgs;
+use crate::cli::ls::LsArgs;
+use crate::cli::prune::PruneArgs;
+use crate::cli::report::ReportArgs;
+use crate::cli::rm::RmArgs;
+use crate::cli::shared::verbosity::{LogReader, VerbosityArgs};
+use crate::cli::verify::VerifyArgs;
+use crate::cli::version::{CompletionsArgs, ManArgs, VersionArgs};
+use crate::cli::ztoc::ZtocCommand;
 
 const ABOUT: &str = "Start containers before their image is pulled";
 
@@ -44,7 +44,7 @@ pub(super) struct Cli {
     pub command: Command,
 
     #[command(flatten)]
-    pub talk: TalkArgs,
+    pub verbosity: VerbosityArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -80,9 +80,9 @@ pub(super) enum Command {
 #[cfg(mounts)]
 #[derive(Debug, Subcommand)]
 pub(super) enum LazyCommand {
-    Mount(Box<super::mount::args::MountArgs>),
-    Bundle(Box<super::bundle::args::BundleArgs>),
-    Trace(Box<super::trace::args::TraceArgs>),
+    Mount(Box<crate::cli::image_fs::mount::MountArgs>),
+    Bundle(Box<crate::cli::image_fs::bundle::BundleArgs>),
+    Trace(Box<crate::cli::image_fs::trace::TraceArgs>),
 }
 
 /// The commands that index images pushed by others.
@@ -90,7 +90,7 @@ pub(super) enum LazyCommand {
 pub(super) enum ServiceCommand {
     #[command(subcommand)]
     Hook(super::hook::HookCommand),
-    Backfill(Box<super::backfill::args::BackfillArgs>),
+    Backfill(Box<crate::cli::backfill::BackfillArgs>),
 }
 
 /// How a command reports failures on standard output.

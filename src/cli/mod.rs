@@ -10,36 +10,33 @@ use tokio::sync::oneshot;
 
 #[cfg(mounts)]
 use args::LazyCommand;
-use args::ServiceCommand;
-use args::{Cli, Command, Failures};
+use args::{Cli, Command, Failures, ServiceCommand};
+#[cfg(mounts)]
+use image_fs::{bundle, mount, trace};
 use run::{blocking, settled, until};
 use shared::error::{CliError, DONE};
 use shared::report::{failure, report_error};
-use shared::signals;
-use shared::talk::TalkArgs;
-use shared::terminal::{Stdout, Style, complain};
-use shared::{brief, habits, json, variables};
-use ztoc::args::ZtocCommand;
+use shared::terminal::Stdout;
+use shared::verbosity::VerbosityArgs;
+use shared::{json, signals};
+use ztoc::ZtocCommand;
 
 mod args;
 mod backfill;
-#[cfg(mounts)]
-mod bundle;
 mod cache;
 mod cat;
 mod convert;
 mod copy;
 mod diff;
 mod doctor;
+mod help;
 mod hook;
+#[cfg(mounts)]
+mod image_fs;
 mod index;
 mod inspect;
-#[cfg(mounts)]
-mod lazy;
 mod list;
 mod ls;
-#[cfg(mounts)]
-mod mount;
 mod prune;
 mod report;
 mod rm;
@@ -49,8 +46,6 @@ mod schema;
 // Some of it is only used by commands that this build may not have.
 #[cfg_attr(not(all(feature = "lambda", mounts)), allow(dead_code))]
 mod shared;
-#[cfg(mounts)]
-mod trace;
 mod verify;
 mod version;
 mod ztoc;
@@ -62,34 +57,18 @@ const LAST_WORK: Duration = Duration::from_millis(500);
 pub fn run() -> ExitCode {
     let cli = match Cli::try_parse_from(arguments()) {
         Ok(cli) => cli,
-        Err(mut message) => {
-            let typed = std::env::args_os().skip(1).filter_map(|typed| typed.into_string().ok());
-            let typed: Vec<String> = typed.collect();
-            if brief::is_asked_for(&message, &typed)
-                && let Err(shorter) = brief::brief(Cli::command()).try_get_matches_from(arguments())
-            {
-                message = shorter;
-            }
-            variables::name(&mut message, &typed, Cli::command());
-            let hint = habits::hint(&mut message, typed.into_iter());
-            // A closed pipe is not a failure of --help.
-            let _ = message.print();
-            if let Some(hint) = hint {
-                complain(&format!("{} {hint}", Style::stderr().green("hint:")));
-            }
-            return ExitCode::from(message.exit_code() as u8);
-        }
+        Err(message) => return help::print(message, Cli::command(), arguments()),
     };
     let failures = cli.command.failures();
-    let started = cli.talk.start_log(cli.command.log_readers());
-    match started.and_then(|()| execute(cli.command, cli.talk)) {
+    let started = cli.verbosity.start_log(cli.command.log_readers());
+    match started.and_then(|()| execute(cli.command, cli.verbosity)) {
         Ok(()) => ExitCode::from(DONE),
         Err(error) => {
             if !error.is_reported() {
                 report_error(None, &error);
             }
             if !error.is_in_document() {
-                tell_programs(failures, &error);
+                print_json_error(failures, &error);
             }
             ExitCode::from(error.exit_code())
         }
@@ -108,18 +87,18 @@ fn arguments() -> Vec<OsString> {
 #[cfg(mounts)]
 async fn lazily(
     command: LazyCommand,
-    talk: TalkArgs,
+    verbosity: VerbosityArgs,
     interrupted: &mut oneshot::Receiver<signals::Interrupt>,
 ) -> Result<(), CliError> {
     match command {
-        LazyCommand::Mount(args) => mount::run(*args, talk, interrupted).await,
-        LazyCommand::Bundle(args) => bundle::run(*args, talk, interrupted).await,
-        LazyCommand::Trace(args) => trace::run(*args, talk, interrupted).await,
+        LazyCommand::Mount(args) => mount::run(*args, verbosity, interrupted).await,
+        LazyCommand::Bundle(args) => bundle::run(*args, verbosity, interrupted).await,
+        LazyCommand::Trace(args) => trace::run(*args, verbosity, interrupted).await,
     }
 }
 
 /// Reports an error as JSON on standard output, if JSON was requested.
-fn tell_programs(failures: Failures, error: &CliError) {
+fn print_json_error(failures: Failures, error: &CliError) {
     let failed = json::Failed { error: failure(error) };
     let text = match failures {
         Failures::None => return,
@@ -134,30 +113,30 @@ fn tell_programs(failures: Failures, error: &CliError) {
 /// in Cargo's profile `release`, a job of `hook serve` takes more than the default of 2 MiB.
 const STACK: usize = 8 << 20;
 
-fn execute(command: Command, talk: TalkArgs) -> Result<(), CliError> {
+fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
     let mut interrupted = signals::listen().map_err(CliError::Start)?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.enable_all().thread_stack_size(STACK).build().map_err(CliError::Start)?;
     let result = runtime.block_on(async {
         let interrupted = &mut interrupted;
         match command {
-            Command::Index(args) => settled(until(interrupted, index::run(*args, talk)).await).await,
-            Command::Convert(args) => settled(until(interrupted, convert::run(*args, talk)).await).await,
-            Command::Inspect(args) => until(interrupted, inspect::run(*args, talk)).await,
-            Command::Ls(args) => until(interrupted, ls::run(*args, talk)).await,
-            Command::Report(args) => until(interrupted, report::run(*args, talk)).await,
-            Command::Cat(args) => until(interrupted, cat::run(*args, talk)).await,
-            Command::Verify(args) => until(interrupted, verify::run(*args, talk)).await,
-            Command::Doctor(args) => until(interrupted, doctor::run(*args, talk)).await,
+            Command::Index(args) => settled(until(interrupted, index::run(*args, verbosity)).await).await,
+            Command::Convert(args) => settled(until(interrupted, convert::run(*args, verbosity)).await).await,
+            Command::Inspect(args) => until(interrupted, inspect::run(*args, verbosity)).await,
+            Command::Ls(args) => until(interrupted, ls::run(*args, verbosity)).await,
+            Command::Report(args) => until(interrupted, report::run(*args, verbosity)).await,
+            Command::Cat(args) => until(interrupted, cat::run(*args, verbosity)).await,
+            Command::Verify(args) => until(interrupted, verify::run(*args, verbosity)).await,
+            Command::Doctor(args) => until(interrupted, doctor::run(*args, verbosity)).await,
             Command::List(args) => until(interrupted, list::run(*args)).await,
-            Command::Copy(args) => settled(until(interrupted, copy::run(*args, talk)).await).await,
+            Command::Copy(args) => settled(until(interrupted, copy::run(*args, verbosity)).await).await,
             Command::Prune(args) => until(interrupted, prune::run(*args)).await,
-            Command::Diff(args) => until(interrupted, diff::run(*args, talk)).await,
+            Command::Diff(args) => until(interrupted, diff::run(*args, verbosity)).await,
             Command::Rm(args) => until(interrupted, rm::run(*args)).await,
             #[cfg(mounts)]
-            Command::Lazy(command) => lazily(command, talk, interrupted).await,
+            Command::Lazy(command) => lazily(command, verbosity, interrupted).await,
             Command::Service(ServiceCommand::Backfill(args)) => {
-                settled(until(interrupted, backfill::run(*args, talk)).await).await
+                settled(until(interrupted, backfill::run(*args, verbosity)).await).await
             }
             Command::Service(ServiceCommand::Hook(command)) => hook::run(command, interrupted).await,
             Command::Cache(command) => until(interrupted, blocking(move || cache::run(command))).await,
@@ -168,8 +147,8 @@ fn execute(command: Command, talk: TalkArgs) -> Result<(), CliError> {
                 // A signal drops this together with the future, which tells the thread to stop.
                 let (wanted, still_wanted) = signals::wanted();
                 let work = move || match ztoc {
-                    ZtocCommand::Create(args) => ztoc::create::create(&args, talk, &mut Stdout::new()),
-                    ZtocCommand::Show(args) => ztoc::show::show(&args, &mut Stdout::new()),
+                    ZtocCommand::Create(args) => ztoc::create::create(&args, verbosity, &mut Stdout::new()),
+                    ZtocCommand::Show(args) => ztoc::show(&args, &mut Stdout::new()),
                     ZtocCommand::Extract(args) => ztoc::extract::run(&args, &mut Stdout::new(), &still_wanted),
                     ZtocCommand::Verify(args) => ztoc::verify::run(&args, &mut Stdout::new()),
                 };

@@ -11,9 +11,10 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
 
-use super::shared::json::{Document, Failed};
-use super::{
-    backfill, cache, convert, copy, diff, doctor, index, inspect, lazy, list, ls, prune, report, rm, trace, verify,
+use crate::cli::image_fs::trace;
+use crate::cli::shared::json::{Document, Failed};
+use crate::cli::{
+    backfill, cache, convert, copy, diff, doctor, image_fs, index, inspect, list, ls, prune, report, rm, verify,
     version, ztoc,
 };
 
@@ -57,18 +58,18 @@ fn all() -> Vec<(&'static str, &'static str, Value)> {
         ("ls", "ociseek ls", of::<ls::json::Files>()),
         ("ls-layer", "ociseek ls --layer", of::<ls::json::LayerFiles>()),
         ("verify", "ociseek verify", of::<verify::json::Verification>()),
-        ("doctor", "ociseek doctor", of::<doctor::json::Report>()),
-        ("list", "ociseek list", of::<list::json::Listing>()),
-        ("copy", "ociseek copy", of::<copy::json::Copy>()),
-        ("rm", "ociseek rm", of::<rm::json::Removal>()),
-        ("prune", "ociseek prune", of::<prune::json::Pruning>()),
-        ("diff", "ociseek diff", of::<diff::json::Comparison>()),
-        ("cache", "ociseek cache ls, ociseek cache clear", of::<cache::json::Caches>()),
-        ("mount", "ociseek mount, ociseek bundle", of::<lazy::json::Ready>()),
-        ("stats", "ociseek mount --stats, ociseek bundle --stats", of::<lazy::json::Stats>()),
-        ("trace", "ociseek trace", of::<trace::json::Trace>()),
+        ("doctor", "ociseek doctor", of::<doctor::Report>()),
+        ("list", "ociseek list", of::<list::Listing>()),
+        ("copy", "ociseek copy", of::<copy::Copy>()),
+        ("rm", "ociseek rm", of::<rm::RemovalJson>()),
+        ("prune", "ociseek prune", of::<prune::Pruning>()),
+        ("diff", "ociseek diff", of::<diff::Comparison>()),
+        ("cache", "ociseek cache ls, ociseek cache clear", of::<cache::Caches>()),
+        ("mount", "ociseek mount, ociseek bundle", of::<image_fs::json::Ready>()),
+        ("stats", "ociseek mount --stats, ociseek bundle --stats", of::<image_fs::json::Stats>()),
+        ("trace", "ociseek trace", of::<trace::Trace>()),
         ("report", "ociseek report", of::<report::json::Report>()),
-        ("version", "ociseek version", of::<version::json::Version>()),
+        ("version", "ociseek version", of::<version::Version>()),
         ("error", "any command that fails before it prints its own document", of::<Failed>()),
     ]
 }

@@ -9,7 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle as
 use crate::cli::shared::progress::{TICK, Ticker};
 use crate::cli::shared::screen::{new_bars, set_bars};
 use crate::cli::shared::size::{about, human};
-use crate::cli::shared::talk::{ProgressStyle, TalkArgs};
+use crate::cli::shared::verbosity::{ProgressStyle, VerbosityArgs};
 use ociseek_store::lock::Hold;
 
 /// How many images and how much time are needed before the remaining time is estimated.
@@ -51,11 +51,11 @@ impl State {
 }
 
 impl Tally {
-    pub(super) fn new(talk: TalkArgs) -> Tally {
+    pub(super) fn new(verbosity: VerbosityArgs) -> Tally {
         let state = State { since: Instant::now(), found: 0, is_listed: false, done: 0, bytes: 0 };
         let state = Arc::new(Mutex::new(state));
-        let output = match talk.progress {
-            _ if talk.quiet => ProgressOutput::Nothing,
+        let output = match verbosity.progress {
+            _ if verbosity.quiet => ProgressOutput::Nothing,
             ProgressStyle::None => ProgressOutput::Nothing,
             ProgressStyle::Auto if std::io::stderr().is_terminal() => {
                 let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());

@@ -3,8 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::shared::json::{CoverageJson, DigestText, IndexRef, Manifest, milliseconds};
-use crate::cli::shared::layers::json::Layer;
-use crate::cli::shared::layers::prefetch::Prefetched;
+use crate::cli::shared::layers::{Layer, Prefetched};
 use ociseek_format::digest::Digest;
 use ociseek_ops::convert::{ConvertReport, ConvertStatus, ConvertedImage};
 use ociseek_ops::versions::EnabledResult;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::cli::shared::layers::prefetch;
-use crate::cli::shared::layers::text::{coverage, heading, layers, members, why_nothing};
+use crate::cli::shared::layers;
+use crate::cli::shared::layers::{coverage, heading, layers, members, why_nothing};
 use crate::cli::shared::size::{duration, human};
 use crate::cli::shared::terminal::{Style, safe};
 use ociseek_format::image::ImageName;
@@ -88,7 +88,7 @@ fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
             let _ = writeln!(text, "  {} {}", style.green("index"), style.green(&index.digest.to_string()));
             let _ = writeln!(text, "  new manifest {}", image.manifest);
             coverage(text, &image.coverage);
-            prefetch::line(text, image.prefetch.as_ref());
+            layers::prefetch_line(text, image.prefetch.as_ref());
         }
         None => {
             let _ = writeln!(text, "  {} {}", style.yellow("no index:"), why_nothing(&image.layers));

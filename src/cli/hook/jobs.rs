@@ -10,14 +10,14 @@ use tokio::net::TcpListener;
 #[cfg(feature = "nats")]
 use tracing::{info, warn};
 
-#[cfg(feature = "nats")]
-use crate::cli::hook::error::HookError;
 use crate::cli::shared::args::{CacheArgs, LayerJobsArgs, RegistryArgs};
 use crate::cli::shared::caches;
 use crate::cli::shared::error::CliError;
+#[cfg(feature = "nats")]
+use crate::cli::shared::error::HookError;
+use crate::cli::shared::indexing::{Unattended, UnattendedArgs};
 use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::source::{Registries, client_config};
-use crate::cli::shared::unattended::{Unattended, UnattendedArgs};
 use ociseek_format::progress::Progress;
 use ociseek_hook::allow::{Allow, AllowList};
 use ociseek_hook::log::LogProgress;

@@ -8,12 +8,11 @@ use crate::cli::run::until;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
 #[cfg(feature = "lambda")]
-use lambda::args::HookLambdaArgs;
-use serve::args::HookServeArgs;
+use lambda::HookLambdaArgs;
+use serve::HookServeArgs;
 #[cfg(feature = "nats")]
-use worker::args::HookWorkerArgs;
+use worker::HookWorkerArgs;
 
-pub(super) mod error;
 mod jobs;
 #[cfg(feature = "lambda")]
 pub(super) mod lambda;

@@ -7,8 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{StatVfsMountFlags, fstatvfs};
 
-use crate::cli::hook::error::HookError;
-use crate::cli::shared::error::CliError;
+use crate::cli::shared::error::{CliError, HookError};
 use ociseek_hook::secret::Secrets;
 
 /// Where container runtimes mount secrets. They decide who else in the container may read them.

@@ -3,15 +3,11 @@
 use serde::Serialize;
 
 use crate::cli::convert::json::Enabled;
-use crate::cli::shared::fine::FineDocument;
 use crate::cli::shared::json::{
-    CoverageJson, DigestText, Failure, IndexRef, Manifest as ManifestRef, digests, milliseconds,
+    CoverageJson, DigestText, Failure, FineDocument, IndexRef, Manifest as ManifestRef, digests, milliseconds,
 };
-use crate::cli::shared::layers::json::Layer;
-use crate::cli::shared::layers::prefetch::Prefetched;
-use crate::cli::shared::layers::text::shortfall_text;
-use ociseek_format::image::Descriptor;
-use ociseek_format::image::coverage;
+use crate::cli::shared::layers::{Layer, Prefetched, shortfall_text};
+use ociseek_format::image::{Descriptor, coverage};
 use ociseek_ops::convert::ConvertReport;
 use ociseek_ops::index::{
     IndexedFine, IndexedImage, IndexedManifest, LayerReport, ManifestResult, OtherIndex, RefusedImage, RefusedManifest,

@@ -2,19 +2,24 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::cli::shared::args::OutputFormat;
-use crate::cli::shared::build::{layer_options, named};
-use crate::cli::shared::caches;
+use clap::Args;
+use clap::builder::FalseyValueParser;
+
+use crate::cli::shared::args::{
+    BuildArgs, CacheArgs, ExistingArg, FormatArgs, LayerJobsArgs, MinLayerArgs, OutputFormat, PlatformsArgs,
+    RegistryArgs,
+};
 use crate::cli::shared::error::CliError;
+use crate::cli::shared::indexing::{KindsArgs, PrefetchArgs, ReuseArgs, VersionsArgs, layer_options, named};
 use crate::cli::shared::json::{milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::report;
 use crate::cli::shared::source::{Images, home, output_layout};
-use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::Stdout;
-use args::IndexArgs;
+use crate::cli::shared::verbosity::VerbosityArgs;
+use crate::cli::shared::{caches, parse, report};
+use ociseek_format::image::coverage::Share;
 use ociseek_format::image::{ImageName, ImageSelector, Reference};
 use ociseek_format::progress::Progress;
 use ociseek_ops::index::{Gate, IndexOptions};
@@ -24,19 +29,180 @@ use ociseek_store::layout::tag_of;
 use ociseek_store::{Destination, Source};
 use result::ImageResult;
 
-pub(super) mod args;
+mod ci_outputs;
 pub(super) mod json;
 mod result;
-mod step;
 mod text;
 
+const INDEX_LONG_ABOUT: &str = "\
+Builds the SOCI index of each IMAGE and attaches it.
+
+Each layer is read once, as a stream: nothing is unpacked and no temporary disk space is used. Layers that cannot be \
+served lazily (too small, zstd, sparse files, ...) are left out and the reason is printed; consumers pull them \
+whole. A broken layer (wrong digest or checksum, truncated) is an error, and nothing is pushed for that image.
+
+IMAGE is one of
+
+  [REGISTRY/]REPOSITORY[:TAG][@DIGEST]
+    an image in a registry, named as for docker pull; the index is pushed there
+    (a registry on this machine, such as localhost:5000, is accessed over plain HTTP)
+  oci:DIR[:TAG|@DIGEST]
+    an OCI image layout; the index is written into it
+  oci-archive:FILE[:TAG]
+    a tar of a layout, as written by docker save (25 or later) and BuildKit (type=oci); it is
+    read-only, so use --output or --dry-run
+
+Several IMAGEs are indexed one after the other. If one fails, the others are still indexed, and the exit status is 1.";
+
+const INDEX_AFTER_HELP: &str = "\
+Credentials come from docker's config.json ($DOCKER_CONFIG or ~/.docker), its credential helpers, or podman's \
+auth.json. After docker login, no further setup is needed.
+
+Examples:
+  Index an image in its registry, all platforms:
+    ociseek index ghcr.io/acme/app:1.4
+
+  Preview without writing anything:
+    ociseek index --dry-run python:3.13
+
+  One platform, including small layers, in a local registry:
+    ociseek index --platform linux/arm64 --min-layer-size 0 localhost:5000/app
+
+  A layout on disk, without a registry:
+    skopeo copy docker://python:3.13 oci:python:3.13
+    ociseek index oci:python:3.13
+
+  An archive from docker save; the index goes into its own layout:
+    docker save app:1.4 -o app.tar
+    ociseek index --output oci:app-index oci-archive:app.tar
+
+  With a fine index beside the SOCI index, and what a start reads at its front:
+    ociseek index --fine ghcr.io/acme/app:1.4
+    ociseek trace ghcr.io/acme/app:1.4 > start.jsonl
+    ociseek index --fine --profile start.jsonl ghcr.io/acme/app:1.4
+
+  Both versions, with the SOCI-enabled image as app:1.4-soci:
+    ociseek index --v2 '{tag}-soci' ghcr.io/acme/app:1.4
+
+  In scripts:
+    ociseek index --format json --progress none $IMAGE | jq -r '.images[].manifests[].index.digest'
+
+  As a CI gate, by the pushed digest, with a summary table on the job page:
+    ociseek index --strict --min-coverage 80% --step-summary $GITHUB_STEP_SUMMARY $IMAGE@$DIGEST
+
+soci-snapshotter reads the index with `[pull_modes.soci_v1] enable = true`, or when given the index digest. With its \
+default settings it reads only SOCI-enabled images (--v2).
+
+JSON: docs/json.md describes each field.
+
+Exit status: 0 success (even if layers are left out), 1 an image failed or missed a requirement, 2 usage error; 129, \
+130 or 143 on SIGHUP, SIGINT or SIGTERM.";
+
+/// Build and attach the SOCI index of images
+#[derive(Debug, Args)]
+#[command(long_about = INDEX_LONG_ABOUT, after_long_help = INDEX_AFTER_HELP)]
+pub(crate) struct IndexArgs {
+    /// The images to index
+    #[arg(value_name = "IMAGE", required = true)]
+    pub images: Vec<ImageName>,
+
+    #[command(flatten)]
+    pub platforms: PlatformsArgs,
+
+    /// Write the index into an OCI layout, oci:DIR, instead of next to the image
+    ///
+    /// The layout is created if needed. It holds the index and its ztocs, not the image; with --v2
+    /// also the SOCI-enabled image with all its layers.
+    #[arg(long, short, value_name = "oci:DIR", env = "OCISEEK_OUTPUT", value_parser = parse::layout_dir)]
+    pub output: Option<PathBuf>,
+
+    /// Build and report, but write nothing
+    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new())]
+    pub dry_run: bool,
+
+    /// What to do if the image already has a SOCI index
+    #[arg(long, value_name = "RULE", env = "OCISEEK_EXISTING", value_enum, default_value_t = ExistingArg::Skip)]
+    pub existing: ExistingArg,
+
+    #[command(flatten)]
+    pub layer_jobs: LayerJobsArgs,
+
+    /// Stop reading layers after this time, such as 10m or 90s, and attach what is finished
+    ///
+    /// The limit is for all IMAGEs together; attaching takes additional time. Consumers pull the
+    /// remaining layers whole. Another run continues where this one stopped, but starts unfinished
+    /// layers over: a layer that takes longer than this is never finished, and the report says so.
+    /// Running out of time is not a failure; the JSON lists the remaining layers.
+    #[arg(long, value_name = "DURATION", env = "OCISEEK_TIMEOUT", value_parser = parse::duration)]
+    pub timeout: Option<Duration>,
+
+    #[command(flatten, next_help_heading = "Indexing")]
+    pub min_layer: MinLayerArgs,
+
+    #[command(flatten)]
+    pub build: BuildArgs,
+
+    #[command(flatten)]
+    pub kinds: KindsArgs,
+
+    #[command(flatten)]
+    pub versions: VersionsArgs,
+
+    #[command(flatten)]
+    pub prefetch: PrefetchArgs,
+
+    #[command(flatten)]
+    pub reuse: ReuseArgs,
+
+    /// Fail if a layer is left out for any reason other than its size
+    ///
+    /// Nothing is attached to the image, for any platform, and each such layer is listed: zstd,
+    /// foreign, encrypted, sparse files, PAX global headers, and whatever else a consumer could not
+    /// serve. If an existing index is kept, its layers are checked instead.
+    #[arg(long, env = "OCISEEK_STRICT", value_parser = FalseyValueParser::new(), help_heading = "Requirements")]
+    pub strict: bool,
+
+    /// Fail if the index covers less than this share of the image's compressed layer bytes, such as
+    /// 80%
+    ///
+    /// Each platform must reach it; otherwise nothing is attached, for any platform. Layers below
+    /// --min-layer-size do not count, so an image with only small layers passes. Layers that cannot
+    /// be served count as not covered; to fail on any of them, use --strict.
+    #[arg(long, value_name = "PERCENT", env = "OCISEEK_MIN_COVERAGE", value_parser = parse::share)]
+    #[arg(help_heading = "Requirements")]
+    pub min_coverage: Option<Share>,
+
+    /// Append the digests as NAME=VALUE lines to this file: $GITHUB_OUTPUT, or a dotenv report in
+    /// GitLab
+    ///
+    /// The names are status (ok or failed), image_digest, index_digest (the first), index_digests
+    /// (all, comma-separated), coverage (the lowest of all platforms, in percent) and
+    /// enabled_digest (of the first SOCI-enabled image). Written even if the run fails.
+    #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_OUTPUTS", help_heading = "In CI", hide_short_help = true)]
+    pub step_outputs: Option<PathBuf>,
+
+    /// Append a Markdown summary table to this file: $GITHUB_STEP_SUMMARY
+    #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_SUMMARY", help_heading = "In CI")]
+    #[arg(hide_short_help = true)]
+    pub step_summary: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub cache: CacheArgs,
+
+    #[command(flatten)]
+    pub registry: RegistryArgs,
+
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
 /// Indexes all images one after the other, and continues after failures.
-pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError> {
+pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
     let started = Instant::now();
     check(&args)?;
-    let display = Arc::new(Display::new(talk));
+    let display = Arc::new(Display::new(verbosity));
     let progress: Arc<dyn Progress> = display.clone();
-    let files = step::StepFiles { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
+    let files = ci_outputs::StepFiles { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
     let versions = args.versions.clone().versions(args.images.len() > 1)?;
     let mut options = options(&args, &versions, started)?;
     let images = Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress).await?;
@@ -56,7 +222,7 @@ pub(super) async fn run(args: IndexArgs, talk: TalkArgs) -> Result<(), CliError>
             report::report_error(Some(&result.image), error);
         }
         if args.format.get() == OutputFormat::Text {
-            let text = result.text(settings.target().as_deref(), talk.quiet, stdout.style);
+            let text = result.text(settings.target().as_deref(), verbosity.quiet, stdout.style);
             stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
         }
         images.push(result.json());

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::cli::shared::layers::prefetch;
-use crate::cli::shared::layers::text::{coverage, heading, layers, members, why_nothing};
+use crate::cli::shared::layers;
+use crate::cli::shared::layers::{coverage, heading, layers, members, why_nothing};
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::terminal::{Style, safe};
 use ociseek_format::image::fine::FineRef;
@@ -33,7 +33,7 @@ pub(super) fn report(image: &str, target: Option<&str>, done: &IndexedImage, sec
         if manifest.result.index().is_some() {
             coverage(&mut text, &manifest.coverage);
         }
-        prefetch::line(&mut text, manifest.prefetch.as_ref());
+        layers::prefetch_line(&mut text, manifest.prefetch.as_ref());
         members(&mut text, &manifest.layers, style);
         others(&mut text, manifest, style);
         if let Some(made) = &manifest.fine {

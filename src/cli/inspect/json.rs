@@ -1,13 +1,15 @@
 //! The JSON output of `ociseek inspect`.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
-use super::coverage::{covered, ztoc_bytes};
-use crate::cli::shared::consumer::ConsumerJson;
-use crate::cli::shared::fine::{Fine, FineDocument};
-use crate::cli::shared::json::{Coded, CoverageJson, DigestText, Failure, Manifest as ManifestRef};
-use crate::cli::shared::layers::prefetch::{Spans, ranges};
+use crate::cli::shared::json::{
+    Coded, ConsumerJson, CoverageJson, DigestText, Failure, Fine, FineDocument, Manifest as ManifestRef,
+};
+use crate::cli::shared::layers::{Spans, span_ranges};
 use ociseek_format::image::Descriptor;
+use ociseek_format::image::coverage::Coverage;
 use ociseek_format::image::prefetch::count;
 use ociseek_format::image::soci::{PREFETCH, ZtocRef, prefetch_layer};
 use ociseek_ops::discover::{DiscoveredImage, FoundIndexRef};
@@ -206,7 +208,7 @@ impl Layer {
                 digest: artifact.digest.into(),
                 size: artifact.size,
                 spans: read.map(|(spans, _)| count(spans)),
-                ranges: read.map(|(spans, _)| ranges(spans)),
+                ranges: read.map(|(spans, _)| span_ranges(spans)),
                 bytes: read.map(|(_, bytes)| *bytes),
                 error: spans.as_ref().err().map(|text| Failure::of_text(text)),
             }
@@ -220,4 +222,15 @@ impl Layer {
             document: image.document_for(&descriptor.digest).map(FineDocument::of),
         }
     }
+}
+
+/// The coverage of an image by the index that a reader takes.
+pub(super) fn covered(image: &DiscoveredImage) -> Coverage {
+    Coverage::of(&image.layers, |layer| image.ztoc_for(&layer.digest).is_some())
+}
+
+/// The size of the ztocs that a reader takes, in bytes.
+pub(super) fn ztoc_bytes(image: &DiscoveredImage) -> u64 {
+    let layers: BTreeSet<_> = image.layers.iter().map(|layer| layer.digest).collect();
+    layers.iter().filter_map(|layer| image.ztoc_for(layer)).map(|ztoc| ztoc.size).sum()
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::coverage::{covered, ztoc_bytes};
-use crate::cli::shared::layers::prefetch;
+use crate::cli::inspect::json::{covered, ztoc_bytes};
+use crate::cli::shared::layers;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Style, safe};
@@ -128,7 +128,7 @@ pub(super) fn layers(text: &mut String, inspected: &InspectedImage, style: Style
         rows.push(match &ztoc.ztoc {
             None => [digest, size, none(), none(), none(), none(), without_ztoc(&layer.media_type)],
             Some((reference, Err(error))) => {
-                let error = safe(&in_one_line(error));
+                let error = in_one_line(error);
                 [digest, size, none(), none(), none(), human(reference.size), error]
             }
             Some((reference, Ok(facts))) => [
@@ -183,7 +183,7 @@ fn prefetch(text: &mut String, inspected: &InspectedImage, style: Style) {
     }
     let mut usable = lists.iter().filter_map(|list| list.spans.as_ref().ok()).peekable();
     if usable.peek().is_some() {
-        let line = prefetch::summary(usable.map(|(spans, bytes)| (&spans[..], *bytes)));
+        let line = layers::prefetch_summary(usable.map(|(spans, bytes)| (&spans[..], *bytes)));
         let _ = writeln!(text, "  {line}");
     }
 }

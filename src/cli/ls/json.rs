@@ -1,14 +1,15 @@
 //! The JSON output of `ociseek ls`. Written as a stream, because an image may have hundreds of
 //! thousands of files.
 
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 
-use super::listing::{Listing, join};
+use crate::cli::ls::{Listing, join};
 use crate::cli::shared::json::{DigestText, Document, IndexRef, Manifest, utf8};
 use crate::cli::ztoc::json::Entry;
 use ociseek_format::image::Descriptor;

@@ -1,32 +1,99 @@
 //! `ociseek ls`.
 
-use std::io::{self, BufWriter, IsTerminal};
+use std::ffi::OsString;
+use std::io;
+use std::io::{BufWriter, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use clap::{Arg, ArgAction, Args};
+
+use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::quote::quoted;
-use crate::cli::shared::read_image::{FoundImage, tell_stats};
-use crate::cli::shared::talk::TalkArgs;
-use crate::cli::shared::terminal::Stdout;
-use args::LsArgs;
-use listing::Listing;
-use ociseek_format::image::Descriptor;
+use crate::cli::shared::read_image::{FoundImage, ReadArgs, tell_stats};
+use crate::cli::shared::terminal::{Stdout, quoted};
+use crate::cli::shared::verbosity::VerbosityArgs;
+use ociseek_format::image::{Descriptor, ImageName};
 use ociseek_format::layer::clean;
+use ociseek_format::tree::{NodeId, Tree};
 use ociseek_format::ztoc::FileMetadata;
 use ociseek_ops::discover::discover;
-use ociseek_ops::open::{OpenImageError, open_layers_of};
+use ociseek_ops::open::{OpenImageError, RootFs, open_layers_of};
 use ociseek_rootfs::layers::OpenLayer;
 use text::{Detail, NameStyle};
 
-pub(super) mod args;
 pub(super) mod json;
-mod listing;
 mod text;
 
-pub(super) async fn run(args: LsArgs, talk: TalkArgs) -> Result<(), CliError> {
-    let (display, image) = (Arc::new(Display::new(talk)), args.image.to_string());
+const LS_LONG_ABOUT: &str = "\
+Lists the files of an image, sorted by name, without pulling it. For layers covered by a SOCI index, only the ztocs \
+are fetched. Other layers are read once, and the cache keeps their ztocs.
+
+The layers are flattened the way containerd unpacks them. IMAGE is as for ociseek index, or \
+docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] for an archive from docker save.";
+
+const LS_AFTER_HELP: &str = "\
+On a terminal, names are quoted for the shell; otherwise they are printed unchanged.
+
+Examples:
+  ociseek ls -l python:3.13 /usr/local/bin
+  ociseek ls -R --json oci:app | jq -r '.entries[] | select(.size > 10000000) | .path'
+  ociseek ls --layer 0 -l oci:app
+
+JSON: docs/json.md describes each field.";
+
+/// List the files of an image without pulling it
+#[derive(Debug, Args)]
+#[command(long_about = LS_LONG_ABOUT, after_help = LS_AFTER_HELP)]
+// -h has the meaning that it has for ls.
+#[command(disable_help_flag = true, arg = Arg::new("help").long("help").action(ArgAction::Help).help("Print help"))]
+#[command(arg = always("all", 'a'), arg = always("one", '1'))]
+pub(crate) struct LsArgs {
+    /// The image
+    #[arg(value_name = "IMAGE")]
+    pub image: ImageName,
+
+    /// A file or directory; symbolic links are followed inside the image
+    #[arg(default_value = "/")]
+    pub path: OsString,
+
+    /// Show type and mode, links, owner, size, modification time (UTC) and symbolic link targets
+    #[arg(long, short)]
+    pub long: bool,
+
+    /// With --long: print sizes with a unit, such as 17.3MiB
+    #[arg(long = "human-readable", short = 'h')]
+    pub human: bool,
+
+    /// List directories themselves, not their contents
+    #[arg(long, short, conflicts_with_all = ["recursive", "layer"])]
+    pub directory: bool,
+
+    /// List subdirectories recursively
+    #[arg(long, short = 'R')]
+    pub recursive: bool,
+
+    /// List only this layer, counted from 0 at the bottom, as in its tar: not flattened, with
+    /// whiteouts
+    #[arg(long, value_name = "N")]
+    pub layer: Option<usize>,
+
+    #[command(flatten)]
+    pub read: ReadArgs,
+
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+/// An option of ls for behaviour that is always on here.
+fn always(name: &'static str, letter: char) -> Arg {
+    let help = "No effect: all files are always listed, one per line";
+    Arg::new(name).short(letter).action(ArgAction::SetTrue).help(help)
+}
+
+pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
+    let (display, image) = (Arc::new(Display::new(verbosity)), args.image.to_string());
     let find = async || FoundImage::new(&args.image, &args.read, display.clone()).await;
     let mut stdout = Stdout::new();
     let names = if io::stdout().is_terminal() { NameStyle::Quoted } else { NameStyle::Raw };
@@ -91,4 +158,50 @@ fn entries<'a>(files: &'a [FileMetadata], path: &[u8]) -> Vec<&'a FileMetadata> 
 
 fn is_root(path: &[u8]) -> bool {
     clean(path).is_empty()
+}
+
+/// The selected part of the tree.
+pub(crate) enum Listing {
+    /// A single file with the name that was typed.
+    File { name: Vec<u8>, node: NodeId },
+    /// Directories with their displayed paths. Only one, unless `recursive` is set.
+    Directories { list: Vec<(Vec<u8>, NodeId)>, recursive: bool },
+}
+
+impl Listing {
+    pub(crate) fn of(rootfs: &RootFs, path: &[u8], args: &LsArgs) -> Result<Listing, CliError> {
+        let tree = &rootfs.tree;
+        // Like ls: -l and -d show a link itself.
+        let node = tree.resolve(path, !args.long && !args.directory)?;
+        if args.directory || !tree.node(node).kind.is_directory() {
+            return Ok(Listing::File { name: path.to_vec(), node });
+        }
+        let mut list = vec![(path.to_vec(), node)];
+        if args.recursive {
+            list = below(tree, path, node);
+        }
+        Ok(Listing::Directories { list, recursive: args.recursive })
+    }
+}
+
+/// A directory and all directories below it, parents first, in the order of their names. Not
+/// recursive, because a tree may be deep.
+fn below(tree: &Tree, path: &[u8], root: NodeId) -> Vec<(Vec<u8>, NodeId)> {
+    let mut found = Vec::new();
+    let mut ahead = vec![(path.to_vec(), root)];
+    while let Some((path, directory)) = ahead.pop() {
+        let children: Vec<_> =
+            tree.children(directory).filter(|(_, child)| tree.node(*child).kind.is_directory()).collect();
+        ahead.extend(children.into_iter().rev().map(|(name, child)| (join(&path, name), child)));
+        found.push((path, directory));
+    }
+    found
+}
+
+/// A path below a directory, as ls writes it.
+fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    match directory.last() {
+        None | Some(b'/') => [directory, name].concat(),
+        Some(_) => [directory, b"/", name].concat(),
+    }
 }

@@ -1,11 +1,12 @@
 //! The output of `ociseek ls` for people.
 
 use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 
-use super::listing::Listing;
-use crate::cli::shared::quote::quoted;
+use crate::cli::ls::Listing;
 use crate::cli::shared::size::human;
+use crate::cli::shared::terminal::quoted;
 use ociseek_format::time::Time;
 use ociseek_format::tree::{Node, NodeId, NodeKind, Tree};
 use ociseek_format::ztoc::{FileKind, FileMetadata};

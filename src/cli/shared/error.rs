@@ -4,14 +4,17 @@ use std::io;
 use std::path::PathBuf;
 
 use super::signals::Interrupt;
-use crate::cli::hook::error::HookError;
-#[cfg(mounts)]
-use crate::cli::lazy::error::LazyError;
 use ociseek_format::budget::OverBudget;
 use ociseek_format::image::{ImageName, ImageNameError, JsonError, TagError};
 use ociseek_format::layer::{LayerError, UnservableReason};
 use ociseek_format::tree;
 use ociseek_format::ztoc::ZtocError;
+use ociseek_hook::backfill::StateError;
+use ociseek_hook::journal::JournalError;
+use ociseek_hook::secret::SecretError;
+use ociseek_hook::server::ServeError;
+#[cfg(mounts)]
+use ociseek_ops::bundle::BundleError;
 use ociseek_ops::convert::ConvertError;
 use ociseek_ops::copy::CopyError;
 use ociseek_ops::diff::DiffError;
@@ -25,10 +28,14 @@ use ociseek_ops::prefetch::PathListError;
 use ociseek_ops::prune::PruneError;
 use ociseek_ops::remove::RemoveError;
 use ociseek_ops::report::ReportError;
+#[cfg(mounts)]
+use ociseek_ops::trace::OciRuntimeError;
 use ociseek_ops::verify::VerifyError;
 use ociseek_ops::verify::signature::TrustError;
 use ociseek_ops::versions::MakeError;
 use ociseek_rootfs::content::ReadError;
+#[cfg(mounts)]
+use ociseek_rootfs::fuse::MountError;
 use ociseek_rootfs::record::RecordError;
 use ociseek_store::StoreError;
 
@@ -254,4 +261,48 @@ impl CliError {
             _ => FAILED,
         }
     }
+}
+
+/// Why a service or a walk through registries failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HookError {
+    /// Some images or lists failed. Each was reported on standard output.
+    #[error("{what}")]
+    Backfill { what: String, hint: Option<String> },
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    #[cfg(feature = "nats")]
+    #[error(transparent)]
+    Queue(#[from] ociseek_hook::queue::QueueError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error("{}: not a usable secret file", path.display())]
+    SecretFile { path: PathBuf, source: SecretError },
+    #[error("the secret is not valid")]
+    Secret(#[from] SecretError),
+    #[error("{}: other users can {what} this secret (mode {mode:o})", path.display())]
+    OpenSecret { path: PathBuf, mode: u32, what: &'static str },
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[cfg(feature = "lambda")]
+    #[error("not running as an AWS Lambda function: AWS_LAMBDA_RUNTIME_API is not set")]
+    NotInLambda,
+    #[cfg(feature = "lambda")]
+    #[error(transparent)]
+    LambdaRuntime(#[from] ociseek_hook::lambda::RuntimeApiError),
+    #[cfg(feature = "lambda")]
+    #[error(transparent)]
+    Ecr(#[from] ociseek_hook::aws::EcrError),
+}
+
+/// Why mounting an image or running its container failed.
+#[cfg(mounts)]
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LazyError {
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    #[error(transparent)]
+    Runtime(#[from] OciRuntimeError),
 }

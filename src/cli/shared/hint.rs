@@ -2,13 +2,18 @@
 
 use std::error::Error;
 
-use super::convert_command::convert_original;
-use super::error::CliError;
-use super::quote::quoted;
+#[cfg(mounts)]
+use super::error::LazyError;
+use super::error::{CliError, HookError};
 use super::registry_hint::registry_hint;
+use super::terminal::quoted;
 use ociseek_format::budget::OverBudget;
-use ociseek_format::image::TagError;
+use ociseek_format::image::{ImageName, ImageSelector, TagError};
 use ociseek_format::progress::sources;
+use ociseek_hook::backfill::StateError;
+use ociseek_hook::server::ServeError;
+#[cfg(mounts)]
+use ociseek_ops::bundle::BundleError;
 use ociseek_ops::convert::{ConvertError, are_small};
 use ociseek_ops::diff::DiffError;
 use ociseek_ops::discover::{DiscoverError, UnusableIndexError};
@@ -20,7 +25,11 @@ use ociseek_ops::open::OpenImageError;
 use ociseek_ops::prune::PruneError;
 use ociseek_ops::remove::RemoveError;
 use ociseek_ops::resolve::ResolveError;
+#[cfg(mounts)]
+use ociseek_ops::trace::OciRuntimeError;
 use ociseek_ops::verify::VerifyError;
+#[cfg(mounts)]
+use ociseek_rootfs::fuse::MountError;
 use ociseek_store::StoreError;
 use ociseek_store::layout::LayoutError;
 use ociseek_store::registry::RegistryError;
@@ -95,8 +104,8 @@ fn own_hint(error: &CliError) -> Option<String> {
         CliError::Incomplete { image, is_enabled, .. } => Some(lost_hint(*is_enabled, &convert_original(image))),
         CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists the ztocs".into()),
         #[cfg(mounts)]
-        CliError::Lazy(error) => error.hint(),
-        CliError::Hook(error) => error.hint(),
+        CliError::Lazy(error) => lazy_hint(error),
+        CliError::Hook(error) => hook_hint(error),
         CliError::Exists(_) => Some("use --force to replace it".into()),
         CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
             Some("use --force to replace existing files, or an empty directory for --output".into())
@@ -222,4 +231,115 @@ fn store_hint(error: &StoreError) -> Option<String> {
         ),
         _ => None,
     }
+}
+
+fn hook_hint(error: &HookError) -> Option<String> {
+    match error {
+        HookError::Backfill { hint, .. } => hint.clone(),
+        HookError::Serve(ServeError::NoSecret(_)) => Some(
+            "use --secret-file FILE or OCISEEK_HOOK_SECRET (openssl rand -hex 32 makes one), or --listen \
+             127.0.0.1:8080"
+                .into(),
+        ),
+        HookError::SecretFile { .. } | HookError::Secret(_) => {
+            Some("generate a secret with openssl rand -hex 32".into())
+        }
+        HookError::OpenSecret { path, .. } => Some(format!("chmod 600 {}", path.display())),
+        HookError::State(StateError::Other { .. }) => {
+            Some("use the options of the earlier run, or another file".into())
+        }
+        #[cfg(feature = "lambda")]
+        HookError::NotInLambda => Some("docs/hook.md shows how to deploy ociseek as a function".into()),
+        _ => None,
+    }
+}
+
+#[cfg(mounts)]
+fn lazy_hint(error: &LazyError) -> Option<String> {
+    match error {
+        LazyError::Mount(error) => mount_hint(error),
+        LazyError::Bundle(error) => bundle_hint(error),
+        LazyError::Runtime(OciRuntimeError::Missing(_)) => {
+            Some("install an OCI runtime (Debian: apt install runc), or select one with --runtime PROGRAM".into())
+        }
+        LazyError::Runtime(_) => None,
+    }
+}
+
+#[cfg(mounts)]
+fn mount_hint(error: &MountError) -> Option<String> {
+    Some(match error {
+        MountError::Missing(dir) => format!("create it with mkdir {}", dir.display()),
+        MountError::NotADirectory(_) | MountError::NotEmpty(_) => "use an empty directory".into(),
+        MountError::Stale { point, ours: true } => {
+            format!("clear it with umount -l {0} (as a user: fusermount3 -uz {0}), or use --replace", point.display())
+        }
+        MountError::Stale { point, ours: false } => {
+            format!(
+                "it is not ociseek's; clear it with umount -l {0} (as a user: fusermount3 -uz {0})",
+                point.display()
+            )
+        }
+        MountError::Occupied { point, .. } => {
+            format!("unmount it with umount {0} (as a user: fusermount3 -u {0}), or use --replace", point.display())
+        }
+        MountError::Busy(point) => format!("fuser -vm {} lists the processes using it", point.display()),
+        MountError::NoDevice(_) => {
+            "load the kernel module with modprobe fuse; a container needs --device /dev/fuse --cap-add SYS_ADMIN".into()
+        }
+        MountError::DeviceRefused(_) => {
+            "run as root, or allow users to open it: chmod 666 /dev/fuse (the default on most systems)".into()
+        }
+        MountError::NoHelper => "run as root, or install it (Debian: apt install fuse3)".into(),
+        MountError::AllowOther => "add the line user_allow_other to /etc/fuse.conf, or omit --allow-other".into(),
+        MountError::RootOnly => "run as root, or omit --suid and --dev".into(),
+        _ => return None,
+    })
+}
+
+#[cfg(mounts)]
+fn bundle_hint(error: &BundleError) -> Option<String> {
+    match error {
+        BundleError::NotRoot => Some("run as root; ociseek mount also works for other users".into()),
+        BundleError::Exists(dir) => Some(format!("remove it with ociseek bundle --rm {}", dir.display())),
+        BundleError::NotEmpty(_) => Some("use an empty directory, or one that does not exist yet".into()),
+        BundleError::Foreign { .. } | BundleError::Replaceable { .. } => Some(
+            "root must own DIR and its parent directories, and nobody else may write to the parents unless they are \
+             sticky like /tmp: use /run/NAME, for example"
+                .into(),
+        ),
+        BundleError::NoCommand => Some("give a command after --".into()),
+        BundleError::InUse { pid, .. } => {
+            Some(format!("end its container first (runc list; runc kill), or kill {pid}"))
+        }
+        BundleError::Held(dir) => {
+            Some(format!("its files are still in use: fuser -vm {} lists the processes", dir.display()))
+        }
+        BundleError::Overlay { .. } => Some(
+            "see the kernel log (dmesg) for the reason; overlays cannot be nested, so use a DIR on a disk or a tmpfs"
+                .into(),
+        ),
+        BundleError::Mount(error) => mount_hint(error),
+        _ => None,
+    }
+}
+
+/// From the SOCI-enabled image itself.
+pub(crate) fn convert_again(image: &ImageName) -> String {
+    format!("ociseek convert {} {}", quoted(image.to_string().as_bytes()), name_for(image))
+}
+
+/// From the original, if the SOCI-enabled image cannot be read.
+pub(crate) fn convert_original(image: &ImageName) -> String {
+    format!("ociseek convert ORIGINAL {}", name_for(image))
+}
+
+/// Its own name if that can be the name of a converted image, and otherwise a new one.
+fn name_for(image: &ImageName) -> String {
+    let has_tag = match image {
+        ImageName::Registry(reference) => reference.digest.is_none(),
+        ImageName::Layout { select, .. } => matches!(select, ImageSelector::Tag(_)),
+        ImageName::Archive { .. } | ImageName::Saved { .. } => false,
+    };
+    if has_tag { quoted(image.to_string().as_bytes()) } else { "NEW-NAME".to_owned() }
 }

@@ -1,19 +1,22 @@
 //! The common parts of all commands' JSON documents. `docs/json.md` describes the documents for
 //! users; `docs/schema` has JSON Schemas generated from these types.
 
-use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
+use std::{fmt, io};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Serialize, Serializer};
 
-use super::causes::causes;
+use super::terminal::safe;
 use ociseek_format::digest::Digest;
-use ociseek_format::image::Descriptor;
-use ociseek_format::image::coverage;
+use ociseek_format::image::consumer::Verdict;
+use ociseek_format::image::fine::FineRef;
+use ociseek_format::image::{Descriptor, consumer, coverage};
+use ociseek_format::progress::chain;
 use ociseek_ops::TOOL_IDENTIFIER;
-use ociseek_ops::discover::{FoundFineRef, FoundIndexRef, IndexKind};
+use ociseek_ops::discover::{FineSummary, FoundFineRef, FoundIndexRef, IndexKind};
+use ociseek_ops::inspect::InspectedImage;
 
 /// Raised when a field is removed or changes its meaning, but not for new fields.
 const SCHEMA_VERSION: u32 = 1;
@@ -82,7 +85,8 @@ pub(crate) struct Failure {
 impl Failure {
     /// A failure of a part of the request, without a hint.
     pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> Failure {
-        let causes = causes(error);
+        // Escaped for terminals, where programs often print it.
+        let causes: Vec<String> = chain(error).iter().map(|text| safe(text)).collect();
         Failure { message: causes.join(": "), causes, hint: None }
     }
 
@@ -266,5 +270,122 @@ pub(crate) fn utf8(bytes: &[u8]) -> (Option<&str>, Option<String>) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (Some(text), None),
         Err(_) => (None, Some(STANDARD.encode(bytes))),
+    }
+}
+
+/// A fine index.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Fine {
+    /// The digest of its manifest.
+    digest: DigestText,
+    /// Size of its manifest in bytes, or null if unknown.
+    size: Option<u64>,
+    found_by: &'static str,
+    /// Whether ociseek reads the image through this index.
+    chosen: bool,
+    /// The tool that made it, or null.
+    tool: Option<String>,
+    /// Null if it cannot be used, like the next two fields.
+    coverage: Option<CoverageJson>,
+    /// Size of its documents in bytes.
+    bytes: Option<u64>,
+    /// How many of these bytes are fetched before a start.
+    start_bytes: Option<u64>,
+    /// The digest of the recorded reads that it was built with, or null.
+    profile: Option<DigestText>,
+    /// Why it cannot be used, or null.
+    error: Option<Failure>,
+}
+
+/// A layer's document in a fine index.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct FineDocument {
+    digest: DigestText,
+    size: u64,
+    /// Size of its head in bytes: the layer's files and spans.
+    head_size: u64,
+    /// Size of its head and the parts for a recorded start, in bytes.
+    start_size: u64,
+}
+
+impl FineDocument {
+    pub(crate) fn of(document: &FineRef) -> FineDocument {
+        FineDocument {
+            digest: document.document.into(),
+            size: document.size,
+            head_size: document.head_size,
+            start_size: document.start_size,
+        }
+    }
+}
+
+impl Fine {
+    pub(crate) fn each(found: &[FineSummary]) -> Vec<Fine> {
+        found.iter().map(Fine::of).collect()
+    }
+
+    fn of(found: &FineSummary) -> Fine {
+        let content = found.content.as_ref().ok();
+        Fine {
+            digest: found.digest.into(),
+            size: found.size,
+            found_by: found.via.code(),
+            chosen: found.chosen,
+            tool: content.and_then(|content| content.tool.clone()),
+            coverage: content.map(|content| CoverageJson::of(&content.coverage)),
+            bytes: content.map(|content| content.bytes),
+            start_bytes: content.map(|content| content.start_bytes),
+            profile: content.and_then(|content| content.profile).map(DigestText::from),
+            error: found.content.as_ref().err().map(|why| Failure::of_text(why)),
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Consumer"))]
+pub(crate) struct ConsumerJson {
+    /// A stable word.
+    consumer: &'static str,
+    /// For people.
+    name: &'static str,
+    /// Whether it uses an index.
+    lazy: bool,
+    /// The index that it uses, or null.
+    index: Option<IndexRef>,
+    /// The version of that index: 1 or 2.
+    version: Option<u8>,
+    /// What that index covers.
+    coverage: Option<CoverageJson>,
+    /// Why it mounts no layer lazily, or null.
+    reason: Option<Coded>,
+    /// The document that states what the consumer does.
+    source: &'static str,
+}
+
+impl ConsumerJson {
+    pub(crate) fn each(inspected: &InspectedImage) -> Vec<ConsumerJson> {
+        let indexes = &inspected.image.indexes;
+        inspected.verdicts().iter().map(|(consumer, verdict)| ConsumerJson::of(consumer, verdict, indexes)).collect()
+    }
+
+    fn of(consumer: consumer::Consumer, verdict: Verdict, indexes: &[FoundIndexRef]) -> ConsumerJson {
+        let (index, coverage, reason) = match verdict {
+            Verdict::Lazy { index, version, coverage } => (Some((index, version)), Some(coverage), None),
+            Verdict::Whole(reason) => (None, None, Some(reason)),
+        };
+        ConsumerJson {
+            consumer: consumer.code(),
+            name: consumer.name(),
+            lazy: index.is_some(),
+            index: index
+                .and_then(|(digest, _)| indexes.iter().find(|found| found.digest == digest))
+                .map(IndexRef::found),
+            version: index.map(|(_, version)| version.number()),
+            coverage: coverage.map(|coverage| CoverageJson::of(&coverage)),
+            reason: reason.map(|reason| Coded { code: reason.code(), text: reason.to_string() }),
+            source: consumer.source(),
+        }
     }
 }

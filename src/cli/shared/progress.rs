@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle as BarStyle};
 
-use super::quote::quoted;
 use super::screen::{new_bars, set_bars};
 use super::size::{about, duration, human, rate};
-use super::talk::{ProgressStyle, TalkArgs};
-use super::terminal::{Style, complain, safe};
+use super::terminal::{Style, complain, quoted, safe};
+use super::verbosity::{ProgressStyle, VerbosityArgs};
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::{Progress, ProgressEvent, ReadAllReason};
 use ociseek_store::lock::Hold;
@@ -35,10 +34,10 @@ pub(crate) enum Display {
 }
 
 impl Display {
-    pub(crate) fn new(talk: TalkArgs) -> Display {
+    pub(crate) fn new(verbosity: VerbosityArgs) -> Display {
         use std::io::IsTerminal;
-        match talk.progress {
-            _ if talk.quiet => Display::Quiet,
+        match verbosity.progress {
+            _ if verbosity.quiet => Display::Quiet,
             ProgressStyle::None => Display::Quiet,
             ProgressStyle::Auto if std::io::stderr().is_terminal() => Display::Bars(Bars::new()),
             ProgressStyle::Auto | ProgressStyle::Plain => Display::Plain(PlainProgress::new()),

@@ -6,13 +6,11 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::args::{ReadCacheArgs, RegistryArgs, ViewArgs};
-use super::caches;
 use super::error::CliError;
-use super::quote::quoted;
-use super::report;
 use super::size::{counted, human};
 use super::source::Images;
-use super::terminal::complain;
+use super::terminal::{complain, quoted};
+use super::{caches, report};
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::Progress;
 use ociseek_format::tree::PathError;

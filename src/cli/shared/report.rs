@@ -2,20 +2,20 @@
 
 use std::error::Error;
 
-use super::causes::causes;
 use super::error::CliError;
 use super::hint::hint;
 use super::json::Failure;
-use super::layers::text::shortfalls;
+use super::layers::shortfalls;
 use super::terminal::{Style, complain, safe};
+use ociseek_format::progress::causes;
 use ociseek_ops::index::IndexError;
 
 /// Reports an error on standard error. `about` is the affected image.
 pub(crate) fn report_error(about: Option<&str>, error: &CliError) {
     let style = Style::stderr();
     let what = match about {
-        Some(about) => format!("{}: {}", safe(about), message(error)),
-        None => message(error),
+        Some(about) => format!("{}: {}", safe(about), in_one_line(error)),
+        None => in_one_line(error),
     };
     complain(&format!("{} {what}", style.red("error:")));
     details(error).iter().for_each(|line| complain(&format!("  {line}")));
@@ -37,15 +37,10 @@ fn details(error: &CliError) -> Vec<String> {
 
 /// The error for programs.
 pub(crate) fn failure(error: &CliError) -> Failure {
-    Failure { message: message(error), causes: causes(error), hint: hint(error) }
+    Failure { hint: hint(error), ..Failure::of(error) }
 }
 
-/// All causes on one line.
-fn message(error: &CliError) -> String {
-    in_one_line(error)
-}
-
-/// The message of an error within other output.
+/// The error and its causes on one line, escaped for terminals.
 pub(crate) fn in_one_line(error: &dyn Error) -> String {
-    causes(error).join(": ")
+    safe(&causes(error))
 }

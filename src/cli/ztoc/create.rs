@@ -1,17 +1,17 @@
 //! `ociseek ztoc create`.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::args::ZtocCreateArgs;
-use super::input::{is_std, open, read_ztoc, unreadable};
-use crate::cli::shared::build::layer_options;
 use crate::cli::shared::error::CliError;
+use crate::cli::shared::indexing::layer_options;
 use crate::cli::shared::size::{counted, duration, human, rate};
-use crate::cli::shared::talk::TalkArgs;
 use crate::cli::shared::terminal::{Stdout, complain};
+use crate::cli::shared::verbosity::VerbosityArgs;
+use crate::cli::ztoc::{ZtocCreateArgs, is_std, open, read_ztoc, unreadable};
 use ociseek_format::budget::Budget;
 use ociseek_format::layer::parallel::{ChunksError, Threads, index_chunks};
 use ociseek_format::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome};
@@ -20,7 +20,7 @@ use ociseek_store::Buffers;
 use ociseek_store::durable::persist;
 
 /// Builds the ztoc of a layer blob, and writes it only after it is complete.
-pub(crate) fn create(args: &ZtocCreateArgs, talk: TalkArgs, stdout: &mut Stdout) -> Result<(), CliError> {
+pub(crate) fn create(args: &ZtocCreateArgs, verbosity: VerbosityArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let started = std::time::Instant::now();
     let keeps = !args.force && !is_std(&args.output) && args.output.metadata().is_ok_and(|there| there.is_file());
     if keeps {
@@ -36,7 +36,7 @@ pub(crate) fn create(args: &ZtocCreateArgs, talk: TalkArgs, stdout: &mut Stdout)
     let summary = summary(&ztoc, layer.size, seconds);
     if is_std(&args.output) {
         stdout.write_whole(&ztoc.bytes).map_err(CliError::Stdout)?;
-        if !talk.quiet {
+        if !verbosity.quiet {
             complain(&summary);
         }
         return Ok(());
@@ -45,7 +45,7 @@ pub(crate) fn create(args: &ZtocCreateArgs, talk: TalkArgs, stdout: &mut Stdout)
         io::ErrorKind::AlreadyExists => CliError::Exists(args.output.clone()),
         _ => CliError::Write { path: args.output.clone(), source },
     })?;
-    let summary = if talk.quiet { String::new() } else { format!("{summary}\n") };
+    let summary = if verbosity.quiet { String::new() } else { format!("{summary}\n") };
     stdout.write_whole(summary.as_bytes()).map_err(CliError::Stdout)
 }
 

@@ -1,13 +1,15 @@
 //! The JSON output of `ociseek ztoc show`. Written as a stream, because a ztoc may have hundreds of
 //! thousands of entries.
 
-use std::io::{self, BufWriter};
+use std::io;
+use std::io::BufWriter;
 
 use serde::{Serialize, Serializer};
 
-use super::spans::{self, spans};
 use crate::cli::shared::json::{DigestText, Document, utf8};
 use crate::cli::shared::terminal::Stdout;
+use crate::cli::ztoc::extract;
+use crate::cli::ztoc::extract::spans;
 use ociseek_format::digest::Digest;
 use ociseek_format::tar::PaxRecord;
 use ociseek_format::ztoc::{Checkpoints, FileMetadata, Ztoc};
@@ -99,7 +101,7 @@ struct Span {
 }
 
 impl Span {
-    fn of(span: spans::Span) -> Span {
+    fn of(span: extract::Span) -> Span {
         Span {
             span: span.number,
             start: span.start.0,

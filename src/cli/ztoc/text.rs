@@ -1,11 +1,12 @@
 //! The output of `ociseek ztoc show` for people.
 
-use std::io::{self, BufWriter, Write};
+use std::io;
+use std::io::{BufWriter, Write};
 
-use super::json::compression;
-use super::spans::spans;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Stdout, is_hostile};
+use crate::cli::ztoc::extract::spans;
+use crate::cli::ztoc::json::compression;
 use ociseek_format::digest::Digest;
 use ociseek_format::ztoc::{FileKind, FileMetadata, Ztoc};
 

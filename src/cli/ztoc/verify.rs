@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::args::ZtocVerifyArgs;
-use super::input::{open, read_ztoc_bytes, unreadable};
 use crate::cli::shared::args::OutputFormat;
-use crate::cli::shared::difference::{self, DifferenceJson, Status};
+use crate::cli::shared::difference;
+use crate::cli::shared::difference::{DifferenceJson, Status};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{DigestText, text as text_of};
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Stdout, safe};
+use crate::cli::ztoc::{ZtocVerifyArgs, open, read_ztoc_bytes, unreadable};
 use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::layer::prove::{Difference, LayerProof, Proof};
 use ociseek_format::ztoc::{Ztoc, decode};

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::{Shade, counted_grouped, grouped, parts, share};
-use crate::cli::report::markup::{Text, name, plain_name};
+use crate::cli::report::html::{Shade, Text, counted_grouped, grouped, name, parts, plain_name, share};
 use crate::cli::shared::size::{counted, human};
 use ociseek_ops::report::{Group, GroupFile, LayerBreakdown, Lazy, Report};
 

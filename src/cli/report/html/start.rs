@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use super::{Shade, counted_grouped, grouped, lazy_and_whole, parts, share};
-use crate::cli::report::markup::{Text, name};
-use crate::cli::shared::quote::quoted;
+use crate::cli::report::html::{Shade, Text, counted_grouped, grouped, lazy_and_whole, name, parts, share};
 use crate::cli::shared::size::human;
+use crate::cli::shared::terminal::quoted;
 use ociseek_ops::report::{Fetch, Report, StartTotals};
 
 pub(super) fn section(f: &mut fmt::Formatter<'_>, image: &str, report: &Report) -> fmt::Result {

@@ -1,0 +1,281 @@
+//! `ociseek doctor`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::cli::shared::args::{FormatArgs, OutputFormat, PlatformsArgs, RegistryArgs};
+use crate::cli::shared::error::CliError;
+use crate::cli::shared::hint::convert_again;
+use crate::cli::shared::json::{ConsumerJson, Fine, Manifest as ManifestRef, text as text_of};
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::size::human;
+use crate::cli::shared::source::Images;
+use crate::cli::shared::terminal::{Stdout, Style, quoted, safe};
+use crate::cli::shared::verbosity::VerbosityArgs;
+use ociseek_format::image::consumer::{Defect, Reason, Verdict};
+use ociseek_format::image::soci::Version;
+use ociseek_format::image::{ImageName, LayerKind, NotIndexed};
+use ociseek_format::progress::Progress;
+use ociseek_ops::discover::Note;
+use ociseek_ops::doctor::{Diagnosis, Finding, FineUse, NoIndex, diagnose};
+
+const LONG_ABOUT: &str = "\
+Explains which runtimes would use which SOCI index of an image, and why the others would not: soci-snapshotter by \
+version and settings, AWS Fargate, SageMaker Studio. It then lists problems (several indexes, wrong or missing \
+pieces, layers without a ztoc), each with the command to fix it.
+
+No layer is read. The ztocs that consumers would use are read, and their sizes compared with the layers; ociseek \
+verify checks them fully. If the image has a fine index, doctor also says what ociseek mount and bundle read by it; \
+no other runtime reads fine indexes. The behaviour of consumers is taken from their sources and documentation, which \
+--format json names. IMAGE is as for ociseek index.";
+
+const AFTER_HELP: &str = "\
+Examples:
+  ociseek doctor ghcr.io/acme/app:1.4
+  ociseek doctor --format json ghcr.io/acme/app:1.4 | jq '.manifests[].consumers[] | select(.lazy)'
+
+JSON: docs/json.md describes each field.
+
+Exit status: 0 at least one consumer uses a SOCI index on at least one platform, 1 failure, 2 usage error, 3 no \
+consumer uses one or the image is incomplete; 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
+
+/// Explain which runtimes will lazy-load an image, and why others will not
+#[derive(Debug, Args)]
+#[command(long_about = LONG_ABOUT, after_help = AFTER_HELP)]
+pub(crate) struct DoctorArgs {
+    /// The image
+    #[arg(value_name = "IMAGE")]
+    pub image: ImageName,
+
+    #[command(flatten)]
+    pub platforms: PlatformsArgs,
+
+    #[command(flatten)]
+    pub registry: RegistryArgs,
+
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
+    let (display, image) = (Arc::new(Display::new(verbosity)), args.image.to_string());
+    let progress: Arc<dyn Progress> = display.clone();
+    let images = Images::new(args.registry, [&args.image], &progress).await?;
+    let (source, root) = display.during(&image, images.open(&args.image)).await?;
+    let wanted = args.platforms.wanted();
+    let found = diagnose(&source, &root, wanted, &progress).await?;
+    let mut stdout = Stdout::new();
+    let text = match args.format.get() {
+        OutputFormat::Json => text_of(Report::of(&image, &found)).map_err(CliError::Stdout)?,
+        OutputFormat::Text => found.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
+    };
+    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+    if found.iter().any(|one| one.inspected.verdicts().any_lazy()) { Ok(()) } else { Err(CliError::Unused) }
+}
+
+/// Who reads fine indexes.
+const READERS_OF_FINE: &str = "ociseek mount, ociseek bundle";
+
+fn text(name: &str, found: &Diagnosis, style: Style) -> String {
+    let image = &found.inspected.image;
+    let platform = platform(found);
+    let mut text = String::new();
+    let _ = writeln!(text, "{} {}", style.bold(&safe(name)), style.bold(&safe(&platform)));
+    let _ = writeln!(text, "  manifest {}", image.manifest.digest);
+    let verdicts = found.inspected.verdicts();
+    let fine = found.by_fine();
+    let ours = fine.map(|_| READERS_OF_FINE.len());
+    let width = verdicts.iter().map(|(consumer, _)| consumer.name().len()).chain(ours).max().unwrap_or(0);
+    for (consumer, verdict) in verdicts.iter() {
+        let (mark, what) = match verdict {
+            Verdict::Lazy { index, version, coverage } => (
+                style.green("lazy "),
+                format!(
+                    "index {} (version {}): {} of {} layers, {} of {}",
+                    index.short(),
+                    version.number(),
+                    coverage.layers,
+                    coverage.of_layers,
+                    coverage.share(),
+                    human(coverage.of_bytes)
+                ),
+            ),
+            Verdict::Whole(reason @ (Reason::MissingBlob(_) | Reason::Defect(_, Defect::WrongZtoc))) => {
+                (style.red("fails"), reason.to_string())
+            }
+            Verdict::Whole(reason) => (style.yellow("whole"), reason.to_string()),
+        };
+        let _ = writeln!(text, "  {:width$}  {mark}  {what}", consumer.name());
+    }
+    if let Some(fine) = fine {
+        let FineUse { index, coverage, start_bytes, is_recorded } = fine;
+        let recorded = if is_recorded { ", with its recorded start" } else { "" };
+        let _ = writeln!(
+            text,
+            "  {READERS_OF_FINE:width$}  {}  fine index {}: {} of {} layers, {} of {}; {} fetched first{recorded}",
+            style.green("lazy "),
+            index.short(),
+            coverage.layers,
+            coverage.of_layers,
+            coverage.share(),
+            human(coverage.of_bytes),
+            human(start_bytes),
+        );
+    }
+    for finding in &found.findings {
+        let kind = if finding.is_problem() { style.red("problem:") } else { style.yellow("note:") };
+        let size = match finding {
+            Finding::Uncovered { size, .. } | Finding::SmallImage(size) => format!(" ({})", human(*size)),
+            _ => String::new(),
+        };
+        let _ = writeln!(text, "  {kind} {}{size}", safe(&finding.to_string()));
+        if let Some(next) = next(finding, name, found) {
+            let _ = writeln!(text, "    {} {}", style.dim("next:"), safe(&next));
+        }
+    }
+    text
+}
+
+fn platform(found: &Diagnosis) -> String {
+    found.inspected.image.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string)
+}
+
+/// The command that would help.
+fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
+    let name: Option<ImageName> = image.parse().ok();
+    let is_saved = matches!(name, Some(ImageName::Saved { .. }));
+    let image = quoted(image.as_bytes());
+    let index = |options: &str| Some(format!("ociseek index {options}{image}"));
+    match finding {
+        Finding::NoIndex(NoIndex::Possible) if is_saved => {
+            Some(format!("push the image and index it there, or convert it: ociseek convert {image} oci:DIR"))
+        }
+        Finding::NoIndex(NoIndex::Possible) => {
+            let platform = platform(found);
+            match platform.parse::<ociseek_format::image::Platform>() {
+                Ok(_) => index(&format!("--platform {platform} ")),
+                Err(_) => index(""),
+            }
+        }
+        Finding::OnImageIndex(_) | Finding::OtherVersion { .. } => index(""),
+        Finding::Several(_)
+        | Finding::Unusable { version: Version::V1, .. }
+        | Finding::Note { note: Note::NotCanonical | Note::TooLarge { .. } | Note::NotInImage { .. }, .. }
+        | Finding::Note { note: Note::Second { .. } | Note::NotServable { .. } | Note::MediaType { .. }, .. } => {
+            index("--existing replace ")
+        }
+        Finding::BrokenZtoc(_) | Finding::LostBlobs { .. } => match name.filter(|_| is_of_version_2(finding, found)) {
+            Some(name) => Some(convert_again(&name)),
+            None => index("--existing replace "),
+        },
+        Finding::Unusable { .. } | Finding::OddAnnotation(_) => {
+            Some("ociseek convert, from the original image, to a new tag".into())
+        }
+        Finding::Note { note: Note::NotBeside, .. } => {
+            Some("copy the whole image index: skopeo copy --all, crane copy".into())
+        }
+        Finding::OnlyV1 => Some(format!(
+            "ociseek convert {image} NEW-NAME makes a SOCI-enabled image of version 2; or enable version 1 \
+             ([pull_modes.soci_v1] enable = true)"
+        )),
+        Finding::LostLayer(_) | Finding::LostConfig(_) => Some("push the image again".into()),
+        Finding::Uncovered { why: Some(NotIndexed::Kind(LayerKind::Zstd)), .. } => Some(
+            "build the image with gzip layers: docker buildx build --output \
+                 type=image,compression=gzip,force-compression=true"
+                .into(),
+        ),
+        Finding::Uncovered { why: None, .. } => index("--dry-run --existing replace "),
+        Finding::NoFine { .. } if is_saved => None,
+        // A SOCI index of another tool would get one beside it.
+        Finding::NoFine { is_indexed: true } | Finding::UnusableFine { .. } => index("--fine-only "),
+        Finding::NoFine { is_indexed: false } => index("--fine "),
+        Finding::BrokenDocument(_) => index("--fine-only --existing replace "),
+        Finding::NoStart(_) => Some(format!(
+            "ociseek trace {image} --output start.jsonl, then ociseek index --fine-only --profile start.jsonl {image}"
+        )),
+        Finding::Foreign { .. } => Some(format!("ociseek verify --quick {image}")),
+        Finding::NoIndex(NoIndex::Small | NoIndex::Impossible)
+        | Finding::NotListed(_)
+        | Finding::Note { note: Note::Unknown { .. }, .. }
+        | Finding::Uncovered { .. }
+        | Finding::SmallImage(_) => None,
+    }
+}
+
+/// Whether an index of version 2 names the blobs of the finding.
+fn is_of_version_2(finding: &Finding, found: &Diagnosis) -> bool {
+    let mut indexes = found.inspected.image.indexes.iter().filter(|index| index.version == Version::V2);
+    indexes.any(|found| match (finding, &found.content) {
+        (Finding::LostBlobs { index, .. }, _) => found.digest == *index,
+        (Finding::BrokenZtoc(broken), Ok(content)) => content.index.ztocs.iter().any(|ztoc| ztoc.ztoc == broken.ztoc),
+        _ => false,
+    })
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Report {
+    /// The full name of IMAGE.
+    image: String,
+    /// Whether at least one consumer uses an index, on at least one platform.
+    lazy: bool,
+    /// One object for each platform's manifest.
+    manifests: Vec<Manifest>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Manifest {
+    /// Such as `linux/arm64`; null if the image does not state it.
+    platform: Option<String>,
+    manifest: ManifestRef,
+    consumers: Vec<ConsumerJson>,
+    /// The fine indexes that were found: none of the consumers reads them, but `ociseek mount` and
+    /// `bundle` do.
+    fine: Vec<Fine>,
+    findings: Vec<FindingJson>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Finding"))]
+struct FindingJson {
+    /// A stable word.
+    code: &'static str,
+    /// Whether it prevents consumers from using an index. Other findings are only informative.
+    problem: bool,
+    text: String,
+    /// A command or advice, or null.
+    next: Option<String>,
+}
+
+impl Report {
+    pub(crate) fn of(image: &str, found: &[Diagnosis]) -> Report {
+        Report {
+            image: image.to_owned(),
+            lazy: found.iter().any(|one| one.inspected.verdicts().any_lazy()),
+            manifests: found.iter().map(|one| Manifest::of(image, one)).collect(),
+        }
+    }
+}
+
+impl Manifest {
+    fn of(name: &str, found: &Diagnosis) -> Manifest {
+        let image = &found.inspected.image;
+        let finding = |finding: &Finding| FindingJson {
+            code: finding.code(),
+            problem: finding.is_problem(),
+            text: finding.to_string(),
+            next: next(finding, name, found),
+        };
+        Manifest {
+            platform: image.platform.as_ref().map(ToString::to_string),
+            manifest: ManifestRef::of(&image.manifest),
+            consumers: ConsumerJson::each(&found.inspected),
+            fine: Fine::each(&image.fine_summaries()),
+            findings: found.findings.iter().map(finding).collect(),
+        }
+    }
+}

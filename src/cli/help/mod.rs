@@ -1,0 +1,31 @@
+//! What is printed instead of running a command: its help, or what is wrong with the arguments.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Command, Error};
+
+use super::shared::terminal::{Style, complain};
+
+mod environment;
+mod other_tools;
+mod short;
+
+/// Prints `message`, which `program` gave for these arguments.
+pub(super) fn print(mut message: Error, program: Command, arguments: Vec<OsString>) -> ExitCode {
+    let typed = arguments.iter().skip(1).filter_map(|typed| typed.to_str().map(str::to_owned));
+    let typed: Vec<String> = typed.collect();
+    if short::is_asked_for(&message, &typed)
+        && let Err(shorter) = short::brief(program.clone()).try_get_matches_from(arguments)
+    {
+        message = shorter;
+    }
+    environment::name(&mut message, &typed, program);
+    let hint = other_tools::hint(&mut message, typed.into_iter());
+    // A closed pipe is not a failure of --help.
+    let _ = message.print();
+    if let Some(hint) = hint {
+        complain(&format!("{} {hint}", Style::stderr().green("hint:")));
+    }
+    ExitCode::from(message.exit_code() as u8)
+}

@@ -1,0 +1,193 @@
+//! `ociseek hook serve`.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use tokio::sync::oneshot;
+use tracing::info;
+
+#[cfg(feature = "nats")]
+use crate::cli::hook::jobs::connect;
+use crate::cli::hook::jobs::{JobArgs, address, runner};
+use crate::cli::hook::secret_file;
+use crate::cli::shared::error::{CliError, HookError};
+use crate::cli::shared::signals::Interrupt;
+use ociseek_hook::http::PATIENCE;
+use ociseek_hook::log::TARGET;
+#[cfg(feature = "nats")]
+use ociseek_hook::queue::QueueUrl;
+use ociseek_hook::secret::Secrets;
+use ociseek_hook::server::sink::{JobQueue, LocalQueue};
+use ociseek_hook::server::{Listeners, ServerConfig, listen, listen_openly, serve};
+use ociseek_ops::TOOL_IDENTIFIER;
+
+const SERVE_LONG_ABOUT: &str = "\
+Receives push notifications from registries over HTTP and indexes the pushed images.
+
+It understands distribution (events v1 and v2), zot, Harbor, Quay, GitHub packages, Azure Container Registry \
+(webhook and Event Grid), Google Artifact Registry (Pub/Sub push), Amazon ECR (EventBridge API destination), Docker \
+Hub, JFrog Artifactory, and {\"image\": \"REGISTRY/REPOSITORY:TAG\"}. docs/hook.md has a configuration for each.
+
+POST / accepts a notification. The answer is 202 once the image is queued, or 429 or 503 with Retry-After if the \
+queue is full. With --v2 it also writes SOCI-enabled images. Its own pushes, artifacts and deletions are ignored; an \
+image pushed many times is indexed once. GET /healthz and /readyz are health endpoints, and /metrics serves \
+Prometheus metrics (which require the secret, if one is set). The log goes to standard error as JSON lines.
+
+Put a reverse proxy in front of it for TLS. On SIGTERM it stops accepting notifications and finishes accepted jobs for \
+up to --drain-timeout.";
+
+const SERVE_AFTER_HELP: &str = "\
+Senders pass the secret as Authorization: Bearer SECRET (or Basic, as the password; or the bare secret, as Harbor \
+sends it), as X-Hub-Signature-256: sha256=HMAC of the body (GitHub), or, if they can only be given a URL, as \
+?token=SECRET.
+
+For events that do not name their registry (zot, JFrog), or use a name that is unknown here, add ?registry=HOST.
+
+Examples:
+  Only a registry on this machine:
+    ociseek hook serve --allow localhost:5000
+    curl -d '{\"image\": \"localhost:5000/app:v1\"}' http://127.0.0.1:8080/
+
+  On the network, with a secret, a persistent journal, and one team's repositories:
+    openssl rand -hex 32 > secret; chmod 600 secret
+    ociseek hook serve --listen 0.0.0.0:8080 --secret-file secret --journal /var/lib/ociseek/journal \\
+      --allow 'registry.corp.example/team/**'
+
+Exit status: 0 stopped normally, 1 could not start, 2 usage error.";
+
+/// Index images on push notifications from registries
+#[derive(Args)]
+#[command(long_about = SERVE_LONG_ABOUT, after_long_help = SERVE_AFTER_HELP)]
+pub(crate) struct HookServeArgs {
+    /// The address to listen on; a public one requires a secret
+    #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_LISTEN", default_value = "127.0.0.1:8080")]
+    #[arg(help_heading = "Server and authentication")]
+    pub listen: SocketAddr,
+
+    /// Read the secret from this file; each line is a valid secret
+    ///
+    /// The file must not be readable by others (its group is fine), except under /run/secrets and
+    /// on read-only file systems, where Docker and Kubernetes mount secrets.
+    #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_SECRET_FILE", conflicts_with = "secret")]
+    #[arg(help_heading = "Server and authentication")]
+    pub secret_file: Option<PathBuf>,
+
+    /// The secret
+    ///
+    /// Other users of this machine can see command lines: prefer the environment variable or
+    /// --secret-file.
+    #[arg(long, value_name = "SECRET", env = "OCISEEK_HOOK_SECRET", hide_env_values = true)]
+    #[arg(help_heading = "Server and authentication")]
+    pub secret: Option<String>,
+
+    /// Maximum notifications per second on average; bursts of ten seconds' worth are allowed
+    #[arg(
+        long,
+        value_name = "N",
+        env = "OCISEEK_HOOK_RATE",
+        default_value = "100",
+        help_heading = "Server and authentication"
+    )]
+    pub rate: NonZeroU32,
+
+    /// Also serve /healthz, /readyz and /metrics on this address, without requiring the secret
+    ///
+    /// For Prometheus and probes. On the --listen address, /metrics requires the secret if one is
+    /// set.
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        env = "OCISEEK_HOOK_METRICS_LISTEN",
+        help_heading = "Server and authentication"
+    )]
+    pub metrics_listen: Option<SocketAddr>,
+
+    /// How many seconds a client may take to send the headers or body, or to accept part of the
+    /// response
+    ///
+    /// Connections are closed after eight times as long. One address can have 256 of the 512
+    /// connections.
+    #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_CLIENT_TIMEOUT", default_value_t = PATIENCE)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600), help_heading = "Server and authentication")]
+    pub client_timeout: u32,
+
+    #[command(flatten)]
+    pub jobs: JobArgs,
+
+    /// Maximum number of waiting jobs; one repository can have a quarter of them
+    #[arg(long, value_name = "N", env = "OCISEEK_HOOK_QUEUE_SIZE", default_value = "10000")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Queue")]
+    pub queue_size: u32,
+
+    /// Record accepted jobs in this file until they are done; unfinished ones resume at the next
+    /// start
+    ///
+    /// Without a journal, jobs that are unfinished when the service stops go to the dead letters.
+    #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_JOURNAL", help_heading = "Queue")]
+    pub journal: Option<PathBuf>,
+
+    /// Put jobs into this NATS JetStream work queue, for ociseek hook worker, instead of running
+    /// them here
+    #[cfg(feature = "nats")]
+    #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_QUEUE", hide_env_values = true)]
+    #[arg(conflicts_with = "journal", help_heading = "Queue")]
+    pub queue: Option<QueueUrl>,
+
+    /// The earlier variable of --queue, before `backfill` and the hooks used the same one.
+    #[cfg(feature = "nats")]
+    #[arg(long, env = "OCISEEK_HOOK_QUEUE", hide = true, hide_env_values = true, conflicts_with = "journal")]
+    pub hook_queue: Option<QueueUrl>,
+}
+
+ociseek_format::opaque_debug!(HookServeArgs);
+
+pub(crate) async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+    let secrets = match (&args.secret_file, &args.secret) {
+        (Some(file), _) => Some(secret_file::secrets(file)?),
+        (None, Some(secret)) => Some(Secrets::parse(secret).map_err(HookError::from)?),
+        (None, None) => None,
+    };
+    let config = ServerConfig {
+        secrets,
+        rate: args.rate,
+        workers: args.jobs.workers.into(),
+        patience: Duration::from_secs(args.client_timeout.into()),
+        drain: Duration::from_secs(args.jobs.drain_timeout.into()),
+    };
+    let notifications = listen(args.listen, &config).await.map_err(HookError::from)?;
+    let monitor = match args.metrics_listen {
+        Some(address) => Some(listen_openly(address).await.map_err(HookError::from)?),
+        None => None,
+    };
+    let allowed: Vec<String> = args.jobs.allow.iter().map(ToString::to_string).collect();
+    let runner = Arc::new(runner(args.jobs).await?);
+    let local = || {
+        let queue = LocalQueue::new(args.queue_size as usize, runner.unit(), args.journal.as_deref());
+        queue.map(JobQueue::Local).map_err(HookError::from)
+    };
+    #[cfg(feature = "nats")]
+    let sink = match args.queue.as_ref().or(args.hook_queue.as_ref()) {
+        Some(url) => JobQueue::Queue(connect(url).await?.with_unit(runner.unit())),
+        None => local()?,
+    };
+    #[cfg(not(feature = "nats"))]
+    let sink = local()?;
+    info!(
+        name: "listening", target: TARGET,
+        tool = TOOL_IDENTIFIER,
+        address = address(&notifications)?,
+        metrics = monitor.as_ref().map(address).transpose()?,
+        allow.json = json!(allowed).to_string(),
+        queued = sink.local().map(|queue| queue.backlog.lengths().0),
+    );
+    let stop = async {
+        let _ = interrupted.await;
+    };
+    serve(Listeners { notifications, monitor }, runner, sink, config, stop).await;
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! `ociseek hook worker`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::sync::oneshot;
+use tracing::info;
+
+use crate::cli::hook::jobs::{JobArgs, address, connect, runner};
+use crate::cli::shared::error::{CliError, HookError};
+use crate::cli::shared::signals::Interrupt;
+use ociseek_hook::http::{PATIENCE, monitor};
+use ociseek_hook::log::TARGET;
+use ociseek_hook::queue::{QueueUrl, Worker};
+use ociseek_hook::server::listen_openly;
+use ociseek_ops::TOOL_IDENTIFIER;
+
+const WORKER_LONG_ABOUT: &str = "\
+Takes jobs from a NATS JetStream work queue, filled by ociseek hook serve --queue and ociseek backfill --queue, and \
+indexes the images.
+
+Any number of workers can run. A job is acknowledged once its index is attached. A busy worker reports progress; after \
+--silence seconds without a report, another worker gets the job. Jobs that fail permanently are moved to the stream \
+NAME-parked with the reason: nats stream view ociseek-parked.
+
+Use the same --v2 or --v2-only for the commands that fill the queue: if it contains {tag}, each tag of an image is a \
+job.";
+
+const WORKER_AFTER_HELP: &str = "\
+Example:
+  nats-server -js &
+  ociseek hook serve --queue nats://localhost --allow registry.corp.example &
+  ociseek hook worker --queue nats://localhost --allow registry.corp.example";
+
+/// Index images from a queue that many workers share
+#[derive(Debug, Args)]
+#[command(long_about = WORKER_LONG_ABOUT, after_help = WORKER_AFTER_HELP)]
+#[command(
+    override_usage = "ociseek hook worker [OPTIONS] --queue <nats://HOST[:PORT][/STREAM]> --allow <REGISTRY[/GLOB]>"
+)]
+pub(crate) struct HookWorkerArgs {
+    /// The queue; credentials go before the host, as USER:PASSWORD@ or TOKEN@; tls:// is NATS over
+    /// TLS
+    ///
+    /// Other users of this machine can see command lines: prefer the environment variable for a URL
+    /// with a password.
+    #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_QUEUE", hide_env_values = true)]
+    #[arg(required_unless_present = "hook_queue")]
+    pub queue: Option<QueueUrl>,
+
+    /// The earlier variable of --queue, before `backfill` and the hooks used the same one.
+    #[arg(long, env = "OCISEEK_HOOK_QUEUE", hide = true, hide_env_values = true)]
+    pub hook_queue: Option<QueueUrl>,
+
+    /// Serve /healthz, /readyz and /metrics (Prometheus) on this address [default: none]
+    #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_WORKER_LISTEN")]
+    pub listen: Option<SocketAddr>,
+
+    /// After how many seconds without a report a worker is considered dead and its job goes to
+    /// another
+    ///
+    /// The first worker of a queue sets this for all workers. A busy worker reports three times in
+    /// this period.
+    #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_SILENCE", default_value = "30")]
+    #[arg(value_parser = clap::value_parser!(u32).range(3..=3600))]
+    pub silence: u32,
+
+    #[command(flatten)]
+    pub jobs: JobArgs,
+}
+
+pub(crate) async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+    let (workers, drain) = (args.jobs.workers.into(), Duration::from_secs(args.jobs.drain_timeout.into()));
+    let silence = Duration::from_secs(args.silence.into());
+    let listener = match args.listen {
+        Some(address) => Some(listen_openly(address).await.map_err(HookError::from)?),
+        None => None,
+    };
+    let runner = Arc::new(runner(args.jobs).await?);
+    let Some(url) = args.queue.or(args.hook_queue) else {
+        return Err(CliError::Usage("give --queue nats://HOST"));
+    };
+    let queue = connect(&url).await?;
+    let worker = Arc::new(Worker::new(queue, runner, silence).await.map_err(HookError::from)?);
+    let address = listener.as_ref().map(address).transpose()?;
+    info!(name: "working", target: TARGET, tool = TOOL_IDENTIFIER, queue = url.to_string(), address);
+    let stop = async {
+        let _ = interrupted.await;
+    };
+    let monitored = async {
+        match listener {
+            Some(listener) => monitor(listener, Arc::clone(&worker), Duration::from_secs(PATIENCE.into())).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = worker.work(workers, drain, stop) => {}
+        () = monitored => {}
+    }
+    Ok(())
+}

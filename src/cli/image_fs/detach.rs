@@ -1,0 +1,130 @@
+//! `--detach`: the program starts a second process of itself, and exits when that reports that the
+//! image is mounted.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process, setsid};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+use tokio::sync::oneshot;
+
+use crate::cli::shared::error::CliError;
+use crate::cli::shared::signals::Interrupt;
+use crate::cli::shared::terminal::Stdout;
+
+/// The message of the background process after mounting.
+const READY: &str = "ready\n";
+
+/// Starts this program again with the same arguments and `--detached`, and waits until it is ready.
+/// The background process reports its own errors.
+pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    // After the name of the command, because a `--` may follow. Options before the name have no
+    // values.
+    let command = arguments.iter().skip(1).position(|typed| !typed.as_encoded_bytes().starts_with(b"-"));
+    let behind = command.map_or(arguments.len(), |at| at + 2);
+    arguments.insert(behind, "--detached".into());
+    let mut command = Command::new("/proc/self/exe");
+    command.args(arguments.iter().skip(1)).stdout(Stdio::piped());
+    if let Some(name) = arguments.first() {
+        command.arg0(name);
+    }
+    let mut child = command.spawn().map_err(CliError::Start)?;
+    let mut output = ChildOutput::default();
+    if let Some(stdout) = child.stdout.take() {
+        let stdout = BufReader::new(stdout);
+        tokio::select! {
+            biased;
+            Ok(signal) = interrupted => {
+                stop(child.id(), signal);
+                // It reports the interruption itself, and removes what it created.
+                let _ = child.wait().await;
+                return Err(CliError::Exit(signal.exit_code()));
+            }
+            read = read_output(stdout) => output = read.map_err(CliError::Start)?,
+        }
+    }
+    Stdout::new().write_whole(output.document.as_bytes()).map_err(CliError::Stdout)?;
+    if output.is_ready {
+        return Ok(());
+    }
+    let status = child.wait().await.map_err(CliError::Start)?;
+    // A process that was killed by a signal has reported nothing.
+    let failed = || CliError::Start(io::Error::other(format!("the background process exited ({status})")));
+    let code = status.code().ok_or_else(failed)?;
+    Err(CliError::Exit(u8::try_from(code).unwrap_or(crate::cli::shared::error::FAILED)))
+}
+
+/// The standard output of the background process.
+#[derive(Default)]
+struct ChildOutput {
+    /// The JSON document about the mount or its failure. Empty unless requested.
+    document: String,
+    is_ready: bool,
+}
+
+/// Reads until the process is ready or has exited.
+async fn read_output(mut stdout: impl AsyncBufRead + Unpin) -> io::Result<ChildOutput> {
+    let mut document = String::new();
+    loop {
+        let start = document.len();
+        let is_over = stdout.read_line(&mut document).await? == 0;
+        let is_ready = document[start..] == *READY;
+        if is_ready {
+            document.truncate(start);
+        }
+        if is_over || is_ready {
+            return Ok(ChildOutput { document, is_ready });
+        }
+    }
+}
+
+fn stop(child: Option<u32>, signal: Interrupt) {
+    let signal = match signal {
+        Interrupt::Int => Signal::INT,
+        Interrupt::Term => Signal::TERM,
+        Interrupt::Hup => Signal::HUP,
+    };
+    if let Some(pid) = child.and_then(|id| Pid::from_raw(id.cast_signed())) {
+        // It may already have exited.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// The log of the background process, for the time after nobody listens to its output.
+pub(crate) struct Log(File);
+
+impl Log {
+    /// None for no log.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Log, CliError> {
+        let path = path.map_or_else(|| PathBuf::from("/dev/null"), Path::to_owned);
+        let opened = OpenOptions::new().append(true).create(true).open(&path);
+        Ok(Log(opened.map_err(|source| CliError::Write { path, source })?))
+    }
+
+    /// Leaves the session of the parent process, and reports that the image is mounted.
+    ///
+    /// # Errors
+    /// If the parent process no longer waits for the report.
+    pub(crate) fn ready(self) -> Result<(), CliError> {
+        let leave = || -> io::Result<()> {
+            let null = File::open("/dev/null")?;
+            let nowhere = OpenOptions::new().write(true).open("/dev/null")?;
+            setsid()?;
+            dup2_stdin(null)?;
+            dup2_stderr(self.0)?;
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(READY.as_bytes())?;
+            stdout.flush()?;
+            dup2_stdout(nowhere)?;
+            Ok(())
+        };
+        leave().map_err(CliError::Start)
+    }
+}

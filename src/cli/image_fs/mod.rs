@@ -1,0 +1,253 @@
+//! Shared by `mount`, `bundle` and `trace`: opens the image, serves it until it should end, and
+//! writes the statistics.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::builder::FalseyValueParser;
+use clap::{Args, ValueEnum};
+use tokio::sync::oneshot;
+
+use crate::cli::shared::args::{ReadCacheArgs, RegistryArgs, ViewArgs};
+use crate::cli::shared::caches;
+use crate::cli::shared::error::{CliError, LazyError};
+use crate::cli::shared::json::{Document, milliseconds, text as text_of};
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::report::report_error;
+use crate::cli::shared::signals::Interrupt;
+use crate::cli::shared::size::{counted, human};
+use crate::cli::shared::source::Images;
+use crate::cli::shared::terminal::{Stdout, complain, safe};
+use crate::cli::shared::verbosity::VerbosityArgs;
+use json::{Figures, Ready, Stats};
+use ociseek_format::image::ImageName;
+use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_ops::bundle::RunOptions;
+use ociseek_ops::mount::{LiveMount, Prefetch};
+use ociseek_ops::open::{OpenOptions, RootFs, open};
+use ociseek_rootfs::content::ContentOptions;
+
+pub(super) mod bundle;
+mod detach;
+pub(super) mod json;
+mod live_bundle;
+pub(super) mod mount;
+pub(super) mod trace;
+
+/// An opened image with the settings for its output.
+pub(super) struct OpenedImage {
+    pub image: RootFs,
+    pub name: String,
+    pub progress: Arc<dyn Progress>,
+    started: Instant,
+    stats: Option<(PathBuf, File)>,
+    quiet: bool,
+}
+
+/// Opens the image. `layer` selects a single layer of it.
+pub(super) async fn open_image(
+    name: &ImageName,
+    layer: Option<usize>,
+    args: LazyArgs,
+    verbosity: VerbosityArgs,
+) -> Result<OpenedImage, CliError> {
+    let started = Instant::now();
+    // Detects that the file cannot be written before anything is fetched.
+    let stats = args.stats.map(|path| create(&path).map(|file| (path, file))).transpose()?;
+    let display = Arc::new(Display::new(verbosity));
+    let progress: Arc<dyn Progress> = display.clone();
+    let (name, image) = (name.to_string(), name);
+    let opening = async {
+        let images = Images::new(args.registry, [image], &progress).await?;
+        let (source, root) = images.open(image).await?;
+        let caches = caches::reading(&args.cache, &progress).await?;
+        let content = ContentOptions { deadline: Duration::from_secs(args.deadline), ..ContentOptions::default() };
+        let options = OpenOptions {
+            platform: args.view.platform.platform,
+            index: args.view.index,
+            layer,
+            soci_only: false,
+            start: !args.ignore_prefetch_list,
+            content,
+        };
+        Ok::<_, CliError>(open(&source, &root, &options, &caches, &progress).await?)
+    };
+    let image = display.during(&name, opening).await?;
+    Ok(OpenedImage { image, name, progress, started, stats, quiet: verbosity.quiet })
+}
+
+/// Creates a file, or truncates an existing one.
+pub(super) fn create(path: &Path) -> Result<File, CliError> {
+    File::create(path).map_err(|source| CliError::Write { path: path.to_owned(), source })
+}
+
+impl OpenedImage {
+    /// Reports that the image is mounted. `what` tells where, and how to unmount it.
+    pub(super) fn tell_ready(&self, what: &str) {
+        if self.quiet {
+            return;
+        }
+        let image = &self.image;
+        let bytes: u64 = image.layers.iter().map(|layer| layer.descriptor.size).sum();
+        let read: u64 = image.layers.iter().map(|layer| layer.bytes_read).sum();
+        let files = counted(image.tree.len() as u64, "file", "files");
+        let text = format!("{what}: {files}; {} of {} of layers read so far", human(read), human(bytes));
+        complain(&safe(&text));
+    }
+
+    /// Like [`tell_ready`](OpenedImage::tell_ready), as JSON on standard output.
+    pub(super) fn print_ready(&self, dir: &Path) -> Result<(), CliError> {
+        let ready = Ready {
+            dir: dir.display().to_string(),
+            figures: Figures::of(self),
+            seconds_to_mount: milliseconds(self.started.elapsed().as_secs_f64()),
+        };
+        let text = text_of(ready).map_err(CliError::Stdout)?;
+        Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
+    }
+
+    /// Prints a warning unless the output is quiet.
+    pub(super) fn warn(&self, text: &str) {
+        self.progress.report(ProgressEvent::Warning(text.to_owned()));
+    }
+
+    /// Writes the statistics to the file that the user named, if any.
+    pub(super) fn write_stats(&mut self, mounted: Duration) -> Result<(), CliError> {
+        let stats = Stats {
+            figures: Figures::of(self),
+            seconds_to_mount: milliseconds(self.started.elapsed().saturating_sub(mounted).as_secs_f64()),
+            seconds_mounted: milliseconds(mounted.as_secs_f64()),
+        };
+        let Some((path, file)) = &mut self.stats else { return Ok(()) };
+        Document::new(stats).write(file).map_err(|source| CliError::Write { path: path.clone(), source })
+    }
+}
+
+/// Handles an error after the document was printed: reports it only on standard error, and sets the
+/// exit status.
+pub(super) fn too_late(error: &CliError) -> CliError {
+    if !error.is_reported() {
+        report_error(None, error);
+    }
+    CliError::Exit(error.exit_code())
+}
+
+/// Why a mount ends.
+pub(super) enum End {
+    /// This process was asked to stop.
+    Stopped,
+    /// Another process unmounted it.
+    Unmounted,
+}
+
+/// Serves until the mount should end.
+pub(super) async fn serve(
+    mount: &mut LiveMount,
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+) -> Result<End, CliError> {
+    tokio::select! {
+        biased;
+        Ok(_) = interrupted => Ok(End::Stopped),
+        ended = mount.mount.ended() => Ok(ended.map(|()| End::Unmounted).map_err(LazyError::from)?),
+    }
+}
+
+/// The options of the container.
+pub(super) fn run_options(args: ContainerArgs, command: Vec<String>) -> RunOptions {
+    RunOptions {
+        command: (!command.is_empty()).then_some(command),
+        entrypoint: args.entrypoint.map(|program| if program.is_empty() { Vec::new() } else { vec![program] }),
+        terminal: args.tty,
+        host_network: args.net == NetArg::Host,
+    }
+}
+
+/// The options that all commands share which serve an image's files.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Reading")]
+pub(crate) struct LazyArgs {
+    #[command(flatten)]
+    pub view: ViewArgs,
+
+    /// Fetch the rest of the image in the background
+    #[arg(long, env = "OCISEEK_PREFETCH", value_parser = FalseyValueParser::new())]
+    pub prefetch: bool,
+
+    /// Ignore the prefetch lists of the index, and the start that a fine index records
+    #[arg(long, env = "OCISEEK_IGNORE_PREFETCH_LIST", value_parser = FalseyValueParser::new(), hide_short_help = true)]
+    pub ignore_prefetch_list: bool,
+
+    /// How long a read waits for the registry before it fails with an input/output error
+    ///
+    /// For one second after that, other reads of the same bytes fail immediately, because the
+    /// kernel retries each failed read.
+    #[arg(long, value_name = "SECONDS", env = "OCISEEK_DEADLINE", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub deadline: u64,
+
+    /// On exit, write statistics to this file as JSON: times, requests, bytes fetched, cache hits
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub cache: ReadCacheArgs,
+
+    #[command(flatten)]
+    pub registry: RegistryArgs,
+}
+
+impl LazyArgs {
+    pub(crate) fn prefetching(&self) -> Prefetch {
+        Prefetch { ignore_lists: self.ignore_prefetch_list, all: self.prefetch }
+    }
+}
+
+/// How a command that serves files runs.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Run until stopped or unmounted (the default)
+    #[arg(long, conflicts_with = "detach", hide_short_help = true)]
+    pub foreground: bool,
+
+    /// Return once mounted, and serve from a background process until unmounted
+    #[arg(long)]
+    pub detach: bool,
+
+    /// With --detach: write warnings to this file once mounted
+    #[arg(long, value_name = "FILE", requires = "detach")]
+    pub log: Option<PathBuf>,
+
+    /// Record the first reads in order, as JSON lines for `index --profile`
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
+    /// Marks the background process of --detach.
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+/// Options for running a container.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Container")]
+pub(crate) struct ContainerArgs {
+    /// Run this instead of the image's entrypoint and command; if empty, run only what follows --
+    #[arg(long, value_name = "PROGRAM")]
+    pub entrypoint: Option<String>,
+
+    /// The container's network: only a loopback interface, or the host's with its /etc/resolv.conf
+    /// and /etc/hosts
+    #[arg(long, value_name = "KIND", value_enum, default_value_t = NetArg::None)]
+    pub net: NetArg,
+
+    /// Give the container a terminal
+    #[arg(long)]
+    pub tty: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NetArg {
+    None,
+    Host,
+}

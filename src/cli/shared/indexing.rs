@@ -1,0 +1,294 @@
+//! The options that say which indexes to make and how, for commands, hooks and backfill.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use clap::builder::{FalseyValueParser, TypedValueParser};
+
+use super::args::{BuildArgs, ExistingArg, MinLayerArgs, PlatformsArgs};
+use super::error::CliError;
+use super::source::Images;
+use ociseek_format::image::{ImageName, Reference, TagTemplate};
+use ociseek_format::layer::LayerOptions;
+use ociseek_format::progress::{Progress, ProgressEvent, causes};
+use ociseek_ops::index::{Existing, IndexOptions, Kinds, Reuse, ReuseSource};
+use ociseek_ops::prefetch::{PathListError, PrefetchList};
+use ociseek_ops::versions::Versions;
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Versions")]
+pub(crate) struct VersionsArgs {
+    /// Also write a SOCI-enabled image (version 2) under this tag of the same repository, such as
+    /// {tag}-soci
+    ///
+    /// {tag} is the tag in the image's name, {digest} the first 12 hex digits of its digest. The
+    /// layers are read once for both versions. The image keeps its tag and its digest.
+    /// docs/versions.md lists which runtime reads which version.
+    #[arg(long, value_name = "TAG", env = "OCISEEK_V2", conflicts_with = "v2_only")]
+    pub v2: Option<TagTemplate>,
+
+    /// Write only the SOCI-enabled image (version 2) and attach no index
+    #[arg(long, value_name = "TAG", env = "OCISEEK_V2_ONLY")]
+    pub v2_only: Option<TagTemplate>,
+}
+
+/// For hooks and backfill.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Versions")]
+pub(crate) struct HookVersionsArgs {
+    /// Also write a SOCI-enabled image (version 2) for each tag, under this tag of the same
+    /// repository, such as {tag}-soci
+    ///
+    /// {tag} is the image's tag, {digest} the first 12 hex digits of its digest. The layers are
+    /// read once for both versions. For an image without a tag, the SOCI-enabled image is written
+    /// only if TAG does not contain {tag}. A tag that points to anything other than a SOCI-enabled
+    /// image is never overwritten. docs/versions.md lists which runtime reads which version.
+    #[arg(long, value_name = "TAG", env = "OCISEEK_V2", conflicts_with = "v2_only")]
+    pub v2: Option<TagTemplate>,
+
+    /// Write only the SOCI-enabled image (version 2) and attach no index
+    #[arg(long, value_name = "TAG", env = "OCISEEK_V2_ONLY")]
+    pub v2_only: Option<TagTemplate>,
+}
+
+impl VersionsArgs {
+    /// The selected versions, for one image or for `several`.
+    pub(crate) fn versions(self, several: bool) -> Result<Versions, CliError> {
+        versions(self.v2, self.v2_only, several)
+    }
+}
+
+impl HookVersionsArgs {
+    /// The selected versions.
+    pub(crate) fn versions(self) -> Result<Versions, CliError> {
+        versions(self.v2, self.v2_only, true)
+    }
+}
+
+fn versions(v2: Option<TagTemplate>, v2_only: Option<TagTemplate>, several: bool) -> Result<Versions, CliError> {
+    let versions = match (v2, v2_only) {
+        (None, None) => Versions::V1,
+        (Some(template), _) => Versions::Both(template),
+        (None, Some(template)) => Versions::V2(template),
+    };
+    match versions.template() {
+        Some(template) if several && !template.tells_apart() => Err(CliError::Usage(
+            "the tag of --v2 or --v2-only must be different for each image: use {tag} or {digest} in it, such as \
+             {tag}-soci",
+        )),
+        _ => Ok(versions),
+    }
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Fine index")]
+pub(crate) struct KindsArgs {
+    /// Also build and attach a fine index, with which ociseek starts containers sooner
+    ///
+    /// It is ociseek's own: `mount`, `bundle` and the other commands that read images fetch a
+    /// fraction of the bytes with it, other tools do not see it. It is made from the same reading
+    /// of the layers as the SOCI index. docs/fine.md describes it.
+    #[arg(long, env = "OCISEEK_FINE", value_parser = FalseyValueParser::new(), conflicts_with = "fine_only")]
+    pub fine: bool,
+
+    /// Build and attach only the fine index, and leave SOCI indexes as they are
+    #[arg(long, env = "OCISEEK_FINE_ONLY", value_parser = FalseyValueParser::new())]
+    pub fine_only: bool,
+}
+
+impl KindsArgs {
+    /// The selected kinds, in addition to these versions of the SOCI index.
+    ///
+    /// # Errors
+    /// When they and the versions exclude each other.
+    pub(crate) fn kinds(self, versions: &Versions) -> Result<Kinds, CliError> {
+        let usage = |text| Err(CliError::Usage(text));
+        match (self, versions) {
+            (KindsArgs { fine: false, fine_only: false }, _) => Ok(Kinds::Soci),
+            (KindsArgs { fine_only: true, .. }, Versions::V1) => Ok(Kinds::Fine),
+            (KindsArgs { fine_only: true, .. }, _) => usage("--fine-only makes no SOCI index: use --fine with --v2"),
+            (_, Versions::V2(_)) => usage("--fine attaches an index to the image, and --v2-only does not: use --v2"),
+            (_, Versions::V1 | Versions::Both(_)) => Ok(Kinds::Both),
+        }
+    }
+}
+
+/// The content of a prefetch list.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Prefetch")]
+pub(crate) struct PrefetchArgs {
+    /// Have consumers fetch this file before the container starts; can be repeated
+    ///
+    /// A path from the root of the image; symbolic links are followed. `*` matches anything but a
+    /// slash, `**` anything, `?` one character. A path that is not in the indexed layers causes a
+    /// warning. soci-snapshotter uses the list if `[prefetch] enable = true`; ociseek mount, bundle
+    /// and trace always do.
+    #[arg(long, value_name = "PATH", env = "OCISEEK_PREFETCH_FILE")]
+    pub prefetch_file: Vec<String>,
+
+    /// The same for all paths in this file: a JSON array, as for soci, or one path per line
+    #[arg(long, value_name = "FILE", env = "OCISEEK_PREFETCH_LIST", hide_short_help = true)]
+    pub prefetch_list: Vec<PathBuf>,
+
+    /// The same for the reads of a recorded start: the output of ociseek trace or mount --record;
+    /// can be repeated
+    ///
+    /// Several are merged, in their order. With --fine, what all of these options name stands first
+    /// in the fine index, in this order. --prefetch-profile is the same option.
+    #[arg(long, alias = "prefetch-profile", value_name = "FILE", env = "OCISEEK_PROFILE")]
+    pub profile: Vec<PathBuf>,
+}
+
+impl PrefetchArgs {
+    /// All of them combined. None if no option was given.
+    pub(crate) fn list(&self) -> Result<Option<Arc<PrefetchList>>, CliError> {
+        let mut list = PrefetchList::default();
+        self.prefetch_file.iter().for_each(|path| list.add_path(path));
+        let mut add = |path: &PathBuf, add: fn(&mut PrefetchList, &[u8]) -> Result<(), PathListError>| {
+            let text = std::fs::read(path).map_err(|source| CliError::Read { path: path.clone(), source })?;
+            add(&mut list, &text).map_err(|source| CliError::Prefetch { path: path.clone(), source })
+        };
+        self.prefetch_list.iter().try_for_each(|path| add(path, PrefetchList::add_list))?;
+        self.profile.iter().try_for_each(|path| add(path, PrefetchList::add_profile))?;
+        Ok((!list.is_empty()).then(|| Arc::new(list)))
+    }
+}
+
+/// The maximum number of tags to search.
+const MOST_TAGS: i64 = 100;
+
+/// For the command `index`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Reuse")]
+pub(crate) struct ReuseArgs {
+    /// Also use the SOCI indexes of this image, such as :latest or the base image; can be repeated
+    ///
+    /// Layers listed in such an index are not read: their ztocs are fetched, checked, and compared
+    /// with some spans of the layer. The image can be in another repository or registry, or in a
+    /// layout. If it cannot be read, ociseek prints a warning and continues.
+    #[arg(long, value_name = "IMAGE", env = "OCISEEK_REUSE_FROM", value_delimiter = ',')]
+    pub reuse_from: Vec<ImageName>,
+
+    #[command(flatten)]
+    pub shared: SharedReuseArgs,
+}
+
+/// For hooks and backfill.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Reuse")]
+pub(crate) struct HookReuseArgs {
+    /// Also use the SOCI indexes of this image, such as a base image; can be repeated
+    ///
+    /// It is used for every image that is indexed. It can be in another repository or registry, as
+    /// long as the service is allowed to access that.
+    #[arg(long, value_name = "IMAGE", env = "OCISEEK_REUSE_FROM", value_delimiter = ',')]
+    pub reuse_from: Vec<Reference>,
+
+    #[command(flatten)]
+    pub shared: SharedReuseArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Reuse")]
+pub(crate) struct SharedReuseArgs {
+    /// Search this many other tags of the image's repository for layers that are already indexed; 0
+    /// searches none
+    ///
+    /// Tags are searched only if layers of at least 1 MiB would have to be read: latest first, then
+    /// those with the nearest version numbers, then those that begin like the image's own.
+    #[arg(long, value_name = "N", env = "OCISEEK_REUSE_TAGS", default_value_t = Reuse::TAGS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=MOST_TAGS).map(|tags| tags as usize))]
+    #[arg(hide_short_help = true)]
+    pub reuse_tags: usize,
+
+    /// Read every layer that is not in the cache, ignoring other indexes
+    #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = FalseyValueParser::new(), conflicts_with = "reuse_from")]
+    #[arg(hide_short_help = true)]
+    pub no_reuse: bool,
+}
+
+impl SharedReuseArgs {
+    /// The selected options, without any images yet.
+    pub(crate) fn options(&self) -> Reuse {
+        Reuse { indexes: !self.no_reuse, tags: self.reuse_tags, ..Reuse::default() }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UnattendedArgs {
+    #[command(flatten, next_help_heading = "Indexing")]
+    pub platforms: PlatformsArgs,
+
+    #[command(flatten)]
+    pub build: BuildArgs,
+
+    #[command(flatten, next_help_heading = "Indexing")]
+    pub min_layer: MinLayerArgs,
+
+    #[command(flatten)]
+    pub versions: HookVersionsArgs,
+
+    #[command(flatten)]
+    pub kinds: KindsArgs,
+
+    #[command(flatten)]
+    pub reuse: HookReuseArgs,
+}
+
+/// The options in the types of the library.
+pub(crate) struct Unattended {
+    pub index: IndexOptions,
+    pub versions: Versions,
+    pub reuse_from: Vec<Reference>,
+}
+
+impl UnattendedArgs {
+    /// The options, with `jobs` layers of an image read in parallel.
+    pub(crate) fn options(self, jobs: usize) -> Result<Unattended, CliError> {
+        let versions = self.versions.versions()?;
+        let index = IndexOptions {
+            platforms: self.platforms.platform,
+            kinds: self.kinds.kinds(&versions)?,
+            layer: layer_options(&self.build),
+            min_layer_size: self.min_layer.min_layer_size.0,
+            jobs,
+            reuse: self.reuse.shared.options(),
+            ..IndexOptions::default()
+        };
+        Ok(Unattended { index, versions, reuse_from: self.reuse.reuse_from })
+    }
+}
+
+pub(crate) fn layer_options(build: &BuildArgs) -> LayerOptions {
+    LayerOptions {
+        span_size: build.span_size.0,
+        build_tool_identifier: build.build_tool_identifier.clone(),
+        fine: false,
+    }
+}
+
+/// The images of --reuse-from. Prints a warning for each image that cannot be opened.
+pub(crate) async fn named(images: &Images, names: &[ImageName], progress: &Arc<dyn Progress>) -> Vec<ReuseSource> {
+    let mut found = Vec::with_capacity(names.len());
+    for name in names {
+        match images.open(name).await {
+            Ok((source, target)) => found.push(ReuseSource { name: name.to_string().into(), source, target }),
+            Err(error) => {
+                let why = format!("cannot reuse anything from {name}: {}", causes(&error));
+                progress.report(ProgressEvent::Warning(why));
+            }
+        }
+    }
+    found
+}
+
+impl From<ExistingArg> for Existing {
+    fn from(rule: ExistingArg) -> Existing {
+        match rule {
+            ExistingArg::Skip => Existing::Skip,
+            ExistingArg::Replace => Existing::Replace,
+            ExistingArg::Keep => Existing::Keep,
+        }
+    }
+}
