@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::cli::shared::layers;
-use crate::cli::shared::layers::{coverage, heading, layers, members, why_nothing};
+use crate::cli::shared::layers::{self, coverage, heading, layers, members, why_nothing};
 use crate::cli::shared::size::{duration, human};
 use crate::cli::shared::terminal::{Style, safe};
 use ociseek_format::image::ImageName;

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use tokio::sync::oneshot;
 
-use crate::cli::image_fs;
 use crate::cli::image_fs::detach::Log;
 use crate::cli::image_fs::live_bundle::{LiveBundle, blocking, make};
-use crate::cli::image_fs::{ContainerArgs, End, LazyArgs, ServeArgs, detach};
+use crate::cli::image_fs::{self, ContainerArgs, End, LazyArgs, ServeArgs, detach};
 use crate::cli::run::until;
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
@@ -82,7 +81,7 @@ pub(crate) struct BundleArgs {
     pub format: FormatArgs,
 }
 
-pub(super) async fn run(
+pub(crate) async fn run(
     args: BundleArgs,
     verbosity: VerbosityArgs,
     interrupted: &mut oneshot::Receiver<Interrupt>,

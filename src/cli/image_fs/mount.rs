@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use tokio::sync::oneshot;
 
-use crate::cli::image_fs;
 use crate::cli::image_fs::detach::Log;
 use crate::cli::image_fs::live_bundle::blocking;
-use crate::cli::image_fs::{End, LazyArgs, ServeArgs, detach};
+use crate::cli::image_fs::{self, End, LazyArgs, ServeArgs, detach};
 use crate::cli::run::until;
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::{CliError, LazyError};
@@ -94,7 +93,7 @@ pub(crate) struct MountArgs {
     pub format: FormatArgs,
 }
 
-pub(super) async fn run(
+pub(crate) async fn run(
     args: MountArgs,
     verbosity: VerbosityArgs,
     interrupted: &mut oneshot::Receiver<Interrupt>,

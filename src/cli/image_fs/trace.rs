@@ -14,10 +14,9 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use crate::cli::image_fs;
 use crate::cli::image_fs::json::Figures;
 use crate::cli::image_fs::live_bundle::{blocking, make};
-use crate::cli::image_fs::{ContainerArgs, LazyArgs, OpenedImage};
+use crate::cli::image_fs::{self, ContainerArgs, LazyArgs, OpenedImage};
 use crate::cli::run::until;
 use crate::cli::shared::error::{CliError, FAILED, LazyError};
 use crate::cli::shared::json::{DigestText, milliseconds, text as text_of, utf8};
@@ -117,7 +116,7 @@ struct Run {
     touches: Vec<Touch>,
 }
 
-pub(super) async fn run(
+pub(crate) async fn run(
     args: TraceArgs,
     verbosity: VerbosityArgs,
     interrupted: &mut oneshot::Receiver<Interrupt>,

@@ -15,23 +15,20 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::indexing::{KindsArgs, PrefetchArgs, ReuseArgs, VersionsArgs, layer_options, named};
 use crate::cli::shared::json::{milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::source::{Images, home, output_layout};
+use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::Stdout;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, parse, report};
+use image::SharedSettings;
+use ociseek_format::image::ImageName;
 use ociseek_format::image::coverage::Share;
-use ociseek_format::image::{ImageName, ImageSelector, Reference};
 use ociseek_format::progress::Progress;
 use ociseek_ops::index::{Gate, IndexOptions};
-use ociseek_ops::versions::{MakeRequest, Versions, VersionsResult, make};
-use ociseek_store::cache::ZtocCache;
-use ociseek_store::layout::tag_of;
-use ociseek_store::{Destination, Source};
-use result::ImageResult;
+use ociseek_ops::versions::Versions;
 
 mod ci_outputs;
+mod image;
 pub(super) mod json;
-mod result;
 mod text;
 
 const INDEX_LONG_ABOUT: &str = "\
@@ -287,70 +284,4 @@ fn options(args: &IndexArgs, versions: &Versions, started: Instant) -> Result<In
         reuse: args.reuse.shared.options(),
         prefetch: args.prefetch.list()?,
     })
-}
-
-/// The settings that all images share.
-struct SharedSettings {
-    options: IndexOptions,
-    versions: Versions,
-    images: Images,
-    cache: Option<ZtocCache>,
-    output: Option<PathBuf>,
-    progress: Arc<dyn Progress>,
-}
-
-impl SharedSettings {
-    /// Indexes the image `name`, which the user sees as `image`.
-    async fn index(&self, name: &ImageName, image: String) -> ImageResult {
-        let started = Instant::now();
-        let mut result = self.make(name).await;
-        let made = result.as_mut().ok();
-        let not_enabled = made.and_then(|made| made.failed.take()).map(CliError::from);
-        let enabled = result.as_ref().ok().and_then(|made| made.enabled.as_ref());
-        let enabled = enabled.map(|enabled| self.enabled(name, &enabled.tag));
-        ImageResult { image, result, not_enabled, enabled, seconds: started.elapsed().as_secs_f64() }
-    }
-
-    async fn make(&self, name: &ImageName) -> Result<VersionsResult, CliError> {
-        let from = self.images.open_root(name).await?;
-        let destination = self.destination(&from.source).await?;
-        let tag = match name {
-            ImageName::Registry(reference) => reference.tag.clone(),
-            ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => None,
-        };
-        let mut options = self.options.clone();
-        options.reuse.tag.clone_from(&tag);
-        // index.json has the name of an image that is the only one, or that was named by digest.
-        let tag = tag.or_else(|| from.descriptor.as_ref().and_then(tag_of).map(str::to_owned));
-        let subject = MakeRequest { from, tag, resolved: None, is_unattended: false };
-        let (cache, versions) = (self.cache.as_ref(), &self.versions);
-        Ok(make(subject, destination.as_ref(), versions, cache, &options, &self.progress).await?)
-    }
-
-    /// The name of the SOCI-enabled image of `name`.
-    fn enabled(&self, name: &ImageName, tag: &str) -> ImageName {
-        let select = ImageSelector::Tag(tag.to_owned());
-        match (&self.output, name) {
-            (Some(dir), _) => ImageName::Layout { dir: dir.clone(), select },
-            (None, ImageName::Registry(reference)) => {
-                ImageName::Registry(Reference { tag: Some(tag.to_owned()), digest: None, ..reference.clone() })
-            }
-            (None, ImageName::Layout { dir, .. }) => ImageName::Layout { dir: dir.clone(), select },
-            (None, ImageName::Archive { file, .. } | ImageName::Saved { file, .. }) => {
-                ImageName::Archive { file: file.clone(), select }
-            }
-        }
-    }
-
-    /// The destination of the index. None for a layout that a dry run does not create.
-    async fn destination(&self, source: &Source) -> Result<Option<Destination>, CliError> {
-        let Some(dir) = self.output.clone() else { return Ok(home(source)) };
-        let layout = output_layout(dir, self.options.dry_run).await?;
-        let budget = source.budget().clone();
-        Ok(layout.map(|layout| Destination::Layout(Arc::new(layout.with_budget(budget)))))
-    }
-
-    fn target(&self) -> Option<String> {
-        self.output.as_ref().map(|dir| format!("oci:{}", dir.display()))
-    }
 }

@@ -1,8 +1,7 @@
 //! The JSON output of `ociseek ls`. Written as a stream, because an image may have hundreds of
 //! thousands of files.
 
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,8 +1,7 @@
 //! `ociseek ls`.
 
 use std::ffi::OsString;
-use std::io;
-use std::io::{BufWriter, IsTerminal};
+use std::io::{self, BufWriter, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 

@@ -1,8 +1,7 @@
 //! The output of `ociseek ls` for people.
 
 use std::borrow::Cow;
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 
 use crate::cli::ls::Listing;
 use crate::cli::shared::size::human;

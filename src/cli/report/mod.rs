@@ -1,7 +1,6 @@
 //! `ociseek report`.
 
-use std::io;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,8 +14,7 @@ use crate::cli::shared::terminal::Stdout;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::ImageName;
 use ociseek_ops::report::{FineDocuments, Report};
-use ociseek_rootfs::record;
-use ociseek_rootfs::record::RecordedRead;
+use ociseek_rootfs::record::{self, RecordedRead};
 
 mod html;
 pub(super) mod json;

@@ -10,8 +10,9 @@ use super::terminal::{Style, safe};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::coverage::Coverage;
 use ociseek_format::image::prefetch::{SpanRange, count};
-use ociseek_ops::index;
-use ociseek_ops::index::{LayerOutcome, LayerReport, LeftOutReason, Origin, PrefetchedLayer, RefusedImage, Shortfall};
+use ociseek_ops::index::{
+    self, LayerOutcome, LayerReport, LeftOutReason, Origin, PrefetchedLayer, RefusedImage, Shortfall,
+};
 
 pub(crate) fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Digest, style: Style) {
     let platform = platform.unwrap_or("unknown platform");

@@ -1,8 +1,7 @@
 //! Standard output and error with the rules of this program: a closed pipe is not a failure, colours
 //! are only for terminals, and untrusted text is escaped or quoted.
 
-use std::io;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 
 use super::screen::aside;
 

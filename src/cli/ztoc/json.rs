@@ -1,15 +1,13 @@
 //! The JSON output of `ociseek ztoc show`. Written as a stream, because a ztoc may have hundreds of
 //! thousands of entries.
 
-use std::io;
-use std::io::BufWriter;
+use std::io::{self, BufWriter};
 
 use serde::{Serialize, Serializer};
 
 use crate::cli::shared::json::{DigestText, Document, utf8};
 use crate::cli::shared::terminal::Stdout;
-use crate::cli::ztoc::extract;
-use crate::cli::ztoc::extract::spans;
+use crate::cli::ztoc::extract::{self, spans};
 use ociseek_format::digest::Digest;
 use ociseek_format::tar::PaxRecord;
 use ociseek_format::ztoc::{Checkpoints, FileMetadata, Ztoc};

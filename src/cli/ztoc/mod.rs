@@ -1,8 +1,7 @@
 //! `ociseek ztoc`: commands about the ztoc of a layer.
 
 use std::fs::File;
-use std::io;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};

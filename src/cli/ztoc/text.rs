@@ -1,7 +1,6 @@
 //! The output of `ociseek ztoc show` for people.
 
-use std::io;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Stdout, is_hostile};

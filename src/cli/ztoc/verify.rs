@@ -5,8 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::cli::shared::args::OutputFormat;
-use crate::cli::shared::difference;
-use crate::cli::shared::difference::{DifferenceJson, Status};
+use crate::cli::shared::difference::{self, DifferenceJson, Status};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{DigestText, text as text_of};
 use crate::cli::shared::size::{counted, human};
