@@ -3,15 +3,12 @@
 use std::sync::mpsc::Receiver;
 
 use super::checkpoints::{GzipSpans, PlainSpans};
-use super::contents::{Contents, EntryPolicy};
+use super::contents::{Contents, EntryPolicy, Notes};
 use super::fine::{FineGzip, FineParts, FinePlain};
 use super::hashes::{ScannedSpans, SpanStarts};
-use super::lenient::Notes;
-use super::model::NoZtoc;
-use super::read_options::ReadOptions;
+use super::model::{NoZtoc, ReadOptions, not_read_lazily};
 use super::scan_result::ValidLayer;
 use super::slices::{GzipSlices, Slices};
-use super::unservable::not_read_lazily;
 use super::{LayerError, Starts, UnservableCode, UnservableReason};
 use crate::budget::Charge;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};

@@ -87,4 +87,142 @@ impl SpanSink for SpanBlocks {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::collections::BTreeMap;
+    use std::ops::ControlFlow;
+
+    use proptest::prelude::*;
+
+    use super::divide_span;
+    use crate::budget::Budget;
+    use crate::fine::{self, DIVIDED_SPAN_SIZE, FineLayer, SPAN_SIZE, SpanDivision};
+    use crate::layer::fine::tests::gzip;
+    use crate::layer::span::{SpanError, SpanTable};
+    use crate::layer::{LayerIndexer, LayerMap, LayerOptions};
+    use crate::offset::SpanId;
+
+    /// A tar with one file, whose words refer to all distances.
+    fn tar(size: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed | 1;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize
+        };
+        let mut text: Vec<u8> = (0..4096).map(|_| next() as u8).collect();
+        while text.len() < size {
+            let (back, length) = (1 + next() % text.len().min(32_000), 3 + next() % 40);
+            let from = text.len() - back;
+            text.extend_from_within(from..from + length.min(back));
+            text.push(next() as u8);
+        }
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(text.len() as u64);
+        header.set_mode(0o644);
+        archive.append_data(&mut header, "words", &text[..]).unwrap();
+        archive.into_inner().unwrap()
+    }
+
+    fn document(blob: &[u8]) -> FineLayer {
+        let options = LayerOptions { fine: true, ..LayerOptions::default() };
+        let mut indexer = LayerIndexer::new(options, None);
+        indexer.push(blob).unwrap();
+        indexer.finish().unwrap().fine.unwrap()
+    }
+
+    fn divide(layer: &FineLayer, blob: &[u8], span: SpanId) -> Result<SpanDivision, SpanError> {
+        let range = layer.spans().fetch_range(span);
+        let window = layer.window(span).unwrap();
+        divide_span(layer.spans(), span, window.as_ref(), &blob[range.start.0 as usize..range.end.0 as usize])
+    }
+
+    /// What a span decodes to by the encoded document, with `fill` in place of the bytes that its
+    /// window leaves out.
+    fn decoded(layer: &FineLayer, blob: &[u8], span: SpanId) -> Vec<u8> {
+        let encoded = layer.encode(&[]).unwrap();
+        let head = fine::decode_head(
+            &encoded.bytes[..encoded.head_size as usize],
+            encoded.bytes.len() as u64,
+            &mut Budget::new(u64::MAX).open(),
+        );
+        let table = SpanTable::new(std::sync::Arc::new(LayerMap::from(head.unwrap()))).unwrap();
+        let range = table.blob_range(span);
+        let mut plain = Vec::new();
+        let window = layer.window(span).unwrap();
+        let bytes = &blob[range.start.0 as usize..range.end.0 as usize];
+        table
+            .decode_with(span, window.as_ref(), bytes, &mut |piece| {
+                plain.extend_from_slice(piece);
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        plain
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+        #[test]
+        fn divided_spans_decode_to_the_same_bytes(
+            size in 300_000usize..1_500_000,
+            seed in any::<u64>(),
+            level in 0u32..=9,
+            members in 1usize..4,
+            chosen in prop::collection::vec(any::<bool>(), 8),
+        ) {
+            let tar = tar(size, seed);
+            let blob = gzip(&tar, level, members);
+            let whole = document(&blob);
+            let mut divisions = BTreeMap::new();
+            for span in SpanId::each(SpanId(0)..SpanId(whole.spans().count())) {
+                if chosen[span.0 as usize % chosen.len()] {
+                    divisions.insert(span, divide(&whole, &blob, span).unwrap());
+                }
+            }
+            let divided = whole.clone().divided(&divisions).unwrap();
+            let new: usize = divisions.values().map(|division| division.starts.len()).sum();
+            prop_assert_eq!(divided.spans().count() as usize, whole.spans().count() as usize + new);
+            for span in SpanId::each(SpanId(0)..SpanId(divided.spans().count())) {
+                let range = divided.spans().plain_range(span);
+                prop_assert_eq!(&decoded(&divided, &blob, span)[..], &tar[range.start.0 as usize..range.end.0 as usize]);
+            }
+            // It can be undone, and the bytes are those of the layer as it was indexed.
+            let undone = divided.undivided().unwrap();
+            prop_assert_eq!(&undone, &whole);
+            prop_assert_eq!(undone.encode(&[]).unwrap().bytes, whole.encode(&[]).unwrap().bytes);
+        }
+    }
+
+    #[test]
+    fn spans_are_divided_at_blocks() {
+        let blob = gzip(&tar(2_000_000, 5), 6, 1);
+        let whole = document(&blob);
+        let mut least = u32::MAX;
+        for (number, two) in whole.spans().starts().windows(2).enumerate() {
+            let division = divide(&whole, &blob, SpanId(number as u32)).unwrap();
+            let starts = &division.starts;
+            let all: Vec<u64> = std::iter::once(&two[0]).chain(starts).map(|start| start.output.0).collect();
+            assert!(all.windows(2).all(|two| two[1] - two[0] > DIVIDED_SPAN_SIZE), "{all:?}");
+            assert!(all.last().unwrap() - all[0] <= SPAN_SIZE);
+            assert_eq!(starts.len(), division.windows.len());
+            least = least.min(starts.len() as u32);
+        }
+        assert!(least >= 1, "each of these spans has several blocks");
+    }
+
+    #[test]
+    fn damaged_bytes_are_not_divided() {
+        let mut blob = gzip(&tar(600_000, 7), 6, 1);
+        let whole = document(&blob);
+        blob[100] ^= 1;
+        assert_eq!(divide(&whole, &blob, SpanId(0)), Err(SpanError::Proof { span: SpanId(0) }));
+    }
+
+    #[test]
+    fn plain_tars_are_not_divided() {
+        let tar = tar(600_000, 7);
+        let whole = document(&tar);
+        assert_eq!(divide(&whole, &tar, SpanId(1)), Ok(SpanDivision::default()));
+        assert_eq!(whole.clone().undivided().unwrap(), whole);
+    }
+}

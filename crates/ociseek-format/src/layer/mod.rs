@@ -13,42 +13,76 @@
 //! checks a ztoc against its layer, which it decodes with other decoders.
 
 mod body;
-mod bounds;
 mod checkpoints;
 mod consumer;
 mod contents;
 mod divide;
 mod fine;
-mod format;
 mod hashes;
-mod indexer;
-mod lenient;
 pub mod map;
 mod model;
 mod names;
 pub mod parallel;
-mod paths;
 pub mod prove;
-mod read_options;
 pub mod record;
 mod scan;
 mod scan_result;
 mod slices;
 pub mod span;
-mod unservable;
 
 pub use checkpoints::are_chosen;
 pub use consumer::{file as stated, servable};
+pub use contents::Notes;
 pub use divide::divide_span;
-pub use format::format;
-pub use indexer::LayerIndexer;
-pub use lenient::Notes;
 pub use map::{LayerMap, Starts};
-pub use model::{BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, TOOL_IDENTIFIER};
-pub use names::shown;
-pub use paths::clean;
-pub(crate) use paths::{below_root, clean_into};
-pub use read_options::ReadOptions;
+pub use model::{
+    BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, ReadOptions, TOOL_IDENTIFIER, UnservableCode,
+    UnservableReason,
+};
+pub(crate) use names::{below_root, clean_into};
+pub use names::{clean, shown};
+pub use scan::format;
 pub use scan_result::MappedLayer;
 pub use slices::KeepSpans;
-pub use unservable::{UnservableCode, UnservableReason};
+
+use crate::budget::Budget;
+use crate::digest::Digest;
+use hashes::LayerHashes;
+use scan::LayerScan;
+
+/// Builds the ztoc of a layer's blob, pushed in chunks, on one thread.
+pub struct LayerIndexer {
+    options: LayerOptions,
+    scan: LayerScan,
+    hashes: LayerHashes,
+}
+
+crate::opaque_debug!(LayerIndexer);
+
+impl LayerIndexer {
+    /// Indexes a blob. If its digest and size in bytes are given, they are checked.
+    pub fn new(options: LayerOptions, expected: Option<(Digest, u64)>) -> LayerIndexer {
+        let (scan, hashes) = LayerScan::to_publish(&options, expected, Budget::new(u64::MAX).open());
+        LayerIndexer { options, scan, hashes }
+    }
+
+    /// Pushes the next bytes of the blob. Chunk boundaries do not matter.
+    ///
+    /// # Errors
+    /// If the layer is broken. Further calls fail the same way.
+    pub fn push(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
+        let spans = self.scan.push(chunk)?;
+        self.hashes.push(chunk, spans);
+        Ok(())
+    }
+
+    /// Call this at the end of the blob.
+    ///
+    /// # Errors
+    /// If the size or digest is not as expected, or the blob is truncated.
+    pub fn finish(mut self) -> Result<IndexedLayer, LayerError> {
+        let spans = self.scan.end()?;
+        self.hashes.push(&[], spans);
+        self.scan.finish(self.hashes.finish())?.publish(self.options)
+    }
+}

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::lenient::Notes;
+use super::contents::Notes;
 use super::map::{LayerMap, Starts};
 use crate::budget::{Charge, OverBudget};
 use crate::time::Time;

@@ -3,13 +3,12 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use super::body::LayerBody;
-use super::format::format;
 use super::hashes::{BlobDigests, LayerHashes, ScannedSpans};
-use super::model::NoZtoc;
-use super::read_options::ReadOptions;
+use super::model::{NoZtoc, ReadOptions};
 use super::scan_result::ScanResult;
 use super::{LayerError, LayerOptions};
 use crate::budget::Charge;
+use crate::codec::sniff::{self, Format};
 use crate::codec::stretch::{Handover, Stretch};
 use crate::digest::{Algorithm, Digest};
 use crate::offset::Compressed;
@@ -224,5 +223,15 @@ impl LayerScan {
             Err(NoZtoc::Broken(error)) => return Err(error),
         };
         Ok(ScanResult { digest: blob, size: self.size, outcome })
+    }
+}
+
+/// Sniffs the format of a blob from its first block, or from the whole blob if it is shorter. The
+/// name of a tar's first file may look like the magic number of a compression format, but the
+/// checksum of its header shows that it is a tar.
+pub fn format(head: &[u8]) -> Format {
+    match sniff::format(head) {
+        Format::Zstd | Format::Foreign(_) if head.first_chunk().is_some_and(tar::has_valid_checksum) => Format::Plain,
+        format => format,
     }
 }

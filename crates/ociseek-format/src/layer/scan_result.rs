@@ -3,11 +3,9 @@
 use std::panic::resume_unwind;
 use std::thread;
 
-use super::contents::TarListing;
+use super::contents::{Notes, TarListing};
 use super::fine::FineParts;
-use super::lenient::Notes;
-use super::model::NoZtoc;
-use super::unservable::not_read_lazily;
+use super::model::{NoZtoc, not_read_lazily};
 use super::{
     BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerMap, LayerOptions, Outcome, Starts, UnservableCode,
     UnservableReason, consumer, record,

@@ -3,12 +3,12 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-pub use super::bounds::{HasSpans, SpanBounds};
 use super::map::LayerMap;
 use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, GzipError, GzipReader, Sink};
 use crate::digest::{Digest, Hasher};
 use crate::fine::{Codec, FineSpans, SpanWindow};
+pub use crate::layer::map::{HasSpans, SpanBounds};
 use crate::offset::{Compressed, SpanId, Uncompressed};
 use crate::ztoc::{Checkpoint, Cuts, Ztoc};
 

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 
 use super::xattrs;
-use crate::layer::names::{MAX_KEY, shown};
-use crate::layer::paths::{clean, clean_into};
+use crate::layer::names::{MAX_KEY, clean, clean_into, shown};
 use crate::layer::{UnservableCode, UnservableReason};
 use crate::time::Time;
 use crate::ztoc::{FileKind, FileMetadata};
