@@ -41,9 +41,12 @@ pub(super) async fn until<T>(
     }
 }
 
-pub(super) async fn blocking(work: impl FnOnce() -> Result<(), CliError> + Send + 'static) -> Result<(), CliError> {
+/// Runs `work` on a thread that may block.
+pub(super) async fn blocking<T: Send + 'static, E: Into<CliError> + Send + 'static>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, CliError> {
     match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
+        Ok(result) => result.map_err(E::into),
         Err(error) => match error.try_into_panic() {
             // A panic on the thread continues on this one.
             Ok(panic) => std::panic::resume_unwind(panic),

@@ -1,21 +1,22 @@
 //! `ociseek bundle`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use tokio::sync::oneshot;
 
 use crate::cli::image_fs::detach::Log;
-use crate::cli::image_fs::live_bundle::{LiveBundle, blocking, make};
-use crate::cli::image_fs::{self, ContainerArgs, End, LazyArgs, ServeArgs, detach};
-use crate::cli::run::until;
+use crate::cli::image_fs::{self, ContainerArgs, End, LazyArgs, OpenedImage, ServeArgs, detach};
+use crate::cli::run::{blocking, until};
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::ImageName;
-use ociseek_ops::bundle::{Bundle, remove};
-use ociseek_ops::mount::Record;
+use ociseek_ops::bundle::{ACCOUNTS, Bundle, RunOptions, plan, remove};
+use ociseek_ops::mount::{LiveMount, MountOptions, Prefetch, Record, mount};
+use ociseek_rootfs::fuse::FuseOptions;
 
 const BUNDLE_LONG_ABOUT: &str = "\
 Creates an OCI runtime bundle in DIR without pulling the image: its root file system is a lazy mount (see ociseek \
@@ -104,7 +105,7 @@ pub(crate) async fn run(
         let run = image_fs::run_options(args.container, args.command);
         let prefetch = args.lazy.prefetching();
         let opened = image_fs::open_image(&name, None, args.lazy, verbosity).await?;
-        let live_bundle = make(&opened, bundle, &run, record, prefetch).await?;
+        let live_bundle = mount_bundle(&opened, bundle, &run, record, prefetch).await?;
         Ok((opened, live_bundle))
     })
     .await?;
@@ -134,4 +135,54 @@ pub(crate) async fn run(
     };
     let written = opened.write_stats(mounted);
     ended.and(written).map_err(|error| if format.is_json() { image_fs::too_late(&error) } else { error })
+}
+
+/// A bundle that a runtime can start. The overlay is unmounted before the image below it.
+pub(crate) struct LiveBundle {
+    pub bundle: Bundle,
+    pub live: LiveMount,
+}
+
+/// Mounts the image and the overlay, and writes config.json.
+pub(crate) async fn mount_bundle(
+    opened: &OpenedImage,
+    bundle: Bundle,
+    run: &RunOptions,
+    record: Option<Record>,
+    prefetch: Prefetch,
+) -> Result<LiveBundle, CliError> {
+    let image = &opened.image;
+    let fuse = FuseOptions {
+        source: opened.name.clone(),
+        // The container's users differ from the user who mounts. The directory is not accessible to
+        // others.
+        allow_other: true,
+        under_overlay: true,
+        ..FuseOptions::default()
+    };
+    let options = MountOptions { fuse, record, prefetch };
+    let point = bundle.image_point();
+    // The image's list of users may have to be fetched, which happens during mounting.
+    let (config, live) = tokio::join!(
+        plan(&image.manifest.digest, &image.config, &image.tree, &image.content, run),
+        mount(image, &point, options, &opened.progress),
+    );
+    let (config, live) = (config?, live?);
+    ACCOUNTS.iter().for_each(|path| live.note(&image.tree, path));
+    let tree = Arc::clone(&image.tree);
+    let bundle = blocking(move || bundle.complete(&tree, &config).map(|()| bundle)).await?;
+    Ok(LiveBundle { bundle, live })
+}
+
+impl LiveBundle {
+    pub(crate) async fn take_down(self, opened: &OpenedImage) -> Result<(), CliError> {
+        let LiveBundle { bundle, live } = self;
+        let dir = bundle.dir().display().to_string();
+        let user = blocking(move || bundle.remove()).await?;
+        drop(live);
+        if let Some(pid) = user {
+            opened.warn(&format!("{dir} was removed while process {pid} was running in it and has lost its files"));
+        }
+        Ok(())
+    }
 }

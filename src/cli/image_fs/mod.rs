@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::cli::shared::args::{ReadCacheArgs, RegistryArgs, ViewArgs};
 use crate::cli::shared::caches;
-use crate::cli::shared::error::{CliError, LazyError};
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{Document, milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::report_error;
@@ -32,7 +32,6 @@ use ociseek_rootfs::content::ContentOptions;
 pub(super) mod bundle;
 mod detach;
 pub(super) mod json;
-mod live_bundle;
 pub(super) mod mount;
 pub(super) mod trace;
 
@@ -150,7 +149,7 @@ pub(super) async fn serve(
     tokio::select! {
         biased;
         Ok(_) = interrupted => Ok(End::Stopped),
-        ended = mount.mount.ended() => Ok(ended.map(|()| End::Unmounted).map_err(LazyError::from)?),
+        ended = mount.mount.ended() => Ok(ended.map(|()| End::Unmounted)?),
     }
 }
 

@@ -6,11 +6,10 @@ use clap::Args;
 use tokio::sync::oneshot;
 
 use crate::cli::image_fs::detach::Log;
-use crate::cli::image_fs::live_bundle::blocking;
 use crate::cli::image_fs::{self, End, LazyArgs, ServeArgs, detach};
-use crate::cli::run::until;
+use crate::cli::run::{blocking, until};
 use crate::cli::shared::args::FormatArgs;
-use crate::cli::shared::error::{CliError, LazyError};
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::ImageName;
@@ -118,7 +117,7 @@ pub(crate) async fn run(
             ..FuseOptions::default()
         };
         let options = MountOptions { fuse, record: record.map(Record::File), prefetch };
-        let live = mount(&opened.image, &point, options, &opened.progress).await.map_err(LazyError::from)?;
+        let live = mount(&opened.image, &point, options, &opened.progress).await?;
         Ok((opened, live))
     })
     .await?;
@@ -146,7 +145,7 @@ pub(crate) async fn run(
 
 async fn stop(opened: &image_fs::OpenedImage, live: LiveMount) -> Result<(), CliError> {
     let point = live.mount.point().display().to_string();
-    if live.unmount().await.map_err(LazyError::from)? {
+    if live.unmount().await? {
         opened.warn(&format!("{point} was in use when it was unmounted: open files can no longer be read"));
     }
     Ok(())

@@ -14,11 +14,11 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
+use crate::cli::image_fs::bundle::mount_bundle;
 use crate::cli::image_fs::json::Figures;
-use crate::cli::image_fs::live_bundle::{blocking, make};
 use crate::cli::image_fs::{self, ContainerArgs, LazyArgs, OpenedImage};
-use crate::cli::run::until;
-use crate::cli::shared::error::{CliError, FAILED, LazyError};
+use crate::cli::run::{blocking, until};
+use crate::cli::shared::error::{CliError, FAILED};
 use crate::cli::shared::json::{DigestText, milliseconds, text as text_of, utf8};
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::size::{counted, duration, human};
@@ -134,7 +134,7 @@ pub(crate) async fn run(
         let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
         let prefetch = args.lazy.prefetching();
         let opened = image_fs::open_image(&args.image, None, args.lazy, verbosity).await?;
-        let live_bundle = make(&opened, bundle, &options, Some(Record::Memory), prefetch).await?;
+        let live_bundle = mount_bundle(&opened, bundle, &options, Some(Record::Memory), prefetch).await?;
         Ok((opened, live_bundle))
     })
     .await?;
@@ -144,7 +144,7 @@ pub(crate) async fn run(
     let ran = until(interrupted, async {
         let ran =
             async { Container::run(&args.runtime, live_bundle.bundle.dir(), &container_name(), stdout)?.wait().await };
-        Ok(ran.await.map_err(LazyError::from)?)
+        Ok(ran.await?)
     })
     .await;
     let took = started.elapsed();

@@ -128,7 +128,13 @@ pub(crate) enum CliError {
     NoZtoc(String),
     #[cfg(mounts)]
     #[error(transparent)]
-    Lazy(#[from] LazyError),
+    Mount(#[from] MountError),
+    #[cfg(mounts)]
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    #[cfg(mounts)]
+    #[error(transparent)]
+    Runtime(#[from] OciRuntimeError),
     /// Not transparent, so that hints find the store's error among the sources.
     #[error("{0}")]
     Store(#[from] StoreError),
@@ -293,16 +299,4 @@ pub(crate) enum HookError {
     #[cfg(feature = "lambda")]
     #[error(transparent)]
     Ecr(#[from] ociseek_hook::aws::EcrError),
-}
-
-/// Why mounting an image or running its container failed.
-#[cfg(mounts)]
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LazyError {
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    #[error(transparent)]
-    Bundle(#[from] BundleError),
-    #[error(transparent)]
-    Runtime(#[from] OciRuntimeError),
 }

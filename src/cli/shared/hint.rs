@@ -2,8 +2,6 @@
 
 use std::error::Error;
 
-#[cfg(mounts)]
-use super::error::LazyError;
 use super::error::{CliError, HookError};
 use super::registry_hint::registry_hint;
 use super::terminal::quoted;
@@ -104,7 +102,13 @@ fn own_hint(error: &CliError) -> Option<String> {
         CliError::Incomplete { image, is_enabled, .. } => Some(lost_hint(*is_enabled, &convert_original(image))),
         CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists the ztocs".into()),
         #[cfg(mounts)]
-        CliError::Lazy(error) => lazy_hint(error),
+        CliError::Mount(error) => mount_hint(error),
+        #[cfg(mounts)]
+        CliError::Bundle(error) => bundle_hint(error),
+        #[cfg(mounts)]
+        CliError::Runtime(OciRuntimeError::Missing(_)) => {
+            Some("install an OCI runtime (Debian: apt install runc), or select one with --runtime PROGRAM".into())
+        }
         CliError::Hook(error) => hook_hint(error),
         CliError::Exists(_) => Some("use --force to replace it".into()),
         CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
@@ -251,18 +255,6 @@ fn hook_hint(error: &HookError) -> Option<String> {
         #[cfg(feature = "lambda")]
         HookError::NotInLambda => Some("docs/hook.md shows how to deploy ociseek as a function".into()),
         _ => None,
-    }
-}
-
-#[cfg(mounts)]
-fn lazy_hint(error: &LazyError) -> Option<String> {
-    match error {
-        LazyError::Mount(error) => mount_hint(error),
-        LazyError::Bundle(error) => bundle_hint(error),
-        LazyError::Runtime(OciRuntimeError::Missing(_)) => {
-            Some("install an OCI runtime (Debian: apt install runc), or select one with --runtime PROGRAM".into())
-        }
-        LazyError::Runtime(_) => None,
     }
 }
 
