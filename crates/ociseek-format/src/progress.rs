@@ -82,6 +82,8 @@ pub enum ReadAllReason {
         /// cannot have one.
         indexable: u64,
     },
+    /// The indexes that say it are only the repository's word, or break the policy.
+    Untrusted,
 }
 
 /// Receives events. Called from several threads at once, and must not block for long.

@@ -30,6 +30,7 @@ pub mod report;
 pub mod resolve;
 #[cfg(all(feature = "fuse", target_os = "linux"))]
 pub mod trace;
+pub mod trust;
 pub mod verify;
 pub mod versions;
 

@@ -11,6 +11,7 @@ use super::discover::{
     self, DiscoverError, DiscoveredImage, FoundFineRef, FoundIndexRef, MAX_ZTOC, PlatformImage, both,
 };
 use super::resolve::{self, PlatformChoice, PlatformManifest};
+use super::trust::{self, TrustLevel, TrustOfLayers, TrustRules};
 use ociseek_format::budget::{Budget, Charge, OverBudget};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::config::{self, ConfigError};
@@ -49,6 +50,8 @@ pub struct OpenOptions {
     pub layer: Option<usize>,
     /// Use only SOCI indexes, and ignore fine indexes.
     pub soci_only: bool,
+    /// Whose word is taken for what an index says.
+    pub trust: TrustRules,
     /// Whether to fetch the start recorded in the fine index at once, in the background.
     pub start: bool,
     /// Options for reading files.
@@ -87,6 +90,13 @@ pub struct RootFs {
 
 ociseek_format::opaque_debug!(RootFs);
 
+impl RootFs {
+    /// Whose word the tree is: that of the layer about which the least is known.
+    pub fn trust(&self) -> TrustLevel {
+        self.layers.iter().map(|layer| layer.trust).min().unwrap_or(TrustLevel::Proven)
+    }
+}
+
 /// How a layer is read.
 #[derive(Debug, Clone)]
 pub struct LayerFacts {
@@ -94,6 +104,8 @@ pub struct LayerFacts {
     pub descriptor: Descriptor,
     /// The kind of index by which it is read.
     pub how: LayerAccess,
+    /// Whose word its map is.
+    pub trust: TrustLevel,
     /// Its files and spans.
     pub map: Arc<LayerMap>,
     /// How many bytes of the blob were read to open it.
@@ -148,6 +160,7 @@ pub async fn open(
     let image = Box::pin(PlatformImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
     let opening = Box::pin(async {
         let mut found = image.indexes(source, index, progress).await?;
+        let trust = trust::choose(source, &mut found, index, &options.trust, &caches.ztocs, &**progress).await?;
         let chosen_fine = found.chosen_fine;
         if options.soci_only {
             found.chosen_fine = None;
@@ -160,13 +173,13 @@ pub async fn open(
             }
         };
         let locating = options.start.then(|| locate(source, &found, &wanted));
-        let opened = open_layers_of(source, &found, wanted, options.start, caches, progress).await?;
-        Ok((found, chosen_fine, opened, locating))
+        let opened = open_layers_of(source, &found, &trust, wanted, options.start, caches, progress).await?;
+        Ok((found, trust, chosen_fine, opened, locating))
     });
-    let ((config, stated), (found, chosen_fine, opened, _locating)) =
+    let ((config, stated), (found, trust, chosen_fine, opened, _locating)) =
         both(read_config(source, &image, platform), opening).await?;
     let opening = source.traffic();
-    let facts: Vec<LayerFacts> = opened.iter().map(facts).collect();
+    let facts: Vec<LayerFacts> = opened.iter().map(|layer| facts(layer, &trust)).collect();
     let memory = charge_tree(source.budget(), facts.iter().map(|layer| &layer.map.files[..]))?;
     let content =
         Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress))
@@ -197,19 +210,20 @@ pub async fn open(
 
 /// Opens `layers` of the image `found`, by what its indexes have for them. With `start`, also
 /// fetches the windows of a recorded start. Reports which of them will be read completely because
-/// they have no index.
+/// they have no index, or none that is taken according to `trust`.
 ///
 /// # Errors
 /// If one of them cannot be read.
 pub async fn open_layers_of(
     source: &Source,
     found: &DiscoveredImage,
+    trust: &TrustOfLayers,
     layers: Vec<Descriptor>,
     start: bool,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<OpenLayer>, layers::OpenError> {
-    announce(source, found, &layers, caches, progress);
+    announce(source, found, trust, &layers, caches, progress);
     let document = |layer| fetch_document_of(source, found.document_for(&layer), start, caches, progress);
     let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
     layers::open_layers(source, layers, document, ztoc, caches, progress).await
@@ -247,6 +261,7 @@ fn reopen(source: &Source, found: &DiscoveredImage, caches: &Caches) -> ReopenLa
 fn announce(
     source: &Source,
     found: &DiscoveredImage,
+    trust: &TrustOfLayers,
     layers: &[Descriptor],
     caches: &Caches,
     progress: &Arc<dyn Progress>,
@@ -266,11 +281,11 @@ fn announce(
         Source::Registry(_) | Source::Layout(_) if found.index().is_none() => indexable.map(|layer| layer.size).sum(),
         _ => 0,
     };
-    progress.report(ProgressEvent::Reading {
-        layers: unknown.len(),
-        bytes,
-        why: ReadAllReason::Unindexed { indexable },
-    });
+    let why = match unknown.iter().any(|layer| trust.left_out.contains(&layer.digest)) {
+        true => ReadAllReason::Untrusted,
+        false => ReadAllReason::Unindexed { indexable },
+    };
+    progress.report(ProgressEvent::Reading { layers: unknown.len(), bytes, why });
 }
 
 /// The prefetch artifacts of the index that is used.
@@ -283,9 +298,10 @@ fn prefetch_artifacts(found: &DiscoveredImage, layers: &[LayerFacts]) -> Vec<(La
         .collect()
 }
 
-fn facts(layer: &OpenLayer) -> LayerFacts {
+fn facts(layer: &OpenLayer, trust: &TrustOfLayers) -> LayerFacts {
     let OpenLayer { descriptor, how, bytes_read, .. } = layer;
-    LayerFacts { descriptor: descriptor.clone(), how: *how, map: Arc::clone(layer.map()), bytes_read: *bytes_read }
+    let (map, trust) = (Arc::clone(layer.map()), trust.of(&descriptor.digest, *how));
+    LayerFacts { descriptor: descriptor.clone(), how: *how, trust, map, bytes_read: *bytes_read }
 }
 
 async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<Tree, OpenImageError> {

@@ -1,8 +1,8 @@
 //! The local cache of ztocs: a layer that was indexed before is not read again.
 //!
-//! The keys (`Key`) define six kinds of entries: the outcome of indexing a layer, its fine
+//! The keys (`Key`) define seven kinds of entries: the outcome of indexing a layer, its fine
 //! document, a ztoc from elsewhere, the head of a fine document from elsewhere, the map of a layer,
-//! and the manifests and configs of images that were read. An entry is a file named by the digest
+//! the manifests and configs of images that were read, and marks for documents that were proven. An entry is a file named by the digest
 //! of its key. It holds the digest of the following bytes, a line of JSON, and the content. It is
 //! written to a temporary file, which is then renamed. Renaming is atomic, so processes need no
 //! locks and never wait for each other. A process that dies leaves at most a temporary file. A
@@ -74,6 +74,13 @@ enum Key<'a> {
     Map(MapKey<'a>),
     /// The fine document of a layer without a recorded start, by the digest of the layer's blob.
     Fine(&'a Digest),
+    /// The mark that a document was made from a layer here, or compared completely with it.
+    Proven {
+        /// The digest of the layer's blob.
+        layer: &'a Digest,
+        /// That of the ztoc, or of the head of the fine document.
+        document: &'a Digest,
+    },
 }
 
 impl Key<'_> {
@@ -85,6 +92,7 @@ impl Key<'_> {
             Key::Document(_) => "document",
             Key::Map(_) => "map",
             Key::Fine(_) => "fine document",
+            Key::Proven { .. } => "proof",
         }
     }
 
@@ -92,6 +100,7 @@ impl Key<'_> {
     fn digest(&self) -> &Digest {
         match self {
             Key::Outcome(CacheKey { layer, .. }) | Key::Map(MapKey { layer, .. }) => layer,
+            Key::Proven { document, .. } => document,
             Key::Ztoc(digest) | Key::Head(digest) | Key::Document(digest) | Key::Fine(digest) => digest,
         }
     }
@@ -107,6 +116,7 @@ impl Key<'_> {
             Key::Head(digest) => format!("ociseek fine head 1\n{digest}"),
             Key::Document(digest) => format!("ociseek document 1\n{digest}"),
             Key::Fine(layer) => format!("ociseek fine document 1\n{}\n{layer}", fine::SPAN_SIZE),
+            Key::Proven { layer, document } => format!("ociseek proof 1\n{layer}\n{document}"),
             Key::Map(MapKey { layer, size, span_size }) => format!("{RECORD_VERSION}\n{layer}\n{size}\n{span_size}"),
         }
     }
@@ -195,10 +205,24 @@ impl ZtocCache {
         })
     }
 
-    /// Stores the outcome for a layer of `size` bytes.
+    /// Stores the outcome for a layer of `size` bytes, which was read here. Its ztoc counts as proven.
     pub fn put(&self, key: CacheKey<'_>, size: u64, outcome: &Outcome) {
+        if let Outcome::Ztoc(ztoc) = outcome {
+            self.put_proven(key.layer, &ztoc.digest);
+        }
         let (outcome, ztoc) = stored(outcome);
         self.store(&Key::Outcome(key), OutcomeFacts { layer_size: size, outcome }, &[ztoc]);
+    }
+
+    /// Whether this machine made a document from the layer, or compared it completely with the layer.
+    /// `document` is the digest of a ztoc, or of the head of a fine document.
+    pub fn is_proven(&self, layer: &Digest, document: &Digest) -> bool {
+        self.load(&Key::Proven { layer, document }, |NoFacts {}, _| Some(())).is_some()
+    }
+
+    /// Stores that a document was made here from the layer, or compared completely with the layer.
+    pub fn put_proven(&self, layer: &Digest, document: &Digest) {
+        self.store(&Key::Proven { layer, document }, NoFacts {}, &[]);
     }
 
     /// A ztoc from elsewhere, by its own digest.

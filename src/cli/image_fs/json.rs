@@ -19,6 +19,8 @@ pub(crate) struct Figures {
     index: Option<IndexRef>,
     /// The fine index that was used, or null.
     fine_index: Option<IndexRef>,
+    /// Whose word the files are, at least: `proven`, `signed`, `bound`, `named` or `repository`.
+    trust: &'static str,
     /// The layers from the bottom up.
     layers: Vec<Layer>,
     content: Content,
@@ -66,6 +68,8 @@ struct Layer {
     /// Size of the blob in bytes.
     size: u64,
     how: ReadBy,
+    /// Whose word its files are.
+    trust: &'static str,
     /// Bytes that were read to open it.
     bytes_read: u64,
 }
@@ -154,6 +158,7 @@ impl Figures {
                 LayerAccess::Local => ReadBy::Local,
                 LayerAccess::Whole => ReadBy::Whole,
             },
+            trust: layer.trust.code(),
             bytes_read: layer.bytes_read,
         });
         let stats = image.content.stats();
@@ -163,6 +168,7 @@ impl Figures {
             manifest: Manifest::of(&image.manifest),
             index: image.index.as_ref().map(IndexRef::found),
             fine_index: fine.map(IndexRef::fine),
+            trust: image.trust().code(),
             layers: layers.collect(),
             content: Content {
                 requests: stats.requests,

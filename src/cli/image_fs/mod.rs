@@ -20,6 +20,7 @@ use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, complain, safe};
+use crate::cli::shared::trust::UseOfFiles;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use json::{Figures, Ready, Stats};
 use ociseek_format::image::ImageName;
@@ -67,7 +68,8 @@ pub(super) async fn open_image(
             platform: args.view.platform.platform,
             index: args.view.index,
             layer,
-            soci_only: false,
+            soci_only: !args.view.trust.fine,
+            trust: args.view.trust.rules(image, UseOfFiles::Run)?,
             start: !args.ignore_prefetch_list,
             content,
         };
@@ -92,7 +94,8 @@ impl OpenedImage {
         let bytes: u64 = image.layers.iter().map(|layer| layer.descriptor.size).sum();
         let read: u64 = image.layers.iter().map(|layer| layer.bytes_read).sum();
         let files = counted(image.tree.len() as u64, "file", "files");
-        let text = format!("{what}: {files}; {} of {} of layers read so far", human(read), human(bytes));
+        let trust = image.trust();
+        let text = format!("{what}: {files}, {trust}; {} of {} of layers read so far", human(read), human(bytes));
         complain(&safe(&text));
     }
 

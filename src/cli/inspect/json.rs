@@ -14,6 +14,7 @@ use ociseek_format::image::prefetch::count;
 use ociseek_format::image::soci::{PREFETCH, ZtocRef, prefetch_layer};
 use ociseek_ops::discover::{DiscoveredImage, FoundIndexRef};
 use ociseek_ops::inspect::{InspectedImage, InspectedLayer, InspectedList};
+use ociseek_ops::trust::TrustLevel;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -56,6 +57,8 @@ struct Index {
     /// 1 or 2.
     version: u8,
     found_by: &'static str,
+    /// Whose word it is: `bound` by the image, `named` by you, or the `repository`'s.
+    trust: &'static str,
     /// Whether ociseek reads the image through this index.
     chosen: bool,
     /// The tool that made it, or null.
@@ -176,6 +179,7 @@ impl Index {
             size: found.size,
             version: found.version.number(),
             found_by: found.via.code(),
+            trust: TrustLevel::of(found.via).code(),
             chosen,
             tool: content.and_then(|content| content.index.build_tool_identifier.clone()),
             canonical: content.map(|content| content.index.canonical),

@@ -13,6 +13,7 @@ use ociseek_format::image::consumer::{Consumer, Verdict};
 use ociseek_format::image::soci::Version;
 use ociseek_ops::discover::{DiscoveredImage, DiscoveryMethod, FineSummary, FoundIndexRef};
 use ociseek_ops::inspect::{InspectedImage, InspectedList};
+use ociseek_ops::trust::TrustLevel;
 
 pub(super) fn text(name: &str, inspected: &InspectedImage, style: Style) -> String {
     let image = &inspected.image;
@@ -68,7 +69,7 @@ fn index(text: &mut String, image: &DiscoveredImage, found: &FoundIndexRef, is_c
         let covered = image.layers.iter().filter(|layer| content.ztocs.contains_key(&layer.digest)).count();
         facts.push(format!("{covered} of {}", counted(image.layers.len() as u64, "layer", "layers")));
     }
-    facts.push(via(found.via).to_owned());
+    facts.push(format!("{} ({})", via(found.via), TrustLevel::of(found.via)));
     let _ = writeln!(text, "    {}", facts.join(", "));
     let note = |text: &mut String, what: &str| {
         let _ = writeln!(text, "    {} {}", style.yellow("note:"), safe(what));
@@ -95,12 +96,13 @@ fn fine(text: &mut String, image: &DiscoveredImage, found: &FineSummary, style: 
             let recorded = if content.profile.is_some() { ", with a recorded start" } else { "" };
             let _ = writeln!(
                 text,
-                "    {maker}, {covered} of {} ({}), {}, {} of it for a start{recorded}, {}",
+                "    {maker}, {covered} of {} ({}), {}, {} of it for a start{recorded}, {} ({})",
                 counted(layers, "layer", "layers"),
                 content.coverage.share(),
                 human(content.bytes),
                 human(content.start_bytes),
                 via(found.via),
+                TrustLevel::of(found.via),
             );
         }
         Err(why) => {

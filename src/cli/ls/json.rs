@@ -22,6 +22,7 @@ pub(crate) fn tree(image: &str, rootfs: &RootFs, listing: &Listing, out: impl Wr
         manifest: Manifest::of(&rootfs.manifest),
         platform: rootfs.platform.as_ref().map(ToString::to_string),
         index: rootfs.index.as_ref().map(IndexRef::found),
+        trust: rootfs.trust().code(),
         entries: Entries { tree: &rootfs.tree, listing },
     };
     Document::new(files).write(out)
@@ -43,6 +44,8 @@ pub(crate) struct Files<'a> {
     platform: Option<String>,
     /// The SOCI index that was used, or null.
     index: Option<IndexRef>,
+    /// Whose word the files are, at least: `proven`, `signed`, `bound`, `named` or `repository`.
+    trust: &'static str,
     /// Directories come before their content, otherwise in the order of names.
     #[cfg_attr(test, schemars(with = "Vec<File>"))]
     entries: Entries<'a>,

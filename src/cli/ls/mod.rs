@@ -12,6 +12,7 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::read_image::{FoundImage, ReadArgs, tell_stats};
 use crate::cli::shared::terminal::{Stdout, quoted};
+use crate::cli::shared::trust::{UseOfFiles, tell_trust};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::{Descriptor, ImageName};
 use ociseek_format::layer::clean;
@@ -19,6 +20,7 @@ use ociseek_format::tree::{NodeId, Tree};
 use ociseek_format::ztoc::FileMetadata;
 use ociseek_ops::discover::discover;
 use ociseek_ops::open::{OpenImageError, RootFs, open_layers_of};
+use ociseek_ops::trust::choose;
 use ociseek_rootfs::layers::OpenLayer;
 use text::{Detail, NameStyle};
 
@@ -133,15 +135,21 @@ pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), Cl
 
 /// Opens a single layer, which need not be a complete file system.
 async fn open_one(image: &FoundImage, args: &LsArgs, number: usize) -> Result<(Descriptor, OpenLayer), CliError> {
-    let FoundImage { source, root, caches, progress } = image;
+    let FoundImage { name, source, root, caches, progress } = image;
     let read = &args.read;
     let (platform, index) = (read.view.platform.platform.as_ref(), read.view.index.as_ref());
     let source = &source.with_documents_in(&caches.ztocs);
-    let found = discover(source, root, platform, index, progress).await?;
+    let mut found = discover(source, root, platform, index, progress).await?;
+    let rules = read.view.trust.rules(name, UseOfFiles::Show)?;
+    let trust = choose(source, &mut found, index, &rules, &caches.ztocs, &**progress).await?;
+    if !read.view.trust.fine {
+        found.chosen_fine = None;
+    }
     let layers = found.layers.len();
     let layer = found.layers.get(number).cloned().ok_or(OpenImageError::NoLayer { wanted: number, layers })?;
-    let opened = open_layers_of(source, &found, vec![layer.clone()], false, caches, progress).await;
+    let opened = open_layers_of(source, &found, &trust, vec![layer.clone()], false, caches, progress).await;
     let open = opened.map_err(OpenImageError::from)?.swap_remove(0);
+    tell_trust(name, trust.of(&layer.digest, open.how));
     Ok((layer, open))
 }
 

@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 
 use super::parse::{self, PlainHttp};
 use super::size::ByteSize;
+use super::trust::TrustArgs;
 use ociseek_format::budget::DEFAULT_LIMIT;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{NotIndexed, Platform};
@@ -49,6 +50,9 @@ pub(crate) struct ViewArgs {
     /// Read through this SOCI index, listed or not [default: the first usable one]
     #[arg(long, value_name = "DIGEST")]
     pub index: Option<Digest>,
+
+    #[command(flatten)]
+    pub trust: TrustArgs,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -15,6 +15,7 @@ use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::{Descriptor, consumer, coverage};
 use ociseek_format::progress::chain;
 use ociseek_ops::TOOL_IDENTIFIER;
+use ociseek_ops::trust::TrustLevel;
 use ociseek_ops::discover::{FineSummary, FoundFineRef, FoundIndexRef, IndexKind};
 use ociseek_ops::inspect::InspectedImage;
 
@@ -282,6 +283,8 @@ pub(crate) struct Fine {
     /// Size of its manifest in bytes, or null if unknown.
     size: Option<u64>,
     found_by: &'static str,
+    /// Whose word it is: `bound` by the image, `named` by you, or the `repository`'s.
+    trust: &'static str,
     /// Whether ociseek reads the image through this index.
     chosen: bool,
     /// The tool that made it, or null.
@@ -332,6 +335,7 @@ impl Fine {
             digest: found.digest.into(),
             size: found.size,
             found_by: found.via.code(),
+            trust: TrustLevel::of(found.via).code(),
             chosen: found.chosen,
             tool: content.and_then(|content| content.tool.clone()),
             coverage: content.map(|content| CoverageJson::of(&content.coverage)),

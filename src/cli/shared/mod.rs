@@ -18,4 +18,5 @@ pub(super) mod signals;
 pub(super) mod size;
 pub(super) mod source;
 pub(super) mod terminal;
+pub(super) mod trust;
 pub(super) mod verbosity;

@@ -117,12 +117,19 @@ fn warn(text: &str) {
     complain(&format!("{} {}", Style::stderr().yellow("warning:"), safe(text)));
 }
 
-/// Reports that `image` is read completely because it has no index, and how to change that.
-fn note_unindexed(image: &str, bytes: u64) {
+/// Reports that `image` is read completely because no index is used, and how to change that.
+fn note_reading(image: &str, bytes: u64, why: ReadAllReason) {
     let (note, bytes, image) = (Style::stderr().dim("note:"), human(bytes), quoted(image.as_bytes()));
-    complain(&format!(
-        "{note} reading {bytes}: this image has no SOCI index; 'ociseek index {image}' makes this instant"
-    ));
+    match why {
+        ReadAllReason::Unindexed { indexable: 1.. } => complain(&format!(
+            "{note} reading {bytes}: this image has no SOCI index; 'ociseek index {image}' makes this instant"
+        )),
+        ReadAllReason::Untrusted => complain(&format!(
+            "{note} reading {bytes}: the index of these layers is only the repository's word, or breaks the policy; \
+             --trust repository takes the repository's word"
+        )),
+        ReadAllReason::Unindexed { .. } | ReadAllReason::Undigested => {}
+    }
 }
 
 /// A bar for each layer in progress, and one for the total.
@@ -210,9 +217,7 @@ impl Bars {
         match event {
             ProgressEvent::Image { bytes, .. } => self.expect(&mut state, bytes),
             ProgressEvent::Reading { bytes, why, .. } => {
-                if let ReadAllReason::Unindexed { indexable: 1.. } = why {
-                    note_unindexed(&state.image, bytes);
-                }
+                note_reading(&state.image, bytes, why);
                 // Earlier bytes were read for another purpose.
                 self.remove(state.whole.take());
                 self.expect(&mut state, bytes);
@@ -352,9 +357,7 @@ impl PlainProgress {
         match event {
             ProgressEvent::Image { layers, bytes, .. } => state.expect(layers, bytes),
             ProgressEvent::Reading { layers, bytes, why } => {
-                if let ReadAllReason::Unindexed { indexable: 1.. } = why {
-                    note_unindexed(&state.image, bytes);
-                }
+                note_reading(&state.image, bytes, why);
                 // Earlier bytes were read for another purpose.
                 (state.layers, state.layers_done, state.bytes, state.bytes_read) = (0, 0, 0, 0);
                 state.expect(layers, bytes);

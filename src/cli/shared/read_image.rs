@@ -10,6 +10,7 @@ use super::error::CliError;
 use super::size::{counted, human};
 use super::source::Images;
 use super::terminal::{complain, quoted};
+use super::trust::{UseOfFiles, tell_trust};
 use super::{caches, report};
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::Progress;
@@ -38,6 +39,7 @@ pub(crate) struct ReadArgs {
 
 /// An image that was found, before any of its layers is read.
 pub(crate) struct FoundImage {
+    pub name: ImageName,
     pub source: Source,
     pub root: Target,
     pub caches: Caches,
@@ -53,18 +55,22 @@ impl FoundImage {
         let images = Images::new(args.registry.clone(), [name], &progress).await?;
         let (source, root) = images.open(name).await?;
         let caches = caches::reading(&args.cache, &progress).await?;
-        Ok(FoundImage { source, root, caches, progress })
+        Ok(FoundImage { name: name.clone(), source, root, caches, progress })
     }
 
     /// With `soci_only`, ignores fine indexes.
     pub(crate) async fn open(&self, args: &ReadArgs, soci_only: bool) -> Result<RootFs, CliError> {
+        let trust = &args.view.trust;
         let options = OpenOptions {
+            trust: trust.rules(&self.name, UseOfFiles::Show)?,
             platform: args.view.platform.platform.clone(),
             index: args.view.index,
-            soci_only,
+            soci_only: soci_only || !trust.fine,
             ..OpenOptions::default()
         };
-        Ok(open(&self.source, &self.root, &options, &self.caches, &self.progress).await?)
+        let image = open(&self.source, &self.root, &options, &self.caches, &self.progress).await?;
+        tell_trust(&self.name, image.trust());
+        Ok(image)
     }
 }
 

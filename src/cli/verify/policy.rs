@@ -80,6 +80,19 @@ struct PolicyFile {
 }
 
 impl PolicyArgs {
+    /// The rules that readers take: a file, and who must have signed.
+    pub(crate) fn for_reader(policy: &Option<PathBuf>, keys: &[PathBuf], certificates: &[PathBuf]) -> PolicyArgs {
+        PolicyArgs {
+            policy: policy.clone(),
+            min_coverage: None,
+            min_layer_size: None,
+            max_ztoc_ratio: None,
+            allow_tool: Vec::new(),
+            signature_key: keys.to_vec(),
+            signature_cert: certificates.to_vec(),
+        }
+    }
+
     /// The rules from the options and the file.
     ///
     /// # Errors

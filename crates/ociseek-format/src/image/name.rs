@@ -35,6 +35,18 @@ pub enum ImageName {
     },
 }
 
+impl ImageName {
+    /// The digest in the name, if it has one. It binds all that the digest covers.
+    pub fn digest(&self) -> Option<Digest> {
+        match self {
+            ImageName::Registry(reference) => reference.digest,
+            ImageName::Layout { select: ImageSelector::Digest(digest), .. }
+            | ImageName::Archive { select: ImageSelector::Digest(digest), .. } => Some(*digest),
+            ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => None,
+        }
+    }
+}
+
 /// Which image of a layout or archive.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ImageSelector {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use futures_util::{StreamExt, stream};
 
-use super::judge::{self, preferred};
+use super::judge;
 use super::{
     DiscoverError, DiscoveredImage, DiscoveryMethod, FoundFineRef, FoundIndexRef, IndexContent, IndexKind, Note,
     UnusableIndexError,
@@ -102,8 +102,7 @@ pub(super) async fn indexes_of(
         }
     }
     let mut chosen = indexes.iter().position(|index| index.content.is_ok());
-    let readable = fine.iter().map(|found| found.content.as_ref().ok().map(|content| &content.index));
-    let mut chosen_fine = preferred(readable, &layers);
+    let mut chosen_fine = super::fine_by_preference(&indexes, &fine, &layers).first().copied();
     if let Some(&requested) = requested {
         let unusable = |source| DiscoverError::Index { digest: requested, source };
         chosen_fine = fine.iter().position(|index| index.digest == requested);

@@ -232,13 +232,23 @@ pub(crate) fn preferred<'a>(
     found: impl Iterator<Item = Option<&'a FineIndex>>,
     layers: &[Descriptor],
 ) -> Option<usize> {
+    by_preference(found, layers).first().copied()
+}
+
+/// All that can be used, the preferred one first. See [`preferred`].
+pub(super) fn by_preference<'a>(
+    found: impl Iterator<Item = Option<&'a FineIndex>>,
+    layers: &[Descriptor],
+) -> Vec<usize> {
     let rank = |index: &FineIndex| {
         let covered: BTreeSet<Digest> = index.layers.iter().map(|document| document.layer).collect();
         let coverage = Coverage::of(layers, |layer| covered.contains(&layer.digest));
         (index.profile.is_some(), coverage.bytes)
     };
     let usable = found.enumerate().filter_map(|(place, index)| Some((rank(index?), place)));
-    usable.max().map(|(_, place)| place)
+    let mut usable: Vec<_> = usable.collect();
+    usable.sort_unstable_by(|one, other| other.cmp(one));
+    usable.into_iter().map(|(_, place)| place).collect()
 }
 
 /// Judges the manifest of a fine index that was found on the image `manifest` with these `layers`.

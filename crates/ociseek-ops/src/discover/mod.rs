@@ -28,6 +28,7 @@ mod judge;
 use finder::indexes_of;
 pub(super) use finder::{to_read, usable};
 pub use fine::{FineFacts, FineSummary};
+use judge::by_preference;
 pub use judge::{FineContent, IndexContent, IndexKind, Note, UnusableIndexError};
 pub(super) use judge::{Referring, parse as parse_index, parse_fine, preferred};
 
@@ -48,6 +49,8 @@ pub enum DiscoverError {
     ZtocTooLarge { ztoc: Digest, layer: Digest, size: u64 },
     #[error("cannot read ztoc {ztoc} of layer {layer}")]
     Ztoc { ztoc: Digest, layer: Digest, source: StoreError },
+    #[error("index {digest} breaks the policy: {why}")]
+    Policy { digest: Digest, why: String },
 }
 
 /// The image of one platform and its indexes.
@@ -155,6 +158,41 @@ impl DiscoveredImage {
     pub fn ztoc_for(&self, layer: &Digest) -> Option<&ZtocRef> {
         self.index()?.1.ztocs.get(layer)
     }
+}
+
+impl DiscoveredImage {
+    /// The fine indexes that a reader may take, the preferred one first. With a `requested` index,
+    /// only that one.
+    pub(super) fn fine_by_preference(&self, requested: Option<&Digest>) -> Vec<usize> {
+        match requested {
+            Some(_) => Vec::from_iter(self.chosen_fine),
+            None => fine_by_preference(&self.indexes, &self.fine, &self.layers),
+        }
+    }
+
+    /// The manifests whose signature covers an index that was found this way.
+    pub(super) fn signed_for(&self, index: Digest, via: DiscoveryMethod) -> Vec<Digest> {
+        let manifest = self.manifest.digest;
+        match via {
+            // The image manifest names the index, and the image index names the manifest.
+            DiscoveryMethod::Annotation if self.root == manifest => vec![index, manifest],
+            DiscoveryMethod::Annotation => vec![index, self.root, manifest],
+            _ => vec![index],
+        }
+    }
+}
+
+/// The `fine` indexes that a reader may take of an image with these `indexes` and `layers`, the
+/// preferred one first. What the image binds is never replaced by what anyone can attach.
+fn fine_by_preference(indexes: &[FoundIndexRef], fine: &[FoundFineRef], layers: &[Descriptor]) -> Vec<usize> {
+    let is_bound = |via| via == DiscoveryMethod::Annotation;
+    let is_any_bound = indexes.iter().any(|index| is_bound(index.via) && index.content.is_ok())
+        || fine.iter().any(|index| is_bound(index.via) && index.content.is_ok());
+    let usable = fine.iter().map(|found| {
+        let content = found.content.as_ref().ok().filter(|_| is_bound(found.via) || !is_any_bound)?;
+        Some(&content.index)
+    });
+    by_preference(usable, layers)
 }
 
 /// The manifest of an image for one platform. Neither its config nor its indexes were read.

@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::discover::{DiscoveredImage, DiscoveryMethod, IndexContent, discover_all};
+use super::discover::{DiscoveredImage, IndexContent, discover_all};
 use super::resolve::PlatformChoice;
 use ociseek_format::code::Code;
 use ociseek_format::digest::Digest;
@@ -151,13 +151,9 @@ impl Plan {
             return Err(VerifyError::Listing { manifest, source });
         }
         let (mut indexes, mut contents, mut signed, mut all_lists) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for found in image.indexes {
-            signed.push(match found.via {
-                // The image manifest names the index, and the image index names the manifest.
-                DiscoveryMethod::Annotation if image.root == manifest => vec![found.digest, manifest],
-                DiscoveryMethod::Annotation => vec![found.digest, image.root, manifest],
-                _ => vec![found.digest],
-            });
+        let subjects: Vec<_> = image.indexes.iter().map(|found| image.signed_for(found.digest, found.via)).collect();
+        for (found, of_index) in image.indexes.into_iter().zip(subjects) {
+            signed.push(of_index);
             let (digest, version) = (found.digest, found.version);
             let (mut differences, content) = documents::of_index(found)?;
             let mut lists = Lists::default();
@@ -235,14 +231,8 @@ impl Plan {
             });
             all.push(layers.collect());
             rulings.push(content.as_ref().map_or_else(Vec::new, |content| {
-                let tool = |layer: Digest, ztoc: Digest| results.get(&(layer, ztoc))?.tool.as_deref();
-                let covered = self.covered(content);
-                let covered = covered.map(|(layer, ztoc, _)| (layer, ztoc, tool(layer.digest, ztoc.ztoc))).collect();
-                let layers = &self.layers;
-                policy::judge(
-                    policy,
-                    &policy::JudgedIndex { layers, content, covered, signatures: signatures.as_ref() },
-                )
+                let tool = |layer: &Digest, ztoc: &Digest| results.get(&(*layer, *ztoc))?.tool.as_deref();
+                policy::judge(policy, &policy::JudgedIndex::soci(&self.layers, content, signatures.as_ref(), tool))
             }));
         }
         for ((index, layers), rulings) in self.verified.indexes.iter_mut().zip(all).zip(rulings) {

@@ -1,15 +1,16 @@
 //! Additional requirements for an index: its coverage, the size of its ztocs, the tool that made
 //! it, and its signature.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use super::problem::Problem;
 use super::signature::{Signatures, Trust};
-use crate::discover::IndexContent;
+use crate::discover::{FineContent, IndexContent};
 use ociseek_format::code::Code;
+use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::coverage::{Coverage, Share, percent};
-use ociseek_format::image::soci::ZtocRef;
 
 mod tool;
 
@@ -76,20 +77,70 @@ impl fmt::Display for Rule {
     }
 }
 
-/// An index to be judged by a policy.
-pub(super) struct JudgedIndex<'a> {
+/// An index of either kind to be judged by a policy.
+pub(crate) struct JudgedIndex<'a> {
     /// The image's layers.
-    pub layers: &'a [Descriptor],
-    pub content: &'a IndexContent,
-    /// Each layer that the index covers, with its ztoc and the tool identifier in that, if it could
-    /// be read.
-    pub covered: Vec<(&'a Descriptor, &'a ZtocRef, Option<&'a [u8]>)>,
+    layers: &'a [Descriptor],
+    /// What the index has for a layer, in words.
+    kind: &'static str,
+    /// The tool that made it, if it names one.
+    tool: Option<&'a str>,
+    /// In the order of the image's layers, each layer once.
+    covered: Vec<JudgedDocument<'a>>,
     /// None if no signature is required.
-    pub signatures: Option<&'a Signatures>,
+    signatures: Option<&'a Signatures>,
+}
+
+/// The ztoc or fine document of a layer.
+pub(crate) struct JudgedDocument<'a> {
+    pub layer: &'a Descriptor,
+    pub digest: Digest,
+    /// In bytes.
+    pub size: u64,
+    /// The tool identifier in it, if it has one and could be read.
+    pub tool: Option<&'a [u8]>,
+}
+
+impl<'a> JudgedIndex<'a> {
+    /// A SOCI index for an image with these `layers`. `tool` is the tool identifier in a ztoc.
+    pub(crate) fn soci(
+        layers: &'a [Descriptor],
+        content: &'a IndexContent,
+        signatures: Option<&'a Signatures>,
+        tool: impl Fn(&Digest, &Digest) -> Option<&'a [u8]>,
+    ) -> JudgedIndex<'a> {
+        let covered = once(layers).filter_map(|layer| {
+            let ztoc = content.ztocs.get(&layer.digest)?;
+            let tool = tool(&layer.digest, &ztoc.ztoc);
+            Some(JudgedDocument { layer, digest: ztoc.ztoc, size: ztoc.size, tool })
+        });
+        let of_index = content.index.build_tool_identifier.as_deref();
+        JudgedIndex { layers, kind: "ztoc", tool: of_index, covered: covered.collect(), signatures }
+    }
+
+    /// A fine index for an image with these `layers`.
+    pub(crate) fn fine(
+        layers: &'a [Descriptor],
+        content: &'a FineContent,
+        signatures: Option<&'a Signatures>,
+    ) -> JudgedIndex<'a> {
+        let covered = once(layers).filter_map(|layer| {
+            let document = content.documents.get(&layer.digest)?;
+            Some(JudgedDocument { layer, digest: document.document, size: document.size, tool: None })
+        });
+        let tool = content.index.build_tool.as_deref();
+        JudgedIndex { layers, kind: "fine document", tool, covered: covered.collect(), signatures }
+    }
+}
+
+/// The layers without duplicates.
+fn once(layers: &[Descriptor]) -> impl Iterator<Item = &Descriptor> {
+    let first = |at: usize| layers.iter().position(|layer| layer.digest == layers[at].digest) == Some(at);
+    layers.iter().enumerate().filter(move |(at, _)| first(*at)).map(|(_, layer)| layer)
 }
 
 /// The result for each rule of the policy.
-pub(super) fn judge(policy: &Policy, subject: &JudgedIndex<'_>) -> Vec<Ruling> {
+pub(crate) fn judge(policy: &Policy, subject: &JudgedIndex<'_>) -> Vec<Ruling> {
     let mut rulings = Vec::new();
     rulings.extend(policy.least_coverage.map(|least| coverage(subject, least, policy.min_layer_size)));
     rulings.extend(policy.max_ztoc_ratio.map(|most| ratio(subject, most)));
@@ -102,7 +153,8 @@ pub(super) fn judge(policy: &Policy, subject: &JudgedIndex<'_>) -> Vec<Ruling> {
 
 fn coverage(subject: &JudgedIndex<'_>, least: Share, min_layer_size: u64) -> Ruling {
     let large = subject.layers.iter().filter(|layer| layer.size >= min_layer_size);
-    let is = Coverage::of(large, |layer| subject.content.ztocs.contains_key(&layer.digest));
+    let covered: BTreeSet<Digest> = subject.covered.iter().map(|document| document.layer.digest).collect();
+    let is = Coverage::of(large, |layer| covered.contains(&layer.digest));
     let found = format!(
         "{} ({} of {} layers of at least {min_layer_size} bytes, {} of {} bytes)",
         is.share(),
@@ -119,13 +171,13 @@ fn coverage(subject: &JudgedIndex<'_>, least: Share, min_layer_size: u64) -> Rul
 fn ratio(subject: &JudgedIndex<'_>, most: Share) -> Ruling {
     // Rounded up, so that a ratio above the limit is never shown as within it.
     let hundredths = |ztoc: u64, layer: u64| (u128::from(ztoc) * 10_000).div_ceil(u128::from(layer.max(1)));
-    let ratios = || subject.covered.iter().map(|(layer, ztoc, _)| (hundredths(ztoc.size, layer.size), layer, ztoc));
-    let violations = ratios().filter(|(_, layer, ztoc)| !most.bounds(ztoc.size, layer.size));
-    let violation = |(ratio, layer, ztoc): (u128, &&Descriptor, &&ZtocRef)| {
+    let ratios = || subject.covered.iter().map(|covered| (hundredths(covered.size, covered.layer.size), covered));
+    let violations = ratios().filter(|(_, covered)| !most.bounds(covered.size, covered.layer.size));
+    let violation = |(ratio, covered): (u128, &JudgedDocument<'_>)| {
+        let JudgedDocument { layer, digest, size, .. } = covered;
         let text = format!(
-            "ztoc {} has {} bytes, {} of the {} of its layer {}; the limit is {most}",
-            ztoc.ztoc,
-            ztoc.size,
+            "{} {digest} has {size} bytes, {} of the {} of its layer {}; the limit is {most}",
+            subject.kind,
             percent(ratio),
             layer.size,
             layer.digest
@@ -134,29 +186,29 @@ fn ratio(subject: &JudgedIndex<'_>, most: Share) -> Ruling {
     };
     let violations = violations.map(violation).collect();
     let largest = ratios().map(|(ratio, ..)| ratio).max();
-    let found = largest.map_or_else(|| "no ztoc".to_owned(), percent);
+    let found = largest.map_or_else(|| format!("no {}", subject.kind), percent);
     Ruling { rule: Rule::MaxZtocRatio, wanted: format!("at most {most}"), found, violations }
 }
 
 fn tool(subject: &JudgedIndex<'_>, tools: &[ToolPattern]) -> Ruling {
     let is_allowed = |tool: &str| tools.iter().any(|pattern| pattern.allows(tool));
     let mut violations = Vec::new();
-    let of_index = subject.content.index.build_tool_identifier.as_deref();
-    match of_index {
+    match subject.tool {
         Some(tool) if is_allowed(tool) => {}
         Some(tool) => {
             violations.push(Problem::new(Code::Tool, format!("the index was made by {:?}", cut(tool))));
         }
         None => violations.push(Problem::new(Code::Tool, "the index does not say which tool made it")),
     }
-    for (_, ztoc, tool) in &subject.covered {
+    for JudgedDocument { digest, tool, .. } in &subject.covered {
         let Some(tool) = tool else { continue };
         if !std::str::from_utf8(tool).is_ok_and(is_allowed) {
             let tool = String::from_utf8_lossy(tool);
-            violations.push(Problem::new(Code::ZtocTool, format!("ztoc {} was made by {:?}", ztoc.ztoc, cut(&tool))));
+            violations
+                .push(Problem::new(Code::ZtocTool, format!("{} {digest} was made by {:?}", subject.kind, cut(&tool))));
         }
     }
-    let found = of_index.map_or_else(|| "none stated".to_owned(), |tool| format!("{:?}", cut(tool)));
+    let found = subject.tool.map_or_else(|| "none stated".to_owned(), |tool| format!("{:?}", cut(tool)));
     let wanted = tools.iter().map(|tool| format!("'{tool}'")).collect::<Vec<_>>().join(" or ");
     Ruling { rule: Rule::AllowTool, wanted, found, violations }
 }

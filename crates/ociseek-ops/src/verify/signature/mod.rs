@@ -83,7 +83,7 @@ enum Rejection {
 ///
 /// # Errors
 /// If the store does not list signatures, or fails to return one.
-pub(super) async fn find(source: &Source, subjects: &[Digest], trust: &Trust) -> Result<Signatures, VerifyError> {
+pub(crate) async fn find(source: &Source, subjects: &[Digest], trust: &Trust) -> Result<Signatures, VerifyError> {
     let mut passed_over = Vec::new();
     for subject in subjects {
         let mut search = Search { source, subject, trust, passed_over: &mut passed_over, left: MOST };

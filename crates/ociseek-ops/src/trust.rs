@@ -1,0 +1,315 @@
+//! Whose word an index is, and whether a reader takes it.
+//!
+//! Digests bind an index's documents to the index, and their spans to the layer, but not their
+//! names, modes, offsets and windows: these are the word of whoever made the index. Anyone who may
+//! push to a repository can attach one. So a reader of an image that is named by its digest shows
+//! that digest's content only if the image itself binds the index, if a trusted key signed it, or if
+//! this machine compared it with the layer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use tokio::task::spawn_blocking;
+
+use super::discover::{DiscoverError, DiscoveredImage, DiscoveryMethod, fetch_ztoc};
+use super::verify::policy::{self, JudgedIndex, Policy};
+use super::verify::signature::{self, Signatures};
+use ociseek_format::digest::Digest;
+use ociseek_format::progress::{Progress, ProgressEvent, causes};
+use ociseek_format::ztoc;
+use ociseek_rootfs::layers::LayerAccess;
+use ociseek_store::Source;
+use ociseek_store::cache::ZtocCache;
+
+/// Whose word it is what an index says of a layer, from the weakest to the strongest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TrustLevel {
+    /// Whoever may push to the repository can have written it.
+    Repository,
+    /// The user named the index by its digest.
+    Named,
+    /// The image's manifest names the index by its digest, so it is a part of the image.
+    Bound,
+    /// A trusted key or certificate signed the index, or the image that binds it.
+    Signed,
+    /// This machine made it from the layer, or compared it completely with the layer.
+    Proven,
+}
+
+impl TrustLevel {
+    /// The level of an index that was found this way, as far as that alone shows.
+    pub fn of(via: DiscoveryMethod) -> TrustLevel {
+        match via {
+            DiscoveryMethod::Annotation => TrustLevel::Bound,
+            DiscoveryMethod::Requested => TrustLevel::Named,
+            DiscoveryMethod::Api | DiscoveryMethod::TagSchema | DiscoveryMethod::Layout => TrustLevel::Repository,
+        }
+    }
+
+    /// A stable word for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            TrustLevel::Repository => "repository",
+            TrustLevel::Named => "named",
+            TrustLevel::Bound => "bound",
+            TrustLevel::Signed => "signed",
+            TrustLevel::Proven => "proven",
+        }
+    }
+}
+
+impl fmt::Display for TrustLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TrustLevel::Repository => "the repository's word",
+            TrustLevel::Named => "named by you",
+            TrustLevel::Bound => "bound by the image",
+            TrustLevel::Signed => "signed",
+            TrustLevel::Proven => "proven here",
+        })
+    }
+}
+
+/// Which indexes a reader takes, besides those that a policy rules out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AcceptedTrust {
+    /// All, also those that are only the repository's word.
+    #[default]
+    Repository,
+    /// Only those above [`TrustLevel::Repository`].
+    Vouched,
+}
+
+/// What a reader requires of an index.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TrustRules {
+    /// Whose word is enough.
+    pub accepted: AcceptedTrust,
+    /// The requirements for each index that is taken, whoever vouches for it. What this machine
+    /// proved needs no index.
+    pub policy: Policy,
+}
+
+/// The levels of the documents that are taken, by the digest of their layer.
+#[derive(Debug, Clone, Default)]
+pub struct TrustOfLayers {
+    /// For ztocs of the SOCI index.
+    pub soci: BTreeMap<Digest, TrustLevel>,
+    /// For documents of the fine index.
+    pub fine: BTreeMap<Digest, TrustLevel>,
+    /// The layers of which a usable document was left out.
+    pub left_out: BTreeSet<Digest>,
+}
+
+impl TrustOfLayers {
+    /// The level of a layer that is read in this way.
+    pub fn of(&self, layer: &Digest, how: LayerAccess) -> TrustLevel {
+        let of_index = match how {
+            LayerAccess::Fine => &self.fine,
+            LayerAccess::Index => &self.soci,
+            // Its map was made from the layer itself.
+            LayerAccess::Local | LayerAccess::Whole => return TrustLevel::Proven,
+        };
+        of_index.get(layer).copied().unwrap_or(TrustLevel::Repository)
+    }
+}
+
+/// A place in one of the two lists of a [`DiscoveredImage`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Candidate {
+    Soci(usize),
+    Fine(usize),
+}
+
+/// The verdict on an index.
+enum IndexVerdict {
+    Level(TrustLevel),
+    /// It breaks the policy.
+    Refused(String),
+}
+
+/// Chooses the indexes of `image` that `rules` allow: the best of each kind, and of it only the
+/// documents that are allowed. `requested` is the index that the user named. An index that breaks the
+/// policy is reported as a warning.
+///
+/// # Errors
+/// If the requested index breaks the policy.
+pub async fn choose(
+    source: &Source,
+    image: &mut DiscoveredImage,
+    requested: Option<&Digest>,
+    rules: &TrustRules,
+    cache: &ZtocCache,
+    progress: &dyn Progress,
+) -> Result<TrustOfLayers, DiscoverError> {
+    let soci: Vec<Candidate> = match image.chosen {
+        None => Vec::new(),
+        Some(chosen) if requested == Some(&image.indexes[chosen].digest) => vec![Candidate::Soci(chosen)],
+        Some(_) => (0..image.indexes.len()).map(Candidate::Soci).collect(),
+    };
+    let fine = image.fine_by_preference(requested).into_iter().map(Candidate::Fine).collect();
+    let mut trust = TrustOfLayers::default();
+    let chooser = Chooser { source, requested, rules, cache, progress };
+    let (chosen, levels) = chooser.first(image, soci, &mut trust.left_out).await?;
+    (image.chosen, trust.soci) = (chosen, levels);
+    let (chosen, levels) = chooser.first(image, fine, &mut trust.left_out).await?;
+    (image.chosen_fine, trust.fine) = (chosen, levels);
+    Ok(trust)
+}
+
+struct Chooser<'a> {
+    source: &'a Source,
+    requested: Option<&'a Digest>,
+    rules: &'a TrustRules,
+    cache: &'a ZtocCache,
+    progress: &'a dyn Progress,
+}
+
+impl Chooser<'_> {
+    /// The first of the `candidates` of which a document is allowed, with the levels of those that
+    /// are. The others are removed from its content.
+    async fn first(
+        &self,
+        image: &mut DiscoveredImage,
+        candidates: Vec<Candidate>,
+        left_out: &mut BTreeSet<Digest>,
+    ) -> Result<(Option<usize>, BTreeMap<Digest, TrustLevel>), DiscoverError> {
+        for candidate in candidates {
+            let Some(documents) = documents_of(image, candidate) else { continue };
+            let verdict = self.judge(image, candidate).await;
+            let proven = self.proven(documents.clone()).await;
+            let level = |layer: &Digest| match &verdict {
+                _ if proven.contains(layer) => Some(TrustLevel::Proven),
+                IndexVerdict::Level(level) => Some(*level),
+                IndexVerdict::Refused(_) => None,
+            };
+            let least = match self.rules.accepted {
+                AcceptedTrust::Repository => TrustLevel::Repository,
+                AcceptedTrust::Vouched => TrustLevel::Named,
+            };
+            let levels: BTreeMap<Digest, TrustLevel> = (documents.iter())
+                .filter_map(|(layer, _)| Some((*layer, level(layer).filter(|level| *level >= least)?)))
+                .collect();
+            left_out.extend(documents.iter().map(|(layer, _)| *layer).filter(|layer| !levels.contains_key(layer)));
+            let digest = digest_of(image, candidate);
+            if let IndexVerdict::Refused(why) = verdict {
+                if self.requested == Some(&digest) {
+                    return Err(DiscoverError::Policy { digest, why });
+                }
+                self.progress.report(ProgressEvent::Warning(format!("index {digest} breaks the policy: {why}")));
+            }
+            if levels.is_empty() && !documents.is_empty() {
+                continue;
+            }
+            let place = match candidate {
+                Candidate::Soci(place) => {
+                    if let Ok(content) = &mut image.indexes[place].content {
+                        content.ztocs.retain(|layer, _| levels.contains_key(layer));
+                    }
+                    place
+                }
+                Candidate::Fine(place) => {
+                    if let Ok(content) = &mut image.fine[place].content {
+                        content.documents.retain(|layer, _| levels.contains_key(layer));
+                    }
+                    place
+                }
+            };
+            return Ok((Some(place), levels));
+        }
+        Ok((None, BTreeMap::new()))
+    }
+
+    /// Judges an index. One whose signatures or ztocs cannot be read breaks the policy.
+    async fn judge(&self, image: &DiscoveredImage, candidate: Candidate) -> IndexVerdict {
+        let digest = digest_of(image, candidate);
+        let via = match candidate {
+            Candidate::Soci(place) => image.indexes[place].via,
+            Candidate::Fine(place) => image.fine[place].via,
+        };
+        let level = match self.requested == Some(&digest) {
+            true => TrustLevel::of(via).max(TrustLevel::Named),
+            false => TrustLevel::of(via),
+        };
+        let Policy { trust, tools, .. } = &self.rules.policy;
+        if self.rules.policy.is_empty() {
+            return IndexVerdict::Level(level);
+        }
+        let signatures = match trust.is_empty() {
+            true => None,
+            false => {
+                let subjects = image.signed_for(digest, via);
+                match signature::find(self.source, &subjects, trust).await {
+                    Ok(signatures) => Some(signatures),
+                    Err(error) => return IndexVerdict::Refused(causes(&error)),
+                }
+            }
+        };
+        let signer = signatures.as_ref();
+        let mut of_ztocs = BTreeMap::new();
+        let judged = match candidate {
+            Candidate::Soci(place) => {
+                let Ok(content) = &image.indexes[place].content else { return IndexVerdict::Level(level) };
+                if !tools.is_empty() {
+                    for reference in content.ztocs.values() {
+                        match fetch_ztoc(self.source, reference).await {
+                            Ok(bytes) => of_ztocs.insert(reference.ztoc, ztoc_tool(&bytes)),
+                            Err(error) => return IndexVerdict::Refused(causes(&error)),
+                        };
+                    }
+                }
+                let tool = |_: &Digest, ztoc: &Digest| of_ztocs.get(ztoc).map(|tool| &**tool);
+                policy::judge(&self.rules.policy, &JudgedIndex::soci(&image.layers, content, signer, tool))
+            }
+            Candidate::Fine(place) => {
+                let Ok(content) = &image.fine[place].content else { return IndexVerdict::Level(level) };
+                policy::judge(&self.rules.policy, &JudgedIndex::fine(&image.layers, content, signer))
+            }
+        };
+        let broken: Vec<&str> =
+            judged.iter().flat_map(|ruling| &ruling.violations).map(|problem| &problem.text[..]).collect();
+        match (broken.is_empty(), signer) {
+            (false, _) => IndexVerdict::Refused(broken.join("; ")),
+            (true, Some(Signatures::Trusted { .. })) => IndexVerdict::Level(TrustLevel::Signed),
+            (true, _) => IndexVerdict::Level(level),
+        }
+    }
+
+    /// The layers whose document this machine proved, among layers with the digests of their
+    /// documents.
+    async fn proven(&self, documents: Vec<(Digest, Digest)>) -> Vec<Digest> {
+        let cache = self.cache.clone();
+        let proven = spawn_blocking(move || {
+            let proven = documents.iter().filter(|(layer, document)| cache.is_proven(layer, document));
+            proven.map(|(layer, _)| *layer).collect()
+        });
+        proven.await.unwrap_or_default()
+    }
+}
+
+/// The layers for which a candidate has a document, with what identifies it in the cache: the digest
+/// of the ztoc, or of the head of the fine document. None if the index cannot be used.
+fn documents_of(image: &DiscoveredImage, candidate: Candidate) -> Option<Vec<(Digest, Digest)>> {
+    match candidate {
+        Candidate::Soci(place) => {
+            let content = image.indexes[place].content.as_ref().ok()?;
+            Some(content.ztocs.iter().map(|(layer, reference)| (*layer, reference.ztoc)).collect())
+        }
+        Candidate::Fine(place) => {
+            let content = image.fine[place].content.as_ref().ok()?;
+            Some(content.documents.iter().map(|(layer, reference)| (*layer, reference.head_digest)).collect())
+        }
+    }
+}
+
+fn digest_of(image: &DiscoveredImage, candidate: Candidate) -> Digest {
+    match candidate {
+        Candidate::Soci(place) => image.indexes[place].digest,
+        Candidate::Fine(place) => image.fine[place].digest,
+    }
+}
+
+/// The tool identifier in a ztoc. Empty if it cannot be read, which no pattern allows.
+fn ztoc_tool(bytes: &[u8]) -> Box<[u8]> {
+    ztoc::head(bytes).map(|head| head.build_tool_identifier.into()).unwrap_or_default()
+}
