@@ -50,6 +50,8 @@ pub enum SpanError {
     NoBlock { span: SpanId },
     #[error("the window of span {span} is not what the span before it decodes to")]
     Window { span: SpanId },
+    #[error("a tar header in span {span} contradicts the index: {what}")]
+    Header { span: SpanId, what: String },
     #[error("span {span} cannot be decoded without its window")]
     NoWindow { span: SpanId },
     #[error("span {span} cannot be decoded")]
@@ -60,6 +62,13 @@ pub enum SpanError {
     },
     #[error("span {span} decodes to {found} bytes, but the ztoc says {expected}")]
     Short { span: SpanId, expected: u64, found: u64 },
+}
+
+impl SpanError {
+    /// Whether the layer itself contradicts what its index says, although the bytes are the layer's.
+    pub fn is_contradiction(&self) -> bool {
+        matches!(self, SpanError::NoBlock { .. } | SpanError::Window { .. } | SpanError::Header { .. })
+    }
 }
 
 impl SpanTable<Ztoc> {
@@ -224,11 +233,7 @@ impl<T: HasSpans> SpanTable<T> {
         blob: &[u8],
         out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<(), SpanError> {
-        let range = self.blob_range(span);
-        let (expected, found) = (range.end - range.start, blob.len() as u64);
-        if expected != found {
-            return Err(SpanError::Length { span, expected, found });
-        }
+        self.check_length(span, blob)?;
         let plain = self.plain_range(span);
         let size = plain.end - plain.start;
         if let SpanBounds::Fine(head) = self.layer.bounds() {
@@ -240,19 +245,39 @@ impl<T: HasSpans> SpanTable<T> {
                 Err(SpanError::Proof { span })
             };
         }
-        let expected = self.digest(span);
-        let mut hasher = Hasher::new(expected.algorithm());
-        hasher.update(blob);
-        let actual = hasher.finish();
-        if actual != expected {
-            return Err(SpanError::Digest { span, expected, actual });
-        }
+        self.check_digest(span, blob)?;
         match self.checkpoint(span) {
-            Some(checkpoint) => decode_checkpoint(span, checkpoint, blob, size, out),
+            Some(checkpoint) => decode_checkpoint(span, checkpoint, blob, size, &mut SpanFilter::new(size, out)),
             None => {
                 let _ = out(blob);
                 Ok(())
             }
+        }
+    }
+
+    /// Where the spans begin.
+    pub(super) fn bounds(&self) -> SpanBounds<'_> {
+        self.layer.bounds()
+    }
+
+    pub(super) fn check_length(&self, span: SpanId, blob: &[u8]) -> Result<(), SpanError> {
+        let range = self.blob_range(span);
+        let (expected, found) = (range.end - range.start, blob.len() as u64);
+        match expected == found {
+            true => Ok(()),
+            false => Err(SpanError::Length { span, expected, found }),
+        }
+    }
+
+    /// Compares the digest that a ztoc or a map states with the bytes.
+    pub(super) fn check_digest(&self, span: SpanId, blob: &[u8]) -> Result<(), SpanError> {
+        let expected = self.digest(span);
+        let mut hasher = Hasher::new(expected.algorithm());
+        hasher.update(blob);
+        let actual = hasher.finish();
+        match actual == expected {
+            true => Ok(()),
+            false => Err(SpanError::Digest { span, expected, actual }),
         }
     }
 }
@@ -269,12 +294,12 @@ fn check_order(list: &[Checkpoint], size: Compressed) -> Result<(), SpanError> {
     outside.map_or(Ok(()), |at| Err(SpanError::Order(SpanId(at as u32))))
 }
 
-fn decode_checkpoint(
+pub(super) fn decode_checkpoint(
     span: SpanId,
     checkpoint: &Checkpoint,
     blob: &[u8],
     size: u64,
-    out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    sink: &mut impl SpanSink,
 ) -> Result<(), SpanError> {
     let (before, blob) = match blob.split_first() {
         Some((&before, rest)) if checkpoint.bits != 0 => (before, rest),
@@ -282,7 +307,7 @@ fn decode_checkpoint(
     };
     let Checkpoint { input, output, bits, window } = checkpoint;
     let at = BlockStart { input: *input, output: *output, bits: *bits, window };
-    decode_gzip(span, at, before, [blob, &[]], size, &mut SpanFilter::new(size, out))
+    decode_gzip(span, at, before, [blob, &[]], size, sink)
 }
 
 /// Decodes a span of a fine document, whose bytes were proven.

@@ -171,6 +171,11 @@ impl LayerHandle {
             None => None,
         };
         drop(permit);
+        if let Some(Err(ReadError::Span { source, .. })) = &result
+            && source.is_contradiction()
+        {
+            self.inner.contradict(self.layer.open.how, &layer, source);
+        }
         if let Some(result) = result {
             wanted.promise.complete(result.map(Arc::new));
         }

@@ -15,7 +15,7 @@ use super::race::Pace;
 use super::start::{self, StartProgress};
 use super::windows::WindowStore;
 use crate::cache::SpanCache;
-use crate::layers::OpenLayer;
+use crate::layers::{LayerAccess, OpenLayer};
 use ociseek_format::digest::Digest;
 use ociseek_format::layer::parallel::cores;
 use ociseek_format::offset::LayerId;
@@ -58,6 +58,8 @@ pub(super) struct Inner {
     pub pace: Pace,
     /// How to open a layer whose fine document turned out to be damaged.
     pub reopen: OnceLock<ReopenLayer>,
+    /// Why the fine index, and the SOCI index, are not used any more.
+    contradicted: [OnceLock<Arc<str>>; 2],
     /// The warnings reported so far.
     warned: Mutex<BTreeSet<String>>,
 }
@@ -110,6 +112,7 @@ impl Inner {
             start: StartProgress::default(),
             pace: Pace::default(),
             reopen: OnceLock::new(),
+            contradicted: Default::default(),
             warned: Mutex::default(),
         }
     }
@@ -128,6 +131,31 @@ impl Inner {
     pub(super) async fn permit(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(UNITS as u32);
         Arc::clone(&self.room).acquire_many_owned(units).await.ok()
+    }
+
+    /// Stops reading by the index of a layer that is read in this way, because the layer contradicts
+    /// it. What it says of the other layers is then worth as little.
+    pub(super) fn contradict(&self, how: LayerAccess, layer: &Digest, error: &dyn std::error::Error) {
+        if let Some(known) = self.verdict_on(how) {
+            let _ = known.set(format!("layer {layer}: {}", causes(error)).into());
+        }
+    }
+
+    /// The error of a read by an index that a layer contradicted.
+    pub(super) fn check_index(&self, how: LayerAccess) -> Result<(), ReadError> {
+        match self.verdict_on(how).and_then(OnceLock::get) {
+            Some(why) => Err(ReadError::Contradicted { why: Arc::clone(why) }),
+            None => Ok(()),
+        }
+    }
+
+    fn verdict_on(&self, how: LayerAccess) -> Option<&OnceLock<Arc<str>>> {
+        let [fine, soci] = &self.contradicted;
+        match how {
+            LayerAccess::Fine => Some(fine),
+            LayerAccess::Index => Some(soci),
+            LayerAccess::Local | LayerAccess::Whole => None,
+        }
     }
 
     /// Counts and reports a failed read.

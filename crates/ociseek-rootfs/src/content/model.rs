@@ -156,6 +156,10 @@ pub enum ReadError {
     Window { layer: Digest, source: Arc<StoreError> },
     #[error("the fine document of layer {layer} cannot be read")]
     Page { layer: Digest, source: FineError },
+    /// `why` is what the layer says against the index, or against what the index has for another
+    /// layer.
+    #[error("an index of this image is wrong, so nothing is read by it any more: {why}")]
+    Contradicted { why: Arc<str> },
     #[error("layer {layer} cannot be read")]
     Span { layer: Digest, source: SpanError },
     #[error("span {span} of layer {layer} has {bytes} compressed bytes; the limit is {limit}")]

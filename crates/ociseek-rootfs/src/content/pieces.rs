@@ -8,7 +8,9 @@ use bytes::{Bytes, BytesMut};
 use super::layer::{LayerHandle, SpanOf};
 use super::lru::Lru;
 use crate::cache::{PIECE, SpanWriter};
+use crate::layers::OpenLayer;
 use ociseek_format::fine::Windows;
+use ociseek_format::layer::prove::SpanHeaders;
 use ociseek_format::layer::span::SpanError;
 use ociseek_format::offset::SpanId;
 
@@ -189,6 +191,9 @@ impl<'a> PieceSink<'a> {
 impl LayerHandle {
     /// Decodes a span. `blob` has all its bytes, and `windows` is the page with its window, if
     /// there is one. Blocks.
+    ///
+    /// What the span shows of an index's other claims is compared: the window and the place of the
+    /// next checkpoint, and the tar headers in the span.
     pub(super) fn decode(
         &self,
         span: SpanId,
@@ -198,8 +203,23 @@ impl LayerHandle {
     ) -> Result<Run, SpanError> {
         let mut sink = PieceSink::new(self, span, wanted);
         let window = windows.and_then(|windows| windows.get(span));
-        self.layer.open.spans.decode_with(span, window, blob, &mut |bytes| sink.push(bytes))?;
-        Ok(sink.finish().0)
+        let OpenLayer { spans, how, .. } = &self.layer.open;
+        if !how.is_claimed() {
+            spans.decode_with(span, window, blob, &mut |bytes| sink.push(bytes))?;
+            return Ok(sink.finish().0);
+        }
+        let next = SpanId(span.0 + 1);
+        let next_page = self.loaded_windows(next);
+        let next = next_page.as_ref().and_then(|page| page.get(next));
+        let mut headers = SpanHeaders::new(&spans.map().files, &spans.plain_range(span));
+        spans.decode_to_next(span, [window, next], blob, &mut |bytes| {
+            headers.push(bytes);
+            sink.push(bytes)
+        })?;
+        match headers.finish().first() {
+            Some(difference) => Err(SpanError::Header { span, what: difference.to_string() }),
+            None => Ok(sink.finish().0),
+        }
     }
 }
 

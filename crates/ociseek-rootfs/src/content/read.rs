@@ -47,6 +47,7 @@ fn joined(parts: Vec<Part>, size: usize) -> Option<Bytes> {
 impl LayerHandle {
     pub(super) async fn read(&self, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
         let layer = self.layer.digest();
+        self.inner.check_index(self.layer.open.how)?;
         if size == 0 {
             return Ok(Bytes::new());
         }
@@ -71,11 +72,14 @@ impl LayerHandle {
                 }
             }
         }
+        // Another task may have found the contradiction meanwhile.
+        self.inner.check_index(self.layer.open.how)?;
         joined(parts, size).ok_or(ReadError::Beyond { layer, at, size })
     }
 
     /// See [`super::Content::read_at_hand`].
     pub(super) async fn read_at_hand(&self, at: Uncompressed, size: usize) -> Option<Bytes> {
+        self.inner.check_index(self.layer.open.how).ok()?;
         let mut parts = self.parts(&self.range(at, size)?);
         self.look_in_memory(&mut parts);
         self.look_in_page_cache(&mut parts);

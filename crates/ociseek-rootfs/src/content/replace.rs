@@ -13,6 +13,11 @@ use ociseek_format::layer::span::SpanError;
 use ociseek_format::offset::{LayerId, Uncompressed};
 use ociseek_format::progress::causes;
 
+/// Why a layer cannot be read in another way after its fine document turned out to be damaged.
+#[derive(Debug, thiserror::Error)]
+#[error("its fine document lists other files than the layer")]
+struct OtherFiles;
+
 impl ReadError {
     /// Whether a layer's fine document may be the reason, and not the layer or the registry.
     fn is_of_document(&self) -> bool {
@@ -48,6 +53,7 @@ impl LayerHandle {
             return Err(error);
         }
         self.replace(&error).await;
+        self.inner.check_index(self.layer.open.how)?;
         match self.replacement() {
             Some(other) => other.read(at, size).await,
             None => Err(error),
@@ -66,6 +72,11 @@ impl LayerHandle {
                 let (inner, digest) = (&on.inner, on.layer.digest());
                 inner.warn(format!("reading layer {digest} without its fine document: {why}"));
                 match open(on.layer.open.descriptor.clone()).await {
+                    // The tree was made from the document's entries.
+                    Ok(open) if open.map().files != on.layer.open.map().files => {
+                        inner.contradict(on.layer.open.how, &digest, &OtherFiles);
+                        Ok(None)
+                    }
                     Ok(open) => {
                         inner.counts.requests.add(u64::from(open.bytes_read > 0));
                         inner.counts.bytes_fetched.add(open.bytes_read);

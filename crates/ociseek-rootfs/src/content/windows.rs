@@ -78,6 +78,12 @@ impl LayerHandle {
         }
     }
 
+    /// The page with the window of a span, if it is in memory.
+    pub(super) fn loaded_windows(&self, span: SpanId) -> Option<Arc<Windows>> {
+        let page = self.document()?.0.page_of(span)?;
+        self.inner.windows.0.get((self.layer.digest(), page))
+    }
+
     /// Fetches the missing pages that the spans need. Returns those of the last request if they are
     /// few. Only one task of a layer does this at a time, so no page is fetched twice.
     async fn load(

@@ -9,6 +9,7 @@ use ociseek_format::image::{Descriptor, LayerKind};
 use ociseek_format::layer::LayerMap;
 use ociseek_format::layer::span::{SpanError, SpanTable};
 use ociseek_format::offset::{Compressed, SpanId};
+use ociseek_format::tar::BLOCK;
 use ociseek_format::ztoc::{self, Checkpoints, ExtentFault, ZtocError, check_extents};
 
 /// Why a ztoc is not used.
@@ -30,6 +31,8 @@ pub(super) enum UnfitZtoc {
     Beyond(usize),
     #[error("its entry {0} overlaps the previous one")]
     Overlap(usize),
+    #[error("its entry {0} leaves no room for a tar header after the previous one")]
+    Order(usize),
 }
 
 /// The map of `layer`, from a ztoc that claims to belong to it.
@@ -54,6 +57,14 @@ pub(super) fn spans(layer: &Descriptor, bytes: &[u8], memory: &mut Charge) -> Re
         ExtentFault::Overlap { other, .. } => UnfitZtoc::Overlap(other),
         ExtentFault::PastEnd { entry } => UnfitZtoc::Beyond(entry),
     })?;
+    // Every entry has a header of its own, so that each can be compared with it.
+    let mut end = 0_u64;
+    for (number, file) in spans.map().files.iter().enumerate() {
+        if file.offset.0 < end.saturating_add(BLOCK as u64) {
+            return Err(UnfitZtoc::Order(number));
+        }
+        end = file.offset.0.saturating_add(file.size);
+    }
     for span in spans.each() {
         let blob = spans.blob_range(span);
         if blob.end - blob.start > MAX_COMPRESSED {

@@ -70,6 +70,13 @@ pub enum LayerAccess {
     Whole,
 }
 
+impl LayerAccess {
+    /// Whether the map of the layer is an index's claim. Otherwise it was made from the layer itself.
+    pub fn is_claimed(self) -> bool {
+        matches!(self, LayerAccess::Fine | LayerAccess::Index)
+    }
+}
+
 /// A layer that can be read.
 #[derive(Debug, Clone)]
 pub struct OpenLayer {

@@ -66,10 +66,12 @@ impl<'a> SpanHeaders<'a> {
     /// Ends the span. Returns at most a thousand differences, in the order in which they were
     /// found.
     pub fn finish(mut self) -> Vec<Difference> {
-        let overdue = self.files.get(self.next).filter(|file| self.walker.is_over() || file.offset <= self.end);
+        // A span may have been decoded only in part.
+        let end = self.end.min(self.position);
+        let overdue = self.files.get(self.next).filter(|file| self.walker.is_over() || file.offset <= end);
         if let Some(error) = self.error {
             self.differences.add(Difference::Tar(error));
-        } else if let Some(file) = overdue.filter(|_| self.begin < self.end) {
+        } else if let Some(file) = overdue.filter(|_| self.begin < end) {
             self.differences.add(Difference::EntryAdded { entry: self.next, name: file.name.clone() });
         }
         self.differences.list

@@ -4,9 +4,11 @@ use std::ops::ControlFlow;
 
 use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, Sink};
-use crate::fine::{FineSpans, FineStart, SpanWindow};
-use crate::layer::span::{SpanError, SpanFilter, SpanSink, decode_fine};
-use crate::offset::SpanId;
+use crate::fine::{FineSpans, SpanWindow};
+use crate::layer::span::{
+    HasSpans, SpanBounds, SpanError, SpanFilter, SpanSink, SpanTable, decode_checkpoint, decode_fine,
+};
+use crate::offset::{Compressed, SpanId, Uncompressed};
 
 /// Decodes a span as [`SpanTable::decode_with`](crate::layer::span::SpanTable::decode_with) does. A
 /// deflate block must start where the next span does, and `next`, the next span's window, must have
@@ -26,16 +28,13 @@ pub fn decode_to_next(
         return Err(SpanError::Proof { span });
     }
     let after = SpanId(span.0 + 1);
-    let start = spans.starts().get(after.0 as usize).filter(|_| spans.has_window(after)).copied();
+    let start = spans.starts().get(after.0 as usize).filter(|_| spans.has_window(after));
+    let start = start.map(|start| (start.input, start.output, start.bits));
     let plain = spans.plain_range(span);
     let size = plain.end - plain.start;
-    let mut sink = ToNext { filter: SpanFilter::new(size, out), start, before: None };
+    let mut sink = ToNext::new(SpanFilter::new(size, out), start);
     decode_fine(span, spans, window, blob, size, &mut sink)?;
-    let ToNext { filter, before, .. } = sink;
-    if start.is_none() || filter.is_broken_off() {
-        return Ok(());
-    }
-    let before = before.ok_or(SpanError::NoBlock { span: after })?;
+    let Some(before) = sink.before(after)? else { return Ok(()) };
     let own_lead = window.map_or(&[][..], SpanWindow::lead);
     let is_right = |next: &SpanWindow| {
         let bytes = blob.iter().rev().chain(own_lead.iter().rev());
@@ -47,12 +46,65 @@ pub fn decode_to_next(
     }
 }
 
+impl<T: HasSpans> SpanTable<T> {
+    /// Decodes a span as [`SpanTable::decode_with`] does. A deflate block must start where the next
+    /// span does, and the next span's window must have the bytes before that block. `windows` are
+    /// those of the span and of the next one from pages of the fine document, as far as they are
+    /// known. Nothing of the next span is compared if `out` stops early.
+    ///
+    /// # Errors
+    /// As [`SpanTable::decode`], and if the span does not lead to the next one.
+    pub fn decode_to_next(
+        &self,
+        span: SpanId,
+        windows: [Option<&SpanWindow>; 2],
+        blob: &[u8],
+        out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), SpanError> {
+        self.check_length(span, blob)?;
+        if let SpanBounds::Fine(head) = self.bounds() {
+            return decode_to_next(head.spans(), span, windows, blob, out);
+        }
+        let (Some(checkpoint), Some(next)) = (self.checkpoint(span), self.checkpoint(SpanId(span.0 + 1))) else {
+            return self.decode(span, blob, out);
+        };
+        self.check_digest(span, blob)?;
+        let plain = self.plain_range(span);
+        let size = plain.end - plain.start;
+        let mut sink = ToNext::new(SpanFilter::new(size, out), Some((next.input, next.output, next.bits)));
+        decode_checkpoint(span, checkpoint, blob, size, &mut sink)?;
+        match sink.before(SpanId(span.0 + 1))? {
+            Some(before) if before != next.window => Err(SpanError::Window { span: SpanId(span.0 + 1) }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Looks for the block at which the next span starts.
 struct ToNext<'a> {
     filter: SpanFilter<'a>,
-    start: Option<FineStart>,
+    /// Input, output and bits, as in [`BlockStart`].
+    start: Option<(Compressed, Uncompressed, u8)>,
     /// The output before that block.
     before: Option<Box<[u8; WINDOW]>>,
+}
+
+impl<'a> ToNext<'a> {
+    /// `start` is None if no span follows.
+    fn new(filter: SpanFilter<'a>, start: Option<(Compressed, Uncompressed, u8)>) -> ToNext<'a> {
+        ToNext { filter, start, before: None }
+    }
+
+    /// The output before the span `after`. None if no span follows, or the receiver wanted no more.
+    ///
+    /// # Errors
+    /// If no block starts where that span does.
+    fn before(self, after: SpanId) -> Result<Option<Box<[u8; WINDOW]>>, SpanError> {
+        match self.start.is_none() || self.filter.is_broken_off() {
+            true => Ok(None),
+            false => self.before.map(Some).ok_or(SpanError::NoBlock { span: after }),
+        }
+    }
 }
 
 impl Sink for ToNext<'_> {
@@ -61,8 +113,7 @@ impl Sink for ToNext<'_> {
     }
 
     fn block_start(&mut self, at: BlockStart<'_>) {
-        let is_it = |start: FineStart| (start.input, start.output, start.bits) == (at.input, at.output, at.bits);
-        if self.start.is_some_and(is_it) {
+        if self.start == Some((at.input, at.output, at.bits)) {
             self.before = Some(Box::new(*at.window));
         }
     }
