@@ -14,7 +14,7 @@ use crate::resolve::PlatformManifest;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::enabled::INDEX_DIGEST;
-use ociseek_format::image::fine::parse as parse_fine_index;
+use ociseek_format::image::fine::{bound_index, parse as parse_fine_index};
 use ociseek_format::image::manifest::OCI_MANIFEST;
 use ociseek_format::image::soci::Version;
 use ociseek_store::blob::{Document, Target};
@@ -83,15 +83,19 @@ pub(super) async fn indexes_of(
         Some((_, Ok(digest))) => (Some(digest), None),
         Some((named, Err(_))) => (None, Some(named.chars().take(150).collect())),
     };
-    let (listed, named) = tokio::join!(finder.listed(), finder.named(named, artifacts));
-    let mut indexes = Vec::from_iter(named);
-    let (listing, mut fine) = match listed {
-        Ok(Listed { via, soci, fine }) => {
-            indexes.extend(soci);
-            (Ok(via), fine)
-        }
-        Err(error) => (Err(error), Vec::new()),
+    let (named_fine, odd_fine) = match bound_index(&annotations) {
+        Ok(digest) => (digest, None),
+        Err(odd) => (None, Some(odd)),
     };
+    let odd_annotation = odd_annotation.or(odd_fine);
+    let (listed, named, named_fine) =
+        tokio::join!(finder.listed(), finder.named(named, artifacts), finder.named_fine(named_fine, artifacts));
+    let (mut indexes, mut fine) = (Vec::from_iter(named), Vec::from_iter(named_fine));
+    let listing = listed.map(|Listed { via, soci, fine: listed }| {
+        indexes.extend(soci);
+        fine.extend(listed);
+        via
+    });
     if let Some(&requested) = requested
         && indexes.iter().all(|index| index.digest != requested)
         && fine.iter().all(|index| index.digest != requested)
@@ -170,6 +174,14 @@ impl Finder<'_> {
         Some(found)
     }
 
+    /// The fine index that the image manifest names, if it names one.
+    async fn named_fine(&self, digest: Option<Digest>, artifacts: &[Descriptor]) -> Option<FoundFineRef> {
+        let digest = digest?;
+        let size = artifacts.iter().find(|artifact| artifact.digest == digest).map(|artifact| artifact.size);
+        let document = self.source.document(&digest).await.map_err(UnusableIndexError::Fetch);
+        Some(self.fine(digest, size, DiscoveryMethod::Annotation, document))
+    }
+
     async fn listed(&self) -> Result<Listed, StoreError> {
         let listed = self.source.referrers_of(&self.manifest.digest, &IndexKind::ARTIFACT_TYPES).await?;
         let via = match (self.source, listed.api) {
@@ -234,7 +246,8 @@ impl Finder<'_> {
         let found = document.as_ref().ok().map(|document| document.bytes.len() as u64);
         let content = document.and_then(|document| {
             check(&document, size)?;
-            judge::judge_fine(&document.bytes, self.manifest, self.layers)
+            let is_bound = via == DiscoveryMethod::Annotation;
+            judge::judge_fine(&document.bytes, is_bound, self.manifest, self.layers)
         });
         FoundFineRef { digest, size: size.or(found), via, content }
     }

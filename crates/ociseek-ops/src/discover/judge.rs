@@ -222,6 +222,19 @@ pub(crate) fn parse_fine(bytes: &[u8], subject: &Digest) -> Result<FineIndex, Un
     }
 }
 
+/// Parses the manifest as a fine index that an image manifest names.
+///
+/// # Errors
+/// If the manifest is something else, or refers to an image manifest: that cannot be the one that
+/// names it.
+fn parse_bound_fine(bytes: &[u8]) -> Result<FineIndex, UnusableIndexError> {
+    let index = fine::parse(bytes)?;
+    match &index.subject {
+        None => Ok(index),
+        Some(named) => Err(UnusableIndexError::Subject(named.digest)),
+    }
+}
+
 /// Which of an image's fine indexes is read, by its place in the store's list; None stands for one
 /// that cannot be used. `layers` are those of the image.
 ///
@@ -251,13 +264,15 @@ pub(super) fn by_preference<'a>(
     usable.into_iter().map(|(_, place)| place).collect()
 }
 
-/// Judges the manifest of a fine index that was found on the image `manifest` with these `layers`.
+/// Judges the manifest of a fine index that was found on the image `manifest` with these `layers`, or
+/// that this manifest names (`is_bound`).
 pub(super) fn judge_fine(
     bytes: &[u8],
+    is_bound: bool,
     manifest: &Descriptor,
     layers: &[Descriptor],
 ) -> Result<FineContent, UnusableIndexError> {
-    let index = parse_fine(bytes, &manifest.digest)?;
+    let index = if is_bound { parse_bound_fine(bytes)? } else { parse_fine(bytes, &manifest.digest)? };
     let known: BTreeSet<Digest> = layers.iter().map(|layer| layer.digest).collect();
     let documents = index.layers.iter().filter(|document| known.contains(&document.layer));
     let documents = documents.map(|document| (document.layer, document.clone())).collect();
