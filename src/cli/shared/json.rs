@@ -15,9 +15,9 @@ use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::{Descriptor, consumer, coverage};
 use ociseek_format::progress::chain;
 use ociseek_ops::TOOL_IDENTIFIER;
-use ociseek_ops::trust::TrustLevel;
 use ociseek_ops::discover::{FineSummary, FoundFineRef, FoundIndexRef, IndexKind};
 use ociseek_ops::inspect::InspectedImage;
+use ociseek_ops::trust::TrustLevel;
 
 /// Raised when a field is removed or changes its meaning, but not for new fields.
 const SCHEMA_VERSION: u32 = 1;

@@ -9,6 +9,7 @@ pub(super) mod indexing;
 pub(super) mod json;
 pub(super) mod layers;
 pub(super) mod parse;
+pub(super) mod policy;
 pub(super) mod progress;
 pub(super) mod read_image;
 pub(super) mod registry_hint;

@@ -12,6 +12,7 @@ use crate::cli::shared::difference;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::hint::convert_again;
 use crate::cli::shared::json::text as text_of;
+use crate::cli::shared::policy::PolicyArgs;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
@@ -28,10 +29,8 @@ use ociseek_ops::verify::policy::Ruling;
 use ociseek_ops::verify::{
     ComparedCounts, Depth, MAX_SAMPLE, Problem, VerifiedImage, VerifiedManifest, VerifyError, VerifyOptions, verify,
 };
-use policy::PolicyArgs;
 
 pub(super) mod json;
-mod policy;
 
 const VERIFY_LONG_ABOUT: &str = "\
 Verifies the SOCI indexes and fine indexes of an image against its layers.
