@@ -52,7 +52,7 @@ fn parse(data: &[u8]) {
                 let again = go::decode_index(&theirs.encode()).expect("Go reads what it wrote");
                 assert_eq!(again.encode(), theirs.encode());
                 let mut selector = PlatformSelector::new(&[]);
-                let fetched = selector.index(index).len();
+                let fetched = selector.index(index, &Default::default()).len();
                 let selected = selector.finish();
                 let listed = selected.chosen.len() + selected.shadowed.len() + selected.passed_over.len();
                 assert!(fetched + listed <= index.manifests.len());

@@ -294,10 +294,12 @@ fn hostile_archives_are_refused() {
         assert_eq!(succeeds(&sandbox, &["cat", "docker-archive:x.tar", "f"]), "content");
     }
 
-    refused(&with(file("manifest.json", b"[]")), "\"manifest.json\" in x.tar is in the archive twice");
-    refused(&with(file("/l", b"other")), "\"l\" in x.tar is in the archive twice");
-    refused(&with(file("./l", b"other")), "\"l\" in x.tar is in the archive twice");
-    refused(&with(entry(b'2', "l", "c")), "\"l\" in x.tar is in the archive twice");
+    // The last member of a name counts.
+    for older in [file("manifest.json", b"[]"), file("/l", b"other"), file("./l", b"other"), entry(b'2', "l", "c")] {
+        write(&sandbox, &with(older));
+        assert_eq!(succeeds(&sandbox, &["cat", "docker-archive:x.tar", "f"]), "content");
+    }
+    refused(&[file("d/manifest.json", b"[]")], "it has manifest.json only in the folder d");
     refused(&leading_to("gone"), "\"gone\" in x.tar is not in the archive");
     refused(&leading_to("../l"), "\"../l\" in x.tar leads out of the archive");
     refused(&leading_to("a/../../l"), "leads out of the archive");

@@ -15,6 +15,9 @@ pub enum SkipReason {
     ReferrersTag(String),
     #[error("it is {0}")]
     NotAnImage(String),
+    /// Its platforms, none of which was requested.
+    #[error("{0}")]
+    OtherPlatforms(String),
     #[error("it is attached to {0}")]
     Subject(Digest),
     #[error("it is a SOCI-enabled image, or belongs to one")]
@@ -37,6 +40,7 @@ impl SkipReason {
         match self {
             SkipReason::ReferrersTag(_) => "referrers-tag",
             SkipReason::NotAnImage(_) => "not-an-image",
+            SkipReason::OtherPlatforms(_) => "other-platforms",
             SkipReason::Subject(_) => "has-a-subject",
             SkipReason::SociEnabled => "soci-enabled",
             SkipReason::TooLarge { .. } => "too-large",

@@ -371,11 +371,14 @@ pub(super) async fn resolved(
     }
     let image = match resolve_document(source, document, manifest, options.wanted(), progress).await {
         Ok(image) => image,
-        Err(error @ (ResolveError::NoImage(_) | ResolveError::NoPlatform { .. })) => {
-            return Ok(DocumentKind::Skipped(SkipReason::NotAnImage(error.to_string())));
+        Err(error @ ResolveError::NoPlatform { .. }) => {
+            return Ok(DocumentKind::Skipped(SkipReason::OtherPlatforms(error.to_string())));
         }
         Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { what }, .. }) => {
             return Ok(DocumentKind::Skipped(SkipReason::NotAnImage(what)));
+        }
+        Err(error @ ResolveError::NoImage(_)) => {
+            return Ok(DocumentKind::Skipped(SkipReason::NotAnImage(format!("no image: {error}"))));
         }
         Err(error) => return Err(error.into()),
     };

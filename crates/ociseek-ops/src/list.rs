@@ -11,11 +11,10 @@ use futures_util::stream::{self, Stream, StreamExt};
 use tokio::sync::OnceCell;
 
 use super::discover::{DiscoverError, DiscoveredImage, DiscoveryMethod, FineSummary, discover_all};
-use super::resolve::{PlatformChoice, ResolveError};
+use super::resolve::PlatformChoice;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::config::{self, MAX_CONFIG};
 use ociseek_format::image::coverage::Coverage;
-use ociseek_format::image::manifest::ManifestError;
 use ociseek_format::image::soci::Version;
 use ociseek_format::image::{Platform, is_referrers_tag};
 use ociseek_format::progress::{Progress, causes};
@@ -101,15 +100,9 @@ pub enum ListError {
 
 impl ListError {
     /// Whether the tag names a valid document that is not an image: a chart, a signature, an index
-    /// of version 1.
+    /// of version 1, a build cache.
     pub fn is_not_an_image(&self) -> bool {
-        matches!(
-            self,
-            ListError::Discover(DiscoverError::Resolve(ResolveError::NotAnImage {
-                source: ManifestError::NotAnImage { .. },
-                ..
-            }))
-        )
+        matches!(self, ListError::Discover(DiscoverError::Resolve(error)) if error.is_no_image())
     }
 }
 

@@ -13,7 +13,6 @@ use super::discover::{IndexKind, Referring, UnusableIndexError, to_read};
 use super::maker::{is_ours, version};
 use super::resolve::{PlatformChoice, ResolveError, resolve};
 use ociseek_format::digest::Digest;
-use ociseek_format::image::manifest::ManifestError;
 use ociseek_format::image::{Descriptor, is_referrers_tag};
 use ociseek_format::progress::Progress;
 use ociseek_store::blob::Target;
@@ -167,8 +166,8 @@ impl Pruner<'_> {
         let source = Source::Registry(self.repository.clone());
         let image = match resolve(&source, &Target::Tag(tag.to_owned()), PlatformChoice::All, progress).await {
             Ok(image) => image,
-            // Charts, signatures and the like, and images that were deleted in the meantime.
-            Err(ResolveError::NotAnImage { source: ManifestError::NotAnImage { .. }, .. }) => return Ok(Vec::new()),
+            // Charts, signatures, build caches and the like, and images that were deleted in the meantime.
+            Err(error) if error.is_no_image() => return Ok(Vec::new()),
             Err(ResolveError::Find(error)) if error.is_not_found() => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         };

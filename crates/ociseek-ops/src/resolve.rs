@@ -1,18 +1,20 @@
 //! Resolves an image's name to the manifests of its platforms.
 
-use std::collections::{BTreeMap, BTreeSet};
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::damage::Damage;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::config::{self, ConfigError, MAX_CONFIG};
 use ociseek_format::image::enabled::is_enabled;
-use ociseek_format::image::manifest::{self, MAX_DESCRIPTORS, Manifest, ManifestError};
-use ociseek_format::image::select::{Child, MAX_NESTING, NextFetch, PlatformSelector, SelectedImage};
-use ociseek_format::image::{Descriptor, ImageIndex, ImageManifest, Platform};
-use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_format::image::manifest::{self, Manifest, ManifestError};
+use ociseek_format::image::{Descriptor, ImageManifest, Platform};
+use ociseek_format::progress::Progress;
 use ociseek_store::blob::{Document, Target};
 use ociseek_store::{Source, StoreError};
 
@@ -44,6 +46,16 @@ pub enum ResolveError {
     NoImage(Digest),
     #[error("the image has no manifest for {wanted}; it has {available}")]
     NoPlatform { wanted: String, available: String },
+}
+
+impl ResolveError {
+    /// Whether the document is valid, but neither an image nor an index that lists one.
+    pub fn is_no_image(&self) -> bool {
+        matches!(
+            self,
+            ResolveError::NoImage(_) | ResolveError::NotAnImage { source: ManifestError::NotAnImage { .. }, .. }
+        )
+    }
 }
 
 /// Which of an image's platforms to use.
@@ -133,7 +145,7 @@ pub async fn resolve_document(
     let is_enabled = is_enabled(&manifest);
     let (manifests, artifacts) = match manifest {
         Manifest::Image(image) => (vec![alone(source, document, image, wanted).await?], Vec::new()),
-        Manifest::Index(index) => of_index(source, digest, index, is_enabled, wanted, progress).await?,
+        Manifest::Index(index) => walk::of_index(source, digest, index, is_enabled, wanted, progress).await?,
     };
     Ok(ResolvedImage { digest, manifests, artifacts })
 }
@@ -219,168 +231,6 @@ pub(super) async fn config(source: &Source, config: &Descriptor) -> Result<Bytes
 /// The platform that a config states.
 pub(super) fn platform_in(config: &Descriptor, bytes: &[u8]) -> Result<Platform, ResolveError> {
     config::platform(bytes).map_err(|source| ResolveError::Config { digest: config.digest, source })
-}
-
-/// The manifests of an image index and of nested indexes, and the artifacts that they list.
-async fn of_index(
-    source: &Source,
-    root: Digest,
-    index: ImageIndex,
-    is_enabled: bool,
-    wanted: PlatformChoice<'_>,
-    progress: &Arc<dyn Progress>,
-) -> Result<(Vec<PlatformManifest>, Vec<Descriptor>), ResolveError> {
-    let mut selector = PlatformSelector::new(wanted.required());
-    walk(source, root, index, is_enabled, &mut selector).await?;
-    let selection = selector.finish();
-    let artifacts = selection.passed_over.into_iter().filter(|(_, kind)| *kind == Child::Artifact);
-    let artifacts = artifacts.map(|(descriptor, _)| descriptor).collect();
-    if !selection.missing.is_empty() {
-        let found: Vec<Platform> = selection.chosen.into_iter().map(|c| c.platform).chain(selection.others).collect();
-        return Err(no_platform(&selection.missing, &found));
-    }
-    let chosen = match wanted {
-        PlatformChoice::Host if selection.chosen.len() > 1 => vec![for_host(selection.chosen)?],
-        _ => selection.chosen,
-    };
-    let used = |platform: &Platform| chosen.iter().any(|c| c.platform.normalized() == platform.normalized());
-    for image in selection.shadowed.iter().filter(|image| used(&image.platform)) {
-        progress.report(ProgressEvent::Warning(format!(
-            "{} lists a second manifest, {}, for {}: only a platform's first manifest is used, as in containerd",
-            root, image.manifest.digest, image.platform
-        )));
-    }
-    let mut manifests = Vec::with_capacity(chosen.len());
-    let mut refused = None;
-    for SelectedImage { manifest: descriptor, platform } in chosen {
-        match parse(&fetch(source, &descriptor, "manifest", is_enabled).await?) {
-            Ok(Manifest::Image(image)) => {
-                // soci writes the subject with these three fields, as the index states them.
-                let descriptor = Descriptor::new(descriptor.media_type, descriptor.digest, descriptor.size);
-                manifests.push(PlatformManifest::new(descriptor, Some(platform), image));
-            }
-            Ok(Manifest::Index(_)) => return Err(ResolveError::NotAManifest(descriptor.digest)),
-            // An artifact among the images of an index does not make the images unusable.
-            Err(ResolveError::NotAnImage { digest, source: error @ ManifestError::NotAnImage { .. } }) => {
-                progress.report(ProgressEvent::Warning(format!("skipping {digest} in {root}: {error}")));
-                refused = Some(ResolveError::NotAnImage { digest, source: error });
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    if manifests.is_empty() {
-        return Err(refused.unwrap_or(ResolveError::NoImage(root)));
-    }
-    Ok((manifests, artifacts))
-}
-
-/// The image that would run on this machine: a Linux image for its architecture, because containers
-/// are Linux on other systems too; otherwise one for its own system. The variant only matters for
-/// running it, and can be requested.
-fn for_host(images: Vec<SelectedImage>) -> Result<SelectedImage, ResolveError> {
-    let architecture = match std::env::consts::ARCH {
-        "x86" => "386",
-        "powerpc64" => "ppc64le",
-        "loongarch64" => "loong64",
-        other => other,
-    };
-    let host = |os: &str| Platform { os: os.to_owned(), architecture: architecture.to_owned(), ..Platform::default() };
-    let found = ["linux", std::env::consts::OS].into_iter().find_map(|os| {
-        let host = host(os).normalized();
-        let exact = images.iter().position(|image| image.platform.matches(&host));
-        exact.or_else(|| {
-            images.iter().position(|image| {
-                let has = image.platform.normalized();
-                has.os == host.os && has.architecture == host.architecture
-            })
-        })
-    });
-    match found.and_then(|place| images.get(place)) {
-        Some(image) => Ok(image.clone()),
-        None => {
-            let there: Vec<Platform> = images.into_iter().map(|image| image.platform).collect();
-            Err(no_platform(&[host("linux").normalized()], &there))
-        }
-    }
-}
-
-/// Offers every image manifest in `index` and nested indexes to the selector, outer ones first.
-async fn walk(
-    source: &Source,
-    root: Digest,
-    index: ImageIndex,
-    is_enabled: bool,
-    selector: &mut PlatformSelector,
-) -> Result<(), ResolveError> {
-    let mut level = selector.index(&index);
-    let mut seen = BTreeSet::from([root]);
-    let mut offered = index.manifests.len();
-    for depth in 1.. {
-        let mut below = Vec::new();
-        for next in std::mem::take(&mut level) {
-            match next {
-                NextFetch::Config(descriptor) => {
-                    let document = fetch(source, &descriptor, "manifest", is_enabled).await?;
-                    if let Manifest::Image(image) = parse(&document)? {
-                        let platform = match platform(source, &image.config).await {
-                            // No runtime would choose it for its machine, but its files can be
-                            // read.
-                            Err(ResolveError::Config { source: ConfigError::Missing(_), .. }) => Platform {
-                                os: "linux".to_owned(),
-                                architecture: "unknown".to_owned(),
-                                ..Platform::default()
-                            },
-                            platform => platform?,
-                        };
-                        selector.offer(descriptor, platform);
-                    }
-                }
-                NextFetch::Index(descriptor) => {
-                    let digest = descriptor.digest;
-                    if depth >= MAX_NESTING {
-                        return Err(ResolveError::TooDeep { digest, limit: MAX_NESTING });
-                    }
-                    // Indexes that are listed twice are walked once. A digest cannot contain
-                    // itself, but a hostile store can try.
-                    if !seen.insert(digest) {
-                        continue;
-                    }
-                    let document = fetch(source, &descriptor, "image index", is_enabled).await?;
-                    if let Manifest::Index(index) = parse(&document)? {
-                        offered += index.manifests.len();
-                        if offered > MAX_DESCRIPTORS {
-                            return Err(ResolveError::TooMany { digest: root, limit: MAX_DESCRIPTORS });
-                        }
-                        below.extend(selector.index(&index));
-                    }
-                }
-            }
-        }
-        if below.is_empty() {
-            break;
-        }
-        level = below;
-    }
-    Ok(())
-}
-
-/// Fetches a document that an image index lists. It must have the stated size.
-async fn fetch(
-    source: &Source,
-    descriptor: &Descriptor,
-    what: &'static str,
-    is_enabled: bool,
-) -> Result<Document, ResolveError> {
-    let digest = descriptor.digest;
-    let document = source.document(&digest).await.map_err(|source| match Damage::of(&source) {
-        Some(_) => ResolveError::Lost { what, digest, is_enabled, source },
-        None => ResolveError::Document { what, digest, source },
-    })?;
-    let found = document.bytes.len() as u64;
-    match found == descriptor.size {
-        true => Ok(document),
-        false => Err(ResolveError::Size { what, digest, expected: descriptor.size, found }),
-    }
 }
 
 fn no_platform(wanted: &[Platform], available: &[Platform]) -> ResolveError {

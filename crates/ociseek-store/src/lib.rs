@@ -81,6 +81,11 @@ impl StoreError {
         }
     }
 
+    /// The memory limit for an image was exceeded.
+    pub fn is_over_budget(&self) -> bool {
+        matches!(self, StoreError::Memory(_) | StoreError::Registry(RegistryError::Memory(_)))
+    }
+
     /// The store does not have the content, or has it damaged: nobody can read it there.
     pub fn is_lost(&self) -> bool {
         self.is_not_found() || matches!(self, StoreError::Local(LayoutError::Size { .. } | LayoutError::Damaged { .. }))

@@ -45,12 +45,13 @@ impl Source {
         }
     }
 
-    /// The same registry with another budget. Local stores keep their own.
+    /// The same place with another budget.
     #[must_use]
     pub fn with_budget(&self, budget: Budget) -> Source {
         match self {
             Source::Registry(repository) => Source::Registry(repository.with_budget(budget)),
-            Source::Layout(_) | Source::Archive(_) => self.clone(),
+            Source::Layout(layout) => Source::Layout(Arc::new((**layout).clone().with_budget(budget))),
+            Source::Archive(archive) => Source::Archive(Arc::new((**archive).clone().with_budget(budget))),
         }
     }
 

@@ -10,9 +10,10 @@ use ociseek_format::image::{ImageName, ImageSelector, TagError};
 use ociseek_format::progress::sources;
 use ociseek_hook::backfill::StateError;
 use ociseek_hook::server::ServeError;
-#[cfg(mounts)]
 use ociseek_ops::bundle::BundleError;
 use ociseek_ops::convert::{ConvertError, are_small};
+#[cfg(mounts)]
+use ociseek_ops::copy::CopyError;
 use ociseek_ops::diff::DiffError;
 use ociseek_ops::discover::{DiscoverError, UnusableIndexError};
 use ociseek_ops::doctor::DoctorError;
@@ -30,12 +31,15 @@ use ociseek_ops::verify::VerifyError;
 use ociseek_rootfs::fuse::MountError;
 use ociseek_store::StoreError;
 use ociseek_store::layout::LayoutError;
-use ociseek_store::registry::RegistryError;
 
 /// What the user can do about it, if known.
 pub(super) fn hint(error: &CliError) -> Option<String> {
     if is_over_budget(error) {
-        return Some("raise --max-memory (OCISEEK_MAX_MEMORY) if you trust the image".into());
+        let raise = "raise --max-memory (OCISEEK_MAX_MEMORY) if you trust the image";
+        return Some(match error {
+            CliError::Copy(_) => format!("{raise}, or leave out what refers to it with --no-referrers"),
+            _ => raise.to_owned(),
+        });
     }
     own_hint(error).or_else(|| cause_hint(error))
 }
@@ -75,6 +79,9 @@ fn own_hint(error: &CliError) -> Option<String> {
              of {tag}"
                 .into(),
         ),
+        CliError::Copy(error) if matches!(**error, CopyError::TooMany) => {
+            Some("leave out what refers to the image with --no-referrers".into())
+        }
         CliError::Tag(_) => Some("use another tag for --v2 or --v2-only, such as {tag}-soci".into()),
         CliError::Discover(error) => discover_hint(error),
         CliError::Doctor(error) => match &**error {
@@ -124,13 +131,7 @@ fn own_hint(error: &CliError) -> Option<String> {
 
 /// Whether the memory limit for an image was exceeded.
 fn is_over_budget(error: &(dyn Error + 'static)) -> bool {
-    sources(error).any(|cause| {
-        cause.is::<OverBudget>()
-            || matches!(
-                cause.downcast_ref(),
-                Some(StoreError::Memory(_) | StoreError::Registry(RegistryError::Memory(_)))
-            )
-    })
+    sources(error).any(|cause| cause.is::<OverBudget>() || cause.downcast_ref().is_some_and(StoreError::is_over_budget))
 }
 
 pub(crate) fn index_hint(error: &IndexError) -> Option<String> {

@@ -11,7 +11,8 @@ use crate::digest::Digest;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
-    /// The kind of content. Not verified by registries.
+    /// The kind of content. Not verified by registries; empty if an entry of an index lacks it.
+    #[serde(default, deserialize_with = "null_is_default")]
     pub media_type: String,
     /// The digest of the content, by which it is fetched and checked.
     pub digest: Digest,

@@ -211,7 +211,7 @@ impl Original {
             .collect();
 
         let mut manifests = Vec::new();
-        let mut renamed = BTreeMap::new();
+        let (mut renamed, mut named) = (BTreeMap::new(), BTreeSet::new());
         for (entry, content) in contents.into_iter().enumerate() {
             let (EntryContent::Image(manifest), Some(descriptor)) = (content, index.manifests.get_mut(entry)) else {
                 continue;
@@ -223,6 +223,7 @@ impl Original {
                 let annotations = &mut indexes[place].descriptor.annotations;
                 annotations.insert(MANIFEST_DIGEST.to_owned(), rewritten.digest.to_string());
             }
+            named.extend(descriptor.annotations.get(INDEX_DIGEST).cloned());
             renamed.insert(rewritten.was.to_string(), rewritten.digest.to_string());
             manifests.push(rewritten);
         }
@@ -248,7 +249,9 @@ impl Original {
             list(&mut index.manifests, new.descriptor.clone(), &named);
         }
         let is_made = |digest: &Digest| indexes.iter().any(|new| new.descriptor.digest == *digest);
-        index.manifests.retain(|entry| !lost.contains(&entry.digest) || is_made(&entry.digest));
+        // Consumers only take the indexes that manifests name.
+        let is_used = |entry: &Descriptor| !is_soci_index(entry) || named.contains(&entry.digest.to_string());
+        index.manifests.retain(|entry| is_made(&entry.digest) || !lost.contains(&entry.digest) && is_used(entry));
         OCI_INDEX.clone_into(&mut index.media_type);
         let bytes = index.encode();
         let digest = Digest::sha256(&bytes);

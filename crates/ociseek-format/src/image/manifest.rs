@@ -163,7 +163,7 @@ pub fn parse(served_as: Option<&str>, bytes: &[u8]) -> Result<Manifest, Manifest
         return Err(ManifestError::Ambiguous);
     }
     if let (Some(stated), Some(served)) = (stated, &served)
-        && !stated.eq_ignore_ascii_case(served)
+        && !is_same_kind(stated, served)
     {
         return Err(ManifestError::MediaTypeDisagrees { stated: shown(stated), served: shown(served) });
     }
@@ -288,6 +288,17 @@ fn known(media_type: &str) -> Result<&'static str, ManifestError> {
     }
 }
 
+/// Whether two media types are equal, or both are those of an image manifest, or of an image index.
+/// Some registries serve manifests with Docker's type for OCI's, or the reverse (Nexus before 3.25):
+/// then the document's own type counts.
+fn is_same_kind(stated: &str, served: &str) -> bool {
+    let is_one_of = |kinds: [&str; 2], media_type: &str| kinds.iter().any(|kind| kind.eq_ignore_ascii_case(media_type));
+    stated.eq_ignore_ascii_case(served)
+        || [[OCI_MANIFEST, DOCKER_MANIFEST], [OCI_INDEX, DOCKER_LIST]]
+            .into_iter()
+            .any(|kinds| is_one_of(kinds, stated) && is_one_of(kinds, served))
+}
+
 /// A media type without its parameters.
 fn essence(media_type: &str) -> String {
     media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
@@ -375,7 +386,7 @@ mod tests {
             assert!(matches!(parse(None, both.as_bytes()), Err(ManifestError::Ambiguous)));
         }
         let image = image_of(OCI_MANIFEST, OCI_CONFIG, &[GZIP], "");
-        for other in [DOCKER_MANIFEST, OCI_INDEX, "text/html"] {
+        for other in [DOCKER_LIST, OCI_INDEX, "text/html"] {
             let result = parse(Some(other), image.as_bytes());
             assert!(matches!(result, Err(ManifestError::MediaTypeDisagrees { .. })), "{result:?}");
         }
@@ -385,6 +396,26 @@ mod tests {
         assert!(matches!(parse(Some(OCI_MANIFEST), index), Err(ManifestError::Contents { .. })));
         let spelled = image_of(OCI_MANIFEST, OCI_CONFIG, &[GZIP], r#","Manifests":[]"#);
         assert!(matches!(parse(None, spelled.as_bytes()), Err(ManifestError::Json(JsonError::Spelling { .. }))));
+    }
+
+    #[test]
+    fn the_other_family_s_type_does_not_matter() {
+        for (own, served) in [(OCI_MANIFEST, DOCKER_MANIFEST), (DOCKER_MANIFEST, OCI_MANIFEST)] {
+            match parse(Some(served), image_of(own, OCI_CONFIG, &[GZIP], "").as_bytes()) {
+                Ok(Manifest::Image(image)) => assert_eq!(image.media_type, own),
+                other => panic!("{own} as {served}: {other:?}"),
+            }
+        }
+        for (own, served) in [(OCI_INDEX, DOCKER_LIST), (DOCKER_LIST, OCI_INDEX)] {
+            let index =
+                format!(r#"{{"schemaVersion":2,"mediaType":"{own}","manifests":[{{"digest":"{D}","size":2}}]}}"#);
+            match parse(Some(served), index.as_bytes()) {
+                Ok(Manifest::Index(index)) => {
+                    assert_eq!((index.media_type, index.manifests[0].media_type.as_str()), (own, ""));
+                }
+                other => panic!("{own} as {served}: {other:?}"),
+            }
+        }
     }
 
     #[test]

@@ -95,6 +95,11 @@ impl Platform {
             && want.os_features.iter().all(|feature| have.os_features.contains(feature))
     }
 
+    /// Whether both the operating system and the architecture are stated.
+    pub fn is_complete(&self) -> bool {
+        !self.os.is_empty() && !self.architecture.is_empty()
+    }
+
     /// Whether this is BuildKit's placeholder platform for attestations.
     pub fn is_unknown(&self) -> bool {
         self.os == "unknown" && self.architecture == "unknown"

@@ -1,8 +1,16 @@
 //! Selects manifests of an image index. The caller fetches them.
+//!
+//! What an entry says of itself is a hint. image-spec descriptor.md defines `artifactType` for images
+//! too, and producers list SBOMs without it, so the manifest decides whether it is an image.
+
+use std::collections::BTreeMap;
 
 use super::descriptor::Descriptor;
-use super::manifest::{DOCKER_LIST, DOCKER_MANIFEST, ImageIndex, OCI_INDEX, OCI_MANIFEST};
+use super::fine::FINE_INDEX;
+use super::manifest::{DOCKER_CONFIG, DOCKER_LIST, DOCKER_MANIFEST, ImageIndex, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use super::platform::Platform;
+use super::soci::{INDEX_V1, INDEX_V2};
+use crate::digest::Digest;
 
 /// The maximum nesting of indexes. An index in an index has depth 2.
 pub const MAX_NESTING: usize = 4;
@@ -26,8 +34,10 @@ pub enum Child {
     Index,
     /// An attestation of another entry, as added by BuildKit.
     Attestation,
-    /// An artifact, such as the SOCI index of a SOCI-enabled image.
+    /// An index of an image's layers, such as the SOCI index of a SOCI-enabled image.
     Artifact,
+    /// A manifest that may be an image or not: only its content tells.
+    Unclear,
     /// Not a manifest of any kind.
     Unknown,
 }
@@ -35,15 +45,26 @@ pub enum Child {
 impl Child {
     /// The kind of an entry of an image index, according to the entry itself.
     pub fn of(descriptor: &Descriptor) -> Child {
-        let attestation =
-            is_marked_attestation(descriptor) || descriptor.platform.as_ref().is_some_and(Platform::is_unknown);
+        if is_marked_attestation(descriptor) {
+            return Child::Attestation;
+        }
         match descriptor.media_type.as_str() {
-            _ if attestation => Child::Attestation,
-            _ if descriptor.artifact_type.as_ref().is_some_and(|a| !a.is_empty()) => Child::Artifact,
-            OCI_MANIFEST | DOCKER_MANIFEST => Child::Image,
             OCI_INDEX | DOCKER_LIST => Child::Index,
+            OCI_MANIFEST | DOCKER_MANIFEST => match descriptor.artifact_type.as_deref().unwrap_or_default() {
+                INDEX_V1 | INDEX_V2 | FINE_INDEX => Child::Artifact,
+                // Attestations without the annotation have the placeholder platform.
+                _ if descriptor.platform.as_ref().is_some_and(Platform::is_unknown) => Child::Unclear,
+                "" | OCI_CONFIG | DOCKER_CONFIG => Child::Image,
+                _ => Child::Unclear,
+            },
+            "" => Child::Unclear,
             _ => Child::Unknown,
         }
+    }
+
+    /// Whether it may be an image, or an index of images.
+    pub fn may_be_image(self) -> bool {
+        matches!(self, Child::Image | Child::Index | Child::Unclear)
     }
 }
 
@@ -89,7 +110,7 @@ pub struct Selection {
     pub missing: Vec<Platform>,
     /// Platforms of the index that were not wanted.
     pub others: Vec<Platform>,
-    /// Attestations, artifacts and entries of unknown kinds.
+    /// Entries that are no images.
     pub passed_over: Vec<(Descriptor, Child)>,
 }
 
@@ -105,13 +126,27 @@ impl PlatformSelector {
         }
     }
 
-    /// Examines an index and returns what to fetch next.
-    pub fn index(&mut self, index: &ImageIndex) -> Vec<NextFetch> {
+    /// The entries of an index that must be fetched before [`PlatformSelector::index`], because only
+    /// their manifests tell whether they are images of wanted platforms.
+    pub fn unclear<'i>(&self, index: &'i ImageIndex) -> impl Iterator<Item = &'i Descriptor> {
+        index.manifests.iter().filter(|child| {
+            let platform = child.platform.as_ref().filter(|platform| platform.is_complete());
+            Child::of(child) == Child::Unclear && platform.is_none_or(|platform| self.wants(platform))
+        })
+    }
+
+    /// Examines an index and returns what to fetch next. `found` has the kinds of unclear entries;
+    /// those that it lacks are passed over.
+    pub fn index(&mut self, index: &ImageIndex, found: &BTreeMap<Digest, Child>) -> Vec<NextFetch> {
         let mut next = Vec::new();
         for child in &index.manifests {
-            match (Child::of(child), &child.platform) {
+            let kind = match Child::of(child) {
+                Child::Unclear => found.get(&child.digest).copied().unwrap_or(Child::Unclear),
+                kind => kind,
+            };
+            match (kind, &child.platform) {
                 (Child::Index, _) => next.push(NextFetch::Index(child.clone())),
-                (Child::Image, Some(platform)) if !platform.os.is_empty() && !platform.architecture.is_empty() => {
+                (Child::Image, Some(platform)) if platform.is_complete() => {
                     self.offer(child.clone(), platform.clone());
                 }
                 (Child::Image, _) => next.push(NextFetch::Config(child.clone())),
@@ -121,10 +156,14 @@ impl PlatformSelector {
         next
     }
 
+    fn wants(&self, platform: &Platform) -> bool {
+        self.wanted.is_empty() || self.wanted.iter().any(|wanted| platform.matches(wanted))
+    }
+
     /// Offers an image and its platform.
     pub fn offer(&mut self, manifest: Descriptor, platform: Platform) {
         let image = SelectedImage { manifest, platform };
-        if !self.wanted.is_empty() && !self.wanted.iter().any(|wanted| image.platform.matches(wanted)) {
+        if !self.wants(&image.platform) {
             self.others.push(image.platform);
         } else if self.chosen.iter().any(|c| c.manifest.digest == image.manifest.digest) {
             // A manifest that is listed twice is one image.
@@ -193,13 +232,13 @@ mod tests {
             odd,
         ]);
         let mut selector = PlatformSelector::new(&[]);
-        assert_eq!(selector.index(&all), []);
+        assert_eq!(selector.index(&all, &BTreeMap::new()), []);
         let selection = selector.finish();
         assert_eq!(names(&selection.chosen), ["linux/amd64", "linux/arm64"]);
         assert_eq!(selection.chosen[0].manifest, child("a", Some("linux/amd64")));
         assert_eq!(selection.shadowed.len(), 1);
         let kinds: Vec<Child> = selection.passed_over.iter().map(|p| p.1).collect();
-        assert_eq!(kinds, [Child::Artifact, Child::Attestation, Child::Attestation, Child::Unknown]);
+        assert_eq!(kinds, [Child::Artifact, Child::Attestation, Child::Unclear, Child::Unknown]);
         assert_eq!(selection.missing, []);
     }
 
@@ -210,14 +249,49 @@ mod tests {
         inner.media_type = OCI_INDEX.to_owned();
         let bare = child("bare", None);
         let mut selector = PlatformSelector::new(&[parse("linux/arm64/v8"), parse("linux/s390x"), parse("linux/386")]);
-        let next = selector.index(&index(vec![child("a", Some("linux/amd64")), bare.clone(), inner.clone()]));
+        let next = selector
+            .index(&index(vec![child("a", Some("linux/amd64")), bare.clone(), inner.clone()]), &BTreeMap::new());
         assert_eq!(next, [NextFetch::Config(bare.clone()), NextFetch::Index(inner)]);
         selector.offer(bare, parse("linux/i386"));
-        assert_eq!(selector.index(&index(vec![child("b", Some("linux/arm64"))])), []);
+        assert_eq!(selector.index(&index(vec![child("b", Some("linux/arm64"))]), &BTreeMap::new()), []);
         let selection = selector.finish();
         assert_eq!(names(&selection.chosen), ["linux/386", "linux/arm64"]);
         assert_eq!(selection.missing, [parse("linux/s390x")]);
         assert_eq!(selection.others, [parse("linux/amd64")]);
+    }
+
+    #[test]
+    fn the_kind_of_an_unclear_entry_decides_what_happens_to_it() {
+        let with = |content: &str, platform: Option<&str>, artifact_type: &str| Descriptor {
+            artifact_type: Some(artifact_type.to_owned()),
+            ..child(content, platform)
+        };
+        let untyped = Descriptor { media_type: String::new(), ..child("untyped", Some("linux/s390x")) };
+        let all = index(vec![
+            with("acme", Some("linux/amd64"), "application/vnd.acme.rocket"),
+            child("later", Some("linux/amd64")),
+            with("oci", Some("linux/arm64"), OCI_CONFIG),
+            with("docker", None, DOCKER_CONFIG),
+            with("sbom", None, "application/spdx+json"),
+            child("unknown", Some("unknown/unknown")),
+            with("soci", Some("linux/386"), INDEX_V2),
+            untyped,
+        ]);
+        let digest = |content: &str| Digest::sha256(content.as_bytes());
+        let mut selector = PlatformSelector::new(&[]);
+        let unclear: Vec<_> = selector.unclear(&all).map(|entry| entry.digest).collect();
+        assert_eq!(unclear, ["acme", "sbom", "unknown", "untyped"].map(digest));
+        let images = [(digest("acme"), Child::Image), (digest("untyped"), Child::Index)];
+        let next = selector.index(&all, &BTreeMap::from(images));
+        let next: Vec<_> = next.iter().map(|NextFetch::Config(entry)| NextFetch::Index(entry) | entry.digest).collect();
+        assert_eq!(next, ["docker", "untyped"].map(digest));
+        let selection = selector.finish();
+        let chosen: Vec<_> = selection.chosen.iter().map(|image| image.manifest.digest).collect();
+        assert_eq!(chosen, ["acme", "oci"].map(digest), "the first image of a platform, as in containerd");
+        assert_eq!(selection.shadowed[0].manifest.digest, digest("later"));
+        let selector = PlatformSelector::new(&["linux/arm64".parse().unwrap_or_else(|e| panic!("{e}"))]);
+        let unclear: Vec<_> = selector.unclear(&all).map(|entry| entry.digest).collect();
+        assert_eq!(unclear, [digest("sbom")], "other platforms are not fetched");
     }
 
     #[test]
@@ -228,7 +302,7 @@ mod tests {
             d
         };
         let mut selector = PlatformSelector::new(&["windows/amd64".parse().unwrap_or_else(|e| panic!("{e}"))]);
-        selector.index(&index(vec![version("a", "10.0.1"), version("b", "10.0.2")]));
+        selector.index(&index(vec![version("a", "10.0.1"), version("b", "10.0.2")]), &BTreeMap::new());
         assert_eq!(selector.finish().chosen.len(), 2);
     }
 }

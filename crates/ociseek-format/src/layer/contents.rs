@@ -10,6 +10,7 @@ use crate::budget::{Charge, OverBudget};
 use crate::codec::sniff::{self, Format};
 use crate::offset::{Compressed, Uncompressed};
 use crate::tar::{Entry, TarError, TarFault, Walker};
+use crate::tree::WHITEOUT;
 use crate::ztoc::{FileKind, FileMetadata, MAX_ENCODED};
 
 /// How to treat entries that a ztoc cannot express or that consumers could not serve.
@@ -256,11 +257,29 @@ pub(super) struct AdaptedEntry {
     pub is_sparse: bool,
 }
 
-/// None if the entry is not a file.
+/// The whiteout that has the effect of a global header: containerd, moby and containers/storage make
+/// the parents of its name, remove what is there or carry out the whiteout that it is, and create
+/// nothing. GNU tar names its global headers `$TMPDIR/GlobalHead.PID.N`.
+fn whiteout(name: &[u8]) -> Option<Box<[u8]>> {
+    let end = name.iter().rposition(|&byte| byte != b'/')? + 1;
+    let start = name[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    let (parent, last) = (&name[..start], &name[start..end]);
+    match last {
+        b"." | b".." => None,
+        _ if last.starts_with(WHITEOUT) => Some(name[..end].into()),
+        _ => Some([parent, WHITEOUT, last].concat().into()),
+    }
+}
+
+/// None if the entry has no effect.
 pub(super) fn adapted(entry: Entry, notes: &mut Notes) -> Option<AdaptedEntry> {
     let (kind, is_sparse) = match kind(entry.kind) {
         Ok(kind) => (kind, false),
-        Err(UnlistedEntry::GlobalHeader) => return None,
+        Err(UnlistedEntry::GlobalHeader) => {
+            let name = whiteout(&entry.name)?;
+            let file = metadata(Entry { name, ..entry }, FileKind::Regular, 0, 0);
+            return Some(AdaptedEntry { file: FileMetadata { size: 0, ..file }, is_sparse: false });
+        }
         Err(UnlistedEntry::Sparse) => {
             notes.warn(format!("{} is a sparse file, which cannot be read", shown(&entry.name)));
             (FileKind::Regular, true)

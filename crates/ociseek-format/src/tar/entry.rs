@@ -66,7 +66,7 @@ pub enum Kind {
     Directory,
     /// A named pipe.
     Fifo,
-    /// A PAX global header, which Go reports as an entry. Its records are omitted here.
+    /// A PAX global header, which Go reports as an entry. Of its fields, only the name is given.
     GlobalHeader,
     /// A sparse file of any GNU format. The walk ends here.
     Sparse,

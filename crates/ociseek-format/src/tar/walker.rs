@@ -23,6 +23,8 @@ pub struct Walker {
     position: Uncompressed,
     /// Where the current entry's first header starts.
     entry_start: Uncompressed,
+    /// Where the data of the current extension header starts.
+    extension_start: Uncompressed,
     overrides: EntryOverrides,
     /// A header block that arrived in pieces.
     block: Box<[u8; BLOCK]>,
@@ -130,6 +132,7 @@ impl Walker {
             state: State::Header { filled: 0 },
             position: Uncompressed(0),
             entry_start: Uncompressed(0),
+            extension_start: Uncompressed(0),
             overrides: EntryOverrides::default(),
             block: Box::new([0; BLOCK]),
             extension_data: Vec::new(),
@@ -280,6 +283,7 @@ impl Walker {
             _ => return self.entry(header, at + BLOCK as u64, found),
         };
         let left = u64::try_from(header.size).map_err(|_| self.fault(TarFault::NegativeSize))?;
+        self.extension_start = at + BLOCK as u64;
         if left > MAX_EXTENSION {
             return Err(self.fault(TarFault::ExtensionTooLong));
         }
@@ -298,8 +302,14 @@ impl Walker {
                 self.overrides.pax = Some(pax::parse(data).ok_or_else(|| self.fault(TarFault::Pax))?);
             }
             ExtensionHeader::Global => {
-                pax::parse(data).ok_or_else(|| self.fault(TarFault::Pax))?;
-                found(self.global());
+                let mut global = self.global();
+                let records = pax::parse(data).ok_or_else(|| self.fault(TarFault::Pax))?;
+                pax::merge(&mut global, records).ok_or_else(|| self.fault(TarFault::Pax))?;
+                let name = match global.name.is_empty() {
+                    true => Header::parse(&self.block).map(|header| header.name(&self.block)).unwrap_or_default(),
+                    false => global.name,
+                };
+                found(Entry { name, ..self.global() });
                 self.overrides = EntryOverrides::default();
             }
             ExtensionHeader::LongName => self.overrides.long_name = cut_at_nul(data).to_vec(),
@@ -402,7 +412,7 @@ impl Walker {
             devminor: 0,
             pax: Box::default(),
             header: self.entry_start,
-            data: self.position,
+            data: self.extension_start,
         }
     }
 }
@@ -417,5 +427,62 @@ fn data_state(left: u64) -> State {
 impl EntryOverrides {
     fn is_empty(&self) -> bool {
         self.pax.is_none() && self.long_name.is_empty() && self.long_link.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header block and its data, padded.
+    fn member(flag: u8, name: &str, data: &[u8]) -> Vec<u8> {
+        let mut block = [0; BLOCK];
+        block[..name.len()].copy_from_slice(name.as_bytes());
+        block[124..135].copy_from_slice(format!("{:011o}", data.len()).as_bytes());
+        block[148..156].fill(b' ');
+        block[156] = flag;
+        block[257..263].copy_from_slice(b"ustar\0");
+        block[263..265].copy_from_slice(b"00");
+        let sum: u32 = block.iter().map(|&byte| u32::from(byte)).sum();
+        block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        let mut member = [&block[..], data].concat();
+        member.resize(member.len().next_multiple_of(BLOCK), 0);
+        member
+    }
+
+    fn entries(tar: &[u8], piece: usize) -> Vec<Entry> {
+        let (mut walker, mut found) = (Walker::new(), Vec::new());
+        for piece in tar.chunks(piece) {
+            walker.push(piece, &mut |entry| found.push(entry)).unwrap();
+        }
+        walker.finish().unwrap();
+        found
+    }
+
+    #[test]
+    fn entries_do_not_depend_on_the_pieces() {
+        let long = format!("{}\0", "n".repeat(700));
+        let tar = [
+            member(b'g', "pax_global_header", b"13 comment=x\n"),
+            member(b'0', "file", &[7; 1300]),
+            member(b'g', "short", b"16 path=tmp/gh1\n"),
+            member(b'L', "long", long.as_bytes()),
+            member(b'0', "cut", b"x"),
+            member(b'g', "empty", b""),
+            vec![0; 2 * BLOCK],
+        ]
+        .concat();
+        let whole = entries(&tar, tar.len());
+        let names: Vec<_> = whole.iter().map(|entry| entry.name.to_vec()).collect();
+        let expected = [b"pax_global_header".to_vec(), b"file".to_vec(), b"tmp/gh1".to_vec(), vec![b'n'; 700]];
+        assert_eq!(names[..4], expected);
+        assert_eq!(names[4..], [b"empty".to_vec()]);
+        let at: Vec<u64> = whole.iter().map(|entry| entry.data.0).collect();
+        let header = whole.iter().map(|entry| entry.header.0);
+        assert_eq!(header.collect::<Vec<_>>(), [0, 1024, 3072, 4096, 7168]);
+        assert_eq!(at, [512, 1536, 3584, 6144 + 512, 7168 + 512]);
+        for piece in 1..=tar.len().min(1100) {
+            assert_eq!(entries(&tar, piece), whole, "pieces of {piece} bytes");
+        }
     }
 }

@@ -19,6 +19,8 @@ mod resolve;
 mod warnings;
 mod xattrs;
 
+pub(crate) use apply::WHITEOUT;
+
 pub use error::{TreeError, TreeFault};
 pub use model::{Directory, EntryId, Extent, Node, NodeId, NodeKind, Xattr};
 pub use resolve::PathError;

@@ -187,6 +187,10 @@ impl Loader<'_> {
                 None => EntryContent::Kept,
             }
         } else {
+            if entry.media_type.is_empty() {
+                let text = format!("{} was not indexed: its entry has no mediaType, which runtimes need", entry.digest);
+                progress.report(ProgressEvent::Warning(text));
+            }
             EntryContent::Kept
         };
         if content == EntryContent::Kept && !self.unchanged.contains_key(&entry.digest) {

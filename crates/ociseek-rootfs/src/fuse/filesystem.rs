@@ -33,6 +33,8 @@ use ociseek_format::tree::{Node, NodeId, NodeKind, Tree};
 
 /// Ten years stand for "without limit". More would not overflow today, but the kernel counts in
 /// jiffies.
+/// The maximum length of a file name in bytes, as on other file systems of Linux.
+const NAME_MAX: usize = 255;
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Inode numbers are never reused for other files.
@@ -172,6 +174,10 @@ impl Filesystem for ImageFs {
             Ok((id, _)) => id,
             Err(error) => return reply.error(error),
         };
+        // The kernel passes on longer names than statfs allows.
+        if name.len() > NAME_MAX {
+            return reply.error(Errno::ENAMETOOLONG);
+        }
         let attributes = match self.tree.child(parent, name.as_bytes()) {
             Some(id) => attributes(id, self.tree.node(id)),
             None => attr::nothing(),
@@ -306,7 +312,7 @@ impl Filesystem for ImageFs {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let blocks = self.bytes.div_ceil(u64::from(attr::BLOCK));
-        reply.statfs(blocks, 0, 0, self.tree.len() as u64, 0, attr::BLOCK, 255, attr::BLOCK);
+        reply.statfs(blocks, 0, 0, self.tree.len() as u64, 0, attr::BLOCK, NAME_MAX as u32, attr::BLOCK);
     }
 
     /// An overlay asks for its own attributes at each lookup, which can be more than a third of all

@@ -2,6 +2,7 @@
 //! save` (`docker-archive:`). Nothing is unpacked, so names in an archive cannot refer to files
 //! outside it.
 
+mod members;
 mod saved;
 mod tar;
 
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use self::members::Members;
 use super::blob::{Document, Referrers, Target};
 use super::layout::read::{self, LayoutFiles, MAX_INDEX_JSON};
 use super::layout::{BlobReader, FileRange, LayoutError, MAX_MARKER, check_marker, open_without_waiting, read_bounded};
@@ -20,10 +22,9 @@ use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{Descriptor, ImageSelector, SavedImageSelector};
 use ociseek_format::progress::Progress;
-use ociseek_format::tar::Kind;
 
-/// The maximum number of blobs in the tar of a layout: their places are kept in memory.
-const MAX_BLOBS: usize = 1 << 16;
+const MARKER: &str = "oci-layout";
+const INDEX_JSON: &str = "index.json";
 
 /// One or more images in a tar file. All calls block. The file stays open while the archive is
 /// used, so replacing it has no effect.
@@ -31,7 +32,6 @@ const MAX_BLOBS: usize = 1 << 16;
 pub struct Archive {
     path: PathBuf,
     file: Arc<File>,
-    blobs: Arc<HashMap<Digest, Place>>,
     kind: Documents,
     budget: Budget,
 }
@@ -48,11 +48,14 @@ struct Place {
 enum Documents {
     Layout {
         index_json: Arc<Vec<u8>>,
+        members: Arc<Members>,
     },
     /// The selected image, with the manifest that was made for it.
     Saved {
         manifest: Box<Descriptor>,
         bytes: Bytes,
+        /// The locations of its config and layers.
+        blobs: Arc<HashMap<Digest, Place>>,
     },
 }
 
@@ -76,47 +79,23 @@ impl Archive {
     pub fn open(path: &Path) -> Result<Archive, LayoutError> {
         let not = |reason: &str| LayoutError::NotALayout { path: path.to_owned(), reason: reason.to_owned() };
         let archive_file = ArchiveFile::new(path, &not)?;
-        let (mut blobs, mut marker, mut index, mut docker) = (HashMap::new(), None, None, false);
-        tar::members(path, &archive_file.file, archive_file.length, |name, entry| {
-            let Some(member) = Member::named(name).filter(|_| entry.kind != Kind::Directory) else { return Ok(()) };
-            let unsound = |what: &str| LayoutError::Tar {
-                path: path.to_owned(),
-                reason: format!("{} {what}", String::from_utf8_lossy(name)),
-                offset: entry.header.0,
-            };
-            if entry.kind != Kind::Regular {
-                return Err(unsound("is not a regular file"));
-            }
-            let place = Place { offset: entry.data.0, size: entry.size.unsigned_abs() };
-            let is_twice = match member {
-                Member::Marker => marker.replace(place).is_some(),
-                Member::IndexJson => index.replace(place).is_some(),
-                // If two members have the same digest, either will do: the digest is checked.
-                Member::Blob(digest) => {
-                    blobs.entry(digest).or_insert(place);
-                    if blobs.len() > MAX_BLOBS {
-                        return Err(not(&format!("it has more than {MAX_BLOBS} blobs")));
-                    }
-                    false
+        let members = Members::of(&archive_file, &not)?;
+        if !members.has(MARKER) {
+            return Err(not(&match members.folder_of(MARKER) {
+                _ if members.has("manifest.json") => {
+                    "it has a manifest.json, as written by docker save: use docker-archive:FILE".to_owned()
                 }
-                Member::DockerManifest => {
-                    docker = true;
-                    false
-                }
-            };
-            if is_twice { Err(unsound("appears twice")) } else { Ok(()) }
-        })?;
-        let (marker, index) = match (marker, index) {
-            (Some(marker), Some(index)) => (marker, index),
-            _ if docker => {
-                return Err(not("it has a manifest.json, as written by docker save: use docker-archive:FILE"));
-            }
-            (None, _) => return Err(not("it has no file oci-layout")),
-            (_, None) => return Err(not("it has no index.json")),
-        };
+                Some(folder) => in_folder(MARKER, &folder),
+                None => "it has no file oci-layout".to_owned(),
+            }));
+        }
+        if !members.has(INDEX_JSON) {
+            return Err(not("it has no index.json"));
+        }
+        let (marker, index) = (members.find(path, MARKER)?, members.find(path, INDEX_JSON)?);
         let marker = archive_file.whole(marker, MAX_MARKER)?;
         let index_json = Arc::new(archive_file.whole(index, MAX_INDEX_JSON)?);
-        let archive = archive_file.archive(blobs, Documents::Layout { index_json });
+        let archive = archive_file.archive(Documents::Layout { index_json, members: Arc::new(members) });
         check_marker(&archive, &marker)?;
         Ok(archive)
     }
@@ -136,7 +115,7 @@ impl Archive {
         let not = |reason: &str| LayoutError::NotSaved { path: path.to_owned(), reason: reason.to_owned() };
         let archive_file = ArchiveFile::new(path, &not)?;
         let saved::Saved { manifest, bytes, blobs } = saved::open(&archive_file, select, progress)?;
-        Ok(archive_file.archive(blobs, Documents::Saved { manifest: Box::new(manifest), bytes }))
+        Ok(archive_file.archive(Documents::Saved { manifest: Box::new(manifest), bytes, blobs: Arc::new(blobs) }))
     }
 
     /// Whether `docker save` or a similar tool wrote it. Then the only manifest of the image is the
@@ -183,7 +162,7 @@ impl LayoutFiles for Archive {
 
     fn index_json(&self) -> Result<Vec<u8>, LayoutError> {
         Ok(match &self.kind {
-            Documents::Layout { index_json } => index_json.to_vec(),
+            Documents::Layout { index_json, .. } => index_json.to_vec(),
             Documents::Saved { manifest, .. } => {
                 serde_json::json!({"schemaVersion": 2, "manifests": [manifest]}).to_string().into_bytes()
             }
@@ -192,38 +171,25 @@ impl LayoutFiles for Archive {
 
     fn manifest(&self, digest: &Digest) -> Option<Bytes> {
         match &self.kind {
-            Documents::Saved { manifest, bytes } if manifest.digest == *digest => Some(bytes.clone()),
+            Documents::Saved { manifest, bytes, .. } if manifest.digest == *digest => Some(bytes.clone()),
             _ => None,
         }
     }
 
     fn blob(&self, digest: &Digest) -> Result<Option<FileRange>, LayoutError> {
-        let place = self.blobs.get(digest);
-        Ok(place.map(|&Place { offset, size }| FileRange { file: Arc::clone(&self.file), offset, size }))
-    }
-}
-
-/// A member of the tar that a layout uses.
-enum Member {
-    Marker,
-    IndexJson,
-    Blob(Digest),
-    DockerManifest,
-}
-
-impl Member {
-    fn named(name: &[u8]) -> Option<Member> {
-        match name {
-            b"oci-layout" => Some(Member::Marker),
-            b"index.json" => Some(Member::IndexJson),
-            b"manifest.json" => Some(Member::DockerManifest),
-            _ => {
-                let path = std::str::from_utf8(name).ok()?.strip_prefix("blobs/")?;
-                let (algorithm, hex) = path.split_once('/')?;
-                format!("{algorithm}:{hex}").parse().ok().map(Member::Blob)
+        let place = match &self.kind {
+            Documents::Layout { members, .. } => {
+                members.look_up(&self.path, &format!("blobs/{}/{}", digest.algorithm().name(), digest.hex()))?
             }
-        }
+            Documents::Saved { blobs, .. } => blobs.get(digest).copied(),
+        };
+        Ok(place.map(|Place { offset, size }| FileRange { file: Arc::clone(&self.file), offset, size }))
     }
+}
+
+/// Why an archive cannot be used whose files are all in a folder.
+fn in_folder(file: &str, folder: &str) -> String {
+    format!("it has {file} only in the folder {folder}: pack what is in the folder (tar -C {folder} -cf FILE .)")
 }
 
 /// A file that may be an archive.
@@ -253,9 +219,8 @@ impl ArchiveFile<'_> {
         Ok(archive_file)
     }
 
-    fn archive(self, blobs: HashMap<Digest, Place>, kind: Documents) -> Archive {
-        let budget = Budget::default();
-        Archive { path: self.path.to_owned(), file: self.file, blobs: Arc::new(blobs), kind, budget }
+    fn archive(self, kind: Documents) -> Archive {
+        Archive { path: self.path.to_owned(), file: self.file, kind, budget: Budget::default() }
     }
 
     fn reader(&self, Place { offset, size }: Place) -> BlobReader {

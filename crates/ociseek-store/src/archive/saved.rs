@@ -15,8 +15,8 @@ use flate2::read::MultiGzDecoder;
 use serde::Deserialize;
 use zstd::stream::read::Decoder as ZstdDecoder;
 
-use super::tar::members;
-use super::{ArchiveFile, Place};
+use super::members::{Members, shown};
+use super::{ArchiveFile, Place, in_folder};
 use crate::layout::{BlobReader, LayoutError};
 use ociseek_format::codec::sniff::Format;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
@@ -28,15 +28,7 @@ use ociseek_format::image::null_is_default;
 use ociseek_format::image::{Descriptor, OCI_LAYER, Reference, SavedImageSelector, is_tag};
 use ociseek_format::layer::format;
 use ociseek_format::progress::{Progress, ProgressEvent, ReadAllReason};
-use ociseek_format::tar::{BLOCK, Entry, Kind};
-
-/// The maximum number of members in such an archive. Old archives have three for each layer.
-const MAX_MEMBERS: usize = 1 << 16;
-/// The maximum total size of their names and link targets, in bytes.
-const MAX_NAMES: usize = 16 << 20;
-/// The maximum length of a chain of links. Old archives use a link for a layer that is already
-/// stored.
-const MAX_LINKS: usize = 16;
+use ociseek_format::tar::BLOCK;
 
 const MANIFEST_JSON: &str = "manifest.json";
 
@@ -66,7 +58,7 @@ pub(super) fn open(
     progress: &dyn Progress,
 ) -> Result<Saved, LayoutError> {
     let path = file.path;
-    let members = Members::of(file)?;
+    let members = Members::of(file, &|reason| not_saved(path, reason))?;
     let images = images(file, &members)?;
     let image = choose(path, &images, select)?;
 
@@ -117,99 +109,14 @@ pub(super) fn open(
     Ok(Saved { manifest: Descriptor::of(OCI_MANIFEST, &bytes), bytes, blobs })
 }
 
-/// The members of the tar by name.
-struct Members(HashMap<Box<[u8]>, Member>);
-
-struct Member {
-    kind: MemberKind,
-    /// Whether another member has the same name.
-    is_twice: bool,
-}
-
-enum MemberKind {
-    File(Place),
-    /// A link with its target; None if the target is outside the archive.
-    Link(Option<Box<[u8]>>),
-    Other,
-}
-
-impl Members {
-    fn of(file: &ArchiveFile) -> Result<Members, LayoutError> {
-        let mut all: HashMap<Box<[u8]>, Member> = HashMap::new();
-        let mut bytes = 0;
-        members(file.path, &file.file, file.length, |name, entry| {
-            // Nobody can ask for a name that leads out of the archive.
-            let Some(name) = resolved(name).filter(|_| entry.kind != Kind::Directory) else { return Ok(()) };
-            let kind = kind(&name, entry);
-            bytes += name.len();
-            if let MemberKind::Link(Some(target)) = &kind {
-                bytes += target.len();
-            }
-            all.entry(name).and_modify(|member| member.is_twice = true).or_insert(Member { kind, is_twice: false });
-            if all.len() > MAX_MEMBERS || bytes > MAX_NAMES {
-                return Err(not_saved(file.path, format!("it has more than {MAX_MEMBERS} files, or too long names")));
-            }
-            Ok(())
-        })?;
-        Ok(Members(all))
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.0.contains_key(name.as_bytes())
-    }
-
-    /// The location of a file that a document of the archive names.
-    fn find(&self, path: &Path, name: &str) -> Result<Place, LayoutError> {
-        let wrong = |reason| LayoutError::Member { path: path.to_owned(), name: shown(name), reason };
-        let mut next = resolved(name.as_bytes()).ok_or_else(|| wrong("leads out of the archive"))?;
-        for _ in 0..=MAX_LINKS {
-            let member = self.0.get(&next).ok_or_else(|| wrong("is not in the archive"))?;
-            if member.is_twice {
-                return Err(wrong("is in the archive twice"));
-            }
-            match &member.kind {
-                MemberKind::File(place) => return Ok(*place),
-                MemberKind::Link(target) => {
-                    next = target.clone().ok_or_else(|| wrong("is a link that leads out of the archive"))?
-                }
-                MemberKind::Other => return Err(wrong("is not a regular file")),
-            }
-        }
-        Err(wrong("is a link in a loop, or through too many links"))
-    }
-}
-
-fn kind(name: &[u8], entry: &Entry) -> MemberKind {
-    match entry.kind {
-        Kind::Regular => MemberKind::File(Place { offset: entry.data.0, size: entry.size.unsigned_abs() }),
-        Kind::HardLink => MemberKind::Link(resolved(&entry.linkname)),
-        Kind::Symlink if entry.linkname.first() == Some(&b'/') => MemberKind::Link(None),
-        Kind::Symlink => {
-            let directory = name.iter().rposition(|&b| b == b'/').map_or(&[][..], |slash| &name[..slash]);
-            MemberKind::Link(resolved(&[directory, b"/", &entry.linkname].concat()))
-        }
-        _ => MemberKind::Other,
-    }
-}
-
-/// The name without `.`, `..` and redundant slashes. None if it leads out of the archive.
-fn resolved(name: &[u8]) -> Option<Box<[u8]>> {
-    let mut parts: Vec<&[u8]> = Vec::new();
-    for part in name.split(|&b| b == b'/') {
-        match part {
-            b"" | b"." => {}
-            b".." => drop(parts.pop()?),
-            part => parts.push(part),
-        }
-    }
-    Some(parts.join(&b'/').into())
-}
-
 /// The entries of manifest.json.
 fn images(file: &ArchiveFile, members: &Members) -> Result<Vec<Image>, LayoutError> {
     const KEYS: Level = Level { keys: &["Config", "RepoTags", "Layers"], below: &[] };
     let path = file.path;
     if !members.has(MANIFEST_JSON) {
+        if let Some(folder) = members.folder_of(MANIFEST_JSON) {
+            return Err(not_saved(path, in_folder(MANIFEST_JSON, &folder)));
+        }
         return Err(not_saved(
             path,
             if members.has("oci-layout") {
@@ -375,9 +282,4 @@ impl<R: Read, F: Fn(u64)> Read for HashingReader<R, F> {
 
 fn not_saved(path: &Path, reason: impl Into<String>) -> LayoutError {
     LayoutError::NotSaved { path: path.to_owned(), reason: reason.into() }
-}
-
-/// A name from the archive, for messages.
-fn shown(name: &str) -> String {
-    name.chars().take(100).collect()
 }

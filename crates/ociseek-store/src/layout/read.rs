@@ -62,11 +62,14 @@ pub(crate) fn find(files: &impl LayoutFiles, select: &ImageSelector) -> Result<D
     let candidates: Vec<&Descriptor> = match select {
         ImageSelector::Digest(digest) => return by_digest(files, &entries, digest),
         ImageSelector::Tag(tag) => entries.iter().filter(|entry| is_named(entry, tag)).collect(),
-        ImageSelector::Any => match entries.iter().any(is_image) {
-            true => entries.iter().filter(|entry| is_image(entry)).collect(),
-            // An image may have an artifact type too.
-            false => entries.iter().filter(|entry| is_manifest(entry) && !has_other_config(files, entry)).collect(),
-        },
+        ImageSelector::Any => {
+            let images: Vec<_> = entries.iter().filter(|entry| is_listed_image(files, entry)).collect();
+            match images.is_empty() {
+                // Their manifests may be missing or damaged, which reading them will say.
+                true => entries.iter().filter(|entry| is_unclear(entry) && !has_other_config(files, entry)).collect(),
+                false => images,
+            }
+        }
     };
     let mut distinct: Vec<&Descriptor> = Vec::new();
     for entry in candidates {
@@ -102,16 +105,28 @@ fn is_image(entry: &Descriptor) -> bool {
     matches!(Child::of(entry), Child::Image | Child::Index)
 }
 
-fn is_manifest(entry: &Descriptor) -> bool {
-    let bare = Descriptor { artifact_type: None, ..entry.clone() };
-    is_image(&bare)
+fn is_unclear(entry: &Descriptor) -> bool {
+    Child::of(entry) == Child::Unclear
+}
+
+/// Whether an entry is an image, which its manifest tells if the entry does not.
+fn is_listed_image(files: &impl LayoutFiles, entry: &Descriptor) -> bool {
+    is_image(entry)
+        || is_unclear(entry)
+            && document(files, &entry.digest, Some(entry)).is_ok_and(|document| {
+                match manifest::parse(Some(&document.media_type), &document.bytes) {
+                    Ok(Manifest::Image(image)) => image.subject.is_none(),
+                    Ok(Manifest::Index(index)) => index.subject.is_none(),
+                    Err(_) => false,
+                }
+            })
 }
 
 /// The images in index.json, without the lists of referrers that regctl keeps.
 pub(super) fn images(files: &impl LayoutFiles) -> Result<Vec<(String, Digest)>, LayoutError> {
     let mut entries = entries(files, &files.index_json()?)?;
     let is_list = |entry: &Descriptor| name_of(entry).is_some_and(is_referrers_tag);
-    entries.retain(|entry| is_image(entry) && !is_list(entry) && !is_artifact(files, entry));
+    entries.retain(|entry| is_listed_image(files, entry) && !is_list(entry) && !is_artifact(files, entry));
     let name =
         |entry: Descriptor| (name_of(&entry).map_or_else(|| entry.digest.to_string(), str::to_owned), entry.digest);
     Ok(entries.into_iter().map(name).collect())
@@ -156,7 +171,8 @@ fn document(files: &impl LayoutFiles, digest: &Digest, entry: Option<&Descriptor
             whole(files, digest, extent, MAX_DOCUMENT as u64)?
         }
     };
-    let media_type = entry.map_or_else(|| media_type_of(&bytes), |entry| entry.media_type.clone());
+    let stated = entry.map(|entry| entry.media_type.clone()).filter(|stated| !stated.is_empty());
+    let media_type = stated.unwrap_or_else(|| media_type_of(&bytes));
     Ok(Document { media_type, digest: *digest, bytes })
 }
 
@@ -350,5 +366,5 @@ fn label(entry: &Descriptor) -> String {
 }
 
 fn labels(entries: &[Descriptor]) -> Vec<String> {
-    entries.iter().filter(|e| matches!(Child::of(e), Child::Image | Child::Index)).map(label).collect()
+    entries.iter().filter(|entry| Child::of(entry).may_be_image()).map(label).collect()
 }

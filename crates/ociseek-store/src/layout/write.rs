@@ -223,12 +223,14 @@ fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), Lay
     // Rejects what the lenient parsing below would accept, such as duplicate keys.
     super::read::strict_entries(layout, &bytes)?;
     let mut index: serde_json::Map<String, Value> = serde_json::from_slice(&bytes).map_err(unsound)?;
-    let mut manifests = match index.remove("manifests") {
-        Some(Value::Array(manifests)) => manifests,
-        _ => Vec::new(),
-    };
-    change(&mut manifests)?;
-    index.insert("manifests".to_owned(), Value::Array(manifests));
+    // In its place, so that the keys keep their order.
+    let manifests = index.entry("manifests").or_insert_with(|| json!([]));
+    if !manifests.is_array() {
+        *manifests = json!([]);
+    }
+    if let Some(manifests) = manifests.as_array_mut() {
+        change(manifests)?;
+    }
     let text = serde_json::to_vec(&index).map_err(unsound)?;
     if text.len() > MAX_INDEX_JSON {
         let source = JsonError::TooLarge { size: text.len() as u64, limit: MAX_INDEX_JSON as u64 };

@@ -40,6 +40,25 @@ fn original(entries: &[(&str, &str)]) -> Original {
     original
 }
 
+#[test]
+fn soci_indexes_that_no_manifest_names_are_dropped() {
+    let mut image = original(&[("linux/amd64", "a"), ("linux/arm64", "b")]);
+    let stranger = |content: &str| Descriptor {
+        artifact_type: Some(INDEX_V2.to_owned()),
+        platform: Some(platform("linux/s390x")),
+        ..Descriptor::of(OCI_MANIFEST, content.as_bytes())
+    };
+    let mut named = stranger("named");
+    named.platform = Some(platform("linux/arm64"));
+    let EntryContent::Image(arm) = &mut image.contents[1] else { panic!() };
+    arm.annotations.insert(INDEX_DIGEST.to_owned(), named.digest.to_string());
+    image.index.manifests.extend([stranger("x"), named.clone()]);
+    image.contents.extend([EntryContent::Kept, EntryContent::Kept]);
+    let enabled = convert(image, &["linux/amd64"]);
+    let listed: Vec<Digest> = soci_indexes(&enabled.index.manifests).map(|entry| entry.digest).collect();
+    assert_eq!(listed, [named.digest, enabled.indexes[0].descriptor.digest]);
+}
+
 fn ztoc(layer: &Descriptor) -> ZtocRef {
     ZtocRef {
         ztoc: Digest::sha256(layer.digest.to_string().as_bytes()),

@@ -18,6 +18,7 @@ use crate::resolve::{PlatformManifest, ResolveError, parse};
 use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::enabled::soci_indexes;
+use ociseek_format::image::select::Child;
 use ociseek_format::image::{DEFAULT_TAG, Descriptor, ImageIndex, Manifest};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_store::blob::Target;
@@ -237,9 +238,7 @@ fn may_be_missing(error: &StoreError) -> bool {
 
 /// The images in an image index, those of requested platforms first.
 fn children<'a>(index: &'a ImageIndex, options: &IndexOptions) -> Vec<&'a Descriptor> {
-    let is_image = |child: &&Descriptor| {
-        child.artifact_type.is_none() && child.platform.as_ref().is_none_or(|platform| platform.os != "unknown")
-    };
+    let is_image = |child: &&Descriptor| matches!(Child::of(child), Child::Image | Child::Unclear);
     let mut children: Vec<&Descriptor> = index.manifests.iter().filter(is_image).collect();
     let asked = |child: &&Descriptor| {
         let is_it = |platform| options.platforms.iter().any(|asked| asked.matches(platform));

@@ -120,6 +120,15 @@ struct Search<'a> {
 /// The signer and the kind of signature.
 type Signer = (String, &'static str);
 
+fn is_cosign(artifact_type: &str) -> bool {
+    artifact_type == cosign::ARTIFACT || artifact_type.starts_with(cosign::BUNDLE)
+}
+
+/// Whether a referrer of this type is a signature, by cosign or notation.
+pub(crate) fn is_signature(artifact_type: &str) -> bool {
+    is_cosign(artifact_type) || artifact_type == notation::ARTIFACT
+}
+
 /// The relevant fields of a signature's manifest.
 #[derive(Deserialize)]
 struct SignatureManifest {
@@ -142,8 +151,7 @@ impl Search<'_> {
         }
         for referrer in self.source.all_referrers(self.subject).await?.descriptors {
             let kind = referrer.artifact_type.as_deref().unwrap_or_default();
-            let is_cosign = kind == cosign::ARTIFACT || kind.starts_with(cosign::BUNDLE);
-            let counts = (is_cosign && !self.trust.keys.is_empty())
+            let counts = (is_cosign(kind) && !self.trust.keys.is_empty())
                 || (kind == notation::ARTIFACT && !self.trust.certificates.is_empty());
             if !counts {
                 continue;
