@@ -3,7 +3,7 @@ import os, shutil, subprocess, time
 import arms
 
 CONSUMER = os.environ.get('OCISEEK_CONSUMER') or os.path.expanduser('~/.cache/ociseek-consumer')
-BIN = f'{CONSUMER}/bin/ctd2'
+BIN = f'{CONSUMER}/bin'
 DISABLED = ['cri.v1.images', 'cri.v1.runtime', 'grpc.v1.cri', 'snapshotter.v1.btrfs', 'snapshotter.v1.devmapper',
             'snapshotter.v1.zfs', 'snapshotter.v1.blockfile', 'snapshotter.v1.erofs', 'nri.v1.nri',
             'tracing.processor.v1.otlp']
@@ -48,7 +48,7 @@ class Snapshotter:
         self.write('containerd.toml', CONTAINERD, disabled=', '.join(f'"io.containerd.{name}"' for name in DISABLED))
         self.write('soci.toml', SOCI, prefetch=str(self.prefetch).lower())
         snapshotter = {'stargz': [f'{self.programs}/stargz', socket, root],
-                       'soci': [f'{CONSUMER}/bin/socisnap', '--address', socket, '--root', root,
+                       'soci': [f'{BIN}/soci-snapshotter-grpc', '--address', socket, '--root', root,
                                 '--config', f'{self.folder}/soci.toml']}[self.kind]
         version = [f'{BIN}/ctr', '-a', f'{self.folder}/containerd.sock', 'version']
         self.processes = []

@@ -16,6 +16,7 @@ mod index;
 mod inspect;
 mod json;
 mod memory;
+mod oci_spec;
 mod prefetch;
 mod report;
 mod signals;

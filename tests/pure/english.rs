@@ -217,7 +217,16 @@ fn messages_help_and_documents_are_plain_english() {
         let text = std::fs::read_to_string(&path).expect("is text");
         literals(without_tests(&text)).iter().for_each(|literal| look(&path, literal.line, &literal.text));
     }
-    for path in files(&["docs", "README.md", "CHANGELOG.md", "tests/help", "packaging", "templates", "action.yml"]) {
+    for path in files(&[
+        "docs",
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "tests/help",
+        "packaging",
+        "templates",
+        "action.yml",
+    ]) {
         // Binary files and the like have no English.
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
         text.lines().enumerate().for_each(|(at, line)| look(&path, at + 1, line));

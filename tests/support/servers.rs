@@ -5,7 +5,8 @@
 //! `$PATH`. If one is missing, the test is skipped with a line that says so; if `CI` is set, it
 //! fails.
 
-use std::io::{BufRead, BufReader};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -41,6 +42,18 @@ pub fn python_tool(name: &str) -> Option<PathBuf> {
     found
 }
 
+/// The folder with the real consumer, which `.ci/consumer` builds: containerd, ctr and
+/// soci-snapshotter-grpc. If it is missing, prints what is skipped and returns None.
+pub fn consumer() -> Option<PathBuf> {
+    let cache = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/ociseek-consumer"));
+    let home = std::env::var_os("OCISEEK_CONSUMER").map(PathBuf::from).or_else(cache);
+    let programs = home.map(|dir| dir.join("bin")).filter(|dir| dir.join("soci-snapshotter-grpc").is_file());
+    if programs.is_none() {
+        skip("no consumer: run .ci/consumer");
+    }
+    programs
+}
+
 /// The environment of a program whose clock `FAKETIME` or `FAKETIME_TIMESTAMP_FILE` sets. Waits
 /// take as long as before. If the library for that is missing, prints what is skipped and returns
 /// None.
@@ -53,9 +66,16 @@ pub fn faketime() -> Option<[(&'static str, &'static str); 2]> {
     Some([("LD_PRELOAD", LIBRARY), ("DONT_FAKE_MONOTONIC", "1")])
 }
 
+/// Says that a test, or a part of it, is left out, and why. In CI that is a failure. `tests/run`
+/// prints what was left out at its end.
 pub fn skip(why: &str) {
     assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped: {why}");
     println!("SKIP: {why}");
+    if let Some(list) = std::env::var_os("OCISEEK_LEFT_OUT") {
+        let mut list = OpenOptions::new().append(true).create(true).open(list).unwrap();
+        // In one call, because tests run side by side.
+        list.write_all(format!("{why}\n").as_bytes()).unwrap();
+    }
 }
 
 /// A running server.

@@ -15,15 +15,10 @@ use ociseek::ztoc::decode;
 
 use super::child_process::ChildProcess;
 use super::in_memory;
+use super::servers::skip;
 
 /// The tool name that soci's own command writes into a ztoc.
 pub const TOOL: &str = "AWS SOCI CLI v0.2";
-
-/// Reports that a test cannot run here. If `CI` is set, that is a failure.
-pub fn skip(why: &str) {
-    assert!(std::env::var_os("CI").is_none(), "in CI nothing may be skipped: {why}");
-    println!("SKIP: {why}");
-}
 
 /// The oracle's program, built by .ci/tools. If it is missing, prints a line and returns None.
 pub fn oracle_binary() -> Option<PathBuf> {

@@ -3,11 +3,9 @@
 //! Independent clients list the referrer. With prefetching enabled, it fetches exactly the spans of
 //! our list before it mounts.
 //!
-//! `.ci/tools` and `.ci/consumer` set up what this needs: root, FUSE, containerd 2, the
-//! snapshotter, registries, the corpus.
+//! Root and FUSE; `.ci/test` sets up the rest: containerd 2, the snapshotter, registries, the corpus.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -19,9 +17,10 @@ use ociseek::ztoc;
 use serde_json::Value;
 
 use crate::support::blobs::SOCI;
+use crate::support::corpus::debian_layers;
 use crate::support::in_own_mounts;
 use crate::support::sandbox::program;
-use crate::support::servers::{Server, run, skip, tool};
+use crate::support::servers::{self, Server, run, skip, tool};
 
 /// An image: its name and the source of its layers.
 enum Image {
@@ -64,37 +63,22 @@ const TO_PREFETCH: (Image, [&str; 3]) = (
 );
 
 struct Consumer {
-    script: PathBuf,
-    snapshotter: PathBuf,
+    programs: PathBuf,
     corpus: PathBuf,
     crane: PathBuf,
     regctl: PathBuf,
 }
 
-/// The tools of this machine. If one is missing, prints a line. In CI that is a failure, except for
-/// the consumer's sources, which not every checkout has.
+/// What this machine has for these tests. If something is missing, prints a line.
 fn consumer() -> Option<Consumer> {
-    let cache = PathBuf::from(std::env::var_os("HOME")?).join(".cache");
-    let home = std::env::var_os("OCISEEK_CONSUMER").map_or(cache.join("ociseek-consumer"), PathBuf::from);
-    let corpus = std::env::var_os("OCISEEK_CORPUS").map_or(cache.join("ociseek-corpus"), PathBuf::from);
-    let script = home.join("consumer.sh");
-    if !home.join("bin/socisnap").is_file() {
-        println!("SKIP: no consumer in {}: .ci/consumer sets it up where its sources are", home.display());
-        return None;
-    }
-    if !corpus.join("layers/small").is_dir() {
-        skip(&format!("no corpus in {}: run tests/corpus/make", corpus.display()));
-        return None;
-    }
+    let layers = debian_layers()?;
     if !Path::new("/dev/fuse").exists() {
         skip("no /dev/fuse");
         return None;
     }
-    let snapshotter = home.join("bin/socisnap");
     Some(Consumer {
-        script,
-        snapshotter,
-        corpus: corpus.join("layers"),
+        programs: servers::consumer()?,
+        corpus: layers.parent().expect("a folder of the corpus").to_owned(),
         crane: tool("crane")?,
         regctl: tool("regctl")?,
     })
@@ -127,7 +111,7 @@ impl Consumer {
             run(&self.regctl, &["--host", &insecure(server), "artifact", "list", &reference, "--format", "body"]);
         assert!(listed.contains(&index) && listed.contains(SOCI), "{reference}: regctl does not see {index}: {listed}");
         assert_eq!(manifest["attached"].as_str().expect("it was attached").contains("api"), api, "{manifest}");
-        self.mounts(&reference, &["--index", &index]);
+        self.mounts(&reference, &index, &["--v1"]);
 
         // The same image in version 2, with the snapshotter's default settings.
         let enabled = format!("{reference}-soci");
@@ -139,18 +123,25 @@ impl Consumer {
         assert!(output.status.success(), "{enabled}: {}", String::from_utf8_lossy(&output.stderr));
         let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
         let index = report["manifests"][0]["index"]["digest"].as_str().expect("an index");
-        self.mounts(&enabled, &["--mode", "v2", "--index", index]);
+        self.mounts(&enabled, index, &[]);
     }
 
-    /// The snapshotter mounts the image lazily by this index, and every file is correct.
-    fn mounts(&self, reference: &str, options: &[&str]) {
+    /// The snapshotter mounts the image lazily by this index, and every file is correct. Returns what
+    /// it requested from the registry until then.
+    fn mounts(&self, reference: &str, index: &str, options: &[&str]) -> Vec<Value> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/consumer/consume");
         // What containerd and the snapshotter unpack and fetch stays in memory: on ext4 without a
         // journal, a third of the CPU time of these tests was the search for free inodes.
-        let mut command = in_own_mounts(r#"mount -t tmpfs tmpfs /tmp && exec "$0" "$@""#);
-        let output = command.arg(&self.script).arg(reference).args(options).output().expect("the consumer runs");
-        let (said, summary) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
-        println!("{reference}: {}", summary.lines().last().unwrap_or_default());
-        assert!(output.status.success(), "{reference}: the real consumer does not take our index:\n{said}{summary}");
+        let mut command = in_own_mounts(r#"mount -t tmpfs tmpfs "$2" && exec "$0" "$@""#);
+        command.arg(script).arg(&self.programs).arg(folder.path()).args([reference, index]).args(options);
+        let output = command.output().expect("the consumer runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{reference}: the real consumer does not take our index:\n{errors}");
+        let mut summary: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+        let Value::Array(requests) = summary["requests"].take() else { panic!("no requests: {summary}") };
+        println!("{reference}: {summary}");
+        requests
     }
 
     /// With prefetching enabled, the snapshotter fetches exactly the spans that the index or
@@ -174,45 +165,26 @@ impl Consumer {
             reference = enabled;
         }
 
-        let dir = tempfile::tempdir().expect("a directory");
-        let wrapper = dir.path().join("snapshotter");
-        // The script that writes the configuration has no option for this.
-        let script = format!(
-            "#!/bin/sh\nprintf '[prefetch]\\n  enable = true\\n' >> \"$4\"\nexec '{}' \"$@\"\n",
-            self.snapshotter.display()
-        );
-        std::fs::write(&wrapper, script).expect("a script");
-        std::fs::set_permissions(&wrapper, PermissionsExt::from_mode(0o755)).expect("a script");
-        let output = Command::new(&self.script)
-            .args([&reference, "--mode", mode, "--index", &index, "--max-lazy-pct", "100", "--keep"])
-            .env("SOCI_GRPC", &wrapper)
-            .output()
-            .expect("the consumer runs");
-        let (said, summary) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
-        let kept = RunFiles(said.lines().find_map(|line| line.strip_prefix("kept ")).expect("its files").into());
-        assert!(output.status.success(), "{reference}: {said}{summary}");
-        let summary: Value = serde_json::from_str(summary.lines().last().expect("a summary")).expect("a summary");
+        let options: &[&str] = if mode == "v1" { &["--v1", "--prefetch"] } else { &["--prefetch"] };
+        let requests = self.mounts(&reference, &index, options);
 
         let (lists, wanted) = self.listed(&reference, &index);
         assert!(lists.len() == 2 && wanted.len() > 3, "{wanted:?}");
-        let requests = std::fs::read_to_string(kept.0.join("http.log")).expect("a log");
-        let requests: Vec<Value> =
-            requests.lines().map(|line| serde_json::from_str(line).expect("a request")).collect();
         let layers: BTreeSet<&str> = wanted.iter().map(|(layer, _)| layer.as_str()).collect();
-        let mut left = summary["bytes_after_pull"].as_u64().expect("a number");
         let mut fetched = BTreeSet::new();
-        for request in requests.iter().filter(|request| request["m"] == "GET") {
-            let path = request["p"].as_str().expect("a path");
+        for request in requests.iter().filter(|request| request["method"] == "GET") {
+            let path = request["path"].as_str().expect("a path");
             let Some(layer) = layers.iter().find(|layer| path.ends_with(*layer)) else { continue };
-            let Some(rest) = left.checked_sub(request["bytes"].as_u64().expect("a number")) else { break };
-            left = rest;
             fetched.insert(((*layer).to_owned(), request["range"].as_str().unwrap_or("all").to_owned()));
         }
         // It tests whether the registry supports ranges, and reads the header of each gzip layer.
         fetched.retain(|(_, range)| range != "bytes=0-1" && range != "bytes=0-9");
         assert_eq!(fetched, wanted, "{reference}");
         for list in lists {
-            assert!(requests.iter().any(|r| r["p"].as_str().expect("a path").ends_with(&list)), "{reference}: {list}");
+            assert!(
+                requests.iter().any(|r| r["path"].as_str().expect("a path").ends_with(&list)),
+                "{reference}: {list}"
+            );
         }
     }
 
@@ -269,15 +241,6 @@ impl Consumer {
                 reference
             }
         }
-    }
-}
-
-/// The files of a run, which are removed at the end.
-struct RunFiles(PathBuf);
-
-impl Drop for RunFiles {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -12,6 +12,7 @@
 //! (tests/README.md).
 
 use crate::support::answers::Answers;
+use crate::support::servers::skip;
 use crate::support::{in_memory, soci};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -233,7 +234,7 @@ fn torture_layers_agree_with_soci() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/torture.py");
     match Command::new("python3").arg(script).arg(dir.path()).arg(seed).output() {
         Ok(made) => assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr)),
-        Err(e) => return soci::skip(&format!("no python3: {e}")),
+        Err(e) => return skip(&format!("no python3: {e}")),
     }
     let layers = files_below(dir.path());
     assert!(layers.len() > 3000, "only {} layers were made", layers.len());
@@ -251,11 +252,11 @@ fn corpus() -> Option<PathBuf> {
 #[test]
 fn corpus_layers_agree_with_soci() {
     let Some(corpus) = corpus() else {
-        return soci::skip("no OCISEEK_CORPUS and no HOME");
+        return skip("no OCISEEK_CORPUS and no HOME");
     };
     let mut layers = files_below(&corpus.join("layers"));
     if layers.is_empty() {
-        return soci::skip(&format!("no corpus in {}: see tests/README.md", corpus.display()));
+        return skip(&format!("no corpus in {}: see tests/README.md", corpus.display()));
     }
     let size = |path: &PathBuf| path.metadata().map_or(0, |m| m.len());
     layers.sort_by_key(|path| std::cmp::Reverse(size(path)));

@@ -4,8 +4,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::support::corpus::debian_layers;
 use crate::support::sandbox::program;
-use crate::support::servers::{Server, run, skip, tool};
+use crate::support::servers::{Server, consumer, run, skip, tool};
 
 /// The commands of the page: its `sh` blocks. `console` blocks need tools that this machine lacks.
 fn commands(page: &str) -> String {
@@ -27,7 +28,7 @@ fn commands(page: &str) -> String {
 
 #[test]
 fn the_tutorial_leads_to_a_lazy_start() {
-    let Some((home, layer)) = pieces() else { return };
+    let Some((consumer, layer)) = pieces() else { return };
     let (Some(crane), Some(_)) = (tool("crane"), tool("runc")) else { return };
     let Some(server) = Server::distribution_on_disk("docker-registry") else { return };
     let image = format!("{}/demo:v1", server.host);
@@ -38,9 +39,8 @@ fn the_tutorial_leads_to_a_lazy_start() {
     let programs = dir.path().join("bin");
     std::fs::create_dir(&programs).expect("a folder");
     symlink(program(), programs.join("ociseek")).expect("a link");
-    symlink(home.join("bin/socisnap"), programs.join("soci-snapshotter-grpc")).expect("a link");
     let path = std::env::var("PATH").expect("there is one");
-    let path = format!("{}:{}:{path}", programs.display(), home.join("bin/ctd2").display());
+    let path = format!("{}:{}:{path}", programs.display(), consumer.display());
 
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/tutorial.md");
     let script = commands(&std::fs::read_to_string(page).expect("the tutorial is there"));
@@ -79,21 +79,11 @@ fn the_tutorial_leads_to_a_lazy_start() {
 
 /// The snapshotter with its containerd, and a layer with a shell.
 fn pieces() -> Option<(PathBuf, PathBuf)> {
-    let cache = PathBuf::from(std::env::var_os("HOME")?).join(".cache");
-    let home = std::env::var_os("OCISEEK_CONSUMER").map_or(cache.join("ociseek-consumer"), PathBuf::from);
-    let corpus = std::env::var_os("OCISEEK_CORPUS").map_or(cache.join("ociseek-corpus"), PathBuf::from);
-    let layer = corpus.join("layers/debian-rootfs/debian-rootfs.go.tar.gz");
-    if !home.join("bin/socisnap").is_file() {
-        println!("SKIP: no consumer in {}: .ci/consumer sets it up where its sources are", home.display());
-        return None;
-    }
-    if !layer.is_file() {
-        skip(&format!("no corpus in {}: run tests/corpus/make", corpus.display()));
-        return None;
-    }
+    let layer = debian_layers()?.join("debian-rootfs.go.tar.gz");
+    let consumer = consumer()?;
     if !Path::new("/dev/fuse").exists() {
         skip("no /dev/fuse");
         return None;
     }
-    Some((home, layer))
+    Some((consumer, layer))
 }

@@ -1,5 +1,21 @@
 //! The services that index images as they are pushed.
 //!
+//! What decides whether an event leads to a request at all:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use ociseek_hook::allow::AllowList;
+//!
+//! let rules = vec!["registry.example/team/*".parse()?, "*.registry.example".parse()?];
+//! let allowed = AllowList::new(rules, false);
+//! assert!(allowed.admits(&"registry.example/team/app:v1".parse()?));
+//! assert!(allowed.admits(&"eu.registry.example/other/app:v1".parse()?));
+//! assert!(!allowed.admits(&"registry.example/other/app:v1".parse()?));
+//! assert!(!allowed.admits(&"metadata.internal/team/app:v1".parse()?));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! | module | what it does |
 //! |---|---|
 //! | [`job`], [`record`] | an image to be indexed, and the possible results; a job as JSON |

@@ -1,6 +1,30 @@
 //! The operations. Each is a function from options to a typed result. It reports progress as events
 //! and prints nothing.
 //!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo"));
+//! use std::sync::Arc;
+//!
+//! use ociseek_format::progress::{Progress, SilentProgress};
+//! use ociseek_ops::index::{IndexOptions, ManifestResult, index};
+//! use ociseek_store::Source;
+//! use ociseek_store::blob::Target;
+//! use ociseek_store::layout::Layout;
+//!
+//! // `folder` is an OCI image layout. Without a destination, nothing is written.
+//! let source = Source::Layout(Arc::new(Layout::open(folder)?));
+//! let image = Target::Tag("latest".to_owned());
+//! let options = IndexOptions { min_layer_size: 0, ..IndexOptions::default() };
+//! let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! let report = index(&source, &image, None, None, &options, &progress).await?;
+//! assert!(matches!(report.manifests[0].result, ManifestResult::DryRun { .. }));
+//! # Ok(())
+//! # })
+//! # }
+//! ```
+//!
 //! An operation stops when its future is dropped: its requests are cancelled, and the threads that
 //! index layers end when their channels close.
 

@@ -1,6 +1,32 @@
 //! The places where images are stored and indexes are written (registries, OCI layouts, archives),
 //! and the local cache of ztocs.
 //!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo"));
+//! use std::sync::Arc;
+//!
+//! use ociseek_format::image::{ImageSelector, Manifest, manifest};
+//! use ociseek_store::Source;
+//! use ociseek_store::blob::Target;
+//! use ociseek_store::layout::Layout;
+//!
+//! // `folder` is an OCI image layout. For a registry, only the source differs: `Source::Registry`.
+//! let layout = Layout::open(folder)?;
+//! let image = layout.find(&ImageSelector::Tag("latest".to_owned()))?;
+//! let source = Source::Layout(Arc::new(layout));
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! let document = source.manifest(&Target::Digest(image.digest)).await?;
+//! let Manifest::Image(manifest) = manifest::parse(Some(&document.media_type), &document.bytes)? else {
+//!     panic!("an index of several images")
+//! };
+//! let config = source.blob_bytes(&manifest.config, 4 << 20).await?;
+//! assert!(config.starts_with(b"{") && manifest.layers.len() == 1);
+//! # Ok(())
+//! # })
+//! # }
+//! ```
+//!
 //! The set is closed: a [`Source`] can be read, a [`Destination`] can be written. Local stores
 //! block, so their calls run on tokio's blocking threads, and their blobs arrive through a short
 //! channel.

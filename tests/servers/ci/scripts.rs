@@ -53,7 +53,7 @@ fn tests_begun(answer: Option<&str>) -> (String, bool, String) {
     let sandbox = Sandbox::new();
     let path = recording(&sandbox, &["apt-get", "go", "python3", "cargo", "debootstrap"]);
     let script = root().join(".ci/test");
-    // Not root, and no sources of the consumer: parts that cannot be set up are skipped.
+    // Not root: parts that cannot be set up are skipped.
     sandbox.script("fake/id", "echo 1000");
     let mut command = match answer {
         None => Command::new(&script),
@@ -64,7 +64,7 @@ fn tests_begun(answer: Option<&str>) -> (String, bool, String) {
             command
         }
     };
-    command.env_clear().env("PATH", path).env("HOME", sandbox.dir.path()).env("OCISEEK_SHARED", sandbox.path("none"));
+    command.env_clear().env("PATH", path).env("HOME", sandbox.dir.path());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(answer.unwrap_or_default().as_bytes()).unwrap();
@@ -79,7 +79,7 @@ fn the_tests_say_what_they_install_and_ask_first() {
         "The tests want what this machine lacks. This will be set up:\n  pip install moto_server cargo-lambda (into ";
     let (said, passed, calls) = tests_begun(Some("n\n"));
     assert!(said.contains(plan) && said.contains("\n  go build olareg ") && said.contains("Go on? [y/N]"), "{said}");
-    assert!(said.ends_with("names those that it skips.\n") && !passed && calls.is_empty(), "{said}{calls}");
+    assert!(said.ends_with("names what it leaves out.\n") && !passed && calls.is_empty(), "{said}{calls}");
     let (said, passed, calls) = tests_begun(Some("y\n"));
     assert!(passed && said.contains("tools: ready"), "{said}{calls}");
     for ran in [
@@ -94,6 +94,22 @@ fn the_tests_say_what_they_install_and_ask_first() {
     let (said, passed, calls) = tests_begun(None);
     assert!(passed && said.starts_with(plan) && !said.contains("Go on?"), "{said}");
     assert!(calls.contains("go install ") && calls.contains("cargo test --no-fail-fast --test system\n"), "{calls}");
+}
+
+#[test]
+fn the_help_of_the_tests_installs_nothing() {
+    for option in ["--help", "--plan", "--wrong"] {
+        let sandbox = Sandbox::new();
+        let path = recording(&sandbox, &["apt-get", "go", "python3", "cargo", "debootstrap"]);
+        let mut command = Command::new(root().join(".ci/test"));
+        let output =
+            command.arg(option).env_clear().env("PATH", path).env("HOME", sandbox.dir.path()).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(if option == "--wrong" { 2 } else { 0 }), "{option}: {said}");
+        assert_eq!(said.contains("--setup"), option == "--help", "{option}: {said}");
+        assert_eq!(said.contains("\n  go build olareg "), option != "--wrong", "{option}: {said}");
+        assert!(!sandbox.path("calls").exists() && !sandbox.path(".cache").exists(), "{option} installs");
+    }
 }
 
 #[test]

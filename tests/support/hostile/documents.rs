@@ -1,4 +1,4 @@
-//! Images whose fine documents are hostile (docs/fine.md has the format). Their layers may not
+//! Images whose fine documents are hostile (docs/contributing/fine-format.md has the format). Their layers may not
 //! exist.
 
 use ociseek::digest::Digest;

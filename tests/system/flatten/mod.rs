@@ -5,6 +5,7 @@ mod entry;
 mod scale;
 mod stacks;
 
+use crate::support::servers::skip;
 use crate::support::soci;
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -167,9 +168,9 @@ fn compare(stack: &Stack, answer: &Value) -> Vec<String> {
 #[test]
 fn the_tree_matches_what_containerd_unpacks() {
     let binary = soci::tools().map(|dir| dir.join("ociseek-unpack-oracle")).filter(|file| file.is_file());
-    let Some(binary) = binary else { return soci::skip("no ociseek-unpack-oracle: run .ci/tools, which needs Go") };
+    let Some(binary) = binary else { return skip("no ociseek-unpack-oracle: run .ci/tools, which needs Go") };
     if !rustix::process::geteuid().is_root() {
-        return soci::skip("unpacking needs root");
+        return skip("unpacking needs root");
     }
     let seed = std::env::var("OCISEEK_TORTURE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let mut stacks = stacks::named();

@@ -1,6 +1,6 @@
 //! The fine document of a layer: its list of files and starting points for decoding, 256 KiB apart,
 //! or 64 KiB where a recorded start reads. It is compressed, and a reader fetches little more than
-//! it needs (format: docs/fine.md).
+//! it needs (format: docs/contributing/fine-format.md).
 //!
 //! A ztoc stores 32 KiB for each checkpoint, which limits how close checkpoints can be. A fine
 //! document stores only those bytes of a window that the span refers to, about 2 KiB compressed, in

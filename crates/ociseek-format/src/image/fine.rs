@@ -1,4 +1,5 @@
-//! The manifest of a fine index, with a fine document for each layer of an image (docs/fine.md).
+//! The manifest of a fine index, with a fine document for each layer of an image
+//! (docs/contributing/fine-format.md).
 //!
 //! It is either a referrer of the image manifest, or it is *bound*: the manifest of a SOCI-enabled
 //! image names it by digest, as it names its SOCI index. A bound one has no subject, because its

@@ -124,6 +124,9 @@ pub enum ManifestError {
     Size { digest: String, size: u64 },
     #[error("the data in the descriptor of {digest} is not base64")]
     Data { digest: String },
+    #[cfg(feature = "oci-spec")]
+    #[error(transparent)]
+    Digest(#[from] crate::digest::DigestError),
 }
 
 #[derive(Deserialize)]
@@ -208,7 +211,15 @@ fn image(media_type: &'static str, raw: Raw) -> Result<ImageManifest, ManifestEr
         subject: raw.subject.map(descriptor).transpose()?,
         annotations: raw.annotations,
     };
-    match artifact(raw.artifact_type.as_deref(), &manifest) {
+    no_artifact(raw.artifact_type.as_deref(), manifest)
+}
+
+/// The manifest, if it is of an image.
+pub(super) fn no_artifact(
+    artifact_type: Option<&str>,
+    manifest: ImageManifest,
+) -> Result<ImageManifest, ManifestError> {
+    match artifact(artifact_type, &manifest) {
         Some(what) => Err(ManifestError::NotAnImage { what }),
         None => Ok(manifest),
     }
@@ -259,14 +270,20 @@ fn named(media_type: &str) -> Option<&'static str> {
 }
 
 fn descriptors(values: Vec<serde_json::Value>) -> Result<Vec<Descriptor>, ManifestError> {
-    if values.len() > MAX_DESCRIPTORS {
-        return Err(ManifestError::TooMany(values.len()));
-    }
+    not_too_many(values.len())?;
     values.into_iter().map(descriptor).collect()
 }
 
+pub(super) fn not_too_many(descriptors: usize) -> Result<(), ManifestError> {
+    if descriptors > MAX_DESCRIPTORS { Err(ManifestError::TooMany(descriptors)) } else { Ok(()) }
+}
+
 fn descriptor(value: serde_json::Value) -> Result<Descriptor, ManifestError> {
-    let descriptor: Descriptor = serde_json::from_value(value).map_err(|error| JsonError::Json(error.into()))?;
+    checked(serde_json::from_value(value).map_err(|error| JsonError::Json(error.into()))?)
+}
+
+/// The descriptor, if its values are in range.
+pub(super) fn checked(descriptor: Descriptor) -> Result<Descriptor, ManifestError> {
     // Sizes are int64 in the OCI specification.
     if i64::try_from(descriptor.size).is_err() {
         return Err(ManifestError::Size { digest: descriptor.digest.to_string(), size: descriptor.size });
@@ -277,7 +294,7 @@ fn descriptor(value: serde_json::Value) -> Result<Descriptor, ManifestError> {
     Ok(descriptor)
 }
 
-fn known(media_type: &str) -> Result<&'static str, ManifestError> {
+pub(super) fn known(media_type: &str) -> Result<&'static str, ManifestError> {
     let images = [OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST];
     match images.into_iter().find(|known| known.eq_ignore_ascii_case(media_type)) {
         Some(known) => Ok(known),

@@ -13,6 +13,8 @@ pub mod json;
 mod layer_kind;
 pub mod manifest;
 mod name;
+#[cfg(feature = "oci-spec")]
+mod oci_spec_types;
 pub mod platform;
 pub mod prefetch;
 mod reference;

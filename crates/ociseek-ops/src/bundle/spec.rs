@@ -237,6 +237,20 @@ mod tests {
         assert_eq!(spec["linux"]["namespaces"].as_array().map(Vec::len), Some(5));
     }
 
+    /// Another reader takes the document, and writes it again without losing anything.
+    #[test]
+    fn oci_spec_reads_the_document() {
+        let image = image(r#"{"Cmd":["sh"],"Labels":{"org.opencontainers.image.title":"x"}}"#);
+        for (uid, options) in [
+            (0, RunOptions::default()),
+            (1000, RunOptions { terminal: true, host_network: true, ..RunOptions::default() }),
+        ] {
+            let spec = config_json(&image, &options, &SpecInputs { unified_cgroups: true, ..around(uid) });
+            let read: oci_spec::runtime::Spec = serde_json::from_value(spec.clone()).unwrap();
+            assert_eq!(serde_json::to_value(&read).unwrap(), spec);
+        }
+    }
+
     #[test]
     fn optional_settings() {
         // An entry without a value does not replace the default.
