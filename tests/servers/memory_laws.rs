@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::hostile::{Ended, HostileImage, MIB, images, run, run_until};
 use crate::support::http::post;
+use crate::support::runs_long_tests;
 use crate::support::sandbox::Sandbox;
 
 /// Commands that read or write an image. Those of a group see what the earlier ones have written.
@@ -60,6 +61,9 @@ fn hook_job(sandbox: &Sandbox, registry: &Faulty, image: &str) -> Ended {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_images_stay_below_the_memory_limit() {
+    if !runs_long_tests("each command on each hostile image") {
+        return;
+    }
     let hostile = Faulty::honest(RegistrySettings::default()).await;
     let sandbox = Sandbox::new();
     let (mut table, mut wrong, mut runs, mut unseen) = (String::new(), Vec::new(), 0, 0);

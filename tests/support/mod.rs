@@ -41,6 +41,16 @@ pub fn number_in(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
 }
 
+/// Whether tests that take minutes run: in CI, and where `.ci/test` or a user sets the variable. If
+/// not, says that `what` is left out.
+pub fn runs_long_tests(what: &str) -> bool {
+    let runs = ["CI", "OCISEEK_LONG_TESTS"].into_iter().any(|variable| std::env::var_os(variable).is_some());
+    if !runs {
+        servers::skip(&format!("{what}, which takes minutes (OCISEEK_LONG_TESTS=1)"));
+    }
+    runs
+}
+
 /// The number of open descriptors of a process, and its memory in bytes (proc(5), VmRSS).
 pub fn holds(process: u32) -> (usize, u64) {
     let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
