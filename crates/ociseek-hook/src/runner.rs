@@ -12,7 +12,7 @@ use serde_json::json;
 use tracing::{Instrument, debug, error, info_span, warn};
 
 use super::allow::AllowList;
-use super::job::{Job, JobResult, Unit};
+use super::job::{Job, JobError, JobResult, Unit};
 use super::log::{self, TARGET, now};
 use super::metrics::{Counter, Metrics};
 use super::work::{JobContext, run};
@@ -36,8 +36,26 @@ pub enum JobOutcome {
     /// A retry may help, after this time.
     Again(Duration),
     /// Retries are useless, for this reason.
-    Dead(String),
+    Dead(DeadReason),
 }
+
+/// Why a job will not be completed.
+#[derive(Debug)]
+pub struct DeadReason {
+    /// The error with its causes.
+    pub error: String,
+    /// What the operator can do about it.
+    pub hint: Option<String>,
+}
+
+impl From<&str> for DeadReason {
+    fn from(error: &str) -> DeadReason {
+        DeadReason { error: error.to_owned(), hint: None }
+    }
+}
+
+/// What an operator can do about an error. The program gives it, which knows its own options.
+pub type JobHint = fn(&JobError) -> Option<String>;
 
 /// Runs jobs, and counts and logs the results.
 pub struct Runner {
@@ -49,6 +67,7 @@ pub struct Runner {
     uses: Mutex<(Client, u32)>,
     dead_letters: Option<Mutex<File>>,
     retry_wait: Duration,
+    hint: JobHint,
 }
 
 ociseek_format::opaque_debug!(Runner);
@@ -66,6 +85,7 @@ impl Runner {
         allow: AllowList,
         dead_letters: Option<File>,
         retry_wait: Duration,
+        hint: JobHint,
     ) -> Result<Runner, RegistryError> {
         config.allowed_addresses = allow.addresses();
         let client = Client::new(config.clone())?;
@@ -78,6 +98,7 @@ impl Runner {
             uses: Mutex::new((client, 0)),
             dead_letters: dead_letters.map(Mutex::new),
             retry_wait,
+            hint,
         })
     }
 
@@ -114,13 +135,13 @@ impl Runner {
     /// not the service.
     pub async fn run(&self, job: &Job, tries: u32, most: u32) -> JobOutcome {
         let outcome = AssertUnwindSafe(self.work(job, tries, most)).catch_unwind().await;
-        outcome.unwrap_or_else(|_| JobOutcome::Dead("ociseek panicked".to_owned()))
+        outcome.unwrap_or_else(|_| JobOutcome::Dead("ociseek panicked".into()))
     }
 
     async fn work(&self, job: &Job, tries: u32, most: u32) -> JobOutcome {
         if !self.admits(job) {
             // It was accepted under other rules than the current ones.
-            return JobOutcome::Dead("not allowed by --allow".to_owned());
+            return JobOutcome::Dead("not allowed by --allow".into());
         }
         let (begun, image) = (Instant::now(), job.image.to_string());
         debug!(name: "begun", target: TARGET, image, tries);
@@ -145,19 +166,23 @@ impl Runner {
                 let wait = self.retry_wait.saturating_mul(if tries > 1 { 6 } else { 1 });
                 self.metrics.count(Counter::Jobs, "retried");
                 let again_in = wait.as_secs_f64();
-                warn!(name: "retry", target: TARGET, image, tries, again_in, error = causes(&error));
+                let hint = (self.hint)(&error);
+                warn!(name: "retry", target: TARGET, image, tries, again_in, error = causes(&error), hint);
                 JobOutcome::Again(wait)
             }
-            Err(error) => JobOutcome::Dead(causes(&error)),
+            Err(error) => JobOutcome::Dead(DeadReason { error: causes(&error), hint: (self.hint)(&error) }),
         }
     }
 
     /// Records that a job will not be completed.
-    pub fn give_up(&self, job: &Job, tries: u32, reason: &str) {
+    pub fn give_up(&self, job: &Job, tries: u32, reason: &DeadReason) {
         self.metrics.count(Counter::Jobs, "dead");
         let image = job.image.to_string();
         if let Some(file) = &self.dead_letters {
-            let line = json!({"time": now(), "image": image, "job": job, "tries": tries, "error": reason});
+            let mut line = json!({"time": now(), "image": image, "job": job, "tries": tries, "error": reason.error});
+            if let Some(hint) = &reason.hint {
+                line["hint"] = hint.as_str().into();
+            }
             // One write, since several processes may append to the file.
             let file = &mut *file.hold();
             if let Err(error) = file.write_all(format!("{line}\n").as_bytes()).and_then(|()| sync(file)) {
@@ -165,7 +190,7 @@ impl Runner {
             }
         }
         // Last: a reader of the log finds the job in the file.
-        error!(name: "dead-letter", target: TARGET, image, tries, error = reason);
+        error!(name: "dead-letter", target: TARGET, image, tries, error = reason.error, hint = reason.hint);
     }
 }
 

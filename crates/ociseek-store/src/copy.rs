@@ -4,12 +4,9 @@
 use std::sync::Arc;
 
 use super::feed::{Batches, FeedError, feed};
-use super::registry::{RegistryError, Repository, UploadOutcome};
+use super::registry::{Repository, UploadAttempts, UploadFailure};
 use super::{Blob, Destination, Source, StoreError, local};
 use ociseek_format::image::Descriptor;
-
-/// The number of attempts to upload a blob.
-const UPLOADS: u32 = 3;
 
 /// How a blob was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,41 +97,31 @@ async fn upload(
     sent: &(dyn Fn(u64) + Sync),
     anew: bool,
 ) -> Result<(), StoreError> {
-    let mut begun = 0;
+    let mut attempts = here.upload_attempts(blob);
     loop {
         let content = source.blob(blob, anew).await?;
-        begun += 1;
-        let error = match send(here, blob, content, begun > 1, sent).await {
-            Ok(UploadOutcome::Done) => return Ok(()),
-            Ok(UploadOutcome::Restart(error)) => error,
-            Err(StoreError::Registry(error)) if error.is_transient() => {
-                // The response may have been lost after the upload succeeded.
-                if here.is_there(blob).await? {
-                    return Ok(());
-                }
-                error
-            }
-            Err(error) => return Err(error),
+        let failure = match send(&mut attempts, content, sent).await {
+            Ok(()) => return Ok(()),
+            Err(SendError::Source(error)) => return Err(error),
+            Err(SendError::Upload(failure)) => failure,
         };
-        if begun == UPLOADS {
-            return Err(RegistryError::upload_lost(blob.digest, begun, error).into());
+        if attempts.after(failure).await? {
+            return Ok(());
         }
     }
 }
 
-async fn send(
-    here: &Repository,
-    blob: &Descriptor,
-    mut content: Blob,
-    small: bool,
-    sent: &(dyn Fn(u64) + Sync),
-) -> Result<UploadOutcome, StoreError> {
-    let mut upload = here.upload(blob, small).await?;
-    while let Some(chunk) = content.next().await? {
+/// Which side of a copy failed.
+enum SendError {
+    Source(StoreError),
+    Upload(UploadFailure),
+}
+
+async fn send(attempts: &mut UploadAttempts, mut content: Blob, sent: &(dyn Fn(u64) + Sync)) -> Result<(), SendError> {
+    let mut upload = attempts.upload().await.map_err(SendError::Upload)?;
+    while let Some(chunk) = content.next().await.map_err(SendError::Source)? {
         sent(chunk.len() as u64);
-        if let restart @ UploadOutcome::Restart(_) = upload.push(&chunk).await? {
-            return Ok(restart);
-        }
+        upload.push(chunk).await.map_err(SendError::Upload)?;
     }
-    Ok(upload.finish().await?)
+    upload.finish().await.map_err(SendError::Upload)
 }

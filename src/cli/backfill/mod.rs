@@ -10,7 +10,7 @@ use clap::builder::FalseyValueParser;
 
 use crate::cli::shared::args::{CacheArgs, ExistingArg, FormatArgs, OutputFormat, RegistryArgs};
 use crate::cli::shared::error::{CliError, HookError};
-use crate::cli::shared::hint::{cause_hint, convert_hint, index_hint};
+use crate::cli::shared::hint::{cause_hint, job_hint};
 use crate::cli::shared::indexing::{Unattended, UnattendedArgs};
 use crate::cli::shared::json::line;
 use crate::cli::shared::progress::WarningProgress;
@@ -340,8 +340,7 @@ fn hint(error: &BackfillError) -> Option<String> {
             "the registry may not allow listing its repositories: name the repositories to index, HOST/REPOSITORY"
                 .into(),
         ),
-        BackfillError::Job(JobError::Index(error)) => index_hint(error),
-        BackfillError::Job(JobError::Enabled { source, .. }) => convert_hint(source),
+        BackfillError::Job(error) => job_hint(error),
         _ => None,
     };
     own.or_else(|| cause_hint(error))

@@ -15,6 +15,7 @@ use crate::cli::shared::caches;
 use crate::cli::shared::error::CliError;
 #[cfg(feature = "nats")]
 use crate::cli::shared::error::HookError;
+use crate::cli::shared::hint::job_hint;
 use crate::cli::shared::indexing::{Unattended, UnattendedArgs};
 use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::source::{Registries, client_config};
@@ -109,7 +110,7 @@ pub(super) async fn runner(args: JobArgs) -> Result<Runner, CliError> {
     let context = |client| JobContext { client, cache, options, versions, max_image_size, reuse_from, progress };
     let allow = AllowList::new(args.allow, args.allow_private);
     let retry_wait = Duration::from_secs(args.retry_wait.into());
-    let runner = Runner::new(config, context, allow, dead.transpose()?, retry_wait);
+    let runner = Runner::new(config, context, allow, dead.transpose()?, retry_wait, job_hint);
     Ok(runner.map_err(StoreError::from)?)
 }
 

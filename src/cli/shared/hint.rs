@@ -9,6 +9,7 @@ use ociseek_format::budget::OverBudget;
 use ociseek_format::image::{ImageName, ImageSelector, TagError};
 use ociseek_format::progress::sources;
 use ociseek_hook::backfill::StateError;
+use ociseek_hook::job::JobError;
 use ociseek_hook::server::ServeError;
 use ociseek_ops::bundle::BundleError;
 use ociseek_ops::convert::{ConvertError, are_small};
@@ -180,6 +181,25 @@ fn open_hint(error: &OpenImageError) -> Option<String> {
 /// Many registries do not delete manifests unless they are configured to.
 fn delete_hint(error: &StoreError) -> Option<String> {
     match error {
+        // GitHub and Docker Hub answer 405, Quay and Harbor 403 to logins that may only push, Google
+        // 400 and 409 for a manifest that a tag or an index still names.
+        StoreError::Registry(error)
+            if error.refused_method() == Some("DELETE") && matches!(error.status(), Some(400 | 409 | 412)) =>
+        {
+            Some(format!(
+                "{} does not delete a manifest that a tag or an image index still names, or that is immutable: \
+                 remove those first, with the registry's own tool",
+                error.host().unwrap_or("the registry")
+            ))
+        }
+        StoreError::Registry(error)
+            if error.refused_method() == Some("DELETE") && matches!(error.status(), Some(401 | 403)) =>
+        {
+            Some(format!(
+                "{} does not let this login delete manifests: use one that may, or the registry's own tool",
+                error.host().unwrap_or("the registry")
+            ))
+        }
         StoreError::Registry(error) if matches!(error.status(), Some(405 | 501)) => Some(format!(
             "{} does not allow deleting manifests: enable it (distribution: REGISTRY_STORAGE_DELETE_ENABLED=true), \
              or use the registry's own tool",
@@ -224,6 +244,16 @@ fn lost_hint(is_enabled: bool, convert: &str) -> String {
         }
         false => "push the image again, or choose another of its platforms with --platform".to_owned(),
     }
+}
+
+/// The hint for an image that a hook or `backfill` could not index.
+pub(crate) fn job_hint(error: &JobError) -> Option<String> {
+    let own = match error {
+        JobError::Index(error) => index_hint(error),
+        JobError::Enabled { source, .. } => convert_hint(source),
+        _ => None,
+    };
+    own.or_else(|| cause_hint(error))
 }
 
 fn store_hint(error: &StoreError) -> Option<String> {

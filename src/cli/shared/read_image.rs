@@ -2,6 +2,7 @@
 //! what that cost.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -16,9 +17,13 @@ use ociseek_format::image::ImageName;
 use ociseek_format::progress::Progress;
 use ociseek_format::tree::PathError;
 use ociseek_ops::open::{OpenOptions, RootFs, open};
+use ociseek_rootfs::content::ContentOptions;
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
+
+/// How long a read may take, apart from the time for which a failing registry is retried.
+const READ_LIMIT: Duration = Duration::from_secs(120);
 
 /// Options for reading an image.
 #[derive(Debug, Args)]
@@ -66,6 +71,12 @@ impl FoundImage {
             platform: args.view.platform.platform.clone(),
             index: args.view.index,
             soci_only: soci_only || !trust.fine,
+            // A command waits for a registry as long as --retry-for says, and then for the bytes.
+            content: ContentOptions {
+                deadline: READ_LIMIT.saturating_add(args.registry.retry_for),
+                retry_forever: false,
+                ..ContentOptions::default()
+            },
             ..OpenOptions::default()
         };
         let image = open(&self.source, &self.root, &options, &self.caches, &self.progress).await?;

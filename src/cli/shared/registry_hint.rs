@@ -50,15 +50,16 @@ fn login(host: &str) -> String {
 /// The hint for the status of a response.
 fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
     let login = login(host);
+    let place = error.rejected_place().map(|place| format!(" in {place}")).unwrap_or_default();
     Some(match (error.status()?, error.rejected()) {
         (401, Some(CredentialOrigin::Given)) => {
             format!("401 from {host}: the user name or password in --creds was rejected")
         }
         (401, Some(CredentialOrigin::Stored)) if ecr::region(host).is_some() => {
-            format!("401 from {host}: the stored login was rejected; ECR passwords expire after 12 hours: {login}")
+            format!("401 from {host}: the login{place} was rejected; ECR passwords expire after 12 hours: {login}")
         }
         (401, Some(CredentialOrigin::Stored)) => {
-            format!("401 from {host}: the stored login was rejected: run {login} again, or use --creds USER:PASSWORD")
+            format!("401 from {host}: the login{place} was rejected: run {login} again, or use --creds USER:PASSWORD")
         }
         (401, Some(CredentialOrigin::Granted)) => {
             format!(
@@ -73,6 +74,10 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
             format!("403 from {host}: this login lacks the permission: run {login} as a user who may push there")
         }
         (404, _) => format!("404 from {host}: check the name; for a private image, run {login} first"),
+        (413, _) => format!(
+            "413 from {host}: a proxy in front of it limits the size of requests: raise its limit (nginx: \
+             client_max_body_size)"
+        ),
         (405, _) => format!(
             "405 from {host}: it seems to be read-only (a mirror, or under maintenance); --output oci:DIR writes the \
              index to disk"

@@ -28,11 +28,11 @@ use futures_util::stream;
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::progress::{ProgressEvent, Recorder};
-use ociseek::store::Source;
 use ociseek::store::blob::{AttachMethod, AttachReport, Target};
 use ociseek::store::registry::{
     CertificateFault, Client, ClientConfig, CredentialOrigin, CredentialSource, Limits, RegistryError, Repository,
 };
+use ociseek::store::{Destination, Source, StoreError};
 use serde_json::json;
 
 /// Limits that keep the tests fast.

@@ -85,7 +85,7 @@ async fn requests_with_their_own_time_limit_are_not_given_up() {
         let recorder = Arc::new(Recorder::default());
         let repository = repository(&faulty, ClientConfig { progress: recorder.clone(), ..config() });
         if outlasts {
-            repository.outlast_outages();
+            repository.retry_forever();
         }
         let found = repository.manifest(&Target::Tag("t".into())).await;
         assert_eq!((found.is_ok(), faulty.requests().len()), (outlasts, requests));

@@ -144,19 +144,208 @@ async fn lost_sessions_are_restarted_a_limited_number_of_times() {
 }
 
 #[tokio::test]
-async fn a_registry_that_accepts_no_bytes_of_a_chunk_is_given_up() {
+async fn every_request_of_an_upload_states_its_length() {
+    let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
+        let writes = ["POST", "PUT", "PATCH"].contains(&seen.method.as_str());
+        (writes && seen.header("content-length").is_none()).then(|| status(411))
+    })
+    .await;
+    for (monolithic, size) in [(u64::MAX, 1000), (u64::MAX, 0), (0, 1000)] {
+        let repository = repository(&faulty, ClientConfig { limits: Limits { monolithic, ..limits() }, ..config() });
+        let blob = content(size);
+        repository.push_blob_unchecked(&descriptor(&blob), blob.clone()).await.unwrap();
+        assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
+    }
+}
+
+/// A registry whose answers to PATCH have this status and what `range` makes of the true position:
+/// the begin and the end of the chunk, and the end of the first chunk.
+async fn answering_patch(status: u16, range: fn(u64, u64, u64) -> Option<String>) -> Faulty {
+    Faulty::start(RegistrySettings::default(), move |seen, truth| {
+        seen.is("PATCH", "uploads").then(|| {
+            let (begin, end) = match seen.header("content-range").and_then(|range| range.split_once('-')) {
+                Some((begin, last)) => (begin.parse().unwrap(), last.parse::<u64>().unwrap() + 1),
+                None => (0, seen.body.len() as u64),
+            };
+            let mut answer = truth.truth_now(seen);
+            assert!(answer.status().is_success());
+            *answer.status_mut() = status.try_into().unwrap();
+            answer.headers_mut().remove(header::RANGE);
+            if let Some(range) = range(begin, end, 400.min(end)) {
+                answer.headers_mut().insert(header::RANGE, range.parse().unwrap());
+            }
+            answer
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn chunks_are_accepted_whatever_the_status_and_the_range() {
+    // By public reports: Amazon ECR (201, and a range that stays at the first chunk), zot and Aliyun
+    // (the range of the chunk), and registries without a range.
+    let ranges: [fn(u64, u64, u64) -> Option<String>; 5] = [
+        |_, end, _| Some(format!("0-{}", end - 1)),
+        |_, _, first| Some(format!("0-{}", first - 1)),
+        |begin, end, _| Some(format!("0-{}", end - begin - 1)),
+        |begin, end, _| Some(format!("{begin}-{}", end - 1)),
+        |_, _, _| None,
+    ];
+    for status in [200, 201, 202, 204] {
+        for range in ranges {
+            let faulty = answering_patch(status, range).await;
+            let limits = Limits { monolithic: 0, chunk: 400, ..limits() };
+            let repository = repository(&faulty, ClientConfig { limits, ..config() });
+            let blob = content(1000);
+            repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap();
+            assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
+            assert_eq!((faulty.saw("PATCH", "uploads").len(), faulty.saw("POST", "uploads").len()), (3, 1));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_registry_that_drops_chunks_gets_one_request() {
     let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
         seen.is("PATCH", "uploads")
             .then(|| Response::builder().status(202).header(header::RANGE, "0-0").body(Body::empty()).unwrap())
     })
     .await;
     let limits = Limits { monolithic: 0, ..limits() };
-    let error = repository(&faulty, ClientConfig { limits, ..config() })
-        .push_blob(&descriptor(&content(1000)), content(1000))
+    let blob = content(1000);
+    let repository = repository(&faulty, ClientConfig { limits, ..config() });
+    repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap();
+    assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
+}
+
+#[tokio::test]
+async fn a_registry_that_refuses_one_way_is_asked_in_the_other() {
+    for refusal in [400, 405, 411, 415, 416, 422, 501] {
+        for (method, monolithic) in [("PUT", u64::MAX), ("PATCH", 0)] {
+            // A PUT is refused only with a body.
+            let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
+                (seen.is(method, "uploads") && !seen.body.is_empty()).then(|| status(refusal))
+            })
+            .await;
+            let repository =
+                repository(&faulty, ClientConfig { limits: Limits { monolithic, ..limits() }, ..config() });
+            let blob = content(1000);
+            repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap();
+            assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
+        }
+    }
+    // Both are refused: the reason for the usual way is reported.
+    let faulty = Faulty::start(RegistrySettings::default(), |seen, _| match seen.method.as_str() {
+        "PUT" => Some(problem(400, "SIZE_INVALID", "at most 1 GB")),
+        "PATCH" => Some(problem(405, "UNSUPPORTED", "no chunks")),
+        _ => None,
+    })
+    .await;
+    let error = repository(&faulty, config()).push_blob(&descriptor(&content(9)), content(9)).await.unwrap_err();
+    assert!(error.to_string().contains("at most 1 GB"), "{error}");
+    assert_eq!(faulty.saw("POST", "uploads").len(), 2);
+}
+
+#[tokio::test]
+async fn an_upload_that_starts_with_201_is_finished_or_there() {
+    for is_there in [false, true] {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
+            seen.is("POST", "uploads").then(|| {
+                if is_there {
+                    truth.add_blob(content(1000));
+                }
+                let mut answer = truth.truth_now(seen);
+                *answer.status_mut() = 201.try_into().unwrap();
+                answer
+            })
+        })
+        .await;
+        let blob = content(1000);
+        repository(&faulty, config()).push_blob(&descriptor(&blob), blob.clone()).await.unwrap();
+        assert_eq!(faulty.saw("PUT", "uploads").len(), usize::from(!is_there));
+        assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
+    }
+}
+
+/// Copies a blob of three chunks from another registry.
+async fn copied(faulty: &Faulty, config: ClientConfig, blob: &Bytes, there: Bytes) -> Result<(), StoreError> {
+    let from = Faulty::start(RegistrySettings::default(), move |seen, _| {
+        seen.is("GET", "blobs").then(|| Response::new(Body::from(there.clone())))
+    })
+    .await;
+    let limits = Limits { chunk: 400, ..config.limits.clone() };
+    let to = Destination::Registry(repository(faulty, ClientConfig { limits, ..config.clone() }));
+    let from = Source::Registry(repository(&from, config));
+    to.copy_blob(&descriptor(blob), &from, 1, &|_| {}).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_large_blob_is_copied_in_one_request() {
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
+    let blob = content(1000);
+    copied(&faulty, config(), &blob, blob.clone()).await.unwrap();
+    assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob.clone()));
+    let puts = faulty.saw("PUT", "uploads");
+    assert_eq!((puts.len(), faulty.saw("PATCH", "uploads").len()), (1, 0));
+    assert_eq!(puts[0].header("content-length"), Some("1000"));
+    assert_eq!(puts[0].header("transfer-encoding"), None);
+
+    // Damaged bytes never complete the request.
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
+    let mut damaged = blob.to_vec();
+    damaged[999] ^= 1;
+    let error = copied(&faulty, config(), &blob, damaged.into()).await.unwrap_err();
+    assert!(error.is_other_content(), "{error:?}");
+    assert_eq!(faulty.blob(&Digest::sha256(&blob)), None);
+}
+
+#[tokio::test]
+async fn an_interrupted_copy_goes_on_in_chunks() {
+    for failure in [401, 413, 502, 404, 400, 307] {
+        let once = first(1);
+        let settings = RegistrySettings { bearer: Some(None), ..RegistrySettings::default() };
+        let faulty = Faulty::start(settings, move |seen, truth| {
+            if !(seen.is("PUT", "uploads") && !seen.body.is_empty() && once()) {
+                return None;
+            }
+            match failure {
+                // The token ended. The registry answers as it does without one.
+                401 => {
+                    truth.revoke_tokens();
+                    None
+                }
+                307 => Some(redirect(307, "/elsewhere")),
+                other => Some(status(other)),
+            }
+        })
+        .await;
+        let blob = content(1000);
+        copied(&faulty, config(), &blob, blob.clone()).await.unwrap();
+        assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
+        let small = failure == 413;
+        assert_eq!(faulty.saw("PATCH", "uploads").len(), if small { 1 } else { 3 }, "{failure}");
+    }
+}
+
+#[tokio::test]
+async fn a_chunk_whose_token_ended_is_sent_again_in_its_session() {
+    let once = first(1);
+    let settings = RegistrySettings { bearer: Some(None), ..RegistrySettings::default() };
+    let faulty = Faulty::start(settings, move |seen, truth| {
+        if seen.is("PATCH", "uploads") && seen.header("content-range") == Some("400-799") && once() {
+            truth.revoke_tokens();
+        }
+        None
+    })
+    .await;
+    let blob = content(1000);
+    copied(&faulty, ClientConfig { limits: Limits { monolithic: 0, ..limits() }, ..config() }, &blob, blob.clone())
         .await
-        .unwrap_err();
-    assert!(matches!(error, RegistryError::UploadLost { .. }), "{error:?}");
-    assert_eq!(faulty.saw("PATCH", "uploads").len(), 3);
+        .unwrap();
+    assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
+    // The first was without a token.
+    let sessions = faulty.saw("POST", "uploads").iter().filter(|post| post.header("authorization").is_some()).count();
+    assert_eq!((sessions, faulty.saw("PATCH", "uploads").len()), (1, 4));
 }
 
 #[tokio::test]
@@ -214,7 +403,8 @@ async fn errors_of_refused_uploads_contain_the_message_of_the_registry() {
         .await;
         let error = repository(&faulty, config()).push_blob(&descriptor(&content(9)), content(9)).await.unwrap_err();
         assert!(error.to_string().ends_with(&format!("{code}: quota")), "{error}");
-        assert_eq!(faulty.saw("PUT", "uploads").len(), 1);
+        // For 400, also in chunks.
+        assert_eq!(faulty.saw("PUT", "uploads").len(), if status == 400 { 2 } else { 1 });
         assert!(!error.to_string().contains("_state"), "{error}");
     }
 }

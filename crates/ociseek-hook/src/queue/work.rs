@@ -213,7 +213,7 @@ impl Slot {
         let before = message.headers.as_ref().and_then(|headers| headers.get(TRIES)?.as_str().parse().ok());
         let tries = u32::try_from(deliveries).unwrap_or(u32::MAX).saturating_add(before.unwrap_or(0));
         let (tries, outcome) = if tries > DELIVERIES {
-            (tries - 1, JobOutcome::Dead("no worker finished it".to_owned()))
+            (tries - 1, JobOutcome::Dead("no worker finished it".into()))
         } else {
             match self.work(message, &job, tries).await {
                 Some(outcome) => (tries, outcome),
@@ -225,7 +225,10 @@ impl Slot {
             JobOutcome::Again(wait) => self.say(message, AckKind::Nak(Some(wait))).await,
             JobOutcome::Dead(reason) => {
                 runner.give_up(&job, tries, &reason);
-                let record = json!({"time": now(), "job": job, "tries": tries, "error": reason});
+                let mut record = json!({"time": now(), "job": job, "tries": tries, "error": reason.error});
+                if let Some(hint) = reason.hint {
+                    record["hint"] = hint.into();
+                }
                 self.settle(message, Some(&record)).await;
             }
         }

@@ -31,7 +31,8 @@ async fn work(app: &App) {
     while let Some(item) = queue.backlog.next().await {
         // The job may have killed the process each time, and remained in the journal.
         if item.tries > TRIES {
-            app.runner.give_up(&item.job, item.tries - 1, "the process died each time it worked on this job");
+            let reason = "the process died each time it worked on this job".into();
+            app.runner.give_up(&item.job, item.tries - 1, &reason);
             end(app, queue, &item, false).await;
             continue;
         }
@@ -78,7 +79,7 @@ pub(super) async fn finish(app: &App, mut workers: JoinSet<()>) -> usize {
         // The last try of a waiting job was not cut off, so it counts.
         Some(_) => running.iter().for_each(|item| note(queue, |journal| journal.released(item))),
         None => running.iter().chain(&waiting).for_each(|item| {
-            app.runner.give_up(&item.job, item.tries, "the service stopped before the job was done");
+            app.runner.give_up(&item.job, item.tries, &"the service stopped before the job was done".into());
         }),
     }
     running.len() + waiting.len()

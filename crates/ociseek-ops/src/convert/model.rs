@@ -148,13 +148,7 @@ impl ConvertDestination {
 
     async fn document(&self) -> Result<Option<Document>, StoreError> {
         match (&self.destination, &self.tag) {
-            (Some(Destination::Registry(repository)), Some(tag)) => {
-                match repository.manifest(&Target::Tag(tag.clone())).await {
-                    Ok(document) => Ok(Some(document)),
-                    Err(error) if error.is_not_found() => Ok(None),
-                    Err(error) => Err(error.into()),
-                }
-            }
+            (Some(Destination::Registry(repository)), Some(tag)) => Ok(repository.manifest_if_tagged(tag).await?),
             (Some(Destination::Layout(layout)), tag) => {
                 let select = tag.clone().map_or(ImageSelector::Any, ImageSelector::Tag);
                 let layout = std::sync::Arc::clone(layout);

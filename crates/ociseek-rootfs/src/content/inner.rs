@@ -79,10 +79,12 @@ impl Inner {
             counts.bytes_fetched.add(layer.bytes_read);
             counts.requests.add(u64::from(layer.bytes_read > 0));
         }
-        if let Source::Registry(repository) = &source {
+        if let Source::Registry(repository) = &source
+            && options.retry_forever
+        {
             // Reads are only limited by their deadline: a registry that restarts must not be an
             // error to programs.
-            repository.outlast_outages();
+            repository.retry_forever();
         }
         let windows = WindowStore::new(&layers);
         let mut once: HashMap<(Digest, u64), Arc<Layer>> = HashMap::new();

@@ -23,6 +23,8 @@ pub type ReopenLayer = Arc<dyn Fn(Descriptor) -> BoxFuture<'static, Result<OpenL
 pub struct ContentOptions {
     /// The time limit of a read.
     pub deadline: Duration,
+    /// Whether requests to a registry are retried until the deadline, whatever its client's limits.
+    pub retry_forever: bool,
     /// How many bytes of decoded content are kept in memory.
     pub memory: u64,
     /// The most bytes of a file that are fetched ahead of a sequential reader; 0 for none.
@@ -34,7 +36,13 @@ pub struct ContentOptions {
 
 impl Default for ContentOptions {
     fn default() -> ContentOptions {
-        ContentOptions { deadline: Duration::from_secs(60), memory: 64 << 20, read_ahead: 16 << 20, unread: 64 << 20 }
+        ContentOptions {
+            deadline: Duration::from_secs(60),
+            retry_forever: true,
+            memory: 64 << 20,
+            read_ahead: 16 << 20,
+            unread: 64 << 20,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Authorization of requests to a registry. There is one token for each repository and kind of
 //! access. All requests that wait for it share it. It is renewed before it expires, and once more
-//! if the registry answers 401.
+//! if the registry refuses it: with 401, or with another status if it is not new. Amazon ECR answers
+//! 403 to a password that has expired, and its public registry 400 to a token.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,16 +20,17 @@ use url::{Url, form_urlencoded};
 use super::TARGET;
 use super::address::{base_url, refuse_realm};
 use super::config::CredentialSource;
-use super::credentials::{self, Credential};
-use super::error::{CredentialOrigin, RegistryError, RequestLine, shown};
+use super::credentials::{self, Credential, FoundCredential};
+use super::error::{CredentialOrigin, RegistryError, RequestLine, ShownLogin, shown};
 use super::http::{Http, texts};
 use super::request::{Authorization, Request};
 use super::response::Response;
 use super::retry::Retry;
 use crate::lock::Hold;
 use ociseek_format::header::{Challenge, challenge};
+use ociseek_format::image::ecr::EcrRegistry;
 use ociseek_format::image::json::parse_lenient;
-use ociseek_format::progress::ProgressEvent;
+use ociseek_format::progress::{ProgressEvent, causes};
 
 /// The size limit of a token service's response in bytes. Tokens that list many rights are long.
 const ANSWER: u64 = 1 << 20;
@@ -37,10 +39,6 @@ const ANSWER: u64 = 1 << 20;
 const SHORTEST: Duration = Duration::from_secs(60);
 /// The longest lifetime that is trusted. One registry sends nanoseconds instead of seconds.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// Credentials older than this are looked up again before a 401 is final, because helpers return
-/// ones that expire.
-const STALE: Duration = Duration::from_secs(60);
-
 /// The number of scopes and repositories whose tokens and credentials are kept, the most recently
 /// used ones. A walk through a whole registry does not return to the others soon.
 const KEPT: usize = 256;
@@ -92,7 +90,7 @@ pub(super) struct Authorizer {
 /// Credentials with the time when they were looked up.
 struct CachedCredential {
     at: Instant,
-    credential: Option<Credential>,
+    found: Option<FoundCredential>,
 }
 
 #[derive(Default)]
@@ -128,6 +126,7 @@ struct Slot {
 
 struct Header {
     value: HeaderValue,
+    issued: Instant,
     renew_at: Option<Instant>,
     /// Whether a request has used it.
     is_used: bool,
@@ -186,7 +185,9 @@ impl Authorizer {
         used: Generation,
         answer: &HeaderMap,
     ) -> Result<bool, RegistryError> {
-        let Some(challenge) = challenge(texts(answer, &WWW_AUTHENTICATE)) else { return Ok(false) };
+        let Some(challenge) = challenge(texts(answer, &WWW_AUTHENTICATE).iter().map(AsRef::as_ref)) else {
+            return Ok(false);
+        };
         let slot = self.slot(scope);
         let mut slot = slot.lock().await;
         // A scope that was dropped in the meantime has no header yet.
@@ -195,14 +196,33 @@ impl Authorizer {
         }
         *self.last() = Some(challenge.clone().without_scope());
         let before = slot.header.take();
-        self.forget_stale(&scope.repository).await;
+        self.forget_stale(http, &scope.repository).await;
         Box::pin(self.fill(&mut slot, http, base, scope, challenge)).await?;
         // A refused password stays refused, but a token may have expired.
-        Ok(match (&before, &slot.header) {
-            (_, None) => false,
-            (Some(before), Some(now)) => before.value != now.value,
-            (None, Some(_)) => true,
-        })
+        Ok(is_new(before.as_ref(), slot.header.as_ref()))
+    }
+
+    /// Renews the authorization after a refusal that may be about authorization that has expired.
+    /// Returns false if it is new, or if there is nothing new to send.
+    pub(super) async fn renew_stale(&self, http: &Arc<Http>, base: &Url, scope: &Scope, used: Generation) -> bool {
+        let slot = self.slot(scope);
+        let mut slot = slot.lock().await;
+        if Generation(slot.generation) != used {
+            return slot.header.is_some();
+        }
+        let Some(challenge) = slot.challenge.clone() else { return false };
+        if slot.header.as_ref().is_none_or(|header| header.issued.elapsed() < http.limits.stale) {
+            return false;
+        }
+        let before = slot.header.take();
+        self.forget_stale(http, &scope.repository).await;
+        if let Err(error) = Box::pin(self.fill(&mut slot, http, base, scope, challenge)).await {
+            // The refusal itself is reported.
+            debug!(name: "renewal", target: TARGET, registry = &*self.registry, error = causes(&error));
+            slot.header = before;
+            return false;
+        }
+        is_new(before.as_ref(), slot.header.as_ref())
     }
 
     async fn fill(
@@ -213,20 +233,33 @@ impl Authorizer {
         scope: &Scope,
         challenge: Challenge,
     ) -> Result<(), RegistryError> {
-        let credential = self.credential(http, &scope.repository).await?;
+        let (found, renew_at) = self.credential(http, &scope.repository).await?;
         let plain = |value: String| {
             let wrong = |_| self.misfit("the credentials contain characters that are not allowed in a header");
             let mut value = HeaderValue::try_from(value).map_err(wrong)?;
             value.set_sensitive(true);
-            Ok::<_, RegistryError>(Some(Header { value, renew_at: None, is_used: false }))
+            Ok::<_, RegistryError>(Some(Header { value, issued: Instant::now(), renew_at, is_used: false }))
         };
-        slot.header = match (&challenge, credential) {
+        slot.header = match (&challenge, found.as_ref().map(|found| found.credential.clone())) {
             (_, Some(Credential::Registry(token))) => plain(format!("Bearer {token}"))?,
             (Challenge::Basic, Some(Credential::Password { user, password })) => plain(basic(&user, &password))?,
+            (Challenge::Basic, Some(Credential::Identity { login: Some((user, password)), .. })) => {
+                plain(basic(&user, &password))?
+            }
             (Challenge::Basic, _) => None,
-            (Challenge::Bearer { realm, service, scope: requested }, credential) => {
-                let scope = union(&scope.repository, scope.access, requested.as_deref());
-                let fetched = self.token(http, base, realm, service.as_deref(), &scope, credential).await;
+            (Challenge::Bearer { realm, service, scope: requested }, _) => {
+                let scopes = union(&scope.repository, scope.access, requested.as_deref());
+                let token = |found| self.token(http, base, realm, service.as_deref(), &scopes, found);
+                let mut fetched = token(found.clone()).await;
+                // The password may have been changed since it was looked up.
+                if fetched.as_ref().is_err_and(|error| matches!(error.status(), Some(400 | 401 | 403)))
+                    && self.forget_stale(http, &scope.repository).await
+                {
+                    let (again, _) = self.credential(http, &scope.repository).await?;
+                    if again.as_ref().map(|now| &now.credential) != found.as_ref().map(|then| &then.credential) {
+                        fetched = token(again).await;
+                    }
+                }
                 let wrap = |source| RegistryError::Token {
                     registry: Arc::clone(&self.registry),
                     realm: elsewhere(base, realm),
@@ -251,31 +284,53 @@ impl Authorizer {
         }
     }
 
-    async fn credential(&self, http: &Arc<Http>, repository: &Arc<str>) -> Result<Option<Credential>, RegistryError> {
+    /// The credentials for a repository, and when to look them up again although nobody refuses
+    /// them.
+    async fn credential(
+        &self,
+        http: &Arc<Http>,
+        repository: &Arc<str>,
+    ) -> Result<(Option<FoundCredential>, Option<Instant>), RegistryError> {
+        let lasts = has_short_logins(&self.registry).then_some(http.limits.ecr_login);
         let mut known = self.credentials.lock().await;
-        if let Some(looked_up) = known.get(repository) {
-            return Ok(looked_up.credential.clone());
-        }
-        let found = credentials::find(&self.source, &self.registry, repository, http.limits.helper).await;
-        let wrap = |source| RegistryError::Credentials { registry: Arc::clone(&self.registry), source };
-        let found = found.map_err(wrap)?;
-        if known.len() >= KEPT {
-            let oldest = known.iter().min_by_key(|(_, looked_up)| looked_up.at).map(|(name, _)| Arc::clone(name));
+        let cached = known.get(repository);
+        let found = match cached.filter(|cached| lasts.is_none_or(|lasts| cached.at.elapsed() < lasts)) {
+            Some(cached) => {
+                return Ok((cached.found.clone(), lasts.map(|lasts| cached.at + lasts)));
+            }
+            None => credentials::find(&self.source, &self.registry, repository, http.limits.helper).await,
+        };
+        let found = match (found, cached) {
+            (Ok(found), _) => found,
+            // The known ones still work for a while.
+            (Err(error), Some(cached)) => {
+                debug!(name: "renewal", target: TARGET, registry = &*self.registry, error = causes(&error));
+                cached.found.clone()
+            }
+            (Err(source), None) => {
+                return Err(RegistryError::Credentials { registry: Arc::clone(&self.registry), source });
+            }
+        };
+        if known.len() >= KEPT && !known.contains_key(repository) {
+            let oldest = known.iter().min_by_key(|(_, cached)| cached.at).map(|(name, _)| Arc::clone(name));
             oldest.and_then(|name| known.remove(&name));
         }
-        known.insert(Arc::clone(repository), CachedCredential { at: Instant::now(), credential: found.clone() });
-        Ok(found)
+        let at = Instant::now();
+        known.insert(Arc::clone(repository), CachedCredential { at, found: found.clone() });
+        Ok((found, lasts.map(|lasts| at + lasts)))
     }
 
     /// The credentials that a request of this scope carried when it got a 401.
-    pub(super) async fn shown(&self, scope: &Scope) -> Option<CredentialOrigin> {
+    pub(super) async fn shown(&self, scope: &Scope) -> Option<ShownLogin> {
         let slot = self.slot(scope);
         let is_bearer = matches!(slot.lock().await.challenge.as_ref()?, Challenge::Bearer { .. });
         let known = self.credentials.lock().await;
-        match known.get(&scope.repository)?.credential.as_ref()? {
-            Credential::Password { .. } | Credential::Identity(_) if is_bearer => Some(CredentialOrigin::Granted),
-            _ => Some(self.origin()),
-        }
+        let found = known.get(&scope.repository)?.found.as_ref()?;
+        let origin = match found.credential {
+            Credential::Password { .. } | Credential::Identity { .. } if is_bearer => CredentialOrigin::Granted,
+            _ => self.origin(),
+        };
+        Some(ShownLogin { origin, place: Arc::clone(&found.place) })
     }
 
     /// The source of the credentials, if there are any.
@@ -286,11 +341,14 @@ impl Authorizer {
         }
     }
 
-    async fn forget_stale(&self, repository: &Arc<str>) {
+    /// Forgets credentials that may have expired. Returns whether they will be looked up again.
+    async fn forget_stale(&self, http: &Http, repository: &Arc<str>) -> bool {
         let mut known = self.credentials.lock().await;
-        if known.get(repository).is_some_and(|looked_up| looked_up.at.elapsed() > STALE) {
+        let is_stale = known.get(repository).is_some_and(|cached| cached.at.elapsed() >= http.limits.stale);
+        if is_stale {
             known.remove(repository);
         }
+        is_stale
     }
 
     /// Uses GET with a password or anonymously (docker's token specification), and POST with a
@@ -303,7 +361,7 @@ impl Authorizer {
         credential: Option<Credential>,
     ) -> Result<Request, RegistryError> {
         let request = match credential {
-            Some(Credential::Identity(token)) => {
+            Some(Credential::Identity { token, .. }) => {
                 let mut form = form_urlencoded::Serializer::new(String::new());
                 form.append_pair("grant_type", "refresh_token").append_pair("client_id", "ociseek");
                 form.append_pair("service", service.unwrap_or_default()).append_pair("scope", scope);
@@ -342,7 +400,7 @@ impl Authorizer {
         realm: &str,
         service: Option<&str>,
         scope: &str,
-        credential: Option<Credential>,
+        found: Option<FoundCredential>,
     ) -> Result<Header, RegistryError> {
         let line = |method: &Method, url: &Url| RequestLine::new(&self.registry, method, url);
         let mut url = Url::parse(realm).map_err(|_| RegistryError::Detour {
@@ -354,17 +412,17 @@ impl Authorizer {
             return Err(RegistryError::Detour { line: line(&Method::GET, base), to: shown(&url), reason });
         }
         url.set_fragment(None);
-        let shown = credential.is_some().then(|| self.origin());
+        let shown = found.as_ref().map(|found| ShownLogin { origin: self.origin(), place: Arc::clone(&found.place) });
         if let Some(host) = elsewhere(base, realm).filter(|_| shown.is_some())
             && !self.has_warned.swap(true, Ordering::Relaxed)
         {
             http.progress().report(ProgressEvent::TokenService { registry: self.registry.to_string(), host });
         }
 
-        let mut request = self.token_request(url, service, scope, credential)?;
+        let mut request = self.token_request(url, service, scope, found.map(|found| found.credential))?;
         let mut retry = Retry::new(http);
         loop {
-            match self.ask(http, &request, shown, line(&request.method, &request.url), retry.reads()).await {
+            match self.ask(http, &request, shown.clone(), line(&request.method, &request.url), retry.reads()).await {
                 Ok(header) => {
                     http.answered(&self.registry);
                     return Ok(header);
@@ -378,7 +436,7 @@ impl Authorizer {
         &self,
         http: &Arc<Http>,
         request: &Request,
-        shown: Option<CredentialOrigin>,
+        shown: Option<ShownLogin>,
         line: RequestLine,
         reads: u32,
     ) -> Result<Header, RegistryError> {
@@ -410,8 +468,20 @@ impl Authorizer {
         let lasts = lifetime(lasts);
         let (_, realm) = line.parts();
         debug!(name: "token", target: TARGET, registry = &*self.registry, realm, seconds = lasts.as_secs());
-        Ok(Header { value, renew_at: Some(Instant::now() + lasts.mul_f64(0.8)), is_used: false })
+        let issued = Instant::now();
+        Ok(Header { value, issued, renew_at: Some(issued + lasts.mul_f64(0.8)), is_used: false })
     }
+}
+
+/// Whether the registry's passwords expire after hours: those of Amazon ECR, after 12 (Amazon ECR
+/// User Guide, "Private registry authentication").
+fn has_short_logins(registry: &str) -> bool {
+    EcrRegistry::of_host(registry).is_some()
+}
+
+/// Whether a request that was refused should be repeated with this header.
+fn is_new(before: Option<&Header>, now: Option<&Header>) -> bool {
+    now.is_some_and(|now| before.is_none_or(|before| before.value != now.value))
 }
 
 /// The host of a token service, if it is not the registry's own.

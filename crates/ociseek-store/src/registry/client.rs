@@ -141,8 +141,8 @@ impl Repository {
 
     /// From now on, requests to all registries of the client are retried for as long as their
     /// callers wait, because those have their own time limit.
-    pub fn outlast_outages(&self) {
-        self.registry.http.be_endless();
+    pub fn retry_forever(&self) {
+        self.registry.http.retry_forever();
     }
 
     /// Opens a connection to the registry by asking which version of the API it has, without

@@ -78,10 +78,11 @@ pub enum CredentialSource {
         /// The password or a token.
         password: String,
     },
-    /// The credentials stored by `docker login` and `podman login`: `$DOCKER_CONFIG/config.json` or
-    /// `~/.docker/config.json` with its `credHelpers`, `credsStore` and `auths`; then
-    /// `$REGISTRY_AUTH_FILE`, `$XDG_RUNTIME_DIR/containers/auth.json` and
-    /// `$XDG_CONFIG_HOME/containers/auth.json` (`~/.config`).
+    /// The credentials stored by `docker login` and `podman login`: first in the files that a
+    /// variable names, `$DOCKER_CONFIG/config.json` and `$REGISTRY_AUTH_FILE`, then in
+    /// `~/.docker/config.json` (unless `$DOCKER_CONFIG` is set),
+    /// `$XDG_RUNTIME_DIR/containers/auth.json` and `$XDG_CONFIG_HOME/containers/auth.json`
+    /// (`~/.config`). Each may have `credHelpers`, `credsStore` and `auths`.
     #[default]
     Ambient,
 }
@@ -110,6 +111,12 @@ pub struct Limits {
     pub slowest: u64,
     /// For the response of a credential helper.
     pub helper: Duration,
+    /// Credentials and tokens that are older than this are looked up again when a registry refuses
+    /// them, because they may have expired.
+    pub stale: Duration,
+    /// Stored passwords for Amazon ECR that are older than this are looked up again before they
+    /// expire, which is after 12 hours.
+    pub ecr_login: Duration,
     /// The wait before the second try. Each further wait doubles, up to 30 s, with a random
     /// variation by half.
     pub first_wait: Duration,
@@ -125,10 +132,11 @@ pub struct Limits {
     /// How many more failures than successes a client may have over all requests before it stops
     /// retrying.
     pub failures: u32,
-    /// Larger content, in bytes, is uploaded in chunks of `chunk` bytes; only the last one may be
-    /// smaller.
+    /// Larger content, in bytes, is uploaded in chunks at once. Other content only if the registry
+    /// asks for chunks or refuses a single request.
     pub monolithic: u64,
-    /// The size of a chunk in bytes, unless the registry requests larger ones.
+    /// The size of a chunk in bytes, unless the registry requests another. Only the last chunk may
+    /// be smaller.
     pub chunk: u64,
     /// The number of connections for reading large blobs, all blobs together.
     pub connections: usize,
@@ -151,12 +159,14 @@ impl Default for Limits {
             idle: Duration::from_secs(60),
             slowest: 1024,
             helper: Duration::from_secs(30),
+            stale: Duration::from_secs(60),
+            ecr_login: Duration::from_secs(5 * 3600),
             first_wait: Duration::from_millis(250),
             longest_wait: Duration::from_secs(300),
             tries: 8,
             patience: Some(Duration::from_secs(30)),
             failures: 128,
-            monolithic: 64 << 20,
+            monolithic: u64::MAX,
             chunk: 16 << 20,
             connections: 8,
             part: 8 << 20,

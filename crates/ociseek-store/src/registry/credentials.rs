@@ -7,15 +7,18 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess};
+use serde::{Deserialize, Deserializer};
 use tracing::debug;
 
 use super::TARGET;
 use super::config::CredentialSource;
+use super::go_json::{self, GoObject};
 use super::helper::{self, HelperError};
 
 /// The size limit of a credentials file in bytes.
@@ -32,8 +35,12 @@ pub(super) enum Credential {
         user: String,
         password: String,
     },
-    /// A refresh token, which the token service exchanges for tokens (RFC 6749 section 6).
-    Identity(String),
+    /// A refresh token, which the token service exchanges for tokens (RFC 6749 section 6). The user
+    /// and password beside it are for a registry without a token service.
+    Identity {
+        token: String,
+        login: Option<(String, String)>,
+    },
     /// A token for the registry itself.
     Registry(String),
 }
@@ -43,7 +50,7 @@ impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Credential::Password { .. } => "Password",
-            Credential::Identity(_) => "Identity",
+            Credential::Identity { .. } => "Identity",
             Credential::Registry(_) => "Registry",
         })
     }
@@ -67,19 +74,27 @@ pub enum CredentialError {
     Helper { name: String, source: HelperError },
 }
 
+/// Credentials with the place where they were found, for messages.
+#[derive(Debug, Clone)]
+pub(super) struct FoundCredential {
+    pub credential: Credential,
+    pub place: Arc<str>,
+}
+
 /// The credentials for `repository` of `registry`. None stands for anonymous access.
 pub(super) async fn find(
     source: &CredentialSource,
     registry: &str,
     repository: &str,
     limit: Duration,
-) -> Result<Option<Credential>, CredentialError> {
+) -> Result<Option<FoundCredential>, CredentialError> {
     match source {
         CredentialSource::Anonymous => Ok(None),
         CredentialSource::Only { registry: only, .. } if !only.eq_ignore_ascii_case(registry) => Ok(None),
         CredentialSource::Only { user, password, .. } => {
             log_lookup(registry, "given", "", true);
-            Ok(Some(Credential::Password { user: user.clone(), password: password.clone() }))
+            let credential = Credential::Password { user: user.clone(), password: password.clone() };
+            Ok(Some(FoundCredential { credential, place: "--creds".into() }))
         }
         CredentialSource::Ambient => {
             let uid = rustix::process::getuid().as_raw();
@@ -93,7 +108,8 @@ struct CredentialSettings {
     /// The value of `$DOCKER_AUTH_CONFIG`, which docker's CLI (since 28.3) and GitLab's runners
     /// prefer to the files.
     inline: Option<OsString>,
-    /// The first file with an entry for the registry is used.
+    /// The first file with an entry for the registry is used: those that a variable names for this
+    /// run before the others.
     files: Vec<PathBuf>,
     /// The search path for helpers.
     path: OsString,
@@ -105,12 +121,15 @@ impl CredentialSettings {
         let folder = |name: &str| variable(name).map(PathBuf::from);
         let home = folder("HOME");
         let in_home = |below: &str| home.as_ref().map(|home| home.join(below));
-        let docker = folder("DOCKER_CONFIG").or_else(|| in_home(".docker")).map(|d| d.join("config.json"));
+        // It should be a folder, and is often the file in it.
+        let in_folder = |folder: PathBuf| if folder.is_file() { folder } else { folder.join("config.json") };
+        let docker = folder("DOCKER_CONFIG").map(in_folder);
+        let by_default = docker.is_none().then(|| in_home(".docker/config.json")).flatten();
         // Without `$XDG_RUNTIME_DIR`, as for root, podman uses a system folder for each user.
         let runtime = folder("XDG_RUNTIME_DIR").map(|d| d.join("containers/auth.json"));
         let runtime = runtime.or_else(|| Some(PathBuf::from(format!("/run/containers/{uid}/auth.json"))));
         let config = folder("XDG_CONFIG_HOME").or_else(|| in_home(".config")).map(|d| d.join("containers/auth.json"));
-        let files = [docker, folder("REGISTRY_AUTH_FILE"), runtime, config].into_iter().flatten().collect();
+        let files = [docker, folder("REGISTRY_AUTH_FILE"), by_default, runtime, config].into_iter().flatten().collect();
         CredentialSettings { inline: variable(INLINE), files, path: variable("PATH").unwrap_or_default() }
     }
 
@@ -119,7 +138,7 @@ impl CredentialSettings {
         registry: &str,
         repository: &str,
         limit: Duration,
-    ) -> Result<Option<Credential>, CredentialError> {
+    ) -> Result<Option<FoundCredential>, CredentialError> {
         if let Some(text) = &self.inline {
             let name = PathBuf::from(format!("${INLINE}"));
             let file = parse(&name, text.as_encoded_bytes())?;
@@ -128,7 +147,10 @@ impl CredentialSettings {
             }
         }
         for path in &self.files {
-            let Some(file) = read(path)? else { continue };
+            let Some(file) = read(path)? else {
+                log_lookup(registry, &path.to_string_lossy(), "no such file", false);
+                continue;
+            };
             if let Some(found) = self.find_in(path, &file, registry, repository, limit).await? {
                 return Ok(Some(found));
             }
@@ -143,22 +165,27 @@ impl CredentialSettings {
         registry: &str,
         repository: &str,
         limit: Duration,
-    ) -> Result<Option<Credential>, CredentialError> {
+    ) -> Result<Option<FoundCredential>, CredentialError> {
+        let shown = path.to_string_lossy();
         if let Some(name) = file.helper(registry) {
             let login = helper::get(name, server(registry), &self.path, limit).await;
             let login = login.map_err(|source| CredentialError::Helper { name: name.to_owned(), source })?;
-            log_lookup(registry, &format!("docker-credential-{name}"), &path.to_string_lossy(), login.is_some());
-            match login {
-                Some((user, secret)) if user == "<token>" => return Ok(Some(Credential::Identity(secret))),
-                Some((user, password)) => return Ok(Some(Credential::Password { user, password })),
-                None => {}
+            log_lookup(registry, &format!("docker-credential-{name}"), &shown, login.is_some());
+            if let Some((user, secret)) = login {
+                let credential = match user.as_str() {
+                    "<token>" => Credential::Identity { token: secret, login: None },
+                    _ => Credential::Password { user, password: secret },
+                };
+                let place = format!("docker-credential-{name}, which {shown} names").into();
+                return Ok(Some(FoundCredential { credential, place }));
             }
         }
         let entry = file.entry(registry, repository);
-        log_lookup(registry, &path.to_string_lossy(), entry.map_or("", |(key, _)| key), entry.is_some());
+        log_lookup(registry, &shown, entry.map_or("", |(key, _)| key), entry.is_some());
         let Some((key, entry)) = entry else { return Ok(None) };
         let wrong = || CredentialError::Entry { path: path.to_owned(), key: key.chars().take(300).collect() };
-        entry.credential().map_err(|_| wrong())
+        let credential = entry.credential().map_err(|_| wrong())?;
+        Ok(credential.map(|credential| FoundCredential { credential, place: shown.as_ref().into() }))
     }
 }
 
@@ -200,22 +227,18 @@ fn parse(path: &Path, text: &[u8]) -> Result<File, CredentialError> {
     // serde_json's message may repeat a value from the file.
     let json =
         |e: serde_json::Error| CredentialError::Json { path: path.to_owned(), line: e.line(), column: e.column() };
-    serde_json::from_slice(text).map_err(json)
+    // Like docker, ignore what follows the object.
+    File::deserialize(&mut serde_json::Deserializer::from_slice(text)).map_err(json)
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default)]
 struct File {
-    #[serde(default)]
     auths: BTreeMap<String, Entry>,
-    #[serde(default)]
-    cred_helpers: BTreeMap<String, String>,
-    #[serde(default)]
+    cred_helpers: BTreeMap<String, Option<String>>,
     creds_store: String,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
+#[derive(Default)]
 struct Entry {
     auth: String,
     username: String,
@@ -224,11 +247,50 @@ struct Entry {
     registrytoken: String,
 }
 
+impl GoObject for File {
+    fn set<'de, A: MapAccess<'de>>(&mut self, key: &str, values: &mut A) -> Result<(), A::Error> {
+        match key {
+            "auths" => self.auths = go_json::value(values)?,
+            "credhelpers" => self.cred_helpers = go_json::value(values)?,
+            "credsstore" => self.creds_store = go_json::value(values)?,
+            _ => drop(values.next_value::<IgnoredAny>()?),
+        }
+        Ok(())
+    }
+}
+
+impl GoObject for Entry {
+    fn set<'de, A: MapAccess<'de>>(&mut self, key: &str, values: &mut A) -> Result<(), A::Error> {
+        match key {
+            "auth" => self.auth = go_json::value(values)?,
+            "username" => self.username = go_json::value(values)?,
+            "password" => self.password = go_json::value(values)?,
+            "identitytoken" => self.identitytoken = go_json::value(values)?,
+            "registrytoken" => self.registrytoken = go_json::value(values)?,
+            _ => drop(values.next_value::<IgnoredAny>()?),
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for File {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<File, D::Error> {
+        go_json::deserialize(deserializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entry, D::Error> {
+        go_json::deserialize(deserializer)
+    }
+}
+
 impl File {
     fn helper(&self, registry: &str) -> Option<&str> {
         let same = |key: &str| key == registry || is_docker_hub(registry) && is_docker_hub(host(key));
         let own = self.cred_helpers.iter().find(|(key, _)| same(key)).map(|(_, helper)| helper);
-        Some(own.unwrap_or(&self.creds_store).as_str()).filter(|name| !name.is_empty())
+        let own = own.map(|helper| helper.as_deref().unwrap_or_default());
+        Some(own.unwrap_or(&self.creds_store)).filter(|name| !name.is_empty())
     }
 
     /// The entry for the registry. Among podman's keys with a path, the one with the longest path
@@ -268,22 +330,30 @@ fn host(key: &str) -> &str {
 impl Entry {
     fn credential(&self) -> Result<Option<Credential>, InvalidEntry> {
         if !self.identitytoken.is_empty() {
-            return Ok(Some(Credential::Identity(self.identitytoken.clone())));
+            let login = self.login().unwrap_or_default();
+            return Ok(Some(Credential::Identity { token: self.identitytoken.clone(), login }));
         }
         if !self.registrytoken.is_empty() {
             return Ok(Some(Credential::Registry(self.registrytoken.clone())));
         }
+        Ok(self.login()?.map(|(user, password)| Credential::Password { user, password }))
+    }
+
+    /// The user and password.
+    fn login(&self) -> Result<Option<(String, String)>, InvalidEntry> {
         if self.auth.is_empty() {
-            let (user, password) = (self.username.clone(), self.password.clone());
-            return Ok((!user.is_empty()).then_some(Credential::Password { user, password }));
+            let login = (self.username.clone(), self.password.clone());
+            return Ok(Some(login).filter(|(user, _)| !user.is_empty()));
         }
         let lenient = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
         let decoder = GeneralPurpose::new(&base64::alphabet::STANDARD, lenient);
-        let decoded = decoder.decode(self.auth.trim()).map_err(|_| InvalidEntry)?;
+        // `base64` breaks long lines.
+        let encoded: String = self.auth.split_ascii_whitespace().collect();
+        let decoded = decoder.decode(encoded).map_err(|_| InvalidEntry)?;
         let decoded = String::from_utf8(decoded).map_err(|_| InvalidEntry)?;
         let (user, password) = decoded.split_once(':').ok_or(InvalidEntry)?;
         let password = password.trim_end_matches('\0').to_owned();
-        Ok((!user.is_empty()).then(|| Credential::Password { user: user.to_owned(), password }))
+        Ok((!user.is_empty()).then(|| (user.to_owned(), password)))
     }
 }
 
@@ -305,7 +375,8 @@ mod tests {
         std::fs::write(&file, json).unwrap();
         let files = vec![dir.path().join("none.json"), file];
         let ambient = CredentialSettings { inline: None, files, path: OsString::new() };
-        ambient.find(registry, repository, Duration::from_secs(1)).await
+        let found = ambient.find(registry, repository, Duration::from_secs(1)).await?;
+        Ok(found.map(|found| found.credential))
     }
 
     #[tokio::test]
@@ -325,8 +396,20 @@ mod tests {
             (
                 r#"{"auths":{"r.io":{"auth":"dTpw","identitytoken":"T"}}}"#,
                 "r.io",
-                Some(Credential::Identity("T".into())),
+                Some(Credential::Identity { token: "T".into(), login: Some(("u".into(), "p".into())) }),
             ),
+            // As Go reads it: null is the default, the case of keys does not matter, base64 may have
+            // line breaks, and text after the object is ignored.
+            (
+                r#"{"auths":{"other.io":null,"r.io":{"auth":"dTpw","identitytoken":null,"username":null}},
+                    "credHelpers":null,"credsStore":null}"#,
+                "r.io",
+                password("u", "p"),
+            ),
+            (r#"{"Auths":{"r.io":{"AUTH":"dTpw"}}} and more"#, "r.io", password("u", "p")),
+            (r#"{"auths":{"r.io":{"auth":"dT\r\npw\n"}}}"#, "r.io", password("u", "p")),
+            (r#"{"auths":null,"credHelpers":{"r.io":null}}"#, "r.io", None),
+            ("null", "r.io", None),
             (r#"{"auths":{"r.io":{"registrytoken":"T"}}}"#, "r.io", Some(Credential::Registry("T".into()))),
             (r#"{"HttpHeaders":{"X":"y"},"credsStore":""}"#, "r.io", None),
             ("", "r.io", None),
@@ -347,7 +430,8 @@ mod tests {
         };
         let inline = with(r#"{"auths":{"r.io":{"username":"i","password":"x"}}}"#);
         for (registry, want) in [("r.io", password("i", "x")), ("q.io", password("u", "p")), ("s.io", None)] {
-            assert_eq!(inline.find(registry, "a", Duration::from_secs(1)).await.unwrap(), want);
+            let found = inline.find(registry, "a", Duration::from_secs(1)).await.unwrap();
+            assert_eq!(found.map(|found| found.credential), want);
         }
         let error = with("hunter2").find("r.io", "a", Duration::from_secs(1)).await.unwrap_err();
         let text = format!("{error} {error:?}");
@@ -397,6 +481,12 @@ mod tests {
             ]),
             ["/d/config.json", "/a.json", "/run/u/containers/auth.json", "/c/containers/auth.json"]
         );
+        // A variable comes before a file that is always there.
+        let named = files(&[("HOME", "/h"), ("REGISTRY_AUTH_FILE", "/a.json"), ("XDG_CONFIG_HOME", "/c")]);
+        assert_eq!(named[..2], ["/a.json", "/h/.docker/config.json"]);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        assert_eq!(files(&[("DOCKER_CONFIG", path)])[0], path);
         assert_eq!(files(&[]), ["/run/containers/7/auth.json"]);
     }
 
@@ -410,19 +500,26 @@ mod tests {
             r#"cat >"$0.input"; echo '{"ServerURL":"x","Username":"hu","Secret":"hp"}'"#,
         );
         helper::tests::script(dir.path(), "token", r#"echo '{"Username":"<token>","Secret":"T"}'"#);
+        helper::tests::script(dir.path(), "small", r#"echo '{"username":"su","secret":"sp"}'"#);
         helper::tests::script(dir.path(), "none", "echo 'credentials not found in native keychain'; exit 1");
         let file = dir.path().join("config.json");
         let ambient = CredentialSettings { inline: None, files: vec![file.clone()], path: dir.path().into() };
         for (json, registry, want) in [
             (r#"{"credsStore":"has","auths":{"r.io":{"auth":"dTpw"}}}"#, "r.io", password("hu", "hp")),
             (r#"{"credsStore":"none","credHelpers":{"r.io":"has"}}"#, "r.io", password("hu", "hp")),
-            (r#"{"credsStore":"has","credHelpers":{"r.io":"token"}}"#, "r.io", Some(Credential::Identity("T".into()))),
+            (
+                r#"{"credsStore":"has","credHelpers":{"r.io":"token"}}"#,
+                "r.io",
+                Some(Credential::Identity { token: "T".into(), login: None }),
+            ),
             (r#"{"credsStore":"none"}"#, "r.io", None),
             (r#"{"credsStore":"none","auths":{"r.io":{"auth":"dTpw"}}}"#, "r.io", password("u", "p")),
             (r#"{"credsStore":"has"}"#, "docker.io", password("hu", "hp")),
+            (r#"{"credsStore":"small"}"#, "r.io", password("su", "sp")),
         ] {
             std::fs::write(&file, json).unwrap();
-            assert_eq!(ambient.find(registry, "a", Duration::from_secs(20)).await.unwrap(), want, "{json}");
+            let found = ambient.find(registry, "a", Duration::from_secs(20)).await.unwrap();
+            assert_eq!(found.map(|found| found.credential), want, "{json}");
         }
         let input = std::fs::read_to_string(dir.path().join("docker-credential-has.input")).unwrap();
         assert_eq!(input, DOCKER_HUB);

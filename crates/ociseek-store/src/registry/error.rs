@@ -218,7 +218,17 @@ impl RegistryError {
     /// The credentials that the registry or its token service rejected (401), if any were sent.
     pub fn rejected(&self) -> Option<CredentialOrigin> {
         match self.root() {
-            RegistryError::Answer(answer) if answer.status == StatusCode::UNAUTHORIZED => answer.shown,
+            RegistryError::Answer(answer) if answer.status == StatusCode::UNAUTHORIZED => {
+                answer.shown.as_ref().map(|shown| shown.origin)
+            }
+            _ => None,
+        }
+    }
+
+    /// Where the rejected credentials were found: a file, a variable or a credential helper.
+    pub fn rejected_place(&self) -> Option<&str> {
+        match self.root() {
+            RegistryError::Answer(answer) => answer.shown.as_ref().map(|shown| &*shown.place),
             _ => None,
         }
     }
@@ -240,9 +250,17 @@ impl RegistryError {
         }
     }
 
-    /// The registry requires a client certificate, or rejected the given one.
+    /// The registry requires a client certificate, or rejected the given one. nginx says so in a
+    /// page with status 400.
     pub fn wants_client_certificate(&self) -> bool {
-        self.transport().is_some_and(|transport| transport.kind == TransportKind::ClientCertificate)
+        match self.root() {
+            RegistryError::Answer(answer) => {
+                answer.status == StatusCode::BAD_REQUEST
+                    && answer.codes.is_empty()
+                    && answer.message.contains("SSL certificate")
+            }
+            _ => self.transport().is_some_and(|transport| transport.kind == TransportKind::ClientCertificate),
+        }
     }
 
     /// The server does not use TLS, but most likely plain HTTP.
@@ -250,14 +268,29 @@ impl RegistryError {
         self.transport().is_some_and(|transport| transport.kind == TransportKind::NotTls)
     }
 
-    /// The request used plain HTTP, and the server uses TLS or rejected plain HTTP (400).
+    /// The request used plain HTTP, and the server uses TLS or rejected plain HTTP (400) without
+    /// another reason.
     pub fn is_not_plain_http(&self) -> bool {
         match self.root() {
             RegistryError::SpeaksTls { .. } => true,
             RegistryError::Answer(answer) => {
-                answer.status == StatusCode::BAD_REQUEST && answer.line.text.contains(" http://")
+                let message = answer.message.to_ascii_lowercase();
+                let gives_no_reason = matches!(message.as_str(), "" | "bad request" | "400 bad request");
+                let is_about_tls = ["https", "ssl", "tls"].iter().any(|word| message.contains(word));
+                answer.status == StatusCode::BAD_REQUEST
+                    && answer.line.text.contains(" http://")
+                    && answer.codes.is_empty()
+                    && (gives_no_reason || is_about_tls)
             }
             _ => false,
+        }
+    }
+
+    /// The method of the refused request.
+    pub fn refused_method(&self) -> Option<&str> {
+        match self.root() {
+            RegistryError::Answer(answer) => Some(answer.line.parts().0),
+            _ => None,
         }
     }
 
@@ -328,11 +361,6 @@ impl RegistryError {
         )
     }
 
-    /// The upload of a blob was started `times` times and failed each time.
-    pub(crate) fn upload_lost(digest: Digest, times: u32, source: RegistryError) -> RegistryError {
-        RegistryError::UploadLost { digest, times, source: Box::new(source) }
-    }
-
     /// Whether the operation may succeed later: the registry was not reachable, was busy, or closed
     /// the connection, or another client was faster.
     pub fn is_transient(&self) -> bool {
@@ -391,7 +419,15 @@ pub struct Answer {
     pub(super) message: String,
     pub(super) retry_after: Option<Duration>,
     /// The credentials that the request carried.
-    pub(super) shown: Option<CredentialOrigin>,
+    pub(super) shown: Option<ShownLogin>,
+}
+
+/// The credentials that a registry received.
+#[derive(Debug, Clone)]
+pub(super) struct ShownLogin {
+    pub origin: CredentialOrigin,
+    /// Where they were found.
+    pub place: Arc<str>,
 }
 
 /// The source of the credentials that a registry received.

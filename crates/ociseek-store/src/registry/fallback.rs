@@ -21,9 +21,12 @@ use crate::lock::Hold;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::manifest::OCI_INDEX;
 use ociseek_format::image::{Descriptor, referrers_tag};
+use ociseek_format::progress::ProgressEvent;
 
 /// The number of writes before we give up because other clients overwrite ours.
 const WRITES: u32 = 32;
+/// How many times our own reading may have the change and a later one not, before we go on.
+const AGREED: u32 = 8;
 /// Before each new write the wait doubles, up to this many times. Otherwise, writers that collided
 /// would return at the same time and collide again.
 const DOUBLINGS: u32 = 4;
@@ -55,6 +58,8 @@ impl Change<'_> {
 enum TagContent {
     Nothing,
     Referrers(ReferrersIndex),
+    /// The subject itself.
+    Subject,
     /// Something other than an index of referrers.
     Other {
         media_type: String,
@@ -77,16 +82,16 @@ impl Repository {
                     self.request(reqwest::Method::GET, &format!("manifests/{}", referrers_tag(subject))).await?;
                 descriptors(&index.bytes, &self.request_line(&target), 1)
             }
-            TagContent::Nothing | TagContent::Other { .. } => Ok(Vec::new()),
+            TagContent::Nothing | TagContent::Subject | TagContent::Other { .. } => Ok(Vec::new()),
         }
     }
 
-    /// The content of the tag. Some registries (GitLab) treat such a tag as the digest itself and
-    /// return the subject, which is not an index.
+    /// The content of the tag. A registry may refuse to say whether a tag exists: Artifactory answers
+    /// 403 if it does not.
     async fn tag_content(&self, subject: &Digest, access: Access) -> Result<TagContent, RegistryError> {
         match self.document(&Target::Tag(referrers_tag(subject)), access).await {
             Ok((document, _)) if Digest::of(subject.algorithm(), &document.bytes) == *subject => {
-                Ok(TagContent::Nothing)
+                Ok(TagContent::Subject)
             }
             Ok((document, _)) if document.media_type != OCI_INDEX => {
                 Ok(TagContent::Other { media_type: document.media_type })
@@ -95,6 +100,9 @@ impl Repository {
                 Ok(TagContent::Referrers(ReferrersIndex { digest: document.digest, etag, bytes: document.bytes }))
             }
             Err(error) if error.is_not_found() => Ok(TagContent::Nothing),
+            Err(error) if matches!(error.status(), Some(401 | 403)) && self.is_readable(subject).await => {
+                Ok(TagContent::Nothing)
+            }
             Err(error) => Err(error),
         }
     }
@@ -142,13 +150,24 @@ impl Repository {
         // A registry may reject our condition although nothing has changed. Such a rejection is
         // ignored.
         let mut refused: Option<Option<Digest>> = None;
-        let mut writes = 0;
+        let (mut writes, mut agreed) = (0, 0);
         loop {
             let begun = Instant::now();
             let there = match self.tag_content(subject, Access::Push).await? {
                 // Without a list there is nothing to remove.
-                TagContent::Nothing | TagContent::Other { .. } if change.entry.is_none() => return Ok(tag),
+                TagContent::Nothing | TagContent::Subject | TagContent::Other { .. } if change.entry.is_none() => {
+                    return Ok(tag);
+                }
                 TagContent::Nothing => None,
+                // GitLab's registry reads such a name as the digest, and answers with the image although
+                // there is no tag. Then there is nothing that a push could replace.
+                TagContent::Subject if writes == 0 && self.has_tag(&tag).await == Some(false) => None,
+                TagContent::Subject if writes == 0 => {
+                    return Err(failed("it points to the image itself, not to an index of referrers".into()));
+                }
+                TagContent::Subject => {
+                    return Err(failed("the registry answers with the image instead of the pushed index".into()));
+                }
                 TagContent::Referrers(index) => Some(index),
                 TagContent::Other { media_type } => {
                     let reason = format!("it points to {media_type:?}, not to an index of referrers");
@@ -162,6 +181,18 @@ impl Repository {
                 if writes == 0 || self.lasts(change, subject, begun.elapsed()).await? {
                     return Ok(tag);
                 }
+                // Other readings differ from ours, as with replicas of a registry, or a cache.
+                agreed += 1;
+                if agreed == AGREED {
+                    let what = format!(
+                        "the list of referrers under {}/{}:{tag} was changed, but not every answer of the registry \
+                         has the change",
+                        self.registry.name, self.name
+                    );
+                    self.registry.http.progress().report(ProgressEvent::Warning(what));
+                    return Ok(tag);
+                }
+                self.wait_for_others(agreed).await;
                 continue;
             }
             if writes == WRITES {

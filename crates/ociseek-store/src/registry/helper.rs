@@ -7,9 +7,12 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess};
+use serde::{Deserialize, Deserializer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
+
+use super::go_json::{self, GoObject};
 
 /// The size limit of a helper's output in bytes.
 const OUTPUT: u64 = 64 << 10;
@@ -49,14 +52,32 @@ pub(super) async fn get(
         let none = ["credentials not found", "no credentials server URL", "no credentials username"];
         return if none.iter().any(|words| text.contains(words)) { Ok(None) } else { Err(HelperError::Failed(status)) };
     }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "PascalCase")]
-    struct Answer {
-        username: String,
-        secret: String,
-    }
-    let answer: Answer = serde_json::from_slice(&output).map_err(|_| HelperError::Answer)?;
+    let answer = HelperAnswer::deserialize(&mut serde_json::Deserializer::from_slice(&output));
+    let answer = answer.map_err(|_| HelperError::Answer)?;
     Ok(Some((answer.username, answer.secret)).filter(|(user, secret)| !user.is_empty() || !secret.is_empty()))
+}
+
+#[derive(Default)]
+struct HelperAnswer {
+    username: String,
+    secret: String,
+}
+
+impl GoObject for HelperAnswer {
+    fn set<'de, A: MapAccess<'de>>(&mut self, key: &str, values: &mut A) -> Result<(), A::Error> {
+        match key {
+            "username" => self.username = go_json::value(values)?,
+            "secret" => self.secret = go_json::value(values)?,
+            _ => drop(values.next_value::<IgnoredAny>()?),
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for HelperAnswer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HelperAnswer, D::Error> {
+        go_json::deserialize(deserializer)
+    }
 }
 
 /// Finds the program in `$PATH`. The name comes from a configuration file, so it must not lead to

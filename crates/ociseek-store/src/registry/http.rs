@@ -2,17 +2,16 @@
 //! wait. Other modules decide which hosts to contact, with which authorization, and whether to
 //! retry.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::stream;
 use reqwest::header::{self, HeaderMap, HeaderName};
 use reqwest::{Method, redirect};
 use tokio::sync::Semaphore;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 use url::Url;
 
 use super::address::{base_url, same_origin};
@@ -33,8 +32,8 @@ use ociseek_format::progress::{Progress, ProgressEvent};
 
 /// How many warnings of registries are passed on in a run.
 const WARNINGS: usize = 16;
-/// The size of the pieces in which a body is sent, in bytes, to observe its progress.
-const PIECE: usize = 64 << 10;
+/// After this long without an answer, the wait is reported.
+const STALL: Duration = Duration::from_secs(10);
 
 /// The state that all registries of a client share.
 pub(super) struct Common {
@@ -46,7 +45,7 @@ pub(super) struct Common {
     allowed_addresses: AllowedAddresses,
     limits: Limits,
     /// Whether requests are retried for as long as their callers wait.
-    endless: AtomicBool,
+    forever: AtomicBool,
     budget: RetryBudget,
     outages: Outages,
     /// Limits the connections for reading large blobs.
@@ -129,7 +128,7 @@ impl Common {
             allowed_addresses: config.allowed_addresses.clone(),
             budget: RetryBudget::new(config.limits.failures),
             limits: config.limits.clone(),
-            endless: AtomicBool::new(false),
+            forever: AtomicBool::new(false),
             outages: Outages::default(),
             slots: Arc::new(Semaphore::new(config.limits.connections.clamp(1, Semaphore::MAX_PERMITS))),
             progress: Arc::clone(&config.progress),
@@ -203,13 +202,20 @@ impl Http {
 
     /// How long failures are retried. None for as long as the caller waits.
     pub(super) fn patience(&self) -> Option<Duration> {
-        self.limits.patience.filter(|_| !self.common.endless.load(Ordering::Relaxed))
+        self.limits.patience.filter(|_| !self.common.forever.load(Ordering::Relaxed))
     }
 
     /// From now on, requests to all registries of the client are retried for as long as their
     /// callers wait.
-    pub(super) fn be_endless(&self) {
-        self.common.endless.store(true, Ordering::Relaxed);
+    pub(super) fn retry_forever(&self) {
+        self.common.forever.store(true, Ordering::Relaxed);
+    }
+
+    /// Reports why a registry is waited for, unless it was reported a short time ago.
+    pub(super) fn report_trouble(&self, registry: &str, what: &str) {
+        if self.common.outages.is_new_trouble(registry, Instant::now()) {
+            self.progress().report(ProgressEvent::Warning(what.to_owned()));
+        }
     }
 
     /// Records a response from a registry, which ends an outage.
@@ -275,25 +281,40 @@ impl Http {
         if let Some(Authorization { value, .. }) = authorization {
             builder = builder.header(header::AUTHORIZATION, value);
         }
-        let taken = Arc::new(AtomicU64::new(0));
-        let length = request.body.len() as u64;
-        if length > 0 {
-            builder = builder.header(header::CONTENT_LENGTH, length).body(pieces(&request.body, &taken));
-        } else if request.method != Method::GET && request.method != Method::HEAD {
-            builder = builder.body(Bytes::new());
+        let Some((body, progress)) = request.outgoing() else {
+            let source = TransportError::broken("the body cannot be sent again");
+            return Err(RegistryError::Transport { line, source });
+        };
+        let length = progress.length;
+        // Google's servers answer 411 to a POST without a length, although it has no body (RFC 9110
+        // section 8.6).
+        if matches!(request.method, Method::POST | Method::PUT | Method::PATCH) {
+            builder = builder.header(header::CONTENT_LENGTH, length).body(body);
         }
 
         let mut sending = std::pin::pin!(builder.send());
+        let (mut taken, mut since, mut is_reported) = (0, Instant::now(), false);
         let inner = loop {
-            let before = taken.load(Ordering::Relaxed);
-            let wait = if before < length { self.limits.idle } else { self.limits.header };
+            let wait = if taken < length { self.limits.idle } else { self.limits.header };
+            let next = since + if is_reported { wait } else { wait.min(STALL) };
             tokio::select! {
                 answer = &mut sending => break answer,
-                () = sleep(wait) => if taken.load(Ordering::Relaxed) == before {
-                    let awaited = if before < length { "room for the next bytes of the body" } else { "an answer" };
-                    return Err(RegistryError::Timeout { line, awaited, within: wait });
-                }
+                () = sleep_until(next) => {}
             }
+            let now = progress.taken();
+            // A body that arrives slowly has limits of its own.
+            if now > taken || progress.is_hungry() {
+                (taken, since) = (now, Instant::now());
+                continue;
+            }
+            let awaited = if taken < length { "room for the next bytes of the body" } else { "an answer" };
+            if since.elapsed() >= wait {
+                return Err(RegistryError::Timeout { line, awaited, within: wait });
+            }
+            is_reported = true;
+            let (waited, registry) = (STALL.as_secs(), line.registry());
+            let what = format!("{line}: {registry} has not sent {awaited} for {waited} s");
+            self.report_trouble(registry, &format!("{what}; waiting up to {} s", wait.as_secs_f32()));
         };
         trail.sent = length;
         match inner {
@@ -316,18 +337,7 @@ impl Http {
     }
 }
 
-/// The values of a header that are text.
-pub(super) fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
-    headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
-}
-
-/// `body` as a stream. `taken` counts the bytes that the connection has accepted.
-fn pieces(body: &Bytes, taken: &Arc<AtomicU64>) -> reqwest::Body {
-    let (body, taken) = (body.clone(), Arc::clone(taken));
-    let offsets = (0..body.len()).step_by(PIECE);
-    reqwest::Body::wrap_stream(stream::iter(offsets.map(move |from| {
-        let piece = body.slice(from..body.len().min(from + PIECE));
-        taken.fetch_add(piece.len() as u64, Ordering::Relaxed);
-        Ok::<_, std::convert::Infallible>(piece)
-    })))
+/// The values of a header. Bytes beyond ASCII that are not UTF-8 are replaced.
+pub(super) fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<Cow<'a, str>> {
+    headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes())).collect()
 }

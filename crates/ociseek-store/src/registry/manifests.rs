@@ -16,7 +16,7 @@ use crate::blob::{Document, Target};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::is_tag;
 use ociseek_format::image::json::parse_lenient;
-use ociseek_format::image::manifest::{MAX_DOCUMENT, is_vague};
+use ociseek_format::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST, MAX_DOCUMENT, OCI_INDEX, OCI_MANIFEST, is_vague};
 
 /// The size limit of a manifest in bytes. The distribution spec lets registries refuse larger ones.
 pub(super) const MANIFEST: u64 = MAX_DOCUMENT as u64;
@@ -38,6 +38,32 @@ impl Repository {
     /// it does not match its digest.
     pub async fn manifest(&self, target: &Target) -> Result<Document, RegistryError> {
         self.document(target, Access::Pull).await.map(|(document, _)| document)
+    }
+
+    /// What a tag names, if it exists. Artifactory answers 403 for tags that do not: then its list of
+    /// tags decides. If there is none, the tag counts as missing, and a push shows whether it may be
+    /// written.
+    ///
+    /// # Errors
+    /// Those of [`Repository::manifest`].
+    pub async fn manifest_if_tagged(&self, tag: &str) -> Result<Option<Document>, RegistryError> {
+        match self.manifest(&Target::Tag(tag.to_owned())).await {
+            Ok(document) => Ok(Some(document)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) if error.status() == Some(403) && self.has_tag(tag).await != Some(true) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the registry lists a tag. None if it gives no list.
+    pub(super) async fn has_tag(&self, tag: &str) -> Option<bool> {
+        let mut tags = self.tags(None).await.ok()?;
+        while let Some(page) = tags.next_page().await.ok()? {
+            if page.names.iter().any(|name| name == tag) {
+                return Some(true);
+            }
+        }
+        Some(false)
     }
 
     /// Like `manifest`, with the ETag.
@@ -66,7 +92,7 @@ impl Repository {
         reads: u32,
     ) -> Result<(Document, Option<HeaderValue>), RegistryError> {
         let response = self.registry.once(request, &self.scope(access)).await?.expect(&[200]).await?;
-        let response = response.no_web_page("a manifest")?;
+        let response = response.no_web_page("a manifest").await?;
         let line = response.line.clone();
         let media_type = response.media_type();
         let etag = response.headers().get(reqwest::header::ETAG).cloned();
@@ -97,7 +123,10 @@ impl Repository {
                 found
             }
         };
-        let media_type = if is_vague(&media_type) { own_media_type(&bytes).unwrap_or(media_type) } else { media_type };
+        let media_type = match own_media_type(&bytes) {
+            Some(own) if is_vague(&media_type) || is_same_kind(&own, &media_type) => own,
+            _ => media_type,
+        };
         Ok((Document { media_type, digest, bytes }, etag))
     }
 
@@ -107,6 +136,21 @@ impl Repository {
         let request = request.header(ACCEPT, HeaderValue::from_static(ACCEPTED));
         let response = self.registry.once(&request, &self.scope(access)).await?;
         Ok(response.status() != StatusCode::NOT_FOUND)
+    }
+
+    /// Whether the registry lets us read a manifest, so that a refusal of something else in the
+    /// repository is not about the login.
+    pub(super) async fn is_readable(&self, digest: &Digest) -> bool {
+        // Some registries refuse HEAD.
+        for method in [Method::HEAD, Method::GET] {
+            let Ok(request) = self.request(method, &format!("manifests/{digest}")).await else { return false };
+            let request = request.header(ACCEPT, HeaderValue::from_static(ACCEPTED));
+            let response = self.registry.send(&request, &self.scope(Access::Pull)).await;
+            if response.is_ok_and(|response| response.status() == StatusCode::OK) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Pushes a manifest. If the response states another digest, the registry stored something
@@ -125,7 +169,7 @@ impl Repository {
             request = request.header(name, value);
         }
         let response = self.registry.send(&request, &self.scope(Access::Push)).await?;
-        let response = response.expect(&[200, 201, 202, 204]).await?.no_web_page("the answer to a push")?;
+        let response = response.expect(&[200, 201, 202, 204]).await?.no_web_page("the answer to a push").await?;
         if let Some(stated) = content_digest(&response)? {
             let expected = Digest::of(stated.algorithm(), &bytes);
             if stated != expected {
@@ -162,7 +206,7 @@ impl Repository {
     pub(super) async fn delete_manifest(&self, digest: &Digest) -> Result<(), RegistryError> {
         let request = self.request(Method::DELETE, &format!("manifests/{digest}")).await?;
         let response = self.registry.send(&request, &self.scope(Access::Delete)).await?;
-        response.expect(&[200, 202, 204, 404]).await?.no_web_page("the answer to a deletion").map(drop)
+        response.expect(&[200, 202, 204, 404]).await?.no_web_page("the answer to a deletion").await.map(drop)
     }
 }
 
@@ -172,7 +216,7 @@ fn content_digest(response: &Response) -> Result<Option<Digest>, RegistryError> 
     let Some(stated) = response.text(CONTENT_DIGEST).map(str::trim).filter(|stated| !stated.is_empty()) else {
         return Ok(None);
     };
-    match stated.parse() {
+    match stated.to_ascii_lowercase().parse() {
         Ok(digest) => Ok(Some(digest)),
         Err(ociseek_format::digest::DigestError::Algorithm(_)) => Ok(None),
         Err(error) => Err(RegistryError::Protocol {
@@ -180,6 +224,15 @@ fn content_digest(response: &Response) -> Result<Option<Digest>, RegistryError> 
             what: format!("Docker-Content-Digest: {error}"),
         }),
     }
+}
+
+/// Whether both are types of manifests, or both of indexes. Nexus has served documents of OCI with
+/// docker's types, and the reverse; the digest vouches for what the document says itself.
+fn is_same_kind(own: &str, served: &str) -> bool {
+    [[OCI_MANIFEST, DOCKER_MANIFEST], [OCI_INDEX, DOCKER_LIST]].iter().any(|kind| {
+        let is_of = |media_type: &str| kind.iter().any(|known| known.eq_ignore_ascii_case(media_type));
+        is_of(own) && is_of(served)
+    })
 }
 
 fn own_media_type(bytes: &[u8]) -> Option<String> {

@@ -3,9 +3,9 @@
 //! | file | what it does |
 //! |---|---|
 //! | `client` | the types for callers: [`Client`], [`Repository`] |
-//! | `manifests`, `blobs`, `parallel`, `uploads`, `referrers`, `fallback`, `attach`, `names` | the calls, in groups |
+//! | `manifests`, `blobs`, `parallel`, `uploads`, `upload_stream`, `referrers`, `fallback`, `attach`, `names` | the calls, in groups |
 //! | `session`, `places`, `referrers_api` | a registry: authorization, redirects and retries for each request |
-//! | `auth`, `credentials`, `helper` | the authorization of requests, and its sources |
+//! | `auth`, `credentials`, `helper`, `go_json` | the authorization of requests, and its sources |
 //! | `retry`, `backoff`, `outage` | when to retry |
 //! | `request`, `http`, `response`, `trail` | a single request, how it is sent, its response, and its line in the log |
 //! | `proxy`, `address`, `gate` | proxies and allowed hosts |
@@ -32,6 +32,7 @@ mod credentials;
 mod error;
 mod fallback;
 mod gate;
+mod go_json;
 mod helper;
 mod http;
 mod manifests;
@@ -50,6 +51,7 @@ mod session;
 mod tls;
 mod trail;
 mod transport;
+mod upload_stream;
 mod uploads;
 mod verifier;
 
@@ -65,4 +67,4 @@ pub use names::{Names, Page};
 pub use parallel::LayerStream;
 pub use proxy::ProxyError;
 pub use transport::{CertificateFault, TransportError};
-pub use uploads::{Upload, UploadOutcome};
+pub(crate) use uploads::{UploadAttempts, UploadFailure};

@@ -147,9 +147,10 @@ impl Names {
 
     async fn try_page(&self, request: &Request, reads: u32) -> Result<(Page, Option<url::Url>), RegistryError> {
         let response = self.registry.once(request, &self.scope).await?.expect(&[200]).await?;
-        let response = response.no_web_page("a list")?;
+        let response = response.no_web_page("a list").await?;
         let line = response.line.clone();
-        let next = match next_link(texts(response.headers(), &LINK)) {
+        let links = texts(response.headers(), &LINK);
+        let next = match next_link(links.iter().map(AsRef::as_ref)) {
             Some(link) => Some(self.registry.next_page(request, link).await?),
             None => None,
         };

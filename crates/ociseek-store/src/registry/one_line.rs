@@ -10,6 +10,26 @@ pub(super) fn one_line(text: &str, limit: usize) -> String {
     cut
 }
 
+/// The title of an HTML page, or its first heading; None for other text.
+pub(super) fn title(page: &str) -> Option<String> {
+    if !page.trim_start().starts_with('<') {
+        return None;
+    }
+    // Lowering ASCII keeps the positions.
+    let lower = page.to_ascii_lowercase();
+    ["title", "h1", "h2"].iter().find_map(|element| {
+        let after = lower.find(&format!("<{element}"))?;
+        let from = after + lower[after..].find('>')? + 1;
+        let until = from + lower[from..].find("</")?;
+        let words: Vec<&str> = page[from..until].split_whitespace().collect();
+        let text = words.join(" ");
+        let text = [("&nbsp;", " "), ("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#39;", "'"), ("&amp;", "&")]
+            .iter()
+            .fold(text, |text, (entity, plain)| text.replace(entity, plain));
+        Some(one_line(&text, 200)).filter(|text| !text.is_empty())
+    })
+}
+
 /// Escapes control characters and those that change the direction of text, which must not reach a
 /// terminal.
 fn escaped(c: char) -> Box<dyn Iterator<Item = char>> {
@@ -27,5 +47,22 @@ mod tests {
         assert_eq!(one_line("\n  a\u{1b}[31mb\r\nsecond", 80), "a\\u{1b}[31mb");
         assert_eq!(one_line(&"x".repeat(500), 10), format!("{}…", "x".repeat(10)));
         assert_eq!(one_line("", 10), "");
+    }
+
+    #[test]
+    fn pages_have_titles() {
+        let nginx = "<html>\r\n<head><title>413 Request Entity Too Large</title></head>\r\n<body></body></html>";
+        for (page, want) in [
+            (nginx, Some("413 Request Entity Too Large")),
+            ("<!DOCTYPE html>\n<TITLE lang=en>\n  Error 411\n  &amp; more </TITLE>", Some("Error 411 & more")),
+            ("<html><title></title><body><h1 class=x>502 Bad Gateway</h1>", Some("502 Bad Gateway")),
+            ("<html><title>a\u{1b}[2J</title>", Some("a\\u{1b}[2J")),
+            ("<html><body>no title", None),
+            ("<title>open", None),
+            ("<title", None),
+            ("plain text", None),
+        ] {
+            assert_eq!(title(page).as_deref(), want, "{page}");
+        }
     }
 }

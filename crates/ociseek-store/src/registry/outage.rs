@@ -20,6 +20,8 @@ struct Availability {
     /// Whether it has ever responded, so its name is right.
     known: bool,
     outage: Option<Outage>,
+    /// When a failure other than an outage was last reported.
+    trouble: Option<Instant>,
 }
 
 struct Outage {
@@ -74,6 +76,18 @@ impl Outages {
     pub(super) fn is_news(&self, registry: &str) -> bool {
         self.with(registry, |host| {
             host.outage.as_mut().is_some_and(|outage| !std::mem::replace(&mut outage.is_reported, true))
+        })
+    }
+
+    /// Whether a failure of a registry that can be connected to should be reported: the first, and
+    /// then one in a while.
+    pub(super) fn is_new_trouble(&self, registry: &str, now: Instant) -> bool {
+        self.with(registry, |host| {
+            let is_new = host.trouble.is_none_or(|last| now - last >= FORGOTTEN);
+            if is_new {
+                host.trouble = Some(now);
+            }
+            is_new
         })
     }
 

@@ -82,7 +82,13 @@ impl Repository {
         let mut charge = self.budget.open();
         let known = &self.registry.referrers;
         let beside = (!known.is_known()).then(|| self.tagged_beside(*subject));
-        let (descriptors, api) = match self.api_referrers(subject, artifact_type, &mut charge).await? {
+        let listed = match self.api_referrers(subject, artifact_type, &mut charge).await {
+            // Harbor answered 401 to paths that it does not know. If the registry lets us read the
+            // image, then this is not about the login.
+            Err(error) if matches!(error.status(), Some(401 | 403)) && self.is_readable(subject).await => None,
+            listed => listed?,
+        };
+        let (descriptors, api) = match listed {
             Some(descriptors) => {
                 known.found();
                 beside.into_iter().for_each(FallbackRequest::forget);
@@ -174,10 +180,12 @@ impl Repository {
         match response.status().as_u16() {
             200 if response.media_type() == OCI_INDEX => {}
             200 => return Ok(PageAnswer::Other),
-            400 | 404 | 405 | 501 => return Ok(PageAnswer::Unknown),
+            // Artifactory answers 406, Quay 400.
+            204 | 400 | 404 | 405 | 406 | 410 | 415 | 422 | 501 => return Ok(PageAnswer::Unknown),
             _ => return Err(response.refusal().await),
         }
-        let next = next_link(texts(response.headers(), &LINK)).map(str::to_owned);
+        let links = texts(response.headers(), &LINK);
+        let next = next_link(links.iter().map(AsRef::as_ref)).map(str::to_owned);
         let line = response.line.clone();
         let bytes = response.bytes(MANIFEST).await?;
         Ok(PageAnswer::Page(Page { descriptors: descriptors(&bytes, &line, reads)?, next }))

@@ -1,20 +1,29 @@
 //! A request, before it is sent.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use futures_util::stream;
 use reqwest::Method;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use tokio::sync::mpsc::Receiver;
 use url::Url;
 
-/// A request that can be sent several times.
+use crate::lock::Hold;
+
+/// The size of the pieces in which a body is sent, in bytes, to observe its progress.
+const PIECE: usize = 64 << 10;
+
+/// A request that can be sent several times, unless its body is a stream.
 #[derive(Clone)]
 pub(super) struct Request {
     pub method: Method,
     pub url: Url,
     pub headers: HeaderMap,
-    pub body: Bytes,
+    body: Bytes,
+    stream: Option<Arc<StreamBody>>,
     /// How many times it was sent, counting its clones.
     tries: Arc<AtomicU32>,
 }
@@ -28,7 +37,7 @@ pub(super) struct Authorization {
 
 impl Request {
     pub(super) fn new(method: Method, url: Url) -> Request {
-        Request { method, url, headers: HeaderMap::new(), body: Bytes::new(), tries: Arc::default() }
+        Request { method, url, headers: HeaderMap::new(), body: Bytes::new(), stream: None, tries: Arc::default() }
     }
 
     /// The number of the next try, from 1. Counts it as made.
@@ -56,5 +65,77 @@ impl Request {
     pub(super) fn body(mut self, content_type: HeaderValue, body: Bytes) -> Request {
         self.body = body;
         self.header(header::CONTENT_TYPE, content_type)
+    }
+
+    pub(super) fn stream(mut self, content_type: HeaderValue, body: StreamBody) -> Request {
+        self.stream = Some(Arc::new(body));
+        self.header(header::CONTENT_TYPE, content_type)
+    }
+
+    /// Whether its body was sent and cannot be sent again.
+    pub(super) fn is_spent(&self) -> bool {
+        self.stream.as_ref().is_some_and(|body| body.pieces.hold().is_none())
+    }
+
+    /// The body for the connection, with a view of its progress. None if it is spent.
+    pub(super) fn outgoing(&self) -> Option<(reqwest::Body, BodyProgress)> {
+        let taken: Arc<AtomicU64> = Arc::default();
+        let counted = Arc::clone(&taken);
+        let Some(body) = &self.stream else {
+            let (body, length) = (self.body.clone(), self.body.len() as u64);
+            if body.is_empty() {
+                return Some((body.into(), BodyProgress { length, taken, offered: None }));
+            }
+            let pieces = (0..body.len()).step_by(PIECE).map(move |from| {
+                let piece = body.slice(from..body.len().min(from + PIECE));
+                counted.fetch_add(piece.len() as u64, Ordering::Relaxed);
+                Ok::<_, Infallible>(piece)
+            });
+            let body = reqwest::Body::wrap_stream(stream::iter(pieces));
+            return Some((body, BodyProgress { length, taken, offered: None }));
+        };
+        let pieces = body.pieces.hold().take()?;
+        let progress = BodyProgress { length: body.length, taken, offered: Some(Arc::clone(&body.offered)) };
+        let pieces = stream::unfold((pieces, counted), |(mut pieces, counted)| async move {
+            let piece: Bytes = pieces.recv().await?;
+            counted.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            Some((Ok::<_, Infallible>(piece), (pieces, counted)))
+        });
+        Some((reqwest::Body::wrap_stream(pieces), progress))
+    }
+}
+
+/// A body whose pieces arrive while it is sent. It can be sent once.
+pub(super) struct StreamBody {
+    length: u64,
+    pieces: Mutex<Option<Receiver<Bytes>>>,
+    offered: Arc<AtomicU64>,
+}
+
+impl StreamBody {
+    /// A body of `length` bytes. `offered` counts the bytes that were put into the channel.
+    pub(super) fn new(length: u64, pieces: Receiver<Bytes>, offered: Arc<AtomicU64>) -> StreamBody {
+        StreamBody { length, pieces: Mutex::new(Some(pieces)), offered }
+    }
+}
+
+/// How much of a body was sent.
+pub(super) struct BodyProgress {
+    pub length: u64,
+    taken: Arc<AtomicU64>,
+    /// For a stream, the bytes that arrived so far.
+    offered: Option<Arc<AtomicU64>>,
+}
+
+impl BodyProgress {
+    /// The bytes that the connection has accepted.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Whether the connection waits for the next bytes of the body, and not the reverse.
+    pub(super) fn is_hungry(&self) -> bool {
+        let taken = self.taken();
+        taken < self.length && self.offered.as_ref().is_some_and(|offered| offered.load(Ordering::Relaxed) <= taken)
     }
 }

@@ -12,8 +12,8 @@ use url::Url;
 
 use super::backoff::parse_retry_after;
 use super::config::Limits;
-use super::error::{Answer, CredentialOrigin, RegistryError, RequestLine};
-use super::one_line::one_line;
+use super::error::{Answer, RegistryError, RequestLine, ShownLogin};
+use super::one_line::{one_line, title};
 use super::trail::Trail;
 use super::transport::{RequestContext, TransportError};
 
@@ -26,7 +26,9 @@ pub(super) struct Response {
     pub url: Url,
     pub line: RequestLine,
     /// The credentials that the request carried, if this response may be about them.
-    pub shown: Option<CredentialOrigin>,
+    pub shown: Option<ShownLogin>,
+    /// Whether there is new authorization for the request, which could not be sent again.
+    pub is_renewed: bool,
     inner: reqwest::Response,
     pace: Pace,
     idle: Duration,
@@ -48,7 +50,7 @@ impl Response {
         received: Arc<AtomicU64>,
     ) -> Response {
         let (pace, idle) = (Pace::new(limits), limits.idle);
-        Response { url, line, shown: None, inner, pace, idle, context, trail, received }
+        Response { url, line, shown: None, is_renewed: false, inner, pace, idle, context, trail, received }
     }
 
     pub(super) fn status(&self) -> StatusCode {
@@ -62,6 +64,16 @@ impl Response {
     /// The value of a header, if it exists and is text.
     pub(super) fn text(&self, name: impl header::AsHeaderName) -> Option<&str> {
         self.headers().get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// The URL in `Location`. Bytes beyond ASCII, which some servers send as they are, become
+    /// percent-encoded.
+    pub(super) fn location(&self) -> Option<String> {
+        let value = self.headers().get(header::LOCATION)?;
+        Some(value.as_bytes().iter().fold(String::new(), |text, byte| match byte.is_ascii() {
+            true => text + char::from(*byte).encode_utf8(&mut [0; 4]),
+            false => text + &format!("%{byte:02X}"),
+        }))
     }
 
     pub(super) fn content_length(&self) -> Option<u64> {
@@ -126,20 +138,18 @@ impl Response {
 
     /// Returns this response unless it is a web page: proxies and sign-in pages answer everything
     /// with 200 and HTML. An empty body is accepted, because some registries declare it as HTML.
-    pub(super) fn no_web_page(self, instead_of: &str) -> Result<Response, RegistryError> {
-        if self.status() == 200 && self.media_type() == "text/html" && self.content_length() != Some(0) {
-            let what = format!("a web page came instead of {instead_of}");
-            return Err(RegistryError::Protocol { line: self.line, what });
+    pub(super) async fn no_web_page(self, instead_of: &str) -> Result<Response, RegistryError> {
+        if self.status() != 200 || self.media_type() != "text/html" || self.content_length() == Some(0) {
+            return Ok(self);
         }
-        Ok(self)
+        let line = self.line.clone();
+        let title = title(&String::from_utf8_lossy(&self.start_of_body().await));
+        let title = title.map(|title| format!(", {title:?},")).unwrap_or_default();
+        Err(RegistryError::Protocol { line, what: format!("a web page{title} came instead of {instead_of}") })
     }
 
-    /// Converts this response to an error, with the codes and message in its body as far as it
-    /// arrives.
-    pub(super) async fn refusal(mut self) -> RegistryError {
-        let date = self.text(header::DATE);
-        let retry_after = self.text(header::RETRY_AFTER).and_then(|value| parse_retry_after(value, date));
-        let (line, status) = (self.line.clone(), self.status());
+    /// The first bytes of the body, as far as it arrives.
+    async fn start_of_body(mut self) -> Vec<u8> {
         let mut body = Vec::new();
         while let Ok(Some(chunk)) = self.chunk().await {
             let room = (ERROR_BODY as usize).saturating_sub(body.len());
@@ -148,14 +158,23 @@ impl Response {
                 break;
             }
         }
+        body
+    }
+
+    /// Converts this response to an error, with the codes and message in its body as far as it
+    /// arrives.
+    pub(super) async fn refusal(self) -> RegistryError {
+        let date = self.text(header::DATE);
+        let retry_after = self.text(header::RETRY_AFTER).and_then(|value| parse_retry_after(value, date));
+        let (line, status, shown) = (self.line.clone(), self.status(), self.shown.clone());
+        let body = self.start_of_body().await;
         let (codes, message) = explain(&body);
-        let shown = self.shown;
         RegistryError::Answer(Box::new(Answer { line, status, codes, message, retry_after, shown }))
     }
 }
 
 /// The codes and message in an error body: the distribution spec's JSON, a token service's JSON, or
-/// the first line of anything else.
+/// the title of a web page, or the first line of anything else.
 fn explain(body: &[u8]) -> (Vec<String>, String) {
     #[derive(serde::Deserialize)]
     struct Body {
@@ -172,7 +191,8 @@ fn explain(body: &[u8]) -> (Vec<String>, String) {
         message: Option<String>,
     }
     let Ok(body) = serde_json::from_slice::<Body>(body) else {
-        return (Vec::new(), one_line(&String::from_utf8_lossy(body), 200));
+        let text = String::from_utf8_lossy(body);
+        return (Vec::new(), title(&text).unwrap_or_else(|| one_line(&text, 200)));
     };
     let codes = body.errors.iter().filter_map(|e| e.code.as_deref()).chain(body.error.as_deref());
     let codes = codes.take(16).map(|code| one_line(code, 60)).collect();

@@ -11,6 +11,7 @@ use super::backoff::jitter;
 use super::error::RegistryError;
 use super::http::Http;
 use super::request::Request;
+use ociseek_format::digest::Digest;
 use ociseek_format::progress::{ProgressEvent, causes};
 
 /// The longest wait between two tries, unless the registry requests more.
@@ -21,6 +22,10 @@ const LONGEST_KNOCK: Duration = Duration::from_secs(2);
 /// The number of tries for a name that cannot be resolved and never responded, because it is
 /// usually misspelled.
 const NAME_TRIES: u32 = 3;
+/// The least number of attempts at an upload that the registry loses.
+const FEWEST_UPLOADS: u32 = 3;
+/// A longer wait is reported.
+const NOTABLE_WAIT: Duration = Duration::from_millis(900);
 
 /// The tries of a request.
 pub(super) struct Retry {
@@ -92,6 +97,7 @@ impl Retry {
         }
         if !is_lost {
             self.waited += wait;
+            self.report_wait(&error, wait);
         }
         self.requested = self.requested.max(error.retry_after().unwrap_or_default());
         debug!(
@@ -103,6 +109,41 @@ impl Retry {
         );
         tokio::time::sleep(wait).await;
         Ok(())
+    }
+
+    /// Call this after the registry lost an upload. Returns when it is time to start another, or the
+    /// error if there will be none.
+    pub(super) async fn after_lost_upload(
+        &mut self,
+        digest: &Digest,
+        error: RegistryError,
+    ) -> Result<(), RegistryError> {
+        self.tries += 1;
+        let now = Instant::now();
+        let failing = now - *self.since.get_or_insert(now);
+        let is_over = self.http.patience().is_some_and(|patience| failing >= patience);
+        if self.tries >= FEWEST_UPLOADS && is_over || !self.http.budget().spend() {
+            return Err(RegistryError::UploadLost { digest: *digest, times: self.tries, source: Box::new(error) });
+        }
+        let wait = self.wait(None, LONGEST_BACKOFF);
+        self.report_wait(&error, wait);
+        tokio::time::sleep(wait).await;
+        Ok(())
+    }
+
+    /// Reports what a registry that can be connected to does, if the user has to wait for long.
+    fn report_wait(&self, error: &RegistryError, wait: Duration) {
+        let has_stalled = matches!(error, RegistryError::Timeout { .. } | RegistryError::Slow { .. });
+        // Readers without a time limit are told when it has lasted for a while.
+        let Some(patience) = self.http.patience() else { return };
+        if !has_stalled && wait < NOTABLE_WAIT {
+            return;
+        }
+        let seconds = wait.as_secs_f32().max(0.1);
+        self.http.report_trouble(
+            error.host().unwrap_or_default(),
+            &format!("{error}; trying again in {seconds:.1} s, for up to {} s", patience.as_secs_f32()),
+        );
     }
 
     /// Whether to retry a registry that cannot be connected to. Reports the wait once.

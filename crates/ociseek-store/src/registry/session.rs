@@ -4,7 +4,6 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use reqwest::header::LOCATION;
 use reqwest::{Method, StatusCode};
 use tokio::sync::OnceCell;
 use tracing::debug;
@@ -168,7 +167,7 @@ impl Registry {
         }
     }
 
-    /// Makes one try: adds authorization, renews it once after 401, follows redirects. A temporary
+    /// Makes one try: adds authorization, renews it once if it is refused, follows redirects. A temporary
     /// status is an error.
     pub(super) async fn once(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
         let response = match self.follow(request, scope, request.next_try()).await {
@@ -203,6 +202,7 @@ impl Registry {
                 }
                 false => (None, None),
             };
+            let carries_login = authorization.is_some();
             let line = self.request_line(&hop.method, &hop.url).at_try(attempt);
             let answered = self.http.exchange(&hop, authorization, line).await;
             if remembered.is_some() && !answered.as_ref().is_ok_and(|response| response.status().is_success()) {
@@ -215,10 +215,21 @@ impl Registry {
             match (response.status(), used) {
                 (StatusCode::UNAUTHORIZED, Some(used)) if !renewed => {
                     renewed = true;
-                    if !self.auth.renew(&self.http, base, scope, used, response.headers()).await? {
+                    let is_renewed = self.auth.renew(&self.http, base, scope, used, response.headers()).await?;
+                    if !is_renewed || hop.is_spent() {
+                        response.is_renewed = is_renewed;
                         return Ok(response);
                     }
                 }
+                (StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST, Some(used)) if carries_login && !renewed => {
+                    renewed = true;
+                    let is_renewed = self.auth.renew_stale(&self.http, base, scope, used).await;
+                    if !is_renewed || hop.is_spent() {
+                        response.is_renewed = is_renewed;
+                        return Ok(response);
+                    }
+                }
+                (status, _) if is_redirect(status, &request.method) && hop.is_spent() => return Ok(response),
                 // A signed URL may have expired.
                 (status, None) if hops > 0 && !restarted && has_run_out(status, request, remembered.is_some()) => {
                     restarted = true;
@@ -251,8 +262,8 @@ impl Registry {
         if hops > HOPS {
             return Err(protocol(format!("more than {HOPS} redirects")));
         }
-        let location = response.text(LOCATION).ok_or_else(|| protocol("a redirect without a location".to_owned()))?;
-        self.resolve(base, response, location)
+        let location = response.location().ok_or_else(|| protocol("a redirect without a location".to_owned()))?;
+        self.resolve(base, response, &location)
     }
 
     /// The URL of the next page of a list, which must be at the registry.

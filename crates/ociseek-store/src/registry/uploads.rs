@@ -1,39 +1,78 @@
-//! Uploads blobs (distribution spec, "Push"), in one request or in chunks.
+//! Uploads blobs (distribution spec, "Push"): in one request where possible, otherwise in chunks.
+//!
+//! Registries differ in what they support. Amazon ECR answers PATCH with 201 and a `Range` that
+//! stays at the end of the first chunk, zot and Aliyun have stated the range of the chunk instead
+//! of the blob, and Google's Artifact Registry has no chunks. So a blob is sent in one PUT, and in
+//! chunks only if the registry asks for them or refuses the PUT. Positions that cannot be true are
+//! ignored: the digest decides.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use reqwest::Method;
-use reqwest::header::{CONTENT_RANGE, HeaderValue, LOCATION, RANGE};
+use reqwest::header::{CONTENT_RANGE, HeaderValue, RANGE};
 use url::Url;
 
 use super::auth::{Access, Scope};
 use super::client::Repository;
 use super::error::RegistryError;
-use super::request::Request;
+use super::request::{Request, StreamBody};
 use super::response::Response;
 use super::retry::Retry;
-use ociseek_format::digest::{Digest, Hasher};
+use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 
-/// The number of upload sessions for a blob, in case the registry loses them.
-const SESSIONS: u32 = 3;
 /// The limit for the chunk size that a registry may request (`OCI-Chunk-Min-Length`), in bytes.
 const LARGEST_CHUNK: u64 = 1 << 30;
 /// The chunk size after a larger body was too large for a server on the way (413), in bytes.
 const SMALL_CHUNK: u64 = 4 << 20;
-/// The limit for the memory of a blob that is copied, in bytes, however large the chunks that the
-/// registry requests.
-const LARGEST_BUFFER: u64 = 64 << 20;
-
 /// How many times in a row a chunk may be sent without any of it being accepted.
 const STALLS: u32 = 3;
+/// How many times an upload may be repeated because its authorization expired meanwhile.
+const EXPIRIES: u32 = 3;
 
-/// The state of an upload.
-enum Progress {
-    Done,
+/// How the bytes of a blob are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UploadMode {
+    /// In a single PUT.
+    Whole,
+    /// In PATCH requests of this many bytes, and a PUT without a body.
+    Chunks(u64),
+}
+
+/// Why an upload session ended without the blob.
+pub(crate) enum UploadFailure {
     /// The registry no longer knows the session or its content.
     Lost(RegistryError),
     /// A body was too large (413).
     TooLarge(RegistryError),
+    /// The registry may refuse only this way of sending the bytes.
+    Refused(RegistryError),
+    /// The authorization expired, and there is a new one.
+    Expired(RegistryError),
+    Other(RegistryError),
+}
+
+impl From<RegistryError> for UploadFailure {
+    fn from(error: RegistryError) -> UploadFailure {
+        UploadFailure::Other(error)
+    }
+}
+
+/// The attempts to upload a blob: how to make the next one, and when to stop.
+pub(crate) struct UploadAttempts {
+    pub(super) repository: Repository,
+    pub(super) blob: Descriptor,
+    mode: UploadMode,
+    /// The error with which a single PUT was refused.
+    whole_refused: Option<RegistryError>,
+    are_chunks_refused: bool,
+    expired: u32,
+    retry: Retry,
+}
+
+/// A started session, unless the registry has the blob already.
+pub(super) enum BegunUpload {
+    Session(UploadSession, UploadMode),
+    Present,
 }
 
 impl Repository {
@@ -58,34 +97,20 @@ impl Repository {
         if found != blob.size {
             return Err(RegistryError::Content { digest: blob.digest, expected: blob.size, found });
         }
-        let limits = &self.registry.http.limits;
-        let mut chunk = (found > limits.monolithic).then_some(limits.chunk);
-        let mut retry = Retry::new(&self.registry.http);
-        let mut lost = 0;
+        let mut attempts = self.upload_attempts(blob);
         loop {
-            match self.session(&blob.digest, &content, chunk).await {
-                Ok(Progress::Done) => return Ok(()),
-                Ok(Progress::Lost(error)) => {
-                    lost += 1;
-                    if lost == SESSIONS {
-                        return Err(RegistryError::UploadLost {
-                            digest: blob.digest,
-                            times: lost,
-                            source: Box::new(error),
-                        });
-                    }
+            let sent = match attempts.begin().await {
+                Ok(BegunUpload::Present) => return Ok(()),
+                Ok(BegunUpload::Session(mut session, mode)) => {
+                    let sent = session.send(&blob.digest, &content, mode).await;
+                    session.close(&sent).await;
+                    sent
                 }
-                Ok(Progress::TooLarge(error)) => match chunk {
-                    Some(size) if size <= SMALL_CHUNK => return Err(error),
-                    _ => chunk = Some(SMALL_CHUNK),
-                },
-                Err(error) => {
-                    retry.after_failure(error).await?;
-                    // The response may have been lost after the upload succeeded.
-                    if self.is_there(blob).await? {
-                        return Ok(());
-                    }
-                }
+                Err(failure) => Err(failure),
+            };
+            let Err(failure) = sent else { return Ok(()) };
+            if attempts.after(failure).await? {
+                return Ok(());
             }
         }
     }
@@ -104,161 +129,6 @@ impl Repository {
         }
     }
 
-    /// Runs a session from its start to the complete blob. A failed request is not repeated within
-    /// a session, because the registry may have accepted a part of its body.
-    async fn session(&self, digest: &Digest, content: &Bytes, chunk: Option<u64>) -> Result<Progress, RegistryError> {
-        let (mut session, least) = self.begin().await?;
-        let outcome = match chunk {
-            None => self.put(&mut session, digest, content.clone()).await,
-            Some(size) => self.chunks(&mut session, digest, content, size.max(least).min(LARGEST_CHUNK)).await,
-        };
-        session.close(&outcome).await;
-        outcome
-    }
-
-    /// Starts a session. Also returns the minimum chunk size that the registry requests.
-    async fn begin(&self) -> Result<(Session<'_>, u64), RegistryError> {
-        let scope = self.scope(Access::Push);
-        let request = self.request(Method::POST, "blobs/uploads/").await?;
-        let response = self.registry.send(&request, &scope).await?.expect(&[202]).await?;
-        let at = self.location(&response).await?.ok_or_else(|| RegistryError::Protocol {
-            line: response.line.clone(),
-            what: "the upload has no Location".to_owned(),
-        })?;
-        let least = response.text("oci-chunk-min-length").and_then(|least| least.parse().ok()).unwrap_or(0);
-        Ok((Session { repository: self, scope, at, open: true }, least))
-    }
-
-    /// Ends a session with `rest`, the bytes that were not sent yet.
-    async fn put(&self, session: &mut Session<'_>, digest: &Digest, rest: Bytes) -> Result<Progress, RegistryError> {
-        let mut at = session.at.clone();
-        at.query_pairs_mut().append_pair("digest", &digest.to_string());
-        let request = Request::new(Method::PUT, at).body(HeaderValue::from_static("application/octet-stream"), rest);
-        let response = self.unless_busy(&request, &session.scope).await?;
-        match response.status().as_u16() {
-            200 | 201 | 204 => response.no_web_page("the answer to an upload").map(|_| Progress::Done),
-            _ => interrupted(response).await,
-        }
-    }
-
-    /// Sends all of the content in chunks, and ends the session.
-    async fn chunks(
-        &self,
-        session: &mut Session<'_>,
-        digest: &Digest,
-        content: &Bytes,
-        size: u64,
-    ) -> Result<Progress, RegistryError> {
-        match self.piece(session, content, 0, size).await? {
-            Progress::Done => self.put(session, digest, Bytes::new()).await,
-            other => Ok(other),
-        }
-    }
-
-    /// Sends a piece that begins at `from` in the blob, chunk by chunk, each from the position that
-    /// the registry reports.
-    async fn piece(
-        &self,
-        session: &mut Session<'_>,
-        piece: &Bytes,
-        from: u64,
-        size: u64,
-    ) -> Result<Progress, RegistryError> {
-        let scope = session.scope.clone();
-        let scope = &scope;
-        let total = from + piece.len() as u64;
-        let (mut sent, mut stalls) = (from, 0);
-        let mut retry = Retry::new(&self.registry.http);
-        while sent < total {
-            let at = session.at.clone();
-            let end = total.min(sent.saturating_add(size));
-            let octets = HeaderValue::from_static("application/octet-stream");
-            let patch = Request::new(Method::PATCH, at.clone())
-                .body(octets, piece.slice((sent - from) as usize..(end - from) as usize));
-            let range = self.header_value(&patch, &format!("{sent}-{}", end - 1))?;
-            let status = Request::new(Method::GET, at);
-            let response = match self.unless_busy(&patch.header(CONTENT_RANGE, range), scope).await {
-                Ok(response) if response.status() != 416 => response,
-                // Its position is not the expected one: ask for it.
-                Ok(_) => self.registry.send(&status, scope).await?,
-                Err(error) => {
-                    retry.after_failure(error).await?;
-                    self.registry.send(&status, scope).await?
-                }
-            };
-            let taken = match (response.status().as_u16(), response.text(RANGE)) {
-                (202 | 204, Some(range)) => taken(range, end),
-                // Without a position, the registry has accepted the chunk.
-                (202, None) => Some(end),
-                (204, None) => None,
-                _ => return interrupted(response).await,
-            };
-            match taken {
-                Some(taken) if taken > sent && taken <= end => {
-                    sent = taken;
-                    stalls = 0;
-                    retry.progressed();
-                }
-                Some(taken) if taken == sent && stalls < STALLS => stalls += 1,
-                _ => {
-                    let what = "the registry's part of the upload is not what was sent".to_owned();
-                    return Ok(Progress::Lost(RegistryError::Protocol { line: response.line, what }));
-                }
-            }
-            if let Some(next) = self.location(&response).await? {
-                session.at = next;
-            }
-        }
-        Ok(Progress::Done)
-    }
-
-    /// Sends a part of an upload once. It is only repeated if the registry was too busy to look at
-    /// it.
-    async fn unless_busy(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
-        let mut retry = Retry::new(&self.registry.http);
-        loop {
-            match self.registry.once(request, scope).await {
-                Err(error) if error.status() == Some(429) => retry.after_failure(error).await?,
-                other => return other,
-            }
-        }
-    }
-
-    async fn location(&self, response: &Response) -> Result<Option<Url>, RegistryError> {
-        let base = self.registry.base().await?;
-        match response.text(LOCATION).filter(|location| !location.is_empty()) {
-            Some(location) => self.registry.resolve(base, response, location).map(Some),
-            None => Ok(None),
-        }
-    }
-}
-
-/// An upload of a blob to a registry that holds at most a chunk in memory.
-pub struct Upload<'a> {
-    repository: &'a Repository,
-    session: Session<'a>,
-    blob: Descriptor,
-    /// The size of a chunk in bytes.
-    size: usize,
-    /// The number of bytes that the registry has.
-    sent: u64,
-    waiting: BytesMut,
-    hasher: Hasher,
-}
-
-ociseek_format::opaque_debug!(Upload<'_>);
-
-/// The result of an upload.
-#[derive(Debug)]
-pub enum UploadOutcome {
-    /// The registry has the blob.
-    Done,
-    /// The registry lost it, or only accepts smaller chunks (`SMALL_CHUNK`). The upload must be
-    /// restarted.
-    Restart(RegistryError),
-}
-
-impl Repository {
     /// Asks the registry to mount a blob from another of its repositories. Returns false if it does
     /// not, and the blob must be uploaded.
     ///
@@ -278,95 +148,260 @@ impl Repository {
         Ok(response.status() == 201)
     }
 
-    /// Starts the upload of a blob. With `small`, the chunks are small enough for every proxy.
-    ///
-    /// # Errors
-    /// Those of the registry.
-    pub async fn upload(&self, blob: &Descriptor, small: bool) -> Result<Upload<'_>, RegistryError> {
-        let (session, least) = self.begin().await?;
-        let size = if small { SMALL_CHUNK } else { self.registry.http.limits.chunk };
-        Ok(Upload {
-            repository: self,
-            session,
+    /// The attempts to upload a blob.
+    pub(crate) fn upload_attempts(&self, blob: &Descriptor) -> UploadAttempts {
+        let limits = &self.registry.http.limits;
+        UploadAttempts {
+            repository: self.clone(),
             blob: blob.clone(),
-            size: usize::try_from(size.max(least).min(LARGEST_BUFFER)).unwrap_or(usize::MAX),
-            sent: 0,
-            waiting: BytesMut::new(),
-            hasher: Hasher::new(blob.digest.algorithm()),
-        })
+            mode: if blob.size > limits.monolithic { UploadMode::Chunks(limits.chunk) } else { UploadMode::Whole },
+            whole_refused: None,
+            are_chunks_refused: false,
+            expired: 0,
+            retry: Retry::new(&self.registry.http),
+        }
+    }
+
+    async fn location(&self, response: &Response) -> Result<Option<Url>, RegistryError> {
+        let base = self.registry.base().await?;
+        match response.location().filter(|location| !location.is_empty()) {
+            Some(location) => self.registry.resolve(base, response, &location).map(Some),
+            None => Ok(None),
+        }
     }
 }
 
-impl Upload<'_> {
-    /// Takes the next bytes of the blob.
-    ///
-    /// # Errors
-    /// Those of the registry; transport errors after retries.
-    pub async fn push(&mut self, chunk: &[u8]) -> Result<UploadOutcome, RegistryError> {
-        self.hasher.update(chunk);
-        self.waiting.extend_from_slice(chunk);
-        while self.waiting.len() > self.size {
-            let piece = self.waiting.split_to(self.size).freeze();
-            let outcome = self.repository.piece(&mut self.session, &piece, self.sent, self.size as u64).await;
-            match outcome {
-                Ok(Progress::Done) => self.sent += piece.len() as u64,
-                outcome => return self.closed(outcome).await,
+impl UploadAttempts {
+    /// Starts a session.
+    pub(super) async fn begin(&mut self) -> Result<BegunUpload, UploadFailure> {
+        let repository = &self.repository;
+        let scope = repository.scope(Access::Push);
+        let request = repository.request(Method::POST, "blobs/uploads/").await?;
+        let response = repository.registry.send(&request, &scope).await?.expect(&[200, 201, 202, 204]).await?;
+        // For 201, the registry may have the blob already (distribution spec, "Single POST" and
+        // "Mounting a blob from another repository").
+        if response.status() != 202 && repository.is_there(&self.blob).await? {
+            return Ok(BegunUpload::Present);
+        }
+        let at = repository.location(&response).await?.ok_or_else(|| RegistryError::Protocol {
+            line: response.line.clone(),
+            what: "the upload has no Location".to_owned(),
+        })?;
+        let limit = |name: &str| response.text(name).and_then(|length| length.trim().parse::<u64>().ok());
+        let (least, most) = (limit("oci-chunk-min-length"), limit("oci-chunk-max-length"));
+        let mut size = match self.mode {
+            UploadMode::Chunks(size) => size,
+            UploadMode::Whole => repository.registry.http.limits.chunk,
+        };
+        if let Some(most) = most {
+            size = size.min(most.max(1));
+        }
+        size = size.max(least.unwrap_or(0)).clamp(1, LARGEST_CHUNK);
+        let asks_for_chunks = (least.is_some() || most.is_some()) && !self.are_chunks_refused && self.blob.size > size;
+        if asks_for_chunks || self.mode != UploadMode::Whole {
+            self.mode = UploadMode::Chunks(size);
+        }
+        let session = UploadSession { repository: repository.clone(), scope, at, open: true };
+        Ok(BegunUpload::Session(session, self.mode))
+    }
+
+    /// Call this after a failed attempt. Returns when it is time for the next one: false to make
+    /// it, true if the registry has the blob after all.
+    pub(crate) async fn after(&mut self, failure: UploadFailure) -> Result<bool, RegistryError> {
+        let chunk = self.repository.registry.http.limits.chunk;
+        match failure {
+            UploadFailure::TooLarge(error) => match self.mode {
+                UploadMode::Chunks(size) if size <= SMALL_CHUNK => return Err(error),
+                _ if self.are_chunks_refused || self.blob.size <= SMALL_CHUNK => return Err(error),
+                _ => self.mode = UploadMode::Chunks(SMALL_CHUNK),
+            },
+            UploadFailure::Refused(error) => match self.mode {
+                UploadMode::Whole if self.are_chunks_refused => return Err(error),
+                UploadMode::Whole => {
+                    self.whole_refused = Some(error);
+                    self.mode = UploadMode::Chunks(chunk);
+                }
+                // The first reason is more likely to be the true one.
+                UploadMode::Chunks(_) if let Some(first) = self.whole_refused.take() => return Err(first),
+                UploadMode::Chunks(_) if self.are_chunks_refused => return Err(error),
+                UploadMode::Chunks(_) => {
+                    self.are_chunks_refused = true;
+                    self.mode = UploadMode::Whole;
+                }
+            },
+            UploadFailure::Expired(error) => {
+                self.expired += 1;
+                if self.expired == EXPIRIES {
+                    return Err(error);
+                }
+                // The next token may expire during a long request as well.
+                self.prefer_chunks(chunk);
+            }
+            UploadFailure::Lost(error) => {
+                self.retry.after_lost_upload(&self.blob.digest, error).await?;
+                self.prefer_chunks(chunk);
+            }
+            UploadFailure::Other(error) => {
+                self.retry.after_failure(error).await?;
+                // The response may have been lost after the upload succeeded.
+                if self.repository.is_there(&self.blob).await? {
+                    return Ok(true);
+                }
+                self.prefer_chunks(chunk);
             }
         }
-        Ok(UploadOutcome::Done)
+        Ok(false)
     }
 
-    /// Ends the upload with the bytes that were not sent yet.
-    ///
-    /// # Errors
-    /// [`RegistryError::Content`] and [`RegistryError::Blob`] if the bytes were not those of the
-    /// blob, which then does not exist in the registry; otherwise those of [`Upload::push`].
-    pub async fn finish(mut self) -> Result<UploadOutcome, RegistryError> {
-        let found = self.sent + self.waiting.len() as u64;
-        let Descriptor { digest, size, .. } = self.blob;
-        if found != size {
-            return Err(RegistryError::Content { digest, expected: size, found });
-        }
-        let hasher = std::mem::replace(&mut self.hasher, Hasher::new(digest.algorithm()));
-        let actual = hasher.finish();
-        if actual != digest {
-            return Err(RegistryError::Blob { expected: digest.into(), found: actual.into() });
-        }
-        let rest = self.waiting.split().freeze();
-        let outcome = self.repository.put(&mut self.session, &digest, rest).await;
-        self.closed(outcome).await
-    }
-
-    async fn closed(&mut self, outcome: Result<Progress, RegistryError>) -> Result<UploadOutcome, RegistryError> {
-        self.session.close(&outcome).await;
-        match outcome? {
-            Progress::Done => Ok(UploadOutcome::Done),
-            Progress::Lost(error) | Progress::TooLarge(error) => Ok(UploadOutcome::Restart(error)),
+    /// After an interruption, chunks lose less at the next one.
+    fn prefer_chunks(&mut self, chunk: u64) {
+        if self.mode == UploadMode::Whole
+            && self.blob.size > chunk
+            && !self.are_chunks_refused
+            && self.whole_refused.is_none()
+        {
+            self.mode = UploadMode::Chunks(chunk);
         }
     }
 }
 
 /// An upload session. If it is dropped before its end, as when the user interrupts the program, it
 /// is cancelled.
-struct Session<'a> {
-    repository: &'a Repository,
+pub(super) struct UploadSession {
+    repository: Repository,
     scope: Scope,
     /// The URL for the next request.
     at: Url,
     open: bool,
 }
 
-impl Session<'_> {
+impl UploadSession {
+    /// Sends the whole blob.
+    async fn send(&mut self, digest: &Digest, content: &Bytes, mode: UploadMode) -> Result<(), UploadFailure> {
+        match mode {
+            UploadMode::Whole => self.put(digest, content.clone()).await,
+            UploadMode::Chunks(size) => {
+                self.piece(content, 0, content.len() as u64, size).await?;
+                self.put(digest, Bytes::new()).await
+            }
+        }
+    }
+
+    /// Ends the session with `rest`, the bytes that were not sent yet.
+    pub(super) async fn put(&mut self, digest: &Digest, rest: Bytes) -> Result<(), UploadFailure> {
+        let octets = HeaderValue::from_static("application/octet-stream");
+        let request = Request::new(Method::PUT, self.last(digest)).body(octets, rest);
+        finished(self.unless_busy(&request).await?).await
+    }
+
+    /// Sends the whole blob in the one request that ends the session, as its bytes arrive. A failed
+    /// request is not repeated.
+    pub(super) async fn put_stream(&mut self, digest: &Digest, body: StreamBody) -> Result<(), UploadFailure> {
+        let octets = HeaderValue::from_static("application/octet-stream");
+        let request = Request::new(Method::PUT, self.last(digest)).stream(octets, body);
+        finished(self.repository.registry.once(&request, &self.scope).await?).await
+    }
+
+    fn last(&self, digest: &Digest) -> Url {
+        let mut at = self.at.clone();
+        at.query_pairs_mut().append_pair("digest", &digest.to_string());
+        at
+    }
+
+    /// Sends a piece that begins at `from` in a blob of `total` bytes, chunk by chunk.
+    pub(super) async fn piece(&mut self, piece: &Bytes, from: u64, total: u64, size: u64) -> Result<(), UploadFailure> {
+        let until = from + piece.len() as u64;
+        let (mut sent, mut stalls) = (from, 0);
+        let mut retry = Retry::new(&self.repository.registry.http);
+        while sent < until {
+            let end = until.min(sent.saturating_add(size));
+            let octets = HeaderValue::from_static("application/octet-stream");
+            let mut patch = Request::new(Method::PATCH, self.at.clone())
+                .body(octets, piece.slice((sent - from) as usize..(end - from) as usize));
+            // A chunk that is the whole blob is sent as docker sends every blob, which registries
+            // without chunks accept.
+            if sent > 0 || end < total {
+                let range = self.repository.header_value(&patch, &format!("{sent}-{}", end - 1))?;
+                patch = patch.header(CONTENT_RANGE, range);
+            }
+            let response = match self.unless_busy(&patch).await {
+                Ok(response) if response.status() != 416 => response,
+                failed => {
+                    if let Err(error) = failed {
+                        retry.after_failure(error).await?;
+                    }
+                    let (response, kept) = self.kept(sent, end).await?;
+                    stalls = if kept == sent { stalls + 1 } else { 0 };
+                    if stalls > STALLS {
+                        return Err(UploadFailure::Lost(misplaced(response)));
+                    }
+                    sent = kept;
+                    self.move_on(&response).await?;
+                    continue;
+                }
+            };
+            if !matches!(response.status().as_u16(), 200 | 201 | 202 | 204) {
+                return Err(interrupted(response).await);
+            }
+            // Only a part of the chunk was accepted, or the position is not true.
+            let stated = response.text(RANGE).and_then(|range| taken(range, end));
+            sent = stated.filter(|stated| (sent + 1..end).contains(stated)).unwrap_or(end);
+            stalls = 0;
+            retry.progressed();
+            self.move_on(&response).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks for the registry's part of the upload, which must be from `sent` to `end` bytes.
+    async fn kept(&self, sent: u64, end: u64) -> Result<(Response, u64), UploadFailure> {
+        let request = Request::new(Method::GET, self.at.clone());
+        let response = self.repository.registry.send(&request, &self.scope).await?;
+        match response.status().as_u16() {
+            200 | 202 | 204 => {
+                let stated = response.text(RANGE).and_then(|range| taken(range, end));
+                match stated.filter(|stated| (sent..=end).contains(stated)) {
+                    Some(stated) => Ok((response, stated)),
+                    None => Err(UploadFailure::Lost(misplaced(response))),
+                }
+            }
+            401 | 403 => Err(response.refusal().await.into()),
+            _ => Err(UploadFailure::Lost(response.refusal().await)),
+        }
+    }
+
+    /// Follows the location in a response.
+    async fn move_on(&mut self, response: &Response) -> Result<(), RegistryError> {
+        if let Some(next) = self.repository.location(response).await? {
+            self.at = next;
+        }
+        Ok(())
+    }
+
+    /// Sends a part of an upload once. It is only repeated if the registry was too busy to look at
+    /// it.
+    async fn unless_busy(&self, request: &Request) -> Result<Response, RegistryError> {
+        let registry = &self.repository.registry;
+        let mut retry = Retry::new(&registry.http);
+        loop {
+            match registry.once(request, &self.scope).await {
+                Err(error) if error.status() == Some(429) => retry.after_failure(error).await?,
+                other => return other,
+            }
+        }
+    }
+
     /// Ends the session, and tells the registry unless it knows.
-    async fn close(&mut self, outcome: &Result<Progress, RegistryError>) {
+    pub(super) async fn close(&mut self, outcome: &Result<(), UploadFailure>) {
         self.open = false;
-        if matches!(outcome, Ok(Progress::TooLarge(_)) | Err(RegistryError::Answer(_))) {
-            cancel(self.repository, self.at.clone(), &self.scope).await;
+        use UploadFailure::{Expired, Other, Refused, TooLarge};
+        if matches!(outcome, Err(TooLarge(_) | Refused(_) | Expired(_) | Other(RegistryError::Answer(_)))) {
+            cancel(&self.repository, self.at.clone(), &self.scope).await;
         }
     }
 }
 
-impl Drop for Session<'_> {
+impl Drop for UploadSession {
     fn drop(&mut self) {
         if self.open
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -383,15 +418,31 @@ async fn cancel(repository: &Repository, at: Url, scope: &Scope) {
     let _ = repository.registry.once(&Request::new(Method::DELETE, at), scope).await;
 }
 
+/// Handles the response to the request that ends a session.
+async fn finished(response: Response) -> Result<(), UploadFailure> {
+    match response.status().as_u16() {
+        200 | 201 | 202 | 204 => Ok(response.no_web_page("the answer to an upload").await.map(drop)?),
+        _ => Err(interrupted(response).await),
+    }
+}
+
 /// Handles an unexpected response during an upload.
-async fn interrupted(response: Response) -> Result<Progress, RegistryError> {
-    let status = response.status().as_u16();
+async fn interrupted(response: Response) -> UploadFailure {
+    let (status, is_renewed) = (response.status().as_u16(), response.is_renewed);
     let refusal = response.refusal().await;
     match status {
-        404 => Ok(Progress::Lost(refusal)),
-        413 => Ok(Progress::TooLarge(refusal)),
-        _ => Err(refusal),
+        _ if is_renewed => UploadFailure::Expired(refusal),
+        404 => UploadFailure::Lost(refusal),
+        413 => UploadFailure::TooLarge(refusal),
+        // A redirect is not followed with a body that can be sent only once.
+        307 | 308 | 400 | 405 | 411 | 415 | 416 | 422 | 501 => UploadFailure::Refused(refusal),
+        _ => UploadFailure::Other(refusal),
     }
+}
+
+fn misplaced(response: Response) -> RegistryError {
+    let what = "the registry's part of the upload is not what was sent".to_owned();
+    RegistryError::Protocol { line: response.line, what }
 }
 
 /// The number of bytes that the registry has, according to its `Range: 0-LAST` after a chunk up to

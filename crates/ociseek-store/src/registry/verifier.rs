@@ -12,14 +12,22 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, Sign
 /// The system's certificate authorities. They are read when the first certificate is verified: that
 /// takes milliseconds, which a registry without TLS need not cost.
 #[derive(Debug, Default)]
-pub(super) struct SystemRoots(pub OnceLock<RootCertStore>);
+pub(super) struct SystemRoots(pub OnceLock<SystemCertificates>);
+
+/// The certificates in the system's store, or in `$SSL_CERT_FILE` and `$SSL_CERT_DIR` instead.
+#[derive(Debug)]
+pub(super) struct SystemCertificates {
+    roots: RootCertStore,
+    all: Vec<CertificateDer<'static>>,
+}
 
 impl SystemRoots {
-    fn get(&self) -> &RootCertStore {
+    fn get(&self) -> &SystemCertificates {
         self.0.get_or_init(|| {
+            let all = rustls_native_certs::load_native_certs().certs;
             let mut roots = RootCertStore::empty();
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            roots
+            roots.add_parsable_certificates(all.iter().cloned());
+            SystemCertificates { roots, all }
         })
     }
 }
@@ -40,7 +48,7 @@ pub(super) struct CertificateVerifier {
 impl CertificateVerifier {
     fn usual(&self) -> Option<&WebPkiServerVerifier> {
         let build = || {
-            let mut roots = self.system.get().clone();
+            let mut roots = self.system.get().roots.clone();
             roots.add_parsable_certificates(self.given.iter().cloned());
             let provider = Arc::clone(&self.provider);
             WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().ok()
@@ -50,8 +58,8 @@ impl CertificateVerifier {
 }
 
 impl ServerCertVerifier for CertificateVerifier {
-    /// The usual verification, but a server may also present exactly a certificate that the user
-    /// gave as an authority. docker's own recipe for a registry makes such a certificate (`openssl
+    /// The usual verification, but a server may also present exactly a certificate that the user or
+    /// the system trusts as an authority. docker's own recipe for a registry makes such a certificate (`openssl
     /// req -x509`), and Go accepts it.
     fn verify_server_cert(
         &self,
@@ -71,7 +79,7 @@ impl ServerCertVerifier for CertificateVerifier {
             // signed it. So it is valid now, and its signer does not matter, but its name was not
             // checked yet.
             Err(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::Other(_)))
-                if self.given.iter().any(|given| given.as_ref() == end_entity.as_ref()) =>
+                if self.given.iter().chain(&self.system.get().all).any(|trusted| trusted == end_entity) =>
             {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
