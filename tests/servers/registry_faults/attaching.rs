@@ -220,23 +220,74 @@ async fn writers_that_never_stop_are_an_error() {
 }
 
 #[tokio::test]
-async fn a_fallback_tag_on_the_subject_is_not_a_list() {
-    // GitLab treats the tag sha256-HEX as the digest.
+async fn a_fallback_tag_on_the_subject_is_left_alone() {
     let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_manifest(&tag(), OCI_MANIFEST, subject().0);
     let repository = repository(&faulty, config());
     assert!(repository.referrers(&subject().1.digest, None).await.unwrap().descriptors.is_empty());
-    attach(&repository, "x", &[]).await.unwrap();
-    assert_eq!(faulty.manifest(&subject().1.digest.to_string()), Some(subject().0));
-
-    // A tag that cannot be written is reported.
-    let faulty =
-        Faulty::start(RegistrySettings::default(), |seen, _| seen.is("PUT", "/manifests/sha256-").then(|| status(201)))
-            .await;
-    faulty.add_manifest(&tag(), OCI_MANIFEST, subject().0);
-    let error = attach(&self::repository(&faulty, config()), "x", &[]).await.unwrap_err();
-    assert!(matches!(error, RegistryError::FallbackTag { .. }), "{error:?}");
+    let error = attach(&repository, "x", &[]).await.unwrap_err();
+    assert!(error.to_string().contains("it points to the image itself"), "{error}");
+    assert_eq!(faulty.manifest(&tag()), Some(subject().0));
+    assert!(faulty.saw("PUT", "/manifests/sha256-").is_empty());
     assert!(faulty.saw("DELETE", "").is_empty());
+}
+
+#[tokio::test]
+async fn a_registry_that_reads_the_fallback_tag_as_the_digest_may_take_a_list() {
+    // GitLab answers with the subject although there is no such tag. Whether a push then works is
+    // for the registry to say.
+    for works in [true, false] {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
+            if seen.is("PUT", "/manifests/sha256-") && !works {
+                return Some(status(201));
+            }
+            let reads_tag = seen.is("GET", "/manifests/sha256-") && truth.manifest(&tag()).is_none();
+            reads_tag.then(|| {
+                let answer = Response::builder().header(header::CONTENT_TYPE, OCI_MANIFEST);
+                answer.body(Body::from(subject().0)).unwrap()
+            })
+        })
+        .await;
+        let attached = attach(&repository(&faulty, config()), "x", &[]).await;
+        assert_eq!(faulty.saw("PUT", "/manifests/sha256-").len(), 1);
+        match attached {
+            Ok(report) => assert!(works && report.attached == AttachMethod::TagSchema(tag())),
+            Err(error) => assert!(!works && error.to_string().contains("instead of the pushed index"), "{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn readings_that_never_agree_end_with_a_warning() {
+    // Every other answer comes from a replica that never gets the tag.
+    let reads = AtomicUsize::new(0);
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
+        let is_read = seen.is("GET", "/manifests/sha256-");
+        (is_read && reads.fetch_add(1, Ordering::SeqCst) % 2 == 0).then(|| problem(404, "MANIFEST_UNKNOWN", "no"))
+    })
+    .await;
+    let recorder = Arc::new(Recorder::default());
+    let limits = Limits { settle: Duration::from_millis(1), ..limits() };
+    let repository = repository(&faulty, ClientConfig { limits, progress: recorder.clone(), ..config() });
+    attach(&repository, "ours", &[]).await.unwrap();
+    assert!(faulty.saw("GET", "/manifests/sha256-").len() < 300);
+    let warned = |event: &ProgressEvent| matches!(event, ProgressEvent::Warning(text) if text.contains("not every"));
+    assert_eq!(recorder.events().iter().filter(|event| warned(event)).count(), 1);
+}
+
+#[tokio::test]
+async fn a_missing_fallback_tag_that_is_answered_with_403_is_written() {
+    for is_readable in [true, false] {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
+            let missing = seen.is("GET", "/manifests/sha256-") && truth.manifest(&tag()).is_none();
+            let hidden = !is_readable && seen.path.ends_with(&subject().1.digest.to_string());
+            (missing || hidden && !seen.is("PUT", "")).then(|| problem(403, "DENIED", "no"))
+        })
+        .await;
+        faulty.add_manifest("image", OCI_MANIFEST, subject().0);
+        let attached = attach(&repository(&faulty, config()), "x", &[]).await;
+        assert_eq!(attached.is_ok(), is_readable, "{attached:?}");
+    }
 }
 
 #[tokio::test]

@@ -162,6 +162,27 @@ async fn a_self_signed_certificate_is_trusted_only_for_its_registry() {
     assert_eq!(server.requests().len(), 1, "nothing is sent to one that is not trusted");
 }
 
+#[test]
+fn a_self_signed_certificate_in_the_systems_store_is_trusted() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = self_signed(dir.path(), "30") else { return };
+    let mut child = crate::support::this_test(module_path!(), "child_with_a_self_signed_certificate");
+    child.arg("--ignored").env("SSL_CERT_FILE", dir.path().join("cert.pem")).env("TEST_CERTIFICATES", dir.path());
+    let output = child.output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[tokio::test]
+#[ignore = "run by a_self_signed_certificate_in_the_systems_store_is_trusted, in a process of its own"]
+async fn child_with_a_self_signed_certificate() {
+    let dir = PathBuf::from(std::env::var("TEST_CERTIFICATES").unwrap());
+    let server = Tls::start(&dir, |_| ok("x"));
+    assert_eq!(get(&format!("localhost:{}", server.port), config()).await.unwrap(), "x");
+    let error = get(&format!("127.0.0.1:{}", server.port), config()).await.unwrap_err();
+    assert_eq!(error.untrusted(), Some(CertificateFault::Name), "{error:?}");
+}
+
 #[tokio::test]
 async fn an_expired_pinned_certificate_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -150,3 +150,103 @@ async fn child_with_a_login() {
     let repository = Client::new(config).unwrap().repository(&host, "a/b").unwrap();
     assert_eq!(repository.blob_bytes(&Descriptor::of("x/y", b"x"), 1).await.unwrap(), "x");
 }
+
+/// A registry that takes a password until it changes, and answers `refusal` to the old one.
+async fn expiring(refusal: u16, bearer: bool, password: &Arc<std::sync::Mutex<&'static str>>) -> Faulty {
+    let password = Arc::clone(password);
+    Faulty::start(RegistrySettings::default(), move |seen, truth| {
+        let password = *password.lock().unwrap();
+        let shown = seen.header("authorization").unwrap_or_default();
+        if seen.path.starts_with("/token") {
+            return Some(match shown == basic("AWS", password) {
+                true => json_answer(200, &json!({"token": password, "expires_in": 43200})),
+                false => status(refusal),
+            });
+        }
+        if shown == if bearer { format!("Bearer {password}") } else { basic("AWS", password) } {
+            return None;
+        }
+        // Latin-1, which is not UTF-8.
+        let mut challenge = match bearer {
+            true => format!("Bearer realm=\"http://{}/token\",service=\"", truth.host()).into_bytes(),
+            false => b"Basic realm=\"".to_vec(),
+        };
+        challenge.extend(b"caf\xe9\"");
+        let mut answer = problem(if shown.is_empty() { 401 } else { refusal }, "DENIED", "token has expired");
+        if shown.is_empty() || refusal == 401 {
+            let challenge = axum::http::HeaderValue::from_bytes(&challenge).unwrap();
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        Some(answer)
+    })
+    .await
+}
+
+#[test]
+fn logins_that_expire_are_looked_up_again() {
+    let dir = tempfile::tempdir().unwrap();
+    in_child("the_login_in_docker_config_changes", &[("DOCKER_CONFIG", dir.path().to_str().unwrap())]);
+}
+
+#[tokio::test]
+#[ignore = "run by logins_that_expire_are_looked_up_again"]
+async fn the_login_in_docker_config_changes() {
+    let file = std::path::Path::new(&std::env::var("DOCKER_CONFIG").unwrap()).join("config.json");
+    for (refusal, bearer) in [(401, false), (403, false), (401, true), (403, true), (400, true)] {
+        for stale in [Duration::ZERO, Duration::from_secs(3600)] {
+            let password = Arc::new(std::sync::Mutex::new("one"));
+            let faulty = expiring(refusal, bearer, &password).await;
+            faulty.add_blob("x");
+            let store = |password: &str| {
+                let login = json!({"auths": {faulty.host(): {"username": "AWS", "password": password}}});
+                std::fs::write(&file, login.to_string()).unwrap();
+            };
+            store("one");
+            let limits = Limits { stale, ..limits() };
+            let repository =
+                repository(&faulty, ClientConfig { credentials: CredentialSource::Ambient, limits, ..config() });
+            let blob = Descriptor::of("x/y", b"x");
+            repository.blob_bytes(&blob, 1).await.unwrap();
+
+            // Both change. The registry is asked once more if the login may have expired.
+            *password.lock().unwrap() = "two";
+            store("two");
+            let before = faulty.saw("GET", "/blobs/").len();
+            let again = repository.blob_bytes(&blob, 1).await;
+            let asked = faulty.saw("GET", "/blobs/").len() - before;
+            if stale.is_zero() {
+                assert_eq!((again.unwrap(), asked), (Bytes::from_static(b"x"), 2), "{refusal} {bearer}");
+            } else {
+                assert!(again.is_err() && asked == 1, "{refusal} {bearer}: {asked} {again:?}");
+                continue;
+            }
+
+            // Only the registry's changes: there is nothing else to show it.
+            *password.lock().unwrap() = "three";
+            let before = faulty.saw("GET", "/blobs/").len();
+            let error = repository.blob_bytes(&blob, 1).await.unwrap_err();
+            assert_eq!((error.status(), faulty.saw("GET", "/blobs/").len() - before), (Some(refusal), 1));
+        }
+    }
+}
+
+#[test]
+fn messages_name_the_place_of_a_rejected_login() {
+    let dir = tempfile::tempdir().unwrap();
+    in_child("the_login_in_docker_config_is_rejected", &[("DOCKER_CONFIG", dir.path().to_str().unwrap())]);
+}
+
+#[tokio::test]
+#[ignore = "run by messages_name_the_place_of_a_rejected_login"]
+async fn the_login_in_docker_config_is_rejected() {
+    let file = std::path::Path::new(&std::env::var("DOCKER_CONFIG").unwrap()).join("config.json");
+    for bearer in [false, true] {
+        let faulty = expiring(401, bearer, &Arc::new(std::sync::Mutex::new("other"))).await;
+        let login = json!({"auths": {faulty.host(): {"username": "AWS", "password": "hunter2"}}});
+        std::fs::write(&file, login.to_string()).unwrap();
+        let config = ClientConfig { credentials: CredentialSource::Ambient, ..config() };
+        let error = repository(&faulty, config).manifest(&Target::Tag("t".into())).await.unwrap_err();
+        assert_eq!(error.rejected(), Some(CredentialOrigin::Stored));
+        assert_eq!(error.rejected_place(), file.to_str());
+    }
+}

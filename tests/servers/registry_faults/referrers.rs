@@ -6,7 +6,21 @@ use crate::support::faulty;
 #[tokio::test]
 async fn any_response_but_an_index_means_that_there_is_no_referrers_api() {
     let other = Faulty::start(RegistrySettings::default(), |_, _| Some(web_page())).await;
-    for kind in ["404", "405", "400", "login page", "redirect to a login page", "other JSON", "empty"] {
+    for kind in [
+        "404",
+        "405",
+        "400",
+        "406",
+        "410",
+        "415",
+        "422",
+        "501",
+        "204",
+        "login page",
+        "redirect to a login page",
+        "other JSON",
+        "empty",
+    ] {
         let login = format!("http://{}/login?continue=x", other.host());
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             seen.is("GET", "/referrers/").then(|| match kind {
@@ -73,6 +87,19 @@ async fn failures_of_the_referrers_api_are_errors() {
     let faulty = Faulty::start(RegistrySettings::default(), broken).await;
     let error = repository(&faulty, config()).referrers(&subject().1.digest, None).await.unwrap_err();
     assert!(matches!(error, RegistryError::Json { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_refused_referrers_api_does_not_exist_if_the_image_can_be_read() {
+    for (refusal, refuses_head) in [(401, false), (403, false), (403, true)] {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
+            (seen.is("GET", "/referrers/") || refuses_head && seen.method == "HEAD").then(|| status(refusal))
+        })
+        .await;
+        faulty.add_manifest("image", OCI_MANIFEST, subject().0);
+        let found = repository(&faulty, config()).referrers(&subject().1.digest, None).await.unwrap();
+        assert_eq!((found.descriptors.len(), found.api), (0, false));
+    }
 }
 
 #[tokio::test]

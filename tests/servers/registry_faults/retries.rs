@@ -58,7 +58,7 @@ async fn persistent_failures_report_the_message_of_the_registry() {
     assert_eq!(error.host(), Some(faulty.host().as_str()));
     let cause = error.source().unwrap().to_string();
     let url = format!("GET http://{}/v2/a/b/manifests/t", faulty.host());
-    assert_eq!(cause, format!("{url}: 503 Service Unavailable: <h1>down\\u{{1b}}[2J</h1>"));
+    assert_eq!(cause, format!("{url}: 503 Service Unavailable: down\\u{{1b}}[2J"));
     assert_eq!(faulty.requests().len(), 8);
 }
 
@@ -132,4 +132,31 @@ async fn connections_that_break_before_a_response_are_retried() {
     let error = repository.manifest(&Target::Tag("t".into())).await.unwrap_err();
     assert_eq!(error.to_string(), "gave up after 8 tries");
     accepted.await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_waited_for_is_reported_once() {
+    for (failing, requested, warned) in [(429, Some("1"), true), (503, Some("1"), true), (503, None, false)] {
+        let twice = first(2);
+        let faulty = Faulty::start(RegistrySettings::default(), move |_, _| {
+            twice().then(|| {
+                let mut answer = problem(failing, "TOOMANYREQUESTS", "slow down");
+                if let Some(wait) = requested {
+                    answer.headers_mut().insert(header::RETRY_AFTER, wait.parse().unwrap());
+                }
+                answer
+            })
+        })
+        .await;
+        faulty.add_manifest("t", OCI_MANIFEST, "{}");
+        let recorder = Arc::new(Recorder::default());
+        let repository = repository(&faulty, ClientConfig { progress: recorder.clone(), ..config() });
+        repository.manifest(&Target::Tag("t".into())).await.unwrap();
+        let warnings = recorder.warnings();
+        assert_eq!(warnings.len(), usize::from(warned), "{warnings:?}");
+        for warning in warnings {
+            assert!(warning.contains(&failing.to_string()) && warning.contains("slow down"), "{warning}");
+            assert!(warning.contains("; trying again in 1."), "{warning}");
+        }
+    }
 }

@@ -141,7 +141,8 @@ impl Faulty {
         match request.method.as_str() {
             "PATCH" => {
                 let first = request.header("content-range").and_then(|r| r.split('-').next()?.parse::<usize>().ok());
-                if first != Some(upload.len()) {
+                // Without a range, everything is sent at once.
+                if first.unwrap_or(0) != upload.len() {
                     return status(416);
                 }
                 upload.extend_from_slice(&request.body);

@@ -523,6 +523,8 @@ fn union(repository: &str, access: Access, requested: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::{ClientConfig, Limits};
+    use super::super::http::Common;
     use super::*;
 
     #[test]
@@ -545,6 +547,31 @@ mod tests {
     fn token_lifetimes_are_clamped() {
         for (seconds, want) in [(0.0, 60), (-5.0, 60), (60.0, 60), (300.0, 300), (300e9, 3600)] {
             assert_eq!(lifetime(seconds), Duration::from_secs(want));
+        }
+    }
+
+    #[tokio::test]
+    async fn passwords_for_amazon_ecr_are_looked_up_before_they_expire() {
+        const ECR: &str = "123456789012.dkr.ecr.us-east-1.amazonaws.com";
+        for (registry, lasts, renews) in [
+            (ECR, Duration::ZERO, true),
+            ("public.ecr.aws", Duration::ZERO, true),
+            (ECR, Duration::from_secs(3600), false),
+            ("r.example", Duration::ZERO, false),
+        ] {
+            let limits = Limits { ecr_login: lasts, ..Limits::default() };
+            let config = ClientConfig { limits, ..ClientConfig::default() };
+            let http = Arc::new(Http::new(&Arc::new(Common::new(&config).unwrap()), registry).unwrap());
+            let (user, password) = ("AWS".to_owned(), "p".to_owned());
+            let source = CredentialSource::Only { registry: registry.to_owned(), user, password };
+            let auth = Authorizer::new(registry.into(), source);
+            *auth.last() = Some(Challenge::Basic);
+            let base = base_url("https", registry).unwrap();
+            let scope = Scope { repository: "a".into(), access: Access::Pull };
+            let (_, first) = auth.header(&http, &base, &scope).await.unwrap();
+            let (shown, second) = auth.header(&http, &base, &scope).await.unwrap();
+            assert!(shown.is_some_and(|shown| shown.value == basic("AWS", "p")));
+            assert_eq!(first != second, renews, "{registry} {lasts:?}");
         }
     }
 
