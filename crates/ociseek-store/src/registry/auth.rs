@@ -4,41 +4,30 @@
 //! 403 to a password that has expired, and its public registry 400 to a token.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use bytes::Bytes;
 use reqwest::Method;
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use tokio::time::Instant;
 use tracing::debug;
-use url::{Url, form_urlencoded};
+use url::Url;
 
 use super::TARGET;
-use super::address::{base_url, refuse_realm};
+use super::address::base_url;
 use super::config::CredentialSource;
 use super::credentials::{self, Credential, FoundCredential};
-use super::error::{CredentialOrigin, RegistryError, RequestLine, ShownLogin, shown};
+use super::error::{CredentialOrigin, RegistryError, RequestLine, ShownLogin};
 use super::http::{Http, texts};
-use super::request::{Authorization, Request};
-use super::response::Response;
-use super::retry::Retry;
+use super::request::Authorization;
+use super::token::{elsewhere, union};
 use crate::lock::Hold;
 use ociseek_format::header::{Challenge, challenge};
 use ociseek_format::image::ecr::EcrRegistry;
-use ociseek_format::image::json::parse_lenient;
-use ociseek_format::progress::{ProgressEvent, causes};
+use ociseek_format::progress::causes;
 
-/// The size limit of a token service's response in bytes. Tokens that list many rights are long.
-const ANSWER: u64 = 1 << 20;
-/// The lifetime of a token without `expires_in`, which is also the minimum (docker's token
-/// specification).
-const SHORTEST: Duration = Duration::from_secs(60);
-/// The longest lifetime that is trusted. One registry sends nanoseconds instead of seconds.
-const LONGEST: Duration = Duration::from_secs(3600);
 /// The number of scopes and repositories whose tokens and credentials are kept, the most recently
 /// used ones. A walk through a whole registry does not return to the others soon.
 const KEPT: usize = 256;
@@ -52,7 +41,7 @@ pub(super) enum Access {
 }
 
 impl Access {
-    fn actions(self) -> &'static str {
+    pub(super) fn actions(self) -> &'static str {
         match self {
             Access::Pull => "pull",
             Access::Push => "pull,push",
@@ -75,16 +64,16 @@ pub(super) struct Generation(u64);
 
 /// Everything known about the authorization at a registry.
 pub(super) struct Authorizer {
-    registry: Arc<str>,
+    pub(super) registry: Arc<str>,
     source: CredentialSource,
     /// The last challenge without its scope, as the first guess for new scopes.
     last: Mutex<Option<Challenge>>,
-    slots: Mutex<Slots>,
+    tokens: Mutex<TokenCache>,
     /// By repository.
     credentials: tokio::sync::Mutex<HashMap<Arc<str>, CachedCredential>>,
     /// Whether the user was warned about a token service on another host that receives the
     /// credentials.
-    has_warned: AtomicBool,
+    pub(super) has_warned: AtomicBool,
 }
 
 /// Credentials with the time when they were looked up.
@@ -94,13 +83,13 @@ struct CachedCredential {
 }
 
 #[derive(Default)]
-struct Slots {
+struct TokenCache {
     /// The state of each scope, with its last use as a count of all uses.
     by_scope: HashMap<Scope, (u64, Arc<tokio::sync::Mutex<Slot>>)>,
     uses: u64,
 }
 
-impl Slots {
+impl TokenCache {
     fn slot(&mut self, scope: &Scope) -> Arc<tokio::sync::Mutex<Slot>> {
         self.uses += 1;
         if self.by_scope.len() >= KEPT && !self.by_scope.contains_key(scope) {
@@ -124,12 +113,12 @@ struct Slot {
     generation: u64,
 }
 
-struct Header {
-    value: HeaderValue,
-    issued: Instant,
-    renew_at: Option<Instant>,
+pub(super) struct Header {
+    pub value: HeaderValue,
+    pub issued: Instant,
+    pub renew_at: Option<Instant>,
     /// Whether a request has used it.
-    is_used: bool,
+    pub is_used: bool,
 }
 
 impl Authorizer {
@@ -138,14 +127,14 @@ impl Authorizer {
             registry,
             source,
             last: Mutex::default(),
-            slots: Mutex::default(),
+            tokens: Mutex::default(),
             credentials: tokio::sync::Mutex::default(),
             has_warned: AtomicBool::new(false),
         }
     }
 
     fn slot(&self, scope: &Scope) -> Arc<tokio::sync::Mutex<Slot>> {
-        self.slots.hold().slot(scope)
+        self.tokens.hold().slot(scope)
     }
 
     fn last(&self) -> std::sync::MutexGuard<'_, Option<Challenge>> {
@@ -235,7 +224,8 @@ impl Authorizer {
     ) -> Result<(), RegistryError> {
         let (found, renew_at) = self.credential(http, &scope.repository).await?;
         let plain = |value: String| {
-            let wrong = |_| self.misfit("the credentials contain characters that are not allowed in a header");
+            let wrong =
+                |_| self.invalid_credentials("the credentials contain characters that are not allowed in a header");
             let mut value = HeaderValue::try_from(value).map_err(wrong)?;
             value.set_sensitive(true);
             Ok::<_, RegistryError>(Some(Header { value, issued: Instant::now(), renew_at, is_used: false }))
@@ -273,7 +263,7 @@ impl Authorizer {
         Ok(())
     }
 
-    fn misfit(&self, what: &str) -> RegistryError {
+    pub(super) fn invalid_credentials(&self, what: &str) -> RegistryError {
         let url = base_url("https", &self.registry);
         match url {
             Ok(url) => RegistryError::Protocol {
@@ -334,7 +324,7 @@ impl Authorizer {
     }
 
     /// The source of the credentials, if there are any.
-    fn origin(&self) -> CredentialOrigin {
+    pub(super) fn origin(&self) -> CredentialOrigin {
         match self.source {
             CredentialSource::Ambient => CredentialOrigin::Stored,
             CredentialSource::Anonymous | CredentialSource::Only { .. } => CredentialOrigin::Given,
@@ -350,127 +340,6 @@ impl Authorizer {
         }
         is_stale
     }
-
-    /// Uses GET with a password or anonymously (docker's token specification), and POST with a
-    /// refresh token (its OAuth2 form).
-    fn token_request(
-        &self,
-        mut url: Url,
-        service: Option<&str>,
-        scope: &str,
-        credential: Option<Credential>,
-    ) -> Result<Request, RegistryError> {
-        let request = match credential {
-            Some(Credential::Identity { token, .. }) => {
-                let mut form = form_urlencoded::Serializer::new(String::new());
-                form.append_pair("grant_type", "refresh_token").append_pair("client_id", "ociseek");
-                form.append_pair("service", service.unwrap_or_default()).append_pair("scope", scope);
-                form.append_pair("refresh_token", &token);
-                let form_type = HeaderValue::from_static("application/x-www-form-urlencoded");
-                Request::new(Method::POST, url).body(form_type, Bytes::from(form.finish()))
-            }
-            credential => {
-                let mut query = url.query_pairs_mut();
-                if let Some(service) = service {
-                    query.append_pair("service", service);
-                }
-                query.append_pair("scope", scope);
-                if let Some(Credential::Password { user, .. }) = &credential {
-                    query.append_pair("account", user);
-                }
-                drop(query);
-                let mut request = Request::new(Method::GET, url);
-                if let Some(Credential::Password { user, password }) = &credential {
-                    let value = HeaderValue::try_from(basic(user, password));
-                    let mut value = value.map_err(|_| self.misfit("the credentials do not fit in a header"))?;
-                    value.set_sensitive(true);
-                    request = request.header(AUTHORIZATION, value);
-                }
-                request
-            }
-        };
-        Ok(request.header(ACCEPT, HeaderValue::from_static("application/json")))
-    }
-
-    /// Requests a token from the token service.
-    async fn token(
-        &self,
-        http: &Arc<Http>,
-        base: &Url,
-        realm: &str,
-        service: Option<&str>,
-        scope: &str,
-        found: Option<FoundCredential>,
-    ) -> Result<Header, RegistryError> {
-        let line = |method: &Method, url: &Url| RequestLine::new(&self.registry, method, url);
-        let mut url = Url::parse(realm).map_err(|_| RegistryError::Detour {
-            line: line(&Method::GET, base),
-            to: super::one_line::one_line(realm, 100),
-            reason: "its token service is not a URL",
-        })?;
-        if let Some(reason) = refuse_realm(base, &url) {
-            return Err(RegistryError::Detour { line: line(&Method::GET, base), to: shown(&url), reason });
-        }
-        url.set_fragment(None);
-        let shown = found.as_ref().map(|found| ShownLogin { origin: self.origin(), place: Arc::clone(&found.place) });
-        if let Some(host) = elsewhere(base, realm).filter(|_| shown.is_some())
-            && !self.has_warned.swap(true, Ordering::Relaxed)
-        {
-            http.progress().report(ProgressEvent::TokenService { registry: self.registry.to_string(), host });
-        }
-
-        let mut request = self.token_request(url, service, scope, found.map(|found| found.credential))?;
-        let mut retry = Retry::new(http);
-        loop {
-            match self.ask(http, &request, shown.clone(), line(&request.method, &request.url), retry.reads()).await {
-                Ok(header) => {
-                    http.answered(&self.registry);
-                    return Ok(header);
-                }
-                Err(error) => retry.read_again(&mut request, error).await?,
-            }
-        }
-    }
-
-    async fn ask(
-        &self,
-        http: &Arc<Http>,
-        request: &Request,
-        shown: Option<ShownLogin>,
-        line: RequestLine,
-        reads: u32,
-    ) -> Result<Header, RegistryError> {
-        // Redirects are not followed, because the credentials are for this address only.
-        let line = line.at_try(request.next_try());
-        let mut response: Response = http.exchange(request, None, line.clone()).await?;
-        response.shown = shown;
-        let response = response.expect(&[200]).await?;
-        let body = response.bytes(ANSWER).await?;
-        #[derive(serde::Deserialize)]
-        struct Answer {
-            token: Option<String>,
-            access_token: Option<String>,
-            expires_in: Option<serde_json::Value>,
-        }
-        if let Err(source) = parse_lenient::<serde::de::IgnoredAny>(&body) {
-            return Err(RegistryError::Json { line, source, reads });
-        }
-        // The source of an error in valid JSON may repeat its input, which could be a token here.
-        let wrong = |what: &str| RegistryError::Protocol { line: line.clone(), what: what.to_owned() };
-        let answer: Answer =
-            serde_json::from_slice(&body).map_err(|_| wrong("the token service's answer is not JSON with a token"))?;
-        let token = [answer.token, answer.access_token].into_iter().flatten().find(|token| !token.is_empty());
-        let token = token.ok_or_else(|| wrong("the token service's answer contains no token"))?;
-        let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-            .map_err(|_| wrong("the token service's token does not fit in a header"))?;
-        value.set_sensitive(true);
-        let lasts = answer.expires_in.as_ref().and_then(serde_json::Value::as_f64).unwrap_or_default();
-        let lasts = lifetime(lasts);
-        let (_, realm) = line.parts();
-        debug!(name: "token", target: TARGET, registry = &*self.registry, realm, seconds = lasts.as_secs());
-        let issued = Instant::now();
-        Ok(Header { value, issued, renew_at: Some(issued + lasts.mul_f64(0.8)), is_used: false })
-    }
 }
 
 /// Whether the registry's passwords expire after hours: those of Amazon ECR, after 12 (Amazon ECR
@@ -484,71 +353,17 @@ fn is_new(before: Option<&Header>, now: Option<&Header>) -> bool {
     now.is_some_and(|now| before.is_none_or(|before| before.value != now.value))
 }
 
-/// The host of a token service, if it is not the registry's own.
-fn elsewhere(base: &Url, realm: &str) -> Option<String> {
-    let realm = Url::parse(realm).ok()?;
-    (realm.host() != base.host()).then(|| realm.host_str().map(str::to_owned))?
-}
-
-fn basic(user: &str, password: &str) -> String {
+pub(super) fn basic(user: &str, password: &str) -> String {
     format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}")))
-}
-
-/// The lifetime for a token's `expires_in` in seconds.
-fn lifetime(seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds.clamp(SHORTEST.as_secs_f64(), LONGEST.as_secs_f64()))
-}
-
-/// The scope to request: our access, plus the access that the challenge requests for the same
-/// repository. If the challenge names something else, its scope is used.
-fn union(repository: &str, access: Access, requested: Option<&str>) -> String {
-    if repository.is_empty() {
-        // The scope for the list of repositories (distribution's token specification, "Resource
-        // Class and Type").
-        return requested.unwrap_or("registry:catalog:*").to_owned();
-    }
-    let prefix = format!("repository:{repository}:");
-    let own = access.actions();
-    match requested {
-        None => format!("{prefix}{own}"),
-        Some(requested) => match requested.strip_prefix(&prefix).filter(|actions| !actions.contains(' ')) {
-            Some(actions) => {
-                let more = actions.split(',').filter(|a| !a.is_empty() && !own.split(',').any(|o| o == *a));
-                more.fold(format!("{prefix}{own}"), |scope, action| scope + "," + action)
-            }
-            None => requested.to_owned(),
-        },
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::config::{ClientConfig, Limits};
     use super::super::http::Common;
+    use std::time::Duration;
+
     use super::*;
-
-    #[test]
-    fn scopes_combine_our_needs_and_the_challenge() {
-        for (access, requested, want) in [
-            (Access::Pull, None, "repository:a/b:pull"),
-            (Access::Push, Some("repository:a/b:pull"), "repository:a/b:pull,push"),
-            (Access::Pull, Some("repository:a/b:pull,push"), "repository:a/b:pull,push"),
-            (Access::Pull, Some("repository:a/b:*"), "repository:a/b:pull,*"),
-            (Access::Pull, Some("registry:catalog:*"), "registry:catalog:*"),
-            (Access::Pull, Some("repository:x:pull repository:a/b:pull"), "repository:x:pull repository:a/b:pull"),
-        ] {
-            assert_eq!(union("a/b", access, requested), want);
-        }
-        assert_eq!(union("", Access::Pull, None), "registry:catalog:*");
-        assert_eq!(union("", Access::Pull, Some("registry:catalog:pull")), "registry:catalog:pull");
-    }
-
-    #[test]
-    fn token_lifetimes_are_clamped() {
-        for (seconds, want) in [(0.0, 60), (-5.0, 60), (60.0, 60), (300.0, 300), (300e9, 3600)] {
-            assert_eq!(lifetime(seconds), Duration::from_secs(want));
-        }
-    }
 
     #[tokio::test]
     async fn passwords_for_amazon_ecr_are_looked_up_before_they_expire() {
@@ -577,17 +392,17 @@ mod tests {
 
     #[tokio::test]
     async fn memory_does_not_grow_with_the_registry() {
-        let mut slots = Slots::default();
+        let mut tokens = TokenCache::default();
         let scope = |n: usize| Scope { repository: format!("r{n}").into(), access: Access::Pull };
-        let waiting = slots.slot(&scope(0));
-        slots.slot(&scope(1)).lock().await.generation = 7;
+        let waiting = tokens.slot(&scope(0));
+        tokens.slot(&scope(1)).lock().await.generation = 7;
         for n in 2..10 * KEPT {
-            slots.slot(&scope(n));
-            slots.slot(&scope(1));
+            tokens.slot(&scope(n));
+            tokens.slot(&scope(1));
         }
-        assert_eq!(slots.by_scope.len(), KEPT);
-        assert!(Arc::ptr_eq(&waiting, &slots.slot(&scope(0))), "somebody holds it");
-        assert_eq!(slots.slot(&scope(1)).lock().await.generation, 7, "it is in use");
-        assert!(!slots.by_scope.contains_key(&scope(2)));
+        assert_eq!(tokens.by_scope.len(), KEPT);
+        assert!(Arc::ptr_eq(&waiting, &tokens.slot(&scope(0))), "somebody holds it");
+        assert_eq!(tokens.slot(&scope(1)).lock().await.generation, 7, "it is in use");
+        assert!(!tokens.by_scope.contains_key(&scope(2)));
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::gate::AllowedAddresses;
+use super::address_filter::AllowedAddresses;
 use ociseek_format::budget::DEFAULT_LIMIT;
 use ociseek_format::progress::{Progress, SilentProgress};
 

@@ -15,10 +15,10 @@ use tokio::time::{Instant, sleep_until};
 use url::Url;
 
 use super::address::{base_url, same_origin};
+use super::address_filter::{AllowedAddresses, KnownAddresses, Resolver, refuse_address};
 use super::backoff::RetryBudget;
 use super::config::{ClientConfig, Limits};
 use super::error::{RegistryError, RequestLine, shown};
-use super::gate::{AllowedAddresses, KnownAddresses, Resolver, refuse_address};
 use super::one_line::one_line;
 use super::outage::Outages;
 use super::proxy::Proxies;
@@ -49,7 +49,7 @@ pub(super) struct Common {
     budget: RetryBudget,
     outages: Outages,
     /// Limits the connections for reading large blobs.
-    slots: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     progress: Arc<dyn Progress>,
     warned: Mutex<HashSet<String>>,
     requests: AtomicU64,
@@ -130,7 +130,7 @@ impl Common {
             limits: config.limits.clone(),
             forever: AtomicBool::new(false),
             outages: Outages::default(),
-            slots: Arc::new(Semaphore::new(config.limits.connections.clamp(1, Semaphore::MAX_PERMITS))),
+            permits: Arc::new(Semaphore::new(config.limits.connections.clamp(1, Semaphore::MAX_PERMITS))),
             progress: Arc::clone(&config.progress),
             warned: Mutex::default(),
             requests: AtomicU64::new(0),
@@ -192,8 +192,8 @@ impl Http {
     }
 
     /// A permit for each connection over which large blobs may be read.
-    pub(super) fn slots(&self) -> &Arc<Semaphore> {
-        &self.common.slots
+    pub(super) fn permits(&self) -> &Arc<Semaphore> {
+        &self.common.permits
     }
 
     pub(super) fn progress(&self) -> &Arc<dyn Progress> {

@@ -226,13 +226,22 @@ fn content_digest(response: &Response) -> Result<Option<Digest>, RegistryError> 
     }
 }
 
-/// Whether both are types of manifests, or both of indexes. Nexus has served documents of OCI with
-/// docker's types, and the reverse; the digest vouches for what the document says itself.
+/// Whether a document may be what it says itself, whatever type it was served with, for which its
+/// digest vouches. Nexus has served documents of OCI with docker's types, Quay with a type of schema
+/// 1. A manifest that is served as an index, or the reverse, is ambiguous.
 fn is_same_kind(own: &str, served: &str) -> bool {
-    [[OCI_MANIFEST, DOCKER_MANIFEST], [OCI_INDEX, DOCKER_LIST]].iter().any(|kind| {
-        let is_of = |media_type: &str| kind.iter().any(|known| known.eq_ignore_ascii_case(media_type));
-        is_of(own) && is_of(served)
-    })
+    let kind = |media_type: &str| match media_type {
+        OCI_MANIFEST | DOCKER_MANIFEST => Some(Kind::Manifest),
+        OCI_INDEX | DOCKER_LIST => Some(Kind::Index),
+        _ => None,
+    };
+    kind(own).is_some_and(|own| kind(served).is_none_or(|served| served == own))
+}
+
+#[derive(PartialEq, Eq)]
+enum Kind {
+    Manifest,
+    Index,
 }
 
 fn own_media_type(bytes: &[u8]) -> Option<String> {
@@ -242,4 +251,24 @@ fn own_media_type(bytes: &[u8]) -> Option<String> {
         media_type: String,
     }
     serde_json::from_slice::<MediaTypeField>(bytes).ok().map(|field| field.media_type)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_is_what_it_says_unless_it_was_served_as_the_other_kind() {
+        for (own, served, is_right) in [
+            (OCI_MANIFEST, DOCKER_MANIFEST, true),
+            (DOCKER_LIST, OCI_INDEX, true),
+            (OCI_MANIFEST, "application/vnd.docker.distribution.manifest.v1+prettyjws", true),
+            (OCI_INDEX, "application/x-gzip", true),
+            (OCI_MANIFEST, OCI_INDEX, false),
+            (DOCKER_LIST, DOCKER_MANIFEST, false),
+            ("x/y", OCI_MANIFEST, false),
+        ] {
+            assert_eq!(is_same_kind(own, served), is_right, "{own} served as {served}");
+        }
+    }
 }

@@ -5,10 +5,11 @@
 //! | `client` | the types for callers: [`Client`], [`Repository`] |
 //! | `manifests`, `blobs`, `parallel`, `uploads`, `upload_stream`, `referrers`, `fallback`, `attach`, `names` | the calls, in groups |
 //! | `session`, `places`, `referrers_api` | a registry: authorization, redirects and retries for each request |
-//! | `auth`, `credentials`, `helper`, `go_json` | the authorization of requests, and its sources |
+//! | `auth`, `token` | the authorization of requests |
+//! | `credentials`, `docker_config`, `go_json`, `helper` | logins |
 //! | `retry`, `backoff`, `outage` | when to retry |
 //! | `request`, `http`, `response`, `trail` | a single request, how it is sent, its response, and its line in the log |
-//! | `proxy`, `address`, `gate` | proxies and allowed hosts |
+//! | `proxy`, `address`, `address_filter` | proxies and allowed hosts |
 //! | `tls`, `certs_d`, `verifier` | trusted authorities, and client certificates |
 //! | `config`, `error`, `transport`, `one_line` | settings and errors |
 //!
@@ -21,6 +22,7 @@
 const TARGET: &str = "ociseek::registry";
 
 mod address;
+mod address_filter;
 mod attach;
 mod auth;
 mod backoff;
@@ -29,9 +31,9 @@ mod certs_d;
 mod client;
 mod config;
 mod credentials;
+mod docker_config;
 mod error;
 mod fallback;
-mod gate;
 mod go_json;
 mod helper;
 mod http;
@@ -49,18 +51,19 @@ mod response;
 mod retry;
 mod session;
 mod tls;
+mod token;
 mod trail;
 mod transport;
 mod upload_stream;
 mod uploads;
 mod verifier;
 
+pub use address_filter::AllowedAddresses;
 pub use blobs::BlobStream;
 pub use client::{Client, Repository};
 pub use config::{ClientConfig, CredentialSource, Limits};
 pub use credentials::CredentialError;
 pub use error::{Answer, CredentialOrigin, RegistryError, RequestLine, Status};
-pub use gate::AllowedAddresses;
 pub use helper::HelperError;
 pub use http::http_client;
 pub use names::{Names, Page};

@@ -18,7 +18,7 @@ pub(super) struct Outages(Mutex<HashMap<Box<str>, Availability>>);
 #[derive(Default)]
 struct Availability {
     /// Whether it has ever responded, so its name is right.
-    known: bool,
+    has_responded: bool,
     outage: Option<Outage>,
     /// When a failure other than an outage was last reported.
     trouble: Option<Instant>,
@@ -32,7 +32,7 @@ struct Outage {
 
 /// The state of a registry after a failure.
 pub(super) struct OutageFailure {
-    pub known: bool,
+    pub has_responded: bool,
     /// How long the registry has been unreachable.
     pub lasts: Duration,
 }
@@ -52,7 +52,7 @@ impl Outages {
             let outage = outage.unwrap_or(Outage { since: now, last: now, is_reported: false });
             let lasts = now - outage.since;
             host.outage = Some(Outage { last: now, ..outage });
-            OutageFailure { known: host.known, lasts }
+            OutageFailure { has_responded: host.has_responded, lasts }
         })
     }
 
@@ -68,8 +68,8 @@ impl Outages {
     }
 
     /// Whether the registry has ever responded.
-    pub(super) fn is_known(&self, registry: &str) -> bool {
-        self.with(registry, |host| host.known)
+    pub(super) fn has_responded(&self, registry: &str) -> bool {
+        self.with(registry, |host| host.has_responded)
     }
 
     /// Whether the outage should be reported. True only once.
@@ -94,7 +94,7 @@ impl Outages {
     /// Records a response. Returns true if it ends an outage that was reported.
     pub(super) fn answered(&self, registry: &str) -> bool {
         self.with(registry, |host| {
-            host.known = true;
+            host.has_responded = true;
             host.outage.take().is_some_and(|outage| outage.is_reported)
         })
     }
@@ -109,14 +109,14 @@ mod tests {
         let outages = Outages::default();
         let begun = Instant::now();
         let first = outages.failed("r", begun);
-        assert!(!first.known && first.lasts.is_zero());
+        assert!(!first.has_responded && first.lasts.is_zero());
         assert!(outages.is_news("r") && !outages.is_news("r"));
         let later = begun + Duration::from_secs(40);
         assert_eq!(outages.failed("r", later).lasts, Duration::from_secs(40));
         assert!(outages.failed("other", later).lasts.is_zero());
         assert!(outages.answered("r") && !outages.answered("r"));
         let again = outages.failed("r", later);
-        assert!(again.known && again.lasts.is_zero());
+        assert!(again.has_responded && again.lasts.is_zero());
         assert!(outages.is_news("r"));
         // A pause between two failures does not count.
         let then = later + Duration::from_secs(50);

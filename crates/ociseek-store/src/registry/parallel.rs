@@ -39,7 +39,7 @@ enum Connections {
     /// A large blob keeps its connection permit until it is dropped.
     One {
         stream: Box<BlobStream>,
-        _slot: Option<OwnedSemaphorePermit>,
+        _connection: Option<OwnedSemaphorePermit>,
     },
     Several(Box<Parts>),
 }
@@ -70,7 +70,7 @@ struct Part {
 
 /// A connection permit and the memory for a part, released when the part was returned.
 struct PartPermit {
-    _slot: Option<OwnedSemaphorePermit>,
+    _connection: Option<OwnedSemaphorePermit>,
     _charge: Option<Charge>,
 }
 
@@ -88,19 +88,20 @@ impl Repository {
     /// Those of [`Repository::blob`].
     pub async fn layer(&self, blob: &Descriptor, anew: bool) -> Result<LayerStream, RegistryError> {
         let part = self.registry.http.limits.part.max(1);
-        let one = |stream, slot| LayerStream(Connections::One { stream: Box::new(stream), _slot: slot });
+        let one =
+            |stream, connection| LayerStream(Connections::One { stream: Box::new(stream), _connection: connection });
         if blob.size / part < FEWEST_PARTS {
             return Ok(one(self.blob_part(blob, 0..blob.size, anew).await?, None));
         }
         // Fails only if the semaphore is closed, which never happens.
-        let slot = Arc::clone(self.slots()).acquire_owned().await.ok();
+        let connection = Arc::clone(self.permits()).acquire_owned().await.ok();
         let several = self.registry.http.limits.connections > 1 && self.sends_parts();
         let Some(charge) = self.charge_part(part).filter(|_| several) else {
-            return Ok(one(self.blob_part(blob, 0..blob.size, anew).await?, slot));
+            return Ok(one(self.blob_part(blob, 0..blob.size, anew).await?, connection));
         };
         let mut stream = self.blob_part(blob, 0..part, anew).await?;
         if stream.take_whole() {
-            return Ok(one(stream, slot));
+            return Ok(one(stream, connection));
         }
         let mut parts = Parts {
             repository: self.clone(),
@@ -112,12 +113,12 @@ impl Repository {
             batch: Vec::new().into_iter(),
             tasks: JoinSet::new(),
         };
-        parts.begin(PartPermit { _slot: slot, _charge: Some(charge) }, Some(stream));
+        parts.begin(PartPermit { _connection: connection, _charge: Some(charge) }, Some(stream));
         Ok(LayerStream(Connections::Several(Box::new(parts))))
     }
 
-    fn slots(&self) -> &Arc<Semaphore> {
-        self.registry.http.slots()
+    fn permits(&self) -> &Arc<Semaphore> {
+        self.registry.http.permits()
     }
 
     /// None if the image has no memory left for another part.
@@ -164,14 +165,14 @@ impl Parts {
     async fn fetch_ahead(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         while self.next < self.blob.size {
-            let slots = Arc::clone(self.repository.slots());
+            let permits = Arc::clone(self.repository.permits());
             let needed = self.ahead.is_empty();
-            let slot = if needed { slots.acquire_owned().await.ok() } else { slots.try_acquire_owned().ok() };
+            let connection = if needed { permits.acquire_owned().await.ok() } else { permits.try_acquire_owned().ok() };
             let charge = self.repository.charge_part(self.part);
-            if !needed && (slot.is_none() || charge.is_none() || !self.repository.sends_parts()) {
+            if !needed && (connection.is_none() || charge.is_none() || !self.repository.sends_parts()) {
                 return;
             }
-            self.begin(PartPermit { _slot: slot, _charge: charge }, None);
+            self.begin(PartPermit { _connection: connection, _charge: charge }, None);
         }
     }
 

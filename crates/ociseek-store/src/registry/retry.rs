@@ -87,8 +87,11 @@ impl Retry {
         // file.
         let soon = is_lost || self.http.patience().is_none();
         let wait = self.wait(error.retry_after(), if soon { LONGEST_KNOCK } else { LONGEST_BACKOFF });
-        let goes_on =
-            if is_lost { self.knocks_on(&error, now, failing) } else { self.asks_on(&error, now, failing, wait) };
+        let goes_on = if is_lost {
+            self.retries_connecting(&error, now, failing)
+        } else {
+            self.retries_response(&error, now, failing, wait)
+        };
         if !goes_on {
             return Err(match self.tries {
                 1 => error,
@@ -147,16 +150,16 @@ impl Retry {
     }
 
     /// Whether to retry a registry that cannot be connected to. Reports the wait once.
-    fn knocks_on(&self, error: &RegistryError, now: Instant, failing: Duration) -> bool {
+    fn retries_connecting(&self, error: &RegistryError, now: Instant, failing: Duration) -> bool {
         let registry = error.host().unwrap_or_default();
         let failure = self.http.outages().failed(registry, now);
         let patience = self.http.patience();
-        let goes_on = if error.is_unresolved() && !failure.known {
+        let goes_on = if error.is_unresolved() && !failure.has_responded {
             self.tries < NAME_TRIES
         } else {
             patience.is_none_or(|patience| failing.max(failure.lasts) < patience)
         };
-        if goes_on && (failure.known || !error.is_unresolved()) {
+        if goes_on && (failure.has_responded || !error.is_unresolved()) {
             let why = std::error::Error::source(error).map(|cause| format!(" ({cause})")).unwrap_or_default();
             self.report_once(registry, &format!("cannot connect to {registry}{why}"));
         }
@@ -164,7 +167,7 @@ impl Retry {
     }
 
     /// Whether to retry a registry that failed in another way.
-    fn asks_on(&self, error: &RegistryError, now: Instant, failing: Duration, wait: Duration) -> bool {
+    fn retries_response(&self, error: &RegistryError, now: Instant, failing: Duration, wait: Duration) -> bool {
         let limits = &self.http.limits;
         let Some(patience) = self.http.patience() else {
             if self.tries == limits.tries {

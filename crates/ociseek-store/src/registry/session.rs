@@ -134,7 +134,7 @@ impl Registry {
     /// Whether a server that silently closed a plain HTTP connection uses TLS, tested with a TLS
     /// handshake.
     async fn is_tls_after_all(&self, url: &Url) -> bool {
-        if url.scheme() != "http" || self.http.outages().is_known(&self.name) {
+        if url.scheme() != "http" || self.http.outages().has_responded(&self.name) {
             return false;
         }
         let ask = || async {

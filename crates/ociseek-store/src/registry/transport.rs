@@ -83,10 +83,10 @@ impl TransportError {
         let mut causes: Vec<String> = Vec::new();
         let mut next: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(&error);
         while let Some(cause) = next {
-            if cause.is::<super::gate::RefusedAddress>() {
+            if cause.is::<super::address_filter::RefusedAddress>() {
                 kind = TransportKind::Refused;
             }
-            if cause.is::<super::gate::UnresolvedName>() {
+            if cause.is::<super::address_filter::UnresolvedName>() {
                 kind = TransportKind::Unresolved;
                 // "dns error: error resolving DNS" adds nothing.
                 causes.clear();

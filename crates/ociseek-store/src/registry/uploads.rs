@@ -341,7 +341,7 @@ impl UploadSession {
                 }
             };
             if !matches!(response.status().as_u16(), 200 | 201 | 202 | 204) {
-                return Err(interrupted(response).await);
+                return Err(classify_refusal(response).await);
             }
             // Only a part of the chunk was accepted, or the position is not true.
             let stated = response.text(RANGE).and_then(|range| taken(range, end));
@@ -422,12 +422,12 @@ async fn cancel(repository: &Repository, at: Url, scope: &Scope) {
 async fn finished(response: Response) -> Result<(), UploadFailure> {
     match response.status().as_u16() {
         200 | 201 | 202 | 204 => Ok(response.no_web_page("the answer to an upload").await.map(drop)?),
-        _ => Err(interrupted(response).await),
+        _ => Err(classify_refusal(response).await),
     }
 }
 
 /// Handles an unexpected response during an upload.
-async fn interrupted(response: Response) -> UploadFailure {
+async fn classify_refusal(response: Response) -> UploadFailure {
     let (status, is_renewed) = (response.status().as_u16(), response.is_renewed);
     let refusal = response.refusal().await;
     match status {
