@@ -33,7 +33,7 @@ use ociseek_hook::backfill::{
 use ociseek_hook::enabled::EnabledImage;
 #[cfg(feature = "nats")]
 use ociseek_hook::job::Unit;
-use ociseek_hook::job::{JobError, JobResult, Products};
+use ociseek_hook::job::{JobResult, Products};
 #[cfg(feature = "nats")]
 use ociseek_hook::queue::{ConnectionChange, Queue, QueueUrl};
 use ociseek_hook::work::JobContext;
