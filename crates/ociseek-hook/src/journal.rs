@@ -6,7 +6,6 @@
 //! lines are also synced to disk ([`Journal::sync`]). A power failure may lose the others: then a
 //! job runs once more, which changes nothing.
 
-use ociseek_store::lock::Hold;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -19,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::backlog::Item;
 use super::job::{Job, Unit};
 use ociseek_store::durable::sync_name;
+use ociseek_store::lock::Hold;
 
 /// The size limit of a line that is read, in bytes.
 const MAX_LINE: u64 = 4096;
@@ -35,7 +35,7 @@ pub struct JournalError {
 }
 
 /// A line.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line {
     Accepted(Job),
@@ -49,9 +49,8 @@ enum Line {
 
 /// The file in which jobs survive the process.
 pub struct Journal {
-    path: PathBuf,
     unit: Unit,
-    inner: Arc<Mutex<Inner>>,
+    shared: Arc<Shared>,
     /// How many lines were synced, by the number of the last one. Locked during a sync, so that
     /// events that arrive meanwhile share the next one.
     synced: tokio::sync::Mutex<u64>,
@@ -59,17 +58,25 @@ pub struct Journal {
 
 ociseek_format::opaque_debug!(Journal);
 
+struct Shared {
+    path: PathBuf,
+    inner: Mutex<Inner>,
+    /// Held during a sync, which goes on if its event's connection is lost.
+    syncing: Mutex<()>,
+}
+
 struct Inner {
     file: Arc<File>,
     /// The number of the last line since the start.
     last: u64,
     /// A sync failed, so the disk may lack lines that the kernel no longer has.
     doubtful: bool,
-    /// By the job's key.
-    open: HashMap<String, Item>,
+    open: OpenJobs,
     lines: usize,
     /// The last line may be incomplete, because the disk was full.
     torn: bool,
+    /// The lines that the file's successor lacks, while that is written.
+    since: Option<Vec<u8>>,
     /// Prevents other processes from writing here.
     _lock: File,
 }
@@ -93,21 +100,18 @@ impl Journal {
                 TryLockError::Error(error) => error,
             })
         })?;
-        let (open, lines) = match File::open(path) {
-            Ok(file) => read(file, unit).map_err(failed("read"))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),
+        let open = match File::open(path) {
+            Ok(file) => OpenJobs::read(file, unit).map_err(failed("read"))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => OpenJobs::default(),
             Err(error) => return Err(failed("read")(error)),
         };
-        let file = rewrite(path, &open).map_err(failed("written"))?;
-        sync_name(path).map_err(failed("written"))?;
-        let line = |item: &Item| lines.get(&item.job.key(unit)).copied().unwrap_or_default();
-        let mut items: Vec<(usize, Item)> = open.values().map(|item| (line(item), item.clone())).collect();
-        items.sort_by_key(|(line, _)| *line);
-        let (file, lines) = (Arc::new(file), open.len());
-        let inner = Inner { file, last: 0, doubtful: false, open, lines, torn: false, _lock: lock };
-        let items = items.into_iter().map(|(_, item)| item).collect();
-        let inner = Arc::new(Mutex::new(inner));
-        Ok((Journal { path: path.to_owned(), unit, inner, synced: tokio::sync::Mutex::new(0) }, items))
+        let items = open.in_order().into_iter().cloned().collect();
+        let file = successor(path, &open.lines()).map_err(failed("written"))?;
+        replace(path).and_then(|()| sync_name(path)).map_err(failed("written"))?;
+        let (file, lines) = (Arc::new(file), open.by_key.len());
+        let inner = Inner { file, last: 0, doubtful: false, open, lines, torn: false, since: None, _lock: lock };
+        let shared = Shared { path: path.to_owned(), inner: Mutex::new(inner), syncing: Mutex::default() };
+        Ok((Journal { unit, shared: Arc::new(shared), synced: tokio::sync::Mutex::new(0) }, items))
     }
 
     /// Returns when the lines that were written before are on the disk.
@@ -115,12 +119,12 @@ impl Journal {
     /// # Errors
     /// If they could not be written there. Then the event must not be confirmed.
     pub async fn sync(&self) -> Result<(), JournalError> {
-        let failed = |source| JournalError { path: self.path.clone(), what: "synced", source };
+        let failed = |source| JournalError { path: self.shared.path.clone(), what: "synced", source };
         let mut synced = self.synced.lock().await;
-        let last = self.inner.hold().last;
+        let last = self.shared.inner.hold().last;
         if *synced < last {
-            let (path, inner) = (self.path.clone(), Arc::clone(&self.inner));
-            let done = tokio::task::spawn_blocking(move || sync(&path, &inner)).await;
+            let shared = Arc::clone(&self.shared);
+            let done = tokio::task::spawn_blocking(move || shared.sync()).await;
             done.unwrap_or_else(|error| Err(error.into())).map_err(failed)?;
             *synced = last;
         }
@@ -156,117 +160,151 @@ impl Journal {
     }
 
     fn write(&self, line: &Line) -> Result<(), JournalError> {
-        let failed = |source| JournalError { path: self.path.clone(), what: "written", source };
-        let mut inner = self.inner.hold();
+        let failed = |source| JournalError { path: self.shared.path.clone(), what: "written", source };
+        let mut inner = self.shared.inner.hold();
         let mut text = if inner.torn { vec![b'\n'] } else { Vec::new() };
         serde_json::to_writer(&mut text, line).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
         let written = inner.file.as_ref().write_all(&text);
         inner.torn = written.is_err();
         written.map_err(failed)?;
+        if let Some(since) = &mut inner.since {
+            since.extend_from_slice(&text);
+        }
         inner.lines += 1;
         inner.last += 1;
-        apply(&mut inner.open, line, self.unit);
-        if inner.lines > COMPACT && inner.lines > 4 * inner.open.len() {
-            // If there is no space for a new file, or no descriptor, the old file is used for as
-            // many lines again.
-            let _old_file = inner.renew(&self.path);
-        }
+        inner.open.apply(line, self.unit);
         Ok(())
     }
 }
 
-impl Inner {
-    /// Writes the unfinished jobs to a new file, on the disk, and continues there.
-    fn renew(&mut self, path: &Path) -> io::Result<()> {
-        self.lines = self.open.len();
-        self.file = Arc::new(rewrite(path, &self.open)?);
-        self.torn = false;
-        let named = sync_name(path);
-        self.doubtful = named.is_err();
+impl Shared {
+    /// Syncs the file. Replaces it if that fails, because the kernel forgets what it could not
+    /// write and would report success the next time, and if most of its lines are for jobs that are
+    /// done.
+    fn sync(&self) -> io::Result<()> {
+        let _one_at_a_time = self.syncing.hold();
+        let (file, is_long) = {
+            let inner = self.inner.hold();
+            let is_long = inner.lines > COMPACT && inner.lines > 4 * inner.open.by_key.len();
+            ((!inner.doubtful).then(|| Arc::clone(&inner.file)), is_long)
+        };
+        // If there is no space for a new file, or no descriptor, the old file is used for as many
+        // lines again.
+        if is_long && self.renew().is_ok() {
+            return Ok(());
+        }
+        if file.is_some_and(|file| file.sync_data().is_ok()) {
+            return Ok(());
+        }
+        self.inner.hold().doubtful = true;
+        self.renew()
+    }
+
+    /// Writes the unfinished jobs to a new file, on the disk, and continues there. Nobody who
+    /// writes a line meanwhile waits for the disk.
+    fn renew(&self) -> io::Result<()> {
+        let jobs = {
+            let mut inner = self.inner.hold();
+            inner.since = Some(Vec::new());
+            inner.lines = inner.open.by_key.len();
+            inner.open.lines()
+        };
+        let file = successor(&self.path, &jobs);
+        {
+            let mut inner = self.inner.hold();
+            let since = inner.since.take().unwrap_or_default();
+            let mut file = file?;
+            file.write_all(&since)?;
+            replace(&self.path)?;
+            inner.file = Arc::new(file);
+            inner.torn = false;
+        }
+        let named = sync_name(&self.path);
+        self.inner.hold().doubtful = named.is_err();
         named
     }
 }
 
-/// Syncs the file, or replaces it if that fails: the kernel forgets what it could not write, and
-/// would report success the next time.
-fn sync(path: &Path, inner: &Mutex<Inner>) -> io::Result<()> {
-    let file = {
-        let inner = inner.hold();
-        (!inner.doubtful).then(|| Arc::clone(&inner.file))
-    };
-    if file.is_some_and(|file| file.sync_data().is_ok()) {
-        return Ok(());
-    }
-    let mut inner = inner.hold();
-    inner.doubtful = true;
-    inner.renew(path)
+/// The unfinished jobs by key, each with its number in the order in which they were accepted.
+#[derive(Default)]
+struct OpenJobs {
+    by_key: HashMap<String, (u64, Item)>,
+    accepted: u64,
 }
 
-/// Applies a line to the unfinished jobs, which are stored by key.
-fn apply(open: &mut HashMap<String, Item>, line: &Line, unit: Unit) {
-    match line {
-        Line::Accepted(job) => {
-            open.entry(job.key(unit)).or_insert_with(|| Item { job: job.clone(), tries: 0 });
-        }
-        Line::Begun(job) => {
-            open.entry(job.key(unit)).or_insert_with(|| Item { job: job.clone(), tries: 0 }).tries += 1;
-        }
-        Line::Released(job) => {
-            if let Some(item) = open.get_mut(&job.key(unit)) {
-                item.tries = item.tries.saturating_sub(1);
+impl OpenJobs {
+    fn read(file: File, unit: Unit) -> io::Result<OpenJobs> {
+        let (mut reader, mut open, mut line) = (BufReader::new(file), OpenJobs::default(), Vec::new());
+        loop {
+            line.clear();
+            if reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
+                return Ok(open);
+            }
+            // Incomplete lines were never confirmed to anyone.
+            if let Ok(line) = serde_json::from_slice(&line) {
+                open.apply(&line, unit);
             }
         }
-        Line::Done(job) => drop(open.remove(&job.key(unit))),
-        Line::Renewed(job) => drop(open.insert(job.key(unit), Item { job: job.clone(), tries: 0 })),
     }
-}
 
-/// The unfinished jobs by key, and the numbers of the lines in which they were accepted.
-fn read(file: File, unit: Unit) -> io::Result<(HashMap<String, Item>, HashMap<String, usize>)> {
-    let mut reader = BufReader::new(file);
-    let mut open: HashMap<String, Item> = HashMap::new();
-    let mut lines = HashMap::new();
-    let mut line = Vec::new();
-    for number in 0.. {
-        line.clear();
-        if reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
-            break;
-        }
-        // Incomplete lines were never confirmed to anyone.
-        let Ok(line) = serde_json::from_slice(&line) else { continue };
-        match &line {
-            Line::Accepted(job) | Line::Begun(job) => {
-                lines.entry(job.key(unit)).or_insert(number);
+    fn apply(&mut self, line: &Line, unit: Unit) {
+        self.accepted += 1;
+        let new = |job: &Job| (self.accepted, Item { job: job.clone(), tries: 0 });
+        match line {
+            Line::Accepted(job) => {
+                self.by_key.entry(job.key(unit)).or_insert_with(|| new(job));
             }
-            Line::Released(_) => {}
-            Line::Done(job) => drop(lines.remove(&job.key(unit))),
-            Line::Renewed(job) => drop(lines.insert(job.key(unit), number)),
+            Line::Begun(job) => self.by_key.entry(job.key(unit)).or_insert_with(|| new(job)).1.tries += 1,
+            Line::Released(job) => {
+                if let Some((_, item)) = self.by_key.get_mut(&job.key(unit)) {
+                    item.tries = item.tries.saturating_sub(1);
+                }
+            }
+            Line::Done(job) => drop(self.by_key.remove(&job.key(unit))),
+            Line::Renewed(job) => drop(self.by_key.insert(job.key(unit), new(job))),
         }
-        apply(&mut open, &line, unit);
     }
-    Ok((open, lines))
+
+    fn in_order(&self) -> Vec<&Item> {
+        let mut jobs: Vec<&(u64, Item)> = self.by_key.values().collect();
+        jobs.sort_by_key(|(number, _)| *number);
+        jobs.into_iter().map(|(_, item)| item).collect()
+    }
+
+    /// The lines of a file that has no others.
+    fn lines(&self) -> Vec<Line> {
+        let lines = |item: &Item| {
+            let tries = std::iter::repeat_n(Line::Begun(item.job.clone()), item.tries as usize);
+            std::iter::once(Line::Accepted(item.job.clone())).chain(tries)
+        };
+        self.in_order().into_iter().flat_map(lines).collect()
+    }
 }
 
-/// Writes a new file with the unfinished jobs and replaces the old one. Further lines use the same
-/// descriptor, because opening the new file by name could fail after the old one has lost its name.
-fn rewrite(path: &Path, open: &HashMap<String, Item>) -> io::Result<File> {
-    let new = path.with_added_extension("new");
-    let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&new)?;
+/// The name of a file that is about to replace the one at `path`.
+fn new_name(path: &Path) -> PathBuf {
+    path.with_added_extension("new")
+}
+
+/// Writes a new file with these lines, on the disk. Further lines use the same descriptor, because
+/// opening the new file by name could fail after the old one has lost its name.
+fn successor(path: &Path, lines: &[Line]) -> io::Result<File> {
+    let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(new_name(path))?;
     file.set_len(0)?;
     let mut text = Vec::new();
-    for item in open.values() {
-        let lines = std::iter::once(Line::Accepted(item.job.clone()))
-            .chain((0..item.tries).map(|_| Line::Begun(item.job.clone())));
-        for line in lines {
-            serde_json::to_writer(&mut text, &line)?;
-            text.push(b'\n');
-        }
+    for line in lines {
+        serde_json::to_writer(&mut text, line)?;
+        text.push(b'\n');
     }
     file.write_all(&text)?;
     file.sync_all()?;
-    std::fs::rename(&new, path)?;
     Ok(file)
+}
+
+/// Gives the new file the name of the old one.
+fn replace(path: &Path) -> io::Result<()> {
+    std::fs::rename(new_name(path), path)
 }
 
 #[cfg(test)]
@@ -302,12 +340,10 @@ mod tests {
         drop(journal);
         let want = [("3".to_owned(), 0), ("1".to_owned(), 1), ("4".to_owned(), 0)];
         assert_eq!(reopened(&path), want);
-        // Reading does not remove jobs.
-        let mut again = reopened(&path);
-        again.sort();
-        let mut want = want.to_vec();
-        want.sort();
-        assert_eq!(again, want);
+        // Reading changes neither the jobs nor their order.
+        for _ in 0..5 {
+            assert_eq!(reopened(&path), want);
+        }
     }
 
     #[test]
@@ -328,8 +364,8 @@ mod tests {
         assert_eq!(reopened(&path), [("1".to_owned(), 0)]);
     }
 
-    #[test]
-    fn the_journal_does_not_grow_with_finished_jobs() {
+    #[tokio::test]
+    async fn the_journal_does_not_grow_with_finished_jobs() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
@@ -337,6 +373,9 @@ mod tests {
         for n in 1..3 * COMPACT as u32 {
             journal.accepted(&item(n)).unwrap();
             journal.done(&item(n), None).unwrap();
+            if n % 512 == 0 {
+                journal.sync().await.unwrap();
+            }
         }
         drop(journal);
         assert!(std::fs::metadata(&path).unwrap().len() < 2 * COMPACT as u64 * 100);
@@ -376,8 +415,8 @@ mod tests {
         journal.sync().await.unwrap();
         assert_eq!(file(), first);
         // As the kernel leaves it: the lines are lost, and the next sync would succeed.
-        journal.inner.hold().doubtful = true;
-        journal.inner.hold().file.set_len(0).unwrap();
+        journal.shared.inner.hold().doubtful = true;
+        journal.shared.inner.hold().file.set_len(0).unwrap();
         journal.accepted(&item(2)).unwrap();
         let in_the_way = path.with_added_extension("new");
         std::fs::create_dir(&in_the_way).unwrap();
@@ -398,7 +437,32 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_cannot_be_compacted_is_still_appended_to() {
+    fn lines_that_are_written_while_the_file_is_replaced_are_in_the_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
+        let written = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !written.load(std::sync::atomic::Ordering::SeqCst) {
+                    journal.shared.renew().unwrap();
+                }
+            });
+            for n in 0..2000 {
+                journal.accepted(&item(n)).unwrap();
+                if n % 2 == 0 {
+                    journal.done(&item(n), None).unwrap();
+                }
+            }
+            written.store(true, std::sync::atomic::Ordering::SeqCst);
+        });
+        drop(journal);
+        let left: Vec<_> = (0..1000).map(|n| ((2 * n + 1).to_string(), 0)).collect();
+        assert_eq!(reopened(&path), left);
+    }
+
+    #[tokio::test]
+    async fn a_journal_that_cannot_be_compacted_is_still_appended_to() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let (journal, _) = Journal::open(&path, Unit::Image).unwrap();
@@ -409,6 +473,7 @@ mod tests {
             journal.accepted(&item(n)).unwrap();
             journal.done(&item(n), None).unwrap();
         }
+        journal.sync().await.unwrap();
         journal.accepted(&item(1)).unwrap();
         drop(journal);
         std::fs::remove_dir(&in_the_way).unwrap();
