@@ -23,7 +23,7 @@ use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
 use crate::support::servers::{Server, free_port, tool};
 use ociseek::digest::Digest;
 use ociseek::hook::job::Job;
-use ociseek::hook::queue::{PublishOutcome, Queue};
+use ociseek::hook::nats::{NatsQueue, PublishOutcome};
 use ociseek::store::blob::Target;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 use rustix::process::Signal;
@@ -163,7 +163,7 @@ async fn failed_jobs_are_parked_with_their_reason_and_others_continue() {
     let broken = Digest::sha256(manifest.as_bytes());
     server.put_manifest("team/app0", &broken.to_string(), OCI_MANIFEST, manifest.as_bytes());
 
-    let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
+    let queue = NatsQueue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
     let job = |name: &str| Job { image: name.parse().unwrap() };
     let poison = job(&format!("{}/team/app0@{broken}", server.host));
     assert_eq!(queue.publish(&poison).await.unwrap(), PublishOutcome::New);
@@ -232,7 +232,7 @@ async fn a_worker_survives_a_queue_outage_and_stops_without_the_queue() {
     nats.restart();
     hook.until("it is back", |hook| hook.events("queue").len() == 2);
     assert_eq!(get(&address, "/readyz").0, 200);
-    let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
+    let queue = NatsQueue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
     let (repository, digest) = &images[0];
     let job = Job { image: format!("{}/{repository}@{digest}", server.host).parse().unwrap() };
     queue.publish(&job).await.unwrap();
@@ -258,7 +258,7 @@ async fn a_worker_survives_a_queue_outage_and_stops_without_the_queue() {
 async fn orderly_stops_do_not_count_as_tries() {
     let Some(nats) = Nats::start() else { return };
     let (sandbox, host) = (Sandbox::new(), stalling_registry().0);
-    let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
+    let queue = NatsQueue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
     let job = Job { image: format!("{host}/a:v1").parse().unwrap() };
     queue.publish(&job).await.unwrap();
     for _ in 0..7 {
@@ -289,7 +289,7 @@ async fn a_registry_that_fails_at_the_third_delivery_is_asked_again() {
     .await;
     registry.add_image("v1", &tar(1, 2, 30_000));
     let (sandbox, host) = (Sandbox::new(), registry.host());
-    let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
+    let queue = NatsQueue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
     queue.publish(&Job { image: format!("{host}/a/b:v1").parse().unwrap() }).await.unwrap();
 
     // As if two workers had not got it.
@@ -330,7 +330,7 @@ async fn an_acknowledgement_that_nobody_serves_is_told() {
     relay.arm();
     let (queue, allow) = (format!("--queue=nats://127.0.0.1:{}/test", relay.port), format!("--allow={host}"));
     let hook = Hook::start(&sandbox, &["worker", &queue, &allow, "--no-cache", "--silence=3"]);
-    let queue = Queue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
+    let queue = NatsQueue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
     queue.publish(&Job { image: format!("{host}/a/b:v1").parse().unwrap() }).await.unwrap();
     hook.until("it is told", |hook| !hook.events("queue").is_empty());
     let error = hook.events("queue")[0]["error"].as_str().unwrap().to_owned();

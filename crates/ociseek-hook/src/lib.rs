@@ -26,7 +26,7 @@
 //! | [`allow`], [`secret`] | which images may be requested, and by whom |
 //! | [`runner`] | runs jobs, retries them, and reports their results |
 //! | [`backlog`], [`journal`], [`recent_keys`] | jobs waiting in this process, their file, and recently finished jobs |
-//! | `queue` | the queue for several processes (feature `nats`) |
+//! | `nats` | the queue for several processes (feature `nats`) |
 //! | [`log`], [`metrics`] | logs and metrics of a service |
 //! | [`http`] | limited connections; health and metrics |
 //! | [`server`] | the HTTP service |
@@ -46,7 +46,7 @@ pub mod log;
 pub mod logging;
 pub mod metrics;
 #[cfg(feature = "nats")]
-pub mod queue;
+pub mod nats;
 pub mod recent_keys;
 pub mod record;
 pub mod runner;

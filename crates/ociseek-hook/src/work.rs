@@ -126,9 +126,9 @@ async fn run_document(
         DocumentKind::Image(image) => image,
         DocumentKind::Skipped(why) => return Ok(JobResult::Skipped(why)),
     };
-    let place = Place::of(&job.image, source, repository, context);
-    let mut products = place.make(image, &context.versions).await?;
-    place.follow(&mut products).await?;
+    let job_image = JobImage::of(&job.image, source, repository, context);
+    let mut products = job_image.make(image, &context.versions).await?;
+    job_image.follow(&mut products).await?;
     Ok(job_result(Box::new(products)))
 }
 
@@ -152,11 +152,13 @@ pub(super) async fn enabled_outlook(
         Ok(None) => return Ok(None),
         Err(why) => return Ok(Some(EnabledOutlook { name: None, outlook: Err(why.into()) })),
     };
-    let place = Place::of(image, source, repository, context);
-    let name = place.name(&tag);
-    let (from, to) = place.conversion(digest, tag);
-    let outlook = match outlook(&from, &to, context.cache.as_ref(), &place.options, &context.progress).await {
-        Ok(ConvertOutlook::Complete(_)) if place.options.existing == Existing::Replace => Ok(ConvertOutlook::Pending),
+    let job_image = JobImage::of(image, source, repository, context);
+    let name = job_image.name(&tag);
+    let (from, to) = job_image.conversion(digest, tag);
+    let outlook = match outlook(&from, &to, context.cache.as_ref(), &job_image.options, &context.progress).await {
+        Ok(ConvertOutlook::Complete(_)) if job_image.options.existing == Existing::Replace => {
+            Ok(ConvertOutlook::Pending)
+        }
         Ok(outlook) => Ok(outlook),
         // The conversion would update its tag.
         Err(ConvertError::Moved { .. }) => Ok(ConvertOutlook::Pending),
@@ -169,7 +171,7 @@ pub(super) async fn enabled_outlook(
 }
 
 /// The repository of a job's image, and how it is processed.
-struct Place<'a> {
+struct JobImage<'a> {
     image: &'a Reference,
     source: &'a Source,
     destination: Destination,
@@ -177,10 +179,10 @@ struct Place<'a> {
     context: &'a JobContext,
 }
 
-impl<'a> Place<'a> {
-    fn of(image: &'a Reference, source: &'a Source, repository: Repository, context: &'a JobContext) -> Place<'a> {
+impl<'a> JobImage<'a> {
+    fn of(image: &'a Reference, source: &'a Source, repository: Repository, context: &'a JobContext) -> JobImage<'a> {
         let destination = Destination::Registry(repository);
-        Place { image, source, destination, options: context.options(image), context }
+        JobImage { image, source, destination, options: context.options(image), context }
     }
 
     /// The name of a SOCI-enabled image with this tag.

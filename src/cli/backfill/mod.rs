@@ -35,7 +35,7 @@ use ociseek_hook::enabled::EnabledImage;
 use ociseek_hook::job::Unit;
 use ociseek_hook::job::{JobResult, Products};
 #[cfg(feature = "nats")]
-use ociseek_hook::queue::{ConnectionChange, Queue, QueueUrl};
+use ociseek_hook::nats::{ConnectionChange, NatsQueue, QueueUrl};
 use ociseek_hook::work::JobContext;
 use ociseek_ops::index::IndexOptions;
 use ociseek_store::StoreError;
@@ -177,7 +177,7 @@ pub(super) async fn run(args: BackfillArgs, verbosity: VerbosityArgs) -> Result<
         dry_run: args.dry_run,
         #[cfg(feature = "nats")]
         queue: match &args.queue {
-            Some(url) => Some(Queue::connect(url, on_change).await.map_err(HookError::from)?.with_unit(unit)),
+            Some(url) => Some(NatsQueue::connect(url, on_change).await.map_err(HookError::from)?.with_unit(unit)),
             None => None,
         },
         ..Options::new(context)
@@ -221,7 +221,7 @@ struct Summary {
     format: OutputFormat,
     stdout: Stdout,
     /// The first error of writing to standard output.
-    lost: Option<std::io::Error>,
+    lost: Option<CliError>,
     /// The number of images by result.
     counts: BTreeMap<&'static str, usize>,
     /// The number of lists that failed.
@@ -261,7 +261,7 @@ impl Summary {
 
     fn print(&mut self, line: &str) {
         if self.lost.is_none() {
-            self.lost = self.stdout.write_whole(format!("{line}\n").as_bytes()).err();
+            self.lost = self.stdout.print(format!("{line}\n")).err();
         }
     }
 
@@ -279,7 +279,7 @@ impl Summary {
             self.print(&line);
         }
         if let Some(error) = self.lost {
-            return Err(CliError::Stdout(error));
+            return Err(error);
         }
         let lists = self.lists as u64;
         let lists = (lists > 0).then(|| format!("{} cannot be read", counted(lists, "list", "lists")));

@@ -25,7 +25,7 @@ use ociseek_hook::log::LogProgress;
 #[cfg(feature = "nats")]
 use ociseek_hook::log::TARGET;
 #[cfg(feature = "nats")]
-use ociseek_hook::queue::{ConnectionChange, Queue, QueueUrl};
+use ociseek_hook::nats::{ConnectionChange, NatsQueue, QueueUrl};
 use ociseek_hook::runner::{Runner, dead_letters};
 use ociseek_hook::work::JobContext;
 use ociseek_store::StoreError;
@@ -116,10 +116,10 @@ pub(super) async fn runner(args: JobArgs) -> Result<Runner, CliError> {
 
 /// Connects to the queue. Changes of the connection are logged.
 #[cfg(feature = "nats")]
-pub(super) async fn connect(url: &QueueUrl) -> Result<Queue, CliError> {
+pub(super) async fn connect(url: &QueueUrl) -> Result<NatsQueue, CliError> {
     let on_change = |change: ConnectionChange| match change {
         ConnectionChange::Lost => warn!(name: "queue", target: TARGET, error = change.to_string()),
         ConnectionChange::Back => info!(name: "queue", target: TARGET, message = change.to_string()),
     };
-    Ok(Queue::connect(url, on_change).await.map_err(HookError::from)?)
+    Ok(NatsQueue::connect(url, on_change).await.map_err(HookError::from)?)
 }

@@ -20,9 +20,9 @@ use crate::cli::shared::signals::Interrupt;
 use ociseek_hook::http::PATIENCE;
 use ociseek_hook::log::TARGET;
 #[cfg(feature = "nats")]
-use ociseek_hook::queue::QueueUrl;
+use ociseek_hook::nats::QueueUrl;
 use ociseek_hook::secret::Secrets;
-use ociseek_hook::server::sink::{JobQueue, LocalQueue};
+use ociseek_hook::server::queue::{JobQueue, LocalQueue};
 use ociseek_hook::server::{Listeners, ServerConfig, listen, listen_openly, serve};
 use ociseek_ops::TOOL_IDENTIFIER;
 
@@ -172,7 +172,7 @@ pub(crate) async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver
     };
     #[cfg(feature = "nats")]
     let sink = match args.queue.as_ref().or(args.hook_queue.as_ref()) {
-        Some(url) => JobQueue::Queue(connect(url).await?.with_unit(runner.unit())),
+        Some(url) => JobQueue::Nats(connect(url).await?.with_unit(runner.unit())),
         None => local()?,
     };
     #[cfg(not(feature = "nats"))]

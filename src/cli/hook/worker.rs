@@ -13,7 +13,7 @@ use crate::cli::shared::error::{CliError, HookError};
 use crate::cli::shared::signals::Interrupt;
 use ociseek_hook::http::{PATIENCE, monitor};
 use ociseek_hook::log::TARGET;
-use ociseek_hook::queue::{QueueUrl, Worker};
+use ociseek_hook::nats::{QueueUrl, Worker};
 use ociseek_hook::server::listen_openly;
 use ociseek_ops::TOOL_IDENTIFIER;
 

@@ -279,7 +279,7 @@ pub(crate) enum HookError {
     Serve(#[from] ServeError),
     #[cfg(feature = "nats")]
     #[error(transparent)]
-    Queue(#[from] ociseek_hook::queue::QueueError),
+    Queue(#[from] ociseek_hook::nats::NatsError),
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[error("{}: not a usable secret file", path.display())]

@@ -12,7 +12,7 @@ use axum::http::header;
 use futures_util::{StreamExt, stream};
 use ociseek::digest::Digest;
 use ociseek::hook::job::Job;
-use ociseek::hook::queue::PublishOutcome;
+use ociseek::hook::nats::PublishOutcome;
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::task::block_in_place;

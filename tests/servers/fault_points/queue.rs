@@ -10,7 +10,7 @@ use async_nats::jetstream;
 use futures_util::{StreamExt, stream};
 use ociseek::digest::Digest;
 use ociseek::hook::job::Job as QueueJob;
-use ociseek::hook::queue::{PublishOutcome, Queue};
+use ociseek::hook::nats::{NatsQueue, PublishOutcome};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -134,8 +134,8 @@ impl Ground {
     }
 
     /// Another connection to a queue.
-    pub async fn queue(&self, name: &str) -> Queue {
-        Queue::connect(&url(self.port, name).parse().unwrap(), |_| {}).await.unwrap()
+    pub async fn queue(&self, name: &str) -> NatsQueue {
+        NatsQueue::connect(&url(self.port, name).parse().unwrap(), |_| {}).await.unwrap()
     }
 
     pub async fn forget(&self, queue: &str) {

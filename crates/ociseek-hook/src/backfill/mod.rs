@@ -16,7 +16,7 @@ use tokio::sync::mpsc::channel;
 use crate::allow::Glob;
 use crate::job::{Job, JobError, JobResult, Unit};
 #[cfg(feature = "nats")]
-use crate::queue::{Queue, QueueError};
+use crate::nats::{NatsError, NatsQueue};
 use crate::skip::SkipReason;
 use crate::work::{self, DocumentKind, EnabledOutlook, JobContext};
 use ociseek_format::digest::Digest;
@@ -98,7 +98,7 @@ pub struct Options {
     pub dry_run: bool,
     /// Images without an index are put into this queue instead of being indexed here.
     #[cfg(feature = "nats")]
-    pub queue: Option<Queue>,
+    pub queue: Option<NatsQueue>,
 }
 
 impl Options {
@@ -188,7 +188,7 @@ pub enum BackfillError {
     State(#[from] StateError),
     #[cfg(feature = "nats")]
     #[error(transparent)]
-    Queue(#[from] QueueError),
+    Queue(#[from] NatsError),
 }
 
 impl BackfillError {

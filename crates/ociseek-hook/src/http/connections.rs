@@ -121,14 +121,14 @@ async fn connection(
 struct Peers(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 /// A connection of a peer.
-struct Place {
+struct PeerConnection {
     peers: Peers,
     peer: IpAddr,
 }
 
 impl Peers {
     /// None if the peer has as many connections as it may have.
-    fn enter(&self, peer: IpAddr) -> Option<Place> {
+    fn enter(&self, peer: IpAddr) -> Option<PeerConnection> {
         let peer = network(peer);
         let mut peers = self.0.hold();
         let count = peers.entry(peer).or_default();
@@ -136,11 +136,11 @@ impl Peers {
             return None;
         }
         *count += 1;
-        Some(Place { peers: self.clone(), peer })
+        Some(PeerConnection { peers: self.clone(), peer })
     }
 }
 
-impl Drop for Place {
+impl Drop for PeerConnection {
     fn drop(&mut self) {
         let mut peers = self.peers.0.hold();
         if let Some(count) = peers.get_mut(&self.peer) {

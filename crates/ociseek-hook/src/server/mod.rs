@@ -35,11 +35,11 @@ use super::recent_keys::RecentKeys;
 use super::runner::Runner;
 use super::secret::Secrets;
 use bounds::Bucket;
-use sink::JobQueue;
+use queue::JobQueue;
 
 mod bounds;
 mod notify;
-pub mod sink;
+pub mod queue;
 mod work;
 
 /// How many bodies of authenticated senders are read at the same time. Each takes up to a MiB of
@@ -101,7 +101,7 @@ pub enum ServeError {
 /// The state that all requests share.
 struct App {
     runner: Arc<Runner>,
-    sink: JobQueue,
+    queue: JobQueue,
     config: ServerConfig,
     rate: Bucket,
     /// Limits how many refusals are logged per second, so that clients cannot fill the disk.
@@ -139,7 +139,7 @@ pub async fn listen_openly(address: SocketAddr) -> Result<TcpListener, ServeErro
 pub async fn serve(
     listeners: Listeners,
     runner: Arc<Runner>,
-    sink: JobQueue,
+    queue: JobQueue,
     config: ServerConfig,
     stop: impl Future<Output = ()>,
 ) {
@@ -151,7 +151,7 @@ pub async fn serve(
         seen: Mutex::default(),
         stopping: AtomicBool::new(false),
         runner,
-        sink,
+        queue,
         config,
     });
     let patience = app.config.patience;
@@ -159,7 +159,7 @@ pub async fn serve(
     let stopped = async {
         stop.await;
         app.stopping.store(true, Ordering::Relaxed);
-        let (waiting, running) = app.sink.local().map_or((0, 0), |queue| queue.backlog.lengths());
+        let (waiting, running) = app.queue.local().map_or((0, 0), |queue| queue.backlog.lengths());
         info!(name: "stopping", target: TARGET, queued = waiting, running);
     };
     let service = async {
@@ -206,12 +206,12 @@ impl Monitored for App {
     }
 
     fn is_ready(&self) -> bool {
-        !self.stopping.load(Ordering::Relaxed) && self.sink.has_room()
+        !self.stopping.load(Ordering::Relaxed) && self.queue.has_room()
     }
 
     /// A shared queue has metrics of its own.
     fn gauges(&self) -> Vec<(&'static str, &'static str, u64)> {
-        let Some(queue) = self.sink.local() else { return Vec::new() };
+        let Some(queue) = self.queue.local() else { return Vec::new() };
         let (waiting, running) = queue.backlog.lengths();
         vec![
             ("ociseek_hook_queued", "Jobs waiting", waiting as u64),

@@ -16,7 +16,7 @@ use url::form_urlencoded;
 
 use super::App;
 use super::bounds::{BodyError, read};
-use super::sink::SinkError;
+use super::queue::OfferError;
 use crate::backlog::Offer;
 use crate::http::Peer;
 use crate::job::Job;
@@ -239,7 +239,7 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
         let job = Job { image };
         // Only a process that runs a job knows its result. A shared queue detects duplicates
         // itself.
-        let id = app.sink.local().and(push.id.as_ref());
+        let id = app.queue.local().and(push.id.as_ref());
         let id = id.map(|id| format!("{}{} {id}", events_of(app, &job), events.shape));
         if let Some(id) = &id {
             let mut seen = app.seen.lock().await;
@@ -264,7 +264,7 @@ async fn enqueue(app: &App, events: Events, registry: Option<&str>) -> Result<Re
     }
     let IntakeResult { accepted, duplicates, reasons, ignored } = taken;
     if accepted + duplicates > 0 {
-        app.sink.sync().await.map_err(|error| unwritable(&error))?;
+        app.queue.sync().await.map_err(|error| unwritable(&error))?;
     }
     let status = if accepted > 0 { StatusCode::ACCEPTED } else { StatusCode::OK };
     let body = json!({"accepted": accepted, "duplicates": duplicates, "ignored": ignored, "reasons": reasons});
@@ -291,7 +291,7 @@ async fn one(app: &App, job: Job, taken: &mut IntakeResult) -> Result<(), Refusa
     let name = job.image.to_string();
     let not_enabled = job.not_enabled(app.runner.versions());
     let full = |seconds, status, reason| Err(Refusal::later(status, seconds, reason));
-    match app.sink.offer(job).await {
+    match app.queue.offer(job).await {
         Ok(Offer::Accepted) => {
             app.runner.metrics.count(Counter::Images, "accepted");
             info!(name: "accepted", target: TARGET, image = name);
@@ -317,7 +317,7 @@ async fn one(app: &App, job: Job, taken: &mut IntakeResult) -> Result<(), Refusa
 }
 
 /// Reports that the queue or its journal cannot be written.
-fn unwritable(error: &SinkError) -> Refusal {
+fn unwritable(error: &OfferError) -> Refusal {
     error!(name: "queue", target: TARGET, error = causes(error));
     Refusal::later(StatusCode::SERVICE_UNAVAILABLE, 30, "cannot write to the queue")
 }

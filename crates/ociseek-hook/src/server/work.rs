@@ -7,7 +7,7 @@ use tracing::error;
 
 use super::App;
 use super::notify::events_of;
-use super::sink::LocalQueue;
+use super::queue::LocalQueue;
 use crate::backlog::{Item, Unfinished};
 use crate::journal::{Journal, JournalError};
 use crate::log::TARGET;
@@ -16,7 +16,7 @@ use ociseek_format::progress::causes;
 
 pub(super) fn start(app: &Arc<App>) -> JoinSet<()> {
     let mut workers = JoinSet::new();
-    if app.sink.local().is_none() {
+    if app.queue.local().is_none() {
         return workers;
     }
     for _ in 0..app.config.workers.max(1) {
@@ -27,7 +27,7 @@ pub(super) fn start(app: &Arc<App>) -> JoinSet<()> {
 }
 
 async fn work(app: &App) {
-    let Some(queue) = app.sink.local() else { return };
+    let Some(queue) = app.queue.local() else { return };
     while let Some(item) = queue.backlog.next().await {
         // The job may have killed the process each time, and remained in the journal.
         if item.tries > TRIES {
@@ -67,7 +67,7 @@ fn note(queue: &LocalQueue, write: impl FnOnce(&Journal) -> Result<(), JournalEr
 
 /// Lets jobs continue for as long as they may, and returns how many are left.
 pub(super) async fn finish(app: &App, mut workers: JoinSet<()>) -> usize {
-    let Some(queue) = app.sink.local() else { return 0 };
+    let Some(queue) = app.queue.local() else { return 0 };
     queue.backlog.close();
     let all = async { while workers.join_next().await.is_some() {} };
     let in_time = tokio::time::timeout(app.config.drain, all).await.is_ok();

@@ -25,14 +25,14 @@ fn offer(app: &Arc<App>, jobs: Vec<Job>) -> JoinHandle<Vec<Offer>> {
     tokio::spawn(async move {
         let mut answers = Vec::new();
         for job in jobs {
-            answers.push(app.sink.offer(job).await.expect("the journal can be written"));
+            answers.push(app.queue.offer(job).await.expect("the journal can be written"));
         }
         answers
     })
 }
 
 fn journal(app: &App) -> &Journal {
-    app.sink.local().and_then(|queue| queue.journal.as_ref()).expect("there is a journal")
+    app.queue.local().and_then(|queue| queue.journal.as_ref()).expect("there is a journal")
 }
 
 /// Waits until all accepted jobs are done, and stops the service. Without the first, its end would
@@ -40,7 +40,7 @@ fn journal(app: &App) -> &Journal {
 async fn settle(app: &App, workers: JoinSet<()>) -> Entries {
     journal(app).settled().await;
     assert_eq!(finish(app, workers).await, 0);
-    assert_eq!(app.sink.local().map(|queue| queue.backlog.lengths()), Some((0, 0)));
+    assert_eq!(app.queue.local().map(|queue| queue.backlog.lengths()), Some((0, 0)));
     journal(app).entries()
 }
 
@@ -98,7 +98,7 @@ pub fn idle_workers_begin_waiting_jobs() {
         let app = app(100, Unit::Image, WORKERS, Ending::Together(WORKERS));
         let workers = start(&app);
         for repository in ["a", "b"] {
-            let offer = app.sink.offer(Job::new(repository, None, Some("1"))).await;
+            let offer = app.queue.offer(Job::new(repository, None, Some("1"))).await;
             assert_eq!(offer.expect("the journal can be written"), Offer::Accepted);
         }
         settle(&app, workers).await;
@@ -153,7 +153,7 @@ pub fn limits_hold() {
             let app = Arc::clone(&app);
             async move {
                 for _ in 0..8 {
-                    let (waiting, running) = app.sink.local().map(|queue| queue.backlog.lengths()).unwrap_or_default();
+                    let (waiting, running) = app.queue.local().map(|queue| queue.backlog.lengths()).unwrap_or_default();
                     assert!(waiting <= CAPACITY && running <= 1, "{waiting} wait and {running} run");
                     tokio::task::yield_now().await;
                 }

@@ -11,15 +11,15 @@ use super::recent_keys::RecentKeys;
 use super::runner::{Ending, Runner};
 
 pub mod laws;
-#[path = "../../../../crates/ociseek-hook/src/server/sink.rs"]
-pub mod sink;
+#[path = "../../../../crates/ociseek-hook/src/server/queue.rs"]
+pub mod queue;
 #[path = "../../../../crates/ociseek-hook/src/server/work.rs"]
 mod work;
 
-use sink::{JobQueue, LocalQueue};
+use queue::{JobQueue, LocalQueue};
 struct App {
     pub runner: Runner,
-    pub sink: JobQueue,
+    pub queue: JobQueue,
     pub config: ServerConfig,
     seen: Mutex<RecentKeys>,
 }
@@ -31,10 +31,10 @@ struct ServerConfig {
 
 impl App {
     fn new(capacity: usize, unit: Unit, workers: usize, ending: Ending) -> App {
-        let queue = LocalQueue { backlog: Backlog::new(capacity, unit), journal: Some(Journal::default()) };
+        let local = LocalQueue { backlog: Backlog::new(capacity, unit), journal: Some(Journal::default()) };
         App {
             runner: Runner::new(ending),
-            sink: JobQueue::Local(queue),
+            queue: JobQueue::Local(local),
             config: ServerConfig { workers, drain: Duration::from_secs(10) },
             seen: Mutex::default(),
         }

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{debug, error, info, warn};
 
-use super::{Queue, QueueError};
+use super::{NatsError, NatsQueue};
 use crate::http::Monitored;
 use crate::job::Job;
 use crate::log::{TARGET, now};
@@ -56,7 +56,7 @@ enum Phase {
 
 /// A process that runs the jobs of a queue.
 pub struct Worker {
-    queue: Queue,
+    queue: NatsQueue,
     consumer: Consumer<pull::Config>,
     runner: Arc<Runner>,
     running: AtomicU64,
@@ -73,7 +73,7 @@ impl Worker {
     ///
     /// # Errors
     /// If the consumer cannot be created.
-    pub async fn new(queue: Queue, runner: Arc<Runner>, silence: Duration) -> Result<Worker, QueueError> {
+    pub async fn new(queue: NatsQueue, runner: Arc<Runner>, silence: Duration) -> Result<Worker, NatsError> {
         let consumer = queue.consumer(silence).await?;
         let [stopping, failing] = [false, false].map(AtomicBool::new);
         Ok(Worker { queue, consumer, runner, running: AtomicU64::new(0), stopping, failing })
@@ -124,10 +124,10 @@ impl Monitored for Worker {
     }
 }
 
-impl Queue {
-    async fn consumer(&self, silence: Duration) -> Result<Consumer<pull::Config>, QueueError> {
+impl NatsQueue {
+    async fn consumer(&self, silence: Duration) -> Result<Consumer<pull::Config>, NatsError> {
         let setup =
-            |source: async_nats::Error| QueueError::Setup { what: "consumer", name: CONSUMER.to_owned(), source };
+            |source: async_nats::Error| NatsError::Setup { what: "consumer", name: CONSUMER.to_owned(), source };
         let stream = self.jetstream.get_stream(&self.name).await.map_err(|error| setup(error.into()))?;
         let config = pull::Config {
             durable_name: Some(CONSUMER.to_owned()),

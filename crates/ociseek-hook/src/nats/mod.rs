@@ -43,7 +43,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
-pub enum QueueError {
+pub enum NatsError {
     #[error("cannot connect to the queue at {server}")]
     Connect { server: String, source: Cause },
     #[error("cannot get the queue's {what} {name}")]
@@ -87,7 +87,7 @@ impl std::fmt::Display for ConnectionChange {
 
 /// A connection to the queue; cheap to clone. Reconnects automatically.
 #[derive(Clone)]
-pub struct Queue {
+pub struct NatsQueue {
     jetstream: Context,
     name: String,
     unit: Unit,
@@ -95,9 +95,9 @@ pub struct Queue {
     losses: Arc<AtomicU64>,
 }
 
-ociseek_format::opaque_debug!(Queue);
+ociseek_format::opaque_debug!(NatsQueue);
 
-impl Queue {
+impl NatsQueue {
     /// Connects, and creates the streams if they do not exist. `on_change` is called when the
     /// connection is lost and when it is back.
     ///
@@ -106,7 +106,7 @@ impl Queue {
     pub async fn connect(
         url: &QueueUrl,
         on_change: impl Fn(ConnectionChange) + Send + Sync + 'static,
-    ) -> Result<Queue, QueueError> {
+    ) -> Result<NatsQueue, NatsError> {
         let losses = Arc::new(AtomicU64::new(0));
         let (counted, is_lost) = (Arc::clone(&losses), AtomicBool::new(false));
         let changed = move |event| {
@@ -128,11 +128,11 @@ impl Queue {
             None => options,
         };
         let failed =
-            |error: async_nats::ConnectError| QueueError::Connect { server: url.server.clone(), source: error.into() };
+            |error: async_nats::ConnectError| NatsError::Connect { server: url.server.clone(), source: error.into() };
         let client = options.connect(&url.server).await.map_err(failed)?;
         let mut jetstream = jetstream::new(client);
         jetstream.set_timeout(ANSWER);
-        let queue = Queue { jetstream, name: url.stream.clone(), unit: Unit::Image, losses };
+        let queue = NatsQueue { jetstream, name: url.stream.clone(), unit: Unit::Image, losses };
         let jobs = Config {
             name: queue.name.clone(),
             subjects: vec![queue.jobs()],
@@ -152,15 +152,15 @@ impl Queue {
         for config in [jobs, parked] {
             let name = config.name.clone();
             let made = queue.jetstream.get_or_create_stream(config).await;
-            made.map_err(|error| QueueError::Setup { what: "stream", name, source: error.into() })?;
+            made.map_err(|error| NatsError::Setup { what: "stream", name, source: error.into() })?;
         }
         Ok(queue)
     }
 
     /// The same queue. `unit` decides which jobs are the same.
     #[must_use]
-    pub fn with_unit(self, unit: Unit) -> Queue {
-        Queue { unit, ..self }
+    pub fn with_unit(self, unit: Unit) -> NatsQueue {
+        NatsQueue { unit, ..self }
     }
 
     /// Adds a job to the queue, unless it is already there. Returns after the server has stored it
@@ -168,9 +168,9 @@ impl Queue {
     ///
     /// # Errors
     /// If the server is not reachable or has no space. Then the job is not in the queue.
-    pub async fn publish(&self, job: &Job) -> Result<PublishOutcome, QueueError> {
+    pub async fn publish(&self, job: &Job) -> Result<PublishOutcome, NatsError> {
         if !self.is_connected() {
-            return Err(QueueError::Away);
+            return Err(NatsError::Away);
         }
         let message = || PublishMessage::build().payload(Bytes::from(job.to_json()));
         // A tag may name another image by the time it is published again.
@@ -193,21 +193,21 @@ impl Queue {
 
     /// Sends a message to the jobs. Returns the sequence number of an earlier message with the same
     /// id, if the server dropped this one.
-    async fn send(&self, message: PublishMessage) -> Result<Option<u64>, QueueError> {
-        let failed = |error: jetstream::context::PublishError| QueueError::Publish(error.into());
+    async fn send(&self, message: PublishMessage) -> Result<Option<u64>, NatsError> {
+        let failed = |error: jetstream::context::PublishError| NatsError::Publish(error.into());
         let sent = self.jetstream.send_publish(self.jobs(), message).await.map_err(failed)?;
         let acknowledged = sent.await.map_err(failed)?;
         Ok(acknowledged.duplicate.then_some(acknowledged.sequence))
     }
 
     /// Whether the job with this sequence number is not done.
-    async fn holds(&self, sequence: u64) -> Result<bool, QueueError> {
+    async fn holds(&self, sequence: u64) -> Result<bool, NatsError> {
         let stream = self.jetstream.get_stream_no_info(&self.name).await;
-        let stream = stream.map_err(|error| QueueError::Look(error.into()))?;
+        let stream = stream.map_err(|error| NatsError::Look(error.into()))?;
         match stream.get_raw_message(sequence).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(false),
-            Err(error) => Err(QueueError::Look(error.into())),
+            Err(error) => Err(NatsError::Look(error.into())),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The destinations of accepted jobs.
+//! The queue of accepted jobs: of this process, or of several.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::backlog::{Backlog, Item, Offer};
 use crate::job::{Job, Unit};
 use crate::journal::{Journal, JournalError};
 #[cfg(feature = "nats")]
-use crate::queue::{PublishOutcome, Queue, QueueError};
+use crate::nats::{NatsError, NatsQueue, PublishOutcome};
 
 /// The queue of this process, or a shared one.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub enum JobQueue {
     Local(LocalQueue),
     /// A queue that several services share.
     #[cfg(feature = "nats")]
-    Queue(Queue),
+    Nats(NatsQueue),
 }
 
 /// A queue in memory, with a journal that survives the process.
@@ -51,12 +51,12 @@ impl LocalQueue {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
-pub enum SinkError {
+pub enum OfferError {
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[cfg(feature = "nats")]
     #[error(transparent)]
-    Queue(#[from] QueueError),
+    Nats(#[from] NatsError),
 }
 
 impl JobQueue {
@@ -64,10 +64,10 @@ impl JobQueue {
     ///
     /// # Errors
     /// If a job could not be recorded. Then it is not accepted.
-    pub async fn offer(&self, job: Job) -> Result<Offer, SinkError> {
+    pub async fn offer(&self, job: Job) -> Result<Offer, OfferError> {
         match self {
             #[cfg(feature = "nats")]
-            JobQueue::Queue(queue) => Ok(match queue.publish(&job).await? {
+            JobQueue::Nats(queue) => Ok(match queue.publish(&job).await? {
                 PublishOutcome::New => Offer::Accepted,
                 PublishOutcome::Duplicate => Offer::Duplicate,
             }),
@@ -83,7 +83,7 @@ impl JobQueue {
     ///
     /// # Errors
     /// If the journal could not be synced. Then no event may be confirmed.
-    pub async fn sync(&self) -> Result<(), SinkError> {
+    pub async fn sync(&self) -> Result<(), OfferError> {
         match self.local().and_then(|queue| queue.journal.as_ref()) {
             Some(journal) => Ok(journal.sync().await?),
             None => Ok(()),
@@ -95,7 +95,7 @@ impl JobQueue {
         match self {
             JobQueue::Local(queue) => Some(queue),
             #[cfg(feature = "nats")]
-            JobQueue::Queue(_) => None,
+            JobQueue::Nats(_) => None,
         }
     }
 
@@ -104,7 +104,7 @@ impl JobQueue {
         match self {
             JobQueue::Local(queue) => queue.backlog.has_room(),
             #[cfg(feature = "nats")]
-            JobQueue::Queue(queue) => queue.is_connected(),
+            JobQueue::Nats(queue) => queue.is_connected(),
         }
     }
 }
