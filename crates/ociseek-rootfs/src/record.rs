@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -31,6 +31,7 @@ use ociseek_format::image::json::parse_lenient;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_format::tree::{NodeId, Tree};
+use ociseek_store::lock::Hold;
 
 /// The most reads that are kept for a report. An output file receives all of them.
 const MAX_TOUCHES: usize = 1_000_000;
@@ -223,7 +224,7 @@ impl ReadRecorder {
         let since_mount = self.started.elapsed();
         let Some(digest) = self.layers.get(layer.0 as usize) else { return };
         let needed = self.content.spans(layer, at..Uncompressed(at.0.saturating_add(size)));
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.hold();
         let is_first = !state.files.contains_key(&node);
         let is_new = state.files.entry(node).or_default().add(offset..offset.saturating_add(size));
         if !is_first && !is_new {
@@ -247,7 +248,7 @@ impl ReadRecorder {
 
     /// The touches so far, in order. Empty if they are written to a file.
     pub fn touches(&self) -> Vec<Touch> {
-        match &self.state.lock().unwrap_or_else(PoisonError::into_inner).notes {
+        match &self.state.hold().notes {
             Notes::Memory(touches) => touches.clone(),
             Notes::File(_) | Notes::Failed => Vec::new(),
         }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -13,6 +13,7 @@ use super::model::{FetchCause, ReadError};
 use super::pieces::Run;
 use crate::cache::Claim;
 use ociseek_format::offset::SpanId;
+use ociseek_store::lock::Hold;
 
 /// How long to remember that a span missed the deadline.
 const MISSED: Duration = Duration::from_secs(1);
@@ -65,7 +66,7 @@ pub(super) struct SpanRequest {
 impl SpansInFlight {
     /// `cause` is the reason if the span must be fetched.
     pub(super) fn join(&self, of: SpanOf, cause: FetchCause) -> FetchRole {
-        let mut fetches = self.fetches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fetches = self.fetches.hold();
         if let Some((result, other)) = fetches.get(&of) {
             return FetchRole::Wait(Waiter {
                 result: result.clone(),
@@ -82,7 +83,7 @@ impl SpansInFlight {
 
     /// Whether the span is being fetched.
     pub(super) fn has(&self, of: SpanOf) -> bool {
-        self.fetches.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&of)
+        self.fetches.hold().contains_key(&of)
     }
 }
 
@@ -104,7 +105,7 @@ impl FetchPromise {
     }
 
     fn remove(&self) {
-        self.in_flight.fetches.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.of);
+        self.in_flight.fetches.hold().remove(&self.of);
     }
 }
 
@@ -139,14 +140,14 @@ impl Misses {
     /// Records spans that did not arrive in time.
     pub(super) fn add(&self, spans: impl Iterator<Item = SpanOf>) {
         let now = Instant::now();
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = self.since.hold();
         since.retain(|_, then| now.duration_since(*then) < self.window);
         since.extend(spans.map(|of| (of, now)));
     }
 
     /// Whether a span missed the deadline just now.
     pub(super) fn has(&self, of: SpanOf) -> bool {
-        let since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = self.since.hold();
         since.get(&of).is_some_and(|then| then.elapsed() < self.window)
     }
 }

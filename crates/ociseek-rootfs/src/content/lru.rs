@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use ociseek_store::lock::Hold;
 
 /// Keeps values up to a number of bytes, and evicts the least recently used ones.
 pub(super) struct Lru<K, V> {
@@ -32,7 +34,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
     }
 
     pub(super) fn get(&self, key: K) -> Option<V> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.hold();
         let entries = &mut *entries;
         let found = entries.values.get_mut(&key)?;
         entries.clock += 1;
@@ -44,12 +46,12 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
 
     /// Whether the value exists. Does not count as a use.
     pub(super) fn has(&self, key: K) -> bool {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).values.contains_key(&key)
+        self.entries.hold().values.contains_key(&key)
     }
 
     /// Adds a value of `size` bytes.
     pub(super) fn put(&self, key: K, value: V, size: u64) {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.hold();
         let entries = &mut *entries;
         entries.clock += 1;
         entries.bytes += size;

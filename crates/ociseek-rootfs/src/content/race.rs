@@ -3,7 +3,7 @@
 //! is kept.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use super::counted_part::CountedPart;
 use super::layer::LayerHandle;
 use super::model::Purpose;
 use ociseek_store::StoreError;
+use ociseek_store::lock::Hold;
 
 /// How many times a silent connection is given up before the deadline.
 const PATIENCE: u32 = 4;
@@ -64,7 +65,7 @@ struct Sums {
 impl Pace {
     /// Records a request for `bytes` bytes, with the times until its first and its last byte.
     fn note(&self, bytes: u64, first: Duration, all: Duration) {
-        let mut sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sums = self.0.hold();
         let add = |sum: &mut f64, more: f64| *sum = *sum * DECAY + more;
         add(&mut sums.requests, 1.0);
         add(&mut sums.first, first.as_secs_f64());
@@ -79,7 +80,7 @@ impl Pace {
     /// How many bytes arrive in the time that a request waits for its first byte. 0 if the registry
     /// is near, or not known yet.
     pub(super) fn bytes_per_wait(&self) -> u64 {
-        let sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let sums = self.0.hold();
         match sums.measured < MEASURED || sums.soonest < NEAR.as_secs_f64() {
             true => 0,
             false => (sums.soonest * sums.bytes / sums.rest.max(1e-6)) as u64,
@@ -88,7 +89,7 @@ impl Pace {
 
     /// The time after which a request for `bytes` bytes is slow; at most `most`.
     fn patience(&self, bytes: u64, most: Duration) -> Duration {
-        let sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let sums = self.0.hold();
         let (first, rate) = match sums.requests > 0.0 {
             true => (sums.first / sums.requests, sums.bytes / sums.rest.max(1e-6)),
             false => UNKNOWN,

@@ -1,7 +1,6 @@
 //! A single read: finds its bytes, and waits for those that must be fetched.
 
 use std::ops::Range;
-use std::sync::PoisonError;
 
 use bytes::{Bytes, BytesMut};
 use tokio::task::{spawn_blocking, yield_now};
@@ -16,6 +15,7 @@ use super::model::{FetchCause, ReadError};
 use super::pieces::{HANDED_OVER, Run, covering};
 use ociseek_format::offset::{SpanId, Uncompressed};
 use ociseek_store::cache::TARGET;
+use ociseek_store::lock::Hold;
 
 /// How many times a read looks again for spans that disappeared. Caches that lose their content
 /// faster than it can be read are broken.
@@ -52,7 +52,7 @@ impl LayerHandle {
             return Ok(Bytes::new());
         }
         let range = self.range(at, size).ok_or(ReadError::Beyond { layer, at, size })?;
-        let ahead = self.layer.readers.lock().unwrap_or_else(PoisonError::into_inner).note(range.clone());
+        let ahead = self.layer.readers.hold().note(range.clone());
         let mut parts = self.parts(&range);
         self.inner.start.read(parts.iter().map(|part| self.span(part.span)));
         self.inner.counts.memory_hits.add(self.look_in_memory(&mut parts));

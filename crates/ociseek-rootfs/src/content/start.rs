@@ -11,7 +11,7 @@ use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::future::ready;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -27,6 +27,7 @@ use super::layer::{LayerHandle, SpanOf};
 use super::model::{FetchCause, StartStats};
 use crate::cache::PIECE;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
+use ociseek_store::lock::Hold;
 
 /// The most compressed bytes in a request, unless a single span has more.
 const REQUEST: u64 = 1 << 20;
@@ -68,7 +69,7 @@ pub(super) struct StartProgress {
 impl StartProgress {
     /// Whether all of these spans belong to the recorded start.
     pub(super) fn covers(&self, mut spans: impl Iterator<Item = SpanOf>) -> bool {
-        let planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
+        let planned = self.planned.hold();
         !planned.is_empty() && spans.all(|span| planned.contains(&span))
     }
 
@@ -77,7 +78,7 @@ impl StartProgress {
     /// is ignored or has stopped.
     pub(super) fn note_miss(&self, mut spans: impl Iterator<Item = SpanOf>) -> bool {
         let stopped = self.stopped.load(Ordering::Relaxed);
-        let planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
+        let planned = self.planned.hold();
         let is_outside = spans.any(|span| stopped || !planned.contains(&span));
         is_outside && self.outside.fetch_add(1, Ordering::Relaxed) >= OUTSIDE
     }
@@ -85,7 +86,7 @@ impl StartProgress {
     /// Whether a span was fetched in advance and not read.
     pub(super) fn is_unread(&self, span: SpanOf) -> bool {
         let is_any = self.unread_bytes.load(Ordering::Relaxed) > 0;
-        is_any && self.unread.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&span)
+        is_any && self.unread.hold().contains_key(&span)
     }
 
     /// Records a read of these spans.
@@ -93,7 +94,7 @@ impl StartProgress {
         if self.unread_bytes.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unread = self.unread.hold();
         let bytes: u64 = spans.filter_map(|span| unread.remove(&span)).sum();
         self.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -106,7 +107,7 @@ impl StartProgress {
 
     fn fetched(&self, span: SpanOf, bytes: u64) {
         self.spans.fetch_add(1, Ordering::Relaxed);
-        let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unread = self.unread.hold();
         if unread.insert(span, bytes).is_none() {
             self.unread_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -125,7 +126,7 @@ impl StartProgress {
 pub(super) async fn fetch(inner: &Arc<Inner>) {
     let steps = steps(inner);
     {
-        let mut planned = inner.start.planned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut planned = inner.start.planned.hold();
         planned.extend(steps.iter().flat_map(|(on, spans)| SpanId::each(spans.clone()).map(|span| on.span(span))));
     }
     let unfetched = spawn_blocking({

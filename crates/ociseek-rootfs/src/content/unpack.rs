@@ -3,7 +3,7 @@
 //! receives all missing spans; otherwise decoding stops after the last span that is waited for.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::fetch::Disk;
 use super::in_flight::SpanRequest;
@@ -16,6 +16,7 @@ use ociseek_format::digest::Hasher;
 use ociseek_format::layer::span::SpanError;
 use ociseek_format::offset::SpanId;
 use ociseek_store::feed::{Batches, FeedAborted, FeedError, feed};
+use ociseek_store::lock::Hold;
 
 /// The remaining spans in order, shared by the thread that decodes them and the task that reports
 /// why they did not arrive.
@@ -38,7 +39,7 @@ impl LayerHandle {
         let digest = layer.digest();
         let queue: Queue = Arc::new(Mutex::new(spans.into()));
         let mut fed = self.unpack_once(&queue, 1).await;
-        let is_awaited = || !queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        let is_awaited = || !queue.hold().is_empty();
         let is_damage = matches!(&fed, Err(FeedError::Work(error)) if error.is_damage());
         if is_damage && inner.source.is_remote() && is_awaited() {
             // It may have been damaged on the way. The correct spans were taken from the queue.
@@ -51,7 +52,7 @@ impl LayerHandle {
             Ok(()) | Err(FeedError::Lost) => OpenError::Ending { layer: digest },
         };
         let source = Arc::new(error);
-        let left = std::mem::take(&mut *queue.lock().unwrap_or_else(PoisonError::into_inner));
+        let left = std::mem::take(&mut *queue.hold());
         for wanted in left {
             let span = wanted.promise.span();
             wanted.promise.complete(Err(ReadError::Unpack { layer: digest, span, source: Arc::clone(&source) }));
@@ -163,7 +164,7 @@ impl<'a> Spans<'a> {
         }
         self.next = SpanId(span.0 + 1);
         let pieces = {
-            let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let queue = self.queue.hold();
             if queue.is_empty() && !self.fills {
                 return Err(Stop::Enough);
             }
@@ -187,7 +188,7 @@ impl<'a> Spans<'a> {
         }
         let (run, is_kept) = sink.finish();
         self.fills &= is_kept;
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.hold();
         if queue.front().is_some_and(|first| first.promise.span() == span)
             && let Some(first) = queue.pop_front()
         {
