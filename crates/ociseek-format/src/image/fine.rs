@@ -43,7 +43,7 @@ pub const BOUND_INDEX: &str = "dev.ociseek.fine.index-digest";
 /// The annotation of a bound fine index's descriptor, in an image index, that names the digest of
 /// its image manifest.
 pub const BOUND_TO: &str = "dev.ociseek.fine.image-manifest-digest";
-/// The annotation of a fine index that names the digest of the recorded reads that it was built
+/// The annotation of a fine index that names the digest of the profile that it was built
 /// with.
 pub const PROFILE: &str = "dev.ociseek.fine.profile";
 
@@ -90,7 +90,7 @@ pub struct FineIndex {
     pub subject: Option<Descriptor>,
     /// The tool that built the index, if the manifest names one. Indexes written here always do.
     pub build_tool: Option<String>,
-    /// The digest of the recorded reads that the documents were built with, if any.
+    /// The digest of the profile that the documents were built with, if any.
     pub profile: Option<Digest>,
 }
 

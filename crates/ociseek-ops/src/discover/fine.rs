@@ -32,7 +32,7 @@ pub struct FineFacts {
     /// How many of these bytes a single request for each layer returns: heads, and the pages for a
     /// start.
     pub start_bytes: u64,
-    /// The digest of the recorded reads that it was built with, if any.
+    /// The digest of the profile that it was built with, if any.
     pub profile: Option<Digest>,
 }
 

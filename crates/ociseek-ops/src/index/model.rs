@@ -129,7 +129,7 @@ pub struct IndexedFine {
     pub documents: Vec<FineRef>,
     /// How much of the image has documents.
     pub coverage: Coverage,
-    /// The digest of the list of recorded reads with which that index was built, if any.
+    /// The digest of the profile with which that index was built, if any.
     pub profile: Option<Digest>,
     /// The layers that were not finished in time.
     pub left: Vec<Descriptor>,

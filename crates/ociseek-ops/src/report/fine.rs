@@ -27,7 +27,7 @@ pub struct FineReport {
     pub bytes: u64,
     /// How much of that is fetched before a start.
     pub start_bytes: u64,
-    /// The digest of the recorded reads that it was built with.
+    /// The digest of the profile that it was built with.
     pub profile: Option<Digest>,
     /// What a recorded start fetches by it. None without a record.
     pub fetch: Option<Fetch>,
