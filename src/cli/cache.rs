@@ -94,7 +94,7 @@ fn ls(args: &CacheLsArgs) -> Result<(), CliError> {
         sizes.push((which, Usage::of(&path).map_err(failed(&path))?));
     }
     let text = match args.format.get() {
-        OutputFormat::Json => text_of(Caches::of(&dir, &sizes, false)).map_err(CliError::Stdout)?,
+        OutputFormat::Json => text_of(Caches::of(&dir, &sizes, false))?,
         OutputFormat::Text => {
             let line = |(which, usage): &(WhichCache, Usage)| {
                 format!("  {}  {:>10}  {}\n", which.name(), human(usage.bytes), entries(usage.entries))
@@ -102,7 +102,7 @@ fn ls(args: &CacheLsArgs) -> Result<(), CliError> {
             format!("{}\n{}", dir.display(), sizes.iter().map(line).collect::<String>())
         }
     };
-    Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
+    Stdout::new().print(text)
 }
 
 fn clear(args: &CacheClearArgs) -> Result<(), CliError> {
@@ -114,7 +114,7 @@ fn clear(args: &CacheClearArgs) -> Result<(), CliError> {
         }
     }
     let text = match args.format.get() {
-        OutputFormat::Json => text_of(Caches::of(&dir, &freed, true)).map_err(CliError::Stdout)?,
+        OutputFormat::Json => text_of(Caches::of(&dir, &freed, true))?,
         OutputFormat::Text => {
             let bytes = freed.iter().map(|(_, usage)| usage.bytes).sum();
             let parts: Vec<String> =
@@ -122,7 +122,7 @@ fn clear(args: &CacheClearArgs) -> Result<(), CliError> {
             format!("freed {} in {}: {}\n", human(bytes), dir.display(), parts.join(", "))
         }
     };
-    Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
+    Stdout::new().print(text)
 }
 
 fn entries(count: u64) -> String {

@@ -90,7 +90,7 @@ async fn write(rootfs: &RootFs, path: &[u8], stdout: &mut Stdout) -> Result<(), 
         let size = PIECE.min(file.size - done);
         let at = Uncompressed(file.offset.0 + done);
         let bytes = rootfs.content.read(file.layer, at, size as usize).await?;
-        stdout.write_whole(&bytes).map_err(CliError::Stdout)?;
+        stdout.print(&bytes)?;
         done += size;
     }
     Ok(())

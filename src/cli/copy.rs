@@ -96,11 +96,11 @@ pub(super) async fn run(args: CopyArgs, verbosity: VerbosityArgs) -> Result<(), 
     let text = match args.format.get() {
         OutputFormat::Json => {
             let document = Copy::of(args.source.to_string(), &name, &report, seconds);
-            text_of(document).map_err(CliError::Stdout)?
+            text_of(document)?
         }
         OutputFormat::Text => text(&name, &report, seconds),
     };
-    Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
+    Stdout::new().print(text)
 }
 
 /// The tag of the copy: the typed one, or else the source's.

@@ -74,9 +74,7 @@ pub(super) async fn run(args: DiffArgs, verbosity: VerbosityArgs) -> Result<(), 
             let (a, b) = tokio::task::spawn_blocking(read).await.map_err(|error| CliError::Start(error.into()))??;
             let changes = ztocs(&a, &b);
             let text = match args.format.get() {
-                OutputFormat::Json => {
-                    text_of(Comparison::of_ztocs([&args.a, &args.b], &changes)).map_err(CliError::Stdout)?
-                }
+                OutputFormat::Json => text_of(Comparison::of_ztocs([&args.a, &args.b], &changes))?,
                 OutputFormat::Text => lines(&changes, "", stdout.style) + &verdict(count(&changes)),
             };
             (text, changes.is_empty())
@@ -92,9 +90,7 @@ pub(super) async fn run(args: DiffArgs, verbosity: VerbosityArgs) -> Result<(), 
             let (a, b) = (open(&a).await?, open(&b).await?);
             let diff = indexes(&a, &b).await?;
             let text = match args.format.get() {
-                OutputFormat::Json => {
-                    text_of(Comparison::of_indexes([&args.a, &args.b], [&a, &b], &diff)).map_err(CliError::Stdout)?
-                }
+                OutputFormat::Json => text_of(Comparison::of_indexes([&args.a, &args.b], [&a, &b], &diff))?,
                 OutputFormat::Text => of_indexes_text(&diff, stdout.style),
             };
             (text, diff.is_empty())
@@ -105,7 +101,7 @@ pub(super) async fn run(args: DiffArgs, verbosity: VerbosityArgs) -> Result<(), 
             ));
         }
     };
-    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+    stdout.print(text)?;
     if same { Ok(()) } else { Err(CliError::Differs) }
 }
 

@@ -69,10 +69,10 @@ pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<()
     let found = diagnose(&source, &root, wanted, &progress).await?;
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
-        OutputFormat::Json => text_of(Report::of(&image, &found)).map_err(CliError::Stdout)?,
+        OutputFormat::Json => text_of(Report::of(&image, &found))?,
         OutputFormat::Text => found.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
     };
-    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+    stdout.print(text)?;
     if found.iter().any(|one| one.inspected.verdicts().any_lazy()) { Ok(()) } else { Err(CliError::Unused) }
 }
 

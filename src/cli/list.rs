@@ -70,7 +70,7 @@ pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
     let (source, places) = places(&images, &args.place).await?;
     let table = Table::new(&places);
     let mut stdout = Stdout::new();
-    let mut print = |text: String| stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout);
+    let mut print = |text: String| stdout.print(text);
     if args.format.get() == OutputFormat::Text {
         print(table.header())?;
     }
@@ -86,7 +86,7 @@ pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
         }
     }
     if args.format.get() == OutputFormat::Json {
-        print(text_of(Listing::of(&args.place.to_string(), &listed)).map_err(CliError::Stdout)?)?;
+        print(text_of(Listing::of(&args.place.to_string(), &listed))?)?;
     }
     match failed {
         0 => Ok(()),

@@ -106,7 +106,7 @@ fn print_json_error(failures: Failures, error: &CliError) {
         Failures::Line => json::line(failed).map(|line| line + "\n"),
     };
     // If the output cannot be written, the exit status remains.
-    let _ = text.and_then(|text| Stdout::new().write_whole(text.as_bytes()));
+    let _ = text.and_then(|text| Stdout::new().print(text));
 }
 
 /// The stack size of each thread, as for the main thread. Without optimisation of our own code, as

@@ -79,10 +79,10 @@ pub(super) async fn run(args: PruneArgs) -> Result<(), CliError> {
     let mut stdout = Stdout::new();
     let name = args.repository.to_string();
     let text = match args.format.get() {
-        OutputFormat::Json => text_of(Pruning::of(&name, &pruned, args.delete)).map_err(CliError::Stdout)?,
+        OutputFormat::Json => text_of(Pruning::of(&name, &pruned, args.delete))?,
         OutputFormat::Text => text(&name, &pruned, args.delete, stdout.style),
     };
-    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+    stdout.print(text)?;
     let (all, unexamined) = (pruned.waste.len() + pruned.unexamined.len(), pruned.unexamined.len());
     let mut failed: Vec<StoreError> =
         pruned.waste.into_iter().filter_map(|waste| waste.removed.and_then(Result::err)).collect();

@@ -83,10 +83,10 @@ pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
     let image = args.image.to_string();
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
-        OutputFormat::Json => text_of(RemovalJson::of(&image, &cleared, args.dry_run)).map_err(CliError::Stdout)?,
+        OutputFormat::Json => text_of(RemovalJson::of(&image, &cleared, args.dry_run))?,
         OutputFormat::Text => cleared.iter().map(|one| text(&image, one, stdout.style)).collect(),
     };
-    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+    stdout.print(text)?;
     let all = cleared.iter().map(|one| one.indexes.len()).sum();
     let mut failed: Vec<StoreError> = (cleared.into_iter().flat_map(|one| one.indexes))
         .filter_map(

@@ -65,7 +65,7 @@ pub(super) fn version(args: &VersionArgs) -> Result<(), CliError> {
                 ztoc_version: &ztoc,
                 soci_version: SOCI,
             };
-            text_of(version).map_err(CliError::Stdout)?
+            text_of(version)?
         }
         false => format!(
             "ociseek {version}\ncommit {}\ntarget {target}\nfeatures {}\nztoc version {ztoc}, compatible with \
@@ -74,13 +74,13 @@ pub(super) fn version(args: &VersionArgs) -> Result<(), CliError> {
             if features.is_empty() { "none".to_owned() } else { features.join(", ") },
         ),
     };
-    Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
+    Stdout::new().print(text)
 }
 
 pub(super) fn completions(args: &CompletionsArgs, mut command: Command) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "ociseek", &mut script);
-    Stdout::new().write_whole(&script).map_err(CliError::Stdout)
+    Stdout::new().print(&script)
 }
 
 /// Prints the page of the program, or writes the pages of all commands to a directory.
@@ -90,7 +90,7 @@ pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), CliError> {
         None => {
             let mut command = command.disable_help_subcommand(true);
             command.build();
-            Stdout::new().write_whole(&page(&mut command).map_err(CliError::Stdout)?).map_err(CliError::Stdout)
+            Stdout::new().print(page(&mut command).map_err(CliError::Stdout)?)
         }
     }
 }

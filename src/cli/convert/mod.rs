@@ -166,12 +166,12 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
     let text = match (args.format.get(), verbosity.quiet) {
         (OutputFormat::Json, _) => {
             let document = Conversion::of(source, name, &done, seconds);
-            text_of(&document).map_err(CliError::Stdout)?
+            text_of(&document)?
         }
         (OutputFormat::Text, true) => format!("{}\n", done.digest),
         (OutputFormat::Text, false) => text::report(&source, &args.destination, &done, seconds, stdout.style),
     };
-    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)
+    stdout.print(text)
 }
 
 /// Checks that clap cannot express.

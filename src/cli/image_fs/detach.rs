@@ -49,7 +49,7 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
             read = read_output(stdout) => output = read.map_err(CliError::Start)?,
         }
     }
-    Stdout::new().write_whole(output.document.as_bytes()).map_err(CliError::Stdout)?;
+    Stdout::new().print(output.document)?;
     if output.is_ready {
         return Ok(());
     }

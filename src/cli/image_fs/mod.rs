@@ -106,8 +106,8 @@ impl OpenedImage {
             figures: Figures::of(self),
             seconds_to_mount: milliseconds(self.started.elapsed().as_secs_f64()),
         };
-        let text = text_of(ready).map_err(CliError::Stdout)?;
-        Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)
+        let text = text_of(ready)?;
+        Stdout::new().print(text)
     }
 
     /// Prints a warning unless the output is quiet.

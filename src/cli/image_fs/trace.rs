@@ -172,7 +172,7 @@ pub(crate) async fn run(
     };
     match (&mut output, args.output) {
         (Some(file), Some(path)) => file.write_all(&text).map_err(|source| CliError::Write { path, source })?,
-        _ => Stdout::new().write_whole(&text).map_err(CliError::Stdout)?,
+        _ => Stdout::new().print(&text)?,
     }
     if !verbosity.quiet {
         complain(&summary);
@@ -238,7 +238,7 @@ fn document(opened: &OpenedImage, run: &Run, needed: Needed) -> Result<Vec<u8>, 
         needed,
         touches: run.touches.iter().map(Read::of).collect(),
     };
-    Ok(text_of(trace).map_err(CliError::Stdout)?.into_bytes())
+    Ok(text_of(trace)?.into_bytes())
 }
 
 fn lines(touches: &[Touch]) -> Result<Vec<u8>, CliError> {

@@ -124,7 +124,7 @@ pub(crate) struct IndexOutcome {
     pub index: Option<IndexRef>,
     /// How the index was attached, if it was.
     attached: Option<How>,
-    /// The tag of the tag schema, if the index was attached by it.
+    /// The fallback tag, if the index is listed under one.
     tag: Option<String>,
     /// The indexes of the same kind whose place it took (or, in a dry run, would take).
     replaced: Vec<DigestText>,
@@ -139,7 +139,7 @@ pub(crate) struct Fine {
     #[serde(flatten)]
     pub outcome: IndexOutcome,
     coverage: CoverageJson,
-    /// The digest of the list of reads that it was built with, or null.
+    /// The digest of the profile that it was built with, or null.
     profile: Option<DigestText>,
     /// Its documents, in the order of the image's layers.
     documents: Vec<Document>,

@@ -220,7 +220,7 @@ pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(),
         }
         if args.format.get() == OutputFormat::Text {
             let text = result.text(settings.target().as_deref(), verbosity.quiet, stdout.style);
-            stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+            stdout.print(text)?;
         }
         images.push(result.json());
     }
@@ -232,8 +232,8 @@ pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(),
     };
     files.write(&document)?;
     if args.format.get() == OutputFormat::Json {
-        let text = text_of(&document).map_err(CliError::Stdout)?;
-        stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+        let text = text_of(&document)?;
+        stdout.print(text)?;
     }
     match failed {
         0 => Ok(()),

@@ -139,7 +139,7 @@ fn result<'a>(
                 _ if is_same => "attached in the same way".to_owned(),
                 (AttachMethod::ReferrersApi, _) => "attached through the registry's referrers API".to_owned(),
                 (AttachMethod::TagSchema(tag), _) => {
-                    format!("attached through the tag schema, as tag {tag} (this registry has no referrers API)")
+                    format!("attached under the fallback tag {tag} (this registry has no referrers API)")
                 }
                 (AttachMethod::Layout, Some(target)) => format!("written as a referrer into {}", safe(target)),
                 (AttachMethod::Layout, None) => "written as a referrer into the image's layout".to_owned(),

@@ -85,10 +85,10 @@ pub(super) async fn run(args: InspectArgs, verbosity: VerbosityArgs) -> Result<(
     }
     let inspected = inspect(&source, &root, wanted, args.index.as_ref(), &progress).await?;
     let text = match args.format.get() {
-        OutputFormat::Json => text_of(json::Inspection::of(&image, &inspected)).map_err(CliError::Stdout)?,
+        OutputFormat::Json => text_of(json::Inspection::of(&image, &inspected))?,
         OutputFormat::Text => {
             inspected.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n")
         }
     };
-    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)
+    stdout.print(text)
 }

@@ -115,7 +115,7 @@ fn via(via: DiscoveryMethod) -> &'static str {
     match via {
         DiscoveryMethod::Annotation => "named by the image manifest",
         DiscoveryMethod::Api => "listed by the referrers API",
-        DiscoveryMethod::TagSchema => "listed by the tag schema",
+        DiscoveryMethod::TagSchema => "listed under the fallback tag",
         DiscoveryMethod::Layout => "listed in the layout",
         DiscoveryMethod::Requested => "asked for",
     }

@@ -1,9 +1,8 @@
 //! The JSON output of `ociseek report`.
 
-use std::io;
-
 use serde::Serialize;
 
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{self, Coded, CoverageJson, DigestText, Manifest, utf8};
 use ociseek_ops::report::{self as facts, Lazy};
 
@@ -60,7 +59,7 @@ struct Fine<'a> {
     bytes: u64,
     /// How many of these bytes are fetched before a start.
     start_bytes: u64,
-    /// The digest of the recorded reads that it was built with, or null.
+    /// The digest of the profile that it was built with, or null.
     profile: Option<DigestText>,
     /// What the recorded start fetches by it; null without --profile. `checkpoint_bytes` are those
     /// of its documents.
@@ -218,7 +217,7 @@ struct Fetch {
 ///
 /// # Errors
 /// Never for this document.
-pub(crate) fn text(image: &str, report: &facts::Report) -> io::Result<String> {
+pub(crate) fn text(image: &str, report: &facts::Report) -> Result<String, CliError> {
     json::text(Report {
         image,
         manifest: Manifest::of(&report.manifest),

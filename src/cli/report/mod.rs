@@ -110,14 +110,14 @@ pub(super) async fn run(args: ReportArgs, verbosity: VerbosityArgs) -> Result<()
     let (facts, image) = facts.map_err(|error| CliError::Start(error.into()))?;
     let (facts, name) = (facts?, args.image.to_string());
     let text = match args.wants_json() {
-        true => json::text(&name, &facts).map_err(CliError::Stdout)?,
+        true => json::text(&name, &facts)?,
         false => html::page(&name, &facts),
     };
     match args.file() {
         Some(path) => {
             std::fs::write(path, text).map_err(|source| CliError::Write { path: path.clone(), source })?;
         }
-        None => Stdout::new().write_whole(text.as_bytes()).map_err(CliError::Stdout)?,
+        None => Stdout::new().print(text)?,
     }
     if args.read.stats {
         tell_stats(&image);

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Serialize, Serializer};
 
+use super::error::CliError;
 use super::terminal::safe;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::consumer::Verdict;
@@ -52,16 +53,17 @@ impl<T: Serialize> Document<T> {
 ///
 /// # Errors
 /// Never for our documents.
-pub(crate) fn text(body: impl Serialize) -> io::Result<String> {
-    Ok(serde_json::to_string_pretty(&Document::new(body))? + "\n")
+pub(crate) fn text(body: impl Serialize) -> Result<String, CliError> {
+    let text = serde_json::to_string_pretty(&Document::new(body)).map_err(|error| CliError::Stdout(error.into()))?;
+    Ok(text + "\n")
 }
 
 /// The document on a single line, for commands that print several.
 ///
 /// # Errors
 /// Never for our documents.
-pub(crate) fn line(body: impl Serialize) -> io::Result<String> {
-    Ok(serde_json::to_string(&Document::new(body))?)
+pub(crate) fn line(body: impl Serialize) -> Result<String, CliError> {
+    serde_json::to_string(&Document::new(body)).map_err(|error| CliError::Stdout(error.into()))
 }
 
 /// The document of a command that fails before it has one of its own.
@@ -295,7 +297,7 @@ pub(crate) struct Fine {
     bytes: Option<u64>,
     /// How many of these bytes are fetched before a start.
     start_bytes: Option<u64>,
-    /// The digest of the recorded reads that it was built with, or null.
+    /// The digest of the profile that it was built with, or null.
     profile: Option<DigestText>,
     /// Why it cannot be used, or null.
     error: Option<Failure>,

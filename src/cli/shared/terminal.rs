@@ -3,6 +3,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use super::error::CliError;
 use super::screen::aside;
 
 /// Standard output. After its reader has gone away, output is silently dropped and the work
@@ -24,12 +25,16 @@ impl Stdout {
         self.gone
     }
 
-    /// Writes all of `text` and flushes it.
+    /// Writes all of `text`, a command's output, and flushes it.
     ///
     /// # Errors
     /// If writing fails for another reason than a reader that has gone away, for example a full
     /// disk.
-    pub(crate) fn write_whole(&mut self, text: &[u8]) -> io::Result<()> {
+    pub(crate) fn print(&mut self, text: impl AsRef<[u8]>) -> Result<(), CliError> {
+        self.write_whole(text.as_ref()).map_err(CliError::Stdout)
+    }
+
+    fn write_whole(&mut self, text: &[u8]) -> io::Result<()> {
         if self.gone {
             return Ok(());
         }
@@ -117,7 +122,7 @@ pub(crate) fn is_hostile(c: char) -> bool {
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Complete writes like [`Stdout::write_whole`], for callers that need a writer.
+/// Complete writes like [`Stdout::print`], for callers that need a writer.
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_whole(bytes).map(|()| bytes.len())

@@ -134,12 +134,10 @@ pub(super) async fn run(args: VerifyArgs, verbosity: VerbosityArgs) -> Result<()
     }
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
-        OutputFormat::Json => {
-            text_of(json::Verification::of(&name, &verified, options.depth)).map_err(CliError::Stdout)?
-        }
+        OutputFormat::Json => text_of(json::Verification::of(&name, &verified, options.depth))?,
         OutputFormat::Text => text(&args.image, &verified, options.depth, stdout.style),
     };
-    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+    stdout.print(text)?;
     if verified.differences().next().is_some() { Err(CliError::Differs) } else { Ok(()) }
 }
 

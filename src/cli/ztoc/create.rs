@@ -34,7 +34,7 @@ pub(crate) fn create(args: &ZtocCreateArgs, verbosity: VerbosityArgs, stdout: &m
     };
     let summary = summary(&ztoc, layer.size, seconds);
     if is_std(&args.output) {
-        stdout.write_whole(&ztoc.bytes).map_err(CliError::Stdout)?;
+        stdout.print(&ztoc.bytes)?;
         if !verbosity.quiet {
             complain(&summary);
         }
@@ -45,7 +45,7 @@ pub(crate) fn create(args: &ZtocCreateArgs, verbosity: VerbosityArgs, stdout: &m
         _ => CliError::Write { path: args.output.clone(), source },
     })?;
     let summary = if verbosity.quiet { String::new() } else { format!("{summary}\n") };
-    stdout.write_whole(summary.as_bytes()).map_err(CliError::Stdout)
+    stdout.print(summary)
 }
 
 fn index(

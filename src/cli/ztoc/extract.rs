@@ -39,7 +39,7 @@ pub(crate) fn run(
         let left_out = counted(extracted.left_out, "entry", "entries");
         summary += &format!("; {left_out} skipped (symbolic links, devices or fifos)");
     }
-    stdout.write_whole(format!("{summary}\n").as_bytes()).map_err(CliError::Stdout)
+    stdout.print(format!("{summary}\n"))
 }
 
 pub(super) struct Span {

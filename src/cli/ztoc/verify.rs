@@ -32,9 +32,9 @@ pub(crate) fn run(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliE
     proof.differences.extend(malformed);
     let text = match args.format.get() {
         OutputFormat::Text => text(ztoc.as_deref(), &proof),
-        OutputFormat::Json => text_of(Proven::of(&bytes, ztoc.as_deref(), &proof)).map_err(CliError::Stdout)?,
+        OutputFormat::Json => text_of(Proven::of(&bytes, ztoc.as_deref(), &proof))?,
     };
-    stdout.write_whole(text.as_bytes()).map_err(CliError::Stdout)?;
+    stdout.print(text)?;
     if proof.holds() { Ok(()) } else { Err(CliError::Differs) }
 }
 
