@@ -14,7 +14,8 @@ use ociseek::image::soci::{self, SociIndex, ZtocRef};
 use ociseek::layer::LayerOptions;
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
-    IndexError, IndexOptions, IndexedImage, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, Origin, index,
+    IndexError, IndexOptions, IndexedImage, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, Origin, Reuse,
+    index,
 };
 use ociseek::progress::{Progress, SilentProgress};
 use ociseek::store::blob::Target;
@@ -126,6 +127,8 @@ fn options() -> IndexOptions {
         layer: LayerOptions { span_size: 16 << 10, ..LayerOptions::default() },
         min_layer_size: 0,
         jobs: 2,
+        // Another run continues with what this one attached.
+        reuse: Reuse { tags: 1, ..Reuse::default() },
         ..IndexOptions::default()
     }
 }

@@ -38,4 +38,5 @@ mod registry_real;
 mod repair;
 mod reuse;
 mod start;
+mod trust;
 mod verify;

@@ -28,6 +28,8 @@ use ociseek::ztoc::{Checkpoint, Checkpoints, Ztoc};
 use serde_json::json;
 
 const SPAN: u64 = 64 << 10;
+/// How many other tags are searched.
+const TAGS: usize = 8;
 
 /// A registry in memory, with the reported events.
 pub struct Setting {
@@ -89,7 +91,7 @@ impl Setting {
     }
 
     /// Attaches an index by `tool` with the ztoc `ztoc` for `layer`.
-    fn attach(&self, subject: &Descriptor, layer: &Bytes, ztoc: &Bytes, tool: &str) {
+    pub fn attach(&self, subject: &Descriptor, layer: &Bytes, ztoc: &Bytes, tool: &str) {
         let index = SociIndex {
             layers: vec![ZtocRef {
                 ztoc: self.registry.add_blob(ztoc.clone()),
@@ -112,8 +114,14 @@ pub fn options() -> IndexOptions {
         layer: LayerOptions { span_size: SPAN, ..LayerOptions::default() },
         min_layer_size: 0,
         jobs: 2,
+        reuse: trusting(),
         ..IndexOptions::default()
     }
+}
+
+/// Trusts everybody who may push to the image's repository.
+fn trusting() -> Reuse {
+    Reuse { tags: TAGS, ..Reuse::default() }
 }
 
 /// A layer of about `size` bytes. Each `seed` gives another one.
@@ -122,7 +130,7 @@ pub fn layer(seed: u64, size: usize) -> Bytes {
 }
 
 /// The layer's ztoc, built from the layer.
-fn ztoc(layer: &Bytes, tool: &str) -> Bytes {
+pub fn ztoc(layer: &Bytes, tool: &str) -> Bytes {
     let options = LayerOptions { span_size: SPAN, build_tool_identifier: tool.into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(layer).unwrap();
@@ -177,7 +185,7 @@ fn with(reuse: Reuse) -> IndexOptions {
 async fn fresh(layers: &[&Bytes]) -> Digest {
     let setting = Setting::new().await;
     setting.push("v1", layers);
-    index_digest(&setting.index("v1", &with(Reuse { indexes: false, ..Reuse::default() })).await)
+    index_digest(&setting.index("v1", &with(Reuse { indexes: false, ..trusting() })).await)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,7 +197,7 @@ async fn layers_of_other_tags_are_not_read_again() {
     assert_eq!(requests(&setting, &base), (1, 0));
 
     setting.push("1.1", &[&base, &new]);
-    let reuse = Reuse { tag: Some("1.1".into()), ..Reuse::default() };
+    let reuse = Reuse { tag: Some("1.1".into()), ..trusting() };
     let done = setting.index("1.1", &with(reuse)).await;
     let name = format!("{}/a/b:1.0", setting.registry.host());
     assert_eq!(origins(&done)[0], Origin::Reused(name.as_str().into()));
@@ -216,7 +224,7 @@ async fn indexed_images_and_small_layers_start_no_search() {
     setting.index("small", &options()).await;
     assert_eq!(setting.registry.saw("GET", "tags/list").len(), before);
     setting.push("none", &[&layer(3, 3 << 20)]);
-    setting.index("none", &with(Reuse { tags: 0, ..Reuse::default() })).await;
+    setting.index("none", &with(Reuse::default())).await;
     assert_eq!(setting.registry.saw("GET", "tags/list").len(), before);
 }
 
@@ -227,10 +235,10 @@ async fn the_number_of_requests_does_not_grow_with_the_repository() {
         setting.push(&format!("1.{number}"), &[&layer(100 + number, 5000)]);
     }
     setting.push("2.0", &[&layer(1, 2 << 20)]);
-    let reuse = Reuse { tag: Some("2.0".into()), ..Reuse::default() };
+    let reuse = Reuse { tag: Some("2.0".into()), ..trusting() };
     setting.index("2.0", &with(reuse)).await;
     let asked = setting.registry.saw("GET", "manifests/1.");
-    assert!(asked.len() <= Reuse::TAGS, "{}", asked.len());
+    assert!(asked.len() <= TAGS, "{}", asked.len());
     assert!(setting.registry.saw("GET", "tags/list").len() <= 2);
 }
 
@@ -312,7 +320,7 @@ async fn a_named_image_may_be_in_another_registry() {
         target: Target::Tag(tag.into()),
     };
     let from = vec![elsewhere("missing"), elsewhere("base")];
-    let done = here.index("v1", &with(Reuse { from: from.clone(), tags: 0, ..Reuse::default() })).await;
+    let done = here.index("v1", &with(Reuse { from: from.clone(), tags: 1, ..trusting() })).await;
     assert_eq!(origins(&done), [Origin::Reused("base".into())]);
     assert_eq!(requests(&here, &base).0, 0);
     assert_eq!(index_digest(&done), fresh(&[&base]).await);
@@ -322,10 +330,10 @@ async fn a_named_image_may_be_in_another_registry() {
     // Ztocs of replaced indexes are not reused. Those of named images are, unless reuse is
     // disabled.
     let replace = |reuse| IndexOptions { existing: Existing::Replace, ..with(reuse) };
-    let done = here.index("v1", &replace(Reuse { from: from.clone(), ..Reuse::default() })).await;
+    let done = here.index("v1", &replace(Reuse { from: from.clone(), ..trusting() })).await;
     assert_eq!(origins(&done), [Origin::Reused("base".into())]);
     assert_eq!(requests(&here, &base).0, 0);
-    here.index("v1", &replace(Reuse { from, indexes: false, ..Reuse::default() })).await;
+    here.index("v1", &replace(Reuse { from, indexes: false, ..trusting() })).await;
     assert_eq!(requests(&here, &base).0, 1);
 }
 
@@ -344,7 +352,7 @@ async fn ztocs_of_version_2_indexes_are_reused() {
     let mut image: serde_json::Value = serde_json::from_slice(&setting.registry.manifest("v1").unwrap()).unwrap();
     image["annotations"] = json!({"com.amazon.soci.index-digest": v2});
     setting.registry.add_manifest("enabled", OCI_MANIFEST, image.to_string());
-    let none = with(Reuse { tags: 0, ..Reuse::default() });
+    let none = with(Reuse { tags: 1, ..trusting() });
     let done = setting.index("enabled", &none).await;
     assert_eq!(origins(&done), [Origin::Reused(v2.to_string().into())]);
     assert_eq!(requests(&setting, &base).0, 0);
@@ -362,7 +370,7 @@ async fn ztocs_of_other_platforms_are_reused() {
     setting.registry.add_manifest("v1", OCI_INDEX, index);
     let only = |platform: &str| IndexOptions {
         platforms: vec![platform.parse().unwrap()],
-        ..with(Reuse { tags: 0, ..Reuse::default() })
+        ..with(Reuse { tags: 1, ..trusting() })
     };
     setting.index("v1", &only("linux/arm64")).await;
     let done = setting.index("v1", &only("linux/amd64")).await;
@@ -426,7 +434,7 @@ async fn reused_layers_are_not_requested_from_real_registries() {
         build("build-1", &old).await;
         setting.index("build-1", &options()).await;
         build("build-2", &new).await;
-        let reuse = Reuse { tag: Some("build-2".into()), ..Reuse::default() };
+        let reuse = Reuse { tag: Some("build-2".into()), ..trusting() };
         let done = setting.index("build-2", &with(reuse)).await;
 
         for layer in &shared {

@@ -47,6 +47,7 @@ pub mod maker;
 #[cfg(all(feature = "fuse", target_os = "linux"))]
 pub mod mount;
 pub mod open;
+mod opened;
 pub mod prefetch;
 pub mod prune;
 pub mod remove;

@@ -14,6 +14,12 @@ pub fn is_ours(tool: &str) -> bool {
     tool.starts_with(OURS)
 }
 
+/// Whether this version of this program or an earlier one made it, as far as the name says. A later
+/// version is unknown: anyone can write one, and it says nothing about the index.
+pub(super) fn is_known(tool: &str) -> bool {
+    version(tool).is_some_and(|found| Some(found) <= version(TOOL_IDENTIFIER))
+}
+
 /// The version of this program that made it: major, minor, patch; the rest is ignored. None if
 /// another tool made it, or the version is not valid.
 pub fn version(tool: &str) -> Option<[u64; 3]> {
@@ -24,8 +30,7 @@ pub fn version(tool: &str) -> Option<[u64; 3]> {
 /// name. That is true of the same name, and of versions of this program up to this one. For other
 /// tools it is unknown.
 pub(super) fn builds_alike(tool: &str, own_name: &str) -> bool {
-    let alike = |found: [u64; 3]| FIRST_ALIKE <= found && Some(found) <= version(TOOL_IDENTIFIER);
-    tool == own_name || version(tool).is_some_and(alike)
+    tool == own_name || (is_known(tool) && version(tool) >= Some(FIRST_ALIKE))
 }
 
 fn numbers(text: &str) -> Option<[u64; 3]> {
@@ -47,6 +52,14 @@ mod tests {
         assert_eq!(version("ociseek v1.0.0-rc.1"), Some([1, 0, 0]));
         for none in ["ociseek v1.0", "ociseek v1.0.0.0", "ociseek vNext", "AWS SOCI CLI v0.2", "0.1.0"] {
             assert_eq!(version(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn later_versions_are_unknown() {
+        assert!(is_known(TOOL_IDENTIFIER) && is_known("ociseek v0.0.9"));
+        for unknown in ["ociseek v999.0.0", "ociseek vNext", "AWS SOCI CLI v0.2", ""] {
+            assert!(!is_known(unknown), "{unknown}");
         }
     }
 

@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex};
 use futures_util::stream::{self, StreamExt};
 
 use super::discover::{IndexKind, Referring, UnusableIndexError, to_read};
-use super::maker::{is_ours, version};
+use super::maker::{is_known, is_ours, version};
+use super::opened::{open_document, open_ztoc};
 use super::resolve::{PlatformChoice, ResolveError, resolve};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{Descriptor, is_referrers_tag};
-use ociseek_format::progress::Progress;
+use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_format::ztoc::Ztoc;
 use ociseek_store::blob::Target;
 use ociseek_store::lock::Hold;
 use ociseek_store::registry::{RegistryError, Repository};
@@ -62,7 +64,8 @@ pub struct Waste {
 pub enum WasteReason {
     /// The image of the index does not exist any more.
     ImageGone,
-    /// A later version of ours made another index of the same kind that covers the same layers.
+    /// A later version of ours made another index of the same kind that covers the same layers. It
+    /// was opened, and does not contradict this one.
     Superseded {
         /// The later index.
         by: Digest,
@@ -187,7 +190,16 @@ impl Pruner<'_> {
                     indexes.push((descriptor.digest, index));
                 }
             }
-            let old = superseded(&indexes);
+            let mut old = Vec::new();
+            for (digest, index, by) in superseded(&indexes) {
+                let Some((_, newer)) = indexes.iter().find(|(digest, _)| *digest == by) else { continue };
+                match opens_instead(&source, &manifest.layers, index, newer).await? {
+                    Ok(()) => old.push((digest, index, by)),
+                    Err(why) => progress.report(ProgressEvent::Warning(format!(
+                        "index {digest} stays, although {by} names a later version: {why}"
+                    ))),
+                }
+            }
             let goes: Vec<Digest> = old.iter().map(|(digest, ..)| *digest).collect();
             let mut removed = self.detach(&subject, &goes).await?.into_iter();
             waste.extend(old.into_iter().map(|(digest, index, by)| Waste {
@@ -287,10 +299,63 @@ impl Pruner<'_> {
     }
 }
 
+/// Opens `newer`, and compares it with `old`, which it would supersede. The inner error says why it
+/// does not. Anyone who may push can write an index that claims a later version.
+async fn opens_instead(
+    source: &Source,
+    layers: &[Descriptor],
+    old: &Referring,
+    newer: &Referring,
+) -> Result<Result<(), String>, PruneError> {
+    let unread = |digest| move |source| PruneError::Read { digest, source };
+    for layer in layers.iter().filter(|layer| old.layers.contains(&layer.digest)) {
+        for ztoc in newer.ztocs.iter().filter(|ztoc| ztoc.layer == layer.digest) {
+            let new = match open_ztoc(source, layer, ztoc).await.map_err(unread(ztoc.ztoc))? {
+                Ok(new) => new,
+                Err(why) => return Ok(Err(why)),
+            };
+            for ztoc in old.ztocs.iter().filter(|ztoc| ztoc.layer == layer.digest) {
+                let was = open_ztoc(source, layer, ztoc).await.map_err(unread(ztoc.ztoc))?;
+                if was.is_ok_and(|was| !are_alike(was.content.ztoc(), new.content.ztoc())) {
+                    return Ok(Err(contradiction(&layer.digest)));
+                }
+            }
+        }
+        for document in newer.documents.iter().filter(|document| document.layer == layer.digest) {
+            let new = match open_document(source, layer, document).await.map_err(unread(document.document))? {
+                Ok(new) => new,
+                Err(why) => return Ok(Err(why)),
+            };
+            for document in old.documents.iter().filter(|document| document.layer == layer.digest) {
+                let was = open_document(source, layer, document).await.map_err(unread(document.document))?;
+                if was.is_ok_and(|was| was.content.entries() != new.content.entries()) {
+                    return Ok(Err(contradiction(&layer.digest)));
+                }
+            }
+        }
+    }
+    Ok(Ok(()))
+}
+
+fn contradiction(layer: &Digest) -> String {
+    format!("the two contradict each other about layer {layer}; ociseek verify finds which is wrong")
+}
+
+/// Whether two ztocs of one layer can both be right: their files are the same, and with the same
+/// span size everything is, except for the tool's name.
+fn are_alike(old: &Ztoc, new: &Ztoc) -> bool {
+    let has_same_spans = old.checkpoints.span_size() == new.checkpoints.span_size();
+    let spans = |ztoc: &Ztoc| (ztoc.checkpoints.clone(), ztoc.span_digests.clone());
+    old.files == new.files
+        && old.uncompressed_size == new.uncompressed_size
+        && (!has_same_spans || spans(old) == spans(new))
+}
+
 /// Among the indexes of an image, those of ours for which a later version of ours made one of the
 /// same kind that covers at least the same layers. Returns the index, its kind, and the later one.
 fn superseded(indexes: &[(Digest, Referring)]) -> Vec<(Digest, &Referring, Digest)> {
-    let made = |index: &Referring| index.tool.as_deref().and_then(version);
+    // A version that does not exist yet is no reason to delete anything.
+    let made = |index: &Referring| index.tool.as_deref().filter(|tool| is_known(tool)).and_then(version);
     let best = |kind| {
         let alike = indexes.iter().filter(move |(_, index)| index.kind == kind);
         alike.max_by_key(|(_, index)| (made(index), index.canonical))
@@ -310,7 +375,8 @@ mod tests {
 
     fn index(n: u8, tool: Option<&str>, layers: &[u8]) -> (Digest, Referring) {
         let layers = layers.iter().map(|l| Digest::sha256(&[*l])).collect();
-        let index = Referring { kind: IndexKind::Soci, tool: tool.map(str::to_owned), layers, canonical: true };
+        let (kind, tool) = (IndexKind::Soci, tool.map(str::to_owned));
+        let index = Referring { kind, tool, layers, ztocs: Vec::new(), documents: Vec::new(), canonical: true };
         (Digest::sha256(&[n, n]), index)
     }
 
@@ -318,9 +384,9 @@ mod tests {
     fn a_later_version_of_ours_that_covers_as_much_supersedes() {
         let old =
             |indexes: &[(Digest, Referring)]| superseded(indexes).into_iter().map(|(d, ..)| d).collect::<Vec<_>>();
-        let first = index(1, Some("ociseek v0.1.0"), &[1]);
-        let later = index(2, Some("ociseek v0.2.0"), &[1, 2]);
-        let more = index(3, Some("ociseek v0.1.0"), &[1, 3]);
+        let first = index(1, Some("ociseek v0.0.8"), &[1]);
+        let later = index(2, Some("ociseek v0.0.9"), &[1, 2]);
+        let more = index(3, Some("ociseek v0.0.8"), &[1, 3]);
         let soci = index(4, Some("AWS SOCI CLI v0.2"), &[1]);
         let unnamed = index(5, None, &[1]);
         assert_eq!(old(&[]), []);
@@ -328,10 +394,12 @@ mod tests {
         assert_eq!(old(&[first.clone(), later.clone(), more, soci.clone(), unnamed]), [first.0]);
         assert_eq!(old(&[first.clone(), soci]), []);
         // For indexes of the same version with different options, it is unknown which is newer.
-        assert_eq!(old(&[first.clone(), index(6, Some("ociseek v0.1.0"), &[1])]), []);
+        assert_eq!(old(&[first.clone(), index(6, Some("ociseek v0.0.8"), &[1])]), []);
         let (digest, mut odd) = later;
         odd.canonical = false;
         assert_eq!(old(&[first.clone(), (digest, odd.clone())]), [], "consumers ignore the newer one");
+        let unknown = index(7, Some("ociseek v999.0.0"), &[1, 2]);
+        assert_eq!(old(&[first.clone(), unknown]), [], "that version does not exist yet");
         // A fine index has other readers.
         let fine = |index: &Referring| Referring { kind: IndexKind::Fine, canonical: true, ..index.clone() };
         assert_eq!(old(&[first.clone(), (digest, fine(&odd))]), []);

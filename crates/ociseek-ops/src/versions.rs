@@ -34,8 +34,8 @@ pub struct MakeRequest {
     pub tag: Option<String>,
     /// If it was already resolved, with [`IndexOptions::wanted`].
     pub resolved: Option<ResolvedImage>,
-    /// Nobody requested this image explicitly: the SOCI-enabled image may only overwrite another
-    /// SOCI-enabled image, and only while `tag` names the image.
+    /// Nobody requested this image explicitly: the SOCI-enabled image may only be written while
+    /// `tag` names the image. That is so too if `from` names it by a tag.
     pub is_unattended: bool,
 }
 
@@ -110,10 +110,11 @@ impl Versions {
         if own == Some(&made) { Err(TagError::Own(made)) } else { Ok(Some(made)) }
     }
 
-    /// The guard for an image that nobody requested explicitly, with the tag `own`.
+    /// The guard for an image with the tag `own`, which must not move meanwhile.
     pub fn guard(&self, own: Option<String>) -> Guard {
         // A tag that is derived only from the digest stays valid when the image's own tag moves.
-        Guard { source_tag: own.filter(|_| self.template().is_some_and(TagTemplate::needs_tag)) }
+        let follows = |template: &TagTemplate| template.needs_tag() || !template.tells_apart();
+        Guard { source_tag: own.filter(|_| self.template().is_some_and(follows)) }
     }
 
     /// The template for the tags of SOCI-enabled images, if any are made.
@@ -141,7 +142,11 @@ pub async fn make(
 ) -> Result<VersionsResult, MakeError> {
     let MakeRequest { mut from, tag: own, resolved, is_unattended } = subject;
     let mut tag = None;
+    let is_guarded = is_unattended || matches!(from.root, Target::Tag(_));
+    let mut options = options.clone();
     if versions.template().is_some() {
+        // People sign the SOCI-enabled image, and its ztocs are those of the attached index.
+        options.reuse.tags = 0;
         // The tag may move from now on, so both are made from the same digest.
         let digest = match (&resolved, &from.root) {
             (Some(resolved), _) => resolved.digest,
@@ -161,7 +166,7 @@ pub async fn make(
             Some(resolved) => resolved,
             None => resolve(&from.source, &from.root, options.wanted(), progress).await?,
         };
-        let indexing = index_keeping(&from.source, resolved, destination, cache, options, progress);
+        let indexing = index_keeping(&from.source, resolved, destination, cache, &options, progress);
         let (done, layers) = Box::pin(indexing).await?;
         (index, built) = (Some(done), Some(layers));
     }
@@ -170,10 +175,10 @@ pub async fn make(
     let result = if left > 0 {
         EnabledResult::OutOfTime { left }
     } else {
-        let guard = is_unattended.then(|| versions.guard(own));
+        let guard = is_guarded.then(|| versions.guard(own));
         let to =
             ConvertDestination { destination: destination.cloned(), tag: Some(tag.clone()), replace_tag: false, guard };
-        match Box::pin(convert_built(&from, &to, cache, built, options, progress)).await {
+        match Box::pin(convert_built(&from, &to, cache, built, &options, progress)).await {
             Ok(converted) => EnabledResult::Converted(Box::new(converted)),
             Err(ConvertError::NothingToIndex { layers }) => EnabledResult::NothingToIndex { layers },
             Err(ConvertError::OutOfTime { left }) => EnabledResult::OutOfTime { left },

@@ -77,6 +77,8 @@ pub(crate) struct Platform {
     manifest: Manifest,
     /// Null if none of the layers can be indexed.
     index: Option<IndexRef>,
+    /// The fine index that the new manifest names; null if none was requested, or none can be made.
+    fine: Option<IndexRef>,
     pub coverage: CoverageJson,
     /// The prefetch list of the SOCI index; null if it has none.
     prefetch: Option<Prefetched>,
@@ -136,6 +138,7 @@ impl Platform {
             source_manifest: Manifest::named(image.was),
             manifest: Manifest::named(image.manifest),
             index: image.index.as_ref().map(IndexRef::of),
+            fine: image.fine.as_ref().map(IndexRef::of),
             coverage: CoverageJson::of(&image.coverage),
             prefetch: image.prefetch.as_ref().map(Prefetched::of),
             layers: image.layers.iter().map(Layer::of).collect(),

@@ -22,7 +22,7 @@ use json::Conversion;
 use ociseek_format::image::{ImageName, ImageSelector, Platform};
 use ociseek_format::progress::Progress;
 use ociseek_ops::convert::{ConvertDestination, convert};
-use ociseek_ops::index::IndexOptions;
+use ociseek_ops::index::{IndexOptions, Kinds};
 use ociseek_store::Destination;
 
 pub(super) mod json;
@@ -36,14 +36,15 @@ also names in an annotation. Layers and configs keep their digests; the image ma
 soci-snapshotter with its default settings and Amazon SageMaker Studio read this version. ociseek index attaches \
 version 1, which leaves the image unchanged.
 
-A layer is read only if its ztoc is not known from the cache, the SOCI indexes of SRC, other tags of its repository, \
---reuse-from, or the image that DST already names. Within a repository, only ztocs and manifests are written. Between \
+A layer is read only if its ztoc is not known from the cache, from the SOCI index that SRC names if it is \
+SOCI-enabled, or from --reuse-from. Indexes that others may have attached, and what DST names, are not used: the \
+result is signed. Within a repository, only ztocs and manifests are written. Between \
 repositories of one registry, layers are mounted; to another registry or a layout, they are streamed.
 
 SRC is an image in a registry, oci:DIR[:TAG|@DIGEST], oci-archive:FILE[:TAG], or what docker save wrote: \
 docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER], of which the layers stay as they lie in it; with uncompressed ones \
 DST is a layout. DST is an image in a registry or oci:DIR[:TAG]. DST is written with the last request: an \
-interrupted run leaves it as it was. If DST is up to date, only what is missing or damaged there is written again.";
+interrupted run leaves it as it was, and so does one during which somebody pushes to the tag of SRC or DST. If DST is up to date, only what is missing or damaged there is written again.";
 
 const AFTER_HELP: &str = "\
 Signatures of SRC do not apply to the new digest: sign the digest that is printed.
@@ -91,7 +92,8 @@ pub(crate) struct ConvertArgs {
     #[arg(value_parser = Platform::as_asked)]
     pub platform: Vec<Platform>,
 
-    /// Allow DST to be the tag of SRC, which then points to the new image
+    /// Allow DST to be the tag of SRC, or of another image that is not SOCI-enabled, which then
+    /// points to the new image
     #[arg(long, env = "OCISEEK_REPLACE_TAG", value_parser = FalseyValueParser::new())]
     pub replace_tag: bool,
 
@@ -107,6 +109,14 @@ pub(crate) struct ConvertArgs {
 
     #[command(flatten)]
     pub build: BuildArgs,
+
+    /// Also make a fine index, which the image names as it names its SOCI index
+    ///
+    /// It is ociseek's own: `mount`, `bundle` and the other commands that read images fetch a
+    /// fraction of the bytes with it. One signature on the new digest covers it too.
+    /// docs/fine.md describes it.
+    #[arg(long, env = "OCISEEK_FINE", value_parser = FalseyValueParser::new(), help_heading = "Fine index")]
+    pub fine: bool,
 
     #[command(flatten)]
     pub prefetch: PrefetchArgs,
@@ -132,7 +142,7 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
     let names = [&args.source, &args.destination].into_iter().chain(&args.reuse.reuse_from);
     let images = Images::new(args.registry, names, &progress).await?;
     let cache = caches::ztocs(&args.cache, &progress).await;
-    let mut reuse = args.reuse.shared.options();
+    let mut reuse = args.reuse.options(None);
     reuse.from = named(&images, &args.reuse.reuse_from, &progress).await;
     reuse.tag = match &args.source {
         ImageName::Registry(reference) => reference.tag.clone(),
@@ -140,6 +150,7 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
     };
     let options = IndexOptions {
         platforms: args.platform,
+        kinds: if args.fine { Kinds::Both } else { Kinds::Soci },
         layer: layer_options(&args.build),
         min_layer_size: args.min_layer.min_layer_size.0,
         jobs: args.layer_jobs.count(),

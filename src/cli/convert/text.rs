@@ -85,6 +85,9 @@ fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
     match &image.index {
         Some(index) => {
             let _ = writeln!(text, "  {} {}", style.green("index"), style.green(&index.digest.to_string()));
+            if let Some(fine) = &image.fine {
+                let _ = writeln!(text, "  fine index {}", fine.digest);
+            }
             let _ = writeln!(text, "  new manifest {}", image.manifest);
             coverage(text, &image.coverage);
             layers::prefetch_line(text, image.prefetch.as_ref());

@@ -122,6 +122,10 @@ pub(crate) struct IndexOutcome {
     pub status: Status,
     /// Null if there is none.
     pub index: Option<IndexRef>,
+    /// For `already-there`, what the blobs of the index were compared with: `listed` is nothing, only
+    /// their existence was checked; `cached` is what this machine once built from the layers; `built`
+    /// is what this run built. Null otherwise.
+    checked: Option<&'static str>,
     /// How the index was attached, if it was.
     attached: Option<How>,
     /// The fallback tag, if the index is listed under one.
@@ -270,11 +274,23 @@ impl IndexOutcome {
             ManifestResult::DryRun { replaces, .. } => (digests(replaces), Vec::new()),
             _ => (Vec::new(), Vec::new()),
         };
-        IndexOutcome { attached, tag, replaced, not_deleted, ..IndexOutcome::unattached(status, index) }
+        let checked = match result {
+            ManifestResult::AlreadyThere { check, .. } => Some(check.code()),
+            _ => None,
+        };
+        IndexOutcome { checked, attached, tag, replaced, not_deleted, ..IndexOutcome::unattached(status, index) }
     }
 
     fn unattached(status: Status, index: Option<IndexRef>) -> IndexOutcome {
-        IndexOutcome { status, index, attached: None, tag: None, replaced: Vec::new(), not_deleted: Vec::new() }
+        IndexOutcome {
+            status,
+            index,
+            checked: None,
+            attached: None,
+            tag: None,
+            replaced: Vec::new(),
+            not_deleted: Vec::new(),
+        }
     }
 }
 

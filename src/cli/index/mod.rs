@@ -12,7 +12,9 @@ use crate::cli::shared::args::{
     RegistryArgs,
 };
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::indexing::{KindsArgs, PrefetchArgs, ReuseArgs, VersionsArgs, layer_options, named};
+use crate::cli::shared::indexing::{
+    KindsArgs, PrefetchArgs, ReuseArgs, ReuseTagsArgs, VersionsArgs, layer_options, named,
+};
 use crate::cli::shared::json::{milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::source::Images;
@@ -151,6 +153,9 @@ pub(crate) struct IndexArgs {
     #[command(flatten)]
     pub reuse: ReuseArgs,
 
+    #[command(flatten)]
+    pub reuse_tags: ReuseTagsArgs,
+
     /// Fail if a layer is left out for any reason other than its size
     ///
     /// Nothing is attached to the image, for any platform, and each such layer is listed: zstd,
@@ -281,7 +286,7 @@ fn options(args: &IndexArgs, versions: &Versions, started: Instant) -> Result<In
         dry_run: args.dry_run,
         gate: Gate { all_servable: args.strict, least_coverage: args.min_coverage },
         deadline: args.timeout.and_then(|timeout| started.checked_add(timeout)),
-        reuse: args.reuse.shared.options(),
+        reuse: args.reuse.options(Some(&args.reuse_tags)),
         prefetch: args.prefetch.list()?,
     })
 }

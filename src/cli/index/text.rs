@@ -7,8 +7,8 @@ use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::terminal::{Style, safe};
 use ociseek_format::image::fine::FineRef;
 use ociseek_ops::index::{
-    IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex,
-    RefusedImage,
+    ExistingCheck, IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason,
+    ManifestResult, OtherIndex, RefusedImage,
 };
 use ociseek_ops::versions::{EnabledReport, EnabledResult, VersionsResult};
 use ociseek_store::blob::AttachMethod;
@@ -158,12 +158,16 @@ fn result<'a>(
                 let _ = writeln!(text, "  would replace {digest}");
             }
         }
-        ManifestResult::AlreadyThere { index, built } => {
+        ManifestResult::AlreadyThere { index, built, check } => {
             line(text, &style.green(word), &style.green(&index.digest.to_string()));
-            let how = if *built {
-                "up to date: the index is identical, nothing was written"
-            } else {
-                "up to date: same options and version, no layer was read"
+            let how = match (built, check) {
+                (true, _) => "up to date: the index is identical, nothing was written",
+                (false, ExistingCheck::Listed) => {
+                    "up to date: same options and version; not compared with the layers (ociseek verify does that)"
+                }
+                (false, ExistingCheck::Cached | ExistingCheck::Built) => {
+                    "up to date: same options and version, and the same bytes as in the cache"
+                }
             };
             let _ = writeln!(text, "  {how}");
         }

@@ -157,6 +157,12 @@ pub(crate) fn convert_hint(error: &ConvertError) -> Option<String> {
         ConvertError::NothingToIndex { layers } if are_small(layers) => {
             Some("all layers are small and faster to pull whole; --min-layer-size 0 indexes them anyway".into())
         }
+        ConvertError::Occupied { .. } => {
+            Some("choose another tag; ociseek convert --replace-tag replaces an image that is not SOCI-enabled".into())
+        }
+        ConvertError::Moved { .. } | ConvertError::Changed { .. } => {
+            Some("run it again for the image that the tag names now".into())
+        }
         ConvertError::SourceTag { .. } => {
             Some("use another tag, or --replace-tag, which leaves the original reachable only by its digest".into())
         }

@@ -88,7 +88,8 @@ pub(crate) struct KindsArgs {
     ///
     /// It is ociseek's own: `mount`, `bundle` and the other commands that read images fetch a
     /// fraction of the bytes with it, other tools do not see it. It is made from the same reading
-    /// of the layers as the SOCI index. docs/fine.md describes it.
+    /// of the layers as the SOCI index. A SOCI-enabled image (--v2) names it too. docs/fine.md
+    /// describes it.
     #[arg(long, env = "OCISEEK_FINE", value_parser = FalseyValueParser::new(), conflicts_with = "fine_only")]
     pub fine: bool,
 
@@ -108,8 +109,7 @@ impl KindsArgs {
             (KindsArgs { fine: false, fine_only: false }, _) => Ok(Kinds::Soci),
             (KindsArgs { fine_only: true, .. }, Versions::V1) => Ok(Kinds::Fine),
             (KindsArgs { fine_only: true, .. }, _) => usage("--fine-only makes no SOCI index: use --fine with --v2"),
-            (_, Versions::V2(_)) => usage("--fine attaches an index to the image, and --v2-only does not: use --v2"),
-            (_, Versions::V1 | Versions::Both(_)) => Ok(Kinds::Both),
+            (KindsArgs { fine: true, .. }, _) => Ok(Kinds::Both),
         }
     }
 }
@@ -158,20 +158,24 @@ impl PrefetchArgs {
 /// The maximum number of tags to search.
 const MOST_TAGS: i64 = 100;
 
-/// For the command `index`.
+/// For the commands `index` and `convert`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Reuse")]
 pub(crate) struct ReuseArgs {
     /// Also use the SOCI indexes of this image, such as :latest or the base image; can be repeated
     ///
     /// Layers listed in such an index are not read: their ztocs are fetched, checked, and compared
-    /// with some spans of the layer. The image can be in another repository or registry, or in a
-    /// layout. If it cannot be read, ociseek prints a warning and continues.
+    /// with some spans of the layer. That does not find every lie, so name only images whose
+    /// repository you trust, or SOCI-enabled images by their digest. The image can be in another
+    /// repository or registry, or in a layout. If it cannot be read, ociseek prints a warning and
+    /// continues.
     #[arg(long, value_name = "IMAGE", env = "OCISEEK_REUSE_FROM", value_delimiter = ',')]
     pub reuse_from: Vec<ImageName>,
 
-    #[command(flatten)]
-    pub shared: SharedReuseArgs,
+    /// Read every layer that is not in the cache, ignoring other indexes
+    #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = FalseyValueParser::new(), conflicts_with = "reuse_from")]
+    #[arg(hide_short_help = true)]
+    pub no_reuse: bool,
 }
 
 /// For hooks and backfill.
@@ -181,26 +185,13 @@ pub(crate) struct HookReuseArgs {
     /// Also use the SOCI indexes of this image, such as a base image; can be repeated
     ///
     /// It is used for every image that is indexed. It can be in another repository or registry, as
-    /// long as the service is allowed to access that.
+    /// long as the service is allowed to access that. Its ztocs are compared with some spans of the
+    /// layer, which does not find every lie, so name only images whose repository you trust.
     #[arg(long, value_name = "IMAGE", env = "OCISEEK_REUSE_FROM", value_delimiter = ',')]
     pub reuse_from: Vec<Reference>,
 
     #[command(flatten)]
-    pub shared: SharedReuseArgs,
-}
-
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Reuse")]
-pub(crate) struct SharedReuseArgs {
-    /// Search this many other tags of the image's repository for layers that are already indexed; 0
-    /// searches none
-    ///
-    /// Tags are searched only if layers of at least 1 MiB would have to be read: latest first, then
-    /// those with the nearest version numbers, then those that begin like the image's own.
-    #[arg(long, value_name = "N", env = "OCISEEK_REUSE_TAGS", default_value_t = Reuse::TAGS)]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=MOST_TAGS).map(|tags| tags as usize))]
-    #[arg(hide_short_help = true)]
-    pub reuse_tags: usize,
+    pub tags: ReuseTagsArgs,
 
     /// Read every layer that is not in the cache, ignoring other indexes
     #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = FalseyValueParser::new(), conflicts_with = "reuse_from")]
@@ -208,10 +199,35 @@ pub(crate) struct SharedReuseArgs {
     pub no_reuse: bool,
 }
 
-impl SharedReuseArgs {
+/// For commands that attach indexes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Reuse")]
+pub(crate) struct ReuseTagsArgs {
+    /// Trust everybody who can push to the image's repository: also use the indexes that are attached
+    /// to the image, and to this many other tags; 0 for none
+    ///
+    /// Their ztocs are compared with some spans of the layer, which does not find every lie. Tags are
+    /// searched only if layers of at least 1 MiB would have to be read: latest first, then those with
+    /// the nearest version numbers, then those that begin like the image's own. Not possible with
+    /// --v2 and --v2-only, because the digests of SOCI-enabled images are signed.
+    #[arg(long, value_name = "N", env = "OCISEEK_REUSE_TAGS", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=MOST_TAGS).map(|tags| tags as usize))]
+    #[arg(hide_short_help = true, conflicts_with_all = ["v2", "v2_only"])]
+    pub reuse_tags: usize,
+}
+
+impl ReuseArgs {
+    /// The selected options, without any images yet. Without `tags`, none are searched.
+    pub(crate) fn options(&self, tags: Option<&ReuseTagsArgs>) -> Reuse {
+        let tags = tags.map_or(0, |tags| tags.reuse_tags);
+        Reuse { indexes: !self.no_reuse, tags, ..Reuse::default() }
+    }
+}
+
+impl HookReuseArgs {
     /// The selected options, without any images yet.
     pub(crate) fn options(&self) -> Reuse {
-        Reuse { indexes: !self.no_reuse, tags: self.reuse_tags, ..Reuse::default() }
+        Reuse { indexes: !self.no_reuse, tags: self.tags.reuse_tags, ..Reuse::default() }
     }
 }
 
@@ -253,7 +269,7 @@ impl UnattendedArgs {
             layer: layer_options(&self.build),
             min_layer_size: self.min_layer.min_layer_size.0,
             jobs,
-            reuse: self.reuse.shared.options(),
+            reuse: self.reuse.options(),
             ..IndexOptions::default()
         };
         Ok(Unattended { index, versions, reuse_from: self.reuse.reuse_from })

@@ -114,6 +114,7 @@ pub(crate) fn reason(left_out: &LeftOutReason) -> String {
         LeftOutReason::Mislabelled { reason } => (*reason).to_owned(),
         LeftOutReason::Unservable(verdict) => verdict.reason.clone(),
         LeftOutReason::NotListed => "the existing index has no ztoc for it".to_owned(),
+        LeftOutReason::Unopened => "the existing index has a ztoc for it that no reader can open".to_owned(),
         LeftOutReason::OutOfTime { stuck: false } => "timed out; run it again to continue".to_owned(),
         LeftOutReason::OutOfTime { stuck: true } => {
             "timed out before any layer was done; use a longer --timeout".to_owned()

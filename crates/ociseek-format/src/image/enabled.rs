@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::fine::{BOUND_INDEX, BOUND_TO, FINE_INDEX};
 use super::go::{GoManifest, Index};
 use super::layer_kind::LayerKind;
 use super::manifest::{DOCKER_CONFIG, Manifest, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
@@ -64,6 +65,8 @@ pub struct SociIndexParts {
     pub ztocs: Vec<ZtocRef>,
     /// Prefetch artifacts.
     pub prefetch: Vec<Descriptor>,
+    /// The fine index that the image should name, if any: one without a subject.
+    pub fine: Option<EncodedIndex>,
 }
 
 /// The images to be indexed.
@@ -86,6 +89,8 @@ pub struct EnabledDocuments {
     pub manifests: Vec<RewrittenManifest>,
     /// The SOCI indexes, in the order of the targets.
     pub indexes: Vec<EncodedIndex>,
+    /// The fine indexes that the images name, in the order of the targets.
+    pub fine: Vec<EncodedIndex>,
     /// The image index in Go's form.
     pub index: Index,
     /// The bytes to push.
@@ -210,6 +215,9 @@ impl Original {
             })
             .collect();
 
+        let mut fine: Vec<(usize, EncodedIndex)> =
+            (indexed.iter().enumerate()).filter_map(|(place, parts)| Some((place, parts.fine.clone()?))).collect();
+
         let mut manifests = Vec::new();
         let (mut renamed, mut named) = (BTreeMap::new(), BTreeSet::new());
         for (entry, content) in contents.into_iter().enumerate() {
@@ -218,18 +226,30 @@ impl Original {
             };
             // A manifest that is listed for two platforms names the index of the first one.
             let place = (0..indexed.len()).find(|&place| was(place) == Some(&descriptor.digest));
-            let rewritten = rewrite(entry, *manifest, descriptor, place.map(|place| indexes[place].descriptor.digest));
+            let names = place.map(|place| {
+                let bound = fine.iter().find(|(of, _)| *of == place).map(|(_, fine)| fine.descriptor.digest);
+                (indexes[place].descriptor.digest, bound)
+            });
+            let rewritten = rewrite(entry, *manifest, descriptor, names);
             if let Some(place) = place {
                 let annotations = &mut indexes[place].descriptor.annotations;
                 annotations.insert(MANIFEST_DIGEST.to_owned(), rewritten.digest.to_string());
+                for (_, fine) in fine.iter_mut().filter(|(of, _)| *of == place) {
+                    fine.descriptor.annotations = BTreeMap::from([(BOUND_TO.to_owned(), rewritten.digest.to_string())]);
+                }
             }
             named.extend(descriptor.annotations.get(INDEX_DIGEST).cloned());
             renamed.insert(rewritten.was.to_string(), rewritten.digest.to_string());
             manifests.push(rewritten);
         }
         for descriptor in &mut index.manifests {
-            let key = if is_attestation(descriptor) { REFERENCE_DIGEST } else { MANIFEST_DIGEST };
-            let is_meant = key == REFERENCE_DIGEST || is_soci_index(descriptor);
+            // A fine index has the platform of an attestation.
+            let key = match (is_fine_index(descriptor), is_attestation(descriptor)) {
+                (true, _) => BOUND_TO,
+                (false, true) => REFERENCE_DIGEST,
+                (false, false) => MANIFEST_DIGEST,
+            };
+            let is_meant = key != MANIFEST_DIGEST || is_soci_index(descriptor);
             if let Some(named) = descriptor.annotations.get_mut(key).filter(|_| is_meant)
                 && let Some(new) = renamed.get(named)
             {
@@ -248,6 +268,10 @@ impl Original {
             let named = digests.get(target.entry).map(Digest::to_string).unwrap_or_default();
             list(&mut index.manifests, new.descriptor.clone(), &named);
         }
+        for (_, new) in &mut fine {
+            new.descriptor.platform = Some(Platform::unknown());
+            list_fine(&mut index.manifests, &new.descriptor);
+        }
         let is_made = |digest: &Digest| indexes.iter().any(|new| new.descriptor.digest == *digest);
         // Consumers only take the indexes that manifests name.
         let is_used = |entry: &Descriptor| !is_soci_index(entry) || named.contains(&entry.digest.to_string());
@@ -255,7 +279,8 @@ impl Original {
         OCI_INDEX.clone_into(&mut index.media_type);
         let bytes = index.encode();
         let digest = Digest::sha256(&bytes);
-        EnabledDocuments { manifests, indexes, index, bytes, digest }
+        let fine = fine.into_iter().map(|(_, fine)| fine).collect();
+        EnabledDocuments { manifests, indexes, fine, index, bytes, digest }
     }
 }
 
@@ -264,18 +289,21 @@ fn is_attestation(descriptor: &Descriptor) -> bool {
     is_marked_attestation(descriptor) || descriptor.platform.as_ref().is_some_and(unknown)
 }
 
-/// Rewrites a manifest and its descriptor with OCI's media types, and adds the name of the SOCI
-/// index, if any.
+/// Rewrites a manifest and its descriptor with OCI's media types, and adds the names of the SOCI
+/// index and the fine index, if any.
 fn rewrite(
     entry: usize,
     mut manifest: GoManifest,
     descriptor: &mut Descriptor,
-    index: Option<Digest>,
+    names: Option<(Digest, Option<Digest>)>,
 ) -> RewrittenManifest {
     OCI_MANIFEST.clone_into(&mut manifest.media_type);
     OCI_CONFIG.clone_into(&mut manifest.config.media_type);
-    if let Some(index) = index {
+    if let Some((index, fine)) = names {
         manifest.annotations.insert(INDEX_DIGEST.to_owned(), index.to_string());
+        if let Some(fine) = fine {
+            manifest.annotations.insert(BOUND_INDEX.to_owned(), fine.to_string());
+        }
     }
     let was = descriptor.digest;
     let bytes = manifest.encode();
@@ -304,6 +332,21 @@ fn list(manifests: &mut Vec<Descriptor>, new: Descriptor, named: &str) {
     let place = manifests.iter().position(goes).unwrap_or(manifests.len());
     manifests.retain(|old| !goes(old));
     manifests.insert(place, new);
+}
+
+/// Replaces the fine indexes of the same image, which the image manifest no longer names, or appends
+/// the new one.
+fn list_fine(manifests: &mut Vec<Descriptor>, new: &Descriptor) {
+    let image = new.annotations.get(BOUND_TO);
+    let goes = |old: &Descriptor| is_fine_index(old) && old.annotations.get(BOUND_TO) == image;
+    let place = manifests.iter().position(goes).unwrap_or(manifests.len());
+    manifests.retain(|old| !goes(old));
+    manifests.insert(place, new.clone());
+}
+
+/// Whether an entry of an image index is a fine index.
+pub fn is_fine_index(descriptor: &Descriptor) -> bool {
+    descriptor.artifact_type.as_deref() == Some(FINE_INDEX)
 }
 
 /// The SOCI indexes (version 2) in the list of an image index.

@@ -37,6 +37,12 @@ impl FromStr for Platform {
 }
 
 impl Platform {
+    /// The platform of entries in an image index that are no images, as BuildKit writes it.
+    pub fn unknown() -> Platform {
+        let unknown = || "unknown".to_owned();
+        Platform { architecture: unknown(), os: unknown(), os_version: None, os_features: Vec::new(), variant: None }
+    }
+
     /// Parses `os/arch[/variant]` like containerd (containerd/platforms, `Parse`): normalised,
     /// except that `arm` only has a variant if one is typed, and `arm64/v8` keeps its variant.
     ///

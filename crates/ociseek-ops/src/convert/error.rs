@@ -41,8 +41,10 @@ pub enum ConvertError {
     SourceTag { digest: Digest },
     #[error("the tag already points to {digest}, which is not a SOCI-enabled image, and was left unchanged")]
     Occupied { digest: Digest },
-    #[error("the tag {tag} no longer points to the image")]
+    #[error("the tag {tag} no longer points to the image: someone pushed to it meanwhile, and nothing was written")]
     Moved { tag: String },
+    #[error("someone pushed {digest} to the tag {tag} meanwhile, which was left unchanged")]
+    Changed { tag: String, digest: Digest },
     #[error(transparent)]
     Index(Box<IndexError>),
     #[error("cannot read the destination's current image")]

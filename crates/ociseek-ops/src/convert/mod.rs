@@ -4,8 +4,8 @@
 //!
 //! 1. `load`: the image's documents, within limits.
 //! 2. [`image::enabled`](ociseek_format::image::enabled) chooses the images to index.
-//! 3. Their ztocs come from the same sources as for `index`: the cache, indexes that list them, or
-//!    the layers, which are only read.
+//! 3. Their ztocs come from the cache, from the index that the original image names, from images that
+//!    the user names, or from the layers, which are only read.
 //! 4. [`image::enabled`](ociseek_format::image::enabled) makes the new documents. If they already exist with
 //!    all of their blobs, nothing is done.
 //! 5. `publish`: blobs first, then manifests, then the image index under its tag. Until the last
@@ -15,12 +15,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::index::{
-    Artifact, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOutReason, OwnImage,
-    PrefetchSummary, Supply, assemble, prefetch_artifacts, ztocs,
+    Artifact, BoundFine, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOutReason,
+    OwnImage, PrefetchSummary, Supply, assemble, bound_fine, prefetch_artifacts, ztocs,
 };
 use crate::resolve::PlatformManifest;
 use ociseek_format::budget::Budget;
-use ociseek_format::digest::Digest;
+use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::coverage::Coverage;
 use ociseek_format::image::enabled::{EnabledDocuments, IndexTarget, SociIndexParts, soci_indexes};
@@ -47,7 +47,11 @@ use plan::{PlannedLayer, choose, plan};
 use publish::{NewBlobs, Publication};
 
 /// Converts an image. `options` determines how layers are indexed and which platforms are. Its
-/// options for existing indexes are ignored.
+/// options for existing indexes are ignored. Its kinds say whether the image names a fine index too.
+///
+/// People sign the result, so its ztocs come only from what this machine read, from the index that
+/// the original image names, or from images that the user names. What the destination's tag or a
+/// referrer says is not used.
 ///
 /// # Errors
 /// If the image cannot be read, has an invalid document or a broken layer, or has nothing to index,
@@ -80,13 +84,17 @@ pub(crate) async fn convert_built(
     if is_source && !to.replace_tag && !already_enabled {
         return Err(ConvertError::SourceTag { digest: loaded.root });
     }
-    to.admit(there.as_ref(), &from.source, &loaded.root).await?;
+    to.admit(there.as_ref(), from, &loaded.root).await?;
     let targets = choose(&loaded, &options.platforms, progress)?;
 
     let planned = plan(&loaded, &targets, from, options).await?;
     let mut wanted = LayersToBuild::default();
     for (layer, _) in planned.iter().flatten().filter(|(_, left_out)| left_out.is_none()) {
         wanted.add(layer);
+        // A document refers to its layer by SHA-256.
+        if options.kinds.has_fine() && layer.digest.algorithm() == Algorithm::Sha256 {
+            wanted.add_document(layer);
+        }
     }
     let mut old = loaded.old_indexes(&from.source);
     let known = match (&there, &to.destination) {
@@ -105,7 +113,7 @@ pub(crate) async fn convert_built(
         artifacts: &artifacts,
         is_listed: false,
     };
-    let supply = Supply { source: &from.source, cache, known, documents: Vec::new(), own };
+    let supply = Supply { source: &from.source, cache, known, documents: Vec::new(), own, is_bound: true };
     let announce = |unread: &[Descriptor]| {
         let bytes = unread.iter().map(|layer| layer.size).sum();
         let platform = String::new();
@@ -114,8 +122,16 @@ pub(crate) async fn convert_built(
     let layers = Box::pin(ztocs(wanted, built, &supply, options, announce, progress)).await?;
 
     let planned = targets.into_iter().zip(&planned);
-    let Parts { indexed, ztocs, prefetch, reports } =
+    let Parts { mut indexed, ztocs, prefetch, reports } =
         parts(planned, &layers, &old, options, from.source.budget(), progress).await?;
+    let mut fine = Vec::new();
+    if options.kinds.has_fine() {
+        for parts in indexed.iter_mut().filter(|parts| !parts.ztocs.is_empty()) {
+            let bound = fine_of(parts, &ztocs, &layers, from, options, progress).await?;
+            parts.fine = bound.as_ref().map(|bound| bound.index.clone());
+            fine.extend(bound);
+        }
+    }
     let enabled = loaded.original.clone().enable(&indexed, &options.layer.build_tool_identifier);
     let images = report(&loaded, &enabled, &indexed, reports);
     let mut converted = ConvertReport {
@@ -124,11 +140,12 @@ pub(crate) async fn convert_built(
         size: enabled.bytes.len() as u64,
         images,
         outcome: ConvertStatus::AlreadyThere,
-        bytes_read: layers.bytes_read,
+        bytes_read: layers.bytes_read + fine.iter().map(|fine| fine.bytes_read).sum::<u64>(),
         bytes_compared: layers.bytes_compared,
         bytes_copied: 0,
         bytes_written: 0,
     };
+    let there_before = there.as_ref().map(|there| there.digest);
     let replaces = there.map(|there| there.digest).filter(|digest| *digest != enabled.digest);
     if is_source && replaces.is_some() && !to.replace_tag {
         return Err(ConvertError::SourceTag { digest: loaded.root });
@@ -140,10 +157,11 @@ pub(crate) async fn convert_built(
     let publication = Publication {
         loaded: &loaded,
         enabled: &enabled,
-        new_blobs: &NewBlobs::new(&ztocs, &prefetch),
+        new_blobs: &NewBlobs::new(&ztocs, &prefetch, fine),
         source_is_enabled: already_enabled,
-        source: &from.source,
+        from,
         to,
+        there: there_before,
         jobs: options.jobs,
         progress,
     };
@@ -192,7 +210,7 @@ async fn parts<'a>(
         let list = options.prefetch.as_ref();
         let (prefetch, summary) = prefetch_artifacts(list, lists, &ztocs, budget, progress).await?;
         let listed = prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect();
-        parts.indexed.push(SociIndexParts { target, ztocs: refs, prefetch: listed });
+        parts.indexed.push(SociIndexParts { target, ztocs: refs, prefetch: listed, fine: None });
         parts.prefetch.extend(prefetch);
         parts.reports.push((report, summary));
         parts.ztocs.extend(ztocs);
@@ -210,6 +228,23 @@ async fn parts<'a>(
     Ok(parts)
 }
 
+/// The fine index for the layers of `parts`.
+async fn fine_of(
+    parts: &SociIndexParts,
+    ztocs: &[IndexedZtoc<'_>],
+    layers: &Layers,
+    from: &SourceImage,
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<Option<BoundFine>, ConvertError> {
+    let mut seen = BTreeSet::new();
+    let refs = parts.ztocs.iter().filter(|listed| seen.insert(listed.layer));
+    let wanted: Vec<Descriptor> = refs
+        .filter_map(|listed| Some(ztocs.iter().find(|ztoc| ztoc.layer.digest == listed.layer)?.layer.clone()))
+        .collect();
+    Ok(bound_fine(&from.source, layers, &wanted, options, progress).await?)
+}
+
 /// The result for each image that was to be indexed.
 fn report(
     loaded: &ImageDocuments,
@@ -219,7 +254,7 @@ fn report(
 ) -> Vec<ConvertedImage> {
     let mut made = enabled.indexes.iter();
     let mut images = Vec::with_capacity(indexed.len());
-    for (SociIndexParts { target, ztocs: refs, .. }, (layers, prefetch)) in indexed.iter().zip(reports) {
+    for (SociIndexParts { target, ztocs: refs, fine, .. }, (layers, prefetch)) in indexed.iter().zip(reports) {
         let new = enabled.manifests.iter().find(|manifest| manifest.entry == target.entry);
         let was = loaded.original.index.manifests.get(target.entry).map(|entry| entry.digest);
         let covered: BTreeSet<Digest> = refs.iter().map(|ztoc| ztoc.layer).collect();
@@ -229,6 +264,7 @@ fn report(
             was: was.unwrap_or(loaded.root),
             manifest: new.map_or(loaded.root, |new| new.digest),
             index: if refs.is_empty() { None } else { made.next().map(|made| made.descriptor.clone()) },
+            fine: fine.as_ref().map(|fine| fine.descriptor.clone()),
             coverage: Coverage::of(&descriptors, |layer| covered.contains(&layer.digest)),
             layers,
             prefetch,

@@ -29,14 +29,15 @@ pub struct ConvertDestination {
     pub destination: Option<Destination>,
     /// None if a layout should list it without a name.
     pub tag: Option<String>,
-    /// Whether the tag may be that of the original image.
+    /// Whether the tag may be that of the original image, or of another image that is not
+    /// SOCI-enabled.
     pub replace_tag: bool,
-    /// A condition for writing. None if the user named the tag.
+    /// A condition for writing, in addition to the tag of the original image, if that is named by
+    /// one.
     pub guard: Option<Guard>,
 }
 
-/// Protects the images of a repository if the user did not name the destination explicitly: the tag
-/// must be free or name a SOCI-enabled image.
+/// A condition for writing an image whose name was resolved before.
 #[derive(Debug, Clone, Default)]
 pub struct Guard {
     /// A tag of the source, which must still name the original image.
@@ -90,6 +91,8 @@ pub struct ConvertedImage {
     pub manifest: Digest,
     /// None if no layer can be served lazily.
     pub index: Option<Descriptor>,
+    /// The fine index that the new manifest names, if one was requested and can be made.
+    pub fine: Option<Descriptor>,
     /// The layers from the bottom up.
     pub layers: Vec<LayerReport>,
     /// The coverage of the layers by the index.
@@ -127,19 +130,25 @@ impl ConvertDestination {
         }))
     }
 
-    /// Checks the guard, if there is one, before the image `root` of `source` replaces `there`.
+    /// Checks whether the image `root` of `from` may replace `there`: it must not be somebody's
+    /// ordinary image, and a tag that names the original image must still do so.
     pub(super) async fn admit(
         &self,
         there: Option<&ExistingImage>,
-        source: &Source,
+        from: &SourceImage,
         root: &Digest,
     ) -> Result<(), ConvertError> {
-        let Some(guard) = &self.guard else { return Ok(()) };
-        if let Some(there) = there.filter(|there| !there.is_enabled()) {
+        let is_ordinary = |there: &&ExistingImage| !there.is_enabled() && self.tag.is_some() && !self.replace_tag;
+        if let Some(there) = there.filter(is_ordinary) {
             return Err(ConvertError::Occupied { digest: there.digest });
         }
-        let Some(tag) = &guard.source_tag else { return Ok(()) };
-        match source.manifest(&Target::Tag(tag.clone())).await {
+        let tag = match (&self.guard, &from.root) {
+            (Some(guard), _) => guard.source_tag.as_ref(),
+            (None, Target::Tag(tag)) => Some(tag),
+            (None, Target::Digest(_)) => None,
+        };
+        let Some(tag) = tag else { return Ok(()) };
+        match from.source.manifest(&Target::Tag(tag.clone())).await {
             Ok(document) if document.digest == *root => Ok(()),
             Err(error) if !error.is_not_found() => Err(ConvertError::Find(error)),
             Ok(_) | Err(_) => Err(ConvertError::Moved { tag: tag.clone() }),

@@ -1,16 +1,18 @@
 //! Predicts the result of a conversion, as far as possible without reading layers or fetching
 //! ztocs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::error::ConvertError;
 use super::load::load;
 use super::model::{ConvertDestination, ExistingImage, SourceImage};
-use super::plan::{choose, found, plan};
-use crate::index::{BlobCheck, IndexOptions, LeftOutReason, are_whole, unservable};
-use ociseek_format::digest::Digest;
+use super::plan::{choose, found, found_fine, plan};
+use crate::index::{BlobCheck, IndexOptions, LeftOutReason, are_whole, known_outcome};
+use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::enabled::SociIndexParts;
+use ociseek_format::image::fine::{FineIndex, FineRef};
 use ociseek_format::image::soci::{CONFIG, FoundIndex, INDEX_V2, PREFETCH, ZtocRef};
 use ociseek_format::progress::Progress;
 use ociseek_store::cache::ZtocCache;
@@ -27,7 +29,8 @@ pub enum ConvertOutlook {
     NothingToIndex(Vec<LeftOutReason>),
 }
 
-/// Examines the content of the destination's name.
+/// Examines the content of the destination's name. What the ztocs there say is compared with nothing
+/// but the cache.
 ///
 /// An image whose SOCI indexes list prefetch artifacts counts as complete if `options` requests no
 /// prefetch list.
@@ -74,7 +77,7 @@ async fn compare(
     progress: &Arc<dyn Progress>,
 ) -> Result<ConvertOutlook, ConvertError> {
     let loaded = load(from, progress).await?;
-    to.admit(there.as_ref(), &from.source, &loaded.root).await?;
+    to.admit(there.as_ref(), from, &loaded.root).await?;
     let targets = choose(&loaded, &options.platforms, progress)?;
     let planned = plan(&loaded, &targets, from, options).await?;
     let known = match (&there, &to.destination) {
@@ -84,22 +87,40 @@ async fn compare(
         _ => Vec::new(),
     };
     let known: Vec<FoundIndex> = known.into_iter().map(|(_, index)| index).collect();
+    let known_fine = match (&there, &to.destination) {
+        (Some(there), Some(destination)) if options.kinds.has_fine() => {
+            let found = found_fine(&destination.as_source(), &there.manifests).await;
+            found.map_err(ConvertError::Destination)?
+        }
+        _ => Vec::new(),
+    };
     let (mut indexed, mut reasons) = (Vec::with_capacity(targets.len()), Vec::new());
+    let mut fine_documents = Vec::new();
     for (target, layers) in targets.into_iter().zip(planned) {
         let mut ztocs = Vec::new();
         for (layer, why) in layers {
             let listed = || ztoc(&known, &layer, options);
             match why {
                 Some(why) => reasons.push(why),
-                None => match (listed(), unservable(cache, &layer, options).await) {
+                None => match (listed(), known_outcome(cache, &layer, options).await) {
+                    // This machine built another one, so what is there is wrong.
+                    (Some(ztoc), Some(Ok(built))) if built != ztoc.ztoc => return Ok(ConvertOutlook::Pending),
                     (Some(ztoc), _) => ztocs.push(ztoc),
-                    (None, Some(why)) => reasons.push(why),
-                    (None, None) => return Ok(ConvertOutlook::Pending),
+                    (None, Some(Err(why))) => reasons.push(why),
+                    (None, _) => return Ok(ConvertOutlook::Pending),
                 },
             }
         }
+        let fine = match options.kinds.has_fine() && !ztocs.is_empty() {
+            true => match fine_for(&known_fine, &ztocs, options) {
+                Some(fine) => Some(fine.clone()),
+                None => return Ok(ConvertOutlook::Pending),
+            },
+            false => None,
+        };
         let prefetch = if options.prefetch.is_none() { prefetch(&known, &ztocs) } else { Vec::new() };
-        indexed.push(SociIndexParts { target, ztocs, prefetch });
+        fine_documents.extend(fine.iter().flat_map(|fine| fine.layers.iter().map(FineRef::blob)));
+        indexed.push(SociIndexParts { target, ztocs, prefetch, fine: fine.map(|fine| fine.encode()) });
     }
     if indexed.iter().all(|indexed| indexed.ztocs.is_empty()) {
         return Ok(ConvertOutlook::NothingToIndex(reasons));
@@ -108,9 +129,22 @@ async fn compare(
     let is_there = there.is_some_and(|there| there.digest == enabled.digest);
     let Some(destination) = to.destination.as_ref().filter(|_| is_there) else { return Ok(ConvertOutlook::Pending) };
     // A registry's garbage collection may have deleted blobs. Then the image is written again.
-    Ok(match are_whole(destination, blobs(&indexed), BlobCheck::Size).await? {
+    Ok(match are_whole(destination, blobs(&indexed).chain(fine_documents), BlobCheck::Size).await? {
         true => ConvertOutlook::Complete(enabled.digest),
         false => ConvertOutlook::Pending,
+    })
+}
+
+/// The fine index with a document for each layer of `ztocs` that can have one, for the requested
+/// options.
+fn fine_for<'a>(known: &'a [FineIndex], ztocs: &[ZtocRef], options: &IndexOptions) -> Option<&'a FineIndex> {
+    let wanted = ztocs.iter().map(|ztoc| ztoc.layer).filter(|layer| layer.algorithm() == Algorithm::Sha256);
+    let wanted: BTreeSet<Digest> = wanted.collect();
+    let profile = options.prefetch.as_ref().map(|list| list.digest());
+    known.iter().find(|fine| {
+        fine.build_tool.as_deref() == Some(&options.layer.build_tool_identifier)
+            && fine.profile == profile
+            && fine.layers.iter().map(|document| document.layer).collect::<BTreeSet<_>>() == wanted
     })
 }
 

@@ -10,7 +10,8 @@ use super::load::ImageDocuments;
 use super::model::SourceImage;
 use crate::damage::Damage;
 use crate::index::{IndexOptions, LeftOutReason, left_out_reason};
-use ociseek_format::image::enabled::{IndexTarget, soci_indexes};
+use ociseek_format::image::enabled::{IndexTarget, is_fine_index, soci_indexes};
+use ociseek_format::image::fine::{FineIndex, parse_bound};
 use ociseek_format::image::soci::{self, FoundIndex};
 use ociseek_format::image::{Descriptor, LayerKind, Platform};
 use ociseek_format::progress::{Progress, ProgressEvent};
@@ -98,6 +99,23 @@ pub(super) async fn found<'a>(
     while let Some((listed, read)) = reads.next().await {
         match read {
             Ok(document) => found.extend(soci::parse(&document.bytes).ok().map(|index| (listed, index))),
+            Err(error) if Damage::of(&error).is_some() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// The fine indexes among the entries of an image index. Those that are missing or damaged are
+/// ignored.
+///
+/// # Errors
+/// If the store does not send one of them.
+pub(super) async fn found_fine(store: &Source, manifests: &[Descriptor]) -> Result<Vec<FineIndex>, StoreError> {
+    let mut found = Vec::new();
+    for listed in manifests.iter().filter(|listed| is_fine_index(listed)).take(MAX_OFFERS) {
+        match store.manifest(&Target::Digest(listed.digest)).await {
+            Ok(document) => found.extend(parse_bound(&document.bytes).ok()),
             Err(error) if Damage::of(&error).is_some() => {}
             Err(error) => return Err(error),
         }

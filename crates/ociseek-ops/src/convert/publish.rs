@@ -11,11 +11,11 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::error::ConvertError;
 use super::limits::SIDE_BY_SIDE;
 use super::load::ImageDocuments;
-use super::model::ConvertDestination;
+use super::model::{ConvertDestination, SourceImage};
 use crate::damage::Damage;
 use crate::index::{
-    Artifact, BLOBS_SIDE_BY_SIDE, BlobCheck, IndexError, IndexedZtoc, NewBlob, WriteBlob, are_whole, push_blob,
-    read_at_a_time, soci_blobs,
+    Artifact, BLOBS_SIDE_BY_SIDE, BlobCheck, BoundFine, IndexError, IndexedZtoc, NewBlob, WriteBlob, are_whole,
+    push_blob, read_at_a_time, soci_blobs,
 };
 use ociseek_format::digest::Digest;
 use ociseek_format::image::enabled::{EnabledDocuments, EntryContent};
@@ -44,8 +44,10 @@ pub(super) struct Publication<'a> {
     pub new_blobs: &'a NewBlobs,
     /// Whether the source is a SOCI-enabled image itself.
     pub source_is_enabled: bool,
-    pub source: &'a Source,
+    pub from: &'a SourceImage,
     pub to: &'a ConvertDestination,
+    /// What the destination's name referred to at the beginning.
+    pub there: Option<Digest>,
     pub jobs: usize,
     pub progress: &'a Arc<dyn Progress>,
 }
@@ -56,14 +58,22 @@ impl Publication<'_> {
     /// # Errors
     /// If the guard forbids it, or the destination refuses it or keeps a damaged document.
     pub(super) async fn run(&self, destination: &Destination) -> Result<Option<WrittenBytes>, ConvertError> {
-        let Publication { loaded, enabled, new_blobs, source, to, .. } = self;
+        let Publication { loaded, enabled, new_blobs, from, to, .. } = self;
         let there = to.there().await?;
         let is_there = there.as_ref().is_some_and(|there| there.digest == enabled.digest);
         let lost = if is_there { lost_document(enabled, destination).await? } else { None };
         if is_there && lost.is_none() && new_blobs.are_whole(destination).await? {
             return Ok(None);
         }
-        to.admit(there.as_ref(), source, &loaded.root).await?;
+        let now = there.as_ref().map(|there| there.digest);
+        if let (Some(tag), Some(digest)) = (&to.tag, now)
+            && to.guard.is_none()
+            && now != self.there
+            && !is_there
+        {
+            return Err(ConvertError::Changed { tag: tag.clone(), digest });
+        }
+        to.admit(there.as_ref(), from, &loaded.root).await?;
         let write = if is_there || self.source_is_enabled { WriteBlob::IfDamaged } else { WriteBlob::IfMissing };
         self.progress.report(ProgressEvent::Attaching { index: enabled.digest, blobs: new_blobs.0.len() });
         let written = self.write(destination, write).await?;
@@ -77,8 +87,9 @@ impl Publication<'_> {
     }
 
     async fn write(&self, destination: &Destination, write: WriteBlob) -> Result<WrittenBytes, ConvertError> {
-        let Publication { loaded, enabled, new_blobs, source, to, .. } = self;
+        let Publication { loaded, enabled, new_blobs, from, to, .. } = self;
         let mut done = WrittenBytes::default();
+        let source = &from.source;
         let elsewhere = !destination.is(source);
         if elsewhere {
             done.copied = copy(loaded, source, destination, self.jobs, self.progress).await?;
@@ -147,12 +158,13 @@ async fn copy(
     Ok(copied.load(Ordering::Relaxed))
 }
 
-/// The blobs of the SOCI indexes.
+/// The blobs of the SOCI indexes and fine indexes.
 pub(super) struct NewBlobs(BTreeMap<Digest, NewBlob>);
 
 impl NewBlobs {
-    pub(super) fn new(ztocs: &[IndexedZtoc<'_>], prefetch: &[Artifact]) -> NewBlobs {
-        let blobs = soci_blobs(ztocs, prefetch, INDEX_V2).into_iter();
+    pub(super) fn new(ztocs: &[IndexedZtoc<'_>], prefetch: &[Artifact], fine: Vec<BoundFine>) -> NewBlobs {
+        let fine = fine.into_iter().flat_map(|fine| fine.blobs);
+        let blobs = soci_blobs(ztocs, prefetch, INDEX_V2).into_iter().chain(fine);
         NewBlobs(blobs.map(|blob| (blob.descriptor.digest, blob)).collect())
     }
 
@@ -194,6 +206,7 @@ async fn lost_document(
 ) -> Result<Option<(&'static str, Digest)>, ConvertError> {
     let mut documents: Vec<_> = enabled.manifests.iter().map(|manifest| ("manifest", manifest.digest)).collect();
     documents.extend(enabled.indexes.iter().map(|index| ("SOCI index", index.descriptor.digest)));
+    documents.extend(enabled.fine.iter().map(|index| ("fine index", index.descriptor.digest)));
     // Collected first, because a closure in the stream would prevent the future from being Send.
     let reads: Vec<_> = (documents.into_iter())
         .map(|(what, digest)| async move { (what, digest, destination.manifest(&digest).await) })
@@ -222,7 +235,7 @@ struct Manifests<'a> {
 impl Manifests<'_> {
     /// Writes all documents, the image index last. Returns their size in bytes.
     async fn push(&self, to: &ConvertDestination) -> Result<u64, ConvertError> {
-        let EnabledDocuments { manifests, indexes, index, bytes, digest } = self.enabled;
+        let EnabledDocuments { manifests, indexes, fine, index, bytes, digest } = self.enabled;
         let mut written = 0;
         if self.elsewhere {
             for entry in &index.manifests {
@@ -236,7 +249,7 @@ impl Manifests<'_> {
             let descriptor = Descriptor::new(OCI_MANIFEST, manifest.digest, manifest.bytes.len() as u64);
             written += self.one(&descriptor, manifest.bytes.clone().into(), None).await?;
         }
-        for index in indexes {
+        for index in indexes.iter().chain(fine) {
             written += self.one(&index.descriptor, index.bytes.clone().into(), None).await?;
         }
         let whole = Descriptor::new(OCI_INDEX, *digest, bytes.len() as u64);

@@ -61,6 +61,10 @@ pub(crate) struct Referring {
     pub tool: Option<String>,
     /// The layers that it covers.
     pub layers: BTreeSet<Digest>,
+    /// Its ztocs, if it is a SOCI index.
+    pub ztocs: Vec<ZtocRef>,
+    /// Its documents, if it is a fine index.
+    pub documents: Vec<FineRef>,
     /// Whether its readers can use it.
     pub canonical: bool,
 }
@@ -75,12 +79,14 @@ impl Referring {
             IndexKind::Soci => {
                 let index = parse(bytes, Some(Version::V1), subject)?;
                 let layers = index.ztocs.iter().map(|ztoc| ztoc.layer).collect();
-                Referring { kind, tool: index.build_tool_identifier, layers, canonical: index.canonical }
+                let (tool, canonical) = (index.build_tool_identifier, index.canonical);
+                Referring { kind, tool, layers, ztocs: index.ztocs, documents: Vec::new(), canonical }
             }
             IndexKind::Fine => {
                 let index = parse_fine(bytes, subject)?;
                 let layers = index.layers.iter().map(|document| document.layer).collect();
-                Referring { kind, tool: index.build_tool, layers, canonical: true }
+                let documents = index.layers;
+                Referring { kind, tool: index.build_tool, layers, ztocs: Vec::new(), documents, canonical: true }
             }
         })
     }

@@ -60,7 +60,7 @@ pub(crate) async fn ztocs(
         match outcome {
             _ if !ztocs.contains(&blob) => {}
             Some(outcome) => {
-                let built = BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache };
+                let built = BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache, sampled: None };
                 layers.add(&layer, built).map_err(|over| IndexError::memory(&layer, over))?;
             }
             None => no_ztoc.push(layer),
@@ -96,7 +96,7 @@ impl LayersToBuild {
     }
 
     /// Adds a layer whose fine document is wanted. Returns false if it was already added.
-    pub(super) fn add_document(&mut self, layer: &Descriptor) -> bool {
+    pub(crate) fn add_document(&mut self, layer: &Descriptor) -> bool {
         self.documents.insert((layer.digest, layer.size));
         self.add_layer(layer)
     }
@@ -136,7 +136,7 @@ async fn look_up(
         }
         let memory = |over| IndexError::memory(&layer, over);
         if let Some(outcome) = outcome {
-            let built = BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache };
+            let built = BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache, sampled: None };
             layers.add(&layer, built).map_err(memory)?;
         }
         if let Some(document) = document {
@@ -232,7 +232,7 @@ impl Reader<'_> {
                 keep_document(supply.cache, layer, document).await;
             }
         }
-        Ok((BuiltLayer { outcome, origin: Origin::Read { seconds } }, document))
+        Ok((BuiltLayer { outcome, origin: Origin::Read { seconds }, sampled: None }, document))
     }
 }
 

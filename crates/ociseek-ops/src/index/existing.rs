@@ -6,9 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use super::model::{ExistingManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex};
+use super::model::{
+    ExistingCheck, ExistingManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex,
+};
 use super::options::Existing;
-use crate::TOOL_IDENTIFIER;
+use super::supply::Layers;
 use crate::maker;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
@@ -51,8 +53,8 @@ impl<C: ExistingContent> ExistingManifest<C> {
         self.content.as_ref().ok()?.tool()
     }
 
-    pub(super) fn already_there(&self, built: bool) -> ManifestResult {
-        ManifestResult::AlreadyThere { index: self.descriptor.clone(), built }
+    pub(super) fn already_there(&self, built: bool, check: ExistingCheck) -> ManifestResult {
+        ManifestResult::AlreadyThere { index: self.descriptor.clone(), built, check }
     }
 
     pub(super) fn kept(&self) -> ManifestResult {
@@ -71,6 +73,8 @@ pub(super) struct CandidateLayer {
     pub layer: Digest,
     /// Whether it is known that consumers could not be served from its ztoc.
     pub unservable: bool,
+    /// The ztoc or fine document that this machine once built from the layer with these options.
+    pub built: Option<Digest>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -123,12 +127,10 @@ pub(super) fn decide_seen(found: &[ExistingIndex], rule: Existing, own_name: &st
         }
         Existing::Skip => {
             let ours = |f: &&ExistingIndex| f.tool.is_some_and(|tool| is_ours(tool, own_name));
-            let done = found.iter().position(|f| f.is_same);
-            let newer = found.iter().position(|f| f.tool.is_some_and(is_newer));
-            match (done, newer) {
-                // An outdated index of ours next to it may be listed first. Building fixes that.
-                (Some(done), _) if found.iter().filter(ours).count() == 1 => Decision::Done(done),
-                (None, Some(newer)) => Decision::Keep(newer),
+            match found.iter().position(|f| f.is_same) {
+                // An outdated index of ours next to it may be listed first, or one that lists another
+                // ztoc of some layer: then one of the two is wrong. Building fixes that.
+                Some(done) if found.iter().filter(ours).count() == 1 => Decision::Done(done),
                 _ => Decision::Build { replaces: found.iter().filter(ours).map(|f| f.digest).collect() },
             }
         }
@@ -146,6 +148,18 @@ pub(super) fn outdone<C: ExistingContent>(
     let covers_more =
         |digest: &Digest| found.iter().any(|f| f.descriptor.digest == *digest && !f.covered().is_subset(layers));
     replaces.iter().copied().filter(|digest| !covers_more(digest)).collect()
+}
+
+/// Which of `replaces` may go although some ztocs of the new index were only sampled: an index goes
+/// if each of its ztocs is the new one, or the one that the new one was taken from, or if this
+/// program read the layer.
+pub(super) fn disproved(found: &[DestinationIndex], replaces: &[Digest], layers: &Layers) -> Vec<Digest> {
+    let stays = |digest: &Digest| {
+        let old = found.iter().find(|f| f.descriptor.digest == *digest);
+        let mut ztocs = old.iter().flat_map(|old| old.content.iter().flat_map(|content| &content.ztocs));
+        ztocs.any(|ztoc| layers.only_sampled_against(ztoc))
+    };
+    replaces.iter().copied().filter(|digest| !stays(digest)).collect()
 }
 
 /// The position of an index with the same options that covers all of `layers`.
@@ -212,20 +226,34 @@ impl DestinationIndex {
         if content.ztocs.iter().any(|z| z.span_size != requested.span_size) || !indexed.is_subset(&wanted) {
             return false;
         }
+        let is_built = |z: &ZtocRef| match requested.layers.iter().find(|w| w.layer == z.layer) {
+            Some(CandidateLayer { built: Some(built), .. }) => *built == z.ztoc,
+            _ => true,
+        };
+        if !content.ztocs.iter().all(is_built) {
+            return false;
+        }
         // An index does not state why it lacks a layer. The layer may have been too small, its
         // content may prevent a ztoc, or time ran out. Only the second reason would apply again.
         !indexed.is_empty() && requested.layers.iter().all(|w| indexed.contains(&w.layer) || w.unservable)
     }
 }
 
-/// Whether some version of this program made it, or it has the requested name.
+/// Whether this version of this program or an earlier one made it, or it has the requested name.
+/// Anyone can write a later version into an index, so such an index counts as another tool's.
 fn is_ours(tool: &str, own_name: &str) -> bool {
-    tool == own_name || maker::is_ours(tool)
+    tool == own_name || maker::is_known(tool)
 }
 
-/// Whether a later version of this program made it.
-fn is_newer(tool: &str) -> bool {
-    maker::version(tool) > maker::version(TOOL_IDENTIFIER)
+/// What is known about the content of an existing index that lists `listed` for its layers.
+pub(super) fn check_of(listed: impl Iterator<Item = (Digest, Digest)>, layers: &[CandidateLayer]) -> ExistingCheck {
+    let mut listed = listed.peekable();
+    let is_empty = listed.peek().is_none();
+    let is_built = |(layer, blob): (Digest, Digest)| layers.iter().any(|l| l.layer == layer && l.built == Some(blob));
+    match !is_empty && listed.all(is_built) {
+        true => ExistingCheck::Cached,
+        false => ExistingCheck::Listed,
+    }
 }
 
 #[cfg(test)]
@@ -261,7 +289,7 @@ mod tests {
     }
 
     fn wanted(layers: &[(u8, bool)]) -> Vec<CandidateLayer> {
-        layers.iter().map(|&(l, unservable)| CandidateLayer { layer: layer(l), unservable }).collect()
+        layers.iter().map(|&(l, unservable)| CandidateLayer { layer: layer(l), unservable, built: None }).collect()
     }
 
     fn decided(rule: Existing, found: &[DestinationIndex], layers: &[(u8, bool)]) -> Decision {
@@ -299,11 +327,48 @@ mod tests {
     }
 
     #[test]
-    fn an_index_by_a_newer_version_stays_unless_all_are_replaced() {
-        let newer = index(1, Some("ociseek v999.0.0"), 4096, &[1]);
-        let found = std::slice::from_ref(&newer);
-        assert_eq!(decided(Existing::Skip, found, &[(1, false)]), Decision::Keep(0));
-        assert_eq!(decided(Existing::Replace, found, &[(1, false)]), replaces(&[&newer]));
+    fn a_version_that_does_not_exist_yet_counts_as_another_tool() {
+        for unknown in ["ociseek v999.0.0", "ociseek vNext"] {
+            let later = index(1, Some(unknown), 4096, &[1]);
+            let found = std::slice::from_ref(&later);
+            assert_eq!(decided(Existing::Skip, found, &[(1, false)]), replaces(&[]), "{unknown}");
+            assert_eq!(decided(Existing::Replace, found, &[(1, false)]), replaces(&[&later]), "{unknown}");
+            let found = [later, index(2, Some(TOOL), 4096, &[1])];
+            assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), Decision::Done(1), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn an_index_that_contradicts_the_cache_or_another_one_is_built_again() {
+        let listed = Digest::sha256(&[1, 9]);
+        let candidate = |built| [CandidateLayer { layer: layer(1), unservable: false, built }];
+        let same = index(1, Some(TOOL), 4096, &[1]);
+        let decided = |found: &[DestinationIndex], layers: &[CandidateLayer]| {
+            let (rule, tool) = (Existing::Skip, TOOL);
+            decide(found, &RequestedIndex { rule, tool, span_size: 4096, prefetch: false, layers })
+        };
+        let found = std::slice::from_ref(&same);
+        for known in [None, Some(listed)] {
+            assert_eq!(decided(found, &candidate(known)), Decision::Done(0));
+        }
+        assert_eq!(decided(found, &candidate(Some(layer(7)))), replaces(&[&same]));
+        let mut other = index(2, Some(TOOL), 4096, &[1]);
+        other.content.iter_mut().for_each(|content| content.ztocs[0].ztoc = layer(7));
+        for found in [[&same, &other], [&other, &same]] {
+            let replaced = replaces(&found);
+            let found = found.map(|f| ExistingManifest {
+                descriptor: f.descriptor.clone(),
+                content: Ok(f.content.as_ref().unwrap().clone()),
+            });
+            assert_eq!(decided(&found, &candidate(None)), replaced);
+        }
+
+        let listed_of = |blob: Digest| [(layer(1), blob)].into_iter();
+        assert_eq!(check_of(listed_of(listed), &candidate(Some(listed))), ExistingCheck::Cached);
+        for unknown in [None, Some(layer(7))] {
+            assert_eq!(check_of(listed_of(listed), &candidate(unknown)), ExistingCheck::Listed);
+        }
+        assert_eq!(check_of(std::iter::empty(), &candidate(None)), ExistingCheck::Listed);
     }
 
     #[test]
@@ -371,11 +436,5 @@ mod tests {
         assert_eq!(outdoes(&found, TOOL, 8192, &layers(&[1])), None);
         let [few, _] = found;
         assert_eq!(outdoes(&[unusual(few)], TOOL, 4096, &layers(&[1])), None);
-    }
-
-    #[test]
-    fn only_later_versions_of_ours_count_as_newer() {
-        assert!(is_newer("ociseek v999.0.0"));
-        assert!(!is_newer(TOOL) && !is_newer("ociseek vNext") && !is_newer("AWS SOCI CLI v999.0.0"));
     }
 }

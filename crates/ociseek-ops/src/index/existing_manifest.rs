@@ -9,11 +9,13 @@ use super::error::IndexError;
 use super::existing::{CandidateLayer, Decision, ExistingContent};
 use super::model::ExistingManifest;
 use super::options::{Existing, IndexOptions};
-use super::reasons::unservable;
+use super::reasons::mislabelled;
+use super::supply::cached;
 use crate::damage::Damage;
 use crate::discover::{UnusableIndexError, to_read};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
+use ociseek_format::layer::Outcome;
 use ociseek_store::cache::ZtocCache;
 use ociseek_store::{Destination, StoreError};
 
@@ -94,27 +96,17 @@ pub(super) async fn find<C>(
     Ok(found)
 }
 
-/// Decides what to do about the existing indexes of one kind. Calls `decided`, and once more if the
-/// cache may know that some of `layers` are unservable. An index that is complete must also have
-/// all of its blobs at the destination.
-pub(super) async fn decide_examined<'a, C: ExistingContent>(
+/// Decides what to do about the existing indexes of one kind with `decided`, which learns what the
+/// cache knows about the layers: an index may lack a layer because of its content, and must not
+/// contradict what this machine built. An index that is complete must also have all of its blobs at
+/// the destination.
+pub(super) async fn decide_examined<C: ExistingContent>(
     found: &[ExistingManifest<C>],
-    layers: impl Iterator<Item = &'a Descriptor> + Clone,
+    candidates: &[CandidateLayer],
     destination: Option<&Destination>,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
     decided: impl Fn(&[CandidateLayer]) -> Decision,
 ) -> Result<Decision, IndexError> {
-    let candidate = |layer: &Descriptor| CandidateLayer { layer: layer.digest, unservable: false };
-    let mut candidates: Vec<CandidateLayer> = layers.clone().map(candidate).collect();
-    let mut decision = decided(&candidates);
-    if options.existing == Existing::Skip && !found.is_empty() && matches!(decision, Decision::Build { .. }) {
-        // The existing index may lack a layer because of its content, which the cache may know.
-        for (candidate, layer) in candidates.iter_mut().zip(layers) {
-            candidate.unservable = unservable(cache, layer, options).await.is_some();
-        }
-        decision = decided(&candidates);
-    }
+    let decision = decided(candidates);
     if let (Decision::Done(place), Some(destination)) = (&decision, destination)
         && !found[*place].is_whole(destination, BlobCheck::Size).await?
     {
@@ -123,6 +115,27 @@ pub(super) async fn decide_examined<'a, C: ExistingContent>(
         return Ok(Decision::Build { replaces: vec![found[*place].descriptor.digest] });
     }
     Ok(decision)
+}
+
+/// What the cache knows about `layers`, if an existing index may depend on it.
+pub(super) async fn candidates<'a, C>(
+    found: &[ExistingManifest<C>],
+    layers: impl Iterator<Item = &'a Descriptor>,
+    cache: Option<&ZtocCache>,
+    options: &IndexOptions,
+) -> Vec<CandidateLayer> {
+    let mut candidates = Vec::new();
+    let is_needed = options.existing == Existing::Skip && !found.is_empty();
+    for layer in layers {
+        let known = if is_needed { cached(cache, layer, options).await } else { None };
+        let (unservable, built) = match &known {
+            Some(Outcome::Ztoc(ztoc)) if mislabelled(layer, ztoc).is_none() => (false, Some(ztoc.digest)),
+            Some(_) => (true, None),
+            None => (false, None),
+        };
+        candidates.push(CandidateLayer { layer: layer.digest, unservable, built });
+    }
+    candidates
 }
 
 /// How closely a blob at the destination is examined.

@@ -28,9 +28,9 @@ pub(super) fn check(plans: &[Plan], layers: &Layers, options: &IndexOptions) -> 
 
 fn judge(plan: &Plan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeSet<Digest>) -> RefusedManifest {
     let (gate, min_layer_size) = (&options.gate, options.min_layer_size);
-    let Plan { manifest, left_out, found, decision, .. } = plan;
+    let Plan { manifest, left_out, found, decision, unopened, .. } = plan;
     let wanted = manifest.layers.iter().zip(left_out);
-    let (outcomes, covered): (_, BTreeSet<Digest>) = match decision {
+    let (outcomes, mut covered): (_, BTreeSet<Digest>) = match decision {
         Decision::Build { .. } => {
             let (outcomes, ztocs) = assemble(wanted, layers, seen);
             (outcomes, ztocs.iter().map(|ztoc| ztoc.layer.digest).collect())
@@ -38,7 +38,11 @@ fn judge(plan: &Plan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeS
         Decision::Done(place) | Decision::Keep(place) => (found[*place].layers(wanted), found[*place].covered()),
         Decision::NotRequested => (Vec::new(), BTreeSet::new()),
     };
+    covered.retain(|layer| !unopened.contains(layer));
     let missing = outcomes.iter().filter_map(|layer| match &layer.outcome {
+        LayerOutcome::Listed { .. } if unopened.contains(&layer.descriptor.digest) => {
+            Some((&layer.descriptor, &LeftOutReason::Unopened))
+        }
         LayerOutcome::LeftOut(reason) => Some((&layer.descriptor, reason)),
         LayerOutcome::Indexed(_) | LayerOutcome::Listed { .. } => None,
     });

@@ -51,17 +51,20 @@ mod supply;
 
 pub use error::IndexError;
 pub use model::{
-    IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, Origin,
-    OtherIndex, PrefetchSummary, PrefetchedLayer, RefusedImage, RefusedManifest, Shortfall, ZtocFacts,
+    ExistingCheck, IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason,
+    ManifestResult, Origin, OtherIndex, PrefetchSummary, PrefetchedLayer, RefusedImage, RefusedManifest, Shortfall,
+    ZtocFacts,
 };
 pub use options::{Existing, Gate, IndexOptions, Kinds, Reuse, ReuseSource};
 
 pub(crate) use assemble::{IndexedZtoc, assemble};
 pub(crate) use build::{LayersToBuild, ztocs};
 pub(crate) use existing_manifest::{BLOBS_SIDE_BY_SIDE, BlobCheck, are_whole, read_at_a_time};
+pub(crate) use fine::{BoundFine, bound_fine};
 pub(crate) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
 pub(crate) use push::{NewBlob, WriteBlob, push_blob, soci_blobs};
-pub(crate) use reasons::{left_out_reason, unservable};
+use reasons::unservable;
+pub(crate) use reasons::{known_outcome, left_out_reason};
 pub(crate) use supply::{Layers, OwnImage, Supply, ZtocOffer};
 
 use existing::Decision;

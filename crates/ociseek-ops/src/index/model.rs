@@ -204,8 +204,10 @@ pub enum ManifestResult {
         index: Descriptor,
         /// Whether it was built to find that out.
         built: bool,
+        /// What is known about its content.
+        check: ExistingCheck,
     },
-    /// An existing index was kept, as requested or because a newer version made it.
+    /// An existing index was kept, as requested.
     Kept {
         /// The index's manifest.
         index: Descriptor,
@@ -218,6 +220,29 @@ pub enum ManifestResult {
     OutOfTime,
     /// No SOCI index was requested. An existing one was not touched.
     NotRequested,
+}
+
+/// What is known about the content of an index that already exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExistingCheck {
+    /// Its manifest fits the image and the options, and its blobs exist. What they say was compared
+    /// with nothing.
+    Listed,
+    /// Its blobs are those that this machine once built from the layers.
+    Cached,
+    /// Its blobs are those that this run built or took over.
+    Built,
+}
+
+impl ExistingCheck {
+    /// A stable word for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            ExistingCheck::Listed => "listed",
+            ExistingCheck::Cached => "cached",
+            ExistingCheck::Built => "built",
+        }
+    }
 }
 
 impl ManifestResult {
@@ -340,6 +365,8 @@ pub enum LeftOutReason {
     },
     /// The existing index has no ztoc for it, and does not state the reason.
     NotListed,
+    /// The existing index has a ztoc for it that no reader can open.
+    Unopened,
 }
 
 impl LeftOutReason {
@@ -353,6 +380,7 @@ impl LeftOutReason {
             LeftOutReason::OutOfTime { stuck: false } => "out-of-time",
             LeftOutReason::OutOfTime { stuck: true } => "needs-more-time",
             LeftOutReason::NotListed => "not-listed",
+            LeftOutReason::Unopened => "ztoc-malformed",
         }
     }
 }

@@ -104,7 +104,7 @@ impl Kinds {
         self != Kinds::Fine
     }
 
-    pub(super) fn has_fine(self) -> bool {
+    pub(crate) fn has_fine(self) -> bool {
         self != Kinds::Soci
     }
 }
@@ -132,27 +132,36 @@ pub struct Gate {
     pub least_coverage: Option<Share>,
 }
 
-/// Which existing ztocs are used instead of reading their layers.
+/// Which existing ztocs are used instead of reading their layers: those in the cache, those of the
+/// index (version 2) that the image itself names, and what the user says here.
+///
+/// Nobody can add to the first two without changing this machine or the image's digest. Anyone who
+/// may push to a repository can attach an index to an image there. Such an index is only sampled
+/// before its ztocs are used, so by default it is not used at all.
 #[derive(Debug, Clone)]
 pub struct Reuse {
     /// False to use only those in the cache.
     pub indexes: bool,
-    /// Images named by the user, whose indexes are tried first.
+    /// Images named by the user, whose indexes are tried first, attached ones included.
     pub from: Vec<ReuseSource>,
-    /// How many other tags of the image's repository are examined.
+    /// If not 0, the user trusts everybody who may push to the image's repository: indexes that are
+    /// attached to the image are used, and those of this many other tags. This never applies to the
+    /// ztocs of a SOCI-enabled image.
     pub tags: usize,
     /// The image's own tag, if it has one. Similar tags are examined first.
     pub tag: Option<String>,
 }
 
 impl Reuse {
-    /// The default number of tags that are examined.
-    pub const TAGS: usize = 8;
+    /// Whether indexes count that anyone who may push to the image's repository can attach.
+    pub(super) fn trusts_repository(&self) -> bool {
+        self.indexes && self.tags > 0
+    }
 }
 
 impl Default for Reuse {
     fn default() -> Reuse {
-        Reuse { indexes: true, from: Vec::new(), tags: Reuse::TAGS, tag: None }
+        Reuse { indexes: true, from: Vec::new(), tags: 0, tag: None }
     }
 }
 

@@ -5,16 +5,17 @@ use std::collections::BTreeSet;
 use super::build;
 use super::error::IndexError;
 use super::existing::{
-    CandidateLayer, Decision, DestinationContent, DestinationIndex, ExistingContent, RequestedIndex, decide,
+    CandidateLayer, Decision, DestinationContent, DestinationIndex, ExistingContent, RequestedIndex, check_of, decide,
 };
-use super::existing_manifest::{decide_examined, find};
+use super::existing_manifest::{candidates, decide_examined, find};
 use super::fine::FinePlan;
-use super::model::{LeftOutReason, Origin};
-use super::options::IndexOptions;
+use super::model::{ExistingCheck, LeftOutReason, Origin};
+use super::options::{Gate, IndexOptions};
 use super::prefetch::{OldList, old_lists};
 use super::reasons::left_out_reason;
 use super::supply::{BlobKey, OwnImage, Supply, ZtocOffer};
 use crate::discover::{UnusableIndexError, parse_index};
+use crate::opened::open_ztoc;
 use crate::resolve::PlatformManifest;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
@@ -76,7 +77,7 @@ impl Plans {
         let manifests = self.each.iter().map(|plan| &plan.manifest).collect();
         let is_listed = destination.is_some_and(|there| there.is(source));
         let own = OwnImage { digest, manifests, artifacts, is_listed };
-        Supply { source, cache, known: offers.collect(), documents, own }
+        Supply { source, cache, known: offers.collect(), documents, own, is_bound: false }
     }
 
     /// Reports which of the `unread` layers are read for which platform.
@@ -103,6 +104,10 @@ pub(super) struct Plan {
     /// The manifests that the destination lists as SOCI indexes (version 1), in its order.
     pub(super) found: Vec<DestinationIndex>,
     pub(super) decision: Decision,
+    /// What is known about the content of the index that `decision` leaves as it is.
+    pub(super) check: ExistingCheck,
+    /// The layers whose ztocs in that index do not open. Only known if there is a gate.
+    pub(super) unopened: BTreeSet<Digest>,
     /// The plan for the fine index, if one is requested.
     pub(super) fine: Option<FinePlan>,
 }
@@ -115,12 +120,20 @@ impl Plan {
         options: &IndexOptions,
     ) -> Result<Plan, IndexError> {
         let left_out: Vec<_> = manifest.layers.iter().map(|layer| left_out_reason(layer, options)).collect();
-        let mut plan = Plan { manifest, left_out, found: Vec::new(), decision: Decision::NotRequested, fine: None };
+        let mut plan = Plan {
+            manifest,
+            left_out,
+            found: Vec::new(),
+            decision: Decision::NotRequested,
+            check: ExistingCheck::Listed,
+            unopened: BTreeSet::new(),
+            fine: None,
+        };
         if options.kinds.has_soci() {
             if let Some(destination) = destination {
                 plan.found = find(destination, &plan.manifest.descriptor.digest, INDEX_V1, content).await?;
             }
-            plan.decision = plan.decide(destination, cache, options).await?;
+            plan.decide(destination, cache, options).await?;
         }
         if options.kinds.has_fine() {
             let subject = &plan.manifest.descriptor;
@@ -141,7 +154,7 @@ impl Plan {
     ) -> Result<(), IndexError> {
         if let (Decision::Build { .. }, Some(there)) = (&self.decision, destination) {
             self.found = find(there, &self.manifest.descriptor.digest, INDEX_V1, content).await?;
-            self.decision = self.decide(destination, cache, options).await?;
+            self.decide(destination, cache, options).await?;
         }
         if let Some(fine) = &mut self.fine {
             fine.renew(&self.manifest.descriptor, destination, cache, options).await?;
@@ -187,18 +200,50 @@ impl Plan {
     }
 
     async fn decide(
-        &self,
+        &mut self,
         destination: Option<&Destination>,
         cache: Option<&ZtocCache>,
         options: &IndexOptions,
-    ) -> Result<Decision, IndexError> {
+    ) -> Result<(), IndexError> {
+        let candidates = candidates(&self.found, self.servable(), cache, options).await;
         let decided = |layers: &[CandidateLayer]| {
             let tool = &options.layer.build_tool_identifier;
             let (span_size, prefetch) = (options.layer.span_size, options.prefetch.is_some());
             decide(&self.found, &RequestedIndex { rule: options.existing, tool, span_size, prefetch, layers })
         };
-        decide_examined(&self.found, self.servable(), destination, cache, options, decided).await
+        self.decision = decide_examined(&self.found, &candidates, destination, decided).await?;
+        let (Decision::Done(place) | Decision::Keep(place), Some(there)) = (&self.decision, destination) else {
+            return Ok(());
+        };
+        let Some(content) = self.found.get(*place).and_then(|stays| stays.content.as_ref().ok()) else { return Ok(()) };
+        self.check = check_of(content.ztocs.iter().map(|ztoc| (ztoc.layer, ztoc.ztoc)), &candidates);
+        if options.gate != Gate::default() && self.check == ExistingCheck::Listed {
+            self.unopened = unopened(there, &self.manifest.layers, &content.ztocs).await?;
+            if let (Decision::Done(place), false) = (&self.decision, self.unopened.is_empty()) {
+                self.decision = Decision::Build { replaces: vec![self.found[*place].descriptor.digest] };
+            }
+        }
+        Ok(())
     }
+}
+
+/// The layers whose ztocs in an index do not open.
+async fn unopened(
+    there: &Destination,
+    layers: &[Descriptor],
+    ztocs: &[ZtocRef],
+) -> Result<BTreeSet<Digest>, IndexError> {
+    let store = there.as_source();
+    let mut unopened = BTreeSet::new();
+    for ztoc in ztocs {
+        let Some(layer) = layers.iter().find(|layer| layer.digest == ztoc.layer) else { continue };
+        let opened = open_ztoc(&store, layer, ztoc).await;
+        let opened = opened.map_err(|source| IndexError::Document { what: "ztoc", digest: ztoc.ztoc, source })?;
+        if opened.is_err() {
+            unopened.insert(ztoc.layer);
+        }
+    }
+    Ok(unopened)
 }
 
 /// The content of an index.

@@ -7,13 +7,13 @@ use std::sync::atomic::AtomicU64;
 
 use super::assemble::{IndexedZtoc, assemble};
 use super::error::IndexError;
-use super::existing::{Decision, DestinationIndex, ExistingContent, others, outdoes, outdone};
+use super::existing::{Decision, DestinationIndex, ExistingContent, disproved, others, outdoes, outdone};
 use super::existing_manifest::BlobCheck;
 use super::model::{
-    ExistingManifest, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex,
-    PrefetchSummary,
+    ExistingCheck, ExistingManifest, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult,
+    OtherIndex, PrefetchSummary,
 };
-use super::options::IndexOptions;
+use super::options::{Existing, Gate, IndexOptions};
 use super::plan::Plan;
 use super::prefetch::{OldList, prefetch_artifacts};
 use super::push::{NewIndex, WriteBlob, soci_blobs};
@@ -22,7 +22,7 @@ use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::coverage::Coverage;
-use ociseek_format::image::soci::{INDEX_V1, SociIndex};
+use ociseek_format::image::soci::{INDEX_V1, SociIndex, ZtocRef};
 use ociseek_format::layer::LayerOptions;
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_store::blob::AttachReport;
@@ -71,11 +71,11 @@ impl Publisher<'_> {
     /// Attaches the plan's index, if there is anything to attach. Also returns the number of bytes
     /// written.
     pub(super) async fn publish(&mut self, plan: Plan) -> Result<(IndexedManifest, u64), IndexError> {
-        let Plan { manifest, left_out, found, decision, .. } = &plan;
+        let Plan { manifest, left_out, found, decision, check, .. } = &plan;
         let listed = |place: usize| found[place].layers(manifest.layers.iter().zip(left_out));
         let (layers, outcome) = match decision {
             Decision::Done(place) => {
-                (listed(*place), PlatformResult::stays(found, *place, found[*place].already_there(false)))
+                (listed(*place), PlatformResult::stays(found, *place, found[*place].already_there(false, *check)))
             }
             Decision::Keep(place) => (listed(*place), PlatformResult::stays(found, *place, found[*place].kept())),
             Decision::NotRequested => (Vec::new(), PlatformResult::none(ManifestResult::NotRequested)),
@@ -117,6 +117,9 @@ impl Publisher<'_> {
             |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }));
         let is_partial = layers.iter().any(is_left);
         let mut replaces = replaces.to_vec();
+        if self.options.existing != Existing::Replace {
+            replaces = disproved(found, &replaces, self.layers);
+        }
         if is_partial {
             replaces = outdone(found, &replaces, &covered);
             let LayerOptions { span_size, build_tool_identifier, .. } = &self.options.layer;
@@ -124,7 +127,11 @@ impl Publisher<'_> {
             if let (Some(place), Some(there)) = (better, self.destination)
                 && found[place].is_whole(there, BlobCheck::Size).await?
             {
-                return Ok(PlatformResult::stays(found, place, found[place].already_there(true)));
+                let listed = found[place].content.iter().flat_map(|content| &content.ztocs);
+                let is_built = |z: &ZtocRef| ztocs.iter().any(|b| b.layer.digest == z.layer && b.digest() == z.ztoc);
+                // It may cover layers that this run did not get to.
+                let check = if listed.clone().all(is_built) { ExistingCheck::Built } else { ExistingCheck::Listed };
+                return Ok(PlatformResult::stays(found, place, found[place].already_there(true, check)));
             }
         }
         if ztocs.is_empty() {
@@ -145,6 +152,13 @@ impl Publisher<'_> {
             others = listed(there, &subject.digest, &digest, others).await;
         }
         Ok(PlatformResult { result, covered, others, prefetch, bytes_written })
+    }
+
+    /// How closely the blobs of an index that already exists are examined.
+    fn blob_check(&self) -> BlobCheck {
+        // A gate promises that readers can use them.
+        let has_gate = self.options.gate != Gate::default();
+        if has_gate { BlobCheck::Content } else { BlobCheck::of(self.options.existing) }
     }
 
     /// The index of `ztocs`, and the summary of its prefetch lists for the report.
@@ -181,9 +195,9 @@ impl Publisher<'_> {
         let same = found.iter().find(|found| found.descriptor.digest == digest);
         let same = same.filter(|_| replaces.is_empty());
         if let (Some(same), Some(there)) = (same, self.destination)
-            && same.is_whole(there, BlobCheck::of(self.options.existing)).await?
+            && same.is_whole(there, self.blob_check()).await?
         {
-            return Ok((same.already_there(true), 0));
+            return Ok((same.already_there(true, ExistingCheck::Built), 0));
         }
         let Some(there) = self.destination.filter(|_| !self.options.dry_run) else {
             return Ok((ManifestResult::DryRun { index: index.descriptor, replaces }, 0));

@@ -4,6 +4,7 @@
 use super::model::LeftOutReason;
 use super::options::IndexOptions;
 use super::supply::cached;
+use ociseek_format::digest::Digest;
 use ociseek_format::image::{Descriptor, LayerKind, NotIndexed};
 use ociseek_format::layer::{BlobForm, BuiltZtoc, Outcome};
 use ociseek_store::cache::ZtocCache;
@@ -34,14 +35,24 @@ pub(super) fn mislabelled(layer: &Descriptor, ztoc: &BuiltZtoc) -> Option<LeftOu
     Some(LeftOutReason::Mislabelled { reason })
 }
 
+/// The ztoc of a layer, or why it cannot be indexed, if its content was read before and the result is
+/// cached.
+pub(crate) async fn known_outcome(
+    cache: Option<&ZtocCache>,
+    layer: &Descriptor,
+    options: &IndexOptions,
+) -> Option<Result<Digest, LeftOutReason>> {
+    Some(match cached(cache, layer, options).await? {
+        Outcome::Ztoc(ztoc) => mislabelled(layer, &ztoc).map_or(Ok(ztoc.digest), Err),
+        Outcome::Unservable(verdict) => Err(LeftOutReason::Unservable(verdict)),
+    })
+}
+
 /// Why a layer cannot be indexed, if its content was read before and the result is cached.
 pub(crate) async fn unservable(
     cache: Option<&ZtocCache>,
     layer: &Descriptor,
     options: &IndexOptions,
 ) -> Option<LeftOutReason> {
-    match cached(cache, layer, options).await? {
-        Outcome::Ztoc(ztoc) => mislabelled(layer, &ztoc),
-        Outcome::Unservable(verdict) => Some(LeftOutReason::Unservable(verdict)),
-    }
+    known_outcome(cache, layer, options).await?.err()
 }

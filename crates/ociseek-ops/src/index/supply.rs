@@ -21,11 +21,22 @@ pub(crate) struct Supply<'a> {
     /// The store of the layers.
     pub source: &'a Source,
     pub cache: Option<&'a ZtocCache>,
-    /// Indexes of the image itself, whose ztocs are tried first.
+    /// Indexes that the destination lists. Anyone who may push there can add some.
     pub known: Vec<ZtocOffer>,
-    /// Its fine indexes.
+    /// Its fine indexes, likewise.
     pub documents: Vec<DocumentOffer>,
     pub own: OwnImage<'a>,
+    /// Whether the ztocs become part of an image's digest. People sign it, so it must not depend on
+    /// the word of everybody who may push.
+    pub is_bound: bool,
+}
+
+impl Supply<'_> {
+    /// Whether ztocs and documents count that anyone who may push to the image's repository can
+    /// offer.
+    pub(super) fn trusts_repository(&self, options: &IndexOptions) -> bool {
+        !self.is_bound && options.reuse.trusts_repository()
+    }
 }
 
 /// The image that the layers belong to.
@@ -79,6 +90,9 @@ pub(crate) struct Layers {
 pub(crate) struct BuiltLayer {
     pub outcome: Arc<Outcome>,
     pub origin: Origin,
+    /// The ztoc that it was taken from, if only some spans of the layer were compared with that.
+    /// None if this program read the layer, now or earlier.
+    pub sampled: Option<Digest>,
 }
 
 impl Layers {
@@ -95,6 +109,17 @@ impl Layers {
 
     pub(crate) fn get(&self, layer: &Descriptor) -> Option<&BuiltLayer> {
         self.by_blob.get(&(layer.digest, layer.size))
+    }
+
+    /// Whether some layer was not read, and all that is known against `ztoc` is another ztoc of that
+    /// layer of which only a sample was compared.
+    pub(super) fn only_sampled_against(&self, ztoc: &ZtocRef) -> bool {
+        let built = self.by_blob.range((ztoc.layer, 0)..=(ztoc.layer, u64::MAX)).map(|(_, built)| built);
+        let mut sampled = built.filter_map(|built| match (&*built.outcome, built.sampled) {
+            (Outcome::Ztoc(new), Some(from)) => Some([new.digest, from]),
+            _ => None,
+        });
+        sampled.any(|same| !same.contains(&ztoc.ztoc))
     }
 
     /// The fine document of a layer, without a recorded start.

@@ -8,11 +8,11 @@
 use std::collections::BTreeSet;
 
 use super::error::IndexError;
-use super::existing::{CandidateLayer, Decision, ExistingContent, decide_seen};
-use super::existing_manifest::{decide_examined, find};
-use super::model::ExistingManifest;
+use super::existing::{CandidateLayer, Decision, ExistingContent, check_of, decide_seen};
+use super::existing_manifest::{candidates, decide_examined, find};
+use super::model::{ExistingCheck, ExistingManifest};
 use super::options::{Existing, IndexOptions};
-use super::supply::DocumentOffer;
+use super::supply::{DocumentOffer, cached_document};
 use crate::discover::{parse_fine, preferred};
 use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::image::Descriptor;
@@ -27,6 +27,7 @@ mod reuse;
 mod start;
 mod writer;
 
+pub(crate) use publish::{BoundFine, bound_fine};
 pub(super) use reuse::reuse_documents;
 
 /// The plan for the fine index of one platform.
@@ -38,6 +39,8 @@ pub(super) struct FinePlan {
     /// The manifests that the destination lists as fine indexes, in its order.
     pub found: Vec<FoundFine>,
     pub decision: Decision,
+    /// What is known about the content of the index that `decision` leaves as it is.
+    check: ExistingCheck,
 }
 
 /// A manifest that the destination lists as a fine index of the image.
@@ -51,6 +54,17 @@ impl FoundFine {
             let has_list = profile.is_none_or(|profile| index.profile.as_ref() == Some(profile));
             index.build_tool.as_deref() == Some(tool) && has_list
         })
+    }
+
+    /// Whether it lists another document than the one that this machine built. That is only known of
+    /// documents without a recorded start, since the start changes the bytes.
+    fn contradicts(&self, layers: &[CandidateLayer]) -> bool {
+        let listed = self.content.iter().flat_map(|index| &index.layers).filter(|listed| !listed.has_start());
+        let mut built = listed.filter_map(|listed| {
+            let built = layers.iter().find(|layer| layer.layer == listed.layer)?.built?;
+            Some(built == listed.document)
+        });
+        built.any(|is_built| !is_built)
     }
 }
 
@@ -74,8 +88,9 @@ impl FinePlan {
             None => Vec::new(),
         };
         let layers = layers.to_vec();
-        let mut plan = FinePlan { wanted, layers, found, decision: Decision::Build { replaces: Vec::new() } };
-        plan.decision = plan.decide(destination, cache, options).await?;
+        let decision = Decision::Build { replaces: Vec::new() };
+        let mut plan = FinePlan { wanted, layers, found, decision, check: ExistingCheck::Listed };
+        plan.decide(destination, cache, options).await?;
         Ok(plan)
     }
 
@@ -89,7 +104,7 @@ impl FinePlan {
     ) -> Result<(), IndexError> {
         if let (Decision::Build { .. }, Some(there)) = (&self.decision, destination) {
             self.found = find(there, &subject.digest, FINE_INDEX, parse_fine).await?;
-            self.decision = self.decide(destination, cache, options).await?;
+            self.decide(destination, cache, options).await?;
         }
         Ok(())
     }
@@ -109,11 +124,20 @@ impl FinePlan {
     }
 
     async fn decide(
-        &self,
+        &mut self,
         destination: Option<&Destination>,
         cache: Option<&ZtocCache>,
         options: &IndexOptions,
-    ) -> Result<Decision, IndexError> {
+    ) -> Result<(), IndexError> {
+        let mut candidates = candidates(&self.found, self.wanted.iter(), cache, options).await;
+        for (candidate, layer) in candidates.iter_mut().zip(&self.wanted) {
+            let is_needed = options.existing == Existing::Skip && !self.found.is_empty() && !candidate.unservable;
+            let budget = destination.map(|there| there.as_source().budget().clone()).filter(|_| is_needed);
+            candidate.built = match budget {
+                Some(budget) => cached_document(cache, layer, &budget).await.map(|document| document.digest),
+                None => None,
+            };
+        }
         let all: BTreeSet<Digest> = self.wanted.iter().map(|layer| layer.digest).collect();
         let profile = options.prefetch.as_ref().map(|list| list.digest());
         let tool = &options.layer.build_tool_identifier;
@@ -124,7 +148,8 @@ impl FinePlan {
             let seen = self.found.iter().map(|found| {
                 let covered = found.covered();
                 let has_all = covered.is_subset(&all) && needed.is_subset(&covered) && !covered.is_empty();
-                found.facts(has_all && found.is_alike(tool, profile.as_ref()))
+                let is_same = has_all && found.is_alike(tool, profile.as_ref()) && !found.contradicts(layers);
+                found.facts(is_same)
             });
             let seen: Vec<_> = seen.collect();
             match (options.existing, read) {
@@ -134,7 +159,12 @@ impl FinePlan {
                 _ => decide_seen(&seen, options.existing, tool),
             }
         };
-        decide_examined(&self.found, self.wanted.iter(), destination, cache, options, decided).await
+        self.decision = decide_examined(&self.found, &candidates, destination, decided).await?;
+        if let Decision::Done(place) | Decision::Keep(place) = self.decision {
+            let listed = self.found[place].content.iter().flat_map(|content| &content.layers);
+            self.check = check_of(listed.map(|listed| (listed.layer, listed.document)), &candidates);
+        }
+        Ok(())
     }
 }
 

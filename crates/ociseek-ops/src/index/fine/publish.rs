@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 
@@ -11,17 +12,21 @@ use super::{FinePlan, FoundFine};
 use crate::index::error::IndexError;
 use crate::index::existing::{Decision, outdone};
 use crate::index::existing_manifest::BlobCheck;
-use crate::index::model::{IndexedFine, ManifestResult};
+use crate::index::model::{ExistingCheck, IndexedFine, ManifestResult};
 use crate::index::options::IndexOptions;
 use crate::index::publish::Publisher;
 use crate::index::push::{NewBlob, NewIndex};
 use crate::index::reasons::mislabelled;
+use crate::index::supply::Layers;
+use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;
 use ociseek_format::fine::EncodedFine;
 use ociseek_format::image::fine::{EMPTY_CONFIG, FineIndex, FineRef};
+use ociseek_format::image::soci::EncodedIndex;
 use ociseek_format::image::{Coverage, Descriptor};
 use ociseek_format::layer::Outcome;
-use ociseek_format::progress::ProgressEvent;
+use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_store::Source;
 
 /// The result for the fine index of a platform.
 struct FineResult {
@@ -40,16 +45,16 @@ impl Publisher<'_> {
         layers: &[Descriptor],
         plan: FinePlan,
     ) -> Result<(IndexedFine, u64), IndexError> {
-        let FinePlan { wanted, found, decision, .. } = plan;
+        let FinePlan { wanted, found, decision, check, .. } = plan;
         let mut left = Vec::new();
         let outcome = match decision {
-            Decision::Done(place) => stays(&found[place], found[place].already_there(false)),
+            Decision::Done(place) => stays(&found[place], found[place].already_there(false, check)),
             Decision::Keep(place) => stays(&found[place], found[place].kept()),
             Decision::Build { replaces } => {
                 let is_left =
                     |layer: &&Descriptor| self.layers.get(layer).is_none() && self.layers.document(layer).is_none();
                 left = wanted.iter().filter(is_left).cloned().collect();
-                self.build_fine(subject, &found, replaces, self.documents(&wanted), !left.is_empty()).await?
+                self.build_fine(subject, &found, replaces, made(self.layers, &wanted), !left.is_empty()).await?
             }
             Decision::NotRequested => FineResult::none(ManifestResult::NotRequested),
         };
@@ -57,17 +62,6 @@ impl Publisher<'_> {
         let covered: BTreeSet<Digest> = documents.iter().map(|document| document.layer).collect();
         let coverage = Coverage::of(layers, |layer| covered.contains(&layer.digest));
         Ok((IndexedFine { result, documents, coverage, profile, left }, bytes_written))
-    }
-
-    /// The documents of `wanted` that were made. A layer whose content differs from its type has
-    /// none.
-    fn documents(&self, wanted: &[Descriptor]) -> Vec<LayerDocument> {
-        let is_mislabelled = |layer: &Descriptor| match self.layers.get(layer).map(|built| &*built.outcome) {
-            Some(Outcome::Ztoc(ztoc)) => mislabelled(layer, ztoc).is_some(),
-            _ => false,
-        };
-        let labelled = wanted.iter().filter(|layer| !is_mislabelled(layer));
-        labelled.filter_map(|layer| Some((layer.clone(), Arc::clone(self.layers.document(layer)?)))).collect()
     }
 
     async fn build_fine(
@@ -88,7 +82,7 @@ impl Publisher<'_> {
             if let (Some(better), Some(there)) = (better, self.destination)
                 && better.is_whole(there, BlobCheck::Size).await?
             {
-                return Ok(stays(better, better.already_there(true)));
+                return Ok(stays(better, better.already_there(true, ExistingCheck::Listed)));
             }
         }
         if documents.is_empty() {
@@ -134,16 +128,78 @@ impl Publisher<'_> {
             build_tool: Some(tool.clone()),
             profile,
         };
-        let blobs = documents.iter().map(|(layer, document)| NewBlob {
-            what: "fine document",
-            descriptor: reference(layer, document).blob(),
-            content: content(document),
-        });
-        let blobs = blobs.chain([NewBlob::config(EMPTY_CONFIG)]).collect();
         let (result, bytes_written) =
-            self.attach(subject, NewIndex::new(index.encode(), blobs), found, replaces).await?;
+            self.attach(subject, NewIndex::new(index.encode(), blobs(&documents)), found, replaces).await?;
         Ok(FineResult { result, documents: index.layers, profile, bytes_written })
     }
+}
+
+/// A fine index that the manifest of a SOCI-enabled image will name.
+pub(crate) struct BoundFine {
+    pub index: EncodedIndex,
+    pub blobs: Vec<NewBlob>,
+    /// The bytes of layers that were read to divide their spans.
+    pub bytes_read: u64,
+    /// For documents that were encoded again, which the budget does not know otherwise.
+    _memory: Option<Charge>,
+}
+
+/// The fine index of the `wanted` layers of an image, from those that were built. None if none of
+/// them has a document.
+///
+/// # Errors
+/// If a document does not fit into memory, or a layer cannot be read again to divide its spans.
+pub(crate) async fn bound_fine(
+    source: &Source,
+    layers: &Layers,
+    wanted: &[Descriptor],
+    options: &IndexOptions,
+    progress: &Arc<dyn Progress>,
+) -> Result<Option<BoundFine>, IndexError> {
+    let mut documents = made(layers, wanted);
+    if documents.is_empty() {
+        return Ok(None);
+    }
+    let (bytes_read, mut charge) = (AtomicU64::new(0), None);
+    if let Some(list) = &options.prefetch {
+        let writer = StartWriter { source, options, progress, bytes_read: &bytes_read };
+        // Entries that match no file were reported for the SOCI index's list.
+        let (encoded, _) = writer.with_list(list, documents).await?;
+        documents = encoded.documents;
+        charge = Some(encoded.memory);
+    }
+    let index = FineIndex {
+        layers: documents.iter().map(|(layer, document)| reference(layer, document)).collect(),
+        subject: None,
+        build_tool: Some(options.layer.build_tool_identifier.clone()),
+        profile: options.prefetch.as_ref().map(|list| list.digest()),
+    };
+    Ok(Some(BoundFine {
+        index: index.encode(),
+        blobs: blobs(&documents),
+        bytes_read: bytes_read.into_inner(),
+        _memory: charge,
+    }))
+}
+
+/// The documents of `wanted` that were made. A layer whose content differs from its type has none.
+fn made(layers: &Layers, wanted: &[Descriptor]) -> Vec<LayerDocument> {
+    let is_mislabelled = |layer: &Descriptor| match layers.get(layer).map(|built| &*built.outcome) {
+        Some(Outcome::Ztoc(ztoc)) => mislabelled(layer, ztoc).is_some(),
+        _ => false,
+    };
+    let labelled = wanted.iter().filter(|layer| !is_mislabelled(layer));
+    labelled.filter_map(|layer| Some((layer.clone(), Arc::clone(layers.document(layer)?)))).collect()
+}
+
+/// The blobs of a fine index with these documents.
+fn blobs(documents: &[LayerDocument]) -> Vec<NewBlob> {
+    let documents = documents.iter().map(|(layer, document)| NewBlob {
+        what: "fine document",
+        descriptor: reference(layer, document).blob(),
+        content: content(document),
+    });
+    documents.chain([NewBlob::config(EMPTY_CONFIG)]).collect()
 }
 
 impl FineResult {

@@ -1,7 +1,8 @@
 //! Reuses the documents that an image's fine indexes list, instead of reading their layers: for
 //! another recorded start, or after a run that had no time for all layers.
 //!
-//! They are trusted and checked as ztocs are (see [`reuse`](crate::index::reuse)): the
+//! That is only done if the user trusts everybody who may push to the repository. They are checked
+//! as ztocs are (see [`reuse`](crate::index::reuse)): the
 //! document as a reader would check it, and some spans of the layer by its proofs and entries. A
 //! document that fails is skipped with a warning, and the layer is read. What is not sampled may be
 //! wrong, so reused documents are not cached either.
@@ -54,7 +55,7 @@ pub(in crate::index) async fn reuse_documents(
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
 ) {
-    if !options.reuse.indexes || options.existing == Existing::Replace || supply.documents.is_empty() {
+    if !supply.trusts_repository(options) || options.existing == Existing::Replace || supply.documents.is_empty() {
         return;
     }
     let mut by_layer: BTreeMap<Digest, Vec<(&FineRef, &Source)>> = BTreeMap::new();

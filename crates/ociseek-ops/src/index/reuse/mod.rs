@@ -1,14 +1,19 @@
 //! Reuses ztocs that SOCI indexes already list, instead of reading their layers.
 //!
-//! An index is trusted as much as those who may push to the image's repository, or as an image that
-//! the user names. Still, no ztoc is accepted unchecked: its size and its root are compared before
-//! anything is decoded, its content is judged like a consumer would, and some of its spans are read
-//! from the layer and compared. A ztoc that fails is skipped with a warning, and the layer is read.
+//! Used are only indexes that the image itself names, those of images that the user names, and, if
+//! the user trusts everybody who may push to the repository ([`Reuse`](super::Reuse)), those that
+//! are attached there. Still, no ztoc is accepted unchecked: its size and its root are compared
+//! before anything is decoded, its content is judged like a consumer would, and some of its spans
+//! are read from the layer and compared. A ztoc that fails is skipped with a warning, and the layer
+//! is read.
+//!
+//! The bytes of a ztoc depend only on the layer, the tool and the options. So if two indexes list
+//! different ones, one of them is wrong, wherever they come from: then the layer is read.
 //!
 //! Reused ztocs are not cached: the cache serves images of all repositories, but a ztoc that was
 //! only partly checked is trusted only in its own repository.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
@@ -56,19 +61,26 @@ pub(super) async fn reuse(
     if !options.reuse.indexes {
         return unread;
     }
-    let context = ReuseContext { supply, options, progress, seed: RandomState::new().build_hasher().finish() };
+    let seed = RandomState::new().build_hasher().finish();
+    let mut context =
+        ReuseContext { supply, options, progress, claims: BTreeMap::new(), disputed: BTreeSet::new(), seed };
     let mut places = ReuseSearch::new(supply, options, progress);
     let mut missing = unread;
     // A user who replaces all indexes wants no ztocs from them, but may name other images.
     let anew = options.existing == Existing::Replace;
+    let attached = supply.trusts_repository(options);
+    // What these indexes say counts against others even if it is not used.
+    context.note(&missing, &supply.known);
     if !anew {
-        missing = context.take(layers, missing, &supply.known).await;
-        let Some(own) = options.before_deadline(places.own(&missing)).await else { return missing };
+        if attached {
+            missing = context.take(layers, missing, &supply.known).await;
+        }
+        let Some(own) = options.before_deadline(places.own(&missing, attached)).await else { return missing };
         missing = context.take(layers, missing, &own).await;
     }
     let Some(named) = options.before_deadline(places.named(&missing)).await else { return missing };
     missing = context.take(layers, missing, &named).await;
-    if !anew {
+    if !anew && attached {
         let Some(others) = options.before_deadline(places.tags(&missing)).await else { return missing };
         missing = context.take(layers, missing, &others).await;
     }
@@ -80,6 +92,10 @@ struct ReuseContext<'a> {
     supply: &'a Supply<'a>,
     options: &'a IndexOptions,
     progress: &'a Arc<dyn Progress>,
+    /// The ztocs that all indexes so far list, by what determines a ztoc: layer, tool, span size.
+    claims: BTreeMap<(Digest, Arc<str>, u64), BTreeSet<Digest>>,
+    /// The layers about which they contradict each other.
+    disputed: BTreeSet<Digest>,
     /// Chooses the spans that are compared, so that nobody can predict them.
     seed: u64,
 }
@@ -87,14 +103,41 @@ struct ReuseContext<'a> {
 /// A ztoc for a layer, if one was found, and how many bytes of the layer were read for that.
 struct ReuseAttempt {
     layer: Descriptor,
-    found: Option<(BuiltZtoc, Origin)>,
+    /// The ztoc, where it comes from, and the ztoc that was fetched there.
+    found: Option<(BuiltZtoc, Origin, Digest)>,
     read: u64,
 }
 
 impl ReuseContext<'_> {
+    /// Notes what `offers` claim about `missing` layers.
+    fn note(&mut self, missing: &[Descriptor], offers: &[ZtocOffer]) {
+        let missing: BTreeSet<Digest> = missing.iter().map(|layer| layer.digest).collect();
+        for offer in offers {
+            let Some(tool) = offer.tool.as_deref().map(Arc::<str>::from) else { continue };
+            for ztoc in offer.ztocs.iter().filter(|ztoc| missing.contains(&ztoc.layer)) {
+                let claim = (ztoc.layer, Arc::clone(&tool), ztoc.span_size);
+                self.claims.entry(claim).or_default().insert(ztoc.ztoc);
+            }
+        }
+    }
+
+    /// Whether indexes contradict each other about a layer. Reports it once.
+    fn is_disputed(&mut self, layer: &Digest) -> bool {
+        let about = self.claims.range((*layer, Arc::from(""), 0)..).take_while(|((about, ..), _)| about == layer);
+        let Some((_, ztocs)) = about.into_iter().find(|(_, ztocs)| ztocs.len() > 1) else { return false };
+        if self.disputed.insert(*layer) {
+            self.progress.report(ProgressEvent::Warning(format!(
+                "layer {layer} is read: by the same tool and options, indexes list {} different ztocs of it, of which                  at most one is right",
+                ztocs.len()
+            )));
+        }
+        true
+    }
+
     /// Takes ztocs from `offers`, and returns the layers of `missing` without one, in the same
     /// order.
-    async fn take(&self, layers: &mut Layers, missing: Vec<Descriptor>, offers: &[ZtocOffer]) -> Vec<Descriptor> {
+    async fn take(&mut self, layers: &mut Layers, missing: Vec<Descriptor>, offers: &[ZtocOffer]) -> Vec<Descriptor> {
+        self.note(&missing, offers);
         let ztocs = offers.iter().flat_map(|offer| offer.ztocs.iter().map(move |ztoc| (ztoc, offer)));
         let mut by_layer: BTreeMap<Digest, Vec<(&ZtocRef, &ZtocOffer)>> = BTreeMap::new();
         for (ztoc, offer) in ztocs.filter(|(ztoc, offer)| may_fit(offer.tool.as_deref(), ztoc, self.options)) {
@@ -103,24 +146,27 @@ impl ReuseContext<'_> {
                 there.push((ztoc, offer));
             }
         }
+        by_layer.retain(|layer, _| missing.iter().any(|missing| missing.digest == *layer));
+        by_layer.retain(|layer, _| !self.is_disputed(layer));
         if by_layer.is_empty() {
             return missing;
         }
+        let this = &*self;
         let mut attempts = stream::iter(missing)
             .map(|layer| {
                 let offered = by_layer.get(&layer.digest).map_or(&[][..], Vec::as_slice);
-                self.obtain(layer, offered)
+                this.obtain(layer, offered)
             })
             // In order, because the reading order is already decided.
             .buffered(self.options.jobs.max(1));
         let mut unread = Vec::new();
         while let Some(ReuseAttempt { layer, found, read }) =
-            self.options.before_deadline(attempts.next()).await.flatten()
+            this.options.before_deadline(attempts.next()).await.flatten()
         {
             layers.bytes_compared += read;
             match found {
-                Some((ztoc, origin)) => {
-                    let built = BuiltLayer { outcome: Arc::new(Outcome::Ztoc(ztoc)), origin };
+                Some((ztoc, origin, from)) => {
+                    let built = BuiltLayer { outcome: Arc::new(Outcome::Ztoc(ztoc)), origin, sampled: Some(from) };
                     if layers.add(&layer, built).is_err() {
                         unread.push(layer);
                     }
@@ -135,7 +181,9 @@ impl ReuseContext<'_> {
         let mut read = 0;
         for (ztoc, offer) in offered.iter().take(TRIES) {
             match self.fetch(ztoc, offer, &layer, &mut read).await {
-                Ok(built) => return ReuseAttempt { layer, found: Some((built, offer.origin.clone())), read },
+                Ok(built) => {
+                    return ReuseAttempt { layer, found: Some((built, offer.origin.clone(), ztoc.ztoc)), read };
+                }
                 Err(NotReusable::Other) => {}
                 Err(NotReusable::Wrong(why)) => {
                     let text = format!("ztoc {} of layer {} is not reused: {why}", ztoc.ztoc, layer.digest);

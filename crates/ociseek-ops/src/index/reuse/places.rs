@@ -70,19 +70,19 @@ impl<'a> ReuseSearch<'a> {
         ReuseSearch { supply, options, progress, seen, budget }
     }
 
-    /// The indexes of the image itself that the destination does not list: those of version 2,
-    /// those that its source lists if that is another store, and those of platforms that are not
-    /// being indexed.
-    pub(super) async fn own(&mut self, missing: &[Descriptor]) -> Vec<ZtocOffer> {
+    /// The indexes of the image itself that the destination does not list: those of version 2, and
+    /// if `attached` those that its source lists if that is another store, and those of platforms
+    /// that are not being indexed.
+    pub(super) async fn own(&mut self, missing: &[Descriptor], attached: bool) -> Vec<ZtocOffer> {
         let OwnImage { digest, manifests, artifacts, is_listed } = &self.supply.own;
         let mut offers = Vec::new();
         for manifest in manifests.iter().filter(|manifest| in_common(manifest, missing) > 0) {
             let source = self.supply.source;
-            for (index, content) in discover::usable(source, manifest, artifacts, !is_listed).await {
+            for (index, content) in discover::usable(source, manifest, artifacts, attached && !is_listed).await {
                 offers.push(offer(source, content, index.to_string().into()));
             }
         }
-        if !missing.is_empty() && !self.options.platforms.is_empty() {
+        if attached && !missing.is_empty() && !self.options.platforms.is_empty() {
             let target = Target::Digest(*digest);
             let name: Arc<str> = digest.to_string().into();
             let place = ReuseSource { name, source: self.supply.source.clone(), target };
