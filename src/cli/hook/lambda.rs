@@ -10,9 +10,12 @@ use crate::cli::shared::args::{LayerJobsArgs, MemoryArgs};
 use crate::cli::shared::error::{CliError, HookError};
 use crate::cli::shared::indexing::{Unattended, UnattendedArgs};
 use crate::cli::shared::{parse, report};
+use ociseek_format::progress::Progress;
 use ociseek_hook::aws::Ecr;
 use ociseek_hook::lambda::{Failure, Function, Runtime, Settings, serve};
 use ociseek_hook::log::LogProgress;
+use ociseek_store::cache::ZtocCache;
+use tokio::task::spawn_blocking;
 
 const LAMBDA_LONG_ABOUT: &str = "\
 Runs as an AWS Lambda function (custom runtime, provided.al2023) that indexes images as they are pushed to Amazon ECR.
@@ -21,16 +24,16 @@ The deployment package is this program, named bootstrap; under that name it need
 EventBridge's ECR Image Action events, batches of such events from an SQS queue (only failed ones are retried), and \
 {\"image\": \"ACCOUNT.dkr.ecr.REGION.amazonaws.com/REPOSITORY:TAG\"}.
 
-Layers are streamed: no disk space is used, and 512 MB of memory is plenty. Before the function times out, it \
-attaches what is finished, and the next call continues from there. A SOCI-enabled image is written once all its \
-layers are done: with --v2 the index keeps the finished layers between calls, with --v2-only one call must finish \
-them all.";
+Layers are streamed, and 512 MB of memory is plenty. Ztocs of finished layers are kept in /tmp. Before the function \
+times out, it attaches what is finished, and the next call in the same environment continues from there. In a new \
+environment it starts over, unless OCISEEK_REUSE_TAGS=1 lets it use the index that was attached. A SOCI-enabled image \
+is written once all its layers are done.";
 
 const LAMBDA_AFTER_HELP: &str = "\
 The function's role needs ecr:GetAuthorizationToken, and for the repositories ecr:BatchGetImage, \
 ecr:GetDownloadUrlForLayer, ecr:BatchCheckLayerAvailability, ecr:InitiateLayerUpload, ecr:UploadLayerPart, \
-ecr:CompleteLayerUpload, ecr:PutImage, and ecr:BatchDeleteImage (to remove a replaced index). With ecr:ListImages it \
-also reuses layers indexed under other tags.
+ecr:CompleteLayerUpload, ecr:PutImage, and ecr:BatchDeleteImage (to remove a replaced index), and for \
+OCISEEK_REUSE_TAGS also ecr:ListImages.
 
 AWS_ENDPOINT_URL_ECR or AWS_ENDPOINT_URL overrides the ECR endpoint. docs/hook.md has a template.";
 
@@ -61,6 +64,8 @@ pub(crate) struct HookLambdaArgs {
 
 /// The variable with the address of Lambda's Runtime API.
 const RUNTIME_API: &str = "AWS_LAMBDA_RUNTIME_API";
+/// How many bytes of ztocs are kept in `/tmp`, which has 512 MB unless the function is given more.
+const MAX_CACHE: u64 = 256 << 20;
 
 /// The arguments of the program. Lambda calls a custom runtime `bootstrap`, without arguments.
 pub(crate) fn arguments() -> Vec<OsString> {
@@ -74,7 +79,11 @@ pub(crate) fn arguments() -> Vec<OsString> {
 
 /// Handles events until Lambda ends the process.
 pub(crate) async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
-    let settings = settings(args)?;
+    let progress: Arc<dyn Progress> = Arc::new(LogProgress);
+    let dir = std::env::temp_dir().join("ociseek");
+    let opening = Arc::clone(&progress);
+    let cache = spawn_blocking(move || ZtocCache::with_limit(Some(&dir), MAX_CACHE, opening)).await.ok();
+    let settings = settings(args, cache)?;
     let address = variable(RUNTIME_API).ok_or(HookError::NotInLambda)?;
     let runtime = Runtime::new(&address).map_err(HookError::from)?;
     let ecr = match Ecr::from_environment(variable) {
@@ -85,7 +94,7 @@ pub(crate) async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
             return Err(HookError::from(error).into());
         }
     };
-    let function = Function::new(settings, ecr, Arc::new(LogProgress));
+    let function = Function::new(settings, ecr, progress);
     Ok(serve(&runtime, &function).await.map_err(HookError::from)?)
 }
 
@@ -93,7 +102,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn settings(args: HookLambdaArgs) -> Result<Settings, CliError> {
+fn settings(args: HookLambdaArgs, cache: Option<ZtocCache>) -> Result<Settings, CliError> {
     let Unattended { index: options, versions, reuse_from } = args.unattended.options(args.layer_jobs.count())?;
     Ok(Settings {
         options,
@@ -102,5 +111,6 @@ fn settings(args: HookLambdaArgs) -> Result<Settings, CliError> {
         accounts: args.ecr_account,
         registry: args.ecr_registry,
         max_memory: args.memory.max_memory.0,
+        cache,
     })
 }

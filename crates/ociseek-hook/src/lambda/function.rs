@@ -24,6 +24,7 @@ use ociseek_format::image::ecr::EcrRegistry;
 use ociseek_format::progress::{Progress, causes};
 use ociseek_ops::index::IndexOptions;
 use ociseek_ops::versions::Versions;
+use ociseek_store::cache::ZtocCache;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource, RegistryError};
 
 /// The time reserved for attaching finished layers and for the response.
@@ -44,6 +45,8 @@ pub struct Settings {
     pub registry: Option<String>,
     /// The memory limit for the work on an image, in bytes.
     pub max_memory: u64,
+    /// Keeps finished layers for the next call, as long as Lambda keeps the function's environment.
+    pub cache: Option<ZtocCache>,
 }
 
 /// A function that indexes images in Amazon ECR.
@@ -296,7 +299,7 @@ impl Function {
             let client = self.client(&registry, &host).await?;
             let context = JobContext {
                 client,
-                cache: None,
+                cache: self.settings.cache.clone(),
                 options: IndexOptions { deadline: Some(time.stop), ..self.settings.options.clone() },
                 versions: self.settings.versions.clone(),
                 max_image_size: None,
@@ -372,9 +375,8 @@ fn time_was_up(left: usize, stuck: Option<StuckReason>) -> String {
             "none was finished: give the function a longer timeout, or more memory, which also means more CPU"
         }
         Some(StuckReason::Enabled) => {
-            "a SOCI-enabled image needs all layers in one call: give the function a longer timeout or more memory \
-             (which also means more CPU), or use OCISEEK_V2 instead of OCISEEK_V2_ONLY so that the index keeps the \
-             finished layers"
+            "a SOCI-enabled image needs all layers, in one call or in several of the same environment: give the \
+             function a longer timeout or more memory (which also means more CPU)"
         }
     };
     format!("timed out with {left} layers left; {next}")
