@@ -131,10 +131,16 @@ pub(super) fn decide_seen(found: &[ExistingIndex], rule: Existing, own_name: &st
                 // An outdated index of ours next to it may be listed first, or one that lists another
                 // ztoc of some layer: then one of the two is wrong. Building fixes that.
                 Some(done) if found.iter().filter(ours).count() == 1 => Decision::Done(done),
-                _ => Decision::Build { replaces: found.iter().filter(ours).map(|f| f.digest).collect() },
+                _ => replaced(found, own_name),
             }
         }
     }
+}
+
+/// The decision to build an index that replaces all of ours.
+pub(super) fn replaced(found: &[ExistingIndex], own_name: &str) -> Decision {
+    let ours = found.iter().filter(|f| f.tool.is_some_and(|tool| is_ours(tool, own_name)));
+    Decision::Build { replaces: ours.map(|f| f.digest).collect() }
 }
 
 /// Which of `replaces` an index that covers only `layers` may replace, when time ran out before the

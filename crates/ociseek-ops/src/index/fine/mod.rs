@@ -5,10 +5,10 @@
 //! under the same tool name with the same list of files that a start reads. Its manifest states all
 //! of that, so nothing else is read to check it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::IndexError;
-use super::existing::{CandidateLayer, Decision, ExistingContent, check_of, decide_seen};
+use super::existing::{CandidateLayer, Decision, ExistingContent, check_of, decide_seen, replaced};
 use super::existing_manifest::{candidates, decide_examined, find};
 use super::model::{ExistingCheck, ExistingManifest};
 use super::options::{Existing, IndexOptions};
@@ -152,7 +152,9 @@ impl FinePlan {
                 found.facts(is_same)
             });
             let seen: Vec<_> = seen.collect();
+            let disputed = is_disputed(self.found.iter().filter_map(|found| found.content.as_ref().ok()), tool);
             match (options.existing, read) {
+                (Existing::Skip, Some(_)) if disputed => replaced(&seen, tool),
                 (Existing::Keep, Some(read)) => Decision::Keep(read),
                 // Readers pass over others beside it, which a registry that refuses deletion keeps.
                 (Existing::Skip, Some(read)) if seen[read].is_same => Decision::Done(read),
@@ -168,6 +170,15 @@ impl FinePlan {
     }
 }
 
+/// Whether two fine indexes by this tool list different documents of a layer, so that one of them is
+/// wrong. Documents with a recorded start differ by that, and do not count.
+fn is_disputed<'a>(found: impl Iterator<Item = &'a FineIndex>, tool: &str) -> bool {
+    let ours = found.filter(|index| index.build_tool.as_deref() == Some(tool));
+    let mut known = BTreeMap::new();
+    let documents = ours.flat_map(|index| &index.layers).filter(|listed| !listed.has_start());
+    documents.into_iter().any(|listed| *known.entry(listed.layer).or_insert(listed.document) != listed.document)
+}
+
 impl ExistingContent for FineIndex {
     fn blobs(&self) -> impl Iterator<Item = Descriptor> {
         self.layers.iter().map(FineRef::blob).chain([Descriptor::of(EMPTY_CONFIG, CONFIG)])
@@ -179,5 +190,37 @@ impl ExistingContent for FineIndex {
 
     fn tool(&self) -> Option<&str> {
         self.build_tool.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn different_documents_of_a_layer_contradict_each_other() {
+        let index = |tool: &str, layer: &[u8], document: &[u8], start: u64| FineIndex {
+            layers: vec![FineRef {
+                document: Digest::sha256(document),
+                size: 100,
+                layer: Digest::sha256(layer),
+                head_size: 10,
+                head_digest: Digest::sha256(b"head"),
+                start_size: 10 + start,
+            }],
+            subject: None,
+            build_tool: Some(tool.to_owned()),
+            profile: None,
+        };
+        let one = index("x", b"layer", b"one", 0);
+        for (other, disputed) in [
+            (index("x", b"layer", b"one", 0), false),
+            (index("x", b"layer", b"two", 0), true),
+            (index("y", b"layer", b"two", 0), false),
+            (index("x", b"layer", b"two", 5), false),
+            (index("x", b"other", b"two", 0), false),
+        ] {
+            assert_eq!(is_disputed([&one, &other].into_iter(), "x"), disputed, "{other:?}");
+        }
     }
 }
