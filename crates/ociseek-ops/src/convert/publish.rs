@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::error::ConvertError;
 use super::limits::SIDE_BY_SIDE;
 use super::load::ImageDocuments;
-use super::model::{ConvertDestination, SourceImage};
+use super::model::{ConvertDestination, ExistingImage, SourceImage};
 use crate::damage::Damage;
 use crate::index::{
     Artifact, BLOBS_SIDE_BY_SIDE, BlobCheck, BoundFine, IndexError, IndexedZtoc, NewBlob, WriteBlob, are_whole,
@@ -58,22 +58,14 @@ impl Publication<'_> {
     /// # Errors
     /// If the guard forbids it, or the destination refuses it or keeps a damaged document.
     pub(super) async fn run(&self, destination: &Destination) -> Result<Option<WrittenBytes>, ConvertError> {
-        let Publication { loaded, enabled, new_blobs, from, to, .. } = self;
+        let Publication { enabled, new_blobs, to, .. } = self;
         let there = to.there().await?;
         let is_there = there.as_ref().is_some_and(|there| there.digest == enabled.digest);
         let lost = if is_there { lost_document(enabled, destination).await? } else { None };
         if is_there && lost.is_none() && new_blobs.are_whole(destination).await? {
             return Ok(None);
         }
-        let now = there.as_ref().map(|there| there.digest);
-        if let (Some(tag), Some(digest)) = (&to.tag, now)
-            && to.guard.is_none()
-            && now != self.there
-            && !is_there
-        {
-            return Err(ConvertError::Changed { tag: tag.clone(), digest });
-        }
-        to.admit(there.as_ref(), from, &loaded.root).await?;
+        self.admit(there.as_ref()).await?;
         let write = if is_there || self.source_is_enabled { WriteBlob::IfDamaged } else { WriteBlob::IfMissing };
         self.progress.report(ProgressEvent::Attaching { index: enabled.digest, blobs: new_blobs.0.len() });
         let written = self.write(destination, write).await?;
@@ -86,6 +78,19 @@ impl Publication<'_> {
         Ok(Some(written))
     }
 
+    /// Checks whether the image may replace `there`, which must still be what was there at first.
+    async fn admit(&self, there: Option<&ExistingImage>) -> Result<(), ConvertError> {
+        let Publication { loaded, enabled, from, to, .. } = self;
+        let now = there.map(|there| there.digest);
+        if let (Some(tag), Some(digest), None) = (&to.tag, now, &to.guard)
+            && now != self.there
+            && digest != enabled.digest
+        {
+            return Err(ConvertError::Changed { tag: tag.clone(), digest });
+        }
+        to.admit(there, from, &loaded.root).await
+    }
+
     async fn write(&self, destination: &Destination, write: WriteBlob) -> Result<WrittenBytes, ConvertError> {
         let Publication { loaded, enabled, new_blobs, from, to, .. } = self;
         let mut done = WrittenBytes::default();
@@ -95,6 +100,10 @@ impl Publication<'_> {
             done.copied = copy(loaded, source, destination, self.jobs, self.progress).await?;
         }
         done.written += new_blobs.write(destination, write).await?;
+        if elsewhere {
+            // Copying may have taken a while.
+            self.admit(to.there().await?.as_ref()).await?;
+        }
         let manifests = Manifests { loaded, enabled, destination, elsewhere };
         match manifests.push(to).await {
             // The registry claimed to have a blob that it does not have, so upload it now.
