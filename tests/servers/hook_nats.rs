@@ -32,7 +32,7 @@ use serde_json::json;
 /// nats-server with JetStream in a directory of its own.
 pub struct Nats {
     child: ChildProcess,
-    url: String,
+    pub url: String,
     dir: tempfile::TempDir,
     pub port: u16,
 }

@@ -17,6 +17,7 @@ mod damaged;
 mod deadline;
 mod docker_archive;
 mod fault_points;
+mod field;
 mod fine;
 mod fine_built;
 mod hook_lambda;

@@ -73,6 +73,9 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
         (403, _) => {
             format!("403 from {host}: this login lacks the permission: run {login} as a user who may push there")
         }
+        (404, _) if error.is_name_unknown() => format!(
+            "404 from {host}: check the name, and create the repository first if this registry does not do so on a push"
+        ),
         (404, _) => format!("404 from {host}: check the name; for a private image, run {login} first"),
         (413, _) => format!(
             "413 from {host}: a proxy in front of it limits the size of requests: raise its limit (nginx: \

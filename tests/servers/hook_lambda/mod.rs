@@ -1,14 +1,14 @@
 //! `ociseek hook lambda`: the program as `bootstrap`, with a Runtime API of ours, and with real
 //! registries instead of ECR's.
 
-mod aws;
+pub mod aws;
 mod big;
 mod emulator;
 mod enabled;
 mod events;
 mod faults;
 mod limits;
-mod runtime_api;
+pub mod runtime_api;
 mod time;
 mod tokens;
 

@@ -273,6 +273,7 @@ impl RegistryError {
     pub fn is_not_plain_http(&self) -> bool {
         match self.root() {
             RegistryError::SpeaksTls { .. } => true,
+            // A server that wants TLS does not know the error codes of registries.
             RegistryError::Answer(answer) => {
                 let message = answer.message.to_ascii_lowercase();
                 let gives_no_reason = matches!(message.as_str(), "" | "bad request" | "400 bad request");
@@ -331,6 +332,11 @@ impl RegistryError {
             RegistryError::Credentials { source: CredentialError::Helper { name, source }, .. } => Some((name, source)),
             _ => None,
         }
+    }
+
+    /// Whether the registry says that it does not know the repository (`NAME_UNKNOWN`).
+    pub fn is_name_unknown(&self) -> bool {
+        self.has_code("NAME_UNKNOWN")
     }
 
     /// Whether the response has this error code of the distribution spec.

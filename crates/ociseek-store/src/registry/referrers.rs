@@ -17,17 +17,21 @@ use super::http::texts;
 use super::manifests::MANIFEST;
 use super::request::Request;
 use super::retry::Retry;
-use crate::blob::Referrers;
+use crate::blob::{Referrers, Target};
 use ociseek_format::budget::{Charge, OverBudget};
 use ociseek_format::digest::Digest;
 use ociseek_format::header::next_link;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::json::parse_lenient;
-use ociseek_format::image::manifest::OCI_INDEX;
+use ociseek_format::image::manifest::{OCI_INDEX, OCI_MANIFEST};
 
 /// The limits for the pages of a list and the referrers in it, far beyond any real image.
 const PAGES: usize = 200;
 const REFERRERS: usize = 20_000;
+/// The longest artifact type that is taken from a manifest, in bytes. RFC 6838 allows 255.
+const TYPE_LENGTH: usize = 255;
+/// How many entries without an artifact type are looked at.
+const UNTYPED: usize = 200;
 /// How long to wait for a response that is no longer needed, to reuse its connection.
 const UNNEEDED: Duration = Duration::from_secs(5);
 
@@ -88,7 +92,7 @@ impl Repository {
             Err(error) if matches!(error.status(), Some(401 | 403)) && self.is_readable(subject).await => None,
             listed => listed?,
         };
-        let (descriptors, api) = match listed {
+        let (mut descriptors, api) = match listed {
             Some(descriptors) => {
                 known.found();
                 beside.into_iter().for_each(FallbackRequest::forget);
@@ -108,6 +112,10 @@ impl Repository {
                 (descriptors, false)
             }
         };
+        self.find_types(&mut descriptors).await?;
+        if let Some(wanted) = artifact_type {
+            descriptors.retain(|descriptor| descriptor.artifact_type.as_deref() == Some(wanted));
+        }
         charge.keep();
         Ok(Referrers { descriptors, api })
     }
@@ -157,6 +165,21 @@ impl Repository {
         }
     }
 
+    /// Finds out the types of entries that have none. Azure's registry leaves a type out that only
+    /// the config states (Azure/acr#784), and so do some clients in the list under the fallback tag.
+    async fn find_types(&self, descriptors: &mut [Descriptor]) -> Result<(), RegistryError> {
+        let untyped = descriptors.iter_mut().filter(|one| is_untyped(one) && one.media_type == OCI_MANIFEST);
+        for descriptor in untyped.take(UNTYPED) {
+            match self.manifest(&Target::Digest(descriptor.digest)).await {
+                Ok(document) => descriptor.artifact_type = type_of(&document.bytes),
+                // Listed, but gone or damaged.
+                Err(error) if error.is_not_found() || error.is_other_content() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     async fn page(&self, request: &Request) -> Result<Option<Page>, RegistryError> {
         let mut request = request.clone();
         let mut retry = Retry::new(&self.registry.http);
@@ -196,11 +219,35 @@ impl Repository {
 }
 
 /// Drops referrers of other artifact types. The registry may or may not have filtered the list.
+/// Entries without a type are kept: it may be the wanted one.
 fn keep_wanted(descriptors: &mut Vec<Descriptor>, artifact_type: Option<&str>) {
     if let Some(wanted) = artifact_type {
-        descriptors.retain(|descriptor| descriptor.artifact_type.as_deref() == Some(wanted));
+        descriptors.retain(|descriptor| is_untyped(descriptor) || descriptor.artifact_type.as_deref() == Some(wanted));
         descriptors.shrink_to_fit();
     }
+}
+
+fn is_untyped(descriptor: &Descriptor) -> bool {
+    descriptor.artifact_type.as_ref().is_none_or(String::is_empty)
+}
+
+/// The artifact type of a manifest: the one it states, otherwise the media type of its config
+/// (distribution spec, "Listing Referrers").
+fn type_of(manifest: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Config {
+        #[serde(rename = "mediaType")]
+        media_type: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Manifest {
+        #[serde(rename = "artifactType")]
+        artifact_type: Option<String>,
+        config: Option<Config>,
+    }
+    let manifest: Manifest = parse_lenient(manifest).ok()?;
+    let stated = manifest.artifact_type.filter(|stated| !stated.is_empty());
+    stated.or_else(|| manifest.config?.media_type).filter(|found| found.len() <= TYPE_LENGTH)
 }
 
 fn charge_list(charge: &mut Charge, subject: &Digest, list: &[Descriptor]) -> Result<(), OverBudget> {

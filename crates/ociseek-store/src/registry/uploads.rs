@@ -432,6 +432,8 @@ async fn classify_refusal(response: Response) -> UploadFailure {
     let refusal = response.refusal().await;
     match status {
         _ if is_renewed => UploadFailure::Expired(refusal),
+        // Not the upload, but the blob: Artifactory 6 takes content by PATCH alone (docker/buildx#196).
+        404 if refusal.has_code("BLOB_UNKNOWN") => UploadFailure::Refused(refusal),
         404 => UploadFailure::Lost(refusal),
         413 => UploadFailure::TooLarge(refusal),
         // A redirect is not followed with a body that can be sent only once.

@@ -1,0 +1,81 @@
+//! Every command that touches a registry against a registry for each of those that public reports describe.
+//!
+//! docs/registries.md has the table of what is proven here.
+
+mod cells;
+mod image;
+mod profile;
+mod registries;
+mod server;
+mod table;
+
+use cells::Ground;
+use profile::{Command, Profile, Trait};
+
+/// Runs the commands of the table, and tells all that did not come to what they should.
+async fn all_commands(profile: &'static Profile) {
+    let ground = Ground::new(profile).await;
+    let mut wrong = Vec::new();
+    for command in Command::ALL {
+        if command == Command::HookLambda && !profile.name.starts_with("Amazon ECR") {
+            continue;
+        }
+        let outcome = ground.outcome(command).await;
+        let right = match (&outcome, profile.refusal(command)) {
+            (Ok(()), None) => true,
+            (Err(error), Some(refusal)) => error.contains(refusal.says) && ground.moved_tags(command).is_ok(),
+            _ => false,
+        };
+        if !right {
+            let mut requests = ground.requests();
+            requests.drain(..requests.len().saturating_sub(12));
+            wrong.push(format!("{command:?}: {outcome:?}\n  {}", requests.join("\n  ")));
+        }
+    }
+    if profile.find(|one| matches!(one, Trait::ExpiredPassword(_)).then_some(())).is_some() {
+        wrong.extend(ground.expired().err());
+    }
+    assert!(wrong.is_empty(), "{}, {}:\n{}", profile.name, ground.path().display(), wrong.join("\n"));
+}
+
+/// A test for each, so that they run beside each other, and the list of all.
+macro_rules! registries {
+    ($($test:ident $profile:ident,)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                all_commands(&registries::$profile).await;
+            }
+        )*
+        const ALL: &[&Profile] = &[$(&registries::$profile),*];
+    };
+}
+
+registries! {
+    acr ACR,
+    aliyun ALIYUN,
+    artifactory ARTIFACTORY,
+    artifactory_6 ARTIFACTORY_6,
+    artifactory_7_117 ARTIFACTORY_7_117,
+    cache CACHE,
+    cloudflare CLOUDFLARE,
+    digitalocean DIGITALOCEAN,
+    docker_hub DOCKER_HUB,
+    ecr ECR,
+    ecr_immutable ECR_IMMUTABLE,
+    ecr_public ECR_PUBLIC,
+    ghcr GHCR,
+    gitea GITEA,
+    gitlab GITLAB,
+    google GOOGLE,
+    harbor HARBOR,
+    harbor_immutable HARBOR_IMMUTABLE,
+    harbor_read_only HARBOR_READ_ONLY,
+    nexus NEXUS,
+    nexus_once NEXUS_ONCE,
+    pulp PULP,
+    quay QUAY,
+    quay_2023 QUAY_2023,
+    specification SPECIFICATION,
+    zot ZOT,
+}

@@ -1,0 +1,41 @@
+//! One file for each registry.
+
+mod acr;
+mod aliyun;
+mod artifactory;
+mod cache;
+mod cloudflare;
+mod digitalocean;
+mod docker_hub;
+mod ecr;
+mod ecr_public;
+mod ghcr;
+mod gitea;
+mod gitlab;
+mod google;
+mod harbor;
+mod nexus;
+mod pulp;
+mod quay;
+mod specification;
+mod zot;
+
+pub use acr::ACR;
+pub use aliyun::ALIYUN;
+pub use artifactory::{ARTIFACTORY, ARTIFACTORY_6, ARTIFACTORY_7_117};
+pub use cache::CACHE;
+pub use cloudflare::CLOUDFLARE;
+pub use digitalocean::DIGITALOCEAN;
+pub use docker_hub::DOCKER_HUB;
+pub use ecr::{ECR, ECR_IMMUTABLE};
+pub use ecr_public::ECR_PUBLIC;
+pub use ghcr::GHCR;
+pub use gitea::GITEA;
+pub use gitlab::GITLAB;
+pub use google::GOOGLE;
+pub use harbor::{HARBOR, HARBOR_IMMUTABLE, HARBOR_READ_ONLY};
+pub use nexus::{NEXUS, NEXUS_ONCE};
+pub use pulp::PULP;
+pub use quay::{QUAY, QUAY_2023};
+pub use specification::SPECIFICATION;
+pub use zot::ZOT;

@@ -1,0 +1,19 @@
+//! Sonatype Nexus.
+
+use super::super::profile::{Login, Profile, Trait};
+
+pub const NEXUS: Profile = Profile {
+    name: "Nexus",
+    traits: &[(Trait::Login(Login::Basic), "datadrivers/terraform-provider-nexus#341")],
+    refusals: &[],
+};
+
+/// With the deployment policy "Disable redeploy".
+pub const NEXUS_ONCE: Profile = Profile {
+    name: "Nexus, redeploy disabled",
+    traits: &[
+        (Trait::Login(Login::Basic), "datadrivers/terraform-provider-nexus#341"),
+        (Trait::ManifestsStay(400), "GoogleContainerTools/jib#3057, GoogleContainerTools/jib#2395"),
+    ],
+    refusals: &[],
+};

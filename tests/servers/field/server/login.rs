@@ -1,0 +1,107 @@
+//! Passwords and tokens.
+
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::{Response, header};
+use serde_json::json;
+
+use super::super::profile::{Login, Trait};
+use super::{Asked, EXPIRED, PASSWORD, Registry, Token, USER, split};
+use crate::support::faulty::{basic, json_answer, problem};
+
+impl Registry {
+    /// Gives a token for what is asked for, to the user.
+    pub(super) fn token(&self, asked: &Asked) -> Response<Body> {
+        let shown = asked.header("authorization").unwrap_or_default();
+        if let Some(refusal) = self.expired(shown) {
+            return refusal;
+        }
+        if shown != basic(USER, PASSWORD) {
+            return problem(401, "UNAUTHORIZED", "incorrect username or password");
+        }
+        let scopes = asked.query.split('&').filter_map(|pair| pair.strip_prefix("scope=repository")).map(|scope| {
+            let scope = scope.replace("%3A", ":").replace("%2F", "/").replace("%2C", ",");
+            let (name, actions) = scope[1..].rsplit_once(':').expect("NAME:ACTIONS");
+            (name.to_owned(), actions.split(',').map(str::to_owned).collect::<Vec<_>>())
+        });
+        let allows: Vec<(String, Vec<String>)> = scopes.collect();
+        let limit = self.profile.find(|one| match one {
+            Trait::NoNewRepositories(status, message) => Some((status, message)),
+            _ => None,
+        });
+        let mut content = self.content.lock().unwrap();
+        if let Some((status, message)) = limit {
+            let pushes = |(name, actions): &(String, Vec<String>)| {
+                actions.iter().any(|action| action == "push") && !content.repositories.contains_key(name)
+            };
+            if allows.iter().any(pushes) {
+                return problem(status, "DENIED", message);
+            }
+        }
+        let token = format!("token-{}", content.tokens.len());
+        content.tokens.insert(token.clone(), Token { allows, issued: Instant::now() });
+        json_answer(200, &json!({"token": token, "expires_in": self.lifetime().as_secs()}))
+    }
+
+    /// The refusal of a request whose login does not suffice.
+    pub(super) fn unauthorized(&self, asked: &Asked) -> Option<Response<Body>> {
+        let shown = asked.header("authorization").unwrap_or_default();
+        match self.login()? {
+            Login::Basic if shown == basic(USER, PASSWORD) => None,
+            Login::Basic => self.expired(shown).or_else(|| Some(challenge("Basic realm=\"field\""))),
+            Login::Token => self.without_token(asked, shown.strip_prefix("Bearer ").unwrap_or_default()),
+        }
+    }
+
+    /// The refusal of a password that was right once.
+    fn expired(&self, shown: &str) -> Option<Response<Body>> {
+        let status = self.profile.find(|one| match one {
+            Trait::ExpiredPassword(status) => Some(status),
+            _ => None,
+        })?;
+        let message = "Your authorization token has expired. Reauthenticate and try again.";
+        (shown == basic(USER, EXPIRED)).then(|| problem(status, "DENIED", message))
+    }
+
+    fn lifetime(&self) -> Duration {
+        let seconds = self.profile.find(|one| match one {
+            Trait::TokensExpire(seconds) => Some(seconds),
+            _ => None,
+        });
+        Duration::from_secs(seconds.unwrap_or(300))
+    }
+
+    fn without_token(&self, asked: &Asked, token: &str) -> Option<Response<Body>> {
+        let content = self.content.lock().unwrap();
+        let mut name = split(&asked.path).map_or("", |(name, _, _)| name);
+        if let Some(id) = asked.path.strip_prefix("/artifacts-uploads/") {
+            name = content.uploads.get(id).map_or("", |upload| upload.repository.as_str());
+        }
+        let deletes = asked.method == "DELETE" && asked.path.contains("/manifests/");
+        let action = match asked.method.as_str() {
+            "GET" | "HEAD" => "pull",
+            _ if deletes && self.profile.has(Trait::DeleteHasItsScope) => "delete",
+            _ => "push",
+        };
+        let allowed = content.tokens.get(token).is_some_and(|token| {
+            let mut scopes = token.allows.iter();
+            let granted =
+                name.is_empty() || scopes.any(|(of, actions)| of == name && actions.iter().any(|one| one == action));
+            granted && token.issued.elapsed() < self.lifetime()
+        });
+        let actions = if action == "push" { "pull,push" } else { action };
+        let host = self.address;
+        (!allowed).then(|| {
+            challenge(&format!(
+                "Bearer realm=\"http://{host}/token\",service=\"field\",scope=\"repository:{name}:{actions}\""
+            ))
+        })
+    }
+}
+
+fn challenge(challenge: &str) -> Response<Body> {
+    let mut refusal = problem(401, "UNAUTHORIZED", "authentication required");
+    refusal.headers_mut().insert(header::WWW_AUTHENTICATE, challenge.parse().unwrap());
+    refusal
+}
