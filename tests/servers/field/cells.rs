@@ -69,7 +69,10 @@ impl Ground {
         let output = self.run(args);
         match output.status.code() {
             Some(code) if code == status => Ok(output.stdout),
-            code => Err(format!("{code:?}: {}", String::from_utf8_lossy(&output.stderr))),
+            code => {
+                let [said, why] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+                Err(format!("{code:?}: {why}{}", said.chars().take(2000).collect::<String>()))
+            }
         }
     }
 
@@ -98,6 +101,10 @@ impl Ground {
     /// Runs the command as a user would, and checks what it leaves.
     pub async fn outcome(&self, command: Command) -> Checked {
         let image = &*IMAGE;
+        // Where nothing can be attached, nothing is.
+        let attaches = !self.profile.has(Trait::ShaTagIsDigest);
+        let (indexed, older) =
+            if attaches { (&image.indexed, &image.with_older) } else { (&image.plain, &image.plain) };
         self.reset(match command {
             Command::Ls
             | Command::Cat
@@ -106,8 +113,8 @@ impl Ground {
             | Command::List
             | Command::IndexFine
             | Command::CopyOut
-            | Command::Rm => &image.indexed,
-            Command::Prune => &image.with_older,
+            | Command::Rm => indexed,
+            Command::Prune => older,
             _ => &image.plain,
         });
         let layout = |name: &str| format!("oci:{}:v1", image.sandbox.path(name).display());
@@ -129,7 +136,7 @@ impl Ground {
             Command::List => {
                 let list = self.json(&["list", "--format=json", "{}/app"])?;
                 let indexes = list["images"][0]["manifests"][0]["indexes"].as_array().map(Vec::len);
-                (indexes == Some(1)).then_some(()).ok_or(list.to_string())
+                (indexes == Some(usize::from(attaches))).then_some(()).ok_or(list.to_string())
             }
             Command::Index => {
                 self.done(0, &["index", "{}/app:v1"])?;
@@ -167,7 +174,7 @@ impl Ground {
             Command::CopyOut => {
                 self.done(0, &["copy", "{}/app:v1", "oci:out:v1"])?;
                 let found = super::image::repository(&self.sandbox.path("out"));
-                difference(&found, &image.indexed).map_or(Ok(()), Err)
+                difference(&found, indexed).map_or(Ok(()), Err)
             }
             Command::HookServe => {
                 let allow = format!("--allow={}", self.host);
@@ -195,7 +202,7 @@ impl Ground {
             }
             Command::Prune => {
                 self.json(&["prune", "--delete", "--format=json", "{}/app"])?;
-                self.has("app", &image.indexed)
+                self.has("app", indexed)
             }
             Command::Rm => {
                 self.done(0, &["rm", "{}/app:v1"])?;

@@ -71,14 +71,14 @@ fn says(one: Trait) -> String {
         Trait::TokensExpire(_) => "Tokens expire during a long upload.".into(),
         Trait::DeleteHasItsScope => "Deleting takes a token for `delete`.".into(),
         Trait::NoNewRepositories(status, says) => {
-            format!("No token for a new repository: status {status}, \"{says}\".")
+            format!("A new repository gets no token, but status {status}: \"{says}\".")
         }
         Trait::NamesMustExist(status) => {
             format!("A repository must be created before a push. Otherwise status {status}.")
         }
         Trait::OwnersMustExist(status) => format!("The owner must exist. Otherwise status {status}."),
         Trait::RateLimit(_) => "Too many requests get status 429, with `Retry-After` and plain text.".into(),
-        Trait::ReadOnly(status, says) => format!("Every change gets status {status}, \"{says}\"."),
+        Trait::ReadOnly(status, says) => format!("Every change gets status {status}: \"{says}\""),
         Trait::PostNeedsLength(status) => {
             format!("A POST without `Content-Length` gets status {status} from its front end.")
         }
@@ -135,7 +135,9 @@ fn says(one: Trait) -> String {
 #[test]
 fn the_documentation_says_what_the_profiles_say() {
     let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/registries.md")).unwrap();
-    for part in [table(super::ALL), traits(super::ALL)] {
+    let mut all = super::ALL.to_vec();
+    all.sort_by_key(|profile| profile.name.to_lowercase());
+    for part in [table(&all), traits(&all)] {
         assert!(docs.contains(&part), "docs/registries.md should have:\n{part}");
     }
 }

@@ -205,8 +205,11 @@ impl Repository {
             }
             let base = there.as_ref().map(|index| index.digest);
             let condition = if refused == Some(base) { None } else { condition(there.as_ref()) };
+            let is_conditional = condition.is_some();
             match self.put_manifest(&Target::Tag(tag.clone()), OCI_INDEX, bytes, condition).await {
                 Ok(_) => {}
+                // Harbor answers so where tags are immutable (goharbor/harbor#17332).
+                Err(error) if !is_conditional && error.status() == Some(412) => return Err(error),
                 // Another client was faster.
                 Err(error) if matches!(error.status(), Some(409 | 412)) => {
                     refused = Some(base);

@@ -1,6 +1,6 @@
 //! GitLab.
 
-use super::super::profile::{Login, Profile, Referrers, Trait};
+use super::super::profile::{Command, Login, Profile, Referrers, Refusal, Trait};
 
 pub const GITLAB: Profile = Profile {
     name: "GitLab",
@@ -10,5 +10,22 @@ pub const GITLAB: Profile = Profile {
         (Trait::ShaTagIsDigest, "oras-project/oras-go#1396, oras-project/oras#2148"),
         (Trait::SubjectFirst(404), "docker/buildx#3991"),
     ],
-    refusals: &[],
+    refusals: &[
+        (
+            &[
+                Command::Index,
+                Command::IndexV2,
+                Command::IndexFine,
+                Command::HookServe,
+                Command::HookWorker,
+                Command::Backfill,
+            ],
+            Refusal { says: "cannot attach index", because: "nothing can be attached: `convert`" },
+        ),
+        (
+            &[Command::CopyInto, Command::CopyNew],
+            Refusal { says: "the destination rejected manifest", because: "not with what is attached" },
+        ),
+        (&[Command::Verify], Refusal { says: "has neither a SOCI index", because: "an image has no index" }),
+    ],
 };

@@ -1,6 +1,6 @@
 //! Sonatype Nexus.
 
-use super::super::profile::{Login, Profile, Trait};
+use super::super::profile::{Command, Login, Profile, Refusal, Trait};
 
 pub const NEXUS: Profile = Profile {
     name: "Nexus",
@@ -15,5 +15,15 @@ pub const NEXUS_ONCE: Profile = Profile {
         (Trait::Login(Login::Basic), "datadrivers/terraform-provider-nexus#341"),
         (Trait::ManifestsStay(400), "GoogleContainerTools/jib#3057, GoogleContainerTools/jib#2395"),
     ],
-    refusals: &[],
+    refusals: &[(
+        &[
+            Command::IndexFine,
+            Command::ConvertInPlace,
+            Command::CopyInto,
+            Command::CopyNew,
+            Command::Prune,
+            Command::Rm,
+        ],
+        Refusal { says: "Repository does not allow updating assets", because: "a manifest can be pushed once" },
+    )],
 };

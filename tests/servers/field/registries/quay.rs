@@ -1,6 +1,6 @@
 //! Quay.
 
-use super::super::profile::{Login, PatchRange, Profile, Referrers, Trait};
+use super::super::profile::{Command, Login, PatchRange, Profile, Referrers, Refusal, Trait};
 
 pub const QUAY: Profile = Profile {
     name: "Quay",
@@ -21,5 +21,20 @@ pub const QUAY_2023: Profile = Profile {
         (Trait::Referrers(Referrers::Missing(404)), "quay/quay#1706"),
         (Trait::OnlyImages(400), "oras-project/oras#738"),
     ],
-    refusals: &[],
+    refusals: &[(
+        &[
+            Command::Index,
+            Command::IndexV2,
+            Command::IndexFine,
+            Command::ConvertWithin,
+            Command::ConvertInPlace,
+            Command::ConvertAcross,
+            Command::CopyInto,
+            Command::CopyNew,
+            Command::HookServe,
+            Command::HookWorker,
+            Command::Backfill,
+        ],
+        Refusal { says: "config.mediaType is not one of the known", because: "it takes images alone" },
+    )],
 };
