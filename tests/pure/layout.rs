@@ -310,3 +310,34 @@ fn invalid_layouts_are_refused() {
         assert_eq!(fs::read_to_string(path.join("index.json")).unwrap(), bad, "left as it was");
     }
 }
+
+#[test]
+fn nothing_is_written_through_links() {
+    use ociseek::digest::Algorithm::{Sha256, Sha512};
+    let outside = tempfile::tempdir().unwrap();
+    for link in ["blobs/sha256", "blobs", "blobs/sha512"] {
+        let (dir, layout) = layout();
+        let path = dir.path().join("l").join(link);
+        let _ = fs::remove_dir_all(&path);
+        let away = outside.path().join(link);
+        fs::create_dir_all(&away).unwrap();
+        std::os::unix::fs::symlink(&away, &path).unwrap();
+        let algorithm = if link == "blobs/sha512" { Sha512 } else { Sha256 };
+        let content = b"content";
+        let blob = Descriptor { digest: Digest::of(algorithm, content), ..Descriptor::of("x/y", content) };
+        let chunks = [Some(vec![bytes::Bytes::from_static(content)]), None];
+        for written in [layout.write_blob(&blob, content).map(drop), layout.write_chunks(&blob, chunks.into_iter())] {
+            assert!(matches!(&written, Err(LayoutError::Link { path: named }) if *named == path), "{written:?}");
+        }
+        assert_eq!(fs::read_dir(&away).unwrap().filter(|e| e.as_ref().unwrap().path().is_file()).count(), 0);
+    }
+    // A directory that somebody prepared is not completed through one either.
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("l")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), dir.path().join("l/blobs")).unwrap();
+    assert!(matches!(Layout::open_or_create(&dir.path().join("l")), Err(LayoutError::Link { .. })));
+    // The user's own link to the layout is not one below it.
+    let (dir, _) = layout();
+    std::os::unix::fs::symlink(dir.path().join("l"), dir.path().join("to")).unwrap();
+    image(&Layout::open(&dir.path().join("to")).unwrap(), "content");
+}

@@ -86,6 +86,11 @@ impl DocumentParts {
 
     /// The document without a recorded start.
     pub fn encoded(self) -> EncodedFine {
+        self.try_encoded().unwrap()
+    }
+
+    /// The same, if the parts are consistent.
+    pub fn try_encoded(self) -> Option<EncodedFine> {
         let DocumentParts { entries, starts, windows, span_size, spans } = self;
         let spans = SpanParts {
             layer: spans.layer(),
@@ -95,7 +100,7 @@ impl DocumentParts {
             span_size,
             starts,
         };
-        FineLayer::new(entries, FineSpans::new(spans).unwrap(), windows).unwrap().encode(&[]).unwrap()
+        FineLayer::new(entries, FineSpans::new(spans).ok()?, windows).ok()?.encode(&[]).ok()
     }
 }
 

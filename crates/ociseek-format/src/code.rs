@@ -84,6 +84,7 @@ codes! {
     ZtocRatio "ztoc-ratio" "a ztoc is larger, relative to its layer, than the policy allows",
     Tool "tool" "the index was made by a tool that the policy does not allow, or does not name its tool",
     ZtocTool "ztoc-tool" "a ztoc was made by a tool that the policy does not allow",
+    FineIndex "fine-index" "the policy allows no fine index, but there is one",
     SignatureMissing "signature-missing" "the policy requires a signature, but there is none",
     SignatureUntrusted "signature-untrusted" "no signature is valid for a key or certificate that the policy trusts",
     More "more" "the number of further differences in a layer that are not listed",

@@ -88,6 +88,7 @@ pub mod image;
 pub mod layer;
 pub mod offset;
 mod opaque;
+pub mod printable;
 pub mod progress;
 pub mod tar;
 pub mod time;

@@ -26,7 +26,7 @@ pub fn json_line(line: &Line<'_>) -> String {
     text.insert("target".into(), line.target.into());
     text.insert("event".into(), line.event.into());
     text.extend(line.fields.clone());
-    Value::Object(text).to_string()
+    ociseek_format::printable::json_line(&text).unwrap_or_default()
 }
 
 /// Logs the warnings of the registry client and of indexing, and which token services receive

@@ -29,6 +29,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::JsonFault;
 use ociseek_format::image::json::parse_lenient;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
+use ociseek_format::printable::json_line;
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_format::tree::{NodeId, Tree};
 use ociseek_store::lock::Hold;
@@ -260,9 +261,8 @@ impl ReadRecorder {
 /// # Errors
 /// If writing to `out` fails.
 pub fn write_line(out: &mut impl Write, touch: &Touch) -> io::Result<()> {
-    let mut line = serde_json::to_vec(touch)?;
-    line.push(b'\n');
-    out.write_all(&line)
+    let line = json_line(touch)? + "\n";
+    out.write_all(line.as_bytes())
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::consumer::Verdict;
 use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::{Descriptor, consumer, coverage};
+use ociseek_format::printable::{json_line, write_pretty_json};
 use ociseek_format::progress::chain;
 use ociseek_ops::TOOL_IDENTIFIER;
 use ociseek_ops::discover::{FineSummary, FoundFineRef, FoundIndexRef, IndexKind};
@@ -43,7 +44,7 @@ impl<T: Serialize> Document<T> {
     /// # Errors
     /// If writing to `out` fails.
     pub(crate) fn write(&self, mut out: impl Write) -> io::Result<()> {
-        serde_json::to_writer_pretty(&mut out, self)?;
+        write_pretty_json(&mut out, self)?;
         out.write_all(b"\n")?;
         out.flush()
     }
@@ -54,8 +55,9 @@ impl<T: Serialize> Document<T> {
 /// # Errors
 /// Never for our documents.
 pub(crate) fn text(body: impl Serialize) -> Result<String, CliError> {
-    let text = serde_json::to_string_pretty(&Document::new(body)).map_err(|error| CliError::Stdout(error.into()))?;
-    Ok(text + "\n")
+    let mut text = Vec::new();
+    Document::new(body).write(&mut text).map_err(CliError::Stdout)?;
+    Ok(String::from_utf8(text).unwrap_or_default())
 }
 
 /// The document on a single line, for commands that print several.
@@ -63,7 +65,7 @@ pub(crate) fn text(body: impl Serialize) -> Result<String, CliError> {
 /// # Errors
 /// Never for our documents.
 pub(crate) fn line(body: impl Serialize) -> Result<String, CliError> {
-    serde_json::to_string(&Document::new(body)).map_err(|error| CliError::Stdout(error.into()))
+    json_line(&Document::new(body)).map_err(|error| CliError::Stdout(error.into()))
 }
 
 /// The document of a command that fails before it has one of its own.

@@ -5,15 +5,15 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
-use serde::Deserialize;
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Deserializer};
 
 use crate::cli::shared::error::{CliError, PolicyError};
 use crate::cli::shared::parse;
 use crate::cli::shared::size::ByteSize;
 use ociseek_format::image::coverage::Share;
 use ociseek_format::image::{NotIndexed, json};
-use ociseek_ops::verify::policy::{Policy, ToolPattern};
+use ociseek_ops::verify::policy::{FineRule, Policy, ToolPattern};
 use ociseek_ops::verify::signature::{Certificate, PublicKey, Trust, TrustError};
 
 /// The size limit of a policy, key or certificate file, in bytes.
@@ -27,7 +27,7 @@ pub(crate) struct PolicyArgs {
     ///
     /// Its fields, all optional, are min_coverage, min_layer_size and max_ztoc_ratio (strings such
     /// as "80%"), allow_tools, signature_keys and signature_certs (lists of strings; file names are
-    /// relative to the policy's directory).
+    /// relative to the policy's directory), and fine_index.
     #[arg(long, value_name = "FILE", env = "OCISEEK_POLICY")]
     pub policy: Option<PathBuf>,
 
@@ -65,18 +65,58 @@ pub(crate) struct PolicyArgs {
     /// The same for notation, with a certificate of the signer or of an authority; can be repeated
     #[arg(long, value_name = "FILE", env = "OCISEEK_SIGNATURE_CERT")]
     pub signature_cert: Vec<PathBuf>,
+
+    /// What is required of fine indexes [default: same]
+    #[arg(long, value_name = "RULE", env = "OCISEEK_FINE_INDEX")]
+    pub fine_index: Option<FineIndexRule>,
+}
+
+/// The requirement for each fine index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum FineIndexRule {
+    /// The tool and the signature that a SOCI index must have
+    Same,
+    /// The same, but without a signature
+    Unsigned,
+    /// There must be none
+    None,
+}
+
+impl From<FineIndexRule> for FineRule {
+    fn from(rule: FineIndexRule) -> FineRule {
+        match rule {
+            FineIndexRule::Same => FineRule::Same,
+            FineIndexRule::Unsigned => FineRule::Unsigned,
+            FineIndexRule::None => FineRule::None,
+        }
+    }
 }
 
 /// The content of a policy file.
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 struct PolicyFile {
+    #[serde(deserialize_with = "given")]
     min_coverage: Option<String>,
+    #[serde(deserialize_with = "given")]
     min_layer_size: Option<String>,
+    #[serde(deserialize_with = "given")]
     max_ztoc_ratio: Option<String>,
+    #[serde(deserialize_with = "given")]
     allow_tools: Option<Vec<String>>,
+    #[serde(deserialize_with = "given")]
     signature_keys: Option<Vec<PathBuf>>,
+    #[serde(deserialize_with = "given")]
     signature_certs: Option<Vec<PathBuf>>,
+    #[serde(deserialize_with = "given")]
+    fine_index: Option<FineIndexRule>,
+}
+
+/// A field that is there has a value: null may be an unset variable in a template, and must not
+/// turn a rule off.
+fn given<'a, D: Deserializer<'a>, T: Deserialize<'a>>(value: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(value).map(Some)
 }
 
 impl PolicyArgs {
@@ -90,6 +130,7 @@ impl PolicyArgs {
             allow_tool: Vec::new(),
             signature_key: keys.to_vec(),
             signature_cert: certificates.to_vec(),
+            fine_index: None,
         }
     }
 
@@ -122,6 +163,7 @@ impl PolicyArgs {
         if !self.signature_key.is_empty() || !self.signature_cert.is_empty() {
             (keys, certificates) = (self.signature_key.clone(), self.signature_cert.clone());
         }
+        policy.fine = self.fine_index.map_or(policy.fine, FineRule::from);
         policy.trust = trust(&keys, &certificates)?;
         Ok(policy)
     }
@@ -141,6 +183,7 @@ impl PolicyFile {
             let size = size.parse::<ByteSize>();
             policy.min_layer_size = size.map_err(|error| value("min_layer_size")(error.to_string()))?.0;
         }
+        policy.fine = self.fine_index.map_or(policy.fine, FineRule::from);
         for tool in self.allow_tools.iter().flatten() {
             let tool = tool.parse::<ToolPattern>();
             policy.tools.push(tool.map_err(|error| value("allow_tools")(error.to_string()))?);
@@ -210,6 +253,16 @@ mod tests {
             (r#"{"allow_tools": ["a == 1"]}"#, "allow_tools: \"== 1\" is not a bound"),
             (r#"{"allow_tools": []}"#, "allow_tools is empty"),
             (r#"{"min_coverage": "1%", "signature_keys": []}"#, "signature_keys is empty"),
+            (r#"{"signature_keys": null, "min_coverage": "0%"}"#, "not the expected JSON"),
+            (r#"{"fine_index": null}"#, "not the expected JSON"),
+            (r#"{"fine_index": "no"}"#, "not the expected JSON"),
+            (r#"{"min_coverage": null}"#, "not the expected JSON"),
+            (r#"{"min_layer_size": null}"#, "not the expected JSON"),
+            (r#"{"max_ztoc_ratio": null}"#, "not the expected JSON"),
+            (r#"{"allow_tools": null}"#, "not the expected JSON"),
+            (r#"{"allow_tools": [null]}"#, "not the expected JSON"),
+            (r#"{"signature_certs": null}"#, "not the expected JSON"),
+            ("null", "not the expected JSON"),
             ("", "not the expected JSON"),
         ] {
             let error = filled(text).unwrap_err();

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use super::error::CliError;
 use super::screen::aside;
+use ociseek_format::printable::is_hostile;
 
 /// Standard output. After its reader has gone away, output is silently dropped and the work
 /// continues.
@@ -113,13 +114,6 @@ pub(crate) fn safe(text: &str) -> String {
         }
         safe
     })
-}
-
-/// Whether a character is a control character, or invisible with an effect on the rest of its line.
-pub(crate) fn is_hostile(c: char) -> bool {
-    c.is_control()
-        || c == '\u{61c}'
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// Complete writes like [`Stdout::print`], for callers that need a writer.

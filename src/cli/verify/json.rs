@@ -80,7 +80,7 @@ struct Index {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Rule {
-    /// `min-coverage`, `max-ztoc-ratio`, `allow-tool` or `signature`.
+    /// `min-coverage`, `max-ztoc-ratio`, `allow-tool`, `signature` or `fine-index`.
     rule: String,
     status: RuleStatus,
     /// The requirement in words, for people.
@@ -153,6 +153,8 @@ struct Fine {
     /// Faults of the manifest of the fine index itself.
     differences: Vec<Difference>,
     layers: Vec<FineLayer>,
+    /// One object for each rule of a policy that is about fine indexes.
+    policy: Vec<Rule>,
 }
 
 /// A layer that the fine index covers.
@@ -260,6 +262,7 @@ impl Fine {
             tool: verified.tool.clone(),
             differences: findings(&verified.differences),
             layers: verified.layers.iter().map(FineLayer::of).collect(),
+            policy: verified.rulings.iter().map(Rule::of).collect(),
         }
     }
 }

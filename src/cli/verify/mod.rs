@@ -203,8 +203,9 @@ fn fine(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Dept
     let style = hint.style;
     for index in &manifest.fine {
         let wrong = index.differences.len() + index.layers.iter().map(|layer| layer.differences.len()).sum::<usize>();
+        let broken = index.rulings.iter().map(|ruling| ruling.violations.len()).sum::<usize>();
         let compared: Vec<ComparedCounts> = index.layers.iter().map(|layer| layer.compared).collect();
-        let head = format!("{image}: fine index {}: {}", index.digest, verdict(wrong, 0, style));
+        let head = format!("{image}: fine index {}: {}", index.digest, verdict(wrong, broken, style));
         covered(text, &head, &compared, manifest.layers, depth, style);
         findings(text, &index.differences, style);
         for layer in index.layers.iter().filter(|layer| !layer.differences.is_empty()) {
@@ -213,6 +214,7 @@ fn fine(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Dept
         }
         let layers = index.layers.iter().flat_map(|layer| &layer.differences);
         hint.add(text, index.differences.iter().chain(layers), Repair::Fine);
+        index.rulings.iter().for_each(|ruling| rule(text, ruling, style));
     }
 }
 
@@ -332,6 +334,7 @@ fn advice(code: Code) -> Option<&'static str> {
             "rebuild them with ociseek index --existing replace --no-reuse --no-cache, or allow the tool with \
              --allow-tool",
         ),
+        Code::FineIndex => Some("remove it, or allow fine indexes: --fine-index same, or unsigned"),
         Code::SignatureMissing => {
             Some("sign the digest: cosign sign --key cosign.key REPOSITORY@DIGEST (or notation sign)")
         }

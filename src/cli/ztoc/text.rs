@@ -3,10 +3,11 @@
 use std::io::{self, BufWriter, Write};
 
 use crate::cli::shared::size::{counted, human};
-use crate::cli::shared::terminal::{Stdout, is_hostile};
+use crate::cli::shared::terminal::Stdout;
 use crate::cli::ztoc::extract::spans;
 use crate::cli::ztoc::json::compression;
 use ociseek_format::digest::Digest;
+use ociseek_format::printable::is_hostile;
 use ociseek_format::ztoc::{FileKind, FileMetadata, Ztoc};
 
 /// Prints `ztoc`, which was decoded from `bytes`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use super::{release_archive, releases, yaml};
+use super::{release_archive, releases, root, yaml};
 use crate::support::sandbox::{Sandbox, program, small_image, two_platforms};
 use crate::support::servers::{Server, run, tool};
 use yaml_rust2::Yaml;
@@ -33,7 +33,7 @@ impl Action {
             assert!(context.contains_key(&format!("inputs.{given}")), "the action has no input {given}");
         }
         context.insert("github.action_repository".into(), "acme/ociseek".into());
-        context.insert("github.action_ref".into(), "main".into());
+        context.insert("github.token".into(), "a-token".into());
         Action { document, context, sandbox: Sandbox::new(), variables: Vec::new() }
     }
 
@@ -56,6 +56,7 @@ impl Action {
             command.env("PATH", std::env::var("PATH").unwrap()).env("HOME", self.sandbox.dir.path());
             command.env("RUNNER_TEMP", self.sandbox.dir.path()).env("GITHUB_OUTPUT", &outputs);
             command.env("GITHUB_STEP_SUMMARY", self.sandbox.path("summary.md"));
+            command.env("GITHUB_ACTION_PATH", root());
             command.envs(self.variables.iter().map(|(name, value)| (*name, value)));
             for (name, value) in step["env"].as_hash().unwrap() {
                 command.env(name.as_str().unwrap(), self.evaluated(value.as_str().unwrap()));
@@ -163,44 +164,87 @@ fn the_action_takes_several_images_and_ignores_options_in_their_names() {
 }
 
 #[test]
-fn the_action_downloads_a_release_and_verifies_its_checksum() {
+fn no_other_word_than_false_turns_a_gate_off() {
+    let binary = ("binary", program());
+    for (input, word) in ["strict", "verify-provenance"]
+        .into_iter()
+        .flat_map(|input| ["True", "yes", "1", "on", "", " true"].map(|w| (input, w)))
+    {
+        let mut action = Action::new(&[("image", "oci:none"), binary, (input, word)]);
+        let (done, text) = action.run();
+        assert!(!done && text.contains(&format!("::error::{input}: expected true or false")), "{word:?}: {text}");
+    }
+}
+
+/// A `gh` in the sandbox that records its arguments and whether it got the token.
+fn fake_gh(action: &mut Action, status: i32) {
+    std::fs::create_dir(action.sandbox.path("bin")).unwrap();
+    let script = format!("echo \"$GH_TOKEN $*\" >> \"$HOME/gh\"\nexit {status}");
+    action.sandbox.script("bin/gh", &script);
+    let path = format!("{}:{}", action.sandbox.path("bin").display(), std::env::var("PATH").unwrap());
+    action.variables.push(("PATH", path));
+}
+
+#[test]
+fn the_action_downloads_the_release_of_its_commit_and_verifies_it() {
     if tool("curl").is_none() {
         return;
     }
     let file = format!("ociseek-{}-unknown-linux-musl.tar.gz", std::env::consts::ARCH);
     let archive = release_archive(&Sandbox::new());
     let sum = |bytes: &[u8]| format!("{}  {file}\n", ociseek::digest::Digest::sha256(bytes).hex()).into_bytes();
-    let at = |version: &str, name: &str| match version {
-        "latest" => format!("/acme/ociseek/releases/latest/download/{name}"),
-        version => format!("/acme/ociseek/releases/download/{version}/{name}"),
-    };
+    let at = |place: &str, name: &str| format!("/acme/ociseek/releases/{place}/{name}");
     let checksum = format!("{file}.sha256");
-    let server = releases(BTreeMap::from([
-        (at("latest", &file), archive.clone()),
-        (at("latest", &checksum), sum(&archive)),
-        (at("v1.2.3", &file), archive.clone()),
-        (at("v1.2.3", &checksum), sum(&archive)),
-        (at("v6.6.6", &file), archive.clone()),
-        (at("v6.6.6", &checksum), sum(b"another")),
-    ]));
+    let own = format!("download/v{}", env!("CARGO_PKG_VERSION"));
+    let mut files = BTreeMap::from([
+        (at("download/v6.6.6", &file), archive.clone()),
+        (at("download/v6.6.6", &checksum), sum(b"another")),
+    ]);
+    for place in [own.as_str(), "latest/download", "download/v1.2.3", "download/v1.2.3-rc.1"] {
+        files.insert(at(place, &file), archive.clone());
+        files.insert(at(place, &checksum), sum(&archive));
+    }
+    // Where curl gets to from a version that leaves its place.
+    files.insert(format!("/evil/repo/releases/download/v1/{file}"), archive.clone());
+    files.insert(format!("/evil/repo/releases/download/v1/{checksum}"), sum(&archive));
+    let server = releases(files);
     let image = Sandbox::new();
     small_image(&image.path("img"));
     let name = format!("oci:{}", image.path("img").display());
-    for (version, action_ref, works) in [
-        ("", "main", Ok(())),
-        ("", "v1.2.3", Ok(())),
-        ("1.2.3", "main", Ok(())),
-        ("v1.2.3", "v6.6.6", Ok(())),
-        ("v6.6.6", "main", Err("does not match its checksum")),
-        ("v9.9.9", "main", Err("::error::cannot download")),
-    ] {
-        let mut action = Action::new(&[("image", &name), ("version", version), ("min-layer-size", "0")]);
-        action.context.insert("github.action_ref".into(), action_ref.into());
+    let run = |version: &str, provenance: &str, gh: i32| {
+        let inputs = [("image", name.as_str()), ("version", version), ("min-layer-size", "0")];
+        let mut action = Action::new(&[&inputs[..], &[("verify-provenance", provenance)]].concat());
         action.variables = vec![("GITHUB_SERVER_URL", server.clone())];
+        fake_gh(&mut action, gh);
         let (done, text) = action.run();
-        assert_eq!(done, works.is_ok(), "{version} {action_ref}: {text}");
-        if let Err(why) = works {
-            assert!(text.contains(why) && !text.contains("index sha256"), "{text}");
-        }
+        let calls = std::fs::read_to_string(action.sandbox.path("gh")).unwrap_or_default();
+        (done, text, calls)
+    };
+    for version in ["", "latest", "1.2.3", "v1.2.3", "v1.2.3-rc.1"] {
+        let (done, text, calls) = run(version, "true", 0);
+        assert!(done, "{version}: {text}");
+        let want = "--repo acme/ociseek --deny-self-hosted-runners --signer-workflow \
+                    acme/ociseek/.github/workflows/release.yml";
+        assert!(calls.starts_with("a-token attestation verify /") && calls.trim_end().ends_with(want), "{calls}");
     }
+    for (version, why) in [
+        ("v6.6.6", "does not match its checksum"),
+        ("v9.9.9", "::error::cannot download"),
+        ("v1/../../../../../evil/repo/releases/download/v1", "::error::version: expected a release"),
+        ("v1.2.3/..", "::error::version: expected a release"),
+        ("v1.2.3?x", "::error::version: expected a release"),
+        ("main", "::error::version: expected a release"),
+        ("v1.2.3\nv1", "::error::version: expected a release"),
+    ] {
+        let (done, text, calls) = run(version, "true", 0);
+        assert!(!done && text.contains(why) && !text.contains("index sha256") && calls.is_empty(), "{version}: {text}");
+    }
+    let (done, text, _) = run("", "true", 1);
+    assert!(!done && text.contains("::error::the provenance of") && !text.contains("index sha256"), "{text}");
+    let (done, text, calls) = run("", "false", 1);
+    assert!(done && calls.is_empty(), "{text}{calls}");
+    // The action's own version is what the release workflow compares with the tag.
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let first = manifest.lines().find_map(|line| line.strip_prefix("version = \"")).unwrap();
+    assert_eq!(first.trim_end_matches('"'), env!("CARGO_PKG_VERSION"));
 }

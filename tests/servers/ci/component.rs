@@ -76,6 +76,12 @@ fn the_component_uses_the_login_of_the_job() {
     ];
     let text = gitlab(&sandbox, &inputs, &login);
     assert!(text.ends_with("--- status 0 ---"), "{text}");
+    // Beside an image of another registry, the login is not passed on: the program would not know
+    // which of them may get it.
+    let both = format!("{image} oci:img:v1");
+    let mixed = [&[("image", both.as_str())], &inputs[1..4]].concat();
+    let text = gitlab(&sandbox, &mixed, &login);
+    assert!(text.contains(&format!("run docker login {}", server.host)), "{text}");
     let dotenv = std::fs::read_to_string(sandbox.path("ociseek.env")).unwrap();
     assert!(dotenv.contains("ociseek_status=ok\n") && dotenv.contains("ociseek_index_digest=sha256:"), "{dotenv}");
     assert!(dotenv.contains("ociseek_enabled_digest=sha256:"), "{dotenv}");
@@ -87,6 +93,17 @@ fn the_component_uses_the_login_of_the_job() {
     );
     let dotenv = std::fs::read_to_string(sandbox.path("ociseek.env")).unwrap();
     assert!(dotenv.contains("ociseek_status=failed\n") && !dotenv.contains("sha256:"), "{dotenv}");
+}
+
+#[test]
+fn the_images_of_the_component_are_words() {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("abc"), "").unwrap();
+    for (images, shown) in [("*", "*"), ("a?c", "a?c"), ("$(touch pwned)", "$(touch")] {
+        let text = gitlab(&sandbox, &[("image", images)], &[]);
+        assert!(text.contains(shown) && !text.ends_with("--- status 0 ---"), "{images}: {text}");
+        assert!(!text.contains("abc") && !sandbox.path("pwned").exists(), "{images}: {text}");
+    }
 }
 
 #[test]

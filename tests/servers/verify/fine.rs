@@ -6,7 +6,8 @@ use ociseek::digest::{ChainState, Digest};
 use ociseek::image::fine::{FINE_INDEX, FineIndex, parse};
 use serde_json::{Value, json};
 
-use super::image::{Image, QUICK};
+use super::image::{Image, QUICK, codes};
+use super::signatures::{Key, Signed, payload};
 use crate::support::fine::{DocumentParts, with_wrong_byte};
 use crate::support::servers;
 
@@ -122,6 +123,45 @@ fn both_kinds_are_verified_in_a_real_registry() {
         let alone = &image.sandbox.json(0, &[&args[..], &["--index", soci]].concat())["manifests"][0];
         assert_eq!((&alone["indexes"], &alone["fine"]), (&manifest["indexes"], &json!([])));
     }
+}
+
+#[test]
+fn policies_judge_fine_indexes_too() {
+    let key = Key::p256();
+    let signed = Signed::new(&key);
+    let payload = payload(&signed.index);
+    signed.tag(&[signed.layer(&payload, &key.sign(payload.as_bytes()))]);
+    let image = &signed.image;
+    let by_key = ["--signature-key=key.pub", "--min-coverage=0%"];
+    let judged = |status: i32, more: &[&str]| image.verify(status, &[&QUICK[..], more].concat());
+    judged(0, &by_key);
+    judged(0, &["--fine-index=none"]);
+    // A stranger's fine index: it is right, but who made it is not known.
+    image.run_index(&["--fine-only"]);
+    let document = judged(3, &by_key);
+    let fine = &document["manifests"][0]["fine"][0];
+    assert_eq!((&fine["policy"][0]["rule"], &fine["policy"][0]["status"]), (&json!("signature"), &json!("broken")));
+    assert_eq!(fine["policy"][0]["violations"][0]["code"], "signature-missing");
+    assert_eq!(fine["policy"].as_array().unwrap().len(), 1, "coverage is about SOCI indexes");
+    assert_eq!(document["manifests"][0]["indexes"][0]["policy"][0]["status"], "kept");
+    judged(0, &[&by_key[..], &["--fine-index=unsigned"]].concat());
+    assert_eq!(codes(&judged(3, &[&by_key[..], &["--fine-index=none"]].concat())), ["fine-index"]);
+    assert_eq!(codes(&judged(3, &["--fine-index=none"])), ["fine-index"]);
+    let text = image.sandbox.run(&["verify", "--quick", "--signature-key=key.pub", "oci:img:v1"]);
+    assert!(text.contains(&format!("fine index {}: 1 violation", digest(image))), "{text}");
+    // In a file, and an option overrides it.
+    std::fs::write(image.sandbox.path("p.json"), r#"{"signature_keys": ["key.pub"], "fine_index": "none"}"#).unwrap();
+    assert_eq!(codes(&judged(3, &["--policy=p.json"])), ["fine-index"]);
+    judged(0, &["--policy=p.json", "--fine-index=unsigned"]);
+    // Who may have made it.
+    judged(0, &["--allow-tool=ociseek"]);
+    edit_index(image, |index| index.build_tool = Some("stranger v1".into()));
+    assert_eq!(codes(&judged(3, &["--allow-tool=ociseek"])), ["tool"]);
+    assert_eq!(codes(&judged(3, &["--allow-tool=ociseek", "--fine-index=unsigned"])), ["tool"]);
+    // Signed by the same key.
+    let own = super::signatures::payload(&digest(image));
+    signed.tag_for(&digest(image), &[signed.layer(&own, &key.sign(own.as_bytes()))]);
+    judged(0, &by_key);
 }
 
 #[test]

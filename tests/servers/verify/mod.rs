@@ -5,7 +5,10 @@ mod damage;
 mod fine;
 mod image;
 mod indexes;
+mod mutations;
+mod notation;
 mod policy;
+mod recipe;
 mod signatures;
 
 use crate::support::sandbox::{Sandbox, enabled, index, two_platforms};

@@ -19,7 +19,7 @@ use crate::support::servers::Server;
 
 const SIMPLE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
-const NOTATION: &str = "application/vnd.cncf.notary.signature";
+pub(super) const NOTATION: &str = "application/vnd.cncf.notary.signature";
 const PREDICATE: &str = "https://sigstore.dev/cosign/sign/v1";
 
 fn fixture(name: &str) -> PathBuf {
@@ -28,7 +28,7 @@ fn fixture(name: &str) -> PathBuf {
 
 /// The result of the signature rule for the only index, and the codes of all differences of the
 /// image.
-fn ruling(document: &Value) -> (Value, Vec<String>) {
+pub(super) fn ruling(document: &Value) -> (Value, Vec<String>) {
     let indexes = document["manifests"][0]["indexes"].as_array().unwrap();
     assert_eq!(indexes.len(), 1, "{document}");
     let rulings = indexes[0]["policy"].as_array().unwrap();
@@ -43,12 +43,12 @@ fn golden(status: i32, name: &str, option: &str, file: &str) -> (Value, Vec<Stri
     ruling(&Sandbox::new().json(status, &["verify", "--format=json", "--progress=none", option, &file, &image]))
 }
 
-fn is_kept(ruling: &(Value, Vec<String>), kind: &str) {
+pub(super) fn is_kept(ruling: &(Value, Vec<String>), kind: &str) {
     assert_eq!((&ruling.0["status"], &ruling.1), (&json!("kept"), &Vec::new()), "{ruling:?}");
     assert!(ruling.0["found"].as_str().unwrap().starts_with(kind), "{ruling:?}");
 }
 
-fn is_broken(ruling: &(Value, Vec<String>), code: &str, why: &str) {
+pub(super) fn is_broken(ruling: &(Value, Vec<String>), code: &str, why: &str) {
     assert_eq!((&ruling.0["status"], &ruling.1), (&json!("broken"), &vec![code.to_owned()]), "{ruling:?}");
     let text = ruling.0["violations"][0]["text"].as_str().unwrap();
     assert!(text.contains(why), "{why}: {text}");
@@ -121,13 +121,13 @@ fn an_unreadable_signature_is_not_a_missing_one() {
 type Sign = Box<dyn Fn(&[u8]) -> Vec<u8>>;
 
 /// A signing key, and its public key in cosign's format.
-struct Key {
+pub(super) struct Key {
     sign: Sign,
     pem: String,
 }
 
 impl Key {
-    fn p256() -> Key {
+    pub(super) fn p256() -> Key {
         let random = SystemRandom::new();
         let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, document.as_ref(), &random).unwrap();
@@ -150,7 +150,7 @@ impl Key {
         Key { sign: Box::new(move |message| pair.sign(message).as_ref().to_vec()), pem }
     }
 
-    fn sign(&self, message: &[u8]) -> String {
+    pub(super) fn sign(&self, message: &[u8]) -> String {
         STANDARD.encode((self.sign)(message))
     }
 }
@@ -162,20 +162,20 @@ fn pem(head: &str, key: &[u8]) -> String {
     format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(der))
 }
 
-fn payload(digest: &Digest) -> String {
+pub(super) fn payload(digest: &Digest) -> String {
     json!({"critical": {"identity": {"docker-reference": ""}, "image": {"docker-manifest-digest": digest},
         "type": "cosign container image signature"}, "optional": null})
     .to_string()
 }
 
 /// An indexed image, with untrusted signatures of its index.
-struct Signed {
-    image: Image,
-    index: Digest,
+pub(super) struct Signed {
+    pub(super) image: Image,
+    pub(super) index: Digest,
 }
 
 impl Signed {
-    fn new(key: &Key) -> Signed {
+    pub(super) fn new(key: &Key) -> Signed {
         let image = Image::new();
         std::fs::write(image.sandbox.path("key.pub"), &key.pem).unwrap();
         Signed { index: image.indexes()[0], image }
@@ -186,22 +186,27 @@ impl Signed {
     }
 
     /// A payload and its signature, as a layer of the manifest that cosign stores under a tag.
-    fn layer(&self, payload: &str, signature: &str) -> Value {
+    pub(super) fn layer(&self, payload: &str, signature: &str) -> Value {
         let mut layer = self.blob(SIMPLE, payload.as_bytes());
         layer["annotations"] = json!({"dev.cosignproject.cosign/signature": signature});
         layer
     }
 
     /// Puts these layers under the index's tag.
-    fn tag(&self, layers: &[Value]) {
-        let tag = format!("sha256-{}.sig", self.index.hex());
+    pub(super) fn tag(&self, layers: &[Value]) {
+        self.tag_for(&self.index, layers);
+    }
+
+    /// Puts these layers under the tag for signatures of `manifest`.
+    pub(super) fn tag_for(&self, manifest: &Digest, layers: &[Value]) {
+        let tag = format!("sha256-{}.sig", manifest.hex());
         let manifest =
             json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": self.blob("x/y", b"{}"), "layers": layers});
         self.image.list(&manifest, &json!({"org.opencontainers.image.ref.name": tag}));
     }
 
     /// Lists a manifest with one layer as a referrer of the index.
-    fn refer(&self, artifact_type: &str, media_type: &str, content: &[u8]) {
+    pub(super) fn refer(&self, artifact_type: &str, media_type: &str, content: &[u8]) {
         let size = self.image.read(&self.index).len();
         let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "artifactType": artifact_type,
             "config": self.blob("application/vnd.oci.empty.v1+json", b"{}"), "layers": [self.blob(media_type, content)],
@@ -360,6 +365,13 @@ fn bundles() {
     }
     signed.bundle(&json!({}));
     signed.bundle(&json!({"dsseEnvelope": right}));
+    is_kept(&signed.judged(0), "cosign, key key.pub");
+    // Neither another signer's signature nor something that is none ends the search in an envelope.
+    let signed = Signed::new(&key);
+    let mut several = right.clone();
+    let own = several["signatures"][0].take();
+    several["signatures"] = json!([{"sig": "%%%"}, {"sig": other.sign(b"x")}, own]);
+    signed.bundle(&json!({"dsseEnvelope": several}));
     is_kept(&signed.judged(0), "cosign, key key.pub");
     let signed = Signed::new(&key);
     signed.bundle(&message(key.sign(&manifest)));

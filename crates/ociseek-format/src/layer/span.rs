@@ -191,6 +191,11 @@ impl<T: HasSpans> SpanTable<T> {
         }
     }
 
+    /// Whether the spans are those of a fine document.
+    pub fn is_fine(&self) -> bool {
+        matches!(self.layer.bounds(), SpanBounds::Fine(_))
+    }
+
     /// The checkpoint to decode the span from, if it must be decoded and its window is known.
     pub fn checkpoint(&self, span: SpanId) -> Option<&Checkpoint> {
         match self.layer.bounds() {

@@ -10,8 +10,10 @@ use bytes::Bytes;
 use super::documents;
 use super::error::VerifyError;
 use super::model::{COMPARED, Depth, LayerCheck, VerifiedDocument, VerifiedFine, VerifyContext};
+use super::policy::{self, JudgedIndex, Policy};
 use super::problem::Problem;
 use super::sample;
+use super::signature;
 use crate::damage::Damage;
 use crate::discover::{FineContent, FoundFineRef};
 use ociseek_format::budget::{Charge, OverBudget};
@@ -31,16 +33,19 @@ pub(super) struct FineCheck {
     verified: VerifiedFine,
     /// None if it cannot be used.
     content: Option<FineContent>,
+    /// The manifests whose signature covers it.
+    signed: Vec<Digest>,
 }
 
 impl FineCheck {
     /// # Errors
     /// If the index could not be examined.
-    pub(super) fn make(found: FoundFineRef) -> Result<FineCheck, VerifyError> {
+    pub(super) fn make(found: FoundFineRef, signed: Vec<Digest>) -> Result<FineCheck, VerifyError> {
         let digest = found.digest;
         let (differences, content) = documents::of_fine(found)?;
         let tool = content.as_ref().and_then(|content| content.index.build_tool.clone());
-        Ok(FineCheck { verified: VerifiedFine { digest, tool, differences, layers: Vec::new() }, content })
+        let verified = VerifiedFine { digest, tool, differences, layers: Vec::new(), rulings: Vec::new() };
+        Ok(FineCheck { verified, content, signed })
     }
 
     /// Its documents with the matching layers of `layers`.
@@ -50,6 +55,26 @@ impl FineCheck {
             Some((document.clone(), FineJob { layer: layer.clone(), document, diff_id: diff_ids.get(at).copied() }))
         };
         layers.iter().enumerate().filter_map(job).collect()
+    }
+
+    /// Judges it by the policy, which searches its signatures if they are required.
+    ///
+    /// # Errors
+    /// If the store does not list signatures, or fails to return one.
+    pub(super) async fn judge(
+        &mut self,
+        source: &Source,
+        layers: &[Descriptor],
+        policy: &Policy,
+    ) -> Result<(), VerifyError> {
+        let Some(content) = &self.content else { return Ok(()) };
+        let signatures = match policy.fine_is_signed() {
+            true => Some(signature::find(source, &self.signed, &policy.trust).await?),
+            false => None,
+        };
+        let judged = JudgedIndex::fine(layers, content, signatures.as_ref());
+        self.verified.rulings = policy::judge(policy, &judged);
+        Ok(())
     }
 
     pub(super) fn finish(self, layers: &[Descriptor], results: &BTreeMap<FineRef, LayerCheck>) -> VerifiedFine {

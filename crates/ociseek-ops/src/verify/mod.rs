@@ -104,8 +104,11 @@ pub async fn verify(
     let context = VerifyContext { source, depth: options.depth, side_by_side, progress };
     let checked = jobs::run(jobs, context).await?;
     let mut manifests = Vec::with_capacity(plans.len());
-    for plan in plans {
+    for mut plan in plans {
         let signatures = plan.signatures(source, &options.policy).await?;
+        for fine in &mut plan.fine {
+            fine.judge(source, &plan.layers, &options.policy).await?;
+        }
         manifests.push(plan.finish(&checked, &options.policy, &signatures));
     }
     Ok(VerifiedImage { manifests, bytes_read: checked.bytes_read })
@@ -151,6 +154,7 @@ impl Plan {
             return Err(VerifyError::Listing { manifest, source });
         }
         let (mut indexes, mut contents, mut signed, mut all_lists) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let of_fine: Vec<_> = image.fine.iter().map(|found| image.signed_for(found.digest, found.via)).collect();
         let subjects: Vec<_> = image.indexes.iter().map(|found| image.signed_for(found.digest, found.via)).collect();
         for (found, of_index) in image.indexes.into_iter().zip(subjects) {
             signed.push(of_index);
@@ -167,7 +171,8 @@ impl Plan {
             indexes.push(VerifiedIndex { digest, version, tool, differences, layers: Vec::new(), rulings: Vec::new() });
             contents.push(content);
         }
-        let fine = image.fine.into_iter().map(FineCheck::make).collect::<Result<_, _>>()?;
+        let fine = image.fine.into_iter().zip(of_fine).map(|(found, signed)| FineCheck::make(found, signed));
+        let fine = fine.collect::<Result<_, _>>()?;
         let verified = VerifiedManifest {
             manifest: image.manifest,
             platform: image.platform,

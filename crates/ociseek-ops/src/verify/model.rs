@@ -95,6 +95,7 @@ impl VerifiedManifest {
     pub fn differences(&self) -> impl Iterator<Item = &Problem> {
         let layers = || self.indexes.iter().flat_map(|index| &index.layers);
         let rulings = self.indexes.iter().flat_map(|index| &index.rulings);
+        let rulings = rulings.chain(self.fine.iter().flat_map(|index| &index.rulings));
         self.differences
             .iter()
             .chain(self.indexes.iter().flat_map(|index| &index.differences))
@@ -157,6 +158,9 @@ pub struct VerifiedFine {
     pub differences: Vec<Problem>,
     /// Each layer that it covers, in the order of the image.
     pub layers: Vec<VerifiedDocument>,
+    /// The result for each rule of the policy that is about fine indexes. Empty if the index cannot
+    /// be used.
+    pub rulings: Vec<Ruling>,
 }
 
 /// A layer and its fine document.

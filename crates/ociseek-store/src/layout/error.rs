@@ -20,6 +20,9 @@ pub enum LayoutError {
     },
     #[error("{} is not an image layout: {reason}", path.display())]
     NotALayout { path: PathBuf, reason: String },
+    /// Whoever placed the link chose where the files go.
+    #[error("{} is a symbolic link, and a layout is not written through links", path.display())]
+    Link { path: PathBuf },
     #[error("{} is not a docker save archive: {reason}", path.display())]
     NotSaved { path: PathBuf, reason: String },
     /// A file that a document of the archive names.

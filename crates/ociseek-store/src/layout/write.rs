@@ -15,7 +15,7 @@ use super::read::{IMAGE_NAME, LayoutFiles, MAX_INDEX_JSON, REF_NAME, document_er
 use crate::blob::Target;
 use crate::durable::{create_directories, persist};
 use crate::entries::STALE;
-use ociseek_format::digest::{Digest, Hasher};
+use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::image::manifest::OCI_INDEX;
 use ociseek_format::image::select::Child;
 use ociseek_format::image::{Descriptor, JsonError, referrers_tag};
@@ -45,6 +45,7 @@ pub(super) fn create(dir: &Path) -> Result<(), LayoutError> {
         return Err(LayoutError::NotALayout { path: dir.to_owned(), reason });
     }
     let blobs = dir.join("blobs/sha256");
+    refuse_links(dir, Algorithm::Sha256)?;
     create_directories(&blobs).map_err(|source| io_error("create", &blobs, source))?;
     if !dir.join("index.json").exists() {
         let empty = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []});
@@ -65,11 +66,28 @@ pub(super) fn blob(layout: &Layout, digest: &Digest, content: &[u8]) -> Result<b
     if super::open_regular(&path).and_then(|file| same(file, content)).unwrap_or(false) {
         return Ok(false);
     }
-    if let Some(parent) = path.parent() {
-        create_directories(parent).map_err(|source| io_error("create", parent, source))?;
-    }
+    make_blob_directory(layout, digest)?;
     replace(layout.path(), &path, content)?;
     Ok(true)
+}
+
+/// Creates the directory of a blob's file.
+fn make_blob_directory(layout: &Layout, digest: &Digest) -> Result<(), LayoutError> {
+    refuse_links(layout.path(), digest.algorithm())?;
+    let blobs = layout.path().join("blobs").join(digest.algorithm().name());
+    create_directories(&blobs).map_err(|source| io_error("create", &blobs, source))
+}
+
+/// Refuses links below the directory that the user named: a layout may be what somebody else
+/// unpacked, and its links may lead to any directory.
+fn refuse_links(dir: &Path, algorithm: Algorithm) -> Result<(), LayoutError> {
+    let blobs = dir.join("blobs");
+    for path in [blobs.join(algorithm.name()), blobs] {
+        if fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink()) {
+            return Err(LayoutError::Link { path });
+        }
+    }
+    Ok(())
 }
 
 /// Writes a blob from batches of chunks, and removes it if it is incomplete in the end.
@@ -80,8 +98,7 @@ pub(super) fn chunks(
 ) -> Result<(), LayoutError> {
     let path = layout.blob_path(&blob.digest);
     let failed = |source| io_error("write", &path, source);
-    let parent = path.parent().unwrap_or(layout.path());
-    create_directories(parent).map_err(|source| io_error("create", parent, source))?;
+    make_blob_directory(layout, &blob.digest)?;
     let mut file = temporary(layout.path()).map_err(failed)?;
     let mut hasher = Hasher::new(blob.digest.algorithm());
     let mut size = 0;

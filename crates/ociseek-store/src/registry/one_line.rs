@@ -1,5 +1,7 @@
 //! Makes untrusted text safe for a terminal.
 
+use ociseek_format::printable::is_hostile;
+
 /// The first line of untrusted text, escaped, with at most `limit` characters.
 pub(super) fn one_line(text: &str, limit: usize) -> String {
     let line = text.trim_start().lines().next().unwrap_or_default().trim_end();
@@ -30,12 +32,9 @@ pub(super) fn title(page: &str) -> Option<String> {
     })
 }
 
-/// Escapes control characters and those that change the direction of text, which must not reach a
-/// terminal.
+/// Escapes what must not reach a terminal.
 fn escaped(c: char) -> Box<dyn Iterator<Item = char>> {
-    let hostile =
-        c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    if hostile { Box::new(c.escape_unicode()) } else { Box::new(std::iter::once(c)) }
+    if is_hostile(c) { Box::new(c.escape_unicode()) } else { Box::new(std::iter::once(c)) }
 }
 
 #[cfg(test)]

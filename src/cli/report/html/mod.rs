@@ -7,8 +7,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::cli::shared::size::{counted, human};
-use crate::cli::shared::terminal::{is_hostile, quoted};
+use crate::cli::shared::terminal::quoted;
 use ociseek_format::digest::Digest;
+use ociseek_format::printable::is_hostile;
 use ociseek_ops::TOOL_IDENTIFIER;
 use ociseek_ops::report::{LargeFile, Report};
 

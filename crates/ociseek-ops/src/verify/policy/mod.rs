@@ -30,6 +30,20 @@ pub struct Policy {
     pub tools: Vec<ToolPattern>,
     /// Who must have signed the index. Empty if it need not be signed.
     pub trust: Trust,
+    /// What is required of fine indexes.
+    pub fine: FineRule,
+}
+
+/// What a policy requires of each fine index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FineRule {
+    /// What it requires of SOCI indexes: the tool and the signature.
+    #[default]
+    Same,
+    /// The same, but without a signature.
+    Unsigned,
+    /// There must be none.
+    None,
 }
 
 /// A requirement of a policy.
@@ -43,6 +57,8 @@ pub enum Rule {
     AllowTool,
     /// The index, or the image that names it, must have a trusted signature.
     Signature,
+    /// No fine index is allowed.
+    FineIndex,
 }
 
 /// The result for a rule.
@@ -61,7 +77,16 @@ pub struct Ruling {
 impl Policy {
     /// Whether the policy has no requirements.
     pub fn is_empty(&self) -> bool {
-        self.least_coverage.is_none() && self.max_ztoc_ratio.is_none() && self.tools.is_empty() && self.trust.is_empty()
+        self.least_coverage.is_none()
+            && self.max_ztoc_ratio.is_none()
+            && self.tools.is_empty()
+            && self.trust.is_empty()
+            && self.fine != FineRule::None
+    }
+
+    /// Whether fine indexes must be signed.
+    pub(super) fn fine_is_signed(&self) -> bool {
+        self.fine == FineRule::Same && !self.trust.is_empty()
     }
 }
 
@@ -73,6 +98,7 @@ impl fmt::Display for Rule {
             Rule::MaxZtocRatio => "max-ztoc-ratio",
             Rule::AllowTool => "allow-tool",
             Rule::Signature => "signature",
+            Rule::FineIndex => "fine-index",
         })
     }
 }
@@ -81,8 +107,7 @@ impl fmt::Display for Rule {
 pub(crate) struct JudgedIndex<'a> {
     /// The image's layers.
     layers: &'a [Descriptor],
-    /// What the index has for a layer, in words.
-    kind: &'static str,
+    is_fine: bool,
     /// The tool that made it, if it names one.
     tool: Option<&'a str>,
     /// In the order of the image's layers, each layer once.
@@ -115,7 +140,7 @@ impl<'a> JudgedIndex<'a> {
             Some(JudgedDocument { layer, digest: ztoc.ztoc, size: ztoc.size, tool })
         });
         let of_index = content.index.build_tool_identifier.as_deref();
-        JudgedIndex { layers, kind: "ztoc", tool: of_index, covered: covered.collect(), signatures }
+        JudgedIndex { layers, is_fine: false, tool: of_index, covered: covered.collect(), signatures }
     }
 
     /// A fine index for an image with these `layers`.
@@ -129,7 +154,7 @@ impl<'a> JudgedIndex<'a> {
             Some(JudgedDocument { layer, digest: document.document, size: document.size, tool: None })
         });
         let tool = content.index.build_tool.as_deref();
-        JudgedIndex { layers, kind: "fine document", tool, covered: covered.collect(), signatures }
+        JudgedIndex { layers, is_fine: true, tool, covered: covered.collect(), signatures }
     }
 }
 
@@ -141,13 +166,21 @@ fn once(layers: &[Descriptor]) -> impl Iterator<Item = &Descriptor> {
 
 /// The result for each rule of the policy.
 pub(crate) fn judge(policy: &Policy, subject: &JudgedIndex<'_>) -> Vec<Ruling> {
+    if subject.is_fine && policy.fine == FineRule::None {
+        let violation = Problem::new(Code::FineIndex, "the policy allows no fine index");
+        let (wanted, found) = ("no fine index".to_owned(), "a fine index".to_owned());
+        return vec![Ruling { rule: Rule::FineIndex, wanted, found, violations: vec![violation] }];
+    }
     let mut rulings = Vec::new();
-    rulings.extend(policy.least_coverage.map(|least| coverage(subject, least, policy.min_layer_size)));
-    rulings.extend(policy.max_ztoc_ratio.map(|most| ratio(subject, most)));
+    if !subject.is_fine {
+        rulings.extend(policy.least_coverage.map(|least| coverage(subject, least, policy.min_layer_size)));
+        rulings.extend(policy.max_ztoc_ratio.map(|most| ratio(subject, most)));
+    }
     if !policy.tools.is_empty() {
         rulings.push(tool(subject, &policy.tools));
     }
-    rulings.extend(subject.signatures.map(|signatures| signature(&policy.trust, signatures)));
+    let signatures = subject.signatures.filter(|_| !subject.is_fine || policy.fine_is_signed());
+    rulings.extend(signatures.map(|signatures| signature(&policy.trust, signatures)));
     rulings
 }
 
@@ -176,8 +209,7 @@ fn ratio(subject: &JudgedIndex<'_>, most: Share) -> Ruling {
     let violation = |(ratio, covered): (u128, &JudgedDocument<'_>)| {
         let JudgedDocument { layer, digest, size, .. } = covered;
         let text = format!(
-            "{} {digest} has {size} bytes, {} of the {} of its layer {}; the limit is {most}",
-            subject.kind,
+            "ztoc {digest} has {size} bytes, {} of the {} of its layer {}; the limit is {most}",
             percent(ratio),
             layer.size,
             layer.digest
@@ -186,7 +218,7 @@ fn ratio(subject: &JudgedIndex<'_>, most: Share) -> Ruling {
     };
     let violations = violations.map(violation).collect();
     let largest = ratios().map(|(ratio, ..)| ratio).max();
-    let found = largest.map_or_else(|| format!("no {}", subject.kind), percent);
+    let found = largest.map_or_else(|| "no ztoc".to_owned(), percent);
     Ruling { rule: Rule::MaxZtocRatio, wanted: format!("at most {most}"), found, violations }
 }
 
@@ -204,8 +236,7 @@ fn tool(subject: &JudgedIndex<'_>, tools: &[ToolPattern]) -> Ruling {
         let Some(tool) = tool else { continue };
         if !std::str::from_utf8(tool).is_ok_and(is_allowed) {
             let tool = String::from_utf8_lossy(tool);
-            violations
-                .push(Problem::new(Code::ZtocTool, format!("{} {digest} was made by {:?}", subject.kind, cut(&tool))));
+            violations.push(Problem::new(Code::ZtocTool, format!("ztoc {digest} was made by {:?}", cut(&tool))));
         }
     }
     let found = subject.tool.map_or_else(|| "none stated".to_owned(), |tool| format!("{:?}", cut(tool)));

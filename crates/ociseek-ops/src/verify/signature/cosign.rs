@@ -138,19 +138,26 @@ fn pre_authentication(payload_type: &str, payload: &[u8]) -> Vec<u8> {
     message
 }
 
-/// The first key that made one of the signatures.
+/// The first key that made one of the signatures. What is not base64 is no signature of any key.
 fn signer<'a, 'b>(
     message: &[u8],
     signatures: impl Iterator<Item = &'b str>,
     keys: &'a [PublicKey],
 ) -> Result<&'a PublicKey, Rejection> {
+    let mut reason = Rejection::Key;
     for signature in signatures {
-        let signature = decoded(signature)?;
+        let signature = match decoded(signature) {
+            Ok(signature) => signature,
+            Err(why) => {
+                reason = why;
+                continue;
+            }
+        };
         if let Some(key) = keys.iter().find(|key| key.signed(message, &signature)) {
             return Ok(key);
         }
     }
-    Err(Rejection::Key)
+    Err(reason)
 }
 
 fn decoded(base64: &str) -> Result<Vec<u8>, Rejection> {

@@ -19,9 +19,11 @@ use ociseek_store::blob::Target;
 use ociseek_store::layout::LayoutError;
 use ociseek_store::{Source, StoreError};
 
+mod chain;
 mod cosign;
 mod keys;
 mod notation;
+mod x509;
 
 pub use keys::{Certificate, PublicKey, Trust, TrustError};
 
@@ -65,6 +67,8 @@ enum Rejection {
     Signature(#[source] webpki::Error),
     #[error("its certificate is not trusted")]
     Certificate(#[source] webpki::Error),
+    #[error("its certificate is not trusted")]
+    Chain(#[source] chain::ChainError),
     #[error("it expired at {0}")]
     Expired(String),
     #[error("it is for another manifest, {0:?}")]

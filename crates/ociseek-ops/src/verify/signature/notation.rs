@@ -2,21 +2,22 @@
 //! certificates (notaryproject/specifications, signature-envelope-jws.md and
 //! signature-specification.md).
 //!
-//! Verifies the signature, the attributes that it covers, the chain from the signer's certificate
-//! to a trusted one, the validity periods, and the key usage for code signing, if the certificates
-//! state one. Does not check revocation lists, countersigned times and plugins.
+//! Verifies the signature, the attributes that it covers, and by `chain` the certificates up to a
+//! trusted one. Does not check revocation lists, countersigned times and plugins.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, UnixTime};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use webpki::EndEntityCert;
 use webpki::ring::{
     ECDSA_P256_SHA256, ECDSA_P384_SHA384, RSA_PSS_2048_8192_SHA256_LEGACY_KEY, RSA_PSS_2048_8192_SHA384_LEGACY_KEY,
     RSA_PSS_2048_8192_SHA512_LEGACY_KEY,
 };
-use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage};
 
 use super::Rejection;
+use super::chain;
 use super::keys::Certificate;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::json;
@@ -31,12 +32,12 @@ pub(super) const MAX_ENVELOPE: usize = 1 << 20;
 
 const PAYLOAD: &str = "application/vnd.cncf.notary.payload.v1+json";
 const SCHEME: &str = "notary.x509";
-/// Attributes that a verifier must understand and that this one supports.
-const UNDERSTOOD: [&str; 2] = ["io.cncf.notary.signingScheme", "io.cncf.notary.expiry"];
+/// The attributes that must be critical, and that this verifier supports: the second only if it
+/// is there.
+const SCHEME_ATTRIBUTE: &str = "io.cncf.notary.signingScheme";
+const EXPIRY_ATTRIBUTE: &str = "io.cncf.notary.expiry";
 /// The maximum number of certificates in a chain.
 const MOST: usize = 16;
-/// id-kp-codeSigning, 1.3.6.1.5.5.7.3.3.
-const CODE_SIGNING: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 3];
 
 #[derive(Deserialize)]
 struct Envelope {
@@ -60,6 +61,11 @@ struct ProtectedHeader {
     scheme: String,
     #[serde(rename = "io.cncf.notary.expiry")]
     expiry: Option<String>,
+    #[serde(rename = "io.cncf.notary.signingTime")]
+    signing_time: String,
+    /// That of another scheme.
+    #[serde(rename = "io.cncf.notary.authenticSigningTime")]
+    authentic_signing_time: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -91,7 +97,7 @@ pub(super) fn verify<'a>(
     let certificate = |text: &String| Some(CertificateDer::from(STANDARD.decode(text).ok()?));
     let chain: Option<Vec<CertificateDer<'_>>> = envelope.header.x5c.iter().map(certificate).collect();
     let chain = chain.ok_or_else(|| Rejection::Malformed("its certificates are not base64".into()))?;
-    let Some((leaf, rest)) = chain.split_first() else {
+    let Some(leaf) = chain.first() else {
         return Err(Rejection::Malformed("it has no certificate".into()));
     };
     let end = EndEntityCert::try_from(leaf).map_err(Rejection::Certificate)?;
@@ -103,60 +109,52 @@ pub(super) fn verify<'a>(
     let (algorithm, signature) = algorithm(&protected.alg, signature)?;
     end.verify_signature(algorithm, signed.as_bytes(), &signature).map_err(Rejection::Signature)?;
 
-    let anchor = trusted_by(&end, leaf, rest, trusted, now)?;
+    let anchor = chain::trusted_by(&chain, &protected.alg, trusted, now).map_err(Rejection::Chain)?;
     attributes(&protected, now)?;
     let payload: Payload = json::parse(&decoded(&envelope.payload)?, MAX_ENVELOPE, &["targetArtifact"])?;
     match payload.target_artifact.digest == subject.to_string() {
         true => Ok(anchor),
-        false => Err(Rejection::Subject(payload.target_artifact.digest.chars().take(150).collect())),
+        false => Err(Rejection::Subject(cut(&payload.target_artifact.digest))),
     }
-}
-
-/// The trusted certificate that issued the signer's, or is the signer's.
-fn trusted_by<'a>(
-    end: &EndEntityCert<'_>,
-    leaf: &CertificateDer<'_>,
-    rest: &[CertificateDer<'_>],
-    trusted: &'a [Certificate],
-    now: UnixTime,
-) -> Result<&'a Certificate, Rejection> {
-    let valid = |anchor: &CertificateDer<'_>| {
-        let anchor = webpki::anchor_from_trusted_cert(anchor)?;
-        let usage = KeyUsage::required_if_present(CODE_SIGNING);
-        end.verify_for_usage(ALL_VERIFICATION_ALGS, &[anchor], rest, now, usage, None, None).map(drop)
-    };
-    let mut reason = None;
-    for certificate in trusted {
-        // The signer itself is trusted. The issuer of its certificate (perhaps itself) need not be
-        // trusted, but the certificate must be correctly signed and valid.
-        let anchor = if certificate.der == *leaf { rest.first().unwrap_or(leaf) } else { &certificate.der };
-        match valid(anchor) {
-            Ok(()) => return Ok(certificate),
-            Err(error) => reason = Some(error),
-        }
-    }
-    Err(reason.map_or(Rejection::Key, Rejection::Certificate))
 }
 
 fn attributes(protected: &ProtectedHeader, now: UnixTime) -> Result<(), Rejection> {
+    let malformed = |why: String| Err(Rejection::Malformed(why));
     if protected.cty != PAYLOAD {
-        return Err(Rejection::Purpose(protected.cty.chars().take(150).collect()));
-    }
-    let unknown = protected.crit.iter().find(|critical| !UNDERSTOOD.contains(&&critical[..]));
-    if let Some(unknown) = unknown {
-        let unknown: String = unknown.chars().take(150).collect();
-        return Err(Rejection::Malformed(format!("it has the unknown critical attribute {unknown:?}")));
+        return Err(Rejection::Purpose(cut(&protected.cty)));
     }
     if protected.scheme != SCHEME {
-        let scheme: String = protected.scheme.chars().take(150).collect();
-        return Err(Rejection::Malformed(format!("unsupported signing scheme {scheme:?} (supported: {SCHEME:?})")));
+        return malformed(format!("unsupported signing scheme {:?} (supported: {SCHEME:?})", cut(&protected.scheme)));
     }
+    let mut required = vec![SCHEME_ATTRIBUTE];
+    required.extend(protected.expiry.as_ref().map(|_| EXPIRY_ATTRIBUTE));
+    for critical in &protected.crit {
+        match required.iter().position(|attribute| attribute == critical) {
+            Some(at) => required.remove(at),
+            None => return malformed(format!("it has the unknown critical attribute {:?}", cut(critical))),
+        };
+    }
+    if let Some(missing) = required.first() {
+        return malformed(format!("its attribute {missing} is not critical"));
+    }
+    if protected.authentic_signing_time.is_some() {
+        return malformed(format!("it has a time that is not for the signing scheme {SCHEME:?}"));
+    }
+    let seconds = |text: &str| Time::from_rfc3339(text).map(|time| time.seconds);
+    let Some(start) = seconds(&protected.signing_time) else {
+        return malformed("its signing time is not a time".into());
+    };
     let Some(expiry) = &protected.expiry else { return Ok(()) };
-    match Time::from_rfc3339(expiry).map(|time| time.seconds) {
+    match seconds(expiry) {
+        None => malformed("its expiry is not a time".into()),
+        Some(end) if end <= start => malformed("it expires before it was signed".into()),
         Some(end) if i64::try_from(now.as_secs()).is_ok_and(|now| now < end) => Ok(()),
         Some(_) => Err(Rejection::Expired(expiry.chars().take(40).collect())),
-        None => Err(Rejection::Malformed("its expiry is not a time".into())),
     }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(150).collect()
 }
 
 /// The algorithm for a JWS name (RFC 7518), and the signature in its format.
