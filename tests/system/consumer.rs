@@ -3,7 +3,8 @@
 //! Independent clients list the referrer. With prefetching enabled, it fetches exactly the spans of
 //! our list before it mounts.
 //!
-//! Root and FUSE; `.ci/test` sets up the rest: containerd 2, the snapshotter, registries, the corpus.
+//! Root and FUSE; `.ci/test` sets up the rest: containerd 2, the snapshotter, registries, the
+//! corpus.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -126,8 +127,8 @@ impl Consumer {
         self.mounts(&enabled, index, &[]);
     }
 
-    /// The snapshotter mounts the image lazily by this index, and every file is correct. Returns what
-    /// it requested from the registry until then.
+    /// The snapshotter mounts the image lazily by this index, and every file is correct. Returns
+    /// what it requested from the registry until then.
     fn mounts(&self, reference: &str, index: &str, options: &[&str]) -> Vec<Value> {
         let folder = tempfile::tempdir().expect("a folder");
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/consumer/consume");

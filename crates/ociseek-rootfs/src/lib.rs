@@ -28,9 +28,8 @@
 //! };
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! let document = source.manifest(&Target::Digest(image.digest)).await?;
-//! let Manifest::Image(manifest) = manifest::parse(Some(&document.media_type), &document.bytes)? else {
-//!     panic!("an index of several images")
-//! };
+//! let parsed = manifest::parse(Some(&document.media_type), &document.bytes)?;
+//! let Manifest::Image(manifest) = parsed else { panic!("an index of several images") };
 //! // The image has no index: each layer is read once, and then read in parts.
 //! let (no_document, no_ztoc) = (|_| async { None }, |_| async { Ok(None) });
 //! let layers = open_layers(&source, manifest.layers, no_document, no_ztoc, &caches, &progress).await?;

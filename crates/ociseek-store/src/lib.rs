@@ -17,9 +17,8 @@
 //! let source = Source::Layout(Arc::new(layout));
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! let document = source.manifest(&Target::Digest(image.digest)).await?;
-//! let Manifest::Image(manifest) = manifest::parse(Some(&document.media_type), &document.bytes)? else {
-//!     panic!("an index of several images")
-//! };
+//! let parsed = manifest::parse(Some(&document.media_type), &document.bytes)?;
+//! let Manifest::Image(manifest) = parsed else { panic!("an index of several images") };
 //! let config = source.blob_bytes(&manifest.config, 4 << 20).await?;
 //! assert!(config.starts_with(b"{") && manifest.layers.len() == 1);
 //! # Ok(())

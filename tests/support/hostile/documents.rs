@@ -1,5 +1,5 @@
-//! Images whose fine documents are hostile (docs/contributing/fine-format.md has the format). Their layers may not
-//! exist.
+//! Images whose fine documents are hostile (docs/contributing/fine-format.md has the format). Their
+//! layers may not exist.
 
 use ociseek::digest::Digest;
 use ociseek::image::fine::{FineIndex, FineRef};
