@@ -345,6 +345,21 @@ fn a_local_archive_is_not_looked_up_on_docker_hub() {
 }
 
 #[test]
+fn a_local_folder_is_not_looked_up_on_docker_hub() {
+    let sandbox = Sandbox::new();
+    mounts::image(&sandbox, "img", &[tar(1, 4, 50_000)], &json!({}));
+    std::fs::create_dir(sandbox.path("saved")).unwrap();
+    for (typed, said, hint) in [
+        ("img", "img is a folder with an image layout", "to read the layout, use oci:img"),
+        ("dir:img", "dir:img is a folder", "to read the layout, use oci:img"),
+        ("dir:saved", "dir:saved is a folder", "use oci:DIR after skopeo copy dir:saved oci:DIR"),
+    ] {
+        let want = format!("--- stderr ---\nerror: {said}, not an image name\nhint: {hint}\n--- status 2 ---");
+        assert_eq!(sandbox.run(&["ls", typed]), want);
+    }
+}
+
+#[test]
 fn ls_accepts_the_short_options_of_ls() {
     let sandbox = Sandbox::new();
     mounts::image(&sandbox, "img", &[tar(1, 4, 50_000)], &json!({}));

@@ -6,6 +6,8 @@
 //! So when the tag exists, the copy is complete, and an interrupted copy can simply be restarted.
 
 mod graph;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Resolves an image's name to the manifests of its platforms.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod walk;
 
 use std::collections::BTreeMap;

@@ -106,8 +106,8 @@ pub(crate) enum CliError {
     Copy(Box<CopyError>),
     #[error(transparent)]
     Diff(Box<DiffError>),
-    #[error("{0} is a file, not an image name")]
-    ArchiveHere(String),
+    #[error("{typed} is {what}, not an image name")]
+    LocalHere { typed: String, what: &'static str, hint: String },
     #[error("{typed:?} is neither a file nor an image")]
     ImageName { typed: String, source: ImageNameError },
     #[error(transparent)]
@@ -260,7 +260,7 @@ impl CliError {
             | CliError::IndexSaved(_)
             | CliError::PushSaved(_)
             | CliError::ImageName { .. }
-            | CliError::ArchiveHere(_) => USAGE,
+            | CliError::LocalHere { .. } => USAGE,
             CliError::Differs | CliError::Unused => DIFFERENT,
             CliError::Interrupted(signal) => signal.exit_code(),
             CliError::Exit(code) => *code,

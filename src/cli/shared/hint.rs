@@ -72,7 +72,7 @@ fn own_hint(error: &CliError) -> Option<String> {
              convert on NAME, or write to a layout, oci:DIR",
             quoted(archive.as_bytes())
         )),
-        CliError::ArchiveHere(file) => Some(format!("to read the file, use oci-archive:{file}")),
+        CliError::LocalHere { hint, .. } => Some(hint.clone()),
         CliError::Index(error) => index_hint(error),
         CliError::Convert(error) => convert_hint(error),
         CliError::Tag(TagError::NoTag(_)) => Some(

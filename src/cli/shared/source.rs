@@ -23,12 +23,29 @@ use ociseek_store::layout::{Layout, LayoutError};
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits, Repository};
 use ociseek_store::{Destination, Source, StoreError, blocking};
 
-/// An archive in the working directory whose name was understood as an image on Docker Hub.
-fn archive_here(name: &ImageName) -> Option<String> {
+/// The error for a file or folder in the working directory whose name was understood as an image on
+/// Docker Hub.
+fn local_here(name: &ImageName) -> Option<CliError> {
     let ImageName::Registry(image) = name else { return None };
+    if image.registry != "docker.io" {
+        return None;
+    }
     let file = image.repository.strip_prefix("library/").unwrap_or(&image.repository);
     let is_archive = [".tar", ".tar.gz", ".tgz"].iter().any(|ending| file.ends_with(ending));
-    (image.registry == "docker.io" && is_archive && Path::new(file).is_file()).then(|| file.to_owned())
+    let (typed, what, hint) = if is_archive && Path::new(file).is_file() {
+        (file.to_owned(), "a file", format!("to read the file, use oci-archive:{file}"))
+    } else if Path::new(file).join("oci-layout").is_file() {
+        (file.to_owned(), "a folder with an image layout", format!("to read the layout, use oci:{file}"))
+    } else {
+        // `skopeo copy` and `podman save` call a folder of theirs dir:FOLDER.
+        let folder = image.tag.as_deref().filter(|tag| file == "dir" && Path::new(tag).is_dir())?;
+        let hint = match Path::new(folder).join("oci-layout").is_file() {
+            true => format!("to read the layout, use oci:{folder}"),
+            false => format!("use oci:DIR after skopeo copy dir:{folder} oci:DIR"),
+        };
+        (format!("dir:{folder}"), "a folder", hint)
+    };
+    Some(CliError::LocalHere { typed, what, hint })
 }
 
 /// Opens images. Clients are shared by all images.
@@ -48,8 +65,8 @@ impl Images {
         progress: &Arc<dyn Progress>,
     ) -> Result<Images, CliError> {
         let images: Vec<&ImageName> = images.into_iter().collect();
-        if let Some(file) = images.iter().find_map(|name| archive_here(name)) {
-            return Err(CliError::ArchiveHere(file));
+        if let Some(error) = images.iter().find_map(|name| local_here(name)) {
+            return Err(error);
         }
         Images::at(args, images.into_iter().filter_map(registry), progress).await
     }

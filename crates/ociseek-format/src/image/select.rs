@@ -283,7 +283,8 @@ mod tests {
         assert_eq!(unclear, ["acme", "sbom", "unknown", "untyped"].map(digest));
         let images = [(digest("acme"), Child::Image), (digest("untyped"), Child::Index)];
         let next = selector.index(&all, &BTreeMap::from(images));
-        let next: Vec<_> = next.iter().map(|NextFetch::Config(entry)| NextFetch::Index(entry) | entry.digest).collect();
+        let entries = next.iter().map(|(NextFetch::Config(entry) | NextFetch::Index(entry))| entry.digest);
+        let next: Vec<_> = entries.collect();
         assert_eq!(next, ["docker", "untyped"].map(digest));
         let selection = selector.finish();
         let chosen: Vec<_> = selection.chosen.iter().map(|image| image.manifest.digest).collect();

@@ -91,6 +91,7 @@ impl Graph {
             jobs: options.jobs,
             progress,
             foreign: from.budget().apart(FOREIGN_SHARE),
+            missing: BTreeSet::new(),
         };
         let mut image = vec![document.digest];
         reading.graph.add(node(document)?);
@@ -142,6 +143,8 @@ struct Reading<'a> {
     /// The memory for referrers that are neither indexes nor signatures. Anyone who can push decides
     /// about their number and sizes.
     foreign: Budget,
+    /// What the layout lacks.
+    missing: BTreeSet<Digest>,
 }
 
 /// Why a document is copied.
@@ -206,6 +209,7 @@ impl Reading<'_> {
             }
         }
         let mut seen = BTreeSet::new();
+        next.retain(|(found, _)| !self.missing.contains(&found.digest));
         next.retain(|(found, _)| !self.graph.nodes.contains_key(&found.digest) && seen.insert(found.digest));
         let room = MAX_MANIFESTS.saturating_sub(self.graph.nodes.len());
         let mut surplus = next.len().saturating_sub(room);
@@ -261,6 +265,7 @@ impl Reading<'_> {
                 // Layouts may lack the manifests of some platforms.
                 Err(error) if !from.is_remote() && error.is_not_found() => {
                     self.warn(format!("{digest} is not copied, because it is not in the layout"));
+                    self.missing.insert(digest);
                     continue;
                 }
                 Err(source) => return Err(CopyError::Read { digest, source }),

@@ -12,7 +12,7 @@ use ociseek_store::blob::Target;
 use ociseek_store::layout::Layout;
 
 #[derive(Default)]
-struct Warnings(Mutex<Vec<String>>);
+pub(crate) struct Warnings(pub(crate) Mutex<Vec<String>>);
 
 impl Progress for Warnings {
     fn report(&self, event: ProgressEvent) {
@@ -22,25 +22,25 @@ impl Progress for Warnings {
     }
 }
 
-struct Store {
-    layout: Layout,
+pub(crate) struct Store {
+    pub(crate) layout: Layout,
     _dir: tempfile::TempDir,
 }
 
 impl Store {
-    fn new() -> Store {
+    pub(crate) fn new() -> Store {
         let dir = tempfile::tempdir().unwrap();
         Store { layout: Layout::open_or_create(&dir.path().join("l")).unwrap(), _dir: dir }
     }
 
-    fn put(&self, media_type: &str, document: &Value) -> Descriptor {
+    pub(crate) fn put(&self, media_type: &str, document: &Value) -> Descriptor {
         let bytes = document.to_string();
         let descriptor = Descriptor::of(media_type, bytes.as_bytes());
         self.layout.write_blob(&descriptor, bytes.as_bytes()).unwrap();
         descriptor
     }
 
-    fn image(&self, architecture: &str) -> Descriptor {
+    pub(crate) fn image(&self, architecture: &str) -> Descriptor {
         let config = self.put(OCI_CONFIG, &json!({"os": "linux", "architecture": architecture}));
         let layer = self.put(OCI_LAYER, &json!(architecture));
         self.put(OCI_MANIFEST, &json!({"schemaVersion": 2, "config": config, "layers": [layer]}))
@@ -73,7 +73,7 @@ impl Store {
 }
 
 /// An entry with more fields; null removes one.
-fn entry(descriptor: &Descriptor, more: Value) -> Value {
+pub(crate) fn entry(descriptor: &Descriptor, more: Value) -> Value {
     let mut entry = serde_json::to_value(descriptor).unwrap();
     let fields = entry.as_object_mut().unwrap();
     for (key, value) in more.as_object().unwrap() {
@@ -85,7 +85,7 @@ fn entry(descriptor: &Descriptor, more: Value) -> Value {
     entry
 }
 
-fn on(architecture: &str) -> Value {
+pub(crate) fn on(architecture: &str) -> Value {
     json!({"platform": {"os": "linux", "architecture": architecture}})
 }
 
