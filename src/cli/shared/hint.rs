@@ -372,3 +372,32 @@ fn name_for(image: &ImageName) -> String {
     };
     if has_tag { quoted(image.to_string().as_bytes()) } else { "NEW-NAME".to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use ociseek_format::digest::Digest;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_store_is_found_below_those_of_any_command() {
+        let no_image = || StoreError::from(LayoutError::NoImage { path: "dir".into() });
+        let (digest, wanted) = (Digest::sha256(b"x"), store_hint(&no_image()));
+        assert!(wanted.is_some());
+        let discover = || DiscoverError::Resolve(ResolveError::Find(no_image()));
+        let errors: [CliError; 6] = [
+            no_image().into(),
+            discover().into(),
+            VerifyError::from(discover()).into(),
+            VerifyError::Config { digest, source: no_image() }.into(),
+            ConvertError::from(IndexError::Attach { index: digest, source: no_image() }).into(),
+            PruneError::List { subject: digest, source: no_image() }.into(),
+        ];
+        for error in errors {
+            assert_eq!(hint(&error), wanted, "{error:?}");
+        }
+        let memory = StoreError::from(OverBudget { what: "layer".into(), needed: 2, used: 0, limit: 1 });
+        let memory = hint(&ConvertError::Find(memory).into());
+        assert!(memory.is_some_and(|hint| hint.contains("--max-memory")));
+    }
+}
