@@ -61,7 +61,7 @@ ociseek_format::opaque_debug!(Journal);
 struct Shared {
     path: PathBuf,
     inner: Mutex<Inner>,
-    /// Held during a sync, which goes on if its event's connection is lost.
+    /// Held during a sync, which continues if its event's connection is lost.
     syncing: Mutex<()>,
 }
 

@@ -187,8 +187,8 @@ fn open_hint(error: &OpenImageError) -> Option<String> {
 /// Many registries do not delete manifests unless they are configured to.
 fn delete_hint(error: &StoreError) -> Option<String> {
     match error {
-        // GitHub and Docker Hub answer 405, Quay and Harbor 403 to logins that may only push, Google
-        // 400 and 409 for a manifest that a tag or an index still names.
+        // GitHub and Docker Hub answer 405, Quay and Harbor 403 to logins that may only push,
+        // Google 400 and 409 for a manifest that a tag or an index still names.
         StoreError::Registry(error)
             if error.refused_method() == Some("DELETE") && matches!(error.status(), Some(400 | 409 | 412)) =>
         {

@@ -1,5 +1,5 @@
-//! Standard output and error with the rules of this program: a closed pipe is not a failure, colours
-//! are only for terminals, and untrusted text is escaped or quoted.
+//! Standard output and error with the rules of this program: a closed pipe is not a failure,
+//! colours are only for terminals, and untrusted text is escaped or quoted.
 
 use std::io::{self, IsTerminal, Write};
 

@@ -184,7 +184,8 @@ mod tests {
             prop_assert_eq!(divided.spans().count() as usize, whole.spans().count() as usize + new);
             for span in SpanId::each(SpanId(0)..SpanId(divided.spans().count())) {
                 let range = divided.spans().plain_range(span);
-                prop_assert_eq!(&decoded(&divided, &blob, span)[..], &tar[range.start.0 as usize..range.end.0 as usize]);
+                let wanted = &tar[range.start.0 as usize..range.end.0 as usize];
+                prop_assert_eq!(&decoded(&divided, &blob, span)[..], wanted);
             }
             // It can be undone, and the bytes are those of the layer as it was indexed.
             let undone = divided.undivided().unwrap();

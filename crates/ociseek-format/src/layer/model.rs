@@ -1,6 +1,7 @@
 //! The options and results of indexing one layer.
 
-use std::{fmt, io};
+use std::fmt;
+use std::io;
 
 use super::slices::KeepSpans;
 use crate::budget::OverBudget;
