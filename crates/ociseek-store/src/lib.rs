@@ -20,7 +20,7 @@
 //! let parsed = manifest::parse(Some(&document.media_type), &document.bytes)?;
 //! let Manifest::Image(manifest) = parsed else { panic!("an index of several images") };
 //! let config = source.blob_bytes(&manifest.config, 4 << 20).await?;
-//! assert!(config.starts_with(b"{") && manifest.layers.len() == 1);
+//! assert!(config.starts_with(b"{") && manifest.layers.len() == 3);
 //! # Ok(())
 //! # })
 //! # }
