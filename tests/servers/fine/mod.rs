@@ -3,6 +3,7 @@
 
 mod damage;
 mod far;
+mod lies;
 mod starts;
 
 use std::ops::Range;
