@@ -24,8 +24,11 @@ indexed before the mount is ready; the cache keeps their ztocs.
 IMAGE is as for ociseek index, or docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] for an archive from docker save.
 DIR must exist and be empty.
 
-Every byte is checked against the index. A read fails with an input/output error if the data cannot be fetched in \
-time or does not match the index. The reason is logged, and the next read retries.
+The bytes of the layers are checked against the index, and the index against each span that is read. A read fails \
+with an input/output error if the data cannot be fetched in time or does not match. The reason is logged, and the next \
+read retries. If the index itself is wrong, all later reads fail.
+
+If IMAGE has a digest, indexes that only the repository vouches for are not used: see --trust.
 
 Root needs only /dev/fuse. Other users need fusermount3 (Debian: fuse3).";
 
