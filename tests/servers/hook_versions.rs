@@ -371,7 +371,7 @@ fn backfill_with_version_2_only_ignores_version_1() {
     assert_eq!(seen(&only(&["--dry-run"])), [["v1", "pending", "pending"]]);
     let done = only(&[]);
     assert_eq!(seen(&done)[0], ["v1", "indexed", "written"]);
-    assert_eq!(done[0].1["bytes_read"], 0, "the ztocs of the index are used");
+    assert_ne!(done[0].1["bytes_read"], 0, "an attached index is the word of everybody who can push");
     assert_eq!(seen(&only(&["--dry-run"]))[0], ["v1", "already-indexed", ""]);
     assert_eq!(seen(&only(&[]))[0], ["v1", "already-indexed", "already-there"]);
     // An image that was converted with a prefetch list counts as the same image, and is kept.
