@@ -111,8 +111,11 @@ async fn a_run_that_is_killed_at_any_request_leaves_the_old_image_or_the_new_one
             let output = tokio::task::spawn_blocking({
                 let source = source.clone();
                 move || {
-                    let child =
-                        command(&[&source, &target]).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+                    let child = command(&["--replace-tag", &source, &target])
+                        .stderr(Stdio::piped())
+                        .stdout(Stdio::piped())
+                        .spawn()
+                        .unwrap();
                     pid.store(child.id() as i32, Ordering::SeqCst);
                     child.wait_with_output().unwrap()
                 }
