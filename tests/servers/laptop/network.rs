@@ -93,8 +93,11 @@ async fn a_rejected_login_is_reported_as_such() {
         let stored = format!(r#"{{"auths":{{"{host}":{{"username":"u","password":"hunter2"}}}}}}"#);
         std::fs::write(sandbox.path(".docker/config.json"), stored).unwrap();
         let text = run(&["inspect", &image]);
-        let hint =
-            format!("hint: 401 from {host}: the stored login was rejected: run docker login {host} again, or use");
+        let place = sandbox.path(".docker/config.json");
+        let hint = format!(
+            "hint: 401 from {host}: the login in {} was rejected: run docker login {host} again, or use",
+            place.display()
+        );
         assert!(text.contains(&hint) && !text.contains("hunter2"), "{text}");
     }
 }
