@@ -248,6 +248,7 @@ async fn a_registry_that_reads_the_fallback_tag_as_the_digest_may_take_a_list() 
             })
         })
         .await;
+        faulty.add_manifest("image", OCI_MANIFEST, subject().0);
         let attached = attach(&repository(&faulty, config()), "x", &[]).await;
         assert_eq!(faulty.saw("PUT", "/manifests/sha256-").len(), 1);
         match attached {

@@ -111,7 +111,8 @@ async fn a_stalled_upload_is_given_up() {
         })
     })
     .await;
-    let limits = Limits { idle: Duration::from_millis(200), tries: 2, ..limits() };
+    // Larger blobs than a chunk go on in chunks.
+    let limits = Limits { idle: Duration::from_millis(200), tries: 2, chunk: 64 << 20, ..limits() };
     let blob = content(32 << 20);
     let repository = repository(&faulty, ClientConfig { limits, ..config() });
     let error = repository.push_blob_unchecked(&descriptor(&blob), blob.clone()).await.unwrap_err();

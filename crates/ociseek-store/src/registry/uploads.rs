@@ -326,6 +326,8 @@ impl UploadSession {
             }
             let response = match self.unless_busy(&patch).await {
                 Ok(response) if response.status() != 416 => response,
+                // There is no position before the first chunk that could be wrong.
+                Ok(response) if sent == 0 => return Err(classify_refusal(response).await),
                 failed => {
                     if let Err(error) = failed {
                         retry.after_failure(error).await?;
