@@ -45,7 +45,8 @@ impl Ground {
         std::fs::write(self.sandbox.path(".docker/config.json"), config).unwrap();
     }
 
-    /// Makes the registry have nothing but this repository as `team/app`, and `team/copy` without content.
+    /// Makes the registry have nothing but this repository as `team/app`, and `team/copy` without
+    /// content.
     fn reset(&self, app: &Repository) {
         let app = if self.profile.has_referrers() { app.clone() } else { with_lists(app.clone()) };
         let all = [("team/app", app), ("team/copy", Repository::default())];
@@ -231,7 +232,8 @@ impl Ground {
         self.has("app", &IMAGE.indexed)
     }
 
-    /// Reads files of a mount, the second when URLs that were signed for the first are no longer valid.
+    /// Reads files of a mount, the second when URLs that were signed for the first are no longer
+    /// valid.
     fn mount(&self) -> Checked {
         if !can_mount() {
             return Ok(());
@@ -283,7 +285,8 @@ impl Ground {
         right.then_some(()).ok_or(stderr.into_owned())
     }
 
-    /// The tags of `team/app` as they were before a command that must not have an effect, if they differ.
+    /// The tags of `team/app` as they were before a command that must not have an effect, if they
+    /// differ.
     pub fn moved_tags(&self, command: Command) -> Checked {
         let found = self.registry.repository("team/app");
         let before = BTreeMap::from([("v1", IMAGE.digest.as_str())]);

@@ -1,4 +1,5 @@
-//! The image that all registries get, and what each command makes of it in a layout: a registry must have the same.
+//! The image that all registries get, and what each command makes of it in a layout: a registry
+//! must have the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -107,7 +108,8 @@ pub fn list_tag(subject: &str) -> String {
     subject.replace(':', "-")
 }
 
-/// A repository as it is in a registry without the referrers API: with a list under a tag for each subject.
+/// A repository as it is in a registry without the referrers API: with a list under a tag for each
+/// subject.
 pub fn with_lists(mut repository: Repository) -> Repository {
     let mut lists: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for (digest, (media_type, bytes)) in &repository.manifests {
@@ -161,7 +163,8 @@ pub fn difference(found: &Repository, wanted: &Repository) -> Option<String> {
     None
 }
 
-/// Whether the list of the subject's referrers, under its tag, has all that name it as their subject.
+/// Whether the list of the subject's referrers, under its tag, has all that name it as their
+/// subject.
 pub fn is_listed(found: &Repository, subject: &str) -> bool {
     let list = found.tags.get(&list_tag(subject)).and_then(|digest| found.manifests.get(digest));
     let list: Value = list.map(|(_, bytes)| serde_json::from_slice(bytes).unwrap()).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Every command that touches a registry against a registry for each of those that public reports describe.
+//! Every command that touches a registry against a registry for each of those that public reports
+//! describe.
 //!
 //! docs/registries.md has the table of what is proven here.
 

@@ -1,17 +1,19 @@
-//! What is known of a registry: its traits, each with the public report that describes it, and what each command
-//! comes to because of them.
+//! What is known of a registry: its traits, each with the public report that describes it, and what
+//! each command comes to because of them.
 
 /// A registry as public reports describe it.
 #[derive(Debug)]
 pub struct Profile {
     pub name: &'static str,
-    /// Each with its source: an issue or pull request on GitHub (`OWNER/NAME#NUMBER`), or a file (`OWNER/NAME:PATH`).
+    /// Each with its source: an issue or pull request on GitHub (`OWNER/NAME#NUMBER`), or a file
+    /// (`OWNER/NAME:PATH`).
     pub traits: &'static [(Trait, &'static str)],
     /// The commands that cannot succeed there.
     pub refusals: &'static [(&'static [Command], Refusal)],
 }
 
-/// What a command comes to instead of success. Each registry says why in words that the error must repeat.
+/// What a command comes to instead of success. Each registry says why in words that the error must
+/// repeat.
 #[derive(Debug)]
 pub struct Refusal {
     /// Part of the error.
@@ -20,8 +22,8 @@ pub struct Refusal {
     pub because: &'static str,
 }
 
-/// What a registry does otherwise than distribution 2.8, which has no referrers API, takes chunks, deletes manifests,
-/// and lets everyone do everything.
+/// What a registry does otherwise than distribution 2.8, which has no referrers API, takes chunks,
+/// deletes manifests, and lets everyone do everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trait {
     Login(Login),
@@ -50,8 +52,8 @@ pub enum Trait {
     PatchRange(PatchRange),
     /// A PATCH with Content-Range and more than so many bytes gets 416.
     LargestChunk(usize),
-    /// A body of more than so many bytes gets 413; the limits of chunks are announced. The tests divide it by
-    /// [`SCALE`], so that a layer of 17 MiB is too large.
+    /// A body of more than so many bytes gets 413; the limits of chunks are announced. The tests
+    /// divide it by [`SCALE`], so that a layer of 17 MiB is too large.
     LargestBody(usize),
     /// A PUT with the content of a blob gets this status: it must have been sent by PATCH.
     PutTakesNoContent(u16),
@@ -63,8 +65,8 @@ pub enum Trait {
     CancelRefused(u16),
     /// Blobs are mounted from another repository only if a manifest there lists them.
     MountsWhatManifestsList,
-    /// Blobs are answered by a redirect to another host, whose URLs expire, and which refuses requests with
-    /// `Authorization`.
+    /// Blobs are answered by a redirect to another host, whose URLs expire, and which refuses
+    /// requests with `Authorization`.
     SignedUrls,
     /// `Range` of a GET is ignored.
     NoRanges,
@@ -117,7 +119,8 @@ pub enum PatchRange {
     FirstChunk,
     /// It counts from the start of the chunk.
     ThisChunk,
-    /// With a unit after POST (`bytes=0--1`) and after GET, one too many there, and none after PATCH.
+    /// With a unit after POST (`bytes=0--1`) and after GET, one too many there, and none after
+    /// PATCH.
     Quay,
 }
 

@@ -1,4 +1,5 @@
-//! What docs/registries.md says of the registries is what the profiles say, and the tests of them prove.
+//! What docs/registries.md says of the registries is what the profiles say, and the tests of them
+//! prove.
 
 use std::fmt::Write as _;
 

@@ -25,7 +25,8 @@ pub const ECR: Profile = Profile {
 const IMMUTABLE: &str =
     "The image tag already exists in the repository and cannot be overwritten because the repository is immutable.";
 
-/// A repository whose tags are immutable. The status is not reported, only the code, by what docker shows.
+/// A repository whose tags are immutable. The status is not reported, only the code, by what docker
+/// shows.
 pub const ECR_IMMUTABLE: Profile = Profile {
     name: "Amazon ECR, immutable tags",
     traits: &[

@@ -2,7 +2,8 @@
 
 use super::super::profile::{Location, Login, Profile, Referrers, Trait};
 
-/// How it takes uploads was measured on 24 September 2026 by `spawn_ar_stub` in the tests of greenticai.
+/// How it takes uploads was measured on 24 September 2026 by `spawn_ar_stub` in the tests of
+/// greenticai.
 pub const GOOGLE: Profile = Profile {
     name: "Google Artifact Registry",
     traits: &[
