@@ -56,8 +56,8 @@ pub struct LiveMount {
 
 ociseek_format::opaque_debug!(LiveMount);
 
-/// Mounts `image` on `point`, a path returned by [`ociseek_rootfs::fuse::prepare`]. Reads run on the
-/// caller's tokio runtime.
+/// Mounts `image` on `point`, a path returned by [`ociseek_rootfs::fuse::prepare`]. Reads run on
+/// the caller's tokio runtime.
 ///
 /// # Errors
 /// If mounting fails.

@@ -1,5 +1,5 @@
-//! Opens what an index lists as a reader would, before anything is decided or deleted because of it.
-//! That shows whether it can be right, and not that it is: only reading the layer does.
+//! Opens what an index lists as a reader would, before anything is decided or deleted because of
+//! it. That shows whether it can be right, and not that it is: only reading the layer does.
 
 use std::sync::Arc;
 

@@ -169,7 +169,8 @@ impl Pruner<'_> {
         let source = Source::Registry(self.repository.clone());
         let image = match resolve(&source, &Target::Tag(tag.to_owned()), PlatformChoice::All, progress).await {
             Ok(image) => image,
-            // Charts, signatures, build caches and the like, and images that were deleted in the meantime.
+            // Charts, signatures, build caches and the like, and images that were deleted in the
+            // meantime.
             Err(error) if error.is_no_image() => return Ok(Vec::new()),
             Err(ResolveError::Find(error)) if error.is_not_found() => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
@@ -354,7 +355,7 @@ fn are_alike(old: &Ztoc, new: &Ztoc) -> bool {
 /// Among the indexes of an image, those of ours for which a later version of ours made one of the
 /// same kind that covers at least the same layers. Returns the index, its kind, and the later one.
 fn superseded(indexes: &[(Digest, Referring)]) -> Vec<(Digest, &Referring, Digest)> {
-    // A version that does not exist yet is no reason to delete anything.
+    // Nothing is deleted for a version that does not exist yet.
     let made = |index: &Referring| index.tool.as_deref().filter(|tool| is_known(tool)).and_then(version);
     let best = |kind| {
         let alike = indexes.iter().filter(move |(_, index)| index.kind == kind);

@@ -1,10 +1,10 @@
-//! Whose word an index is, and whether a reader takes it.
+//! Who vouches for an index, and whether a reader takes it.
 //!
 //! Digests bind an index's documents to the index, and their spans to the layer, but not their
-//! names, modes, offsets and windows: these are the word of whoever made the index. Anyone who may
+//! names, modes, offsets and windows: only the maker of the index vouches for these. Anyone who may
 //! push to a repository can attach one. So a reader of an image that is named by its digest shows
-//! that digest's content only if the image itself binds the index, if a trusted key signed it, or if
-//! this machine compared it with the layer.
+//! that digest's content only if the image itself binds the index, if a trusted key signed it, or
+//! if this machine compared it with the layer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,7 +24,7 @@ use ociseek_store::cache::ZtocCache;
 /// Whose word it is what an index says of a layer, from the weakest to the strongest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TrustLevel {
-    /// Whoever may push to the repository can have written it.
+    /// Anyone who may push to the repository can have written it.
     Repository,
     /// The user named the index by its digest.
     Named,
@@ -85,7 +85,7 @@ pub enum AcceptedTrust {
 pub struct TrustRules {
     /// Whose word is enough.
     pub accepted: AcceptedTrust,
-    /// The requirements for each index that is taken, whoever vouches for it. What this machine
+    /// The requirements for each index that is taken, also for a bound one. What this machine
     /// proved needs no index.
     pub policy: Policy,
 }
@@ -129,8 +129,8 @@ enum IndexVerdict {
 }
 
 /// Chooses the indexes of `image` that `rules` allow: the best of each kind, and of it only the
-/// documents that are allowed. `requested` is the index that the user named. An index that breaks the
-/// policy is reported as a warning.
+/// documents that are allowed. `requested` is the index that the user named. An index that breaks
+/// the policy is reported as a warning.
 ///
 /// # Errors
 /// If the requested index breaks the policy.
@@ -287,8 +287,8 @@ impl Chooser<'_> {
     }
 }
 
-/// The layers for which a candidate has a document, with what identifies it in the cache: the digest
-/// of the ztoc, or of the head of the fine document. None if the index cannot be used.
+/// The layers for which a candidate has a document, with what identifies it in the cache: the
+/// digest of the ztoc, or of the head of the fine document. None if the index cannot be used.
 fn documents_of(image: &DiscoveredImage, candidate: Candidate) -> Option<Vec<(Digest, Digest)>> {
     match candidate {
         Candidate::Soci(place) => {

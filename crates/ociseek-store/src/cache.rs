@@ -2,11 +2,11 @@
 //!
 //! The keys (`Key`) define seven kinds of entries: the outcome of indexing a layer, its fine
 //! document, a ztoc from elsewhere, the head of a fine document from elsewhere, the map of a layer,
-//! the manifests and configs of images that were read, and marks for documents that were proven. An entry is a file named by the digest
-//! of its key. It holds the digest of the following bytes, a line of JSON, and the content. It is
-//! written to a temporary file, which is then renamed. Renaming is atomic, so processes need no
-//! locks and never wait for each other. A process that dies leaves at most a temporary file. A
-//! damaged entry does not match its digest and is dropped.
+//! the manifests and configs of images that were read, and marks for documents that were proven. An
+//! entry is a file named by the digest of its key. It holds the digest of the following bytes, a
+//! line of JSON, and the content. It is written to a temporary file, which is then renamed.
+//! Renaming is atomic, so processes need no locks and never wait for each other. A process that
+//! dies leaves at most a temporary file. A damaged entry does not match its digest and is dropped.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -205,7 +205,8 @@ impl ZtocCache {
         })
     }
 
-    /// Stores the outcome for a layer of `size` bytes, which was read here. Its ztoc counts as proven.
+    /// Stores the outcome for a layer of `size` bytes, which was read here. Its ztoc counts as
+    /// proven.
     pub fn put(&self, key: CacheKey<'_>, size: u64, outcome: &Outcome) {
         if let Outcome::Ztoc(ztoc) = outcome {
             self.put_proven(key.layer, &ztoc.digest);
@@ -214,8 +215,8 @@ impl ZtocCache {
         self.store(&Key::Outcome(key), OutcomeFacts { layer_size: size, outcome }, &[ztoc]);
     }
 
-    /// Whether this machine made a document from the layer, or compared it completely with the layer.
-    /// `document` is the digest of a ztoc, or of the head of a fine document.
+    /// Whether this machine made a document from the layer, or compared it completely with the
+    /// layer. `document` is the digest of a ztoc, or of the head of a fine document.
     pub fn is_proven(&self, layer: &Digest, document: &Digest) -> bool {
         self.load(&Key::Proven { layer, document }, |NoFacts {}, _| Some(())).is_some()
     }

@@ -44,7 +44,8 @@ repositories of one registry, layers are mounted; to another registry or a layou
 SRC is an image in a registry, oci:DIR[:TAG|@DIGEST], oci-archive:FILE[:TAG], or what docker save wrote: \
 docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER], of which the layers stay as they lie in it; with uncompressed ones \
 DST is a layout. DST is an image in a registry or oci:DIR[:TAG]. DST is written with the last request: an \
-interrupted run leaves it as it was, and so does one during which somebody pushes to the tag of SRC or DST. If DST is up to date, only what is missing or damaged there is written again.";
+interrupted run leaves it as it was, and so does one during which someone pushes to the tag of SRC or DST. If DST is \
+up to date, only what is missing or damaged there is written again.";
 
 const AFTER_HELP: &str = "\
 Signatures of SRC do not apply to the new digest: sign the digest that is printed.

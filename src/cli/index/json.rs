@@ -122,9 +122,9 @@ pub(crate) struct IndexOutcome {
     pub status: Status,
     /// Null if there is none.
     pub index: Option<IndexRef>,
-    /// For `already-there`, what the blobs of the index were compared with: `listed` is nothing, only
-    /// their existence was checked; `cached` is what this machine once built from the layers; `built`
-    /// is what this run built. Null otherwise.
+    /// For `already-there`, what the blobs of the index were compared with: `listed` is nothing,
+    /// only their existence was checked; `cached` is what this machine once built from the layers;
+    /// `built` is what this run built. Null otherwise.
     checked: Option<&'static str>,
     /// How the index was attached, if it was.
     attached: Option<How>,

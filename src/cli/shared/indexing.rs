@@ -203,13 +203,13 @@ pub(crate) struct HookReuseArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Reuse")]
 pub(crate) struct ReuseTagsArgs {
-    /// Trust everybody who can push to the image's repository: also use the indexes that are attached
-    /// to the image, and to this many other tags; 0 for none
+    /// Trust everybody who can push to the image's repository: also use the indexes that are
+    /// attached to the image, and to this many other tags; 0 for none
     ///
-    /// Their ztocs are compared with some spans of the layer, which does not find every lie. Tags are
-    /// searched only if layers of at least 1 MiB would have to be read: latest first, then those with
-    /// the nearest version numbers, then those that begin like the image's own. Not possible with
-    /// --v2 and --v2-only, because the digests of SOCI-enabled images are signed.
+    /// Their ztocs are compared with some spans of the layer, which does not find every lie. Tags
+    /// are searched only if layers of at least 1 MiB would have to be read: latest first, then
+    /// those with the nearest version numbers, then those that begin like the image's own. Not
+    /// possible with --v2 and --v2-only, because the digests of SOCI-enabled images are signed.
     #[arg(long, value_name = "N", env = "OCISEEK_REUSE_TAGS", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=MOST_TAGS).map(|tags| tags as usize))]
     #[arg(hide_short_help = true, conflicts_with_all = ["v2", "v2_only"])]

@@ -15,14 +15,14 @@ use ociseek_ops::trust::{AcceptedTrust, TrustLevel, TrustRules};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Trust")]
 pub(crate) struct TrustArgs {
-    /// Read through indexes that only the repository vouches for, or only through those that the image
-    /// binds, a trusted key signed, or this machine proved [default: depends on the command and
-    /// IMAGE]
+    /// Read through indexes that only the repository vouches for, or only through those that the
+    /// image binds, a trusted key signed, or this machine proved [default: depends on the command
+    /// and IMAGE]
     ///
-    /// Whoever may push to a repository can attach an index there, and an index says where which file
-    /// is. mount, bundle and trace take "image" if IMAGE has a digest or a key or policy is given;
-    /// layers without such an index are read completely before the start. Otherwise the default is
-    /// "repository".
+    /// Whoever may push to a repository can attach an index there, and an index says where which
+    /// file is. mount, bundle and trace take "image" if IMAGE has a digest or a key or policy is
+    /// given; layers without such an index are read completely before the start. Otherwise the
+    /// default is "repository".
     #[arg(long, value_name = "WORD", env = "OCISEEK_TRUST", value_enum)]
     pub trust: Option<TrustArg>,
 
@@ -47,7 +47,7 @@ pub(crate) struct TrustArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TrustArg {
-    /// Whoever may push to the repository
+    /// Anyone who may push to the repository
     Repository,
     /// The image's digest, a trusted key, or this machine
     Image,
@@ -80,8 +80,8 @@ impl TrustArgs {
     }
 }
 
-/// Says whose word it is what a command shows of an image that is named by its digest, if that digest
-/// does not cover it.
+/// Says whose word it is what a command shows of an image that is named by its digest, if that
+/// digest does not cover it.
 pub(crate) fn tell_trust(name: &ImageName, level: TrustLevel) {
     if name.digest().is_some() && level == TrustLevel::Repository {
         complain(&format!(

@@ -1,5 +1,5 @@
-//! Fine indexes that lie about a layer: what is shown of an image that is named by its digest, and what
-//! a reader that takes the repository's word finds out.
+//! Fine indexes that lie about a layer: what is shown of an image that is named by its digest, and
+//! what a reader that takes the repository's word finds out.
 
 use std::collections::BTreeMap;
 

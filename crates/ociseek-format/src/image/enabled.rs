@@ -334,8 +334,8 @@ fn list(manifests: &mut Vec<Descriptor>, new: Descriptor, named: &str) {
     manifests.insert(place, new);
 }
 
-/// Replaces the fine indexes of the same image, which the image manifest no longer names, or appends
-/// the new one.
+/// Replaces the fine indexes of the same image, which the image manifest no longer names, or
+/// appends the new one.
 fn list_fine(manifests: &mut Vec<Descriptor>, new: &Descriptor) {
     let image = new.annotations.get(BOUND_TO);
     let goes = |old: &Descriptor| is_fine_index(old) && old.annotations.get(BOUND_TO) == image;

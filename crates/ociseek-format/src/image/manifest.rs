@@ -306,8 +306,8 @@ pub(super) fn known(media_type: &str) -> Result<&'static str, ManifestError> {
 }
 
 /// Whether two media types are equal, or both are those of an image manifest, or of an image index.
-/// Some registries serve manifests with Docker's type for OCI's, or the reverse (Nexus before 3.25):
-/// then the document's own type counts.
+/// Some registries serve manifests with Docker's type for OCI's, or the reverse (Nexus before
+/// 3.25): then the document's own type counts.
 fn is_same_kind(stated: &str, served: &str) -> bool {
     let is_one_of = |kinds: [&str; 2], media_type: &str| kinds.iter().any(|kind| kind.eq_ignore_ascii_case(media_type));
     stated.eq_ignore_ascii_case(served)

@@ -1,7 +1,7 @@
 //! Selects manifests of an image index. The caller fetches them.
 //!
-//! What an entry says of itself is a hint. image-spec descriptor.md defines `artifactType` for images
-//! too, and producers list SBOMs without it, so the manifest decides whether it is an image.
+//! What an entry says of itself is a hint. image-spec descriptor.md defines `artifactType` for
+//! images too, and producers list SBOMs without it, so the manifest decides whether it is an image.
 
 use std::collections::BTreeMap;
 
@@ -126,8 +126,8 @@ impl PlatformSelector {
         }
     }
 
-    /// The entries of an index that must be fetched before [`PlatformSelector::index`], because only
-    /// their manifests tell whether they are images of wanted platforms.
+    /// The entries of an index that must be fetched before [`PlatformSelector::index`], because
+    /// only their manifests tell whether they are images of wanted platforms.
     pub fn unclear<'i>(&self, index: &'i ImageIndex) -> impl Iterator<Item = &'i Descriptor> {
         index.manifests.iter().filter(|child| {
             let platform = child.platform.as_ref().filter(|platform| platform.is_complete());
@@ -136,7 +136,7 @@ impl PlatformSelector {
     }
 
     /// Examines an index and returns what to fetch next. `found` has the kinds of unclear entries;
-    /// those that it lacks are passed over.
+    /// those that it lacks are skipped.
     pub fn index(&mut self, index: &ImageIndex, found: &BTreeMap<Digest, Child>) -> Vec<NextFetch> {
         let mut next = Vec::new();
         for child in &index.manifests {

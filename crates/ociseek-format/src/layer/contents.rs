@@ -257,9 +257,9 @@ pub(super) struct AdaptedEntry {
     pub is_sparse: bool,
 }
 
-/// The whiteout that has the effect of a global header: containerd, moby and containers/storage make
-/// the parents of its name, remove what is there or carry out the whiteout that it is, and create
-/// nothing. GNU tar names its global headers `$TMPDIR/GlobalHead.PID.N`.
+/// The whiteout that has the effect of a global header: containerd, moby and containers/storage
+/// make the parents of its name, remove what is there or carry out the whiteout that it is, and
+/// create nothing. GNU tar names its global headers `$TMPDIR/GlobalHead.PID.N`.
 fn whiteout(name: &[u8]) -> Option<Box<[u8]>> {
     let end = name.iter().rposition(|&byte| byte != b'/')? + 1;
     let start = name[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);

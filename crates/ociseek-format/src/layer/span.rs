@@ -65,7 +65,8 @@ pub enum SpanError {
 }
 
 impl SpanError {
-    /// Whether the layer itself contradicts what its index says, although the bytes are the layer's.
+    /// Whether the layer itself contradicts what its index says, although the bytes are the
+    /// layer's.
     pub fn is_contradiction(&self) -> bool {
         matches!(self, SpanError::NoBlock { .. } | SpanError::Window { .. } | SpanError::Header { .. })
     }

@@ -4,10 +4,10 @@
 //!
 //! 1. `load`: the image's documents, within limits.
 //! 2. [`image::enabled`](ociseek_format::image::enabled) chooses the images to index.
-//! 3. Their ztocs come from the cache, from the index that the original image names, from images that
-//!    the user names, or from the layers, which are only read.
-//! 4. [`image::enabled`](ociseek_format::image::enabled) makes the new documents. If they already exist with
-//!    all of their blobs, nothing is done.
+//! 3. Their ztocs come from the cache, from the index that the original image names, from images
+//!    that the user names, or from the layers, which are only read.
+//! 4. [`image::enabled`](ociseek_format::image::enabled) makes the new documents. If they already
+//!    exist with all of their blobs, nothing is done.
 //! 5. `publish`: blobs first, then manifests, then the image index under its tag. Until the last
 //!    request the tag is unchanged.
 
@@ -47,7 +47,8 @@ use plan::{PlannedLayer, choose, plan};
 use publish::{NewBlobs, Publication};
 
 /// Converts an image. `options` determines how layers are indexed and which platforms are. Its
-/// options for existing indexes are ignored. Its kinds say whether the image names a fine index too.
+/// options for existing indexes are ignored. Its kinds say whether the image names a fine index
+/// too.
 ///
 /// People sign the result, so its ztocs come only from what this machine read, from the index that
 /// the original image names, or from images that the user names. What the destination's tag or a

@@ -130,8 +130,8 @@ impl ConvertDestination {
         }))
     }
 
-    /// Checks whether the image `root` of `from` may replace `there`: it must not be somebody's
-    /// ordinary image, and a tag that names the original image must still do so.
+    /// Checks whether the image `root` of `from` may replace `there`: it must not be
+    /// someone's ordinary image, and a tag that names the original image must still do so.
     pub(super) async fn admit(
         &self,
         there: Option<&ExistingImage>,

@@ -29,8 +29,8 @@ pub enum ConvertOutlook {
     NothingToIndex(Vec<LeftOutReason>),
 }
 
-/// Examines the content of the destination's name. What the ztocs there say is compared with nothing
-/// but the cache.
+/// Examines the content of the destination's name. What the ztocs there say is compared with
+/// nothing but the cache.
 ///
 /// An image whose SOCI indexes list prefetch artifacts counts as complete if `options` requests no
 /// prefetch list.

@@ -49,7 +49,7 @@ struct ManifestReferences {
 }
 
 /// A document with the content that it names.
-pub(super) struct Node {
+pub(super) struct GraphNode {
     /// With the artifact type and annotations, as lists of referrers show it.
     pub(super) descriptor: Descriptor,
     pub(super) bytes: Bytes,
@@ -60,7 +60,7 @@ pub(super) struct Node {
     foreign: Option<Digest>,
 }
 
-impl Node {
+impl GraphNode {
     /// The approximate memory use in bytes.
     fn footprint(&self) -> u64 {
         let named = self.children.iter().chain(&self.blobs).chain(&self.subject).chain([&self.descriptor]);
@@ -71,7 +71,7 @@ impl Node {
 /// All documents of an image.
 #[derive(Default)]
 pub(super) struct Graph {
-    pub(super) nodes: BTreeMap<Digest, Node>,
+    pub(super) nodes: BTreeMap<Digest, GraphNode>,
     /// In the order in which they were found: the image, then referrers of the image or of each
     /// other.
     roots: Vec<Digest>,
@@ -110,12 +110,12 @@ impl Graph {
         Ok(reading.graph)
     }
 
-    fn add(&mut self, node: Node) {
+    fn add(&mut self, node: GraphNode) {
         self.nodes.insert(node.descriptor.digest, node);
     }
 
     /// All documents. Each follows those that it lists, and referrers follow their subjects.
-    pub(super) fn order(&self) -> Vec<&Node> {
+    pub(super) fn order(&self) -> Vec<&GraphNode> {
         let mut order = Vec::with_capacity(self.nodes.len());
         let mut begun = BTreeSet::new();
         for root in &self.roots {
@@ -140,8 +140,8 @@ struct Reading<'a> {
     from: &'a Source,
     jobs: usize,
     progress: &'a Arc<dyn Progress>,
-    /// The memory for referrers that are neither indexes nor signatures. Anyone who can push decides
-    /// about their number and sizes.
+    /// The memory for referrers that are neither indexes nor signatures. Anyone who can push
+    /// decides about their number and sizes.
     foreign: Budget,
     /// What the layout lacks.
     missing: BTreeSet<Digest>,
@@ -330,7 +330,7 @@ fn is_blob(media_type: &str) -> bool {
 }
 
 /// Parses a document to find the content that it names.
-fn node(document: Document) -> Result<Node, CopyError> {
+fn node(document: Document) -> Result<GraphNode, CopyError> {
     let Document { media_type, digest, bytes } = document;
     let references: ManifestReferences =
         json::parse(&bytes, MAX_DOCUMENT, &KEYS).map_err(|source| CopyError::Json { digest, source })?;
@@ -351,7 +351,7 @@ fn node(document: Document) -> Result<Node, CopyError> {
     let (listed, children): (Vec<_>, Vec<_>) =
         references.manifests.unwrap_or_default().into_iter().partition(|listed| is_blob(&listed.media_type));
     let blobs = blobs.chain(listed);
-    Ok(Node {
+    Ok(GraphNode {
         descriptor,
         bytes,
         children,

@@ -33,7 +33,8 @@ fn index(store: &Store, entries: &[Value]) -> Descriptor {
 fn referrer(store: &Store, subject: &Descriptor, artifact_type: &str, text: &str) -> Descriptor {
     let empty = store.put("application/vnd.oci.empty.v1+json", &json!({}));
     let manifest = json!({
-        "schemaVersion": 2, "mediaType": OCI_MANIFEST, "artifactType": artifact_type, "config": empty, "layers": [empty],
+        "schemaVersion": 2, "mediaType": OCI_MANIFEST, "artifactType": artifact_type,
+        "config": empty, "layers": [empty],
         "subject": subject, "annotations": {"text": text},
     });
     let referrer = store.put(OCI_MANIFEST, &manifest);

@@ -270,8 +270,8 @@ pub(super) fn by_preference<'a>(
     usable.into_iter().map(|(_, place)| place).collect()
 }
 
-/// Judges the manifest of a fine index that was found on the image `manifest` with these `layers`, or
-/// that this manifest names (`is_bound`).
+/// Judges the manifest of a fine index that was found on the image `manifest` with these `layers`,
+/// or that this manifest names (`is_bound`).
 pub(super) fn judge_fine(
     bytes: &[u8],
     is_bound: bool,

@@ -1,10 +1,10 @@
 //! Finds the SOCI indexes of an image, parses them, and determines which of them a reader takes.
 //!
-//! Annotations of the image manifest name the index of version 2 and the bound fine index, so nobody
-//! can add one without changing the image. Those of version 1 are referrers, and consumers take the first that the
-//! registry lists (soci-snapshotter, fs/artifact_fetcher.go). This reader does the same, except
-//! that it skips those it cannot use. Other fine indexes are referrers too, with a separate type, and
-//! are in the same list.
+//! Annotations of the image manifest name the index of version 2 and the bound fine index, so
+//! nobody can add one without changing the image. Those of version 1 are referrers, and consumers
+//! take the first that the registry lists (soci-snapshotter, fs/artifact_fetcher.go). This reader
+//! does the same, except that it skips those it cannot use. Other fine indexes are referrers too,
+//! with a separate type, and are in the same list.
 
 use std::sync::Arc;
 
@@ -74,7 +74,8 @@ pub struct DiscoveredImage {
     pub odd_annotation: Option<String>,
     /// Which of `indexes` a reader takes.
     pub chosen: Option<usize>,
-    /// The fine index that the image manifest names first, then the others in the order of the store.
+    /// The fine index that the image manifest names first, then the others in the order of the
+    /// store.
     pub fine: Vec<FoundFineRef>,
     /// Which of `fine` a reader takes. None if another index was requested.
     pub chosen_fine: Option<usize>,

@@ -128,8 +128,8 @@ pub(super) fn decide_seen(found: &[ExistingIndex], rule: Existing, own_name: &st
         Existing::Skip => {
             let ours = |f: &&ExistingIndex| f.tool.is_some_and(|tool| is_ours(tool, own_name));
             match found.iter().position(|f| f.is_same) {
-                // An outdated index of ours next to it may be listed first, or one that lists another
-                // ztoc of some layer: then one of the two is wrong. Building fixes that.
+                // An outdated index of ours next to it may be listed first, or one that lists
+                // another ztoc of some layer: then one of the two is wrong. Building fixes that.
                 Some(done) if found.iter().filter(ours).count() == 1 => Decision::Done(done),
                 _ => replaced(found, own_name),
             }

@@ -8,8 +8,8 @@
 //!    another one (`reuse`), or by reading layers (`read`). Fine documents may come from a fine
 //!    index of this image. Reading uses two threads for each layer, and more if the layer can be
 //!    divided by its members or by a ztoc with other options (`guide`; see
-//!    [`parallel`](ociseek_format::layer::parallel)). A broken layer ends the run. After a deadline, the
-//!    unfinished layers are left for another run.
+//!    [`parallel`](ociseek_format::layer::parallel)). A broken layer ends the run. After a
+//!    deadline, the unfinished layers are left for another run.
 //! 4. `gate`: checks the requirements.
 //! 5. `publish`: writes blobs first, then the index manifest (`attach`). Until then, only the cache
 //!    was written.

@@ -35,8 +35,8 @@ pub(super) fn mislabelled(layer: &Descriptor, ztoc: &BuiltZtoc) -> Option<LeftOu
     Some(LeftOutReason::Mislabelled { reason })
 }
 
-/// The ztoc of a layer, or why it cannot be indexed, if its content was read before and the result is
-/// cached.
+/// The ztoc of a layer, or why it cannot be indexed, if its content was read before and the result
+/// is cached.
 pub(crate) async fn known_outcome(
     cache: Option<&ZtocCache>,
     layer: &Descriptor,

@@ -208,7 +208,8 @@ impl Reader<'_> {
                 }
                 match self.read(entry, "manifest").await? {
                     Some(Manifest::Image(image)) => {
-                        // soci writes the subject with these three fields, as the index states them.
+                        // soci writes the subject with these three fields, as the index states
+                        // them.
                         let media_type = match entry.media_type.as_str() {
                             "" => image.media_type.to_owned(),
                             stated => stated.to_owned(),
@@ -249,7 +250,7 @@ impl Reader<'_> {
         if there.is_empty() { images } else { there }
     }
 
-    /// The manifest or image index that an entry names. None if it is passed over.
+    /// The manifest or image index that an entry names. None if it is skipped.
     async fn read(&mut self, entry: &Descriptor, what: &'static str) -> Result<Option<&Manifest>, ResolveError> {
         let digest = entry.digest;
         if !self.read.contains_key(&digest) {

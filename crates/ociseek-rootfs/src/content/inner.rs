@@ -135,8 +135,8 @@ impl Inner {
         Arc::clone(&self.room).acquire_many_owned(units).await.ok()
     }
 
-    /// Stops reading by the index of a layer that is read in this way, because the layer contradicts
-    /// it. What it says of the other layers is then worth as little.
+    /// Stops reading by the index of a layer that is read in this way, because the layer
+    /// contradicts it. What it says of the other layers is then worth as little.
     pub(super) fn contradict(&self, how: LayerAccess, layer: &Digest, error: &dyn std::error::Error) {
         if let Some(known) = self.verdict_on(how) {
             let _ = known.set(format!("layer {layer}: {}", causes(error)).into());

@@ -36,6 +36,7 @@ pub struct OpenDocument {
 /// Why a fine document is not used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
+#[non_exhaustive]
 pub enum UnfitDocument {
     #[error("its head has the digest {actual}, not {expected}")]
     Head { expected: Digest, actual: Digest },

@@ -71,7 +71,8 @@ pub enum LayerAccess {
 }
 
 impl LayerAccess {
-    /// Whether the map of the layer is an index's claim. Otherwise it was made from the layer itself.
+    /// Whether the map of the layer is an index's claim. Otherwise it was made from the layer
+    /// itself.
     pub fn is_claimed(self) -> bool {
         matches!(self, LayerAccess::Fine | LayerAccess::Index)
     }

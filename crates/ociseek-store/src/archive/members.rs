@@ -30,7 +30,7 @@ enum Member {
 }
 
 impl Members {
-    /// Reads the headers of the tar. `not` makes the error that the file is no such archive.
+    /// Reads the headers of the tar. `not` makes the error that the file is not such an archive.
     pub(super) fn of(file: &ArchiveFile, not: &dyn Fn(&str) -> LayoutError) -> Result<Members, LayoutError> {
         let mut all: HashMap<Box<[u8]>, Member> = HashMap::new();
         let mut bytes = 0;
@@ -70,7 +70,7 @@ impl Members {
         self.0.keys().filter_map(|name| folder(name)).min()
     }
 
-    /// The location of a file that a document of the archive names. None if it is not there.
+    /// The location of a file that a document of the archive names. None if it does not exist.
     pub(super) fn look_up(&self, path: &Path, name: &str) -> Result<Option<Place>, LayoutError> {
         let wrong = |reason| LayoutError::Member { path: path.to_owned(), name: shown(name), reason };
         let leads_out = "is a link that leads out of the archive";

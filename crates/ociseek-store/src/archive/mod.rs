@@ -102,8 +102,8 @@ impl Archive {
 
     /// Opens one image of an archive in Docker's own format, written by `docker save` or another
     /// tool. Reads the headers of the tar, the config, and all compressed layers. Each of these is
-    /// reported as [`ProgressEvent::Reading`](ociseek_format::progress::ProgressEvent::Reading), with the
-    /// digest of its uncompressed tar.
+    /// reported as [`ProgressEvent::Reading`](ociseek_format::progress::ProgressEvent::Reading),
+    /// with the digest of its uncompressed tar.
     ///
     /// # Errors
     /// If the archive cannot be read, is not in this format, or does not hold the complete image.

@@ -20,7 +20,7 @@ pub enum LayoutError {
     },
     #[error("{} is not an image layout: {reason}", path.display())]
     NotALayout { path: PathBuf, reason: String },
-    /// Whoever placed the link chose where the files go.
+    /// The one who placed the link chose where the files go.
     #[error("{} is a symbolic link, and a layout is not written through links", path.display())]
     Link { path: PathBuf },
     #[error("{} is not a docker save archive: {reason}", path.display())]

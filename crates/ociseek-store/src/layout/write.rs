@@ -78,8 +78,8 @@ fn make_blob_directory(layout: &Layout, digest: &Digest) -> Result<(), LayoutErr
     create_directories(&blobs).map_err(|source| io_error("create", &blobs, source))
 }
 
-/// Refuses links below the directory that the user named: a layout may be what somebody else
-/// unpacked, and its links may lead to any directory.
+/// Refuses links below the directory that the user named: a layout may come from an archive of
+/// a stranger, and its links may lead to any directory.
 fn refuse_links(dir: &Path, algorithm: Algorithm) -> Result<(), LayoutError> {
     let blobs = dir.join("blobs");
     for path in [blobs.join(algorithm.name()), blobs] {

@@ -86,8 +86,8 @@ impl Repository {
         }
     }
 
-    /// The content of the tag. A registry may refuse to say whether a tag exists: Artifactory answers
-    /// 403 if it does not.
+    /// The content of the tag. A registry may refuse to say whether a tag exists: Artifactory
+    /// answers 403 if it does not.
     async fn tag_content(&self, subject: &Digest, access: Access) -> Result<TagContent, RegistryError> {
         match self.document(&Target::Tag(referrers_tag(subject)), access).await {
             Ok((document, _)) if Digest::of(subject.algorithm(), &document.bytes) == *subject => {
@@ -159,8 +159,8 @@ impl Repository {
                     return Ok(tag);
                 }
                 TagContent::Nothing => None,
-                // GitLab's registry reads such a name as the digest, and answers with the image although
-                // there is no tag. Then there is nothing that a push could replace.
+                // GitLab's registry reads such a name as the digest, and answers with the image
+                // although there is no tag. Then there is nothing that a push could replace.
                 TagContent::Subject if writes == 0 && self.has_tag(&tag).await == Some(false) => None,
                 TagContent::Subject if writes == 0 => {
                     return Err(failed("it points to the image itself, not to an index of referrers".into()));

@@ -40,9 +40,9 @@ impl Repository {
         self.document(target, Access::Pull).await.map(|(document, _)| document)
     }
 
-    /// What a tag names, if it exists. Artifactory answers 403 for tags that do not: then its list of
-    /// tags decides. If there is none, the tag counts as missing, and a push shows whether it may be
-    /// written.
+    /// What a tag names, if it exists. Artifactory answers 403 for tags that do not: then its list
+    /// of tags decides. If there is none, the tag counts as missing, and a push shows whether it
+    /// may be written.
     ///
     /// # Errors
     /// Those of [`Repository::manifest`].
@@ -227,7 +227,8 @@ fn content_digest(response: &Response) -> Result<Option<Digest>, RegistryError> 
 }
 
 /// Whether a document may be what it says itself, whatever type it was served with, for which its
-/// digest vouches. Nexus has served documents of OCI with docker's types, Quay with a type of schema
+/// digest vouches. Nexus has served documents of OCI with docker's types, Quay with a type of
+/// schema
 /// 1. A manifest that is served as an index, or the reverse, is ambiguous.
 fn is_same_kind(own: &str, served: &str) -> bool {
     let kind = |media_type: &str| match media_type {

@@ -3,10 +3,11 @@
 //! | file | what it does |
 //! |---|---|
 //! | `client` | the types for callers: [`Client`], [`Repository`] |
-//! | `manifests`, `blobs`, `parallel`, `uploads`, `upload_stream`, `referrers`, `fallback`, `attach`, `names` | the calls, in groups |
+//! | `manifests`, `blobs`, `parallel`, `uploads`, `upload_stream` | the calls for content |
+//! | `referrers`, `fallback`, `attach`, `names` | the calls for referrers, tags and repositories |
 //! | `session`, `places`, `referrers_api` | a registry: authorization, redirects and retries for each request |
-//! | `auth`, `token` | the authorization of requests |
-//! | `credentials`, `docker_config`, `go_json`, `helper` | logins |
+//! | `auth` | the authorization of requests |
+//! | `credentials`, `go_json`, `helper` | logins |
 //! | `retry`, `backoff`, `outage` | when to retry |
 //! | `request`, `http`, `response`, `trail` | a single request, how it is sent, its response, and its line in the log |
 //! | `proxy`, `address`, `address_filter` | proxies and allowed hosts |
@@ -31,7 +32,6 @@ mod certs_d;
 mod client;
 mod config;
 mod credentials;
-mod docker_config;
 mod error;
 mod fallback;
 mod go_json;
@@ -51,7 +51,6 @@ mod response;
 mod retry;
 mod session;
 mod tls;
-mod token;
 mod trail;
 mod transport;
 mod upload_stream;

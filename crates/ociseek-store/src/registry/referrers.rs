@@ -166,7 +166,8 @@ impl Repository {
     }
 
     /// Finds out the types of entries that have none. Azure's registry leaves a type out that only
-    /// the config states (Azure/acr#784), and so do some clients in the list under the fallback tag.
+    /// the config states (Azure/acr#784), and so do some clients in the list under the fallback
+    /// tag.
     async fn find_types(&self, descriptors: &mut [Descriptor]) -> Result<(), RegistryError> {
         let untyped = descriptors.iter_mut().filter(|one| is_untyped(one) && one.media_type == OCI_MANIFEST);
         for descriptor in untyped.take(UNTYPED) {

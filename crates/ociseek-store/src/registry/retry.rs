@@ -114,8 +114,8 @@ impl Retry {
         Ok(())
     }
 
-    /// Call this after the registry lost an upload. Returns when it is time to start another, or the
-    /// error if there will be none.
+    /// Call this after the registry lost an upload. Returns when it is time to start another, or
+    /// the error if there will be none.
     pub(super) async fn after_lost_upload(
         &mut self,
         digest: &Digest,

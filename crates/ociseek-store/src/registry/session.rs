@@ -167,8 +167,8 @@ impl Registry {
         }
     }
 
-    /// Makes one try: adds authorization, renews it once if it is refused, follows redirects. A temporary
-    /// status is an error.
+    /// Makes one try: adds authorization, renews it once if it is refused, follows redirects. A
+    /// temporary status is an error.
     pub(super) async fn once(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
         let response = match self.follow(request, scope, request.next_try()).await {
             Err(error) if error.is_broken() && self.is_tls_after_all(&request.url).await => {

@@ -26,7 +26,7 @@ const LARGEST_CHUNK: u64 = 1 << 30;
 const SMALL_CHUNK: u64 = 4 << 20;
 /// How many times in a row a chunk may be sent without any of it being accepted.
 const STALLS: u32 = 3;
-/// How many times an upload may be repeated because its authorization expired meanwhile.
+/// How many times an upload is repeated because its authorization expired meanwhile.
 const EXPIRIES: u32 = 3;
 
 /// How the bytes of a blob are sent.
@@ -434,7 +434,8 @@ async fn classify_refusal(response: Response) -> UploadFailure {
     let refusal = response.refusal().await;
     match status {
         _ if is_renewed => UploadFailure::Expired(refusal),
-        // Not the upload, but the blob: Artifactory 6 takes content by PATCH alone (docker/buildx#196).
+        // Not the upload, but the blob: Artifactory 6 takes content by PATCH alone
+        // (docker/buildx#196).
         404 if refusal.has_code("BLOB_UNKNOWN") => UploadFailure::Refused(refusal),
         404 => UploadFailure::Lost(refusal),
         413 => UploadFailure::TooLarge(refusal),

@@ -59,8 +59,8 @@ impl CertificateVerifier {
 
 impl ServerCertVerifier for CertificateVerifier {
     /// The usual verification, but a server may also present exactly a certificate that the user or
-    /// the system trusts as an authority. docker's own recipe for a registry makes such a certificate (`openssl
-    /// req -x509`), and Go accepts it.
+    /// the system trusts as an authority. docker's own recipe for a registry makes such a
+    /// certificate (`openssl req -x509`), and Go accepts it.
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

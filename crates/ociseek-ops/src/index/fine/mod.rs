@@ -56,8 +56,8 @@ impl FoundFine {
         })
     }
 
-    /// Whether it lists another document than the one that this machine built. That is only known of
-    /// documents without a recorded start, since the start changes the bytes.
+    /// Whether it lists another document than the one that this machine built. That is only known
+    /// of documents without a recorded start, since the start changes the bytes.
     fn contradicts(&self, layers: &[CandidateLayer]) -> bool {
         let listed = self.content.iter().flat_map(|index| &index.layers).filter(|listed| !listed.has_start());
         let mut built = listed.filter_map(|listed| {
@@ -170,8 +170,8 @@ impl FinePlan {
     }
 }
 
-/// Whether two fine indexes by this tool list different documents of a layer, so that one of them is
-/// wrong. Documents with a recorded start differ by that, and do not count.
+/// Whether two fine indexes by this tool list different documents of a layer, so that one of them
+/// is wrong. Documents with a recorded start differ by that, and do not count.
 fn is_disputed<'a>(found: impl Iterator<Item = &'a FineIndex>, tool: &str) -> bool {
     let ours = found.filter(|index| index.build_tool.as_deref() == Some(tool));
     let mut known = BTreeMap::new();

@@ -40,7 +40,7 @@ pub(super) enum ChainError {
     Link(Place),
     #[error("{0} is not the certificate of an authority")]
     NoAuthority(Place),
-    #[error("{0} does not allow so many authorities below it")]
+    #[error("{0} allows fewer authorities below it")]
     PathLength(Place),
     #[error("{0} has no critical key usage")]
     NoKeyUsage(Place),

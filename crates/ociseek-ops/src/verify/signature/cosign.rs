@@ -138,7 +138,7 @@ fn pre_authentication(payload_type: &str, payload: &[u8]) -> Vec<u8> {
     message
 }
 
-/// The first key that made one of the signatures. What is not base64 is no signature of any key.
+/// The first key that made one of the signatures. What is not base64 was made by none.
 fn signer<'a, 'b>(
     message: &[u8],
     signatures: impl Iterator<Item = &'b str>,

@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use super::TARGET;
-use super::config::CredentialSource;
-use super::docker_config::{DockerConfig, is_docker_hub, parse};
-use super::helper::{self, HelperError};
+use crate::registry::TARGET;
+use crate::registry::config::CredentialSource;
+use crate::registry::helper::{self, HelperError};
+use docker_config::{DockerConfig, is_docker_hub, parse};
+
+mod docker_config;
 
 /// The size limit of a credentials file in bytes.
 const FILE: u64 = 4 << 20;
@@ -251,8 +253,8 @@ mod tests {
                 "r.io",
                 Some(Credential::Identity { token: "T".into(), login: Some(("u".into(), "p".into())) }),
             ),
-            // As Go reads it: null is the default, the case of keys does not matter, base64 may have
-            // line breaks, and text after the object is ignored.
+            // As Go reads it: null is the default, the case of keys does not matter, base64 may
+            // have line breaks, and text after the object is ignored.
             (
                 r#"{"auths":{"other.io":null,"r.io":{"auth":"dTpw","identitytoken":null,"username":null}},
                     "credHelpers":null,"credsStore":null}"#,

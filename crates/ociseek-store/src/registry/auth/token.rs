@@ -12,16 +12,16 @@ use tokio::time::Instant;
 use tracing::debug;
 use url::{Url, form_urlencoded};
 
-use super::TARGET;
-use super::address::refuse_realm;
-use super::auth::{Access, Authorizer, Header, basic};
-use super::credentials::{Credential, FoundCredential};
-use super::error::{RegistryError, RequestLine, ShownLogin, shown};
-use super::http::Http;
-use super::one_line::one_line;
-use super::request::Request;
-use super::response::Response;
-use super::retry::Retry;
+use super::{Access, AuthorizationHeader, Authorizer, basic};
+use crate::registry::TARGET;
+use crate::registry::address::refuse_realm;
+use crate::registry::credentials::{Credential, FoundCredential};
+use crate::registry::error::{RegistryError, RequestLine, ShownLogin, shown};
+use crate::registry::http::Http;
+use crate::registry::one_line::one_line;
+use crate::registry::request::Request;
+use crate::registry::response::Response;
+use crate::registry::retry::Retry;
 use ociseek_format::image::json::parse_lenient;
 use ociseek_format::progress::ProgressEvent;
 
@@ -84,7 +84,7 @@ impl Authorizer {
         service: Option<&str>,
         scope: &str,
         found: Option<FoundCredential>,
-    ) -> Result<Header, RegistryError> {
+    ) -> Result<AuthorizationHeader, RegistryError> {
         let line = |method: &Method, url: &Url| RequestLine::new(&self.registry, method, url);
         let mut url = Url::parse(realm).map_err(|_| RegistryError::Detour {
             line: line(&Method::GET, base),
@@ -122,7 +122,7 @@ impl Authorizer {
         shown: Option<ShownLogin>,
         line: RequestLine,
         reads: u32,
-    ) -> Result<Header, RegistryError> {
+    ) -> Result<AuthorizationHeader, RegistryError> {
         // Redirects are not followed, because the credentials are for this address only.
         let line = line.at_try(request.next_try());
         let mut response: Response = http.exchange(request, None, line.clone()).await?;
@@ -152,7 +152,7 @@ impl Authorizer {
         let (_, realm) = line.parts();
         debug!(name: "token", target: TARGET, registry = &*self.registry, realm, seconds = lasts.as_secs());
         let issued = Instant::now();
-        Ok(Header { value, issued, renew_at: Some(issued + lasts.mul_f64(0.8)), is_used: false })
+        Ok(AuthorizationHeader { value, issued, renew_at: Some(issued + lasts.mul_f64(0.8)), is_used: false })
     }
 }
 

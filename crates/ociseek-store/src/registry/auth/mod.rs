@@ -1,7 +1,7 @@
 //! Authorization of requests to a registry. There is one token for each repository and kind of
 //! access. All requests that wait for it share it. It is renewed before it expires, and once more
-//! if the registry refuses it: with 401, or with another status if it is not new. Amazon ECR answers
-//! 403 to a password that has expired, and its public registry 400 to a token.
+//! if the registry refuses it: with 401, or with another status if it is not new. Amazon ECR
+//! answers 403 to a password that has expired, and its public registry 400 to a token.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -15,18 +15,20 @@ use tokio::time::Instant;
 use tracing::debug;
 use url::Url;
 
-use super::TARGET;
-use super::address::base_url;
-use super::config::CredentialSource;
-use super::credentials::{self, Credential, FoundCredential};
-use super::error::{CredentialOrigin, RegistryError, RequestLine, ShownLogin};
-use super::http::{Http, texts};
-use super::request::Authorization;
-use super::token::{elsewhere, union};
 use crate::lock::Hold;
+use crate::registry::TARGET;
+use crate::registry::address::base_url;
+use crate::registry::config::CredentialSource;
+use crate::registry::credentials::{self, Credential, FoundCredential};
+use crate::registry::error::{CredentialOrigin, RegistryError, RequestLine, ShownLogin};
+use crate::registry::http::{Http, texts};
+use crate::registry::request::Authorization;
 use ociseek_format::header::{Challenge, challenge};
 use ociseek_format::image::ecr::EcrRegistry;
 use ociseek_format::progress::causes;
+use token::{elsewhere, union};
+
+mod token;
 
 /// The number of scopes and repositories whose tokens and credentials are kept, the most recently
 /// used ones. A walk through a whole registry does not return to the others soon.
@@ -109,11 +111,11 @@ impl TokenCache {
 #[derive(Default)]
 struct Slot {
     challenge: Option<Challenge>,
-    header: Option<Header>,
+    header: Option<AuthorizationHeader>,
     generation: u64,
 }
 
-pub(super) struct Header {
+pub(super) struct AuthorizationHeader {
     pub value: HeaderValue,
     pub issued: Instant,
     pub renew_at: Option<Instant>,
@@ -150,7 +152,7 @@ impl Authorizer {
     ) -> Result<(Option<Authorization>, Generation), RegistryError> {
         let slot = self.slot(scope);
         let mut slot = slot.lock().await;
-        let due = |header: &Header| header.renew_at.is_some_and(|at| at <= Instant::now());
+        let due = |header: &AuthorizationHeader| header.renew_at.is_some_and(|at| at <= Instant::now());
         if slot.header.as_ref().is_none_or(due) {
             let challenge = slot.challenge.clone().or_else(|| self.last().clone());
             if let Some(challenge) = challenge {
@@ -228,7 +230,12 @@ impl Authorizer {
                 |_| self.invalid_credentials("the credentials contain characters that are not allowed in a header");
             let mut value = HeaderValue::try_from(value).map_err(wrong)?;
             value.set_sensitive(true);
-            Ok::<_, RegistryError>(Some(Header { value, issued: Instant::now(), renew_at, is_used: false }))
+            Ok::<_, RegistryError>(Some(AuthorizationHeader {
+                value,
+                issued: Instant::now(),
+                renew_at,
+                is_used: false,
+            }))
         };
         slot.header = match (&challenge, found.as_ref().map(|found| found.credential.clone())) {
             (_, Some(Credential::Registry(token))) => plain(format!("Bearer {token}"))?,
@@ -349,7 +356,7 @@ fn has_short_logins(registry: &str) -> bool {
 }
 
 /// Whether a request that was refused should be repeated with this header.
-fn is_new(before: Option<&Header>, now: Option<&Header>) -> bool {
+fn is_new(before: Option<&AuthorizationHeader>, now: Option<&AuthorizationHeader>) -> bool {
     now.is_some_and(|now| before.is_none_or(|before| before.value != now.value))
 }
 

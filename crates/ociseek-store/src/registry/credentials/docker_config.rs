@@ -8,8 +8,8 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde::de::{IgnoredAny, MapAccess};
 use serde::{Deserialize, Deserializer};
 
-use super::credentials::{Credential, CredentialError};
-use super::go_json::{self, GoObject};
+use super::{Credential, CredentialError};
+use crate::registry::go_json::{self, GoObject};
 
 pub(super) fn is_docker_hub(host: &str) -> bool {
     matches!(host, "docker.io" | "index.docker.io" | "registry-1.docker.io")
@@ -26,13 +26,13 @@ pub(super) fn parse(path: &Path, text: &[u8]) -> Result<DockerConfig, Credential
 
 #[derive(Default)]
 pub(super) struct DockerConfig {
-    auths: BTreeMap<String, Entry>,
+    auths: BTreeMap<String, AuthEntry>,
     cred_helpers: BTreeMap<String, Option<String>>,
     creds_store: String,
 }
 
 #[derive(Default)]
-pub(super) struct Entry {
+pub(super) struct AuthEntry {
     auth: String,
     username: String,
     password: String,
@@ -52,7 +52,7 @@ impl GoObject for DockerConfig {
     }
 }
 
-impl GoObject for Entry {
+impl GoObject for AuthEntry {
     fn set<'de, A: MapAccess<'de>>(&mut self, key: &str, values: &mut A) -> Result<(), A::Error> {
         match key {
             "auth" => self.auth = go_json::value(values)?,
@@ -72,8 +72,8 @@ impl<'de> Deserialize<'de> for DockerConfig {
     }
 }
 
-impl<'de> Deserialize<'de> for Entry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entry, D::Error> {
+impl<'de> Deserialize<'de> for AuthEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AuthEntry, D::Error> {
         go_json::deserialize(deserializer)
     }
 }
@@ -88,7 +88,7 @@ impl DockerConfig {
 
     /// The entry for the registry. Among podman's keys with a path, the one with the longest path
     /// that contains the repository.
-    pub(super) fn entry(&self, registry: &str, repository: &str) -> Option<(&str, &Entry)> {
+    pub(super) fn entry(&self, registry: &str, repository: &str) -> Option<(&str, &AuthEntry)> {
         let matching = self.auths.iter().filter_map(|(key, entry)| {
             let path = matches(key, registry, repository)?;
             Some((path, key.as_str(), entry))
@@ -120,7 +120,7 @@ fn host(key: &str) -> &str {
     key.split('/').next().unwrap_or(key)
 }
 
-impl Entry {
+impl AuthEntry {
     pub(super) fn credential(&self) -> Result<Option<Credential>, InvalidEntry> {
         if !self.identitytoken.is_empty() {
             let login = self.login().unwrap_or_default();
