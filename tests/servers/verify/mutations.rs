@@ -215,7 +215,8 @@ fn every_field_of_a_fine_document() {
             change(&mut parts);
             // What is not consistent cannot even be written.
             let Some(encoded) = parts.try_encoded() else { continue };
-            if encoded.bytes == honest {
+            // Fine documents have no names of owners, for example.
+            if encoded.bytes == DocumentParts::of(&honest).encoded().bytes {
                 continue;
             }
             let reference = &mut index.layers[place];
