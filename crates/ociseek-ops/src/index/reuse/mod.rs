@@ -127,8 +127,8 @@ impl ReuseContext<'_> {
         let Some((_, ztocs)) = about.into_iter().find(|(_, ztocs)| ztocs.len() > 1) else { return false };
         if self.disputed.insert(*layer) {
             self.progress.report(ProgressEvent::Warning(format!(
-                "layer {layer} is read: indexes by the same tool and options list {} different ztocs of it, and at most \
-                 one is right",
+                "layer {layer} is read: indexes by the same tool and options list {} different ztocs of it, and at \
+                 most one is right",
                 ztocs.len()
             )));
         }
