@@ -137,7 +137,8 @@ fn each_tag_gets_a_soci_enabled_image_and_an_untagged_image_only_an_index() {
         assert_eq!((&line["result"], &line["enabled"]["status"]), (&json!("indexed"), &json!("written")));
     }
     let read: Vec<u64> = jobs.iter().map(|line| line["bytes_read"].as_u64().unwrap()).collect();
-    assert!(read.contains(&0) && read.iter().sum::<u64>() < 50_000, "the layer is read once: {read:?}");
+    // Without a cache, the attached index of the first job is no source for the image of the second.
+    assert!(read.iter().all(|bytes| (1..50_000).contains(bytes)), "each job reads the layer once: {read:?}");
 
     // Again, as after a roll-back of the tag: it is examined, and everything exists.
     assert_eq!(hook.post(&event(&format!("{app}:v1@{digest}"))).0, 202);
@@ -316,7 +317,7 @@ fn backfill_adds_missing_versions_once() {
         assert_eq!(lines.iter().find(|(tag, _)| tag == "v2").unwrap().1["enabled"]["digest"], enabled);
         assert_eq!(digest_of(&server, "team/app", "v1-soci"), ordinary, "a source is never written over");
         let read: u64 = lines.iter().map(|(_, line)| line["bytes_read"].as_u64().unwrap()).sum();
-        assert!(read < 100_000, "each layer is read once: {read}");
+        assert!(read < 140_000, "each layer is read once for each tag: {read}");
 
         // Again, with the content of the registry, and with the state file.
         let skipped = [["v1-soci-soci", "skipped", "soci-enabled"], ["v2-soci", "skipped", "soci-enabled"]];

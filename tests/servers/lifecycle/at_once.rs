@@ -124,10 +124,10 @@ fn concurrent_commands_and_hooks_lose_nothing() {
             let copied = format!("oci:copy{round}:v1");
             let commands: [&[&str]; 8] = [
                 &["index", &image],
-                &["index", "--v2={tag}-soci", &image],
+                &["index", "--fine", "--v2={tag}-soci", &image],
                 &["index", "--fine", &image],
                 &["index", "--existing=replace", &image],
-                &["convert", &image, &converted],
+                &["convert", "--fine", &image, &converted],
                 &["rm", &image],
                 &["prune", "--delete", &place],
                 &["copy", &image, &copied],
@@ -140,9 +140,9 @@ fn concurrent_commands_and_hooks_lose_nothing() {
             assert!(!said.contains("wrong"), "{copied}: {said}");
             // SOCI-enabled images do not depend on indexes that can be removed, so they are
             // complete at once.
-            assert_whole(&sandbox, &converted, 2);
+            assert_whole(&sandbox, &converted, 4);
             if let Some(digest) = digest_of(&server, "v1-soci") {
-                assert_whole(&sandbox, &by_v2, 2);
+                assert_whole(&sandbox, &by_v2, 4);
                 assert_eq!(Some(digest), digest_of(&server, "converted"), "the same image by both names");
             }
             assert_eq!(digest_of(&server, "v1"), before, "the image keeps its tag");

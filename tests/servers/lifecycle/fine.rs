@@ -164,11 +164,17 @@ fn prune_removes_outdated_and_orphaned_fine_indexes() {
         let soci = indexed_by(&sandbox, "ociseek v0.0.1", &image);
         let old = fine_by(&server, "ociseek v0.0.2", &subjects[0]);
         let new = fine_by(&server, "ociseek v0.0.3", &subjects[0]);
-        // The newer fine index does not replace a SOCI index.
+        // Documents that do not open supersede nothing.
+        assert_eq!(pruned(&sandbox, &server, &["--delete"]), Vec::<[String; 4]>::new());
+        assert!([&old, &new, &soci[0]].iter().all(|index| is_there(&server, "a/b", index)));
+        // Those of this version do, and no fine index replaces a SOCI index.
+        let made = sandbox.json(0, &["index", "--fine-only", "--format=json", "--min-layer-size=0", &image]);
+        let made = made["images"][0]["manifests"][0]["fine"]["index"]["digest"].as_str().unwrap().to_owned();
+        let old = fine_by(&server, "ociseek v0.0.2", &subjects[0]);
         assert_eq!(pruned(&sandbox, &server, &[]), [words(["fine", "superseded", "would-remove", &old])]);
         assert_eq!(pruned(&sandbox, &server, &["--delete"]), [words(["fine", "superseded", "removed", &old])]);
         assert!(
-            !is_there(&server, "a/b", &old) && is_there(&server, "a/b", &new) && is_there(&server, "a/b", &soci[0])
+            !is_there(&server, "a/b", &old) && is_there(&server, "a/b", &made) && is_there(&server, "a/b", &soci[0])
         );
     }
     let Some(server) = without_api() else { return };
