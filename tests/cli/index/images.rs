@@ -82,6 +82,7 @@ fn attestations_and_repeated_platforms_are_skipped() {
     let second = sandbox::for_platform(layout.image("amd64", &[other]), "amd64");
     let mut attestation = layout.image("amd64", &[layer]);
     attestation["platform"] = serde_json::json!({"os": "unknown", "architecture": "unknown"});
+    attestation["annotations"] = serde_json::json!({"vnd.docker.reference.type": "attestation-manifest"});
     let list = layout.image_index(&[attestation, first.clone(), second.clone(), first.clone()]);
     layout.tag(list, "v1");
     let output = sandbox.command(&index(&["--format=json", "oci:img"])).output().unwrap();

@@ -428,7 +428,7 @@ mod tests {
         for stuck in [StuckReason::Layer, StuckReason::Enabled] {
             let said = time_was_up(1, Some(stuck));
             assert!(said.contains("longer timeout") && !said.contains("continues"), "{said}");
-            assert_eq!(said.contains("OCISEEK_V2 instead"), stuck == StuckReason::Enabled);
+            assert_eq!(said.contains("SOCI-enabled image"), stuck == StuckReason::Enabled);
         }
     }
 
