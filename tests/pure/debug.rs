@@ -8,7 +8,7 @@ use ociseek::hook::secret::{RequestCredentials, Secrets};
 use ociseek::store::Source;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 
-use crate::architecture::{code, sources};
+use crate::architecture::{CRATES, code, sources};
 
 const SECRET: &str = "correct-horse-battery";
 
@@ -48,7 +48,7 @@ fn debug_output_does_not_show_secrets() {
 fn no_type_with_a_derived_debug_has_a_field_for_a_secret() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
-    ["src", "crates/ociseek-format/src"].iter().for_each(|folder| sources(&root.join(folder), &mut files));
+    CRATES.iter().for_each(|folder| sources(&root.join(folder), &mut files));
     let (mut derived, mut wrong) = (0, Vec::new());
     for file in files {
         for item in code(&file).split("#[derive(").skip(1) {

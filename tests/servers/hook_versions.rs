@@ -137,7 +137,8 @@ fn each_tag_gets_a_soci_enabled_image_and_an_untagged_image_only_an_index() {
         assert_eq!((&line["result"], &line["enabled"]["status"]), (&json!("indexed"), &json!("written")));
     }
     let read: Vec<u64> = jobs.iter().map(|line| line["bytes_read"].as_u64().unwrap()).collect();
-    // Without a cache, the attached index of the first job is no source for the image of the second.
+    // Without a cache, the attached index of the first job is no source for the image of the
+    // second.
     assert!(read.iter().all(|bytes| (1..50_000).contains(bytes)), "each job reads the layer once: {read:?}");
 
     // Again, as after a roll-back of the tag: it is examined, and everything exists.

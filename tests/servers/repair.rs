@@ -246,21 +246,22 @@ fn a_lost_image_manifest_by_converting_the_original() {
 
     let manifest = file(&report["manifests"][1]["manifest"]);
     let sound = std::fs::read(&manifest).unwrap();
-    for harm in [Harm::Lost, Harm::Flipped] {
-        harm.to(&manifest);
-        let command = command(&sandbox, enabled, 1);
-        assert!(command.starts_with("ociseek convert ORIGINAL "), "{command}");
-        typed(&sandbox, &command.replace("ORIGINAL", "\"oci:it's here:v1\""));
-        assert!(std::fs::read(&manifest).unwrap() == sound, "{harm:?}");
-        assert!(!sandbox.run(&["verify", enabled]).contains("hint:"), "{harm:?}");
-    }
+    Harm::Flipped.to(&manifest);
+    let command = command(&sandbox, enabled, 1);
+    assert!(command.starts_with("ociseek convert ORIGINAL "), "{command}");
+    typed(&sandbox, &command.replace("ORIGINAL", "\"oci:it's here:v1\""));
+    assert!(std::fs::read(&manifest).unwrap() == sound);
+    assert!(!sandbox.run(&["verify", enabled]).contains("hint:"));
+    // A layout may lack platforms, and that is said.
+    Harm::Lost.to(&manifest);
+    assert!(sandbox.run(&["verify", enabled]).contains("listed for linux/arm64: it is not in the layout"));
+    typed(&sandbox, &command.replace("ORIGINAL", "\"oci:it's here:v1\""));
+    assert!(std::fs::read(&manifest).unwrap() == sound);
 
     // Nothing that ociseek wrote is lost.
     Harm::Lost.to(&file(&report["manifests"][0]["source_manifest"]));
-    for args in [&["verify", image][..], &["ls", "--platform=linux/amd64", image]] {
-        let text = sandbox.run(args);
-        assert!(text.contains("hint: push the image again, or choose another of its platforms"), "{text}");
-    }
+    assert!(sandbox.run(&["verify", image]).contains("listed for linux/amd64: it is not in the layout"));
+    assert!(sandbox.run(&["ls", "--platform=linux/amd64", image]).ends_with("--- status 1 ---"));
 }
 
 #[test]

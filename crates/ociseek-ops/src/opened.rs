@@ -74,6 +74,8 @@ async fn opened<T: Send + 'static>(
     };
     let bytes = match source.blob_bytes(blob, blob.size).await {
         Ok(bytes) => bytes,
+        // Other content from a registry may have been cut on the way.
+        Err(error) if source.is_remote() && Damage::of(&error) != Some(Damage::Missing) => return Err(error),
         Err(error) if Damage::of(&error).is_some() => return Ok(Err(failed(causes(&error)))),
         Err(error) => return Err(error),
     };

@@ -169,6 +169,8 @@ fn no_other_word_than_false_turns_a_gate_off() {
     for (input, word) in ["strict", "verify-provenance"]
         .into_iter()
         .flat_map(|input| ["True", "yes", "1", "on", "", " true"].map(|w| (input, w)))
+        // An empty word for this one verifies.
+        .filter(|one| *one != ("verify-provenance", ""))
     {
         let mut action = Action::new(&[("image", "oci:none"), binary, (input, word)]);
         let (done, text) = action.run();

@@ -76,15 +76,15 @@ fn the_component_uses_the_login_of_the_job() {
     ];
     let text = gitlab(&sandbox, &inputs, &login);
     assert!(text.ends_with("--- status 0 ---"), "{text}");
+    let dotenv = std::fs::read_to_string(sandbox.path("ociseek.env")).unwrap();
+    assert!(dotenv.contains("ociseek_status=ok\n") && dotenv.contains("ociseek_index_digest=sha256:"), "{dotenv}");
+    assert!(dotenv.contains("ociseek_enabled_digest=sha256:"), "{dotenv}");
     // Beside an image of another registry, the login is not passed on: the program would not know
     // which of them may get it.
     let both = format!("{image} oci:img:v1");
     let mixed = [&[("image", both.as_str())], &inputs[1..4]].concat();
     let text = gitlab(&sandbox, &mixed, &login);
     assert!(text.contains(&format!("run docker login {}", server.host)), "{text}");
-    let dotenv = std::fs::read_to_string(sandbox.path("ociseek.env")).unwrap();
-    assert!(dotenv.contains("ociseek_status=ok\n") && dotenv.contains("ociseek_index_digest=sha256:"), "{dotenv}");
-    assert!(dotenv.contains("ociseek_enabled_digest=sha256:"), "{dotenv}");
     // Without the login it fails with a hint to log in, and keeps no digest of an earlier run.
     let text = gitlab(&sandbox, &inputs, &[]);
     assert!(

@@ -164,7 +164,7 @@ fn what_is_no_image_is_passed_over_and_said_once() {
                 assert_eq!(warnings.len(), expected, "{odd}: {warnings:?}");
             }
         }
-        let (alone, _) = store.resolve(&[odd.clone()], &[]);
+        let (alone, _) = store.resolve(std::slice::from_ref(&odd), &[]);
         assert!(alone.unwrap_err().is_no_image(), "{odd}");
     }
 }
@@ -179,7 +179,7 @@ fn platforms_that_a_layout_lacks_are_passed_over() {
         assert_eq!(found.unwrap(), ["linux/amd64"], "{lost}");
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].ends_with("it is not in the layout"), "{warnings:?}");
-        let (alone, _) = store.resolve(&[lost.clone()], &[]);
+        let (alone, _) = store.resolve(std::slice::from_ref(&lost), &[]);
         assert!(matches!(alone, Err(ResolveError::Lost { .. })), "{alone:?}");
     }
     let (asked, _) = store.resolve(&[entry(&amd, on("amd64")), entry(&gone, on("arm64"))], &["linux/arm64"]);

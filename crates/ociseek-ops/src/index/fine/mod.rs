@@ -170,13 +170,15 @@ impl FinePlan {
     }
 }
 
-/// Whether two fine indexes by this tool list different documents of a layer, so that one of them
-/// is wrong. Documents with a recorded start differ by that, and do not count.
+/// Whether two fine indexes by this tool and with the same profile list different documents of a
+/// layer, so that one of them is wrong. Documents with a recorded start do not count.
 fn is_disputed<'a>(found: impl Iterator<Item = &'a FineIndex>, tool: &str) -> bool {
     let ours = found.filter(|index| index.build_tool.as_deref() == Some(tool));
     let mut known = BTreeMap::new();
-    let documents = ours.flat_map(|index| &index.layers).filter(|listed| !listed.has_start());
-    documents.into_iter().any(|listed| *known.entry(listed.layer).or_insert(listed.document) != listed.document)
+    let documents = ours.flat_map(|index| index.layers.iter().map(|listed| (listed, index.profile)));
+    documents
+        .filter(|(listed, _)| !listed.has_start())
+        .any(|(listed, profile)| *known.entry((listed.layer, profile)).or_insert(listed.document) != listed.document)
 }
 
 impl ExistingContent for FineIndex {
@@ -219,6 +221,7 @@ mod tests {
             (index("y", b"layer", b"two", 0), false),
             (index("x", b"layer", b"two", 5), false),
             (index("x", b"other", b"two", 0), false),
+            (FineIndex { profile: Some(Digest::sha256(b"reads")), ..index("x", b"layer", b"two", 0) }, false),
         ] {
             assert_eq!(is_disputed([&one, &other].into_iter(), "x"), disputed, "{other:?}");
         }
