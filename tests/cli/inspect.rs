@@ -24,7 +24,7 @@ fn an_image_with_an_index() {
     oci:img linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
       index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
-        version 1, 1.6 KiB, by "test", 3 of 4 layers, listed in the layout
+        version 1, 1.6 KiB, by "test", 3 of 4 layers, listed in the layout (the repository's word)
       LAYER              SIZE  SPANS  FILES      PLAIN       ZTOC
       b7ffb93ee50b  199.1 KiB      9      4  199.0 KiB  289.6 KiB  122fa77d34d7
       d92a9332da0b   61.0 KiB      4      2   61.0 KiB      840 B  cb4de5f71533
@@ -220,7 +220,7 @@ fn platforms_are_shown_one_by_one() {
     oci:img linux/arm64
       manifest sha256:90399e5d0ee827a0b067de30b552c917528926e8383f1bcf09fade9c55d698a5
       index sha256:d355c6ca99448a34a8995e0d10b33e041b590f5d451b70da9053d7136d58efce
-        version 1, 1.2 KiB, by "test", 2 of 2 layers, listed in the layout
+        version 1, 1.2 KiB, by "test", 2 of 2 layers, listed in the layout (the repository's word)
       LAYER              SIZE  SPANS  FILES      PLAIN       ZTOC
       b7ffb93ee50b  199.1 KiB      9      4  199.0 KiB  289.6 KiB  122fa77d34d7
       e88179a68c0a   42.0 KiB      2      2   42.0 KiB   64.7 KiB  0421609b3e48
@@ -248,7 +248,7 @@ fn an_index_of_version_2() {
     oci:enabled linux/amd64
       manifest sha256:f72c32e171b15fcb107d00610ed26ee73245b2f59db3e0c807cba9dd3b4485b6
       index sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
-        version 2, 1.4 KiB, by "test", 3 of 4 layers, named by the image manifest
+        version 2, 1.4 KiB, by "test", 3 of 4 layers, named by the image manifest (bound by the image)
       LAYER              SIZE  SPANS  FILES      PLAIN       ZTOC
       b7ffb93ee50b  199.1 KiB      9      4  199.0 KiB  289.6 KiB  122fa77d34d7
       d92a9332da0b   61.0 KiB      4      2   61.0 KiB      840 B  cb4de5f71533
@@ -286,7 +286,7 @@ fn indexes_that_cannot_be_used() {
     oci:enabled linux/amd64
       manifest sha256:f72c32e171b15fcb107d00610ed26ee73245b2f59db3e0c807cba9dd3b4485b6
       index sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
-        version 2, 1.4 KiB, named by the image manifest
+        version 2, 1.4 KiB, named by the image manifest (bound by the image)
         note: it cannot be used: it cannot be read: enabled does not hold sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c
       soci-snapshotter 0.10 or later (default settings): pulls all layers (index 4f7077e7503e cannot be used, and it tries no other)
       soci-snapshotter 0.10 or later (soci_v1 enabled): pulls all layers (index 4f7077e7503e cannot be used, and it tries no other)

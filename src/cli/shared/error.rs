@@ -238,19 +238,19 @@ impl CliError {
 
     /// The command printed its JSON document, or can no longer print one.
     pub(crate) fn is_in_document(&self) -> bool {
-        match self {
+        matches!(
+            self,
             CliError::Images { .. }
-            | CliError::Paths { .. }
-            | CliError::Listed { .. }
-            | CliError::NotRemoved { .. }
-            | CliError::Differs
-            | CliError::Unused
-            | CliError::Exit(_)
-            | CliError::Interrupted(_)
-            | CliError::Stdout(_) => true,
-            CliError::Hook(HookError::Backfill { .. }) => true,
-            _ => false,
-        }
+                | CliError::Paths { .. }
+                | CliError::Listed { .. }
+                | CliError::NotRemoved { .. }
+                | CliError::Differs
+                | CliError::Unused
+                | CliError::Exit(_)
+                | CliError::Interrupted(_)
+                | CliError::Stdout(_)
+                | CliError::Hook(HookError::Backfill { .. })
+        )
     }
 
     pub(crate) fn exit_code(&self) -> u8 {

@@ -27,7 +27,7 @@ fn the_text_report() {
     oci:img:v1 linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
       index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
-      up to date: same options and version, no layer was read
+      up to date: same options and version; not compared with the layers (ociseek verify does that)
       covers 3 of 4 layers, 99.99% of 262.2 KiB
     read 0 B, in …
     --- stderr ---
@@ -67,6 +67,7 @@ fn the_json_report() {
                 "digest": "sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95",
                 "size": 1624
               },
+              "checked": null,
               "attached": "layout",
               "tag": null,
               "replaced": [],
