@@ -264,7 +264,8 @@ async fn readings_that_never_agree_end_with_a_warning() {
     let reads = AtomicUsize::new(0);
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let is_read = seen.is("GET", "/manifests/sha256-");
-        (is_read && reads.fetch_add(1, Ordering::SeqCst) % 2 == 0).then(|| problem(404, "MANIFEST_UNKNOWN", "no"))
+        (is_read && reads.fetch_add(1, Ordering::SeqCst).is_multiple_of(2))
+            .then(|| problem(404, "MANIFEST_UNKNOWN", "no"))
     })
     .await;
     let recorder = Arc::new(Recorder::default());

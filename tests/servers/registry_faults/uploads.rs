@@ -184,7 +184,8 @@ async fn answering_patch(status: u16, range: fn(u64, u64, u64) -> Option<String>
 async fn chunks_are_accepted_whatever_the_status_and_the_range() {
     // By public reports: Amazon ECR (201, and a range that stays at the first chunk), zot and
     // Aliyun (the range of the chunk), and registries without a range.
-    let ranges: [fn(u64, u64, u64) -> Option<String>; 5] = [
+    type RangeOf = fn(u64, u64, u64) -> Option<String>;
+    let ranges: [RangeOf; 5] = [
         |_, end, _| Some(format!("0-{}", end - 1)),
         |_, _, first| Some(format!("0-{}", first - 1)),
         |begin, end, _| Some(format!("0-{}", end - begin - 1)),

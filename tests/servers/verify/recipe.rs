@@ -36,7 +36,8 @@ echo "$5" >> "$HOME/signed"
 /// A sandbox with a key, a policy that trusts it, and a `cosign`.
 fn runner(image: &Image) -> Option<&Sandbox> {
     let openssl = tool("openssl")?;
-    (tool("oras")?, tool("jq")?);
+    tool("oras")?;
+    tool("jq")?;
     let sandbox = &image.sandbox;
     let at = |name: &str| sandbox.path(name).to_str().unwrap().to_owned();
     run(&openssl, &["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", &at("key.pem")]);
@@ -101,18 +102,15 @@ fn the_gate_signs_what_it_made_itself() {
 #[test]
 fn the_gate_fails_for_a_fine_index_that_it_did_not_sign() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
-    for others in [&["--fine-only"][..]] {
-        let image = Image::unindexed(|_| {});
-        let Some(sandbox) = runner(&image) else { return };
-        let name = format!("{}/app{}:v1", server.host, others[0].len());
-        sandbox.run(&["copy", "oci:img:v1", &name]);
-        let (status, text) = gate(sandbox, &name);
-        assert_eq!(status, 0, "{text}");
-        let args = ["index", "--quiet", "--no-cache", "--min-layer-size=1KiB", &name];
-        sandbox.run(&[&args[..], others].concat());
-        let (status, text) = gate(sandbox, &name);
-        assert!(status == 3 && text.contains("signature-missing"), "{others:?} {status}: {text}");
-        let found: Value = sandbox.json(0, &["inspect", "--format=json", &name]);
-        assert!(found["manifests"][0]["indexes"].as_array().is_some_and(|indexes| !indexes.is_empty()), "{found}");
-    }
+    let image = Image::unindexed(|_| {});
+    let Some(sandbox) = runner(&image) else { return };
+    let name = format!("{}/app:v1", server.host);
+    sandbox.run(&["copy", "oci:img:v1", &name]);
+    let (status, text) = gate(sandbox, &name);
+    assert_eq!(status, 0, "{text}");
+    sandbox.run(&["index", "--quiet", "--no-cache", "--min-layer-size=1KiB", "--fine-only", &name]);
+    let (status, text) = gate(sandbox, &name);
+    assert!(status == 3 && text.contains("signature-missing"), "{status}: {text}");
+    let found: Value = sandbox.json(0, &["inspect", "--format=json", &name]);
+    assert!(found["manifests"][0]["indexes"].as_array().is_some_and(|indexes| !indexes.is_empty()), "{found}");
 }

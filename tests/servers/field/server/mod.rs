@@ -187,7 +187,7 @@ impl Registry {
         })?;
         let mut content = self.content.lock().unwrap();
         content.count += 1;
-        (content.count % each == 0).then(|| {
+        content.count.is_multiple_of(each).then(|| {
             Response::builder()
                 .status(429)
                 .header(header::RETRY_AFTER, "1")
