@@ -11,9 +11,9 @@ use ociseek_format::progress::sources;
 use ociseek_hook::backfill::StateError;
 use ociseek_hook::job::JobError;
 use ociseek_hook::server::ServeError;
+#[cfg(mounts)]
 use ociseek_ops::bundle::BundleError;
 use ociseek_ops::convert::{ConvertError, are_small};
-#[cfg(mounts)]
 use ociseek_ops::copy::CopyError;
 use ociseek_ops::diff::DiffError;
 use ociseek_ops::discover::{DiscoverError, UnusableIndexError};
