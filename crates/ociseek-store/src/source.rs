@@ -97,7 +97,7 @@ impl Source {
         matches!(self, Source::Registry(_))
     }
 
-    /// Whether parts of blobs can be had, as far as is known: see [`Repository::sends_parts`].
+    /// Whether parts of blobs can be had, as far as is known.
     pub fn sends_parts(&self) -> bool {
         match self {
             Source::Registry(repository) => repository.sends_parts(),

@@ -175,7 +175,7 @@ pub enum SpanBounds<'a> {
     Fine(&'a FineHead),
 }
 
-/// A layer that can be cut into spans: a [`Ztoc`] or a [`LayerMap`](crate::layer::LayerMap).
+/// A layer that can be cut into spans: a [`Ztoc`] or a [`LayerMap`].
 pub trait HasSpans {
     /// Where spans begin.
     fn bounds(&self) -> SpanBounds<'_>;
