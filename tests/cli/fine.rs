@@ -197,7 +197,8 @@ fn a_fine_index_with_other_options_is_replaced() {
     let renamed = run(&sandbox, &["--fine-only", "--existing=replace", "--build-tool-identifier=ociseek v0.0.1"]);
     assert_eq!((&came(&renamed)[1], replaced(&renamed)), (&json!("attached"), json!([fine_digest(&merged)])));
     assert_eq!(documents(&renamed), documents(&merged));
-    // An older one of ours is replaced. One that claims a newer version is unknown: it stays, and ours is attached too.
+    // An older one of ours is replaced. One that claims a newer version is unknown: it stays, and
+    // ours is attached too.
     let ours = run(&sandbox, &["--fine-only"]);
     assert_eq!(replaced(&ours), json!([fine_digest(&renamed)]));
     let newer = ["--existing=replace", "--build-tool-identifier=ociseek v999.0.0"];

@@ -21,8 +21,8 @@ pub(crate) struct TrustArgs {
     ///
     /// Anyone who may push to a repository can attach an index there, and an index says which files
     /// there are and where. mount, bundle and trace take "image" if IMAGE has a digest or a key or
-    /// policy is given; layers without such an index are read completely before the start. Otherwise
-    /// the default is "repository".
+    /// policy is given; layers without such an index are read completely before the start.
+    /// Otherwise the default is "repository".
     #[arg(long, value_name = "WORD", env = "OCISEEK_TRUST", value_enum)]
     pub trust: Option<TrustArg>,
 

@@ -135,7 +135,8 @@ async fn layers_that_no_ztoc_can_describe_are_read() {
             let desk = Desk::new(Some(dir.path()));
             let open = desk.open(&source, &layer, None).await.unwrap();
             let files = Arc::clone(open.map());
-            // A global header counts by its name, as containerd counts it: here, it deletes PaxHeaders/x.
+            // A global header counts by its name, as containerd counts it: here, it deletes
+            // PaxHeaders/x.
             let (global, listed) = files.files.split_first().unwrap();
             assert_eq!(*global.name, *b"PaxHeaders/.wh.x");
             let names: Vec<_> = listed.iter().map(|f| String::from_utf8_lossy(&f.name).into_owned()).collect();
@@ -168,7 +169,8 @@ async fn layers_that_no_ztoc_can_describe_are_read() {
     }
 }
 
-/// The file of the only entry in the cache of ztocs below `dir`, but for the mark that it was proven.
+/// The file of the only entry in the cache of ztocs below `dir`, but for the mark that it was
+/// proven.
 fn entry(dir: &Path) -> std::path::PathBuf {
     let is_mark =
         |file: &std::path::PathBuf| std::fs::read(file).unwrap().windows(13).any(|text| text == b"ociseek proof");
