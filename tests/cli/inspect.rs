@@ -60,6 +60,7 @@ fn an_image_with_an_index() {
               "size": 1624,
               "version": 1,
               "found_by": "layout",
+              "trust": "repository",
               "chosen": true,
               "tool": "test",
               "canonical": true,
