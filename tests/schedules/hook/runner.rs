@@ -16,7 +16,7 @@ pub const TRIES: u32 = 3;
 pub enum JobOutcome {
     Done(()),
     Again(Duration),
-    Dead(String),
+    Dead(DeadReason),
 }
 
 /// How jobs end.
@@ -72,9 +72,18 @@ impl Runner {
         JobOutcome::Done(())
     }
 
-    pub fn give_up(&self, _: &Job, _: u32, _: &str) {}
+    pub fn give_up(&self, _: &Job, _: u32, _: &DeadReason) {}
 
     pub fn unit(&self) -> Unit {
         Unit::Image
+    }
+}
+
+/// Why a job is given up.
+pub struct DeadReason;
+
+impl From<&str> for DeadReason {
+    fn from(_: &str) -> DeadReason {
+        DeadReason
     }
 }

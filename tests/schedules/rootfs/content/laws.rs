@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::in_flight::{FetchRole, Misses, SpansInFlight};
 use super::inner::{Counts, Inner, NoCache, Options, Start, Tally};
-use super::layer::{Layer, LayerHandle, Readers, SPAN, bytes};
+use super::layer::{Layer, LayerHandle, OpenLayer, Readers, SPAN, bytes};
 use super::lru::Lru;
 use super::model::{FetchCause, ReadError};
 use crate::offset::{SpanId, Uncompressed};
@@ -33,7 +33,7 @@ fn layer(ahead: u64, memory: u64, tally: Tally) -> LayerHandle {
         cache: NoCache,
         tally,
     };
-    let layer = Layer { readers: Mutex::new(Readers(ahead)), spans: SPANS };
+    let layer = Layer { open: OpenLayer::default(), readers: Mutex::new(Readers(ahead)), spans: SPANS };
     LayerHandle { inner: Arc::new(inner), layer: Arc::new(layer) }
 }
 

@@ -73,6 +73,7 @@ pub(super) mod inner {
     use super::super::in_flight::{Misses, SpansInFlight};
     use super::super::lru::Lru;
     use super::layer::SpanOf;
+    use super::model::ReadError;
     use super::pieces::PieceId;
     use crate::offset::SpanId;
 
@@ -86,6 +87,13 @@ pub(super) mod inner {
         pub start: Start,
         pub cache: NoCache,
         pub tally: Tally,
+    }
+
+    impl Inner {
+        /// No index is contradicted here.
+        pub(in super::super) fn check_index(&self, (): ()) -> Result<(), ReadError> {
+            Ok(())
+        }
     }
 
     pub(in super::super) struct Options {
@@ -183,8 +191,15 @@ pub(super) mod layer {
     }
 
     pub(in super::super) struct Layer {
+        pub open: OpenLayer,
         pub readers: Mutex<Readers>,
         pub spans: u32,
+    }
+
+    /// How the layer was opened.
+    #[derive(Default)]
+    pub(in super::super) struct OpenLayer {
+        pub how: (),
     }
 
     /// Reads ahead as many bytes after each read.
