@@ -80,6 +80,7 @@ impl Runner {
 }
 
 /// Why a job is given up.
+#[derive(Debug)]
 pub struct DeadReason;
 
 impl From<&str> for DeadReason {
