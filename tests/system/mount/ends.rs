@@ -22,7 +22,7 @@ fn a_mount_ends_on_signals_and_unmounting() {
         let mnt = sandbox.path("mnt");
         let (shown, said) = (mnt.canonicalize().unwrap(), serving.stderr());
         let ready = format!("mounted at {0} (Ctrl-C or umount {0} ends it): ", shown.display());
-        assert!(said.contains(&ready) && said.contains(" files; "), "{said}");
+        assert!(said.contains(&ready) && said.contains(" files, the repository's word; "), "{said}");
         // Another process reads it: a child of another test could inherit the open file from this
         // one, and keep the mount in use.
         assert!(Command::new("wc").arg(mnt.join("dir1/file0")).output().unwrap().status.success());
