@@ -15,7 +15,7 @@ pub fn is_hostile(c: char) -> bool {
 /// JSON on one line, in which [hostile](is_hostile) characters are escaped.
 ///
 /// # Errors
-/// If `value` cannot be serialized, for example a map with keys that are no strings.
+/// If `value` cannot be serialized, for example a map with keys that are not strings.
 pub fn json_line(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String> {
     let mut text = Vec::new();
     value.serialize(&mut Serializer::with_formatter(&mut text, Escaping(CompactFormatter)))?;

@@ -37,7 +37,7 @@ impl FromStr for Platform {
 }
 
 impl Platform {
-    /// The platform of entries in an image index that are no images, as BuildKit writes it.
+    /// The platform of entries in an image index that are not images, as BuildKit writes it.
     pub fn unknown() -> Platform {
         let unknown = || "unknown".to_owned();
         Platform { architecture: unknown(), os: unknown(), os_version: None, os_features: Vec::new(), variant: None }

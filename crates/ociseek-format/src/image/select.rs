@@ -110,7 +110,7 @@ pub struct Selection {
     pub missing: Vec<Platform>,
     /// Platforms of the index that were not wanted.
     pub others: Vec<Platform>,
-    /// Entries that are no images.
+    /// Entries that are not images.
     pub passed_over: Vec<(Descriptor, Child)>,
 }
 
