@@ -125,8 +125,8 @@ fn note_reading(image: &str, bytes: u64, why: ReadAllReason) {
             "{note} reading {bytes}: this image has no SOCI index; 'ociseek index {image}' makes this instant"
         )),
         ReadAllReason::Untrusted => complain(&format!(
-            "{note} reading {bytes}: the index of these layers is only the repository's word, or breaks the policy; \
-             --trust repository takes the repository's word"
+            "{note} reading {bytes}: no trusted index covers these layers; --trust repository also takes an index \
+             that only the repository vouches for"
         )),
         ReadAllReason::Unindexed { .. } | ReadAllReason::Undigested => {}
     }
