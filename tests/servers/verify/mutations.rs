@@ -33,7 +33,7 @@ fn tar_of_everything() -> Vec<u8> {
     builder.append_data(&mut header(tar::EntryType::Directory, 0, 0o755), "dir/", &[][..]).unwrap();
     builder.append_pax_extensions([("SCHILY.xattr.user.a", &b"value"[..])]).unwrap();
     for number in 0..4 {
-        let content: Vec<u8> = letters.by_ref().take(50_000).collect();
+        let content: Vec<u8> = letters.by_ref().take(300_000).collect();
         let mut head = header(tar::EntryType::Regular, content.len(), 0o644);
         builder.append_data(&mut head, format!("dir/file{number}"), &content[..]).unwrap();
     }
@@ -179,13 +179,12 @@ fn changes_of_documents(is_gzip: bool) -> Vec<Change<DocumentParts>> {
         changes.push((name, Box::new(move |parts| change(&mut parts.entries))));
     }
     let mut add = |name, change: fn(&mut DocumentParts)| changes.push((name, Box::new(change)));
-    // The plain layer is a single span.
+    add("a span's proof", |parts| {
+        let mut state = parts.starts[1].state.to_bytes();
+        state[0] ^= 1;
+        parts.starts[1].state = ChainState::from_bytes(state);
+    });
     if is_gzip {
-        add("a span's proof", |parts| {
-            let mut state = parts.starts[1].state.to_bytes();
-            state[0] ^= 1;
-            parts.starts[1].state = ChainState::from_bytes(state);
-        });
         add("a span's input", |parts| parts.starts[2].input.0 += 1);
         add("a span's output", |parts| parts.starts[2].output.0 += 1);
         add("a span's bits", |parts| parts.starts[2].bits = (parts.starts[2].bits + 1) % 8);
