@@ -52,6 +52,9 @@ pub(crate) async fn ztocs(
     let mut no_ztoc = Vec::new();
     for layer in reusable {
         let blob = (layer.digest, layer.size);
+        if layers.get(&layer).is_some() {
+            continue;
+        }
         // The cache was not asked to the end where it had no document.
         let outcome = match documents.contains(&blob) {
             true => cached(supply.cache, &layer, options).await,
@@ -121,16 +124,20 @@ async fn look_up(
     let mut layers = built.map_or_else(|| Layers::new(budget), Layers::carried_over);
     let mut unread = Vec::new();
     for layer in wanted.layers {
-        if layers.get(&layer).is_some() {
+        let blob = (layer.digest, layer.size);
+        let known = layers.get(&layer).map(|built| Arc::clone(&built.outcome));
+        // A build of the ztoc alone leaves the document out.
+        let lacks_document = wanted.documents.contains(&blob) && layers.document(&layer).is_none();
+        if known.is_some() && !lacks_document {
             continue;
         }
-        let blob = (layer.digest, layer.size);
-        let outcome = cached(cache, &layer, options).await;
+        let outcome = if known.is_none() { cached(cache, &layer, options).await } else { None };
         // A layer that consumers cannot be served from has no fine document either.
-        let is_unservable = matches!(outcome, Some(Outcome::Unservable(_)));
-        let wants_document = wanted.documents.contains(&blob) && !is_unservable;
+        let is_unservable = matches!(outcome.as_ref().or(known.as_deref()), Some(Outcome::Unservable(_)));
+        let wants_document = lacks_document && !is_unservable;
         let document = if wants_document { cached_document(cache, &layer, budget).await } else { None };
-        if (wants_document && document.is_none()) || (wanted.ztocs.contains(&blob) && outcome.is_none()) {
+        let lacks_ztoc = wanted.ztocs.contains(&blob) && known.is_none() && outcome.is_none();
+        if (wants_document && document.is_none()) || lacks_ztoc {
             unread.push(layer);
             continue;
         }
