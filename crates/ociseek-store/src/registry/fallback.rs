@@ -87,9 +87,17 @@ impl Repository {
     }
 
     /// The content of the tag. A registry may refuse to say whether a tag exists: Artifactory
-    /// answers 403 if it does not.
+    /// answers 403 if it does not. A registry that refuses a single request is asked again, so that
+    /// a list that exists does not pass for missing.
     async fn tag_content(&self, subject: &Digest, access: Access) -> Result<TagContent, RegistryError> {
-        match self.document(&Target::Tag(referrers_tag(subject)), access).await {
+        let tag = Target::Tag(referrers_tag(subject));
+        let refuses = |error: &RegistryError| matches!(error.status(), Some(401 | 403));
+        let mut read = self.document(&tag, access).await;
+        let is_refused = read.as_ref().is_err_and(refuses) && self.is_readable(subject).await;
+        if is_refused {
+            read = self.document(&tag, access).await;
+        }
+        match read {
             Ok((document, _)) if Digest::of(subject.algorithm(), &document.bytes) == *subject => {
                 Ok(TagContent::Subject)
             }
@@ -100,9 +108,7 @@ impl Repository {
                 Ok(TagContent::Referrers(ReferrersIndex { digest: document.digest, etag, bytes: document.bytes }))
             }
             Err(error) if error.is_not_found() => Ok(TagContent::Nothing),
-            Err(error) if matches!(error.status(), Some(401 | 403)) && self.is_readable(subject).await => {
-                Ok(TagContent::Nothing)
-            }
+            Err(error) if is_refused && refuses(&error) => Ok(TagContent::Nothing),
             Err(error) => Err(error),
         }
     }

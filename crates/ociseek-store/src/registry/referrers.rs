@@ -86,12 +86,18 @@ impl Repository {
         let mut charge = self.budget.open();
         let known = &self.registry.referrers;
         let beside = (!known.is_known()).then(|| self.tagged_beside(*subject));
-        let listed = match self.api_referrers(subject, artifact_type, &mut charge).await {
-            // Harbor answered 401 to paths that it does not know. If the registry lets us read the
-            // image, then this is not about the login.
-            Err(error) if matches!(error.status(), Some(401 | 403)) && self.is_readable(subject).await => None,
-            listed => listed?,
-        };
+        let refuses = |error: &RegistryError| matches!(error.status(), Some(401 | 403));
+        let mut listed = self.api_referrers(subject, artifact_type, &mut charge).await;
+        // Harbor answered 401 to paths that it does not know. If the registry lets us read the
+        // image, then this is not about the login. It is asked again, so that a single refusal does
+        // not hide a list.
+        if listed.as_ref().is_err_and(refuses) && self.is_readable(subject).await {
+            listed = match self.api_referrers(subject, artifact_type, &mut charge).await {
+                Err(error) if refuses(&error) => Ok(None),
+                listed => listed,
+            };
+        }
+        let listed = listed?;
         let (mut descriptors, api) = match listed {
             Some(descriptors) => {
                 known.found();
