@@ -8,6 +8,7 @@ import (
 	"io"
 	"log"
 	"net"
+	"os"
 	"path/filepath"
 
 	"github.com/awslabs/soci-snapshotter/config"
@@ -37,6 +38,9 @@ func main() {
 func serve(address, root, settings string) error {
 	chosen, err := config.NewConfigFromToml(settings)
 	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(root, 0o700); err != nil {
 		return err
 	}
 	db, err := bbolt.Open(filepath.Join(root, "metadata.db"), 0o600, nil)
