@@ -71,6 +71,26 @@ fn both_versions_are_written_to_a_layout_from_one_reading() {
 }
 
 #[test]
+fn the_enabled_image_has_fine_documents_that_the_image_already_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let enabled = |layout: &str, before: &[&str]| {
+        let layout = dir.path().join(layout);
+        image(&layout);
+        let named = format!("oci:{}:v1", layout.display());
+        if !before.is_empty() {
+            made(&[before, &[&named]].concat());
+        }
+        let image = made(&["--fine", "--v2={tag}-soci", &named]);
+        let digest = image["enabled"]["digest"].as_str().unwrap().to_owned();
+        assert_whole(&layout, &digest);
+        digest
+    };
+    // Then the first part reads the layers only for their ztocs.
+    assert_eq!(enabled("fine", &["--fine-only"]), enabled("none", &[]));
+    assert_eq!(enabled("both", &["--fine"]), enabled("bare", &[]));
+}
+
+#[test]
 fn an_index_is_attached_even_if_the_soci_enabled_image_cannot_be_written() {
     let dir = tempfile::tempdir().unwrap();
     let layout = dir.path().join("l");
