@@ -9,7 +9,7 @@ use ociseek::time::Time;
 use ociseek::tree::{NodeKind, Tree, TreeFault};
 use ociseek::ztoc::{FileKind, FileMetadata};
 
-/// Many times the processor time that it normally takes. Anything that is not linear takes far longer.
+/// Many times the normal processor time. Anything that is not linear takes far longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn of(kind: FileKind, name: impl Into<Vec<u8>>) -> FileMetadata {
