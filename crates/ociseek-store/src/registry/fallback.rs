@@ -156,6 +156,8 @@ impl Repository {
         // A registry may reject our condition although nothing has changed. Such a rejection is
         // ignored.
         let mut refused: Option<Option<Digest>> = None;
+        // The list for which the registry lacked a manifest that it names.
+        let mut incomplete: Option<Option<Digest>> = None;
         let (mut writes, mut agreed) = (0, 0);
         loop {
             let begun = Instant::now();
@@ -219,6 +221,12 @@ impl Repository {
                 // Another client was faster.
                 Err(error) if matches!(error.status(), Some(409 | 412)) => {
                     refused = Some(base);
+                    self.wait_for_others(writes).await;
+                    continue;
+                }
+                // Another client has removed a manifest that we read in the list.
+                Err(error) if error.is_blob_unknown() && incomplete != Some(base) => {
+                    incomplete = Some(base);
                     self.wait_for_others(writes).await;
                     continue;
                 }
