@@ -13,14 +13,16 @@ use ociseek::budget::Budget;
 use ociseek::digest::{ChainState, Digest};
 use ociseek::fine::{self, SPAN_SIZE};
 use ociseek::image::fine::{FINE_INDEX, FineIndex, FineRef, parse};
+use ociseek::image::soci;
 use ociseek::offset::Uncompressed;
 use ociseek::ops::TOOL_IDENTIFIER;
-use ociseek::ops::index::{Existing, IndexOptions, Kinds, ManifestResult, Reuse};
+use ociseek::ops::index::{Existing, IndexOptions, Kinds, ManifestResult, Reuse, index};
 use ociseek::ops::prefetch::PrefetchList;
-use ociseek::ops::verify::{Problem, VerifiedImage, VerifyOptions, verify};
+use ociseek::ops::verify::{Depth, Problem, VerifiedImage, VerifyOptions, verify};
 use ociseek::progress::{Progress, Recorder};
-use ociseek::store::Source;
 use ociseek::store::blob::Target;
+use ociseek::store::cache::ZtocCache;
+use ociseek::store::{Destination, Source};
 use serde_json::Value;
 
 use crate::reuse::{Setting, layer, options, requests};
@@ -488,4 +490,49 @@ async fn a_recorded_start_that_cannot_be_read_now_is_not_lost() {
     assert_eq!(said.matches(" is not carried over: ").count(), 2, "{said}");
     assert!(said.ends_with("--- status 0 ---"), "{said}");
     assert_eq!(fine_index(&setting).profile, None);
+}
+
+/// The ztocs and the heads of fine documents in the registry, each with its layer.
+fn documents(setting: &Setting) -> Vec<(Digest, Digest)> {
+    let ztocs =
+        manifests(setting, "soci.index.v1+json").into_iter().flat_map(|index| soci::parse(&index).unwrap().ztocs);
+    let fine = fine_index(setting).layers;
+    let heads = fine.iter().map(|document| (document.layer, document.head_digest));
+    ztocs.map(|ztoc| (ztoc.layer, ztoc.ztoc)).chain(heads).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_this_machine_made_or_verified_is_proven() {
+    let (one, two) = (layer(1, 1_500_000), layer(2, 700_000));
+    let dir = tempfile::tempdir().unwrap();
+    let cache = |name: &str| ZtocCache::open(Some(&dir.path().join(name)), Arc::new(Recorder::default()));
+    let is_proven = |cache: &ZtocCache, documents: &[(Digest, Digest)]| -> Vec<bool> {
+        documents.iter().map(|(layer, document)| cache.is_proven(layer, document)).collect()
+    };
+    for options in [both(), starting(&["file1"])] {
+        let (setting, is_damaged) = damaging(Digest::sha256(&two)).await;
+        setting.push("v1", &[&one, &two]);
+        let (source, there) = (Source::Registry(setting.repository()), Destination::Registry(setting.repository()));
+        let (maker, progress) = (cache("maker"), Arc::new(Recorder::default()) as Arc<dyn Progress>);
+        let tag = Target::Tag("v1".into());
+        index(&source, &tag, Some(&there), Some(&maker), &options, &progress).await.unwrap();
+        let documents = documents(&setting);
+        assert_eq!(is_proven(&maker, &documents), [true; 4]);
+
+        let quick = Depth::Quick { spans: 2, seed: 1 };
+        let (reader, sampler) = (cache("reader"), cache("sampler"));
+        verified(&setting, &VerifyOptions { cache: Some(sampler.clone()), depth: quick, ..VerifyOptions::default() })
+            .await;
+        assert_eq!(is_proven(&sampler, &documents), [false; 4]);
+        is_damaged.store(true, Ordering::Relaxed);
+        let check = VerifyOptions { cache: Some(reader.clone()), ..VerifyOptions::default() };
+        verified(&setting, &check).await;
+        let of_two = |(layer, _): &(Digest, Digest)| *layer == Digest::sha256(&two);
+        let of_one: Vec<bool> = documents.iter().map(|document| !of_two(document)).collect();
+        assert_eq!(is_proven(&reader, &documents), of_one);
+        is_damaged.store(false, Ordering::Relaxed);
+        verified(&setting, &check).await;
+        assert_eq!(is_proven(&reader, &documents), [true; 4]);
+        std::fs::remove_dir_all(dir.path().join("reader")).unwrap();
+    }
 }

@@ -147,6 +147,7 @@ fn each_tag_gets_a_soci_enabled_image_and_an_untagged_image_only_an_index() {
     let again = hook.events("job").pop().unwrap();
     assert_eq!((&again["enabled"]["status"], &again["bytes_written"]), (&json!("already-there"), &json!(0)));
     assert_eq!(again["enabled"]["digest"], enabled);
+    assert_eq!(again["enabled"]["checked"], "listed", "there is no cache to compare it with");
 
     let bare = push(&server, "team/app", 2, &[]);
     let (status, answer) = hook.post(&event(&format!("{app}@{bare}")));
@@ -262,7 +263,11 @@ async fn the_error_names_the_image_that_cannot_be_written() {
 
 /// Runs `backfill` with small sizes and the arguments `more`. Returns its lines by tag.
 fn backfill(sandbox: &Sandbox, place: &str, more: &[&str]) -> Vec<(String, Value)> {
-    let args = [&["backfill", "--format=json"], &SMALL[..], more, &[place]].concat();
+    backfill_with(sandbox, place, &[&SMALL[..], more].concat())
+}
+
+fn backfill_with(sandbox: &Sandbox, place: &str, options: &[&str]) -> Vec<(String, Value)> {
+    let args = [&["backfill", "--format=json"], options, &[place]].concat();
     let output = sandbox.command(&args).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     let lines = String::from_utf8(output.stdout).unwrap();
@@ -376,6 +381,12 @@ fn backfill_with_version_2_only_ignores_version_1() {
     assert_ne!(done[0].1["bytes_read"], 0, "an attached index is the word of everybody who can push");
     assert_eq!(seen(&only(&["--dry-run"]))[0], ["v1", "already-indexed", ""]);
     assert_eq!(seen(&only(&[]))[0], ["v1", "already-indexed", "already-there"]);
+    // With a cache it is known what its ztocs should be.
+    let (source, target) = (format!("{place}:v1"), format!("{place}:v1-3"));
+    sandbox.json(0, &[&["convert", "--format=json", &source, &target], &SMALL[..2]].concat());
+    let again = backfill_with(&sandbox, &place, &[&["--v2-only={tag}-2"], &SMALL[..2]].concat());
+    let enabled = &again.iter().find(|(tag, _)| tag == "v1").unwrap().1["enabled"];
+    assert_eq!((&enabled["status"], &enabled["checked"]), (&json!("already-there"), &json!("cached")), "{enabled}");
     // An image that was converted with a prefetch list counts as the same image, and is kept.
     let list = ["--prefetch-file=dir1/file0", "--progress=none", "--quiet"];
     let (source, target) = (format!("{place}:v1"), format!("{place}:v1-2"));
@@ -383,7 +394,9 @@ fn backfill_with_version_2_only_ignores_version_1() {
     assert!(said.ends_with("--- status 0 ---"), "{said}");
     let with_list = digest_of(&server, "team/app", "v1-2");
     assert_ne!(done[0].1["enabled"]["digest"], with_list);
-    assert_eq!(seen(&only(&[]))[0], ["v1", "already-indexed", "already-there"]);
+    let again = only(&[]);
+    assert_eq!(seen(&again)[0], ["v1", "already-indexed", "already-there"]);
+    assert_eq!(again[0].1["enabled"]["checked"], "listed", "anyone may have written the list");
     assert_eq!(digest_of(&server, "team/app", "v1-2"), with_list);
 }
 

@@ -19,6 +19,7 @@ use ociseek::ops::index::{
     Existing, ExistingCheck, Gate, IndexError, IndexOptions, IndexedImage, Kinds, ManifestResult, Reuse, ReuseSource,
     index,
 };
+use ociseek::ops::prefetch::PrefetchList;
 use ociseek::ops::prune::{PruneOptions, prune};
 use ociseek::progress::{Progress, SilentProgress};
 use ociseek::store::blob::Target;
@@ -367,6 +368,14 @@ async fn what_the_destination_says_is_not_taken_over() {
     let place = root["manifests"].as_array().unwrap().iter().position(|entry| entry["artifactType"].is_string());
     root["manifests"][place.unwrap()]["digest"] = bad.to_string().into();
     setting.registry.add_manifest("v1-soci", crate::support::sandbox::OCI_INDEX, root.to_string());
+    let done = try_convert(&setting, Target::Digest(image.digest), "v1-soci", &strict()).await.unwrap();
+    assert_eq!(done.digest, right.digest);
+    // Nor is a prefetch list there.
+    let mut list = PrefetchList::default();
+    list.add_path("dir1/file0");
+    let listing = IndexOptions { prefetch: Some(Arc::new(list)), ..strict() };
+    let listed = try_convert(&setting, Target::Digest(image.digest), "v1-soci", &listing).await.unwrap();
+    assert_ne!(listed.digest, right.digest);
     let done = try_convert(&setting, Target::Digest(image.digest), "v1-soci", &strict()).await.unwrap();
     assert_eq!(done.digest, right.digest);
 

@@ -7,6 +7,7 @@ pub use super::skip::NotEnabled;
 use super::skip::SkipReason;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Reference;
+use ociseek_ops::convert::CompleteImage;
 
 /// The SOCI-enabled image of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub enum EnableOutcome {
         replaced: Option<Digest>,
     },
     /// Exactly this image already had its tag, so nothing was written.
-    AlreadyThere(Digest),
+    AlreadyThere(CompleteImage),
     /// No image was made because the job was skipped.
     NothingToIndex(SkipReason),
     /// The job ran out of time before all layers were indexed.
@@ -55,7 +56,9 @@ impl EnabledImage {
     /// The digest of the SOCI-enabled image, if it exists now.
     pub fn digest(&self) -> Option<Digest> {
         match &self.result {
-            EnableOutcome::Written { digest, .. } | EnableOutcome::AlreadyThere(digest) => Some(*digest),
+            EnableOutcome::Written { digest, .. } | EnableOutcome::AlreadyThere(CompleteImage { digest, .. }) => {
+                Some(*digest)
+            }
             EnableOutcome::NothingToIndex(_) | EnableOutcome::OutOfTime { .. } | EnableOutcome::Skipped(_) => None,
         }
     }
@@ -74,8 +77,16 @@ impl EnabledImage {
         }
     }
 
-    /// For logs and responses: `image`, `digest` and `status`, and where applicable `replaced`,
-    /// `left`, or `reason` and `message`.
+    /// What an image that already existed was compared with: a stable word.
+    pub fn checked(&self) -> Option<&'static str> {
+        match &self.result {
+            EnableOutcome::AlreadyThere(image) => Some(image.check.code()),
+            _ => None,
+        }
+    }
+
+    /// For logs and responses: `image`, `digest` and `status`, and where applicable `checked`,
+    /// `replaced`, `left`, or `reason` and `message`.
     pub fn to_json(&self) -> Value {
         let mut said = json!({
             "image": self.reference().map(|name| name.to_string()),
@@ -86,6 +97,9 @@ impl EnabledImage {
             EnableOutcome::Written { replaced: Some(replaced), .. } => said["replaced"] = json!(replaced),
             EnableOutcome::OutOfTime { left } => said["left"] = json!(left),
             _ => {}
+        }
+        if let Some(checked) = self.checked() {
+            said["checked"] = json!(checked);
         }
         if let Some((code, message)) = self.reason() {
             said["reason"] = json!(code);

@@ -22,10 +22,10 @@ use ociseek_format::image::enabled::is_enabled;
 use ociseek_format::image::{Manifest, ManifestError, Reference};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_ops::convert::{
-    ConvertDestination, ConvertError, ConvertOutlook, ConvertStatus, SourceImage, outlook, up_to_date,
+    CompleteImage, ConvertDestination, ConvertError, ConvertOutlook, ConvertStatus, SourceImage, outlook, up_to_date,
 };
 use ociseek_ops::index::{
-    Existing, IndexOptions, IndexedManifest, LayerOutcome, LayerReport, ManifestResult, ReuseSource,
+    Existing, ExistingCheck, IndexOptions, IndexedManifest, LayerOutcome, LayerReport, ManifestResult, ReuseSource,
 };
 use ociseek_ops::resolve::{ResolveError, ResolvedImage, parse, resolve_document};
 use ociseek_ops::versions::{EnabledResult, MakeRequest, Versions, VersionsResult, make};
@@ -259,7 +259,7 @@ impl<'a> JobImage<'a> {
         let name = Some(self.name(&tag));
         let (from, to) = self.conversion(digest, tag);
         match up_to_date(&from, &to, cache.as_ref(), &self.options, progress).await {
-            Ok(there) => there.map(|digest| EnabledImage { name, result: EnableOutcome::AlreadyThere(digest) }),
+            Ok(there) => there.map(|image| EnabledImage { name, result: EnableOutcome::AlreadyThere(image) }),
             Err(error) => not_enabled(error).ok().map(|why| EnabledImage { name, result: EnableOutcome::Skipped(why) }),
         }
     }
@@ -326,7 +326,9 @@ fn enable_outcome(result: EnabledResult) -> EnableOutcome {
             ConvertStatus::Written { replaced: before } | ConvertStatus::DryRun { replaces: before } => {
                 EnableOutcome::Written { digest: converted.digest, replaced: before }
             }
-            ConvertStatus::AlreadyThere => EnableOutcome::AlreadyThere(converted.digest),
+            ConvertStatus::AlreadyThere => {
+                EnableOutcome::AlreadyThere(CompleteImage { digest: converted.digest, check: ExistingCheck::Built })
+            }
         },
         EnabledResult::NothingToIndex { layers } => EnableOutcome::NothingToIndex(nothing_to_index(&layers)),
         EnabledResult::OutOfTime { left } => EnableOutcome::OutOfTime { left },

@@ -177,7 +177,7 @@ impl Chooser<'_> {
         for candidate in candidates {
             let Some(documents) = documents_of(image, candidate) else { continue };
             let verdict = self.judge(image, candidate).await;
-            let proven = self.proven(documents.clone()).await;
+            let proven = proven(self.cache, documents.clone()).await;
             let level = |layer: &Digest| match &verdict {
                 _ if proven.contains(layer) => Some(TrustLevel::Proven),
                 IndexVerdict::Level(level) => Some(*level),
@@ -274,17 +274,17 @@ impl Chooser<'_> {
             (true, _) => IndexVerdict::Level(level),
         }
     }
+}
 
-    /// The layers whose document this machine proved, among layers with the digests of their
-    /// documents.
-    async fn proven(&self, documents: Vec<(Digest, Digest)>) -> Vec<Digest> {
-        let cache = self.cache.clone();
-        let proven = spawn_blocking(move || {
-            let proven = documents.iter().filter(|(layer, document)| cache.is_proven(layer, document));
-            proven.map(|(layer, _)| *layer).collect()
-        });
-        proven.await.unwrap_or_default()
-    }
+/// The layers whose document this machine proved, among layers with what identifies their documents
+/// in the cache: the digest of a ztoc, or of the head of a fine document.
+pub(crate) async fn proven(cache: &ZtocCache, documents: Vec<(Digest, Digest)>) -> Vec<Digest> {
+    let cache = cache.clone();
+    let proven = spawn_blocking(move || {
+        let proven = documents.iter().filter(|(layer, document)| cache.is_proven(layer, document));
+        proven.map(|(layer, _)| *layer).collect()
+    });
+    proven.await.unwrap_or_default()
 }
 
 /// The layers for which a candidate has a document, with what identifies it in the cache: the

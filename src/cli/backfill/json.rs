@@ -43,6 +43,9 @@ struct Enabled {
     /// `pending` (in a dry run), `written`, `already-there`, `nothing-to-index`, `out-of-time` or
     /// `skipped`.
     status: &'static str,
+    /// For `already-there`, what its ztocs and fine documents were compared with, as in the JSON of
+    /// `index`; null otherwise.
+    checked: Option<&'static str>,
     /// The digest that the name had before; null if there was none or it is the same.
     replaced: Option<DigestText>,
     /// Why it was not made, or null.
@@ -53,7 +56,8 @@ struct Enabled {
 
 impl Enabled {
     fn pending(image: String) -> Enabled {
-        Enabled { image: Some(image), digest: None, status: "pending", replaced: None, reason: None, left: 0 }
+        let (status, image) = ("pending", Some(image));
+        Enabled { image, digest: None, status, checked: None, replaced: None, reason: None, left: 0 }
     }
 
     fn of(enabled: &EnabledImage) -> Enabled {
@@ -65,6 +69,7 @@ impl Enabled {
             image: enabled.reference().map(|name| name.to_string()),
             digest: enabled.digest().map(DigestText::from),
             status: enabled.status(),
+            checked: enabled.checked(),
             replaced: replaced.map(DigestText::from),
             reason: enabled.reason().map(|(code, text)| Coded { code, text }),
             left: match &enabled.result {

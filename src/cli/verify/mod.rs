@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use crate::cli::shared::args::{FormatArgs, LayerJobsArgs, OutputFormat, PlatformsArgs, RegistryArgs};
+use crate::cli::shared::args::{CacheArgs, FormatArgs, LayerJobsArgs, OutputFormat, PlatformsArgs, RegistryArgs};
+use crate::cli::shared::caches;
 use crate::cli::shared::difference;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::hint::convert_again;
@@ -46,6 +47,9 @@ documents are checked completely, and some spans of each layer.
 
 docker save keeps no index: for docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER], all layers are read and compared with \
 the config.
+
+What was compared completely and is right is remembered in the cache, as proven on this machine: mount, bundle and \
+trace use it under a digest.
 
 With a policy, each index must also satisfy its rules: how much it covers, how large its ztocs are, which tool made \
 it, who signed it. A platform without an index violates any policy.";
@@ -99,6 +103,9 @@ pub(crate) struct VerifyArgs {
     pub policy: PolicyArgs,
 
     #[command(flatten)]
+    pub cache: CacheArgs,
+
+    #[command(flatten)]
     pub registry: RegistryArgs,
 
     #[command(flatten)]
@@ -118,6 +125,7 @@ pub(super) async fn run(args: VerifyArgs, verbosity: VerbosityArgs) -> Result<()
         depth: if args.quick { Depth::Quick { spans: args.spans, seed } } else { Depth::Full },
         jobs: args.layer_jobs.count(),
         policy,
+        cache: caches::ztocs(&args.cache, &progress).await,
     };
     let name = args.image.to_string();
     display.begin(&name);

@@ -39,7 +39,7 @@ mod publish;
 pub use error::ConvertError;
 pub use limits::{MAX_DOCUMENTS, MAX_MANIFESTS};
 pub use model::{ConvertDestination, ConvertReport, ConvertStatus, ConvertedImage, Guard, SourceImage};
-pub use outlook::{ConvertOutlook, outlook, up_to_date};
+pub use outlook::{CompleteImage, ConvertOutlook, outlook, up_to_date};
 
 use load::ImageDocuments;
 use old_index::{OldIndex, old_indexes};
@@ -52,7 +52,7 @@ use publish::{NewBlobs, Publication};
 ///
 /// People sign the result, so its ztocs come only from what this machine read, from the index that
 /// the original image names, or from images that the user names. What the destination's tag or a
-/// referrer says is not used.
+/// referrer says is not used, not even its prefetch lists.
 ///
 /// # Errors
 /// If the image cannot be read, has an invalid document or a broken layer, or has nothing to index,
@@ -97,12 +97,14 @@ pub(crate) async fn convert_built(
             wanted.add_document(layer);
         }
     }
-    let mut old = loaded.old_indexes(&from.source);
+    let old = loaded.old_indexes(&from.source);
     let known = match (&there, &to.destination) {
         (Some(there), Some(destination)) => {
             let found = old_indexes(&destination.as_source(), &there.manifests).await;
             let found = found.map_err(ConvertError::Destination)?;
-            old.extend(found.iter().cloned());
+            if options.prefetch.is_none() && old.iter().all(|own| own.lists.is_empty()) {
+                warn_of_lists(&found, progress);
+            }
             found.into_iter().map(OldIndex::offer).collect()
         }
         _ => Vec::new(),
@@ -128,7 +130,7 @@ pub(crate) async fn convert_built(
     let mut fine = Vec::new();
     if options.kinds.has_fine() {
         for parts in indexed.iter_mut().filter(|parts| !parts.ztocs.is_empty()) {
-            let bound = fine_of(parts, &ztocs, &layers, from, options, progress).await?;
+            let bound = fine_of(parts, &ztocs, &layers, from, cache, options, progress).await?;
             parts.fine = bound.as_ref().map(|bound| bound.index.clone());
             fine.extend(bound);
         }
@@ -173,6 +175,17 @@ pub(crate) async fn convert_built(
         converted.outcome = ConvertStatus::Written { replaced: replaces };
     }
     Ok(converted)
+}
+
+/// Reports that the prefetch lists of the destination's indexes are not taken over.
+fn warn_of_lists(there: &[OldIndex], progress: &Arc<dyn Progress>) {
+    if there.iter().any(|index| !index.lists.is_empty()) {
+        progress.report(ProgressEvent::Warning(
+            "the image at the destination has a prefetch list, which is not taken over: anyone who may push there can \
+             have written it; to have one, name its files with --prefetch-list or --profile"
+                .to_owned(),
+        ));
+    }
 }
 
 /// The parts of the SOCI indexes.
@@ -235,6 +248,7 @@ async fn fine_of(
     ztocs: &[IndexedZtoc<'_>],
     layers: &Layers,
     from: &SourceImage,
+    cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<Option<BoundFine>, ConvertError> {
@@ -243,7 +257,7 @@ async fn fine_of(
     let wanted: Vec<Descriptor> = refs
         .filter_map(|listed| Some(ztocs.iter().find(|ztoc| ztoc.layer.digest == listed.layer)?.layer.clone()))
         .collect();
-    Ok(bound_fine(&from.source, layers, &wanted, options, progress).await?)
+    Ok(bound_fine(&from.source, layers, &wanted, cache, options, progress).await?)
 }
 
 /// The result for each image that was to be indexed.

@@ -9,7 +9,6 @@ use ociseek_format::image::{Descriptor, Platform};
 use ociseek_store::{Source, StoreError};
 
 /// A SOCI index (version 2) in an image index.
-#[derive(Clone)]
 pub(super) struct OldIndex {
     store: Source,
     platform: Option<Platform>,

@@ -8,7 +8,8 @@ use super::error::ConvertError;
 use super::load::load;
 use super::model::{ConvertDestination, ExistingImage, SourceImage};
 use super::plan::{choose, found, found_fine, plan};
-use crate::index::{BlobCheck, IndexOptions, LeftOutReason, are_whole, known_outcome};
+use crate::index::{BlobCheck, ExistingCheck, IndexOptions, LeftOutReason, are_whole, known_outcome};
+use crate::trust::proven;
 use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::enabled::SociIndexParts;
@@ -24,9 +25,18 @@ pub enum ConvertOutlook {
     /// indexes.
     Pending,
     /// Exactly this image exists, with the blobs of its SOCI indexes.
-    Complete(Digest),
+    Complete(CompleteImage),
     /// No layer can be indexed, for these reasons.
     NothingToIndex(Vec<LeftOutReason>),
+}
+
+/// A SOCI-enabled image that already exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompleteImage {
+    /// The digest of its image index.
+    pub digest: Digest,
+    /// What its ztocs and fine documents were compared with.
+    pub check: ExistingCheck,
 }
 
 /// Examines the content of the destination's name. What the ztocs there say is compared with
@@ -49,8 +59,8 @@ pub async fn outlook(
     compare(from, to, there, cache, options, progress).await
 }
 
-/// The digest of the SOCI-enabled image, if the destination's name already refers to it and the
-/// blobs of its SOCI indexes exist. If the name is free, this takes a single request.
+/// The SOCI-enabled image, if the destination's name already refers to it and the blobs of its SOCI
+/// indexes exist. If the name is free, this takes a single request.
 ///
 /// # Errors
 /// As [`outlook`].
@@ -60,10 +70,10 @@ pub async fn up_to_date(
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
-) -> Result<Option<Digest>, ConvertError> {
+) -> Result<Option<CompleteImage>, ConvertError> {
     let Some(there) = to.there().await? else { return Ok(None) };
     match compare(from, to, Some(there), cache, options, progress).await? {
-        ConvertOutlook::Complete(digest) => Ok(Some(digest)),
+        ConvertOutlook::Complete(image) => Ok(Some(image)),
         ConvertOutlook::Pending | ConvertOutlook::NothingToIndex(_) => Ok(None),
     }
 }
@@ -119,7 +129,7 @@ async fn compare(
             false => None,
         };
         let prefetch = if options.prefetch.is_none() { prefetch(&known, &ztocs) } else { Vec::new() };
-        fine_documents.extend(fine.iter().flat_map(|fine| fine.layers.iter().map(FineRef::blob)));
+        fine_documents.extend(fine.iter().flat_map(|fine| fine.layers.clone()));
         indexed.push(SociIndexParts { target, ztocs, prefetch, fine: fine.map(|fine| fine.encode()) });
     }
     if indexed.iter().all(|indexed| indexed.ztocs.is_empty()) {
@@ -129,10 +139,17 @@ async fn compare(
     let is_there = there.is_some_and(|there| there.digest == enabled.digest);
     let Some(destination) = to.destination.as_ref().filter(|_| is_there) else { return Ok(ConvertOutlook::Pending) };
     // A registry's garbage collection may have deleted blobs. Then the image is written again.
-    Ok(match are_whole(destination, blobs(&indexed).chain(fine_documents), BlobCheck::Size).await? {
-        true => ConvertOutlook::Complete(enabled.digest),
-        false => ConvertOutlook::Pending,
-    })
+    Ok(
+        match are_whole(destination, blobs(&indexed).chain(fine_documents.iter().map(FineRef::blob)), BlobCheck::Size)
+            .await?
+        {
+            true => {
+                let check = check_of(&indexed, &fine_documents, cache).await;
+                ConvertOutlook::Complete(CompleteImage { digest: enabled.digest, check })
+            }
+            false => ConvertOutlook::Pending,
+        },
+    )
 }
 
 /// The fine index with a document for each layer of `ztocs` that can have one, for the requested
@@ -146,6 +163,22 @@ fn fine_for<'a>(known: &'a [FineIndex], ztocs: &[ZtocRef], options: &IndexOption
             && fine.profile == profile
             && fine.layers.iter().map(|document| document.layer).collect::<BTreeSet<_>>() == wanted
     })
+}
+
+/// What is known about the content of a SOCI-enabled image with these SOCI indexes and fine
+/// documents. Anyone who may push to the destination can have written its prefetch lists.
+async fn check_of(indexed: &[SociIndexParts], fine: &[FineRef], cache: Option<&ZtocCache>) -> ExistingCheck {
+    let Some(cache) = cache.filter(|_| indexed.iter().all(|index| index.prefetch.is_empty())) else {
+        return ExistingCheck::Listed;
+    };
+    let ztocs = indexed.iter().flat_map(|index| index.ztocs.iter().map(|ztoc| (ztoc.layer, ztoc.ztoc)));
+    let documents = ztocs.chain(fine.iter().map(|fine| (fine.layer, fine.head_digest)));
+    let documents: Vec<(Digest, Digest)> = documents.collect();
+    let count = documents.len();
+    match proven(cache, documents).await.len() == count {
+        true => ExistingCheck::Cached,
+        false => ExistingCheck::Listed,
+    }
 }
 
 /// The blobs of the SOCI indexes.

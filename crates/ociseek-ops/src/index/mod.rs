@@ -165,6 +165,7 @@ pub(crate) async fn index_keeping(
         source,
         layers: &layers,
         destination,
+        cache,
         budget,
         options,
         progress,

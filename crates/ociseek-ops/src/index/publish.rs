@@ -26,6 +26,7 @@ use ociseek_format::image::soci::{INDEX_V1, SociIndex, ZtocRef};
 use ociseek_format::layer::LayerOptions;
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_store::blob::AttachReport;
+use ociseek_store::cache::ZtocCache;
 use ociseek_store::{Destination, Source};
 
 /// Attaches the indexes of an image's platforms, one after the other.
@@ -34,6 +35,7 @@ pub(super) struct Publisher<'a> {
     pub source: &'a Source,
     pub layers: &'a Layers,
     pub destination: Option<&'a Destination>,
+    pub cache: Option<&'a ZtocCache>,
     pub budget: &'a Budget,
     pub options: &'a IndexOptions,
     pub progress: &'a Arc<dyn Progress>,

@@ -172,11 +172,15 @@ pub(super) async fn cached_document(
     found.await.ok().flatten().map(Arc::new)
 }
 
-/// Caches a document.
+/// Caches a document that was made from the layer, and marks it as proven.
 pub(super) async fn keep_document(cache: Option<&ZtocCache>, layer: &Descriptor, document: &Arc<EncodedFine>) {
     let Some(cache) = cache.cloned() else { return };
     let (layer, document) = (layer.digest, Arc::clone(document));
-    let _ = tokio::task::spawn_blocking(move || cache.put_fine(&layer, &document.bytes)).await;
+    let kept = tokio::task::spawn_blocking(move || {
+        cache.put_proven(&layer, &document.head_digest);
+        cache.put_fine(&layer, &document.bytes);
+    });
+    let _ = kept.await;
 }
 
 /// The cached outcome of a layer with these options.

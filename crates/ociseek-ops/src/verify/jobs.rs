@@ -8,11 +8,13 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::error::VerifyError;
 use super::fine::FineJob;
 use super::full::{self, Faults, LayerToVerify};
-use super::model::{LayerCheck, LayerClaim, VerifyContext};
+use super::model::{Depth, LayerCheck, LayerClaim, VerifyContext};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::fine::FineRef;
 use ociseek_format::layer::prove::Difference;
+use ociseek_store::cache::ZtocCache;
+use tokio::task::spawn_blocking;
 
 /// A layer, and the documents that one reading of it is compared with: at least one.
 pub(super) struct LayerJob {
@@ -119,7 +121,20 @@ impl LayerJob {
                 }
             }
         }
+        if context.depth == Depth::Full {
+            let is_right = |done: &LayerCheck| done.compared.spans > 0 && done.differences.is_empty();
+            let ztoc = claim.as_ref().filter(|_| is_right(&of_ztoc)).map(|claim| claim.ztoc.ztoc);
+            let head = job.as_ref().filter(|_| is_right(&of_document)).map(|job| job.document.head_digest);
+            keep_proven(context.cache, layer.digest, ztoc.into_iter().chain(head).collect()).await;
+        }
         let ztoc = claim.map(|claim| ((claim.layer.digest, claim.ztoc.ztoc), of_ztoc));
         Ok(LayerResult { ztoc, document: job.map(|job| (job.document, of_document)), bytes_read })
     }
+}
+
+/// Stores that documents were compared completely with their layer.
+async fn keep_proven(cache: Option<&ZtocCache>, layer: Digest, documents: Vec<Digest>) {
+    let Some(cache) = cache.cloned() else { return };
+    let keep = spawn_blocking(move || documents.iter().for_each(|document| cache.put_proven(&layer, document)));
+    let _ = keep.await;
 }

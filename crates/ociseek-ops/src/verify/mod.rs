@@ -101,7 +101,7 @@ pub async fn verify(
     let jobs = jobs::joined(jobs, fine_jobs);
     announce(&plans, &jobs.iter().map(|job| job.layer().size).collect::<Vec<u64>>(), options, progress);
     let side_by_side = options.jobs.max(1);
-    let context = VerifyContext { source, depth: options.depth, side_by_side, progress };
+    let context = VerifyContext { source, depth: options.depth, side_by_side, cache: options.cache.as_ref(), progress };
     let checked = jobs::run(jobs, context).await?;
     let mut manifests = Vec::with_capacity(plans.len());
     for mut plan in plans {

@@ -11,12 +11,13 @@ use ociseek_format::image::soci::{Version, ZtocRef};
 use ociseek_format::image::{Descriptor, Platform};
 use ociseek_format::progress::Progress;
 use ociseek_store::Source;
+use ociseek_store::cache::ZtocCache;
 
 /// The memory for comparing an entry that must be searched, in bytes.
 pub(super) const COMPARED: u64 = 96;
 
 /// Options for verifying an image's indexes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct VerifyOptions {
     /// The platforms of an image index. Empty for all.
     pub platforms: Vec<Platform>,
@@ -28,9 +29,11 @@ pub struct VerifyOptions {
     pub jobs: usize,
     /// Additional requirements for each index.
     pub policy: Policy,
+    /// Remembers the documents that were compared completely with their layer, for readers.
+    pub cache: Option<ZtocCache>,
 }
 
-/// Verifies everything, as many layers at a time as there are CPUs, without a policy.
+/// Verifies everything, as many layers at a time as there are CPUs, without a policy or a cache.
 impl Default for VerifyOptions {
     fn default() -> VerifyOptions {
         VerifyOptions {
@@ -39,6 +42,7 @@ impl Default for VerifyOptions {
             depth: Depth::Full,
             jobs: thread::available_parallelism().map_or(1, NonZero::get),
             policy: Policy::default(),
+            cache: None,
         }
     }
 }
@@ -199,6 +203,7 @@ pub(super) struct VerifyContext<'a> {
     pub depth: Depth,
     /// How many layers are read at a time; at least 1.
     pub side_by_side: usize,
+    pub cache: Option<&'a ZtocCache>,
     pub progress: &'a Arc<dyn Progress>,
 }
 

@@ -27,6 +27,7 @@ use ociseek_format::image::{Coverage, Descriptor};
 use ociseek_format::layer::Outcome;
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_store::Source;
+use ociseek_store::cache::ZtocCache;
 
 /// The result for the fine index of a platform.
 struct FineResult {
@@ -97,6 +98,7 @@ impl Publisher<'_> {
         });
         let writer = StartWriter {
             source: self.source,
+            cache: self.cache,
             options: self.options,
             progress: self.progress,
             bytes_read: &self.bytes_read,
@@ -153,6 +155,7 @@ pub(crate) async fn bound_fine(
     source: &Source,
     layers: &Layers,
     wanted: &[Descriptor],
+    cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<Option<BoundFine>, IndexError> {
@@ -162,7 +165,7 @@ pub(crate) async fn bound_fine(
     }
     let (bytes_read, mut charge) = (AtomicU64::new(0), None);
     if let Some(list) = &options.prefetch {
-        let writer = StartWriter { source, options, progress, bytes_read: &bytes_read };
+        let writer = StartWriter { source, cache, options, progress, bytes_read: &bytes_read };
         // Entries that match no file were reported for the SOCI index's list.
         let (encoded, _) = writer.with_list(list, documents).await?;
         documents = encoded.documents;

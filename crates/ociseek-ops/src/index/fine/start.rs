@@ -25,6 +25,9 @@ use ociseek_store::Destination;
 /// A layer with its document.
 pub(super) type LayerDocument = (Descriptor, Arc<EncodedFine>);
 
+/// A layer with its document, and the digest of the document's head.
+type DecodedDocument = (Descriptor, Digest, FineLayer);
+
 /// Documents that were encoded again, with the charge for their memory.
 pub(super) struct EncodedDocuments {
     pub documents: Vec<LayerDocument>,
@@ -47,8 +50,8 @@ impl StartWriter<'_> {
         let found = blocking(move || {
             let mut memory = budget.open();
             let layers = decoded(documents, &mut memory)?;
-            let _tree = charge_tree(&budget, layers.iter().map(|(_, fine)| fine.entries()))?;
-            let (reads, missing) = reads(&list, layers.iter().map(|(layer, fine)| (layer.digest, fine)))?;
+            let _tree = charge_tree(&budget, layers.iter().map(|(.., fine)| fine.entries()))?;
+            let (reads, missing) = reads(&list, layers.iter().map(|(layer, _, fine)| (layer.digest, fine)))?;
             Ok((layers, memory, reads, missing))
         });
         let (layers, memory, reads, missing) = found.await?;
@@ -90,18 +93,25 @@ impl StartWriter<'_> {
     async fn with_reads(
         &self,
         reads: LayerReads,
-        layers: Vec<(Descriptor, FineLayer)>,
+        layers: Vec<DecodedDocument>,
         memory: Charge,
     ) -> Result<EncodedDocuments, IndexError> {
         let budget = self.source.budget();
         let mut encoded = EncodedDocuments { documents: Vec::with_capacity(layers.len()), memory: budget.open() };
-        for (layer, fine) in layers {
+        for (layer, whole, fine) in layers {
+            let of = layer.digest;
             let reads = reads.get(&layer.digest).cloned().unwrap_or_default();
             let divisions = divide(self, &layer, &fine, &reads).await?;
+            let cache = self.cache.filter(|_| !self.options.dry_run).cloned();
             let encode = blocking(move || {
                 let fine = fine.divided(&divisions.spans).map_err(|source| unwritten(&layer, source))?;
                 let start: Vec<Range<SpanId>> = reads.into_iter().map(|bytes| fine.spans_of(bytes)).collect();
-                encoded.push(layer, &fine, &start)?;
+                let document = encoded.push(layer, &fine, &start)?;
+                // Its spans were divided by reading the layer, so it is as good as the one without
+                // a start.
+                if let Some(cache) = cache.filter(|cache| cache.is_proven(&of, &whole)) {
+                    cache.put_proven(&of, &document.head_digest);
+                }
                 Ok(encoded)
             });
             encoded = encode.await?;
@@ -113,13 +123,19 @@ impl StartWriter<'_> {
 
 impl EncodedDocuments {
     /// Encodes a layer's document with this start.
-    fn push(&mut self, layer: Descriptor, fine: &FineLayer, start: &[Range<SpanId>]) -> Result<(), IndexError> {
+    fn push(
+        &mut self,
+        layer: Descriptor,
+        fine: &FineLayer,
+        start: &[Range<SpanId>],
+    ) -> Result<Arc<EncodedFine>, IndexError> {
         let document = fine.encode(start).map_err(|source| unwritten(&layer, source))?;
         let charged =
             self.memory.grow(document.bytes.len() as u64, || format!("the fine document of {}", layer.digest));
         charged.map_err(|source| unwritten(&layer, source.into()))?;
-        self.documents.push((layer, Arc::new(document)));
-        Ok(())
+        let document = Arc::new(document);
+        self.documents.push((layer, Arc::clone(&document)));
+        Ok(document)
     }
 }
 
@@ -163,10 +179,10 @@ async fn start_of(there: &Destination, document: &FineRef) -> Result<Vec<Range<U
     Ok(head.start().iter().map(bytes).collect())
 }
 
-fn decoded(documents: Vec<LayerDocument>, memory: &mut Charge) -> Result<Vec<(Descriptor, FineLayer)>, IndexError> {
+fn decoded(documents: Vec<LayerDocument>, memory: &mut Charge) -> Result<Vec<DecodedDocument>, IndexError> {
     let decoded = documents.into_iter().map(|(layer, document)| {
         let fine = fine::decode(&document.bytes, memory).map_err(|source| unwritten(&layer, source))?;
-        Ok((layer, fine))
+        Ok((layer, document.head_digest, fine))
     });
     decoded.collect()
 }
