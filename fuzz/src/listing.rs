@@ -10,12 +10,15 @@ use flate2::bufread::GzDecoder;
 use ociseek_format::budget::Budget;
 use ociseek_format::codec::sniff::{Format, format};
 use ociseek_format::digest::Digest;
+use ociseek_format::layer::map::Entries;
 use ociseek_format::layer::parallel::{Threads, read_chunks};
-use ociseek_format::layer::{LayerIndexer, LayerOptions, MappedLayer, Outcome, ReadOptions};
+use ociseek_format::layer::{LayerIndexer, LayerMap, LayerOptions, MappedLayer, Outcome, ReadOptions};
 use ociseek_format::ztoc::{FileKind, FileMetadata, decode};
 
 /// Of the ztocs and maps.
 const SPAN: u64 = 2048;
+/// Sparse files of more bytes are not expanded. The oracle has the same limit.
+const MAX_EXPANDED: u64 = 16 << 20;
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 
 /// The ztoc of a layer that we accept; why we do not.
@@ -29,11 +32,10 @@ pub fn built(layer: &[u8]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// What a layer that we accept has, and which of its entries are sparse. zstd is only read, never
-/// published.
-pub fn accepted(layer: &[u8]) -> Result<(Vec<FileMetadata>, Vec<u32>), String> {
+/// What a layer that we accept has. zstd is only read, never published.
+pub fn accepted(layer: &[u8]) -> Result<LayerMap, String> {
     if !layer.starts_with(ZSTD) {
-        return built(layer).map(|ztoc| (decode(&ztoc).expect("our own ztoc is sound").files, Vec::new()));
+        return built(layer).map(|ztoc| decode(&ztoc).expect("our own ztoc is sound").into());
     }
     let options = ReadOptions { span_size: SPAN, whole_span_size: SPAN, ..ReadOptions::default() };
     let expected = (Digest::sha256(layer), layer.len() as u64);
@@ -42,7 +44,7 @@ pub fn accepted(layer: &[u8]) -> Result<(Vec<FileMetadata>, Vec<u32>), String> {
     let threads = Threads { cores: 1, guide: None };
     let read = read_chunks(options, expected, threads, Budget::new(u64::MAX).open(), next);
     let MappedLayer { map, .. } = read.map_err(|e| format!("{e:?}"))?;
-    Ok((map.files, map.sparse))
+    Ok(map)
 }
 
 /// What decoders that are not ours make of it; bytes behind the last gzip member are no part of it.
@@ -66,15 +68,31 @@ fn plain(layer: &[u8]) -> std::io::Result<Vec<u8>> {
 }
 
 /// The listing in the form of the oracle's command `list`.
-fn listing(files: &[FileMetadata], sparse: &[u32], plain: &[u8]) -> String {
+fn listing(map: &LayerMap, plain: &[u8]) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let line = |(number, file): (u32, &FileMetadata)| {
-        let content = if file.kind == FileKind::Regular && !sparse.contains(&number) {
+        let stored = |size: u64| {
             let at = file.offset.0 as usize;
-            let bytes = plain.get(at..at + file.size as usize).expect("a file's bytes are in the tar");
-            format!("{}:{:08x}", file.size, crc32fast::hash(bytes))
-        } else {
-            "-".to_owned()
+            plain.get(at..at + size as usize).expect("a file's bytes are in the tar")
+        };
+        let content = match Entries::from(map).sparse(number) {
+            // Go would take as long to read the zeros.
+            Some(sparse) if sparse.size() > MAX_EXPANDED.max(plain.len() as u64) => format!("{}:-", sparse.size()),
+            Some(sparse) => {
+                let mut bytes = vec![0; sparse.size() as usize];
+                let stored = stored(sparse.stored());
+                for part in sparse.within(0..sparse.size()) {
+                    let length = (part.file.end - part.file.start) as usize;
+                    let from = part.stored as usize;
+                    bytes[part.file.start as usize..part.file.end as usize]
+                        .copy_from_slice(&stored[from..from + length]);
+                }
+                format!("{}:{:08x}", sparse.size(), crc32fast::hash(&bytes))
+            }
+            None if file.kind == FileKind::Regular => {
+                format!("{}:{:08x}", file.size, crc32fast::hash(stored(file.size)))
+            }
+            None => "-".to_owned(),
         };
         let mut records: Vec<String> =
             file.pax.iter().map(|record| format!("{}={}", hex(&record.key), hex(&record.value))).collect();
@@ -97,7 +115,7 @@ fn listing(files: &[FileMetadata], sparse: &[u32], plain: &[u8]) -> String {
             records.join(",")
         )
     };
-    (0..).zip(files).map(line).collect()
+    (0..).zip(&map.files).map(line).collect()
 }
 
 /// Go's archive/tar, in a process that answers layer after layer.
@@ -131,9 +149,9 @@ impl Drop for Go {
 
 /// Whether a layer was accepted; what was wrong with that.
 pub fn check_layer(layer: &[u8], go: Option<&mut Go>) -> Result<bool, String> {
-    let Ok((files, sparse)) = accepted(layer) else { return Ok(false) };
+    let Ok(map) = accepted(layer) else { return Ok(false) };
     let plain = plain(layer).map_err(|e| format!("a foreign decoder refuses it: {e}"))?;
-    let ours = listing(&files, &sparse, &plain);
+    let ours = listing(&map, &plain);
     let theirs = go.map(|go| match go.list(layer) {
         // libzstd, the reference, decodes some damaged blocks that Go's decoder refuses: only a
         // checksum or the layer's digest tells. What it decodes them to must be a tar all the same.

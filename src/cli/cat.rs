@@ -12,7 +12,6 @@ use crate::cli::shared::read_image::{FoundImage, ReadArgs, tell_path, tell_stats
 use crate::cli::shared::terminal::Stdout;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::ImageName;
-use ociseek_format::offset::Uncompressed;
 use ociseek_format::tree::NodeKind;
 use ociseek_ops::open::RootFs;
 
@@ -76,22 +75,19 @@ pub(super) async fn run(args: CatArgs, verbosity: VerbosityArgs) -> Result<(), C
 
 async fn write(rootfs: &RootFs, path: &[u8], stdout: &mut Stdout) -> Result<(), CliError> {
     let node = rootfs.tree.node(rootfs.tree.resolve(path, true)?);
-    let file = match &node.kind {
-        NodeKind::File(extent) => *extent,
-        NodeKind::Sparse { layer, .. } => return Ok(rootfs.content.read_sparse(*layer).map(|_| ())?),
+    match &node.kind {
+        NodeKind::File(_) | NodeKind::Sparse(_) => {}
         NodeKind::Directory(_) => return Err(CliError::NoContent("a directory")),
         NodeKind::Symlink(_) => return Err(CliError::NoContent("a symbolic link")),
         NodeKind::CharDevice { .. } | NodeKind::BlockDevice { .. } => return Err(CliError::NoContent("a device")),
         NodeKind::Fifo => return Err(CliError::NoContent("a FIFO")),
-    };
+    }
     let mut done = 0;
     // If the reader has gone away, the rest of the file is not fetched.
-    while done < file.size && !stdout.is_gone() {
-        let size = PIECE.min(file.size - done);
-        let at = Uncompressed(file.offset.0 + done);
-        let bytes = rootfs.content.read(file.layer, at, size as usize).await?;
-        stdout.print(&bytes)?;
-        done += size;
+    while done < node.kind.size() && !stdout.is_gone() {
+        let end = node.kind.size().min(done + PIECE);
+        stdout.print(&rootfs.content.read_file(&node.kind, done..end).await?)?;
+        done = end;
     }
     Ok(())
 }

@@ -186,16 +186,8 @@ fn hostile_tars_are_refused() {
         let said = refusal(&evil(name, kind, content));
         assert!(said.contains(reason), "{name}: {said}");
     }
-    // A sparse file is ignored unless it is requested.
-    let sparse = |name: &str| {
-        let mut header = tar::Header::new_gnu();
-        header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
-        header.set_entry_type(tar::EntryType::GNUSparse);
-        header.set_size(0);
-        header.set_cksum();
-        [header.as_bytes().to_vec(), tar_of(&image.files)].concat()
-    };
-    check(&sparse("x"), &image);
+    // A sparse file that nothing names, and one without parts.
+    check(&[sparse("x", 0, 0, 5), tar_of(&image.files)].concat(), &image);
     // A blob with a wrong digest is detected when it is read.
     let damaged: Vec<_> = (image.files.iter())
         .map(|(name, content)| match *name == path_of(&image.layer.digest) {
@@ -268,6 +260,45 @@ fn links_are_followed_inside_the_archive() {
     let (_dir, path) = written(&with_layer(&image, &|builder, path| link(builder, soft, path, "gone"), true));
     let error = Archive::open(&path).unwrap().blob(&image.layer).unwrap_err();
     assert!(matches!(error, LayoutError::Missing { .. }), "{error}");
+}
+
+/// The header of a sparse file of GNU tar with one part of `length` bytes.
+fn sparse(name: &str, start: u64, length: u64, size: u64) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_entry_type(tar::EntryType::GNUSparse);
+    header.set_size(length);
+    for (at, number) in [(386, start), (398, length), (483, size)] {
+        header.as_mut_bytes()[at..at + 12].copy_from_slice(format!("{number:011o}\0").as_bytes());
+    }
+    header.set_cksum();
+    header.as_bytes().to_vec()
+}
+
+#[test]
+fn sparse_members_are_expanded() {
+    let mut image = image();
+    let mut content = b"\0\0\0the layer's bytes".to_vec();
+    content.resize(5000, 0);
+    let (layer, digest) = (Descriptor::of(PLAIN, &content), image.layer.digest);
+    image.files.retain(|(name, _)| *name != path_of(&digest));
+    let archive = |size: u64| {
+        let member = [sparse(&path_of(&layer.digest), 3, 17, size), b"the layer's bytes".to_vec(), vec![0; 495]];
+        let (dir, path) = written(&[&member.concat()[..], &tar_of(&image.files)].concat());
+        (dir, Archive::open(&path).unwrap())
+    };
+    let (_dir, whole) = archive(5000);
+    assert_eq!(whole.blob_bytes(&layer, 5000).unwrap(), content);
+    let mut read = Vec::new();
+    whole.blob(&layer).unwrap().read_to_end(&mut read).unwrap();
+    assert_eq!(read, content);
+    for range in [0..1, 2..5, 0..5000, 3..20, 19..21, 20..5000, 4999..5000] {
+        let expected = &content[range.start as usize..range.end as usize];
+        assert_eq!(whole.blob_range(&layer, range).unwrap(), expected);
+    }
+    let (_dir, bomb) = archive(1 << 32);
+    let error = bomb.blob(&layer).unwrap_err().to_string();
+    assert!(error.contains("is a sparse file of more than 1024 times the bytes of the archive"), "{error}");
 }
 
 #[test]

@@ -25,3 +25,4 @@ mod laws;
 mod layout;
 mod members;
 mod refusals;
+mod sparse;

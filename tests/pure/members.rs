@@ -12,6 +12,7 @@ use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
 use ociseek::budget::Budget;
 use ociseek::digest::Digest;
+use ociseek::layer::map::SparseFile;
 use ociseek::layer::parallel::{ChunksError, Threads, index_chunks, read_chunks};
 use ociseek::layer::span::SpanTable;
 use ociseek::layer::{
@@ -19,6 +20,7 @@ use ociseek::layer::{
 };
 use ociseek::layer::{ReadOptions, record};
 use ociseek::offset::SpanId;
+use ociseek::tar::SparseMap;
 use ociseek::time::Time;
 use ociseek::ztoc::{Checkpoint, Checkpoints, Ztoc, decode};
 
@@ -362,7 +364,9 @@ fn decoded(record: &[u8]) -> Option<(LayerMap, Notes)> {
 fn layer_map_records_round_trip_and_reject_damage() {
     let (tar, _) = tar(&files(&mut Noise(9), 3, 20_000));
     let (MappedLayer { mut map, .. }, _) = read_here(&by_size(&tar, usize::MAX, b"", 6), 1 << 20, 1).unwrap();
-    map.sparse = vec![0, 2];
+    let sparse =
+        |entry, parts: &[(u64, u64)]| SparseFile { entry, map: SparseMap::new(50, parts.iter().copied()).unwrap() };
+    map.sparse = vec![sparse(0, &[(10, 5), (20, 30)]), sparse(2, &[])];
     map.files[1].mtime = Some(Time { seconds: 1 << 40, nanos: 5 });
     let notes = Notes { warnings: vec!["odd \n \"so\"".to_owned()], more_warnings: 3 };
     let [head, rest] = record::encode(&map, &notes).unwrap();
@@ -374,10 +378,12 @@ fn layer_map_records_round_trip_and_reject_damage() {
         assert!(extra.contains(from), "{extra}");
         decoded(&[format!("{version}\n{}", extra.replace(from, to)).as_bytes(), &rest].concat())
     };
-    assert!(altered("[0,2]", "[0,1]").is_some());
+    assert!(altered("[2,50,[]]", "[1,50,[]]").is_some());
     for (from, to) in [
-        ("[0,2]", "[0,3]"),
-        ("[0,2]", "[2,0]"),
+        ("[2,50,[]]", "[3,50,[]]"),
+        ("[2,50,[]]", "[0,50,[]]"),
+        ("[20,30]", "[20,31]"),
+        ("[20,30]", "[14,30]"),
         ("[[1,", "[[3,"),
         ("\"unpacked\":false", "\"unpacked\":true"),
         ("\"unpacked\"", "\"packed\""),

@@ -12,7 +12,7 @@ use super::background::BackgroundTask;
 use super::open::RootFs;
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::Progress;
-use ociseek_format::tree::{NodeKind, Tree};
+use ociseek_format::tree::Tree;
 use ociseek_rootfs::fuse::{FuseMount, FuseOptions, MountError};
 use ociseek_rootfs::record::{ReadRecorder, Touch};
 
@@ -107,9 +107,10 @@ impl LiveMount {
     /// Records the read of a file that did not go through the mount, if reads are recorded.
     pub fn note(&self, tree: &Tree, path: &str) {
         if let (Some(recorder), Ok(id)) = (&self.recorder, tree.resolve(path.as_bytes(), true))
-            && let NodeKind::File(extent) = &tree.node(id).kind
+            && let kind = &tree.node(id).kind
+            && let Some(stored) = kind.stored_in(0..kind.size())
         {
-            recorder.record_read(id, extent.layer, 0, extent.offset, extent.size);
+            recorder.record_read(id, 0..kind.size(), stored);
         }
     }
 

@@ -220,10 +220,10 @@ fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<MissingPath>) {
                     missing.push(MissingPath { path: shown(path), reason });
                 }
             }
-            RequestedRead::Part { path, offset, size } => match extent_of(tree, path) {
-                Ok(extent) => {
-                    let part = part(&extent, *offset, *size);
-                    found.parts.extend(part.map(|bytes| (extent.layer.0 as usize, bytes)));
+            RequestedRead::Part { path, offset, size } => match file_at(tree, path) {
+                Ok(file) => {
+                    let part = part(file, *offset, *size);
+                    found.parts.extend(part.map(|part| (part.layer.0 as usize, part.range())));
                 }
                 Err(reason) => {
                     let is_there = tree.resolve(path, true).is_ok();
@@ -263,25 +263,23 @@ pub fn remap(old: &SpanTable, spans: &[SpanRange], new: &SpanTable) -> Vec<SpanR
     merge(mapped)
 }
 
-/// The location of the file at `path`, following links.
+/// The regular file at `path`, following links.
 ///
 /// # Errors
 /// Why the path leads to no regular file, for people.
-pub fn extent_of(tree: &Tree, path: &[u8]) -> Result<Extent, String> {
+pub fn file_at<'t>(tree: &'t Tree, path: &[u8]) -> Result<&'t NodeKind, String> {
     let node: NodeId = tree.resolve(path, true).map_err(|error| error.to_string())?;
     match &tree.node(node).kind {
-        NodeKind::File(extent) => Ok(*extent),
+        file @ (NodeKind::File(_) | NodeKind::Sparse(_)) => Ok(file),
         NodeKind::Directory(_) => Err("it is a directory (add /** to prefetch the files in it)".to_owned()),
         _ => Err("it is not a regular file".to_owned()),
     }
 }
 
-/// The range of the layer's tar that holds a part of a file. None if the part lies outside the
-/// file.
-pub fn part(extent: &Extent, offset: u64, size: u64) -> Option<Range<Uncompressed>> {
-    let size = size.min(extent.size.saturating_sub(offset));
-    let start = Uncompressed(extent.offset.0.saturating_add(offset));
-    (size > 0).then(|| start..Uncompressed(start.0.saturating_add(size)))
+/// Where the layer's tar holds a part of a file. None if it holds nothing of it.
+pub fn part(file: &NodeKind, offset: u64, size: u64) -> Option<Extent> {
+    let end = file.size().min(offset.saturating_add(size));
+    file.stored_in(offset.min(end)..end).filter(|part| part.size > 0)
 }
 
 struct Parts<'a> {
@@ -292,9 +290,9 @@ struct Parts<'a> {
 impl Parts<'_> {
     /// Adds the file at a path, or else all files that match the path as a glob.
     fn add_files(&mut self, path: &[u8]) -> Result<(), String> {
-        let why = match extent_of(self.tree, path) {
-            Ok(extent) => {
-                self.add_whole(extent);
+        let why = match file_at(self.tree, path) {
+            Ok(file) => {
+                self.add_whole(file);
                 return Ok(());
             }
             Err(why) => why,
@@ -315,10 +313,10 @@ impl Parts<'_> {
                     path.push(b'/');
                     directories.push((node, path));
                 } else if glob::matches(pattern, &path)
-                    && let Ok(extent) = extent_of(self.tree, &path)
+                    && let Ok(file) = file_at(self.tree, &path)
                 {
                     matched = true;
-                    self.add_whole(extent);
+                    self.add_whole(file);
                 }
             }
         }
@@ -329,9 +327,11 @@ impl Parts<'_> {
     }
 
     /// Adds the whole file and, like soci, the byte after it.
-    fn add_whole(&mut self, extent: Extent) {
-        let end = Uncompressed(extent.offset.0.saturating_add(extent.size).saturating_add(1));
-        self.parts.push((extent.layer.0 as usize, extent.offset..end));
+    fn add_whole(&mut self, file: &NodeKind) {
+        if let Some(extent) = file.stored_in(0..file.size()) {
+            let end = Uncompressed(extent.range().end.0.saturating_add(1));
+            self.parts.push((extent.layer.0 as usize, extent.offset..end));
+        }
     }
 }
 

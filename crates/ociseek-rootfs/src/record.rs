@@ -28,10 +28,10 @@ use super::content::Content;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::JsonFault;
 use ociseek_format::image::json::parse_lenient;
-use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
+use ociseek_format::offset::{LayerId, SpanId};
 use ociseek_format::printable::json_line;
 use ociseek_format::progress::{Progress, ProgressEvent};
-use ociseek_format::tree::{NodeId, Tree};
+use ociseek_format::tree::{Extent, NodeId, Tree};
 use ociseek_store::lock::Hold;
 
 /// The most reads that are kept for a report. An output file receives all of them.
@@ -219,15 +219,16 @@ impl ReadRecorder {
         ReadRecorder { tree, content, layers, started: Instant::now(), state: Mutex::new(state), progress }
     }
 
-    /// Records a read of `size` bytes from byte `offset` of a file, which is byte `at` of its
-    /// layer's tar.
-    pub fn record_read(&self, node: NodeId, layer: LayerId, offset: u64, at: Uncompressed, size: u64) {
+    /// Records a read of the bytes of `range` of a file, which are in the tar at `stored`.
+    pub fn record_read(&self, node: NodeId, range: Range<u64>, stored: Extent) {
+        let layer = stored.layer;
         let since_mount = self.started.elapsed();
         let Some(digest) = self.layers.get(layer.0 as usize) else { return };
-        let needed = self.content.spans(layer, at..Uncompressed(at.0.saturating_add(size)));
+        let needed = self.content.spans(layer, stored.range());
         let mut state = self.state.hold();
         let is_first = !state.files.contains_key(&node);
-        let is_new = state.files.entry(node).or_default().add(offset..offset.saturating_add(size));
+        let (offset, size) = (range.start, range.end.saturating_sub(range.start));
+        let is_new = state.files.entry(node).or_default().add(range);
         if !is_first && !is_new {
             return;
         }

@@ -140,7 +140,7 @@ impl File {
         let (kind, size) = match &node.kind {
             NodeKind::Directory(_) => (Kind::Dir, 0),
             NodeKind::File(extent) => (Kind::Reg, extent.size),
-            NodeKind::Sparse { size, .. } => (Kind::Reg, *size),
+            NodeKind::Sparse(extent) => (Kind::Reg, extent.map.size()),
             NodeKind::Symlink(to) => (Kind::Symlink, to.len() as u64),
             NodeKind::CharDevice { .. } => (Kind::Char, 0),
             NodeKind::BlockDevice { .. } => (Kind::Block, 0),

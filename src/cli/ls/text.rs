@@ -142,7 +142,7 @@ impl Columns {
         let (kind, size) = match &node.kind {
             NodeKind::Directory(_) => ('d', "0".to_owned()),
             NodeKind::File(extent) => ('-', detail.size(extent.size)),
-            NodeKind::Sparse { size, .. } => ('-', detail.size(*size)),
+            NodeKind::Sparse(extent) => ('-', detail.size(extent.map.size())),
             NodeKind::Symlink(target) => ('l', detail.size(target.len() as u64)),
             NodeKind::CharDevice { major, minor } => ('c', format!("{major},{minor}")),
             NodeKind::BlockDevice { major, minor } => ('b', format!("{major},{minor}")),

@@ -3,13 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::consumer::{UnlistedEntry, kind, metadata};
+use super::map::SparseFile;
 use super::model::NoZtoc;
 use super::names::shown;
 use super::{LayerError, UnservableCode, UnservableReason, consumer};
 use crate::budget::{Charge, OverBudget};
 use crate::codec::sniff::{self, Format};
 use crate::offset::{Compressed, Uncompressed};
-use crate::tar::{Entry, TarError, TarFault, Walker};
+use crate::tar::{Entry, SparseMap, TarError, TarFault, Walker};
 use crate::tree::WHITEOUT;
 use crate::ztoc::{FileKind, FileMetadata, MAX_ENCODED};
 
@@ -28,8 +29,8 @@ pub(super) struct Contents {
     /// Plain bytes so far, including those after the end of the tar.
     size: u64,
     files: Vec<FileMetadata>,
-    /// The numbers of the sparse files among them.
-    sparse: Vec<u32>,
+    /// The sparse files among them.
+    sparse: Vec<SparseFile>,
     /// A lower bound for the size of the entries in an encoded ztoc, in bytes.
     encoded_size: usize,
     /// The limit for `encoded_size`.
@@ -46,8 +47,8 @@ pub(super) struct Contents {
 /// The entries of a complete tar.
 pub(super) struct TarListing {
     pub files: Vec<FileMetadata>,
-    /// The numbers of the sparse files among them. Empty if the policy was strict.
-    pub sparse: Vec<u32>,
+    /// The sparse files among them. Empty if the policy was strict.
+    pub sparse: Vec<SparseFile>,
     /// Empty if the policy was strict.
     pub notes: Notes,
     /// Where the tar reader stops.
@@ -60,8 +61,6 @@ pub(super) struct TarListing {
 
 /// How many bytes are kept to describe a blob that is not a tar.
 const HEAD: usize = 64;
-/// Memory for the number of a sparse file, in a list that may have grown to twice its length.
-const SPARSE: usize = 8;
 /// The limit for the encoded entries: at least `LEAST_LIMIT` bytes, and `PER_BYTE` bytes for each
 /// compressed byte.
 const LEAST_LIMIT: usize = 64 << 20;
@@ -103,17 +102,19 @@ impl Contents {
                 return;
             }
             let listed = match policy {
-                EntryPolicy::Strict => consumer::file(entry).map(|file| Some(AdaptedEntry { file, is_sparse: false })),
+                EntryPolicy::Strict => consumer::file(entry).map(|file| Some(AdaptedEntry { file, sparse: None })),
                 EntryPolicy::Lenient(notes) => Ok(adapted(entry, notes)),
             };
             match listed {
                 Ok(None) => {}
-                Ok(Some(AdaptedEntry { file, is_sparse })) => {
-                    *encoded_size += file.encoded_size_bound();
-                    let footprint = file.footprint() + if is_sparse { SPARSE } else { 0 };
+                Ok(Some(AdaptedEntry { file, sparse: map })) => {
+                    // The list of sparse files may have grown to twice its length.
+                    let mapped = map.as_ref().map_or(0, |map| 2 * map.footprint());
+                    *encoded_size += file.encoded_size_bound() + mapped;
+                    let footprint = file.footprint() + mapped;
                     *over = memory.grow(footprint as u64, || "the list of its files".to_owned()).err();
-                    if is_sparse {
-                        sparse.push(files.len() as u32);
+                    if let Some(map) = map {
+                        sparse.push(SparseFile { entry: files.len() as u32, map });
                     }
                     files.push(file);
                     if *encoded_size > *limit {
@@ -253,8 +254,8 @@ impl Notes {
 /// A tar entry in the form of a ztoc's entry, adapted as needed.
 pub(super) struct AdaptedEntry {
     pub file: FileMetadata,
-    /// The tar does not hold the file's plain bytes.
-    pub is_sparse: bool,
+    /// The map of a sparse file.
+    pub sparse: Option<SparseMap>,
 }
 
 /// The whiteout that has the effect of a global header: containerd, moby and containers/storage
@@ -273,17 +274,14 @@ fn whiteout(name: &[u8]) -> Option<Box<[u8]>> {
 
 /// None if the entry has no effect.
 pub(super) fn adapted(entry: Entry, notes: &mut Notes) -> Option<AdaptedEntry> {
-    let (kind, is_sparse) = match kind(entry.kind) {
-        Ok(kind) => (kind, false),
+    let kind = match kind(entry.kind) {
+        Ok(kind) => kind,
         Err(UnlistedEntry::GlobalHeader) => {
             let name = whiteout(&entry.name)?;
             let file = metadata(Entry { name, ..entry }, FileKind::Regular, 0, 0);
-            return Some(AdaptedEntry { file: FileMetadata { size: 0, ..file }, is_sparse: false });
+            return Some(AdaptedEntry { file: FileMetadata { size: 0, ..file }, sparse: None });
         }
-        Err(UnlistedEntry::Sparse) => {
-            notes.warn(format!("{} is a sparse file, which cannot be read", shown(&entry.name)));
-            (FileKind::Regular, true)
-        }
+        Err(UnlistedEntry::Sparse) => FileKind::Regular,
         Err(UnlistedEntry::Other(flag)) => {
             let what = format!("skipping {}: it has the entry type {:?}", shown(&entry.name), char::from(flag));
             notes.warn(what);
@@ -298,7 +296,8 @@ pub(super) fn adapted(entry: Entry, notes: &mut Notes) -> Option<AdaptedEntry> {
     }
     // Only regular files have data; other types may claim any size.
     let size = if kind == FileKind::Regular { u64::try_from(entry.size).unwrap_or(0) } else { 0 };
-    // A sparse file may claim more bytes than there are positions after its offset.
+    // A sparse file may have more bytes than there are positions after its offset.
     let size = size.min((i64::MAX as u64).saturating_sub(entry.data.0));
-    Some(AdaptedEntry { file: FileMetadata { size, ..metadata(entry, kind, uid, gid) }, is_sparse })
+    let sparse = entry.sparse.clone();
+    Some(AdaptedEntry { file: FileMetadata { size, ..metadata(entry, kind, uid, gid) }, sparse })
 }

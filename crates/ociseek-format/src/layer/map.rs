@@ -5,11 +5,13 @@
 //! here. It can express more than a ztoc: entries whose bytes cannot be read, and blobs that can
 //! only be decoded from their start.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::digest::Digest;
 use crate::fine::{Codec, FineHead};
 use crate::offset::{Compressed, Uncompressed};
+use crate::tar::SparseMap;
 use crate::ztoc::{Checkpoints, Cuts, FileKind, FileMetadata, Ztoc};
 
 /// The map by which a layer is read.
@@ -17,9 +19,8 @@ use crate::ztoc::{Checkpoints, Cuts, FileKind, FileMetadata, Ztoc};
 pub struct LayerMap {
     /// The tar's entries, in the tar's order.
     pub files: Vec<FileMetadata>,
-    /// The numbers of the sparse files among `files`, in order. The tar does not hold their plain
-    /// bytes.
-    pub sparse: Vec<u32>,
+    /// The sparse files among `files`, in order.
+    pub sparse: Vec<SparseFile>,
     /// The end of the tar, where its reader stopped. A published ztoc states it.
     pub tar_end: Uncompressed,
     /// The number of bytes that are cut into spans: those of the blob, or of the tar if the layer
@@ -29,6 +30,15 @@ pub struct LayerMap {
     pub starts: Starts,
     /// The digest of each span's bytes. Empty for a fine document.
     pub span_digests: Vec<Digest>,
+}
+
+/// A sparse file: its entry has the size of the expanded file, and the offset of what is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SparseFile {
+    /// The number of its entry.
+    pub entry: u32,
+    /// Which of its bytes the tar stores.
+    pub map: SparseMap,
 }
 
 /// Where decoding can start. A span begins at each of these places.
@@ -80,10 +90,19 @@ impl LayerMap {
         }
     }
 
+    /// The ranges of the tar that hold files' bytes, in its order.
+    pub fn stored_ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        let entries = Entries::from(self);
+        let files = (0..).zip(&self.files).filter(|(_, file)| file.kind == FileKind::Regular);
+        let size = move |number, file: &FileMetadata| entries.sparse(number).map_or(file.size, SparseMap::stored);
+        let ranges = files.map(move |(number, file)| file.offset.0..file.offset.0.saturating_add(size(number, file)));
+        ranges.filter(|range| !range.is_empty())
+    }
+
     /// The regular files that have bytes in the tar, in its order, without sparse files.
     pub fn files_with_bytes(&self) -> impl Iterator<Item = &FileMetadata> {
         let entries = Entries::from(self);
-        let readable = (0..).zip(&self.files).filter(move |(number, _)| !entries.is_sparse(*number));
+        let readable = (0..).zip(&self.files).filter(move |(number, _)| entries.sparse(*number).is_none());
         readable.map(|(_, file)| file).filter(|file| file.kind == FileKind::Regular && file.size > 0)
     }
 }
@@ -143,13 +162,14 @@ impl HasSpans for LayerMap {
 pub struct Entries<'a> {
     /// In the tar's order.
     pub files: &'a [FileMetadata],
-    sparse: &'a [u32],
+    sparse: &'a [SparseFile],
 }
 
-impl Entries<'_> {
-    /// Whether the entry with this number is a sparse file, whose bytes cannot be read.
-    pub fn is_sparse(&self, number: u32) -> bool {
-        self.sparse.binary_search(&number).is_ok()
+impl<'a> Entries<'a> {
+    /// The map of the entry with this number, if that is a sparse file.
+    pub fn sparse(&self, number: u32) -> Option<&'a SparseMap> {
+        let at = self.sparse.binary_search_by_key(&number, |file| file.entry).ok()?;
+        Some(&self.sparse[at].map)
     }
 }
 

@@ -9,24 +9,26 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use super::contents::Notes;
-use super::map::{LayerMap, Starts};
+use super::map::{LayerMap, SparseFile, Starts};
 use crate::budget::{Charge, OverBudget};
+use crate::tar::SparseMap;
 use crate::time::Time;
-use crate::ztoc::{self, Checkpoints, Parts, VERSION, ZtocError};
+use crate::ztoc::{self, Checkpoints, FileKind, Parts, VERSION, ZtocError};
 
 /// Must change whenever layers are read differently or the layout of records changes. Records of
 /// other versions are ignored.
-pub const RECORD_VERSION: &str = "ociseek layer map 2";
-/// The most memory that a byte of the JSON can become, in bytes: `0,` is a number of 4 bytes in a
-/// list that may have grown to twice its length.
-const PER_BYTE: u64 = 4;
+pub const RECORD_VERSION: &str = "ociseek layer map 3";
+/// The most memory that a byte of the JSON can become, in bytes: `[0,0,[]],` is a sparse file of 40
+/// bytes in a list that may have grown to twice its length, and then of 32 bytes in a map.
+const PER_BYTE: u64 = 13;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExtraFacts {
     /// The tar is kept unpacked, and spans are cut from it.
     unpacked: bool,
-    sparse: Vec<u32>,
+    /// Sparse files: number of the entry, size, and the offset and length of each part.
+    sparse: Vec<(u32, u64, Vec<(u64, u64)>)>,
     /// Times outside the years 0 to 9999: number of the entry, seconds, nanoseconds.
     times: Vec<(u32, i64, u32)>,
     notes: Notes,
@@ -45,8 +47,8 @@ pub fn encode(map: &LayerMap, notes: &Notes) -> Option<[Vec<u8>; 2]> {
         let time = file.mtime.filter(|time| !time.has_rfc3339())?;
         Some((number, time.seconds, time.nanos))
     });
-    let (sparse, times) = (map.sparse.clone(), times.collect());
-    let extra = ExtraFacts { unpacked: map.is_unpacked(), sparse, times, notes: notes.clone() };
+    let sparse = map.sparse.iter().map(|file| (file.entry, file.map.size(), file.map.parts().collect())).collect();
+    let extra = ExtraFacts { unpacked: map.is_unpacked(), sparse, times: times.collect(), notes: notes.clone() };
     let mut head = format!("{RECORD_VERSION}\n").into_bytes();
     serde_json::to_writer(&mut head, &extra).ok()?;
     head.push(b'\n');
@@ -90,10 +92,15 @@ fn joined(mut map: LayerMap, extra: ExtraFacts) -> Option<(LayerMap, Notes)> {
     for &(number, seconds, nanos) in &extra.times {
         map.files.get_mut(number as usize)?.mtime = Some(Time { seconds, nanos });
     }
-    if !extra.sparse.is_sorted() || extra.sparse.last().is_some_and(|last| *last as usize >= map.files.len()) {
-        return None;
+    let mut sparse = Vec::with_capacity(extra.sparse.len());
+    for (entry, size, parts) in extra.sparse {
+        let is_next = sparse.last().is_none_or(|before: &SparseFile| before.entry < entry);
+        let file = map.files.get(entry as usize).filter(|file| is_next && file.kind == FileKind::Regular)?;
+        let sound = SparseMap::new(size, parts)?;
+        file.offset.0.checked_add(sound.stored()).filter(|end| *end <= map.tar_end.0)?;
+        sparse.push(SparseFile { entry, map: sound });
     }
-    map.sparse = extra.sparse;
+    map.sparse = sparse;
     map.starts = match map.starts {
         Starts::InBlob(Checkpoints::Uncompressed { span_size, .. }) if extra.unpacked => Starts::Unpacked { span_size },
         Starts::InBlob(_) if extra.unpacked => return None,

@@ -1,5 +1,6 @@
 //! One entry of a tar, as Go's archive/tar reports it.
 
+use super::sparse_map::SparseMap;
 use super::{OwnerName, PaxText};
 use crate::offset::Uncompressed;
 use crate::time::Time;
@@ -34,9 +35,11 @@ pub struct Entry {
     pub devminor: i64,
     /// The records of the entry's last PAX header, sorted by key, one per key.
     pub pax: Box<[PaxRecord]>,
+    /// The map of a sparse file, unless the walk ends there.
+    pub sparse: Option<SparseMap>,
     /// Where the entry's first header block, of any kind, starts.
     pub header: Uncompressed,
-    /// Where the entry's data starts, or would start.
+    /// Where the entry's data starts, or would start; of a sparse file, the stored data.
     pub data: Uncompressed,
 }
 
@@ -68,7 +71,7 @@ pub enum Kind {
     Fifo,
     /// A PAX global header, which Go reports as an entry. Of its fields, only the name is given.
     GlobalHeader,
-    /// A sparse file of any GNU format. The walk ends here.
+    /// A sparse file of any GNU format. The walk ends here, or the entry has a map.
     Sparse,
     /// Any other type flag.
     Other(u8),

@@ -6,11 +6,14 @@ mod header;
 mod numeric;
 mod pax;
 mod short_text;
+mod sparse;
+mod sparse_map;
 mod walker;
 
 pub use entry::{Entry, Kind, PaxRecord};
 pub use header::has_valid_checksum;
 pub use short_text::{OwnerName, PaxText, ShortText};
+pub use sparse_map::{SparseMap, StoredPart};
 pub use walker::{TarError, TarFault, Walker};
 
 /// The unit of a tar stream, in bytes.

@@ -84,28 +84,18 @@ pub(super) fn merge(entry: &mut Entry, records: Records) -> Option<()> {
     Some(())
 }
 
-/// Whether the records make the entry a GNU sparse file (reader.go readGNUSparsePAXHeaders).
-pub(super) fn is_sparse(records: &[PaxRecord]) -> bool {
-    let get = |key: &[u8]| {
-        records.binary_search_by(|record| record.key[..].cmp(key)).map_or(&[][..], |at| &records[at].value[..])
-    };
-    match (get(b"GNU.sparse.major"), get(b"GNU.sparse.minor")) {
-        (b"0", b"0" | b"1") | (b"1", b"0") => true,
-        (b"", b"") => !get(b"GNU.sparse.map").is_empty(),
-        _ => false, // a version that Go does not know: a file like any other
-    }
+/// The value of a key; empty if there is none.
+pub(super) fn value_of<'a>(records: &'a [PaxRecord], key: &[u8]) -> &'a [u8] {
+    records.binary_search_by(|record| record.key[..].cmp(key)).map_or(&[][..], |at| &records[at].value[..])
 }
 
-/// Sets the name and size of a sparse file's entry to those of the expanded file: `size` if the
-/// header block states it, or the size in its records.
-pub(super) fn expand_sparse(entry: &mut Entry, size: Option<i64>) {
-    let get = |key: &[u8]| entry.pax.iter().find(|record| record.key[..] == *key).map(|record| record.value.clone());
-    let stated = get(b"GNU.sparse.realsize").or_else(|| get(b"GNU.sparse.size"));
-    let (name, size) = (get(b"GNU.sparse.name"), size.or_else(|| decimal(&stated?)));
-    if let Some(name) = name.filter(|name| !name.is_empty()) {
-        entry.name = name[..].into();
+/// Whether the records make the entry a GNU sparse file (reader.go readGNUSparsePAXHeaders).
+pub(super) fn is_sparse(records: &[PaxRecord]) -> bool {
+    match (value_of(records, b"GNU.sparse.major"), value_of(records, b"GNU.sparse.minor")) {
+        (b"0", b"0" | b"1") | (b"1", b"0") => true,
+        (b"", b"") => !value_of(records, b"GNU.sparse.map").is_empty(),
+        _ => false, // a version that Go does not know: a file like any other
     }
-    entry.size = size.unwrap_or(entry.size);
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Walks a tar stream that is pushed in chunks: archive/tar's Reader.Next as a state machine.
 
 use super::header::{BadHeader, Dialect, Header, linkname};
-use super::numeric::{cut_at_nul, field};
+use super::numeric::cut_at_nul;
 use super::pax::{self, Records};
+use super::sparse::Unfinished;
 use super::{BLOCK, Entry, Kind, OwnerName, padding};
 use crate::offset::Uncompressed;
 use crate::time::Time;
@@ -11,10 +12,6 @@ use crate::time::Time;
 const MAX_EXTENSION: u64 = 1 << 20;
 /// How many bytes of the buffer for such a header are kept for the next one: enough for most.
 const KEPT_EXTENSION: usize = 4096;
-/// The expanded size in the header of an old sparse file (GNU tar's manual, "Old GNU Format").
-const SPARSE_SIZE: std::ops::Range<usize> = 483..495;
-/// The flag in the header and in each block of the map which says that another block follows.
-const SPARSE_MORE: (usize, usize) = (482, 504);
 
 /// Finds the entries of a tar stream. Chunk boundaries do not matter.
 pub struct Walker {
@@ -32,6 +29,8 @@ pub struct Walker {
     extension_data: Vec<u8>,
     /// Whether to continue after sparse files.
     passes_sparse: bool,
+    /// A sparse file whose map is being read.
+    sparse: Option<Box<Unfinished>>,
 }
 
 crate::opaque_debug!(Walker);
@@ -50,10 +49,9 @@ enum State {
         kind: ExtensionHeader,
         left: u64,
     },
-    /// Further blocks of an old sparse file's map, then its data and padding.
+    /// Blocks of the map of [`Walker::sparse`].
     SparseMap {
         filled: usize,
-        left: u64,
     },
     /// File data, then padding.
     Data {
@@ -111,6 +109,8 @@ pub enum TarFault {
     ExtensionTooLong,
     #[error("a sparse file header outside the GNU tar format")]
     SparseDialect,
+    #[error("a sparse file whose map is malformed, too long or not that of its data")]
+    SparseMap,
     #[error("data after a single zero block: the archive ends with two")]
     LoneZeroBlock,
     #[error("the tar is truncated inside a header block")]
@@ -137,11 +137,12 @@ impl Walker {
             block: Box::new([0; BLOCK]),
             extension_data: Vec::new(),
             passes_sparse: false,
+            sparse: None,
         }
     }
 
     /// Creates a walker that continues after sparse files. Their entries have the name and size of
-    /// the expanded file; the holes are not reported.
+    /// the expanded file, and its map.
     pub fn past_sparse_files() -> Walker {
         Walker { passes_sparse: true, ..Walker::new() }
     }
@@ -192,13 +193,15 @@ impl Walker {
                     }
                     taken
                 }
-                State::SparseMap { filled, left } => {
+                State::SparseMap { filled } => {
                     let taken = bytes.len().min(BLOCK - *filled);
                     self.block[*filled..*filled + taken].copy_from_slice(&bytes[..taken]);
                     *filled += taken;
-                    if *filled == BLOCK {
-                        let left = *left;
-                        self.sparse_map(self.block[SPARSE_MORE.1], left);
+                    if *filled == BLOCK
+                        && let Some(mut file) = self.sparse.take()
+                    {
+                        file.block(&self.block).ok_or_else(|| self.fault(TarFault::SparseMap))?;
+                        self.sparse_file(file, found)?;
                     }
                     taken
                 }
@@ -343,6 +346,7 @@ impl Walker {
             devmajor: header.devmajor,
             devminor: header.devminor,
             pax: Box::default(),
+            sparse: None,
             header: self.entry_start,
             data,
         };
@@ -376,24 +380,33 @@ impl Walker {
         } else if pax::is_sparse(&entry.pax) {
             entry.kind = Kind::Sparse;
         }
+        if entry.kind == Kind::Sparse && self.passes_sparse {
+            let file = match header.flag {
+                b'S' => Unfinished::old(entry, left, &self.block),
+                _ => Unfinished::pax(entry, left),
+            };
+            let file = file.ok_or_else(|| self.fault(TarFault::SparseMap))?;
+            return self.sparse_file(Box::new(file), found);
+        }
         self.state = match entry.kind {
-            Kind::Sparse if !self.passes_sparse => State::Over,
+            Kind::Sparse => State::Over,
             _ => data_state(left),
         };
-        if entry.kind == Kind::Sparse && self.passes_sparse {
-            let is_old = header.flag == b'S';
-            pax::expand_sparse(&mut entry, is_old.then(|| field(&self.block[SPARSE_SIZE])).flatten());
-            if is_old {
-                self.sparse_map(self.block[SPARSE_MORE.0], left);
-            }
-        }
         found(entry);
         Ok(())
     }
 
-    /// Ends a block of an old sparse file's map. `more` tells whether another one follows.
-    fn sparse_map(&mut self, more: u8, left: u64) {
-        self.state = if more != 0 { State::SparseMap { filled: 0, left } } else { data_state(left) };
+    /// Continues with the map of a sparse file, or reports the file.
+    fn sparse_file(&mut self, file: Box<Unfinished>, found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
+        if file.is_unfinished() {
+            self.state = State::SparseMap { filled: 0 };
+            self.sparse = Some(file);
+            return Ok(());
+        }
+        let (entry, left) = file.finish().ok_or_else(|| self.fault(TarFault::SparseMap))?;
+        self.state = data_state(left);
+        found(entry);
+        Ok(())
     }
 
     fn global(&self) -> Entry {
@@ -411,6 +424,7 @@ impl Walker {
             devmajor: 0,
             devminor: 0,
             pax: Box::default(),
+            sparse: None,
             header: self.entry_start,
             data: self.extension_start,
         }

@@ -4,12 +4,13 @@
 use super::error::{TreeError, TreeFault};
 use super::inode::{Inodes, bounded, created, device, directory_kind};
 use super::lookup::{InodeKind, Lookup, TarPath};
-use super::model::{EntryId, Extent, Node, NodeKind};
+use super::model::{EntryId, Extent, Node, NodeKind, SparseExtent};
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
 use super::warnings::TreeWarnings;
 use super::xattrs::{self, XattrRule};
 use crate::layer::map::Entries;
 use crate::offset::LayerId;
+use crate::tar::SparseMap;
 use crate::ztoc::{FileKind, FileMetadata};
 
 /// Marks its directory as opaque: it hides everything from lower layers.
@@ -48,7 +49,7 @@ pub(super) struct Applier<'a> {
 #[derive(Clone, Copy)]
 struct CurrentEntry<'a> {
     file: &'a FileMetadata,
-    is_sparse: bool,
+    sparse: Option<&'a SparseMap>,
     layer: LayerId,
     number: u32,
 }
@@ -85,7 +86,7 @@ impl<'a> Applier<'a> {
         };
         let entries = || {
             let numbered = (0..).zip(listed.files);
-            numbered.map(|(number, file)| CurrentEntry { file, is_sparse: listed.is_sparse(number), layer, number })
+            numbered.map(|(number, file)| CurrentEntry { file, sparse: listed.sparse(number), layer, number })
         };
         self.is_rearranged = false;
         let mut directories = Vec::new();
@@ -206,8 +207,14 @@ impl<'a> Applier<'a> {
         let kind = match file.kind {
             FileKind::HardLink => return self.link(&file.linkname),
             FileKind::Directory => directory_kind(),
-            FileKind::Regular if entry.is_sparse => NodeKind::Sparse { layer: entry.layer, size: file.size },
-            FileKind::Regular => NodeKind::File(Extent { layer: entry.layer, offset: file.offset, size: file.size }),
+            FileKind::Regular => match entry.sparse {
+                Some(map) => NodeKind::Sparse(Box::new(SparseExtent {
+                    layer: entry.layer,
+                    offset: file.offset,
+                    map: map.clone(),
+                })),
+                None => NodeKind::File(Extent { layer: entry.layer, offset: file.offset, size: file.size }),
+            },
             FileKind::Symlink => {
                 let target = &file.linkname;
                 if target.is_empty() || target.len() > PATH_MAX || target.contains(&0) {
@@ -273,7 +280,7 @@ impl<'a> Applier<'a> {
         inodes.set_owner(inode, file.uid, file.gid);
         let Inodes { nodes, xattrs, .. } = inodes;
         let Some(node) = nodes.get_mut(inode as usize) else { return Ok(()) };
-        let is_plain = matches!(node.kind, NodeKind::File(_) | NodeKind::Directory(_));
+        let is_plain = matches!(node.kind, NodeKind::File(_) | NodeKind::Sparse(_) | NodeKind::Directory(_));
         for record in &file.pax {
             if matches!(&record.key[..], b"uid" | b"gid") && !fits(&record.value) {
                 warnings.owner_wrapped(layer, file);

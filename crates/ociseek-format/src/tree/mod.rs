@@ -22,7 +22,7 @@ mod xattrs;
 pub(crate) use apply::WHITEOUT;
 
 pub use error::{TreeError, TreeFault};
-pub use model::{Directory, EntryId, Extent, Node, NodeId, NodeKind, Xattr};
+pub use model::{Directory, EntryId, Extent, Node, NodeId, NodeKind, SparseExtent, Xattr};
 pub use resolve::PathError;
 
 use crate::layer::map::Entries;

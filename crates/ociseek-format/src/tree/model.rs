@@ -1,6 +1,9 @@
 //! The nodes of a tree.
 
+use std::ops::Range;
+
 use crate::offset::{LayerId, Uncompressed};
+use crate::tar::{SparseMap, StoredPart};
 use crate::time::Time;
 
 /// The number of a file, link or directory in its [`Tree`](super::Tree). The root is 0.
@@ -39,13 +42,8 @@ pub enum NodeKind {
     Directory(Directory),
     /// A regular file with the location of its content.
     File(Extent),
-    /// A sparse file, whose bytes cannot be read because of the way a tar stores them.
-    Sparse {
-        /// The layer of the file.
-        layer: LayerId,
-        /// The size in bytes.
-        size: u64,
-    },
+    /// A regular file of which the tar stores only parts.
+    Sparse(Box<SparseExtent>),
     /// The target of a symbolic link: uninterpreted bytes, followed only in
     /// [`Tree::resolve`](super::Tree::resolve).
     Symlink(Box<[u8]>),
@@ -71,7 +69,7 @@ pub enum NodeKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Directory {
     /// Indexes into the names of the [`Tree`](super::Tree).
-    pub(super) names: std::ops::Range<u32>,
+    pub(super) names: Range<u32>,
     pub(super) parent: NodeId,
 }
 
@@ -86,6 +84,17 @@ pub struct Extent {
     pub size: u64,
 }
 
+/// The location of a sparse file's bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SparseExtent {
+    /// The layer of the file.
+    pub layer: LayerId,
+    /// The offset of the stored bytes in the layer's tar.
+    pub offset: Uncompressed,
+    /// The bytes of the file that they are.
+    pub map: SparseMap,
+}
+
 /// An entry of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryId {
@@ -95,7 +104,54 @@ pub struct EntryId {
     pub entry: u32,
 }
 
+impl Extent {
+    /// The bytes of the tar.
+    pub fn range(&self) -> Range<Uncompressed> {
+        self.offset..Uncompressed(self.offset.0.saturating_add(self.size))
+    }
+}
+
 impl NodeKind {
+    /// The size of a regular file; 0 for all others.
+    pub fn size(&self) -> u64 {
+        match self {
+            NodeKind::File(extent) => extent.size,
+            NodeKind::Sparse(file) => file.map.size(),
+            _ => 0,
+        }
+    }
+
+    /// The bytes of the tar from which [`NodeKind::expand`] makes those of `range`, which is a part
+    /// of the file. None if this is not a regular file.
+    pub fn stored_in(&self, range: Range<u64>) -> Option<Extent> {
+        match self {
+            NodeKind::File(Extent { layer, offset, .. }) => {
+                Some(Extent { layer: *layer, offset: *offset + range.start, size: range.end - range.start })
+            }
+            NodeKind::Sparse(file) => {
+                let parts = || file.map.within(range.clone());
+                let start = parts().next().map_or(0, |first| first.stored);
+                let end = parts().last().map_or(0, |last| last.stored + (last.file.end - last.file.start));
+                Some(Extent { layer: file.layer, offset: file.offset + start, size: end - start })
+            }
+            _ => None,
+        }
+    }
+
+    /// The bytes of `range` of a sparse file, made from what the tar stores of it. None if that is
+    /// the same.
+    pub fn expand(&self, range: Range<u64>, mut stored: &[u8]) -> Option<Vec<u8>> {
+        let NodeKind::Sparse(file) = self else { return None };
+        let mut expanded = vec![0; (range.end - range.start) as usize];
+        for StoredPart { file, .. } in file.map.within(range.clone()) {
+            let (part, rest) = stored.split_at_checked((file.end - file.start) as usize).unwrap_or((stored, &[]));
+            let at = (file.start - range.start) as usize;
+            expanded[at..at + part.len()].copy_from_slice(part);
+            stored = rest;
+        }
+        Some(expanded)
+    }
+
     /// Whether it is a directory.
     pub fn is_directory(&self) -> bool {
         matches!(self, NodeKind::Directory(_))

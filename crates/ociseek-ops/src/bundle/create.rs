@@ -17,7 +17,7 @@ use super::spec::{self, RunOptions, SpecInputs};
 use super::{BundleError, CONFIG, IMAGE, MARK, ROOTFS, UPPER, WORK, directory, made, user};
 use crate::TOOL_IDENTIFIER;
 use ociseek_format::digest::Digest;
-use ociseek_format::tree::{NodeKind, Tree};
+use ociseek_format::tree::Tree;
 use ociseek_rootfs::content::Content;
 use ociseek_rootfs::fuse::MountError;
 
@@ -63,11 +63,11 @@ pub async fn plan(
 /// One of the image's two lists. Empty if it has none.
 async fn accounts(tree: &Tree, content: &Content, path: &'static str) -> Result<Vec<u8>, BundleError> {
     let Ok(id) = tree.resolve(path.as_bytes(), true) else { return Ok(Vec::new()) };
-    let NodeKind::File(extent) = &tree.node(id).kind else { return Ok(Vec::new()) };
-    if extent.size > MAX_ACCOUNTS {
-        return Err(BundleError::AccountsTooLarge { path, size: extent.size, limit: MAX_ACCOUNTS });
+    let file = &tree.node(id).kind;
+    if file.size() > MAX_ACCOUNTS {
+        return Err(BundleError::AccountsTooLarge { path, size: file.size(), limit: MAX_ACCOUNTS });
     }
-    let bytes = content.read(extent.layer, extent.offset, extent.size as usize).await;
+    let bytes = content.read_file(file, 0..file.size()).await;
     Ok(bytes.map_err(|source| BundleError::Accounts { path, source })?.into())
 }
 

@@ -27,7 +27,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::coverage::Coverage;
 use ociseek_format::image::{Descriptor, Platform};
 use ociseek_format::offset::LayerId;
-use ociseek_format::tree::{Extent, NodeId, NodeKind};
+use ociseek_format::tree::{Extent, NodeId};
 use ociseek_rootfs::layers::LayerAccess;
 use ociseek_rootfs::record::RecordedRead;
 
@@ -190,9 +190,9 @@ fn live(image: &RootFs, same: &[LayerId]) -> Vec<(Place, u64)> {
 
 fn files(image: &RootFs) -> impl Iterator<Item = (NodeId, Extent)> {
     let nodes = (0..image.tree.len() as u32).map(NodeId);
-    nodes.filter_map(|id| match &image.tree.get(id)?.kind {
-        NodeKind::File(extent) => Some((id, *extent)),
-        _ => None,
+    nodes.filter_map(|id| {
+        let file = &image.tree.get(id)?.kind;
+        Some((id, file.stored_in(0..file.size())?))
     })
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::{Fetch, Place, place, same};
 use crate::open::RootFs;
-use crate::prefetch::{extent_of, part};
+use crate::prefetch::{file_at, part};
 use ociseek_format::layer::LayerMap;
 use ociseek_format::layer::span::SpanTable;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
@@ -59,8 +59,11 @@ impl Reads {
         // Most files are read several times.
         let mut known = BTreeMap::new();
         for read in reads {
-            let found = known.entry(&read.path[..]).or_insert_with(|| extent_of(&image.tree, &read.path).ok());
-            let Some(extent) = found else {
+            let found = known.entry(&read.path[..]).or_insert_with(|| {
+                let file = file_at(&image.tree, &read.path).ok()?;
+                Some((file, file.stored_in(0..file.size())?))
+            });
+            let Some((file, extent)) = found else {
                 missing.insert(&read.path[..]);
                 continue;
             };
@@ -69,8 +72,8 @@ impl Reads {
             if places.insert(place) {
                 whole.entry(layer).or_default().push(extent.offset.0..extent.offset.0.saturating_add(extent.size));
             }
-            if let Some(range) = part(extent, read.offset, read.size) {
-                recorded.entry(layer).or_default().push(range.start.0..range.end.0);
+            if let Some(part) = part(file, read.offset, read.size) {
+                recorded.entry(layer).or_default().push(part.range().start.0..part.range().end.0);
             }
         }
         if places.is_empty() {

@@ -45,6 +45,7 @@ use layer::LayerHandle;
 use ociseek_format::image::Descriptor;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
 use ociseek_format::progress::Progress;
+use ociseek_format::tree::{Extent, NodeKind};
 use ociseek_store::Source;
 
 /// The content of an image's layers. Cheap to clone.
@@ -99,13 +100,16 @@ impl Content {
         self
     }
 
-    /// Fails a read of a sparse file, because layers hold such files in tar's own encoding.
+    /// Exactly the bytes of `range` of a regular file; otherwise like [`Content::read`].
     ///
     /// # Errors
-    /// Always. Also reported as a warning, once for each layer.
-    pub fn read_sparse(&self, layer: LayerId) -> Result<Bytes, ReadError> {
-        let read = self.on(layer).and_then(|on| Err(ReadError::Sparse { layer: on.layer.digest() }));
-        read.inspect_err(|error| self.inner.failed(error))
+    /// As for [`Content::read`].
+    pub async fn read_file(&self, file: &NodeKind, range: Range<u64>) -> Result<Bytes, ReadError> {
+        let stored = match file.stored_in(range.clone()) {
+            Some(Extent { layer, offset, size }) if size > 0 => self.read(layer, offset, size as usize).await?,
+            _ => Bytes::new(),
+        };
+        Ok(file.expand(range, &stored).map_or(stored, Bytes::from))
     }
 
     /// The spans that hold bytes of `range` in a layer's tar. Empty if there is no such layer.

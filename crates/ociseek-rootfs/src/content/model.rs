@@ -174,8 +174,6 @@ pub enum ReadError {
     TooLarge { layer: Digest, span: SpanId, bytes: u64, limit: u64 },
     #[error("layer {layer} cannot be decoded again for its span {span}")]
     Unpack { layer: Digest, span: SpanId, source: Arc<OpenError> },
-    #[error("a file of layer {layer} cannot be read: sparse files are not expanded")]
-    Sparse { layer: Digest },
     /// The program is ending, or the caches lose their content faster than it can be read.
     #[error("span {span} of layer {layer} was fetched and then lost")]
     Lost { layer: Digest, span: SpanId },

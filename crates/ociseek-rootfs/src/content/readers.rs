@@ -37,7 +37,7 @@ struct Stream {
 impl Readers {
     /// Reads ahead by at most `most` bytes.
     pub(super) fn new(map: &LayerMap, most: u64) -> Readers {
-        let mut files: Vec<_> = map.files_with_bytes().map(|f| f.offset.0..f.offset.0.saturating_add(f.size)).collect();
+        let mut files: Vec<_> = map.stored_ranges().collect();
         files.sort_by_key(|file| file.start);
         Readers { files, streams: Vec::new(), most }
     }

@@ -25,7 +25,7 @@ pub(super) fn node_id(inode: INodeNo) -> Option<NodeId> {
 pub(super) fn file_type(kind: &NodeKind) -> FileType {
     match kind {
         NodeKind::Directory(..) => FileType::Directory,
-        NodeKind::File(_) | NodeKind::Sparse { .. } => FileType::RegularFile,
+        NodeKind::File(_) | NodeKind::Sparse(_) => FileType::RegularFile,
         NodeKind::Symlink(_) => FileType::Symlink,
         NodeKind::CharDevice { .. } => FileType::CharDevice,
         NodeKind::BlockDevice { .. } => FileType::BlockDevice,
@@ -36,8 +36,7 @@ pub(super) fn file_type(kind: &NodeKind) -> FileType {
 /// All fields of `stat`. A tar has a single time for each entry, which is used for all three.
 pub(super) fn attributes(id: NodeId, node: &Node) -> FileAttr {
     let (size, rdev) = match &node.kind {
-        NodeKind::File(extent) => (extent.size, 0),
-        NodeKind::Sparse { size, .. } => (*size, 0),
+        NodeKind::File(_) | NodeKind::Sparse(_) => (node.kind.size(), 0),
         NodeKind::Symlink(target) => (target.len() as u64, 0),
         NodeKind::CharDevice { major, minor } | NodeKind::BlockDevice { major, minor } => (0, device(*major, *minor)),
         NodeKind::Directory(..) => (u64::from(BLOCK), 0),

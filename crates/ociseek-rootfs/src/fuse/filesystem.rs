@@ -219,44 +219,35 @@ impl Filesystem for ImageFs {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let (id, extent) = match self.node(ino) {
-            Ok((id, Node { kind: NodeKind::File(extent), .. })) => (id, *extent),
-            // The content has already reported the reason.
-            Ok((_, Node { kind: NodeKind::Sparse { layer, size }, .. })) if offset < *size => {
-                return match self.content.read_sparse(*layer) {
-                    Ok(bytes) => reply.data(&bytes),
-                    Err(_) => reply.error(Errno::EIO),
-                };
-            }
-            Ok((_, Node { kind: NodeKind::Sparse { .. }, .. })) => return reply.data(&[]),
+        let (id, kind) = match self.node(ino) {
+            Ok((id, Node { kind: kind @ (NodeKind::File(_) | NodeKind::Sparse(_)), .. })) => (id, kind.clone()),
             Ok((_, Node { kind: NodeKind::Directory(..), .. })) => return reply.error(Errno::EISDIR),
             Ok(_) => return reply.error(Errno::EINVAL),
             Err(error) => return reply.error(error),
         };
-        let size = u64::from(size).min(extent.size.saturating_sub(offset)) as u32;
-        let Some(at) =
-            extent.offset.0.checked_add(offset).map(ociseek_format::offset::Uncompressed).filter(|_| size > 0)
-        else {
+        let range = offset..kind.size().min(offset.saturating_add(size.into()));
+        let Some(stored) = kind.stored_in(range.clone()).filter(|_| !range.is_empty()) else {
             return reply.data(&[]);
         };
+        let content = self.content.clone();
+        // The filler reads no sparse files.
         if self.filler.as_ref().is_some_and(|filler| filler.sent(request)) {
-            let content = self.content.clone();
             return answer(&self.runtime, async move {
-                match content.read_at_hand(extent.layer, at, size as usize).await {
+                match content.read_at_hand(stored.layer, stored.offset, stored.size as usize).await {
                     Some(bytes) => reply.data(&bytes),
                     // A program that wants these bytes makes the kernel request them again.
                     None => reply.error(Errno::EIO),
                 }
             });
         }
-        let (content, recorder) = (self.content.clone(), self.recorder.clone());
+        let recorder = self.recorder.clone();
         answer(&self.runtime, async move {
             if let Some(recorder) = recorder {
                 // A line of the record may have to wait for the disk.
                 tokio::task::yield_now().await;
-                recorder.record_read(id, extent.layer, offset, at, u64::from(size));
+                recorder.record_read(id, range.clone(), stored);
             }
-            match content.read(extent.layer, at, size as usize).await {
+            match content.read_file(&kind, range).await {
                 Ok(bytes) => reply.data(&bytes),
                 // The content has already reported the reason.
                 Err(_) => reply.error(Errno::EIO),

@@ -23,7 +23,7 @@ use super::{MountError, helper};
 use crate::content::Content;
 use crate::record::ReadRecorder;
 use ociseek_format::layer::parallel::cores;
-use ociseek_format::tree::{NodeId, NodeKind, Tree};
+use ociseek_format::tree::{NodeId, Tree};
 
 /// How far the kernel reads ahead, in KiB, which also limits the size of its read requests. The
 /// kernel also reads this much around a single page of a program, so a larger value would fetch
@@ -85,7 +85,7 @@ impl FuseMount {
             return Err(MountError::RootOnly);
         }
         let (alive, gone) = oneshot::channel();
-        let bytes = (0..tree.len() as u32).map(|id| size(&tree, NodeId(id))).fold(0, u64::saturating_add);
+        let bytes = (0..tree.len() as u32).map(|id| tree.node(NodeId(id)).kind.size()).fold(0, u64::saturating_add);
         // What the program itself reads first could no longer be recorded.
         let fill = root && options.fill && options.recorder.is_none() && content.has_recorded_start();
         let mut filler = fill.then(CacheFiller::start).flatten();
@@ -185,14 +185,6 @@ impl Drop for FuseMount {
     fn drop(&mut self) {
         // Callers that need to know about a failure unmount explicitly.
         let _ = self.unmount();
-    }
-}
-
-fn size(tree: &Tree, id: NodeId) -> u64 {
-    match &tree.node(id).kind {
-        NodeKind::File(extent) => extent.size,
-        NodeKind::Sparse { size, .. } => *size,
-        _ => 0,
     }
 }
 

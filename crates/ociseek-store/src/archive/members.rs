@@ -5,12 +5,15 @@ use std::path::Path;
 
 use super::{ArchiveFile, Place, tar};
 use crate::layout::LayoutError;
-use ociseek_format::tar::{Entry, Kind};
+use ociseek_format::tar::{Entry, Kind, SparseMap};
 
 /// The maximum number of members. Old archives of Docker have three for each layer.
 const MAX_MEMBERS: usize = 1 << 16;
-/// The maximum total size of their names and link targets, in bytes.
+/// The maximum total size of their names, link targets and sparse maps, in bytes.
 const MAX_NAMES: usize = 16 << 20;
+/// How many times the bytes of the archive a sparse member may have: its holes take no bytes, and
+/// reading them takes time. Gzip compresses as far.
+const MAX_EXPANSION: u64 = 1024;
 /// The maximum length of a chain of links. Old archives use a link for a layer that is already
 /// stored.
 const MAX_LINKS: usize = 16;
@@ -25,7 +28,8 @@ enum Member {
     File(Place),
     /// A link with its target; None if the target is outside the archive.
     Link(Option<Box<[u8]>>),
-    Sparse,
+    /// A sparse file that expands too far.
+    TooSparse,
     Other,
 }
 
@@ -37,7 +41,8 @@ impl Members {
         tar::members(file.path, &file.file, file.length, |name, entry| {
             // Nobody can ask for a name that leads out of the archive.
             let Some(name) = resolved(name).filter(|_| entry.kind != Kind::Directory) else { return Ok(()) };
-            let member = match member(&name, entry) {
+            bytes += entry.sparse.as_ref().map_or(0, SparseMap::footprint);
+            let member = match member(&name, entry, file.length) {
                 // A hard link is another name of what its target is now.
                 Member::Link(Some(target)) if entry.kind == Kind::HardLink && *target != *name => {
                     all.get(&target).cloned().unwrap_or(Member::Link(Some(target)))
@@ -50,7 +55,7 @@ impl Members {
             }
             all.insert(name, member);
             if all.len() > MAX_MEMBERS || bytes > MAX_NAMES {
-                return Err(not(&format!("it has more than {MAX_MEMBERS} files, or too long names")));
+                return Err(not(&format!("it has more than {MAX_MEMBERS} files, or too long names or sparse maps")));
             }
             Ok(())
         })?;
@@ -77,10 +82,10 @@ impl Members {
         let mut next = resolved(name.as_bytes()).ok_or_else(|| wrong("leads out of the archive"))?;
         for _ in 0..=MAX_LINKS {
             next = match self.0.get(&next) {
-                Some(Member::File(place)) => return Ok(Some(*place)),
+                Some(Member::File(place)) => return Ok(Some(place.clone())),
                 Some(Member::Link(target)) => target.clone().ok_or_else(|| wrong(leads_out))?,
-                Some(Member::Sparse) => {
-                    return Err(wrong("is stored as a sparse file: write the tar without --sparse (-S)"));
+                Some(Member::TooSparse) => {
+                    return Err(wrong("is a sparse file of more than 1024 times the bytes of the archive"));
                 }
                 Some(Member::Other) => return Err(wrong("is not a regular file")),
                 // A folder on the way may be a link.
@@ -109,16 +114,19 @@ impl Members {
     }
 }
 
-fn member(name: &[u8], entry: &Entry) -> Member {
+fn member(name: &[u8], entry: &Entry, archive: u64) -> Member {
+    let size = entry.size.unsigned_abs();
     match entry.kind {
-        Kind::Regular => Member::File(Place { offset: entry.data.0, size: entry.size.unsigned_abs() }),
+        Kind::Sparse if size / MAX_EXPANSION > archive => Member::TooSparse,
+        Kind::Regular | Kind::Sparse => {
+            Member::File(Place { offset: entry.data.0, size, sparse: entry.sparse.clone() })
+        }
         Kind::HardLink => Member::Link(resolved(&entry.linkname)),
         Kind::Symlink if entry.linkname.first() == Some(&b'/') => Member::Link(None),
         Kind::Symlink => {
             let directory = name.iter().rposition(|&b| b == b'/').map_or(&[][..], |slash| &name[..slash]);
             Member::Link(resolved(&[directory, b"/", &entry.linkname].concat()))
         }
-        Kind::Sparse => Member::Sparse,
         _ => Member::Other,
     }
 }

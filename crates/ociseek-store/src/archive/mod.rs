@@ -22,6 +22,7 @@ use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{Descriptor, ImageSelector, SavedImageSelector};
 use ociseek_format::progress::Progress;
+use ociseek_format::tar::SparseMap;
 
 const MARKER: &str = "oci-layout";
 const INDEX_JSON: &str = "index.json";
@@ -37,10 +38,19 @@ pub struct Archive {
 }
 
 /// The location of a member's data in the file, in bytes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Place {
     offset: u64,
+    /// With the holes of a sparse member.
     size: u64,
+    sparse: Option<SparseMap>,
+}
+
+impl Place {
+    fn of(self, file: &Arc<File>) -> FileRange {
+        let Place { offset, size, sparse } = self;
+        FileRange { file: Arc::clone(file), offset, size, sparse }
+    }
 }
 
 /// The documents that name the archive's images.
@@ -181,9 +191,9 @@ impl LayoutFiles for Archive {
             Documents::Layout { members, .. } => {
                 members.look_up(&self.path, &format!("blobs/{}/{}", digest.algorithm().name(), digest.hex()))?
             }
-            Documents::Saved { blobs, .. } => blobs.get(digest).copied(),
+            Documents::Saved { blobs, .. } => blobs.get(digest).cloned(),
         };
-        Ok(place.map(|Place { offset, size }| FileRange { file: Arc::clone(&self.file), offset, size }))
+        Ok(place.map(|place| place.of(&self.file)))
     }
 }
 
@@ -223,8 +233,8 @@ impl ArchiveFile<'_> {
         Archive { path: self.path.to_owned(), file: self.file, kind, budget: Budget::default() }
     }
 
-    fn reader(&self, Place { offset, size }: Place) -> BlobReader {
-        BlobReader::new(FileRange { file: Arc::clone(&self.file), offset, size })
+    fn reader(&self, place: Place) -> BlobReader {
+        BlobReader::new(place.of(&self.file))
     }
 
     /// A whole member, like [`read_bounded`].
@@ -240,7 +250,7 @@ impl ArchiveFile<'_> {
             (b"\xfd7zXZ\0", "xz", "unxz"),
             (b"BZh", "bzip2", "bunzip2"),
         ];
-        let head = self.whole(Place { offset: 0, size: self.length.min(8) }, 8)?;
+        let head = self.whole(Place { offset: 0, size: self.length.min(8), sparse: None }, 8)?;
         match MAGIC.iter().find(|(magic, ..)| head.starts_with(magic)) {
             Some(&(_, with, command)) => Err(LayoutError::Compressed { path: self.path.to_owned(), with, command }),
             None => Ok(()),

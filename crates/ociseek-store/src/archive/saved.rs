@@ -181,7 +181,7 @@ fn label(number: usize, image: &Image) -> String {
 
 fn config(file: &ArchiveFile, members: &Members, name: &str) -> Result<(Vec<u8>, Place), LayoutError> {
     let place = members.find(file.path, name)?;
-    Ok((file.whole(place, MAX_CONFIG)?, place))
+    Ok((file.whole(place.clone(), MAX_CONFIG)?, place))
 }
 
 enum Compression {
@@ -200,7 +200,7 @@ struct Layer<'a> {
 
 impl Layer<'_> {
     fn find<'a>(file: &ArchiveFile, name: &'a str, place: Place, diff_id: Digest) -> Result<Layer<'a>, LayoutError> {
-        let head = file.whole(Place { size: place.size.min(BLOCK as u64), ..place }, BLOCK)?;
+        let head = file.whole(Place { size: place.size.min(BLOCK as u64), ..place.clone() }, BLOCK)?;
         let compression = match format(&head) {
             Format::Gzip => Some(Compression::Gzip),
             Format::Zstd => Some(Compression::Zstd),
@@ -215,12 +215,13 @@ impl Layer<'_> {
 
     /// Compares the content of a compressed layer with the config.
     fn descriptor(&self, file: &ArchiveFile, progress: &dyn Progress) -> Result<Descriptor, LayoutError> {
-        let Layer { place, diff_id, .. } = *self;
+        let Layer { place, diff_id, .. } = self;
+        let diff_id = *diff_id;
         let Some(compression) = &self.compression else {
             return Ok(Descriptor::new(OCI_LAYER, diff_id, place.size));
         };
         progress.report(ProgressEvent::LayerStarted { layer: diff_id, bytes: place.size });
-        let measured = measure(file.reader(place), compression, &diff_id, progress);
+        let measured = measure(file.reader(place.clone()), compression, &diff_id, progress);
         progress.report(match measured {
             Ok(_) => ProgressEvent::LayerDone { layer: diff_id },
             Err(_) => ProgressEvent::LayerFailed { layer: diff_id },

@@ -15,7 +15,6 @@ pub(super) fn members(
     length: u64,
     mut found: impl FnMut(&[u8], &Entry) -> Result<(), LayoutError>,
 ) -> Result<(), LayoutError> {
-    // A sparse file does not matter unless it is asked for.
     let mut walker = Walker::past_sparse_files();
     let mut at = 0;
     loop {

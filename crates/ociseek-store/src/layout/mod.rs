@@ -193,7 +193,7 @@ impl LayoutFiles for Layout {
         let path = self.blob_path(digest);
         let opened = open_regular(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
         match opened {
-            Ok((size, file)) => Ok(Some(FileRange { file: Arc::new(file), offset: 0, size })),
+            Ok((size, file)) => Ok(Some(FileRange { file: Arc::new(file), offset: 0, size, sparse: None })),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(LayoutError::Io { action: "open", path, source }),
         }
