@@ -22,13 +22,16 @@ pub const RECORD_VERSION: &str = "ociseek layer map 3";
 /// bytes in a list that may have grown to twice its length, and then of 32 bytes in a map.
 const PER_BYTE: u64 = 13;
 
+/// The offset and length of each part of a sparse file.
+type SparseParts = Vec<(u64, u64)>;
+
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExtraFacts {
     /// The tar is kept unpacked, and spans are cut from it.
     unpacked: bool,
-    /// Sparse files: number of the entry, size, and the offset and length of each part.
-    sparse: Vec<(u32, u64, Vec<(u64, u64)>)>,
+    /// Sparse files: number of the entry, size, parts.
+    sparse: Vec<(u32, u64, SparseParts)>,
     /// Times outside the years 0 to 9999: number of the entry, seconds, nanoseconds.
     times: Vec<(u32, i64, u32)>,
     notes: Notes,
