@@ -103,6 +103,52 @@ fn signatures_in_a_registry() {
     is_broken(&judged(3, "simple"), "signature-missing", "no signature was found");
 }
 
+/// Readers apply keys and policies to the index that they open, and read the layer without one that
+/// breaks them.
+#[test]
+fn readers_apply_keys_to_the_index_that_they_open() {
+    let sandbox = Sandbox::new();
+    let key = fixture("cosign.pub").display().to_string();
+    std::fs::write(sandbox.path("p.json"), json!({"signature_keys": [key]}).to_string()).unwrap();
+    let by_key = format!("--signature-key={key}");
+    let image = |name: &str| format!("oci:{}", fixture("images").join(name).display());
+    let index = std::fs::read(fixture("images/simple/index.json")).unwrap();
+    let index: Value = serde_json::from_slice(&index).unwrap();
+    let listed = index["manifests"].as_array().unwrap();
+    let tagged = listed.iter().find(|entry| entry["annotations"]["org.opencontainers.image.ref.name"] == "v1");
+    let by_digest = image(&format!("simple@{}", tagged.unwrap()["digest"].as_str().unwrap()));
+    let (untrusted, note) = ("breaks the policy", "note: this is the repository's word");
+    for (options, image, is_lazy, said) in [
+        (&[][..], image("attested:v1"), true, None),
+        (&[&*by_key], image("simple:v1"), true, None),
+        (&[&*by_key], by_digest.clone(), true, None),
+        (&[&*by_key], image("enabled:v2"), true, None),
+        (&["--policy=p.json"], image("bundle:v1"), true, None),
+        (&[&*by_key], image("enabled:v1"), false, Some(untrusted)),
+        (&[&*by_key], image("attested:v1"), false, Some(untrusted)),
+        (&["--policy=p.json"], image("notation:v1"), false, Some(untrusted)),
+        // A rule is a rule, whoever is trusted.
+        (&[&*by_key, "--trust=repository"], image("attested:v1"), false, Some(untrusted)),
+        (&[], by_digest.clone(), true, Some(note)),
+        (&["--trust=repository"], by_digest.clone(), true, Some(note)),
+        (&["--trust=image"], by_digest, false, None),
+        (&["--trust=image"], image("enabled:v2"), true, None),
+        (&["--trust=image"], image("simple:v1"), false, None),
+    ] {
+        for command in [&["ls"][..], &["report", "--output=/dev/null"]] {
+            let more = if command[0] == "ls" { &["--stats", "--no-cache"][..] } else { &["--no-cache"] };
+            let args = [command, more, &["--progress=none"], options, &[&image]].concat();
+            let output = sandbox.run(&args);
+            assert!(output.ends_with("--- status 0 ---"), "{args:?}: {output}");
+            let notes = [untrusted, note].into_iter().find(|note| output.contains(note));
+            assert_eq!(notes, said, "{args:?}: {output}");
+            if command[0] == "ls" {
+                assert_eq!(output.contains("in 0 requests"), is_lazy, "{args:?}: {output}");
+            }
+        }
+    }
+}
+
 #[test]
 fn an_unreadable_signature_is_not_a_missing_one() {
     let key = Key::p256();
