@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{found, image, indexed_by, is_there, registries, subjects, without_api};
 use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
-use crate::support::servers::Server;
+use crate::support::servers::{Server, run, tool};
 
 /// A fine index for the image manifest `subject` in `a/b`, with a document for each layer, under
 /// this tool name. Returns its digest. The content of the documents does not matter here.
@@ -302,5 +302,35 @@ fn index_and_backfill_attach_fine_indexes_in_registries() {
         assert_eq!(backfill(&[]), "indexed");
         assert_eq!(fine_in(&inspected(&sandbox, &image)), made);
         assert_eq!(backfill(&[]), "already-indexed");
+    }
+}
+
+/// The image index names the fine index that an image binds, so copies and the registry's garbage
+/// collection keep it.
+#[test]
+fn copies_by_other_tools_and_garbage_collection_keep_what_an_image_binds() {
+    // Version 2 deletes the manifests of image indexes, too (distribution#3178).
+    let Some(server) = Server::distribution_on_disk("distribution3") else { return };
+    let Some((sandbox, source)) = image(&server) else { return };
+    let (Some(skopeo), Some(crane), Some(regctl)) = (tool("skopeo"), tool("crane"), tool("regctl")) else { return };
+    let name = |repository: &str| format!("{}/{repository}:v1-soci", server.host);
+    let options = ["--fine", "--span-size=16KiB", "--min-layer-size=1KiB", "--no-cache", "--progress=none", "-q"];
+    let said = sandbox.run(&[&["convert"], &options[..], &[&source, &name("a/b")]].concat());
+    assert!(said.ends_with("--- status 0 ---"), "{said}");
+    let docker = |repository: &str| format!("docker://{}", name(repository));
+    let plain = ["--src-tls-verify=false", "--dest-tls-verify=false"];
+    run(&skopeo, &[&["copy", "--quiet", "--all"], &plain[..], &[&docker("a/b"), &docker("c/d")]].concat());
+    run(&crane, &["copy", "--insecure", &name("a/b"), &name("e/f")]);
+    let host = format!("reg={},tls=disabled", server.host);
+    run(&regctl, &["--host", &host, "image", "copy", &name("a/b"), &name("g/h")]);
+    let config = server.dir.path().join("config.yml").display().to_string();
+    run(&tool("distribution3").unwrap(), &["garbage-collect", "--delete-untagged", &config]);
+    let bound = inspected(&sandbox, &name("a/b"));
+    assert!(fine_in(&bound).iter().all(|fine| fine.len() == 1), "{bound}");
+    for repository in ["a/b", "c/d", "e/f", "g/h"] {
+        let inspected = inspected(&sandbox, &name(repository));
+        assert_eq!(fine_in(&inspected), fine_in(&bound), "{repository}");
+        let said = sandbox.run(&["verify", "--no-cache", "--progress=none", &name(repository)]);
+        assert_eq!(said.matches(": ok (2 of 2 layers").count(), 4, "{said}");
     }
 }
