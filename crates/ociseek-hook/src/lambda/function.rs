@@ -150,7 +150,7 @@ impl Entry {
                 Some(false)
             }
         };
-        Entry { image: None, took: None, result: EntryResult::Failed { error: in_one_line(error), may_pass } }
+        Entry { image: None, took: None, result: EntryResult::Failed { error: log_text(error), may_pass } }
     }
 
     fn to_json(&self) -> Value {
@@ -414,7 +414,7 @@ fn done_image(done: &JobResult) -> Value {
 }
 
 /// An error and its causes, for the log.
-fn in_one_line(error: &dyn Error) -> String {
+fn log_text(error: &dyn Error) -> String {
     causes(error).chars().filter(|c| !c.is_control()).take(2000).collect()
 }
 

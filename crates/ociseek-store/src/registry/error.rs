@@ -204,6 +204,11 @@ impl RegistryError {
         self.status() == Some(401)
     }
 
+    /// The login does not suffice (401 or 403). Some registries say this of what does not exist.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self.status(), Some(401 | 403))
+    }
+
     /// The content does not exist (404).
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(404)

@@ -91,9 +91,8 @@ impl Repository {
     /// a list that exists does not pass for missing.
     async fn tag_content(&self, subject: &Digest, access: Access) -> Result<TagContent, RegistryError> {
         let tag = Target::Tag(referrers_tag(subject));
-        let refuses = |error: &RegistryError| matches!(error.status(), Some(401 | 403));
         let mut read = self.document(&tag, access).await;
-        let is_refused = read.as_ref().is_err_and(refuses) && self.is_readable(subject).await;
+        let is_refused = read.as_ref().is_err_and(RegistryError::is_refusal) && self.is_readable(subject).await;
         if is_refused {
             read = self.document(&tag, access).await;
         }
@@ -108,7 +107,7 @@ impl Repository {
                 Ok(TagContent::Referrers(ReferrersIndex { digest: document.digest, etag, bytes: document.bytes }))
             }
             Err(error) if error.is_not_found() => Ok(TagContent::Nothing),
-            Err(error) if is_refused && refuses(&error) => Ok(TagContent::Nothing),
+            Err(error) if is_refused && error.is_refusal() => Ok(TagContent::Nothing),
             Err(error) => Err(error),
         }
     }

@@ -86,14 +86,13 @@ impl Repository {
         let mut charge = self.budget.open();
         let known = &self.registry.referrers;
         let beside = (!known.is_known()).then(|| self.tagged_beside(*subject));
-        let refuses = |error: &RegistryError| matches!(error.status(), Some(401 | 403));
         let mut listed = self.api_referrers(subject, artifact_type, &mut charge).await;
         // Harbor answered 401 to paths that it does not know. If the registry lets us read the
         // image, then this is not about the login. It is asked again, so that a single refusal does
         // not hide a list.
-        if listed.as_ref().is_err_and(refuses) && self.is_readable(subject).await {
+        if listed.as_ref().is_err_and(RegistryError::is_refusal) && self.is_readable(subject).await {
             listed = match self.api_referrers(subject, artifact_type, &mut charge).await {
-                Err(error) if refuses(&error) => Ok(None),
+                Err(error) if error.is_refusal() => Ok(None),
                 listed => listed,
             };
         }
