@@ -155,7 +155,8 @@ async fn try_all(harness: Harness, jobs: impl IntoIterator<Item = Job>, faults: 
                 sounds.push(sound);
             }
         }
-        assert_eq!(counts["writes"] == 0, job.only_reads(), "{}: {counts:?}", job.name);
+        // verify writes what it proved, to the cache only.
+        assert_ne!(counts["writes"], 0, "{}: {counts:?}", job.name);
         // The power may also fail when all is done.
         let counted = |fault: Fault| counts[fault.0] + usize::from(is_power_failure(fault));
         let at_each = |&fault: &Fault| (0..counted(fault)).map(move |at| Point { job, fault, at });

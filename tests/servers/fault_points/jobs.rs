@@ -223,7 +223,7 @@ impl Job {
         Ended { code, stdout: Vec::new(), stderr, is_accepted: status == 202 }
     }
 
-    /// Whether everything is as before when it is done.
+    /// Whether everything but the cache is as before when it is done.
     pub fn only_reads(&self) -> bool {
         self.name.starts_with("verify")
     }
