@@ -75,7 +75,7 @@ fn the_tutorial_leads_to_a_lazy_start() {
     // The output that the page describes.
     let first = said.lines().find(|line| line.contains("soci-snapshotter 0.10 or later")).expect("doctor's first row");
     assert!(first.contains("lazy"), "{first}");
-    // The pull and the start together: the ztocs, the small layers, and the spans that a shell reads.
+    // The pull and the start: the ztocs, the small layers, and the spans that a shell reads.
     let received = received.lock().expect("nobody panicked");
     let of = |client: &str| received.iter().filter(|(name, _)| name.starts_with(client)).map(|(_, n)| n).sum::<u64>();
     let (all, size) = (of("containerd/") + of("soci"), std::fs::metadata(&layer).expect("is there").len());
