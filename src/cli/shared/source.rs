@@ -110,6 +110,7 @@ impl Images {
                 let (dir, select) = (dir.clone(), select.clone());
                 let budget = Budget::new(self.max_memory);
                 let (layout, found) = blocking(move || {
+                    let (dir, select) = at_first_colon(dir, select);
                     let layout = Layout::open(&dir)?.with_budget(budget);
                     let found = layout.find(&select)?;
                     Ok((Arc::new(layout), found))
@@ -120,29 +121,48 @@ impl Images {
             }
             ImageName::Archive { file, select } => {
                 let (file, select) = (file.clone(), select.clone());
-                self.archive(move || Archive::open(&file), select).await?
+                self.archive(select, move |select| {
+                    let (file, select) = at_first_colon(file, select);
+                    Ok((Archive::open(&file)?, select))
+                })
+                .await?
             }
             ImageName::Saved { file, select } => {
                 let (file, select, progress) = (file.clone(), select.clone(), Arc::clone(&self.progress));
-                self.archive(move || Archive::open_saved(&file, &select, &*progress), ImageSelector::Any).await?
+                let open = move |any| Ok((Archive::open_saved(&file, &select, &*progress)?, any));
+                self.archive(ImageSelector::Any, open).await?
             }
         })
     }
 
     async fn archive(
         &self,
-        open: impl FnOnce() -> Result<Archive, LayoutError> + Send + 'static,
         select: ImageSelector,
+        open: impl FnOnce(ImageSelector) -> Result<(Archive, ImageSelector), LayoutError> + Send + 'static,
     ) -> Result<SourceImage, CliError> {
         let budget = Budget::new(self.max_memory);
         let (archive, found) = blocking(move || {
-            let archive = open()?.with_budget(budget);
+            let (archive, select) = open(select)?;
+            let archive = archive.with_budget(budget);
             let found = archive.find(&select)?;
             Ok((Arc::new(archive), found))
         })
         .await?;
         let root = Target::Digest(found.digest);
         Ok(SourceImage { source: Source::Archive(archive), root, descriptor: Some(found) })
+    }
+}
+
+/// A layout or archive and one of its images. containers/image ends the path at its first colon, so
+/// that a full name can follow (`oci:DIR:localhost/app:1`): here, if there is no such path as typed.
+fn at_first_colon(path: PathBuf, select: ImageSelector) -> (PathBuf, ImageSelector) {
+    let full = match (&select, path.to_str().and_then(|path| path.split_once(':'))) {
+        (ImageSelector::Tag(tag), Some((path, name))) => Some((PathBuf::from(path), format!("{name}:{tag}"))),
+        _ => None,
+    };
+    match full {
+        Some((short, name)) if !path.exists() && short.exists() => (short, ImageSelector::Tag(name)),
+        _ => (path, select),
     }
 }
 

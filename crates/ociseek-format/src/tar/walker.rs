@@ -392,6 +392,10 @@ impl Walker {
             Kind::Sparse => State::Over,
             _ => data_state(left),
         };
+        let full = pax::value_of(&entry.pax, b"GNU.sparse.name");
+        if entry.kind == Kind::Sparse && !full.is_empty() {
+            entry.name = full.into();
+        }
         found(entry);
         Ok(())
     }
