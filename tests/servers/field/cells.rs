@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::image::{ENVIRONMENT, IMAGE, difference, documents, is_listed, with_lists};
-use super::profile::{Command, Profile, Trait};
+use super::profile::{Command, Login, Profile, Trait};
 use super::server::{PASSWORD, Registry, Repository, USER};
 use crate::hook_lambda::aws::FakeEcr;
 use crate::hook_lambda::runtime_api::{Bootstrap, RuntimeApi};
@@ -40,8 +40,15 @@ impl Ground {
 
     fn log_in(&self, password: &str) {
         use base64::Engine as _;
-        let auth = base64::prelude::BASE64_STANDARD.encode(format!("{USER}:{password}"));
-        let config = json!({"auths": {self.host.clone(): {"auth": auth}}}).to_string();
+        let auth = |text: String| base64::prelude::BASE64_STANDARD.encode(text);
+        let login = match self.profile.has(Trait::Login(Login::Identity)) {
+            // As `az acr login` writes it.
+            true => {
+                json!({"auth": auth("00000000-0000-0000-0000-000000000000:".into()), "identitytoken": password})
+            }
+            false => json!({"auth": auth(format!("{USER}:{password}"))}),
+        };
+        let config = json!({"auths": {self.host.clone(): login}}).to_string();
         std::fs::write(self.sandbox.path(".docker/config.json"), config).unwrap();
     }
 
@@ -178,8 +185,8 @@ impl Ground {
                 difference(&found, indexed).map_or(Ok(()), Err)
             }
             Command::HookServe => {
-                let allow = format!("--allow={}", self.host);
-                let mut serve = self.command(&["hook", "serve", "--listen=127.0.0.1:0", &allow]);
+                let [allow, storage] = self.allowed();
+                let mut serve = self.command(&["hook", "serve", "--listen=127.0.0.1:0", &allow, &storage]);
                 let hook = Hook::spawn(serve.env("OCISEEK_HOOK_SECRET", SECRET));
                 let digest: Digest = image.digest.parse().unwrap();
                 let (status, text) = hook.post(&pushed("1", &self.host, "team/app", &digest));
@@ -192,8 +199,8 @@ impl Ground {
                 let Some(nats) = Nats::start() else { return Ok(()) };
                 let queue = format!("--queue={}", nats.url);
                 self.done(0, &["backfill", &queue, "{}/app"])?;
-                let allow = format!("--allow={}", self.host);
-                let hook = Hook::spawn(&mut self.command(&["hook", "worker", &queue, &allow]));
+                let [allow, storage] = self.allowed();
+                let hook = Hook::spawn(&mut self.command(&["hook", "worker", &queue, &allow, &storage]));
                 self.after_job(&hook)
             }
             Command::HookLambda => self.lambda().await,
@@ -220,6 +227,11 @@ impl Ground {
                 empty.then_some(()).ok_or("the tag still lists it".into())
             }
         }
+    }
+
+    /// The hosts of the registry: hooks send requests to no other private addresses.
+    fn allowed(&self) -> [String; 2] {
+        [format!("--allow={}", self.host), format!("--allow={}", self.registry.storage)]
     }
 
     /// What a hook's job left, when it is done.
@@ -282,6 +294,19 @@ impl Ground {
         self.log_in(PASSWORD);
         let stderr = String::from_utf8_lossy(&output.stderr);
         let right = output.status.code() == Some(1) && stderr.contains("Your authorization token has expired");
+        right.then_some(()).ok_or(stderr.into_owned())
+    }
+
+    /// What can be done without a login.
+    pub fn anonymous(&self) -> Checked {
+        let login = self.sandbox.path(".docker/config.json");
+        std::fs::remove_file(&login).unwrap();
+        self.reset(&IMAGE.plain);
+        let content = self.done(0, &["cat", "{}/app:v1", "/large"])?;
+        let output = self.run(&["index", "{}/app:v1"]);
+        self.log_in(PASSWORD);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let right = output.status.code() == Some(1) && stderr.contains("docker login") && content == IMAGE.large;
         right.then_some(()).ok_or(stderr.into_owned())
     }
 

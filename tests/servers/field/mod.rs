@@ -36,6 +36,9 @@ async fn all_commands(profile: &'static Profile) {
     if profile.find(|one| matches!(one, Trait::ExpiredPassword(_)).then_some(())).is_some() {
         wrong.extend(ground.expired().err());
     }
+    if profile.has(Trait::AnonymousPull) {
+        wrong.extend(ground.anonymous().err());
+    }
     assert!(wrong.is_empty(), "{}, {}:\n{}", profile.name, ground.path().display(), wrong.join("\n"));
 }
 
@@ -59,6 +62,7 @@ registries! {
     artifactory_6 ARTIFACTORY_6,
     artifactory_7_117 ARTIFACTORY_7_117,
     cache CACHE,
+    centos CENTOS,
     cloudflare CLOUDFLARE,
     digitalocean DIGITALOCEAN,
     docker_hub DOCKER_HUB,

@@ -27,6 +27,10 @@ pub struct Refusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trait {
     Login(Login),
+    /// Everyone may pull with a token that takes no login.
+    AnonymousPull,
+    /// The status for HEAD of a manifest or blob.
+    HeadRefused(u16),
     /// The status for a password that was right once.
     ExpiredPassword(u16),
     /// How long its tokens are valid, in seconds.
@@ -99,6 +103,8 @@ pub enum Trait {
 pub enum Login {
     Basic,
     Token,
+    /// config.json has an identity token, which the token service takes in a POST.
+    Identity,
 }
 
 /// Where an upload goes on.
@@ -110,6 +116,8 @@ pub enum Location {
     WithState,
     /// At a path outside of the repository, and after a PATCH at another one.
     OtherPath,
+    /// At another host, which refuses requests with `Authorization`.
+    OtherHost,
 }
 
 /// What the `Range` of a PATCH says.

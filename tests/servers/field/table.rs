@@ -68,6 +68,9 @@ fn says(one: Trait) -> String {
     match one {
         Trait::Login(Login::Basic) => "A request carries a user and a password.".into(),
         Trait::Login(Login::Token) => "A request carries a token.".into(),
+        Trait::Login(Login::Identity) => "A request carries a token, for which a login has an identity token.".into(),
+        Trait::AnonymousPull => "A token for pulling takes no login.".into(),
+        Trait::HeadRefused(status) => format!("HEAD gets status {status}."),
         Trait::ExpiredPassword(status) => format!("A password that has expired gets status {status}."),
         Trait::TokensExpire(_) => "Tokens expire during a long upload.".into(),
         Trait::DeleteHasItsScope => "Deleting takes a token for `delete`.".into(),
@@ -87,6 +90,9 @@ fn says(one: Trait) -> String {
         Trait::UploadLocation(Location::WithState) => "`Location` of an upload has a query to be kept.".into(),
         Trait::UploadLocation(Location::OtherPath) => {
             "`Location` of an upload is outside of `/v2/`, and changes with the first PATCH.".into()
+        }
+        Trait::UploadLocation(Location::OtherHost) => {
+            "`Location` of an upload is at another host, which refuses `Authorization`.".into()
         }
         Trait::OnePatch(status) => {
             format!("An upload takes one PATCH. The next gets status {status}, and so does GET.")

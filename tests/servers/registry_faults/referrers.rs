@@ -20,6 +20,7 @@ async fn any_response_but_an_index_means_that_there_is_no_referrers_api() {
         "redirect to a login page",
         "other JSON",
         "empty",
+        "empty index",
     ] {
         let login = format!("http://{}/login?continue=x", other.host());
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
@@ -28,6 +29,9 @@ async fn any_response_but_an_index_means_that_there_is_no_referrers_api() {
                 "redirect to a login page" => redirect(302, &login),
                 "other JSON" => json_answer(200, &json!({"errors": []})),
                 "empty" => status(200),
+                "empty index" => {
+                    Response::builder().header(header::CONTENT_TYPE, OCI_INDEX).body(Body::empty()).unwrap()
+                }
                 number => status(number.parse().unwrap()),
             })
         })

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use reqwest::Method;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderValue, IF_RANGE, RANGE};
+use reqwest::{Method, StatusCode};
 
 use super::auth::Access;
 use super::client::Repository;
@@ -100,15 +100,26 @@ impl Repository {
 
     /// Whether the registry claims to have a blob. With a `size`, it must not state another one.
     pub async fn blob_exists(&self, digest: &Digest, size: Option<u64>) -> Result<bool, RegistryError> {
-        let request = self.request(Method::HEAD, &format!("blobs/{digest}")).await?;
-        let response = self.registry.send(&request, &self.scope(Access::Pull)).await?;
-        match response.status().as_u16() {
-            404 => Ok(false),
-            _ => {
-                let stated = response.expect(&[200]).await?.content_length();
-                Ok(size.is_none_or(|size| stated.is_none_or(|stated| stated == size)))
-            }
+        let path = format!("blobs/{digest}");
+        let request = self.request(Method::HEAD, &path).await?;
+        let mut response = self.registry.send(&request, &self.scope(Access::Pull)).await?;
+        // Some registries refuse HEAD.
+        if matches!(response.status().as_u16(), 400 | 403 | 405 | 501) {
+            let request = self.request(Method::GET, &path).await?;
+            let request = request.header(RANGE, HeaderValue::from_static("bytes=0-0"));
+            response = self.registry.send(&request, &self.scope(Access::Pull)).await?;
         }
+        if response.status() == StatusCode::NOT_FOUND {
+            return Ok(false);
+        }
+        let response = response.expect(&[200, 206]).await?;
+        let stated = match response.status() {
+            StatusCode::PARTIAL_CONTENT => {
+                response.text(CONTENT_RANGE).and_then(|range| range.rsplit('/').next()?.parse().ok())
+            }
+            _ => response.content_length(),
+        };
+        Ok(size.is_none_or(|size| stated.is_none_or(|stated| stated == size)))
     }
 }
 

@@ -217,6 +217,9 @@ impl Repository {
         let next = next_link(links.iter().map(AsRef::as_ref)).map(str::to_owned);
         let line = response.line.clone();
         let bytes = response.bytes(MANIFEST).await?;
+        if bytes.is_empty() {
+            return Ok(PageAnswer::Other);
+        }
         Ok(PageAnswer::Page(Page { descriptors: descriptors(&bytes, &line, reads)?, next }))
     }
 }

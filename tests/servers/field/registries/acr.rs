@@ -5,7 +5,7 @@ use super::super::profile::{Location, Login, Profile, Referrers, Trait};
 pub const ACR: Profile = Profile {
     name: "Azure Container Registry",
     traits: &[
-        (Trait::Login(Login::Token), "Azure/azure-sdk-for-go#20842"),
+        (Trait::Login(Login::Identity), "devcontainers/cli#444, Azure/acr#32"),
         (Trait::UploadLocation(Location::WithState), "opencontainers/artifacts#55"),
         (Trait::NoRangeUnit, "dotnet/sdk-container-builds#258"),
         (Trait::Referrers(Referrers::WithoutTypes), "Azure/acr#784"),

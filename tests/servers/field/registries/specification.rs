@@ -7,7 +7,7 @@ pub const SPECIFICATION: Profile = Profile {
     traits: &[
         (Trait::Login(Login::Token), "distribution/distribution:docs/content/spec/auth/token.md"),
         (Trait::DeleteHasItsScope, "distribution/distribution:docs/content/spec/auth/scope.md"),
-        (Trait::UploadLocation(Location::Relative), "opencontainers/distribution-spec:spec.md"),
+        (Trait::UploadLocation(Location::OtherHost), "opencontainers/distribution-spec:spec.md"),
         (Trait::Referrers(Referrers::Pages(1)), "opencontainers/distribution-spec:spec.md"),
         (Trait::NoRanges, "opencontainers/distribution-spec:spec.md"),
     ],

@@ -32,15 +32,18 @@ impl Registry {
 
 /// What the host of the signed URLs answers.
 pub(super) async fn stored(State(registry): State<Registry>, request: Request<Body>) -> Response<Body> {
-    let header = |name: header::HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
-    if header(header::AUTHORIZATION).is_some() {
+    let asked = Asked::of(request).await;
+    if asked.header("authorization").is_some() {
         let message = "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query \
                        string parameter or the Authorization header should be specified";
         return problem(400, "InvalidArgument", message);
     }
+    if let Some(id) = asked.path.strip_prefix("/uploads/") {
+        return registry.upload(&asked, id);
+    }
     let content = registry.content.lock().unwrap();
-    match content.signed.get(request.uri().path().trim_start_matches('/')) {
-        Some((blob, at)) if at.elapsed() < SIGNED => part(blob, header(header::RANGE), None),
+    match content.signed.get(asked.path.trim_start_matches('/')) {
+        Some((blob, at)) if at.elapsed() < SIGNED => part(blob, asked.header("range"), None),
         Some(_) => problem(403, "AccessDenied", "Request has expired"),
         None => status(404),
     }

@@ -17,15 +17,30 @@ impl Registry {
         if let Some(refusal) = self.expired(shown) {
             return refusal;
         }
-        if shown != basic(USER, PASSWORD) {
+        let form = String::from_utf8_lossy(&asked.body);
+        let (is_known, scopes) = match self.login() {
+            Some(Login::Identity) => {
+                let given = format!("refresh_token={PASSWORD}");
+                let has = |wanted: &str| form.split('&').any(|pair| pair == wanted);
+                (asked.method == "POST" && has("grant_type=refresh_token") && has(&given), &*form)
+            }
+            _ => (shown == basic(USER, PASSWORD), &*asked.query),
+        };
+        let is_anonymous = shown.is_empty() && self.profile.has(Trait::AnonymousPull);
+        if !is_known && !is_anonymous {
             return problem(401, "UNAUTHORIZED", "incorrect username or password");
         }
-        let scopes = asked.query.split('&').filter_map(|pair| pair.strip_prefix("scope=repository")).map(|scope| {
-            let scope = scope.replace("%3A", ":").replace("%2F", "/").replace("%2C", ",");
-            let (name, actions) = scope[1..].rsplit_once(':').expect("NAME:ACTIONS");
-            (name.to_owned(), actions.split(',').map(str::to_owned).collect::<Vec<_>>())
+        let scopes = scopes.split('&').filter_map(|pair| pair.strip_prefix("scope=")).flat_map(|scopes| {
+            let scopes = scopes.replace("%3A", ":").replace("%2F", "/").replace("%2C", ",").replace("%20", "+");
+            scopes.split('+').map(str::to_owned).collect::<Vec<_>>()
         });
-        let allows: Vec<(String, Vec<String>)> = scopes.collect();
+        let allows: Vec<(String, Vec<String>)> = scopes
+            .filter_map(|scope| {
+                let (name, actions) = scope.strip_prefix("repository:")?.rsplit_once(':')?;
+                let granted = actions.split(',').filter(|action| is_known || *action == "pull");
+                Some((name.to_owned(), granted.map(str::to_owned).collect()))
+            })
+            .collect();
         let limit = self.profile.find(|one| match one {
             Trait::NoNewRepositories(status, message) => Some((status, message)),
             _ => None,
@@ -41,7 +56,8 @@ impl Registry {
         }
         let token = format!("token-{}", content.tokens.len());
         content.tokens.insert(token.clone(), Token { allows, issued: Instant::now() });
-        json_answer(200, &json!({"token": token, "expires_in": self.lifetime().as_secs()}))
+        let name = if self.login() == Some(Login::Identity) { "access_token" } else { "token" };
+        json_answer(200, &json!({name: token, "expires_in": self.lifetime().as_secs()}))
     }
 
     /// The refusal of a request whose login does not suffice.
@@ -50,7 +66,9 @@ impl Registry {
         match self.login()? {
             Login::Basic if shown == basic(USER, PASSWORD) => None,
             Login::Basic => self.expired(shown).or_else(|| Some(challenge("Basic realm=\"field\""))),
-            Login::Token => self.without_token(asked, shown.strip_prefix("Bearer ").unwrap_or_default()),
+            Login::Token | Login::Identity => {
+                self.without_token(asked, shown.strip_prefix("Bearer ").unwrap_or_default())
+            }
         }
     }
 

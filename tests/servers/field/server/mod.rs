@@ -64,8 +64,8 @@ struct Token {
 pub struct Registry {
     pub address: SocketAddr,
     profile: &'static Profile,
-    /// The host of the signed URLs.
-    storage: SocketAddr,
+    /// The host of signed URLs and of uploads.
+    pub storage: SocketAddr,
     content: Arc<Mutex<Content>>,
 }
 
@@ -79,6 +79,13 @@ struct Asked {
 }
 
 impl Asked {
+    async fn of(request: Request<Body>) -> Asked {
+        let (head, body) = request.into_parts();
+        let body = axum::body::to_bytes(body, usize::MAX).await.unwrap_or_default();
+        let (path, query) = (head.uri.path().to_owned(), head.uri.query().unwrap_or_default().to_owned());
+        Asked { method: head.method, path, query, headers: head.headers, body }
+    }
+
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
@@ -137,6 +144,13 @@ impl Registry {
         }
         if asked.path == "/v2/" {
             return status(200);
+        }
+        if let Some(refused) = self.profile.find(|one| match one {
+            Trait::HeadRefused(status) => Some(status),
+            _ => None,
+        }) && asked.method == Method::HEAD
+        {
+            return status(refused);
         }
         let changes = !matches!(asked.method, Method::GET | Method::HEAD);
         if let Some((status, message)) = self.profile.find(|one| match one {
@@ -208,13 +222,10 @@ impl Registry {
 }
 
 async fn handle(State(registry): State<Registry>, request: Request<Body>) -> Response<Body> {
-    let (head, body) = request.into_parts();
-    let line = format!("{} {}", head.method, head.uri);
-    let chunked = head.headers.contains_key(header::TRANSFER_ENCODING);
-    let lengthless = !chunked && !head.headers.contains_key(header::CONTENT_LENGTH);
-    let body = axum::body::to_bytes(body, usize::MAX).await.unwrap_or_default();
-    let (path, query) = (head.uri.path().to_owned(), head.uri.query().unwrap_or_default().to_owned());
-    let asked = Asked { method: head.method, path, query, headers: head.headers, body };
+    let line = format!("{} {}", request.method(), request.uri());
+    let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
+    let lengthless = !chunked && !request.headers().contains_key(header::CONTENT_LENGTH);
+    let asked = Asked::of(request).await;
     let needs_length = registry.profile.find(|one| match one {
         Trait::PostNeedsLength(status) => Some(status),
         _ => None,

@@ -79,7 +79,7 @@ impl Registry {
                     return problem(400, "DIGEST_INVALID", "provided digest did not match uploaded content");
                 }
                 content.repositories.entry(name.clone()).or_default().blobs.insert(digest.clone(), blob);
-                let at = format!("/v2/{name}/blobs/{digest}");
+                let at = format!("http://{}/v2/{name}/blobs/{digest}", self.address);
                 Response::builder()
                     .status(201)
                     .header(header::LOCATION, at)
@@ -155,6 +155,7 @@ impl Registry {
             }
             Location::OtherPath if upload.patches == 0 => format!("/artifacts-uploads/{id}"),
             Location::OtherPath => format!("/v2/{name}/blobs/uploads/{id}"),
+            Location::OtherHost => format!("http://{}/uploads/{id}", self.storage),
         };
         let mut answer =
             Response::builder().status(status).header(header::LOCATION, at).header("docker-upload-uuid", id);
