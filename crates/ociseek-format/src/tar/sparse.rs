@@ -20,7 +20,7 @@ const OLD_SIZE: Range<usize> = 483..495;
 const OLD_PART: usize = 24;
 
 /// A sparse file whose map is being read.
-pub(super) struct Unfinished {
+pub(super) struct UnfinishedMap {
     pub entry: Entry,
     /// The bytes of its data that follow.
     pub left: u64,
@@ -46,16 +46,21 @@ enum Reading {
     Complete(SparseMap),
 }
 
-impl Unfinished {
+impl UnfinishedMap {
     /// Reads what the header block of an old sparse file holds of its map. None if Go rejects it.
-    pub(super) fn old(entry: Entry, left: u64, block: &[u8; BLOCK]) -> Option<Unfinished> {
+    pub(super) fn old(entry: Entry, left: u64, block: &[u8; BLOCK]) -> Option<UnfinishedMap> {
         let mut parts = Vec::new();
         let more = old_parts(block, IN_HEADER, &mut parts)?;
-        Some(Unfinished { entry, left, read: BLOCK, map: Reading::Old { size: field(&block[OLD_SIZE])?, parts, more } })
+        Some(UnfinishedMap {
+            entry,
+            left,
+            read: BLOCK,
+            map: Reading::Old { size: field(&block[OLD_SIZE])?, parts, more },
+        })
     }
 
     /// Takes name, size and map from an entry's PAX records. None if Go rejects them.
-    pub(super) fn pax(mut entry: Entry, left: u64) -> Option<Unfinished> {
+    pub(super) fn pax(mut entry: Entry, left: u64) -> Option<UnfinishedMap> {
         let get = |key: &[u8]| value_of(&entry.pax, key);
         let name = get(b"GNU.sparse.name");
         let size = match get(b"GNU.sparse.size") {
@@ -81,7 +86,7 @@ impl Unfinished {
             entry.name = name.into();
         }
         entry.size = size;
-        Some(Unfinished { entry, left, read: 0, map })
+        Some(UnfinishedMap { entry, left, read: 0, map })
     }
 
     /// Whether the map continues in the next block.
@@ -119,7 +124,7 @@ impl Unfinished {
 
     /// The entry with its map. None if Go rejects the map, or could not read the file by it.
     pub(super) fn finish(self) -> Option<(Entry, u64)> {
-        let Unfinished { mut entry, left, map: reading, .. } = self;
+        let UnfinishedMap { mut entry, left, map: reading, .. } = self;
         let found = match reading {
             Reading::Old { size, parts, .. } => {
                 entry.size = size;

@@ -3,7 +3,7 @@
 use super::header::{BadHeader, Dialect, Header, linkname};
 use super::numeric::cut_at_nul;
 use super::pax::{self, Records};
-use super::sparse::Unfinished;
+use super::sparse::UnfinishedMap;
 use super::{BLOCK, Entry, Kind, OwnerName, padding};
 use crate::offset::Uncompressed;
 use crate::time::Time;
@@ -30,7 +30,7 @@ pub struct Walker {
     /// Whether to continue after sparse files.
     passes_sparse: bool,
     /// A sparse file whose map is being read.
-    sparse: Option<Box<Unfinished>>,
+    sparse: Option<Box<UnfinishedMap>>,
 }
 
 crate::opaque_debug!(Walker);
@@ -382,8 +382,8 @@ impl Walker {
         }
         if entry.kind == Kind::Sparse && self.passes_sparse {
             let file = match header.flag {
-                b'S' => Unfinished::old(entry, left, &self.block),
-                _ => Unfinished::pax(entry, left),
+                b'S' => UnfinishedMap::old(entry, left, &self.block),
+                _ => UnfinishedMap::pax(entry, left),
             };
             let file = file.ok_or_else(|| self.fault(TarFault::SparseMap))?;
             return self.sparse_file(Box::new(file), found);
@@ -401,7 +401,7 @@ impl Walker {
     }
 
     /// Continues with the map of a sparse file, or reports the file.
-    fn sparse_file(&mut self, file: Box<Unfinished>, found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
+    fn sparse_file(&mut self, file: Box<UnfinishedMap>, found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
         if file.is_unfinished() {
             self.state = State::SparseMap { filled: 0 };
             self.sparse = Some(file);

@@ -3,30 +3,23 @@
 //! A read looks for its spans in memory (`pieces`, of 64 KiB), then in the cache on disk, and then
 //! joins their fetches (`in_flight`): one of the tasks that want a span fetches it (`fetch`),
 //! decodes it and adds it to both caches. Processes that share the cache on disk do not fetch what
-//! another is fetching (`claim`). A layer that cannot be decoded from a checkpoint is
-//! decoded from its start (`unpack`). For sequential readers, the following bytes are fetched in
-//! advance (`readers`). `start` fetches a recorded start, and `prefetch` fetches the rest. The
-//! `windows` of fine documents are fetched as spans need them; where they are damaged, `replace`
-//! opens the layer by what else there is.
+//! another is fetching. A layer that cannot be decoded from a checkpoint is decoded from its start
+//! (`unpack`). For sequential readers, the following bytes are fetched in advance (`readers`).
+//! `start` fetches a recorded start, and `prefetch` fetches the rest. The `windows` of fine documents are fetched as spans need them.
 //!
 //! Fetches are independent tasks, so a reader that disappears does not affect others. Errors are
 //! not remembered: the next read tries again.
 
-mod claim;
-mod counted_part;
 mod fetch;
 mod in_flight;
 mod inner;
-mod layer;
 mod lru;
 mod model;
-mod neighbours;
 mod pieces;
 mod prefetch;
 mod race;
 mod read;
 mod readers;
-mod replace;
 mod start;
 mod unpack;
 mod windows;
@@ -41,7 +34,7 @@ pub use model::{ContentOptions, ContentStats, ReadError, ReopenLayer, StartStats
 use super::cache::SpanCache;
 use super::layers::OpenLayer;
 use inner::Inner;
-use layer::LayerHandle;
+use inner::LayerHandle;
 use ociseek_format::image::Descriptor;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
 use ociseek_format::progress::Progress;

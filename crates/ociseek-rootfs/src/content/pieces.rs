@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 
 use bytes::{Bytes, BytesMut};
 
-use super::layer::{LayerHandle, SpanOf};
+use super::inner::{LayerHandle, SpanOf};
 use super::lru::Lru;
 use crate::cache::{PIECE, SpanWriter};
 use crate::layers::OpenLayer;

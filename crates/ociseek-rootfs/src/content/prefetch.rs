@@ -15,7 +15,7 @@ use tracing::debug;
 use super::fetch::Disk;
 use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::Inner;
-use super::layer::{Layer, LayerHandle};
+use super::inner::{Layer, LayerHandle};
 use super::model::FetchCause;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::prefetch::{MAX_PREFETCH, SpanRange, parse};

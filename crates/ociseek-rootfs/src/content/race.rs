@@ -12,8 +12,8 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::time::{Instant, timeout_at};
 
-use super::counted_part::CountedPart;
-use super::layer::LayerHandle;
+use super::fetch::CountedPart;
+use super::inner::LayerHandle;
 use super::model::Purpose;
 use ociseek_store::StoreError;
 use ociseek_store::lock::Hold;

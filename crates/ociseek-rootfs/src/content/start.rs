@@ -23,7 +23,7 @@ use tracing::debug;
 use super::fetch::Disk;
 use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::{CountGuard, Inner};
-use super::layer::{LayerHandle, SpanOf};
+use super::inner::{LayerHandle, SpanOf};
 use super::model::{FetchCause, StartStats};
 use crate::cache::PIECE;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};

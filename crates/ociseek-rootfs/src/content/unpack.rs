@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use super::fetch::Disk;
 use super::in_flight::SpanRequest;
-use super::layer::LayerHandle;
+use super::inner::LayerHandle;
 use super::model::ReadError;
 use super::pieces::PieceSink;
 use crate::layers::OpenError;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use tokio::time::timeout;
 
-use super::counted_part::CountedPart;
-use super::layer::LayerHandle;
+use super::fetch::CountedPart;
+use super::inner::LayerHandle;
 use super::lru::Lru;
 use super::model::{Purpose, ReadError};
 use crate::layers::{OpenDocument, OpenLayer};
