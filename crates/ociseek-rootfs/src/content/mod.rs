@@ -5,7 +5,8 @@
 //! decodes it and adds it to both caches. Processes that share the cache on disk do not fetch what
 //! another is fetching. A layer that cannot be decoded from a checkpoint is decoded from its start
 //! (`unpack`). For sequential readers, the following bytes are fetched in advance (`readers`).
-//! `start` fetches a recorded start, and `prefetch` fetches the rest. The `windows` of fine documents are fetched as spans need them.
+//! `start` fetches a recorded start, and `prefetch` fetches the rest. The `windows` of fine
+//! documents are fetched as spans need them.
 //!
 //! Fetches are independent tasks, so a reader that disappears does not affect others. Errors are
 //! not remembered: the next read tries again.
