@@ -56,6 +56,23 @@ pub fn fifo(name: &str) -> Entry {
     entry(b'6', name)
 }
 
+/// A PAX global header, with a record that states a name if `path` is not empty.
+pub fn global(name: &str, path: &str) -> Entry {
+    let records = [(&b"comment"[..], "x"), (b"path", path)];
+    let stated = records.into_iter().filter(|(_, value)| !value.is_empty());
+    let content = stated.flat_map(|(key, value)| record(key, value.as_bytes())).collect();
+    Entry { content, ..entry(b'g', name) }
+}
+
+/// A file of `size` bytes of which the tar has only those from `start` on, in PAX format 0.1.
+pub fn sparse(name: &str, start: usize, content: &str, size: usize) -> Entry {
+    let map = format!("{start},{}", content.len());
+    let records = [("map", map), ("name", name.into()), ("numblocks", "1".into()), ("size", size.to_string())];
+    records
+        .into_iter()
+        .fold(file("GNUSparseFile.0/s", content), |file, (key, value)| file.record(&format!("GNU.sparse.{key}"), value))
+}
+
 /// The whiteout of a path.
 pub fn whiteout(path: &str) -> Entry {
     let (parent, name) = path.rsplit_once('/').map_or(("", path), |(parent, name)| (parent, name));

@@ -12,10 +12,12 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
+use bytes::Bytes;
+use ociseek::budget::Budget;
 use ociseek::digest::Digest;
-use ociseek::tar::{Kind, Walker};
+use ociseek::layer::parallel::{Threads, read_chunks};
+use ociseek::layer::{LayerMap, ReadOptions};
 use ociseek::tree::{NodeId, NodeKind, Tree};
-use ociseek::ztoc::{FileKind, FileMetadata};
 use serde_json::Value;
 use stacks::Stack;
 
@@ -23,40 +25,16 @@ use stacks::Stack;
 /// reading it fails.
 const OTHERWISE: [&str; 1] = ["xattr of more than 64 KiB"];
 
-/// The entries of a tar, without any checks.
-fn entries(tar: &[u8]) -> Vec<FileMetadata> {
-    let mut files = Vec::new();
-    let mut walker = Walker::new();
-    let walked = walker.push(tar, &mut |entry| {
-        let kind = match entry.kind {
-            Kind::Regular => FileKind::Regular,
-            Kind::HardLink => FileKind::HardLink,
-            Kind::Symlink => FileKind::Symlink,
-            Kind::CharDevice => FileKind::CharDevice,
-            Kind::BlockDevice => FileKind::BlockDevice,
-            Kind::Directory => FileKind::Directory,
-            Kind::Fifo => FileKind::Fifo,
-            other => panic!("no stack has {other:?}"),
-        };
-        files.push(FileMetadata {
-            name: entry.name,
-            kind,
-            offset: entry.data,
-            size: entry.size as u64,
-            linkname: entry.linkname,
-            mode: entry.mode,
-            uid: entry.uid as u32,
-            gid: entry.gid as u32,
-            uname: entry.uname,
-            gname: entry.gname,
-            mtime: Some(entry.mtime),
-            devmajor: entry.devmajor,
-            devminor: entry.devminor,
-            pax: entry.pax,
-        });
-    });
-    walked.expect("the stacks' tars are sound");
-    files
+/// The map of a layer, as readers make it.
+fn map(tar: &[u8]) -> LayerMap {
+    let expected = (Digest::sha256(tar), tar.len() as u64);
+    let mut batch = Some(vec![Bytes::copy_from_slice(tar)]);
+    let next = || Ok::<_, std::convert::Infallible>(batch.take());
+    let (threads, memory) = (Threads { cores: 1, guide: None }, Budget::new(u64::MAX).open());
+    let Ok(read) = read_chunks(ReadOptions::default(), expected, threads, memory, next) else {
+        panic!("the stacks' tars are sound")
+    };
+    read.map
 }
 
 /// A line for each path, without times and inode numbers, which are compared separately.
@@ -67,16 +45,17 @@ fn ours(tree: &Tree, tars: &[Vec<u8>], counts: bool) -> BTreeMap<Vec<u8>, (Strin
         let node = tree.node(id);
         let what = match &node.kind {
             NodeKind::Directory(_) => "dir".to_owned(),
-            NodeKind::File(extent) => {
-                let start = extent.offset.0 as usize;
-                let content = &tars[extent.layer.0 as usize][start..start + extent.size as usize];
-                format!("reg {} {}", extent.size, Digest::sha256(content).hex())
+            kind @ (NodeKind::File(_) | NodeKind::Sparse(_)) => {
+                let stored = kind.stored_in(0..kind.size()).unwrap();
+                let (start, end) = (stored.range().start.0 as usize, stored.range().end.0 as usize);
+                let stored = &tars[stored.layer.0 as usize][start..end];
+                let content = kind.expand(0..kind.size(), stored).unwrap_or_else(|| stored.to_vec());
+                format!("reg {} {}", content.len(), Digest::sha256(&content).hex())
             }
             NodeKind::Symlink(target) => format!("symlink {}", hex(target)),
             NodeKind::CharDevice { major, minor } => format!("char {major}:{minor}"),
             NodeKind::BlockDevice { major, minor } => format!("block {major}:{minor}"),
             NodeKind::Fifo => "fifo".to_owned(),
-            NodeKind::Sparse { .. } => unreachable!("a ztoc has no sparse files"),
         };
         let xattrs: Vec<String> =
             node.xattrs.iter().map(|(name, value)| format!("{}={}", hex(name), hex(value))).collect();
@@ -120,8 +99,8 @@ fn unhex(text: &str) -> Vec<u8> {
 /// The differences between our tree and containerd's.
 fn compare(stack: &Stack, answer: &Value) -> Vec<String> {
     let tars: Vec<Vec<u8>> = stack.layers.iter().map(|layer| entry::tar(layer)).collect();
-    let layers: Vec<Vec<FileMetadata>> = tars.iter().map(|tar| entries(tar)).collect();
-    let flattened = Tree::flatten(layers.iter().map(|layer| &layer[..]));
+    let layers: Vec<LayerMap> = tars.iter().map(|tar| map(tar)).collect();
+    let flattened = Tree::flatten(&layers);
     let refused = answer["error"].as_str();
     let tree = match (flattened, refused) {
         (Ok(tree), None) => tree,

@@ -1,6 +1,6 @@
 //! Stacks of layers: named ones for each rule of flattening, and any number of random ones.
 
-use super::entry::{Layer, device, dir, fifo, file, hard_link, opaque, symlink, whiteout};
+use super::entry::{Layer, device, dir, fifo, file, global, hard_link, opaque, sparse, symlink, whiteout};
 
 pub struct Stack {
     pub name: String,
@@ -139,6 +139,26 @@ pub fn named() -> Vec<Stack> {
     over("256 bytes in the middle", vec![file(format!("d/{}/y", "z".repeat(256)), "y")]);
     over("a path of 3,900 bytes", vec![file("p/".repeat(1950), "x")]);
     over("a path of 4,200 bytes", vec![file("p/".repeat(2100), "x")]);
+
+    // Global headers: what is under their name is removed.
+    over("a global header of git", vec![global("pax_global_header", ""), file("x", "x")]);
+    over("a global header that names a file", vec![global("d/f", ""), file("x", "x")]);
+    over("a global header that names a directory", vec![file("x", "x"), global("d/", "")]);
+    over("a global header with a path", vec![global("pax_global_header", "d/f"), file("x", "x")]);
+    over("a global header in a new directory", vec![global("n/e/w", ""), file("x", "x")]);
+    over("a global header below a file", vec![global("top/x", "")]);
+    over("a global header below a symlink", vec![global("to-d/f", "")]);
+    over("a global header that is a whiteout", vec![global("d/.wh.f", ""), global(".wh.top", "")]);
+    over("a global header that is an opaque marker", vec![global("d/.wh..wh..opq", ""), file("d/x", "x")]);
+    over("a global header that names the root", vec![global("./", ""), file("x", "x")]);
+    over("a global header, then its file", vec![global("d/f", ""), file("d/f", "new")]);
+    over("a file, then its global header", vec![file("d/f", "new"), global("d/f", "")]);
+
+    // Sparse files.
+    over("a sparse file", vec![sparse("s", 5000, "middle", 100_000), sparse("d/f", 0, "start", 6)]);
+    over("sparse files without holes and without data", vec![sparse("s", 0, "all", 3), sparse("t", 7, "", 9)]);
+    over("a hard link to a sparse file", vec![sparse("s", 1, "x", 3), hard_link("t", "s")]);
+    over("a sparse file with attributes", vec![sparse("s", 1, "x", 3).xattr("user.k", "v").mode(0o4755)]);
 
     // Symbolic links on the way.
     over("below a symlink", vec![file("to-d/x", "x")]);
