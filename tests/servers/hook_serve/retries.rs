@@ -6,7 +6,7 @@ use std::io::Write;
 use super::misleading;
 use crate::support::hook::{Hook, SECRET, images, pushed, put_blob};
 use crate::support::http::answering;
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox};
+use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox};
 use crate::support::servers::{Server, free_port};
 use ociseek::digest::Digest;
 use serde_json::json;
@@ -86,15 +86,33 @@ fn transient_failures_are_retried_and_permanent_ones_are_not() {
     assert_eq!((retries.len(), &retries[0]["again_in"]), (1, &json!(3.0)));
 }
 
+#[test]
+fn an_image_of_other_platforms_is_skipped() {
+    let sandbox = Sandbox::new();
+    let entry = |architecture: &str| {
+        let platform = json!({"os": "linux", "architecture": architecture});
+        json!({"mediaType": OCI_MANIFEST, "digest": Digest::sha256(b"x"), "size": 7, "platform": platform})
+    };
+    let manifests = [entry("amd64"), entry("arm64")];
+    let image = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).to_string();
+    let host = serving(vec![image.clone()]);
+    let hook = Hook::serve(&sandbox, &[&format!("--allow={host}"), "--platform=linux/s390x"]);
+    assert_eq!(hook.post(&pushed("1", &host, "a", &Digest::sha256(image.as_bytes()))).0, 202);
+    hook.until("it is left alone", |hook| hook.results().get("skipped") == Some(&1));
+    let line = hook.events("job").remove(0);
+    assert_eq!(line["reason"], "other-platforms", "{line}");
+    assert!(["linux/s390x", "linux/amd64", "linux/arm64"].iter().all(|name| line.to_string().contains(name)), "{line}");
+}
+
 /// A registry with only these manifests.
 fn serving(manifests: Vec<String>) -> String {
     let address = answering(move |request, stream| {
         let found = manifests.iter().find(|manifest| request.contains(&Digest::sha256(manifest.as_bytes()).hex()));
         let (status, body) = found.map_or(("404 Not Found", ""), |manifest| ("200 OK", manifest));
-        let length = body.len();
+        let (length, kind) = (body.len(), if body.contains(OCI_INDEX) { OCI_INDEX } else { OCI_MANIFEST });
         let _ = write!(
             stream,
-            "HTTP/1.1 {status}\r\nContent-Type: {OCI_MANIFEST}\r\nContent-Length: {length}\r\nConnection: \
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: \
              close\r\n\r\n{body}"
         );
     });

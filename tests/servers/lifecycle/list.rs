@@ -113,3 +113,51 @@ fn images_of_a_layout_are_listed() {
     let lines: Vec<&str> = by_digest.lines().collect();
     assert_eq!(lines[0].find("PLATFORM"), lines[1].find("linux/"), "{by_digest}");
 }
+
+/// `crane pull --format=oci` writes entries without a name, and other tools keys in another order.
+/// `index` adds its entry and leaves the rest as it was.
+#[test]
+fn layouts_of_other_tools_are_listed_and_kept() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    let path = sandbox.path("img/index.json");
+    let own: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let (digest, size) = (own["manifests"][0]["digest"].as_str().unwrap(), &own["manifests"][0]["size"]);
+    let entry = format!(r#"{{"size":{size},"x":null,"digest":"{digest}","mediaType":"{OCI_MANIFEST}"}}"#);
+    let text = format!(r#"{{"manifests":[{entry}],"other":{{"b":1,"a":[]}},"schemaVersion":2}}"#);
+    std::fs::write(&path, &text).unwrap();
+    for versions in [&[][..], &[1]] {
+        let report = sandbox.json(0, &["list", "--format=json", "oci:img"]);
+        assert_eq!(rows(&report), [row(digest, "ok", &[versions])]);
+        if versions.is_empty() {
+            sandbox.json(0, &index(&["--format=json", "oci:img"]));
+        }
+    }
+    let after = std::fs::read_to_string(&path).unwrap();
+    let after = after.replace([' ', '\n'], "");
+    assert!(after.starts_with(&format!(r#"{{"manifests":[{entry},{{"#)), "{after}");
+    assert!(after.ends_with(r#"],"other":{"b":1,"a":[]},"schemaVersion":2}"#), "{after}");
+}
+
+/// skopeo and podman keep full names, and let one follow the path.
+#[test]
+fn an_image_of_a_layout_is_named_in_full() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    let path = sandbox.path("img/index.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut both: Value = serde_json::from_str(&text.replace("\"v1\"", "\"localhost/a:v1\"")).unwrap();
+    let mut other = both["manifests"][0].clone();
+    other["annotations"]["org.opencontainers.image.ref.name"] = "localhost/b:v1".into();
+    both["manifests"].as_array_mut().unwrap().push(other);
+    std::fs::write(&path, both.to_string()).unwrap();
+    let mut tar = tar::Builder::new(std::fs::File::create(sandbox.path("img.tar")).unwrap());
+    tar.append_dir_all(".", sandbox.path("img")).unwrap();
+    tar.into_inner().unwrap();
+    for store in ["oci:img", "oci-archive:img.tar"] {
+        let name = format!("{store}:localhost/a:v1");
+        assert_eq!(sandbox.json(0, &["inspect", "--format=json", &name])["image"], name);
+        let said = sandbox.run(&["ls", &format!("{store}:localhost/c:v1")]);
+        assert!(said.contains("localhost/c:v1") && said.ends_with("--- status 1 ---"), "{said}");
+    }
+}

@@ -22,6 +22,28 @@ async fn attaching_uses_the_referrers_api_if_there_is_one() {
     assert_eq!(order, [false, true, true]);
 }
 
+/// A registry refuses a list with a manifest that another client has just removed. The list is
+/// read and written once more. A registry that refuses the same list again means it.
+#[tokio::test]
+async fn a_list_that_is_refused_for_a_missing_manifest_is_read_again_once() {
+    for times in [1, usize::MAX] {
+        let refused = first(times);
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
+            (seen.is("PUT", "/manifests/sha256-") && refused())
+                .then(|| problem(400, "MANIFEST_BLOB_UNKNOWN", "blob unknown to registry"))
+        })
+        .await;
+        let attached = attach(&repository(&faulty, config()), "x", &[]).await;
+        let [read, written] = ["GET", "PUT"].map(|method| {
+            let seen = faulty.requests();
+            let last = seen.iter().rposition(|seen| seen.is("PUT", "/manifests/sha256-")).unwrap();
+            seen[..=last].iter().filter(|seen| seen.is(method, "/manifests/sha256-")).count()
+        });
+        assert!(written == 2 && read >= 2, "read {read} times, written {written} times");
+        assert_eq!(attached.as_ref().err().and_then(RegistryError::status), (times > 1).then_some(400), "{attached:?}");
+    }
+}
+
 /// Sign-in pages and proxies answer everything with 200. Some registries declare empty bodies as
 /// HTML.
 #[tokio::test]

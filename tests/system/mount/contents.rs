@@ -44,6 +44,11 @@ fn a_mount_matches_the_packed_files() {
         mount_remount(&mnt, MountFlags::empty(), c"").unwrap();
     }
     assert_eq!(std::fs::read(mnt.join("nothing")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    // As on other file systems, which a program may rely on to find the longest name.
+    for length in [256, 1000, 2000] {
+        let error = std::fs::symlink_metadata(mnt.join("etc").join("n".repeat(length))).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NAMETOOLONG.raw_os_error()), "{length}: {error}");
+    }
 }
 
 /// The image of the repository, with its whiteouts, compared with GNU tar's extraction of the same
