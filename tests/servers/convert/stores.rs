@@ -428,3 +428,30 @@ fn hostile_image_indexes_get_a_clear_error_and_no_name() {
         assert_eq!(report["manifests"].as_array().map(Vec::len), Some(1), "{name}");
     }
 }
+
+/// Runtimes choose entries by their mediaType, so one without it is not indexed. It is kept, with
+/// an empty mediaType, as Go writes it.
+#[test]
+fn an_entry_without_a_media_type_is_kept_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let maker = Maker::new(&dir.path().join("in"));
+    let [image, other] = [maker.image("amd64", 1), maker.image("arm64", 2)];
+    let bare = other.replace(&format!(r#""mediaType":"{OCI_MANIFEST}","#), "");
+    assert_ne!(bare, other);
+    let index = maker.index(&[image, bare.clone()]);
+    maker.root(index);
+    let from = format!("oci:{}", dir.path().join("in").display());
+    let output = command(&[&from, &format!("oci:{}:v2", dir.path().join("out").display())]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    let mut bare: Value = serde_json::from_str(&bare).unwrap();
+    bare["mediaType"] = "".into();
+    let digest = bare["digest"].as_str().unwrap();
+    let warning = format!("warning: {digest} was not indexed: its entry has no mediaType, which runtimes need\n");
+    assert_eq!(stderr.matches(&warning).count(), 1, "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let made = report["digest"].as_str().unwrap().trim_start_matches("sha256:");
+    let made = std::fs::read(dir.path().join("out/blobs/sha256").join(made)).unwrap();
+    let made: Value = serde_json::from_slice(&made).unwrap();
+    assert!(made["manifests"].as_array().unwrap().contains(&bare), "{made}");
+}

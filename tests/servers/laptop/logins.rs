@@ -65,6 +65,12 @@ fn logins_of_docker_and_podman_are_used() {
     let both = [("DOCKER_CONFIG", &*dir("docker")), ("XDG_RUNTIME_DIR", &dir("run"))];
     assert!(indexed(&sandbox, &image, &both).ends_with("--- status 0 ---"));
 
+    // A file that a variable names should exist. The others are still used.
+    let named = [("REGISTRY_AUTH_FILE", &*dir("no.json")), ("XDG_RUNTIME_DIR", &dir("run"))];
+    let text = indexed(&sandbox, &image, &named);
+    let warning = format!("warning: $REGISTRY_AUTH_FILE names {}, which does not exist\n", dir("no.json"));
+    assert!(text.matches(&warning).count() == 1 && text.ends_with("--- status 0 ---"), "{text}");
+
     // The variable used in CI systems.
     let file = std::fs::read_to_string(sandbox.path("auth.json")).unwrap();
     assert!(indexed(&sandbox, &image, &[("DOCKER_AUTH_CONFIG", &file)]).ends_with("--- status 0 ---"));

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use reqwest::header::{self, HeaderMap, HeaderName};
@@ -329,10 +329,16 @@ impl Http {
         for value in headers.get_all(header::WARNING) {
             let Some(text) = value.to_str().ok().and_then(|v| v.strip_prefix("299 - ")) else { continue };
             let text = one_line(text.trim().trim_matches('"'), 300);
-            let Ok(mut warned) = self.common.warned.lock() else { continue };
-            if warned.len() < WARNINGS && warned.insert(text.clone()) {
-                self.progress().report(ProgressEvent::Warning(format!("{} says: {text}", line.registry())));
-            }
+            self.warn_once(format!("{} says: {text}", line.registry()));
+        }
+    }
+
+    /// Reports a warning, unless it was reported before.
+    pub(super) fn warn_once(&self, text: String) {
+        let is_new =
+            |mut warned: MutexGuard<'_, HashSet<String>>| warned.len() < WARNINGS && warned.insert(text.clone());
+        if self.common.warned.lock().is_ok_and(is_new) {
+            self.progress().report(ProgressEvent::Warning(text));
         }
     }
 }

@@ -297,6 +297,9 @@ impl Authorizer {
             }
             None => credentials::find(&self.source, &self.registry, repository, http.limits.helper).await,
         };
+        if let Some(path) = credentials::missing_file(&self.source) {
+            http.warn_once(format!("$REGISTRY_AUTH_FILE names {}, which does not exist", path.display()));
+        }
         let found = match (found, cached) {
             (Ok(found), _) => found,
             // The known ones still work for a while.

@@ -22,6 +22,8 @@ mod docker_config;
 const FILE: u64 = 4 << 20;
 /// A variable with the content of a credentials file.
 const INLINE: &str = "DOCKER_AUTH_CONFIG";
+/// A variable that names podman's credentials file.
+const AUTH_FILE: &str = "REGISTRY_AUTH_FILE";
 /// Docker's name for its own registry.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 
@@ -100,6 +102,13 @@ pub(super) async fn find(
     }
 }
 
+/// The file that `$REGISTRY_AUTH_FILE` names, if it does not exist. Other files are optional.
+pub(super) fn missing_file(source: &CredentialSource) -> Option<PathBuf> {
+    let named =
+        std::env::var_os(AUTH_FILE).filter(|path| matches!(source, CredentialSource::Ambient) && !path.is_empty());
+    named.map(PathBuf::from).filter(|path| !path.exists())
+}
+
 /// The settings for credentials in the environment.
 struct CredentialSettings {
     /// The value of `$DOCKER_AUTH_CONFIG`, which docker's CLI (since 28.3) and GitLab's runners
@@ -126,7 +135,7 @@ impl CredentialSettings {
         let runtime = folder("XDG_RUNTIME_DIR").map(|d| d.join("containers/auth.json"));
         let runtime = runtime.or_else(|| Some(PathBuf::from(format!("/run/containers/{uid}/auth.json"))));
         let config = folder("XDG_CONFIG_HOME").or_else(|| in_home(".config")).map(|d| d.join("containers/auth.json"));
-        let files = [docker, folder("REGISTRY_AUTH_FILE"), by_default, runtime, config].into_iter().flatten().collect();
+        let files = [docker, folder(AUTH_FILE), by_default, runtime, config].into_iter().flatten().collect();
         CredentialSettings { inline: variable(INLINE), files, path: variable("PATH").unwrap_or_default() }
     }
 
