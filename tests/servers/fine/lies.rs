@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use ociseek::budget::Budget;
 use ociseek::image::fine::{BOUND_INDEX, FineRef};
+use ociseek::layer::prove::headers_across;
 use ociseek::ops::trust::{AcceptedTrust, TrustLevel, TrustRules};
 use ociseek::tree::NodeKind;
 use ociseek::ztoc::{FileKind, FileMetadata};
@@ -141,6 +142,33 @@ async fn a_span_that_contradicts_the_index_ends_it() {
         assert!(reader.warnings().iter().any(contradiction), "{}: {:?}", lie.0, reader.warnings());
         // Nothing is read by that index any more, although this was right.
         assert_eq!(content(&image, "dir1/file0").await, None, "{}", lie.0);
+    }
+}
+
+/// Neither span shows all of these headers.
+#[tokio::test]
+async fn headers_in_two_spans_are_compared_when_both_were_read() {
+    let honest = built(&layer());
+    let spans = (1..honest.spans().count()).map(|span| honest.spans().plain_range(SpanId(span)).start);
+    let split: Vec<usize> = spans
+        .filter(|at| headers_across(honest.entries(), *at).is_some())
+        .map(|at| honest.entries().partition_point(|file| file.offset <= at))
+        .collect();
+    assert!(!split.is_empty());
+    for victim in split {
+        let (registry, manifest) = registry().await;
+        let mut parts = DocumentParts::of(&honest.encode(&[]).unwrap().bytes);
+        parts.entries[victim].mode = 0o4755;
+        let document = parts.encoded();
+        let document = ociseek::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open()).unwrap();
+        fine::attach(&registry, &manifest, &[(document, Vec::new())]);
+        let reader = Reader::new(&registry, None);
+        let image = open_by(&reader, &Target::Tag("v1".into()), AcceptedTrust::Repository).await;
+        let all = shown(&image).await;
+        let lie = format!("dir1/file{victim}");
+        assert!(reader.warnings().iter().any(|said| said.contains("contradicts the index")), "{:?}", reader.warnings());
+        assert!(all.values().any(|(.., content)| content.is_none()), "{lie}");
+        assert_eq!(content(&image, &lie).await, None);
     }
 }
 

@@ -12,6 +12,7 @@ use super::model::{ContentOptions, Counts, ReadError, ReopenLayer};
 use super::pieces::{Memory, PieceId};
 use super::race::Pace;
 use super::readers::Readers;
+use super::split_headers::SplitHeaders;
 use super::start;
 use super::start::StartProgress;
 use super::windows::WindowStore;
@@ -204,6 +205,7 @@ pub(super) struct Layer {
     pub unpacking: tokio::sync::Mutex<()>,
     /// Held while pages of the layer's fine document are fetched.
     pub paging: tokio::sync::Mutex<()>,
+    pub split_headers: SplitHeaders,
     /// What the layer is read by after its fine document turned out to be damaged; None if there is
     /// nothing.
     pub replacement: tokio::sync::OnceCell<Option<Arc<Layer>>>,
@@ -232,7 +234,15 @@ impl Layer {
         let readers = Mutex::new(Readers::new(open.map(), options.read_ahead));
         let keys = open.spans.each().map(|_| OnceLock::new()).collect();
         let [unpacking, paging] = [(), ()].map(tokio::sync::Mutex::new);
-        Layer { open, readers, unpacking, paging, replacement: Default::default(), keys }
+        Layer {
+            open,
+            readers,
+            unpacking,
+            paging,
+            split_headers: SplitHeaders::default(),
+            replacement: Default::default(),
+            keys,
+        }
     }
 
     pub(super) fn digest(&self) -> Digest {

@@ -21,6 +21,7 @@ mod prefetch;
 mod race;
 mod read;
 mod readers;
+mod split_headers;
 mod start;
 mod unpack;
 mod windows;

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::inner::{LayerHandle, SpanOf};
 use super::lru::Lru;
+use super::split_headers::SpanEnds;
 use crate::cache::{PIECE, SpanWriter};
 use crate::layers::OpenLayer;
 use ociseek_format::fine::Windows;
@@ -211,12 +212,15 @@ impl LayerHandle {
         let next = SpanId(span.0 + 1);
         let next_page = self.loaded_windows(next);
         let next = next_page.as_ref().and_then(|page| page.get(next));
-        let mut headers = SpanHeaders::new(&spans.map().files, &spans.plain_range(span));
+        let (files, plain) = (&spans.map().files, spans.plain_range(span));
+        let (mut headers, mut ends) = (SpanHeaders::new(files, &plain), SpanEnds::new(files, &plain));
         spans.decode_to_next(span, [window, next], blob, &mut |bytes| {
             headers.push(bytes);
+            ends.push(bytes);
             sink.push(bytes)
         })?;
-        match headers.finish().first() {
+        let split = ends.finish(&self.layer.split_headers);
+        match headers.finish().first().or(split.as_ref()) {
             Some(difference) => Err(SpanError::Header { span, what: difference.to_string() }),
             None => Ok(sink.finish().0),
         }

@@ -78,6 +78,12 @@ impl<'a> SpanHeaders<'a> {
     }
 }
 
+/// The range of the tar headers that lie on both sides of `at`, according to the ztoc.
+pub fn headers_across(files: &[FileMetadata], at: Uncompressed) -> Option<Range<Uncompressed>> {
+    let headers = headers_of(files, files.partition_point(|file| file.offset <= at));
+    (headers.start < at && at < headers.end).then_some(headers)
+}
+
 /// Where the tar headers of an entry are: after the data of the previous entry.
 pub fn headers_of(files: &[FileMetadata], entry: usize) -> Range<Uncompressed> {
     let before = entry.checked_sub(1).and_then(|before| files.get(before));
