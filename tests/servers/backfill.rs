@@ -240,8 +240,11 @@ async fn failed(registry: &Faulty) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_lists_are_refused() {
+    // The host of a link does not count.
     let elsewhere = lying([("_catalog", r#"{"repositories":[]}"#, Some("http://169.254.169.254/latest"))]).await;
-    assert!(failed(&elsewhere).await[0].contains("is not on the registry"));
+    assert!(failed(&elsewhere).await[0].contains(&format!("GET http://{}/latest: 404", elsewhere.host())));
+    let scheme = lying([("_catalog", r#"{"repositories":[]}"#, Some("file:///etc/passwd"))]).await;
+    assert!(failed(&scheme).await[0].contains("the link to the next page of the list is not a URL"));
 
     let endless = lying([("_catalog", r#"{"repositories":[]}"#, Some("/v2/_catalog?n=100"))]).await;
     assert!(failed(&endless).await[0].contains("the list does not end"));

@@ -178,8 +178,57 @@ async fn a_401_without_a_challenge_is_final() {
     let error =
         repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
     assert!(error.is_unauthorized(), "{error:?}");
-    assert_eq!(faulty.requests().len(), 1);
-    assert_eq!(faulty.requests()[0].header("authorization"), None);
+    let asked = faulty.requests();
+    assert_eq!(asked.iter().map(|seen| &*seen.path).collect::<Vec<_>>(), ["/v2/a/b/manifests/t", "/v2/"]);
+    assert!(asked.iter().all(|seen| seen.header("authorization").is_none()));
+}
+
+/// A registry may hide what a login could read, and ask for the login at its root alone. Without a
+/// login, and for what is really missing, its answer counts.
+#[tokio::test]
+async fn a_login_is_used_where_only_the_root_asks_for_one() {
+    for hidden in [401, 403, 404] {
+        let faulty = Faulty::start(
+            RegistrySettings { basic: Some(("u".into(), "p".into())), ..RegistrySettings::default() },
+            move |seen, _| (seen.header("authorization").is_none() && seen.path != "/v2/").then(|| status(hidden)),
+        )
+        .await;
+        let (blob, target) = (Descriptor::of("x/y", b"x"), Target::Tag("t".into()));
+        faulty.add_blob("x");
+        faulty.add_manifest("t", OCI_MANIFEST, subject().0);
+        let open = repository(&faulty, with_password(&faulty, "u", "p"));
+        assert_eq!(open.manifest(&target).await.unwrap().bytes, subject().0, "{hidden}");
+        assert_eq!(open.blob_bytes(&blob, 1).await.unwrap(), "x");
+        attach(&open, "x", &[]).await.unwrap();
+        let missing = open.manifest(&Target::Tag("gone".into())).await.unwrap_err();
+        assert!(missing.is_not_found(), "{missing:?}");
+        assert_eq!(faulty.saw("GET", "/v2/").iter().filter(|seen| seen.path == "/v2/").count(), 1);
+        let closed = repository(&faulty, config()).manifest(&target).await.unwrap_err();
+        assert_eq!(closed.status(), Some(hidden));
+    }
+}
+
+/// A token service may move a path, but not to another host, which would see the password.
+#[tokio::test]
+async fn a_token_service_may_redirect_to_itself() {
+    let other = Faulty::honest(RegistrySettings::default()).await;
+    for (to, is_followed) in [("/token/".to_owned(), true), (format!("http://{}/token/", other.host()), false)] {
+        let faulty = Faulty::start(
+            RegistrySettings { bearer: Some(None), ..RegistrySettings::default() },
+            move |seen, truth| {
+                let query = seen.path.strip_prefix("/token?")?;
+                if query.contains("&moved=") {
+                    return Some(truth.truth_now(seen));
+                }
+                Some(redirect(301, &format!("{}?{query}&moved=1", to.replace("/token/", "/token"))))
+            },
+        )
+        .await;
+        faulty.add_manifest("t", OCI_MANIFEST, subject().0);
+        let found = repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await;
+        assert_eq!(found.is_ok(), is_followed, "{found:?}");
+    }
+    assert!(other.requests().is_empty());
 }
 
 #[tokio::test]

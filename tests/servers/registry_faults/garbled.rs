@@ -115,12 +115,18 @@ async fn a_permanently_damaged_list_is_reported() {
     for (name, path) in WANTED {
         for damage in [Damage::Half, Damage::Empty, Damage::Byte] {
             let faulty = damaging(path, damage, usize::MAX).await;
+            if let ("referrers", Damage::Empty) = (name, damage) {
+                // As where there is no such API.
+                ask("fallback tag", &repository(&faulty, config())).await.unwrap();
+                continue;
+            }
             let error = ask(name, &repository(&faulty, config())).await.unwrap_err();
             let text = everything(&error);
-            assert!(
-                text.contains("the answer is not the expected JSON (it was read twice)"),
-                "{name}, {damage:?}: {text}"
-            );
+            let says = match (name, damage) {
+                ("second page of referrers", Damage::Empty) => "a further page of the list is missing",
+                _ => "the answer is not the expected JSON (it was read twice)",
+            };
+            assert!(text.contains(says), "{name}, {damage:?}: {text}");
             let mut seen = faulty.saw("GET", path);
             seen.retain(|seen| name == "token" || seen.header("authorization").is_some());
             assert_eq!(seen.len(), 2, "{name}, {damage:?}");

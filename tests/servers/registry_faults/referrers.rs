@@ -135,7 +135,7 @@ async fn pages_are_followed_and_filtered() {
 async fn endless_lists_are_limited() {
     let other = Faulty::honest(RegistrySettings::default()).await;
     let elsewhere = format!("http://{}/v2/a/b/referrers/x", other.host());
-    for kind in ["same", "new", "elsewhere", "gone"] {
+    for kind in ["same", "new", "elsewhere", "no URL", "gone"] {
         let elsewhere = elsewhere.clone();
         let faulty = Faulty::start(
             RegistrySettings { basic: Some(("u".into(), "p".into())), ..RegistrySettings::default() },
@@ -149,6 +149,7 @@ async fn endless_lists_are_limited() {
                 let next = match kind {
                     "same" => "<?n=1>; rel=next".to_owned(),
                     "elsewhere" => format!("<{elsewhere}>; rel=next"),
+                    "no URL" => "<ftp://x/y?n=1>; rel=next".to_owned(),
                     _ => format!("<?n={}>; rel=next", count + 1),
                 };
                 answer.headers_mut().insert(header::LINK, next.parse().unwrap());

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use reqwest::header::HeaderMap;
 use reqwest::{Method, StatusCode};
 use tokio::sync::OnceCell;
 use tracing::debug;
@@ -11,7 +12,7 @@ use url::Url;
 
 use super::TARGET;
 use super::address::{base_url, is_loopback, refuse_detour, same_origin};
-use super::auth::{Authorizer, Scope};
+use super::auth::{Authorizer, Generation, Scope};
 use super::config::ClientConfig;
 use super::error::{RegistryError, RequestLine, is_transient_status, shown};
 use super::http::{Common, Http};
@@ -40,6 +41,8 @@ pub(super) struct Registry {
     base: OnceCell<Url>,
     /// Whether a server that closed a plain HTTP connection uses TLS.
     is_tls_after_all: OnceCell<bool>,
+    /// The headers with which the registry's root asks strangers to log in. None if it does not.
+    root_challenge: OnceCell<Option<HeaderMap>>,
 }
 
 enum Scheme {
@@ -92,6 +95,7 @@ impl Registry {
             scheme,
             base,
             is_tls_after_all,
+            root_challenge: OnceCell::new(),
         })
     }
 
@@ -215,7 +219,8 @@ impl Registry {
             match (response.status(), used) {
                 (StatusCode::UNAUTHORIZED, Some(used)) if !renewed => {
                     renewed = true;
-                    let is_renewed = self.auth.renew(&self.http, base, scope, used, response.headers()).await?;
+                    let is_renewed = self.auth.renew(&self.http, base, scope, used, response.headers()).await?
+                        || !carries_login && self.log_in_by_the_root(base, scope, used).await?;
                     if !is_renewed || hop.is_spent() {
                         response.is_renewed = is_renewed;
                         return Ok(response);
@@ -226,6 +231,12 @@ impl Registry {
                     let is_renewed = self.auth.renew_stale(&self.http, base, scope, used).await;
                     if !is_renewed || hop.is_spent() {
                         response.is_renewed = is_renewed;
+                        return Ok(response);
+                    }
+                }
+                (StatusCode::FORBIDDEN | StatusCode::NOT_FOUND, Some(used)) if !carries_login && !renewed => {
+                    renewed = true;
+                    if !self.log_in_by_the_root(base, scope, used).await? || hop.is_spent() {
                         return Ok(response);
                     }
                 }
@@ -256,6 +267,26 @@ impl Registry {
         }
     }
 
+    /// Logs in as the registry's root asks for it, which docker and others request first: a
+    /// registry may hide from strangers what a login could read, without asking for one. Returns
+    /// false if there is no login, or if the root does not ask for it.
+    async fn log_in_by_the_root(&self, base: &Url, scope: &Scope, used: Generation) -> Result<bool, RegistryError> {
+        if !self.auth.has_login(&self.http, scope).await {
+            return Ok(false);
+        }
+        let ask = || async {
+            let Ok(url) = base.join("/v2/") else { return Ok(None) };
+            let request = Request::new(Method::GET, url);
+            let answer = self.http.exchange(&request, None, self.request_line(&request.method, &request.url)).await?;
+            let asks = answer.status() == StatusCode::UNAUTHORIZED;
+            Ok::<_, RegistryError>(asks.then(|| answer.headers().clone()))
+        };
+        match self.root_challenge.get_or_try_init(ask).await {
+            Ok(Some(headers)) => self.auth.renew(&self.http, base, scope, used, headers).await,
+            Ok(None) | Err(_) => Ok(false),
+        }
+    }
+
     /// The target of a redirect.
     fn target(&self, base: &Url, response: &Response, hops: usize) -> Result<Url, RegistryError> {
         let protocol = |what: String| RegistryError::Protocol { line: response.line.clone(), what };
@@ -266,14 +297,18 @@ impl Registry {
         self.resolve(base, response, &location)
     }
 
-    /// The URL of the next page of a list, which must be at the registry.
+    /// The URL of the next page of a list. It is at the registry: behind a proxy, a link may have
+    /// the scheme or the host that the registry has there (containers/image reads it like this).
     pub(super) async fn next_page(&self, request: &Request, link: &str) -> Result<Url, RegistryError> {
-        let base = self.base().await?;
-        let url = request.url.join(link).ok().filter(|url| same_origin(base, url));
-        url.ok_or_else(|| RegistryError::Protocol {
+        let mut url = self.base().await?.clone();
+        let linked = request.url.join(link).ok().filter(|linked| matches!(linked.scheme(), "http" | "https"));
+        let linked = linked.ok_or_else(|| RegistryError::Protocol {
             line: self.request_line(&request.method, &request.url),
-            what: "the next page of the list is not on the registry".to_owned(),
-        })
+            what: "the link to the next page of the list is not a URL".to_owned(),
+        })?;
+        url.set_path(linked.path());
+        url.set_query(linked.query());
+        Ok(url)
     }
 
     /// A URL in a response, if the client may contact it. Its query is left unchanged.
@@ -284,6 +319,11 @@ impl Registry {
             what: "it points to something that is not a URL".to_owned(),
         })?;
         url.set_fragment(None);
+        // A registry behind a proxy may not know that it is reached by HTTPS.
+        if url.scheme() == "http" && base.scheme() == "https" && (url.host(), url.port()) == (base.host(), base.port())
+        {
+            let _ = url.set_scheme("https");
+        }
         match refuse_detour(base, &response.url, &url) {
             Some(reason) => Err(RegistryError::Detour { line: line(), to: shown(&url), reason }),
             None => Ok(url),

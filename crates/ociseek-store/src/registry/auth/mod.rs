@@ -320,6 +320,11 @@ impl Authorizer {
         Ok((found, lasts.map(|lasts| at + lasts)))
     }
 
+    /// Whether there are credentials for a scope's repository.
+    pub(super) async fn has_login(&self, http: &Arc<Http>, scope: &Scope) -> bool {
+        self.credential(http, &scope.repository).await.is_ok_and(|(found, _)| found.is_some())
+    }
+
     /// The credentials that a request of this scope carried when it got a 401.
     pub(super) async fn shown(&self, scope: &Scope) -> Option<ShownLogin> {
         let slot = self.slot(scope);

@@ -14,7 +14,7 @@ use url::{Url, form_urlencoded};
 
 use super::{Access, AuthorizationHeader, Authorizer, basic};
 use crate::registry::TARGET;
-use crate::registry::address::refuse_realm;
+use crate::registry::address::{refuse_realm, same_origin};
 use crate::registry::credentials::{Credential, FoundCredential};
 use crate::registry::error::{RegistryError, RequestLine, ShownLogin, shown};
 use crate::registry::http::Http;
@@ -27,6 +27,8 @@ use ociseek_format::progress::ProgressEvent;
 
 /// The size limit of a token service's response in bytes. Tokens that list many rights are long.
 const ANSWER: u64 = 1 << 20;
+/// The maximum number of redirects at a token service.
+const REDIRECTS: usize = 3;
 /// The lifetime of a token without `expires_in`, which is also the minimum (docker's token
 /// specification).
 const SHORTEST: Duration = Duration::from_secs(60);
@@ -123,11 +125,23 @@ impl Authorizer {
         line: RequestLine,
         reads: u32,
     ) -> Result<AuthorizationHeader, RegistryError> {
-        // Redirects are not followed, because the credentials are for this address only.
         let line = line.at_try(request.next_try());
         let mut response: Response = http.exchange(request, None, line.clone()).await?;
+        // The credentials are for this host only.
+        let mut moved = request.clone();
+        for _ in 0..REDIRECTS {
+            let next = match response.status().as_u16() {
+                307 | 308 => response.location(),
+                301..=303 if request.method == Method::GET => response.location(),
+                _ => None,
+            };
+            let next = next.and_then(|next| moved.url.join(&next).ok()).filter(|url| same_origin(url, &moved.url));
+            let Some(next) = next else { break };
+            moved.url = next;
+            response = http.exchange(&moved, None, line.clone()).await?;
+        }
         response.shown = shown;
-        let response = response.expect(&[200]).await?;
+        let response = response.expect(&[200, 201]).await?;
         let body = response.bytes(ANSWER).await?;
         #[derive(serde::Deserialize)]
         struct Answer {
