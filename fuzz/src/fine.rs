@@ -37,6 +37,7 @@ fn layer(codec: Codec) -> FineLayer {
         let (input, bits) = match codec {
             Codec::Plain => (plain, 0),
             Codec::Gzip => (u64::from(number) * STRIDE + 10, (number % 2 * 5) as u8),
+            Codec::Zstd => unreachable!("such documents come from a layer"),
         };
         FineStart { input: Compressed(input), output: Uncompressed(plain), bits, state: ChainState::INITIAL }
     };

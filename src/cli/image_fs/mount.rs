@@ -18,8 +18,8 @@ use ociseek_rootfs::fuse::{ExistingMount, FuseOptions, prepare};
 
 const MOUNT_LONG_ABOUT: &str = "\
 Mounts an image's root file system on DIR, read-only. Nothing is pulled in advance: data is fetched when it is read, \
-through the image's fine or SOCI index. Layers that no index covers (small ones, or zstd) are read completely and \
-indexed before the mount is ready; the cache keeps their ztocs.
+through the image's fine or SOCI index. Layers that no index covers (small ones, or zstd without a fine index) are \
+read completely and indexed before the mount is ready; the cache keeps their ztocs.
 
 IMAGE is as for ociseek index, or docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] for an archive from docker save.
 DIR must exist and be empty.

@@ -11,7 +11,6 @@ pub mod sniff;
 pub mod stretch;
 mod used_bytes;
 pub mod zstd;
-mod zstd_frame;
 
 pub use used_bytes::UsedBytes;
 

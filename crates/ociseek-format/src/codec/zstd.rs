@@ -1,10 +1,27 @@
 //! zstd (RFC 8878) as a push decoder: any number of frames, including skippable ones.
+//!
+//! [`ZstdReader`] decodes with libzstd. [`ZstdScanner`] does so block by block. It also reads the
+//! blocks itself as far as that is needed to resume at any of them: their tables, repeat offsets,
+//! and what they refer to. [`ZstdResumed`] decodes from such a place.
+
+mod block;
+mod frame;
+mod fse;
+mod resume;
+mod scan;
+
+#[cfg(test)]
+mod tests;
+
+pub use block::ZstdReference;
+pub use resume::{ZstdDictionary, ZstdResumed, ZstdState};
+pub use scan::{ZstdBorder, ZstdScanner, ZstdSink};
 
 use std::io;
 
 use zstd::stream::raw::{DParameter, Decoder, Operation};
 
-use super::zstd_frame::Frame;
+use frame::Frame;
 
 /// The limit for the window of a frame: 128 MiB, the zstd tool's default. Decoding needs this much
 /// memory.
@@ -96,77 +113,5 @@ impl ZstdReader {
             }
             None => error,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn decode(blob: &[u8], step: usize) -> io::Result<Vec<u8>> {
-        let mut reader = ZstdReader::new()?;
-        let mut plain = Vec::new();
-        for chunk in blob.chunks(step) {
-            reader.push(chunk, &mut |bytes| {
-                plain.extend_from_slice(bytes);
-                io::Result::Ok(())
-            })?;
-        }
-        reader.finish().map(|()| plain)
-    }
-
-    #[test]
-    fn all_kinds_of_frames_decode_at_any_chunking() {
-        let text: Vec<u8> = (0..400_000u32).flat_map(|i| (i / 7).to_le_bytes()).collect();
-        let skippable = b"\x50\x2a\x4d\x18\x03\0\0\0abc";
-        let frame = zstd::stream::encode_all(&text[..], 3).unwrap();
-        let blob = [&skippable[..], &frame, skippable, &frame].concat();
-        let expected = [&text[..], &text].concat();
-        for step in [1, 7, 4096, blob.len()] {
-            assert!(decode(&blob, step).unwrap() == expected, "{step}");
-        }
-        for cut in [1, 5, 13, frame.len() / 2, blob.len() - 1] {
-            assert!(decode(&blob[..cut], 1000).is_err(), "{cut}");
-        }
-        assert!(decode(&[&frame[..], b"garbage"].concat(), 1000).is_err());
-    }
-
-    #[test]
-    fn a_frame_that_holds_less_than_it_states_is_refused_at_any_chunking() {
-        let sound = zstd::stream::encode_all(&b"sound"[..], 3).unwrap();
-        // 256 bytes are stated. Two blocks hold 18, and the last one is empty.
-        let frame = b"\x28\xb5\x2f\xfd\x40\0\0\0\x08\0\0\0\x8a\0\0\0\0\0\0\x01\0\0";
-        let blob = [&sound[..], frame].concat();
-        for step in [1, 7, 20, blob.len()] {
-            assert!(decode(&blob, step).is_err(), "{step}");
-        }
-        let error = decode(&blob, 1).unwrap_err().to_string();
-        assert_eq!(error, "a zstd frame holds 18 bytes, but its header states 256");
-    }
-
-    #[test]
-    fn frames_are_refused_wherever_they_are_cut() {
-        // An empty content, and a block that repeats a byte zero times.
-        let repeating = b"\x28\xb5\x2f\xfd\x20\0\x02\0\0\0\x01\0\0".to_vec();
-        // A dictionary whose ID is a magic number, as if a sound frame of 32 bytes began there.
-        let nested = [&b"\x28\xb5\x2f\xfd\x23\x28\xb5\x2f\xfd\x20\x20\x01\x01\0"[..], &[7; 32]].concat();
-        // An empty content, and a compressed block without one.
-        let empty = b"\x28\xb5\x2f\xfd\x20\0\x05\0\0".to_vec();
-        for frame in [repeating, nested, empty] {
-            for cut in 0..=frame.len() {
-                let (first, second) = frame.split_at(cut);
-                let mut reader = ZstdReader::new().unwrap();
-                let mut push = |part| reader.push(part, &mut |_| io::Result::Ok(()));
-                assert!(push(first).and_then(|()| push(second)).is_err(), "{cut} of {frame:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_too_large_window_is_refused_with_its_size() {
-        // Magic, a window descriptor of 2^31 bytes, and an empty last block.
-        let frame = b"\x28\xb5\x2f\xfd\0\xa8\x01\0\0";
-        let error = decode(frame, 100).unwrap_err().to_string();
-        assert!(error.contains("2147483648 bytes") && error.contains("128 MiB"), "{error}");
     }
 }

@@ -23,8 +23,8 @@ impl SpanDivision {
 }
 
 impl FineLayer {
-    /// The same layer with some spans divided. The windows of the other spans stay as they are: a
-    /// reference does not reach beyond the 32 KiB before it, and no span is shorter.
+    /// The same layer with some spans divided. The windows of the other spans stay as they are, and
+    /// so does that of a divided span: what its parts refer to before it is in that.
     ///
     /// # Errors
     /// If a division does not belong to the layer, a window cannot be decoded, or zstd cannot
@@ -65,7 +65,10 @@ impl FineLayer {
         let mut starts: Vec<FineStart> = Vec::new();
         let mut stays = vec![false; self.spans.count() as usize];
         for (start, stays) in self.spans.starts().iter().zip(&mut stays) {
-            *stays = starts.last().is_none_or(|last| start.output - last.output > SPAN_SIZE);
+            *stays = match self.spans.codec() {
+                Codec::Plain | Codec::Gzip => starts.last().is_none_or(|last| start.output - last.output > SPAN_SIZE),
+                Codec::Zstd => start.bits != FineStart::DIVIDED,
+            };
             starts.extend(stays.then_some(*start));
         }
         let mut groups = Groups::default();

@@ -83,6 +83,7 @@ impl FineLayer {
         let mut writer = PageWriter::default();
         for page in places.pages() {
             let spans = places.spans(page);
+            let group_of = |span| group_of(self.spans.codec(), span);
             let group = group_of(spans[0]);
             if members(&self.spans, group) == spans {
                 pages.push(self.groups.get(group).cloned().ok_or(FineError::NoPage(PageId(group as u32)))?);

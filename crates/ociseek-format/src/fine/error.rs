@@ -2,9 +2,9 @@
 
 use crate::budget::OverBudget;
 use crate::digest::Digest;
-use crate::offset::SpanId;
+use crate::offset::{SpanId, Uncompressed};
 
-use super::PageId;
+use super::{Codec, PageId};
 
 /// Why bytes are not a usable fine document or part of one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -13,10 +13,12 @@ use super::PageId;
 pub enum FineError {
     #[error("not a fine document")]
     Magic,
-    #[error("the fine document has version {0} (only 1 is supported)")]
+    #[error("the fine document has version {0} (only 1 and 2 are supported)")]
     Version(u8),
-    #[error("unknown codec {0} in the fine document (0 is a plain tar, 1 is gzip)")]
+    #[error("unknown codec {0} in the fine document (0 is a plain tar, 1 is gzip, 2 is zstd)")]
     Codec(u8),
+    #[error("the fine document has version {version}, which is not that of {codec:?} layers")]
+    VersionOfCodec { version: u8, codec: Codec },
     #[error("reserved bytes of the fine document's header are not zero")]
     Reserved,
     #[error("the head of the fine document has {actual} bytes, but its header says {expected}")]
@@ -69,6 +71,8 @@ pub enum FineError {
     EntryName(usize),
     #[error("the layer's digest is {0}; fine documents need a SHA-256")]
     Algorithm(Digest),
+    #[error("the span at byte {0} of the tar is too long, or refers to too much before it")]
+    LongSpan(Uncompressed),
     #[error("zstd cannot compress")]
     Compress,
 }

@@ -4,14 +4,21 @@ use std::fmt;
 use std::ops::Range;
 
 use super::varint::{self, Reader};
-use super::{Codec, FineError, FineSpans, FineStart, MAX_HEAD, MAX_PAGE, PAGE_SPANS, SpanParts, entries, frame};
+use super::{Codec, FineError, FineSpans, FineStart, MAX_HEAD, SpanParts, entries, frame};
 use crate::budget::Charge;
 use crate::digest::{ChainState, Digest};
 use crate::offset::{Compressed, SpanId, Uncompressed};
 use crate::ztoc::FileMetadata;
 
 pub(super) const MAGIC: [u8; 7] = *b"OSKFINE";
-pub(super) const VERSION: u8 = 1;
+/// The version of documents of each codec. Readers that know only the first one refuse those of
+/// zstd layers.
+fn version(codec: Codec) -> u8 {
+    match codec {
+        Codec::Plain | Codec::Gzip => 1,
+        Codec::Zstd => 2,
+    }
+}
 /// The size of the fixed part at the start of the head, in bytes.
 pub(super) const HEADER: usize = 104;
 /// The size of a span's proof, in bytes.
@@ -72,10 +79,11 @@ pub(super) struct FineHeader {
 impl FineHeader {
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&MAGIC);
-        out.push(VERSION);
+        out.push(version(self.codec));
         out.push(match self.codec {
             Codec::Plain => 0,
             Codec::Gzip => 1,
+            Codec::Zstd => 2,
         });
         out.extend_from_slice(&[0; 7]);
         out.extend_from_slice(self.layer.as_bytes());
@@ -92,15 +100,19 @@ impl FineHeader {
         if reader.bytes(MAGIC.len()).ok() != Some(&MAGIC[..]) {
             return Err(FineError::Magic);
         }
-        match reader.byte()? {
-            VERSION => {}
-            other => return Err(FineError::Version(other)),
+        let stated = reader.byte()?;
+        if !(1..=2).contains(&stated) {
+            return Err(FineError::Version(stated));
         }
         let codec = match reader.byte()? {
             0 => Codec::Plain,
             1 => Codec::Gzip,
+            2 => Codec::Zstd,
             other => return Err(FineError::Codec(other)),
         };
+        if stated != version(codec) {
+            return Err(FineError::VersionOfCodec { version: stated, codec });
+        }
         if reader.bytes(7)? != [0; 7] {
             return Err(FineError::Reserved);
         }
@@ -151,10 +163,10 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.try_into().unwrap_or([0; N])
 }
 
-/// Which page holds which windows. The pages of the recorded start come first: [`PAGE_SPANS`]
-/// windows each, in the order of the start. The other pages follow in the order of the layer. Each
-/// holds what the start left of a group of [`PAGE_SPANS`] neighbours, so a start changes only the
-/// groups that it takes windows from.
+/// Which page holds which windows. The pages of the recorded start come first:
+/// [`Codec::page_spans`] windows each, in the order of the start. The other pages follow in the
+/// order of the layer. Each holds what the start left of a group of as many neighbours, so a start
+/// changes only the groups that it takes windows from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PageOrder {
     /// The spans of all pages.
@@ -168,8 +180,8 @@ pub(super) struct PageOrder {
 }
 
 /// The group of neighbours that a span belongs to. The span must not be the first one.
-pub(super) fn group_of(span: SpanId) -> usize {
-    (span.0 as usize - 1) / PAGE_SPANS
+pub(super) fn group_of(codec: Codec, span: SpanId) -> usize {
+    (span.0 as usize - 1) / codec.page_spans()
 }
 
 impl PageOrder {
@@ -180,7 +192,7 @@ impl PageOrder {
     pub(super) fn new(spans: &FineSpans, start: &[Range<SpanId>]) -> PageOrder {
         let has_window = |span: &SpanId| spans.has_window(*span);
         let mut order: Vec<_> = start.iter().cloned().flat_map(SpanId::each).filter(has_window).collect();
-        let mut ends: Vec<usize> = (0..order.len()).step_by(PAGE_SPANS).skip(1).collect();
+        let mut ends: Vec<usize> = (0..order.len()).step_by(spans.codec().page_spans()).skip(1).collect();
         ends.extend((!order.is_empty()).then_some(order.len()));
         let start_pages = ends.len();
         let mut is_placed = vec![false; spans.count() as usize];
@@ -189,8 +201,8 @@ impl PageOrder {
             if is_placed[span.0 as usize] {
                 continue;
             }
-            let continues =
-                ends.len() > start_pages && order.last().is_some_and(|last| group_of(*last) == group_of(span));
+            let group = |span| group_of(spans.codec(), span);
+            let continues = ends.len() > start_pages && order.last().is_some_and(|last| group(*last) == group(span));
             order.push(span);
             match ends.last_mut().filter(|_| continues) {
                 Some(end) => *end = order.len(),
@@ -230,7 +242,7 @@ impl PageOrder {
 /// start.
 pub(super) fn encode_spans(spans: &FineSpans, start: &[Range<SpanId>]) -> Vec<u8> {
     let (mut out, starts) = (Vec::new(), spans.starts());
-    if spans.codec() == Codec::Gzip {
+    if spans.codec() != Codec::Plain {
         varint::put(&mut out, starts[0].input.0);
         starts.windows(2).for_each(|two| varint::put(&mut out, two[1].input - two[0].input));
         starts.windows(2).for_each(|two| varint::put(&mut out, two[1].output - two[0].output));
@@ -364,7 +376,7 @@ fn decode_pages(header: &FineHeader, places: &PageOrder, stored: &[u8]) -> Resul
     let (mut pages, mut end) = (Vec::with_capacity(header.pages as usize), header.head_size());
     for (page, entry) in places.pages().zip(stored.chunks_exact(PAGE)) {
         let (stored, plain) = (u32::from_le_bytes(array(&entry[..4])), u32::from_le_bytes(array(&entry[4..8])));
-        if [stored, plain].iter().any(|size| *size == 0 || *size as usize > MAX_PAGE) {
+        if [stored, plain].iter().any(|size| *size == 0 || *size as usize > header.codec.max_page()) {
             return Err(FineError::PageSize(page));
         }
         let range = end..end + u64::from(stored);

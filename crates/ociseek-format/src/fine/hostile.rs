@@ -58,7 +58,7 @@ impl Document {
         let second = first + u64::from(header.spans_size[0]);
         let proofs = second + u64::from(header.entries_size[0]);
         let pages = head.pages().map(|page| {
-            let plain = zstd::bulk::decompress(stored(head.page_range(page)), MAX_PAGE).unwrap();
+            let plain = zstd::bulk::decompress(stored(head.page_range(page)), Codec::Gzip.max_page()).unwrap();
             Page { plain, frame: None, sizes: [None; 2], digest: None }
         });
         Document {
@@ -254,7 +254,7 @@ impl Kinds {
         self.add("a proof less", |d| d.proofs.truncate(28 * 32));
         self.add("a proof more", |d| d.proofs.extend([0; 32]));
         for page in 0..5 {
-            for wrong in [0, 1, (MAX_PAGE + 1) as u32, u32::MAX] {
+            for wrong in [0, 1, (Codec::Gzip.max_page() + 1) as u32, u32::MAX] {
                 self.add(format!("page {page} stored: {wrong}"), |d| d.pages[page].sizes[0] = Some(wrong));
                 self.add(format!("page {page} decoded: {wrong}"), |d| d.pages[page].sizes[1] = Some(wrong));
             }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::head::{FineHeader, decode_head, group_of};
 use super::pages::{self, StoredPage};
-use super::{FineError, FineSpans, PAGE_SPANS, PageId, SpanWindow, Windows, decode_page, entries, frame};
+use super::{FineError, FineSpans, PageId, SpanWindow, Windows, decode_page, entries, frame};
 use crate::budget::Charge;
 use crate::offset::{SpanId, Uncompressed};
 use crate::ztoc::FileMetadata;
@@ -87,14 +87,14 @@ impl FineLayer {
     /// If its group cannot be decoded.
     pub fn window(&self, span: SpanId) -> Result<Option<SpanWindow>, FineError> {
         match self.spans.has_window(span) {
-            true => Ok(self.group(group_of(span))?.get(span).cloned()),
+            true => Ok(self.group(group_of(self.spans.codec(), span))?.get(span).cloned()),
             false => Ok(None),
         }
     }
 
     /// The group that holds a span's window. None for the first span, which has no window.
-    pub(crate) fn group_of(span: SpanId) -> Option<usize> {
-        (span.0 > 0).then(|| group_of(span))
+    pub(crate) fn group_of(&self, span: SpanId) -> Option<usize> {
+        (span.0 > 0).then(|| group_of(self.spans.codec(), span))
     }
 
     /// The windows of a group.
@@ -108,8 +108,9 @@ impl FineLayer {
 
 /// The spans of a group.
 pub(super) fn members(spans: &FineSpans, group: usize) -> Vec<SpanId> {
-    let first = (group * PAGE_SPANS) as u32 + 1;
-    SpanId::each(SpanId(first)..SpanId((first + PAGE_SPANS as u32).min(spans.count()))).collect()
+    let count = spans.codec().page_spans();
+    let first = (group * count) as u32 + 1;
+    SpanId::each(SpanId(first)..SpanId((first + count as u32).min(spans.count()))).collect()
 }
 
 /// Decodes a whole document and checks all that [`decode_head`] and [`decode_page`] check. `memory`
@@ -132,7 +133,7 @@ pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineErr
         let bytes = document.get(range.start as usize..range.end as usize).unwrap_or_default();
         let decoded = decode_page(&head, page, bytes)?;
         let spans = head.page_spans(page);
-        let group = group_of(spans[0]);
+        let group = group_of(head.spans().codec(), spans[0]);
         if let Some((_, plain)) = head.page(page).filter(|_| members(head.spans(), group) == spans) {
             groups.insert(group, StoredPage { bytes: bytes.to_vec(), plain });
             continue;
@@ -142,7 +143,7 @@ pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineErr
     }
     let (files, spans) = head.into_parts();
     let last = SpanId(spans.count().saturating_sub(1));
-    let count = if spans.has_window(last) { group_of(last) + 1 } else { 0 };
+    let count = if spans.has_window(last) { group_of(spans.codec(), last) + 1 } else { 0 };
     let mut writer = pages::PageWriter::default();
     for group in 0..count {
         if let Entry::Vacant(entry) = groups.entry(group) {
@@ -158,6 +159,7 @@ pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineErr
 pub(crate) struct Groups {
     stored: Vec<StoredPage>,
     pending: Vec<SpanWindow>,
+    count: usize,
     writer: pages::PageWriter,
 }
 
@@ -168,12 +170,14 @@ impl Groups {
     /// # Errors
     /// If zstd cannot allocate memory.
     pub(crate) fn push(&mut self, window: SpanWindow) -> Result<usize, FineError> {
+        let most = window.codec().page_spans();
+        self.count += 1;
         self.pending.push(window);
-        if self.pending.len() == PAGE_SPANS { self.flush() } else { Ok(0) }
+        if self.pending.len() == most { self.flush() } else { Ok(0) }
     }
 
     fn count(&self) -> usize {
-        self.stored.len() * PAGE_SPANS + self.pending.len()
+        self.count
     }
 
     fn finish(mut self) -> Result<Vec<StoredPage>, FineError> {

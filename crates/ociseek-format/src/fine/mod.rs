@@ -41,10 +41,30 @@ pub const DIVIDED_SPAN_SIZE: u64 = 64 << 10;
 /// The size limit of a head that is written or read, in bytes, both stored and with its frames
 /// decoded. A layer with a million files needs about that much.
 pub const MAX_HEAD: usize = 64 << 20;
-/// The most spans whose windows share a page.
-pub(crate) const PAGE_SPANS: usize = 8;
-/// The size limit of a page in bytes, stored or decoded. It fits windows of which every other byte
-/// is used.
-pub(crate) const MAX_PAGE: usize = 1 << 20;
+/// The least distance between two checkpoints of a divided span of zstd, in bytes of the tar.
+pub(crate) const DIVIDED_ZSTD_SPAN_SIZE: u64 = 256 << 10;
+/// The most bytes of the tar that a span of zstd holds. It takes at most twice as many of the blob.
+pub(crate) const MAX_ZSTD_SPAN: u64 = 64 << 20;
+/// The size limit of a window of zstd in bytes, as it is encoded.
+pub(crate) const MAX_ZSTD_WINDOW: usize = 4 << 20;
+
+impl Codec {
+    /// The most spans whose windows share a page. Those of zstd are large.
+    pub(crate) const fn page_spans(self) -> usize {
+        match self {
+            Codec::Plain | Codec::Gzip => 8,
+            Codec::Zstd => 1,
+        }
+    }
+
+    /// The size limit of a page in bytes, stored or decoded. It fits windows of gzip of which every
+    /// other byte is used.
+    pub(crate) const fn max_page(self) -> usize {
+        match self {
+            Codec::Plain | Codec::Gzip => 1 << 20,
+            Codec::Zstd => MAX_ZSTD_WINDOW + BLOCK as usize,
+        }
+    }
+}
 /// The block size of SHA-256 in bytes. Borders between spans are multiples of it.
 pub(crate) const BLOCK: u64 = 64;

@@ -37,7 +37,8 @@ impl Windows {
 }
 
 /// Decodes and checks a page of the document with this `head`. `bytes` are those of
-/// [`FineHead::page_range`]. Takes at most 2 MiB of memory.
+/// [`FineHead::page_range`]. Takes at most twice the size limit of a page in memory: 2 MiB, or 8
+/// MiB for zstd.
 ///
 /// # Errors
 /// If the digest differs from the one in the head, or the bytes are not the windows of the page's
@@ -57,7 +58,7 @@ pub(super) fn read(spans: &FineSpans, page: PageId, members: &[SpanId], plain: &
     let mut reader = Reader::new(plain, PAGE);
     let mut windows = Vec::with_capacity(members.len());
     for &span in members {
-        let window = SpanWindow::read(&mut reader, spans.lead(span));
+        let window = SpanWindow::read(&mut reader, spans.codec(), spans.lead(span));
         windows.push((span, window.map_err(|_| FineError::Window { page, span })?));
     }
     reader.end()?;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{BLOCK, FineError};
+use super::{BLOCK, FineError, MAX_ZSTD_SPAN};
 use crate::codec::WINDOW;
 use crate::digest::{Algorithm, ChainState, Digest, Hasher};
 use crate::offset::{Compressed, SpanId, Uncompressed};
@@ -14,6 +14,8 @@ pub enum Codec {
     Plain,
     /// One gzip member, or several in a row.
     Gzip,
+    /// One zstd frame, or several in a row.
+    Zstd,
 }
 
 /// A place where decoding can start.
@@ -23,16 +25,20 @@ pub struct FineStart {
     pub input: Compressed,
     /// The position in the tar where decoding continues.
     pub output: Uncompressed,
-    /// How many high bits (0..=7) of the byte before `input` belong to the block that starts here.
+    /// Of gzip, how many high bits (0..=7) of the byte before `input` belong to the block that
+    /// starts here. Of zstd, [`FineStart::DIVIDED`] if the span was made by dividing another.
     pub bits: u8,
     /// The state of the blob's SHA-256 at the span's border.
     pub state: ChainState,
 }
 
 impl FineStart {
+    /// Marks a span of zstd that was made by dividing another.
+    pub const DIVIDED: u8 = 8;
+
     /// The first byte of the blob that belongs to the span.
     pub(crate) fn first(&self) -> u64 {
-        self.input.0 - u64::from(self.bits != 0)
+        self.input.0 - u64::from((1..=7).contains(&self.bits))
     }
 
     /// The end of the SHA-256 block that contains `input`, or `input` itself between two blocks.
@@ -91,7 +97,7 @@ impl FineSpans {
         }
         let expected = match codec {
             Codec::Plain => blob_size.div_ceil(span_size).max(1),
-            Codec::Gzip => (starts.len() as u64).max(1),
+            Codec::Gzip | Codec::Zstd => (starts.len() as u64).max(1),
         };
         if starts.len() as u64 != expected {
             return Err(FineError::SpanCount { expected, actual: starts.len() as u64 });
@@ -99,7 +105,11 @@ impl FineSpans {
         starts[0].state = ChainState::INITIAL;
         for (number, start) in (0..).zip(&starts) {
             let span = SpanId(number);
-            if start.bits > 7 || (start.bits != 0 && start.input.0 == 0) {
+            let are_valid = match codec {
+                Codec::Plain | Codec::Gzip => start.bits <= 7,
+                Codec::Zstd => [0, FineStart::DIVIDED].contains(&start.bits),
+            };
+            if !are_valid || (start.bits != 0 && start.input.0 == 0) {
                 return Err(FineError::SpanBits(span));
             }
             let is_fit = match (codec, starts[..number as usize].last()) {
@@ -108,7 +118,8 @@ impl FineSpans {
                     start.bits == 0 && at == Some(start.input.0) && at == Some(start.output.0)
                 }
                 (Codec::Gzip, None) => start.bits == 0 && start.output.0 == 0 && start.input.0 <= blob_size,
-                (Codec::Gzip, Some(last)) => {
+                (Codec::Zstd, None) => start.bits == 0 && start.output.0 == 0 && start.input.0 == 0,
+                (Codec::Gzip | Codec::Zstd, Some(last)) => {
                     start.input.0 < blob_size
                         && start.border() < blob_size
                         && start.border() > if number == 1 { 0 } else { last.border() }
@@ -120,7 +131,18 @@ impl FineSpans {
                 return Err(FineError::SpanOrder(span));
             }
         }
-        Ok(FineSpans { layer, codec, blob_size, tar_end, span_size, starts })
+        let spans = FineSpans { layer, codec, blob_size, tar_end, span_size, starts };
+        let mut all = SpanId::each(SpanId(0)..SpanId(spans.count()));
+        match all.find(|span| codec == Codec::Zstd && !spans.fits(*span)) {
+            Some(span) => Err(FineError::LongSpan(spans.plain_range(span).start)),
+            None => Ok(spans),
+        }
+    }
+
+    /// Whether a span of zstd is not too large to be kept in memory.
+    fn fits(&self, span: SpanId) -> bool {
+        let (plain, blob) = (self.plain_range(span), self.fetch_range(span));
+        plain.end - plain.start <= MAX_ZSTD_SPAN && blob.end - blob.start <= 2 * MAX_ZSTD_SPAN
     }
 
     /// The layer's digest, a SHA-256.
@@ -163,7 +185,7 @@ impl FineSpans {
     pub fn plain_end(&self) -> Uncompressed {
         match self.codec {
             Codec::Plain => Uncompressed(self.blob_size),
-            Codec::Gzip => self.tar_end,
+            Codec::Gzip | Codec::Zstd => self.tar_end,
         }
     }
 
@@ -192,10 +214,10 @@ impl FineSpans {
         SpanId(first as u32)..SpanId(end as u32)
     }
 
-    /// Whether a page holds a window for the span: true for every span of a gzip blob except the
-    /// first.
+    /// Whether a page holds a window for the span: true for every span of a compressed blob except
+    /// the first.
     pub fn has_window(&self, span: SpanId) -> bool {
-        self.codec == Codec::Gzip && span.0 > 0 && span.0 < self.count()
+        self.codec != Codec::Plain && span.0 > 0 && span.0 < self.count()
     }
 
     /// Whether `blob` has the bytes of [`FineSpans::fetch_range`]: hashes it from the state at the
@@ -213,6 +235,13 @@ impl FineSpans {
             Some(next) => hasher.chain_state() == Some(next.state),
             None => hasher.finish() == self.layer,
         }
+    }
+
+    /// The bytes of a span among those that are fetched for it. What follows them, up to the next
+    /// border, is the lead of the next span.
+    pub(crate) fn own<'a>(&self, span: SpanId, fetched: &'a [u8]) -> &'a [u8] {
+        let after = self.starts.get(span.0 as usize + 1).map_or(0, |next| next.border() - next.input.0);
+        &fetched[..fetched.len().saturating_sub(after as usize)]
     }
 
     /// The number of bytes of a span before its border.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::budget::{Budget, Charge};
+use crate::codec::zstd::ZstdState;
 use crate::codec::{UsedBytes, WINDOW};
 use crate::digest::{Algorithm, ChainState, Digest, Hasher};
 use crate::offset::{Compressed, SpanId, Uncompressed};
@@ -58,6 +59,7 @@ pub(super) fn spans(count: u32, codec: Codec) -> (FineSpans, Vec<u8>) {
         match codec {
             Codec::Plain => start,
             Codec::Gzip => FineStart { input: Compressed(input + 10), bits: (number % 2 * 5) as u8, ..start },
+            Codec::Zstd => FineStart { bits: if number % 5 == 4 { FineStart::DIVIDED } else { 0 }, ..start },
         }
     });
     let state = |border: u64| {
@@ -83,6 +85,13 @@ fn window(spans: &FineSpans, span: SpanId, blob: &[u8]) -> SpanWindow {
     let mut used = UsedBytes::default();
     let (start, number) = (&spans.starts()[span.0 as usize], span.0 as usize);
     (0..WINDOW).step_by(100 + number).for_each(|at| used.mark(at..at + number));
+    if spans.codec() == Codec::Zstd {
+        let lead = &blob[start.first() as usize..start.border() as usize];
+        let state = ZstdState { window: 0x58, has_checksum: number % 2 == 1, ..ZstdState::initial() };
+        let pieces = used.ranges().map(|range| (range.start * 30, [&bytes[range], &[]]));
+        let block = SpanWindow::of_zstd(state, 30 * WINDOW as u32, pieces);
+        return if number % 4 == 3 { SpanWindow::of_frame() } else { block }.led_by(lead);
+    }
     SpanWindow::new(&blob[start.first() as usize..start.border() as usize], &bytes, &used)
 }
 
@@ -103,7 +112,8 @@ pub(super) fn ranges(start: &[(u32, u32)]) -> Vec<std::ops::Range<SpanId>> {
 fn documents_round_trip() {
     let starts: [&[(u32, u32)]; 5] =
         [&[], &[(0, 1)], &[(17, 20), (3, 5)], &[(29, 30), (0, 12)], &[(5, 9), (7, 40), (2, 1), (99, 100)]];
-    for (count, codec) in [(1, Codec::Gzip), (2, Codec::Gzip), (9, Codec::Gzip), (30, Codec::Gzip), (5, Codec::Plain)] {
+    let gzip = [(1, Codec::Gzip), (2, Codec::Gzip), (9, Codec::Gzip), (30, Codec::Gzip)];
+    for (count, codec) in [&gzip[..], &[(5, Codec::Plain), (1, Codec::Zstd), (30, Codec::Zstd)]].concat() {
         let (layer, blob) = layer(count, codec);
         for start in starts.map(ranges) {
             let encoded = layer.encode(&start).unwrap();
@@ -168,7 +178,7 @@ fn windows_keep_only_the_bytes_in_use() {
         let sparse = SpanWindow::new(b"lead", &window, &used);
         let mut bytes = Vec::new();
         sparse.write(&mut bytes);
-        assert_eq!(SpanWindow::read(&mut varint::Reader::new(&bytes, "x"), 4), Ok(sparse.clone()));
+        assert_eq!(SpanWindow::read(&mut varint::Reader::new(&bytes, "x"), Codec::Gzip, 4), Ok(sparse.clone()));
         for fill in [0, 0xaa] {
             let expected: [u8; WINDOW] = std::array::from_fn(|at| if is_used(at) { window[at] } else { fill });
             assert_eq!(*sparse.expand(fill), expected);
@@ -179,7 +189,7 @@ fn windows_keep_only_the_bytes_in_use() {
 
 #[test]
 fn hash_states_verify_spans() {
-    for (count, codec) in [(1, Codec::Gzip), (20, Codec::Gzip), (3, Codec::Plain)] {
+    for (count, codec) in [(1, Codec::Gzip), (20, Codec::Gzip), (3, Codec::Plain), (20, Codec::Zstd)] {
         let (spans, blob) = spans(count, codec);
         let mut end = 0;
         for span in SpanId::each(SpanId(0)..SpanId(count)) {

@@ -1,7 +1,8 @@
 //! Windows that keep only the bytes that are referred to.
 
 use super::varint::{self, Reader};
-use super::{BLOCK, FineError};
+use super::{BLOCK, Codec, FineError};
+use crate::codec::zstd::ZstdState;
 use crate::codec::{UsedBytes, WINDOW};
 
 /// What decoding a span needs in addition to its fetched bytes.
@@ -9,11 +10,53 @@ use crate::codec::{UsedBytes, WINDOW};
 pub struct SpanWindow {
     /// The bytes of the blob from the span's first byte to the next border: at most 64.
     pub(super) lead: Box<[u8]>,
-    /// The parts of the 32 KiB before the span that it refers to. For each part: how many bytes are
-    /// skipped before it, and its length minus one.
-    parts: Box<[(u16, u16)]>,
+    start: Start,
+    /// The parts of the window that the span refers to, and their number. For each part, two
+    /// varints: how many bytes are skipped before it, and its length minus one.
+    parts: Box<[u8]>,
+    count: u32,
     /// The bytes of all parts.
     bytes: Box<[u8]>,
+}
+
+/// What a span begins with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+enum Start {
+    /// A deflate block.
+    #[default]
+    Gzip,
+    /// A frame of zstd, which needs no window.
+    Frame,
+    Block(Box<ZstdStart>),
+}
+
+/// What a span of zstd begins with.
+const FRAME: u8 = 0;
+const BLOCK_WITHOUT_CHECKSUM: u8 = 1;
+const BLOCK_WITH_CHECKSUM: u8 = 2;
+
+/// A block of zstd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ZstdStart {
+    state: ZstdState,
+    /// The size of the window in bytes: as much as the span refers to.
+    length: u32,
+}
+
+/// The parts of a window, as they are collected.
+#[derive(Default)]
+struct Parts {
+    encoded: Vec<u8>,
+    count: u32,
+    end: usize,
+}
+
+impl Parts {
+    fn add(&mut self, from: usize, end: usize) {
+        varint::put(&mut self.encoded, (from - self.end) as u64);
+        varint::put(&mut self.encoded, (end - from - 1) as u64);
+        (self.count, self.end) = (self.count + 1, end);
+    }
 }
 
 impl SpanWindow {
@@ -25,13 +68,13 @@ impl SpanWindow {
     pub fn new(lead: &[u8], window: &[u8; WINDOW], used: &UsedBytes) -> SpanWindow {
         /// Most ranges are shorter. Copying this many bytes takes less time than calling memcpy.
         const COPY: usize = 32;
-        // Counted first, so that nothing grows.
+        // Counted first, so that little grows.
         let (count, size) = used.ranges().fold((0, 0), |(count, size), range| (count + 1, size + range.len()));
-        let (mut parts, mut bytes) = (Vec::with_capacity(count), vec![0; size + COPY]);
-        let (mut at, mut end) = (0, 0);
+        let (mut parts, mut bytes) = (Parts::default(), vec![0; size + COPY]);
+        parts.encoded.reserve(count * 3);
+        let mut end = 0;
         for range in used.ranges() {
-            parts.push(((range.start - at) as u16, (range.len() - 1) as u16));
-            at = range.end;
+            parts.add(range.start, range.end);
             let (from, to) = (&window[range.start..], &mut bytes[end..]);
             match (from.first_chunk::<COPY>(), to.first_chunk_mut::<COPY>()) {
                 // The next range overwrites what follows this one.
@@ -41,7 +84,46 @@ impl SpanWindow {
             end += range.len();
         }
         bytes.truncate(size);
-        SpanWindow { lead: Box::default(), parts: parts.into(), bytes: bytes.into() }.led_by(lead)
+        SpanWindow { parts: parts.encoded.into(), count: parts.count, bytes: bytes.into(), ..SpanWindow::default() }
+            .led_by(lead)
+    }
+
+    /// Creates the window of a span that begins with a block of zstd. It has `length` bytes. Of
+    /// these, `parts` are kept: where each begins in the window, and its bytes, in order.
+    pub(crate) fn of_zstd<'a>(
+        state: ZstdState,
+        length: u32,
+        pieces: impl IntoIterator<Item = (usize, [&'a [u8]; 2])>,
+    ) -> SpanWindow {
+        let (mut parts, mut bytes) = (Parts::default(), Vec::new());
+        for (from, [first, second]) in pieces {
+            parts.add(from, from + first.len() + second.len());
+            bytes.extend_from_slice(first);
+            bytes.extend_from_slice(second);
+        }
+        let start = Start::Block(Box::new(ZstdStart { state, length }));
+        let (lead, count) = (Box::default(), parts.count);
+        SpanWindow { lead, start, parts: parts.encoded.into(), count, bytes: bytes.into() }
+    }
+
+    /// The window of a span that begins with a frame of zstd.
+    pub(crate) fn of_frame() -> SpanWindow {
+        SpanWindow { start: Start::Frame, ..SpanWindow::default() }
+    }
+
+    /// The codec of the layers that have such windows.
+    pub(super) fn codec(&self) -> Codec {
+        match self.start {
+            Start::Gzip => Codec::Gzip,
+            Start::Frame | Start::Block(_) => Codec::Zstd,
+        }
+    }
+
+    fn zstd(&self) -> Option<&ZstdStart> {
+        match &self.start {
+            Start::Block(start) => Some(start),
+            Start::Gzip | Start::Frame => None,
+        }
     }
 
     /// Replaces the lead.
@@ -60,7 +142,14 @@ impl SpanWindow {
         self.bytes.len()
     }
 
-    /// The whole window, oldest byte first. Bytes that the span does not refer to are `fill`.
+    /// The size of its encoding in bytes, without the lead, at most.
+    pub(crate) fn encoded_size(&self) -> usize {
+        let state = self.zstd().map_or(0, |start| start.state.tables.len());
+        self.parts.len() + self.bytes.len() + state + 24
+    }
+
+    /// The window of a gzip span, oldest byte first. Bytes that the span does not refer to are
+    /// `fill`.
     pub fn expand(&self, fill: u8) -> Box<[u8; WINDOW]> {
         let mut window = Box::new([fill; WINDOW]);
         for (from, part) in self.parts() {
@@ -69,34 +158,70 @@ impl SpanWindow {
         window
     }
 
+    /// The state and dictionary to decode a zstd span with. Bytes that the span does not refer to
+    /// are `fill`. None for a span that begins with a frame.
+    pub fn dictionary(&self, fill: u8) -> Option<(&ZstdState, Vec<u8>)> {
+        let ZstdStart { state, length } = self.zstd()?;
+        let (mut dictionary, start) = state.dictionary(*length as usize, fill);
+        for (from, part) in self.parts() {
+            dictionary[start + from..start + from + part.len()].copy_from_slice(part);
+        }
+        Some((state, dictionary))
+    }
+
     /// Whether the bytes that are not left out are those of `window`.
     pub fn is_part_of(&self, window: &[u8; WINDOW]) -> bool {
         self.parts().all(|(from, part)| window[from..from + part.len()] == *part)
     }
 
+    /// Whether a zstd decoder in this state, or at the start of a frame, continues with the span.
+    /// `known` compares the bytes that begin a number of bytes before the span, as far as they are
+    /// known.
+    pub(crate) fn follows(&self, state: Option<&ZstdState>, known: impl Fn(usize, &[u8]) -> bool) -> bool {
+        let length = self.zstd().map_or(0, |start| start.length as usize);
+        self.zstd().map(|start| &start.state) == state && self.parts().all(|(from, part)| known(length - from, part))
+    }
+
     /// The parts, each with where it begins in the window.
-    fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let (mut at, mut bytes) = (0, &self.bytes[..]);
-        self.parts.iter().map(move |&(gap, more)| {
-            let (from, length) = (at + usize::from(gap), usize::from(more) + 1);
+        let mut encoded = Reader::new(&self.parts, "window");
+        (0..self.count).map_while(move |_| {
+            let (gap, more) = (encoded.number().ok()? as usize, encoded.number().ok()? as usize);
+            let (from, length) = (at + gap, more + 1);
             let (part, rest) = bytes.split_at(length);
             (at, bytes) = (from + length, rest);
-            (from, part)
+            Some((from, part))
         })
+    }
+
+    /// The size of the window of a zstd span in bytes.
+    pub(crate) fn length(&self) -> usize {
+        self.zstd().map_or(0, |start| start.length as usize)
     }
 
     /// Approximate memory use in bytes.
     pub fn footprint(&self) -> usize {
-        size_of::<SpanWindow>() + self.lead.len() + size_of_val(&self.parts[..]) + self.bytes.len() + 3 * 16
+        let state = self.zstd().map_or(0, |start| size_of::<ZstdStart>() + start.state.tables.len() + 32);
+        size_of::<SpanWindow>() + self.lead.len() + self.parts.len() + self.bytes.len() + state + 3 * 16
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.lead);
-        varint::put(out, self.parts.len() as u64);
-        for &(gap, more) in &self.parts {
-            varint::put(out, gap.into());
-            varint::put(out, more.into());
+        match &self.start {
+            Start::Gzip => {}
+            Start::Frame => return out.push(FRAME),
+            Start::Block(start) => {
+                let ZstdState { window, has_checksum, tables } = &start.state;
+                out.push(if *has_checksum { BLOCK_WITH_CHECKSUM } else { BLOCK_WITHOUT_CHECKSUM });
+                out.push(*window);
+                varint::put(out, tables.len() as u64);
+                out.extend_from_slice(tables);
+                varint::put(out, start.length.into());
+            }
         }
+        varint::put(out, self.count.into());
+        out.extend_from_slice(&self.parts);
         out.extend_from_slice(&self.bytes);
     }
 
@@ -104,27 +229,44 @@ impl SpanWindow {
     ///
     /// # Errors
     /// If the bytes are not a valid window.
-    pub(super) fn read(reader: &mut Reader<'_>, lead: usize) -> Result<SpanWindow, FineError> {
+    pub(super) fn read(reader: &mut Reader<'_>, codec: Codec, lead: usize) -> Result<SpanWindow, FineError> {
         let lead = reader.bytes(lead)?.into();
-        let count = reader.length()?;
-        // Parts do not touch, so there are at most half as many parts as bytes.
-        if count > WINDOW / 2 {
-            return Err(reader.out_of_range());
+        let mut start = Start::Gzip;
+        let mut limit = WINDOW as u64;
+        if codec == Codec::Zstd {
+            let has_checksum = match reader.byte()? {
+                FRAME => return Ok(SpanWindow { lead, ..SpanWindow::of_frame() }),
+                BLOCK_WITHOUT_CHECKSUM => false,
+                BLOCK_WITH_CHECKSUM => true,
+                _ => return Err(reader.out_of_range()),
+            };
+            let window = reader.byte()?;
+            let size = reader.length()?;
+            let state = ZstdState { window, has_checksum, tables: reader.bytes(size)?.into() };
+            limit = reader.number()?;
+            let reach = state.reach().ok_or_else(|| reader.out_of_range())?;
+            if limit > ZstdState::MAX_WINDOW || reach > limit {
+                return Err(reader.out_of_range());
+            }
+            start = Start::Block(Box::new(ZstdStart { state, length: limit as u32 }));
         }
-        let (mut parts, mut end, mut size) = (Vec::with_capacity(count), 0u64, 0);
+        let count = reader.length()?;
+        let mut parts = Parts::default();
+        let (mut end, mut size) = (0u64, 0);
         for number in 0..count {
             let (gap, more) = (reader.number()?, reader.number()?);
-            let limit = WINDOW as u64;
             if gap >= limit || more >= limit || (gap == 0 && number > 0) {
                 return Err(reader.out_of_range());
             }
-            end += gap + more + 1;
+            let from = end + gap;
+            end = from + more + 1;
             if end > limit {
                 return Err(reader.out_of_range());
             }
+            parts.add(from as usize, end as usize);
             size += more as usize + 1;
-            parts.push((gap as u16, more as u16));
         }
-        Ok(SpanWindow { lead, parts: parts.into(), bytes: reader.bytes(size)?.into() })
+        let (count, parts) = (parts.count, parts.encoded.into());
+        Ok(SpanWindow { lead, start, parts, count, bytes: reader.bytes(size)?.into() })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::mpsc::Receiver;
 
 use super::checkpoints::{GzipSpans, PlainSpans};
 use super::contents::{Contents, EntryPolicy, Notes};
-use super::fine::{FineGzip, FineParts, FinePlain};
+use super::fine::{FineGzip, FineParts, FinePlain, FineZstd};
 use super::hashes::{ScannedSpans, SpanStarts};
 use super::model::{NoZtoc, ReadOptions, not_read_lazily};
 use super::scan_result::ValidLayer;
@@ -15,8 +15,9 @@ use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::inflate::BackReference;
 use crate::codec::sniff::Format;
 use crate::codec::stretch::{Handover, Stretch};
-use crate::codec::zstd::ZstdReader;
+use crate::codec::zstd::{ZstdBorder, ZstdReader, ZstdReference, ZstdScanner, ZstdSink};
 use crate::digest::Digest;
+use crate::fine::FineError;
 use crate::offset::{Compressed, Uncompressed};
 use crate::ztoc::{Checkpoints, MAX_ENCODED};
 
@@ -27,6 +28,8 @@ pub(super) enum LayerBody {
     Gzip(Box<GzipBody>),
     Plain(Box<PlainBody>),
     Zstd(Box<ZstdReader>, Box<WholeBody>),
+    /// Zstd of which only a fine document is made.
+    FineZstd(Box<ZstdBody>),
     /// A format without ztocs: only digest and size are checked.
     Unread(UnservableReason),
     /// A format that cannot be read here.
@@ -54,6 +57,16 @@ pub(super) struct PlainBody {
     slices: Option<Slices>,
 }
 
+pub(super) struct ZstdBody {
+    scanner: ZstdScanner<'static>,
+    sink: ZstdContents,
+}
+
+struct ZstdContents {
+    contents: Contents,
+    fine: Option<FineZstd>,
+}
+
 /// The tar of a blob that has no spans itself: spans are cut from the tar.
 pub(super) struct WholeBody {
     contents: Contents,
@@ -71,6 +84,16 @@ impl LayerBody {
             Format::Plain => {
                 let fine = fine.then(FinePlain::default);
                 LayerBody::plain(EntryPolicy::Strict, span_size, fine, None, memory)
+            }
+            Format::Zstd if fine => {
+                let fine = Some(FineZstd::new(memory.budget().open()));
+                match ZstdScanner::new() {
+                    Ok(scanner) => {
+                        let sink = ZstdContents { contents: Contents::new(EntryPolicy::Strict, memory), fine };
+                        LayerBody::FineZstd(Box::new(ZstdBody { scanner, sink }))
+                    }
+                    Err(error) => LayerBody::Failed(error.into()),
+                }
             }
             Format::Zstd | Format::Foreign(_) => LayerBody::Unread(not_read_lazily(format)),
         }
@@ -140,6 +163,10 @@ impl LayerBody {
                 body.contents.permit(end);
                 reader.push(chunk, &mut |plain| body.push(plain))
             }
+            LayerBody::FineZstd(body) => {
+                body.sink.contents.permit(end);
+                body.scanner.push(chunk, &mut body.sink)
+            }
         }
     }
 
@@ -151,15 +178,16 @@ impl LayerBody {
             LayerBody::Gzip(body) => body.sink.contents.check(),
             LayerBody::Plain(body) => body.contents.check(),
             LayerBody::Zstd(_, body) => body.contents.check(),
+            LayerBody::FineZstd(body) => body.sink.contents.check(),
         }
     }
 
     /// Ends the blob. [`LayerBody::spans`] must follow.
     pub(super) fn end(&mut self) {
-        if let LayerBody::Gzip(body) = self
-            && let Some(fine) = &mut body.sink.fine
-        {
-            fine.end();
+        match self {
+            LayerBody::Gzip(body) => body.sink.fine.iter_mut().for_each(FineGzip::end),
+            LayerBody::FineZstd(body) => body.sink.end(),
+            _ => {}
         }
     }
 
@@ -168,6 +196,8 @@ impl LayerBody {
         let found = match self {
             LayerBody::Unknown(_) => SpanStarts::Undecided,
             LayerBody::Unread(_) | LayerBody::Failed(_) | LayerBody::Zstd(..) => SpanStarts::Unwanted,
+            LayerBody::FineZstd(body) if body.sink.contents.is_refused() => SpanStarts::Unwanted,
+            LayerBody::FineZstd(_) => SpanStarts::Unhashed,
             LayerBody::Gzip(body) if body.sink.contents.is_refused() => SpanStarts::Unwanted,
             LayerBody::Gzip(body) => SpanStarts::Starts(body.sink.spans.starts()),
             LayerBody::Plain(body) if body.contents.is_refused() || body.slices.is_some() => SpanStarts::Unwanted,
@@ -176,6 +206,7 @@ impl LayerBody {
         let fine = match self {
             LayerBody::Gzip(body) => body.sink.fine.as_mut().map(FineGzip::notes),
             LayerBody::Plain(body) => body.fine.as_mut().map(|fine| fine.notes(end)),
+            LayerBody::FineZstd(body) => body.sink.fine.as_mut().map(FineZstd::notes),
             _ => None,
         };
         ScannedSpans { found, fine: fine.unwrap_or_default() }
@@ -205,7 +236,61 @@ impl LayerBody {
                 let (listed, starts) = (contents.finish()?, Starts::Unpacked { span_size });
                 Ok(ValidLayer { listed, starts, span_digests: slices.finish(), size, gzip_members: 0, fine })
             }
+            LayerBody::FineZstd(body) => {
+                body.scanner.finish()?;
+                let (listed, starts) = (body.sink.contents.finish()?, Starts::Unpacked { span_size });
+                Ok(ValidLayer { listed, starts, span_digests, size, gzip_members: 0, fine })
+            }
         }
+    }
+}
+
+impl ZstdSink for ZstdContents {
+    type Error = LayerError;
+
+    fn output(&mut self, bytes: &[u8]) -> Result<(), LayerError> {
+        self.contents.push(bytes);
+        if self.contents.is_refused() {
+            self.fine = None;
+        }
+        match self.fine.as_mut().map_or(Ok(()), |fine| fine.output(bytes)) {
+            Err(FineError::Memory(over)) => return Err(over.into()),
+            Err(error) => self.refuse(&error),
+            Ok(()) => {}
+        }
+        self.contents.check()
+    }
+
+    fn block_start(&mut self, at: ZstdBorder<'_>) {
+        if let Some(fine) = &mut self.fine {
+            fine.block_start(at);
+        }
+    }
+
+    fn since(&self) -> Option<Uncompressed> {
+        self.fine.as_ref()?.since()
+    }
+
+    fn references(&mut self, references: &[ZstdReference]) {
+        if let Some(fine) = &mut self.fine {
+            fine.references(references);
+        }
+    }
+}
+
+impl ZstdContents {
+    fn end(&mut self) {
+        if let Some(fine) = &mut self.fine {
+            fine.end();
+            if let Some(error) = fine.failed().cloned() {
+                self.refuse(&error);
+            }
+        }
+    }
+
+    fn refuse(&mut self, error: &FineError) {
+        self.fine = None;
+        self.contents.refuse(UnservableReason::new(UnservableCode::SpanTooLarge, error.to_string()));
     }
 }
 

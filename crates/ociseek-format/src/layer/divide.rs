@@ -1,9 +1,12 @@
 //! Divides a span of a fine document, for a start that reads only parts of it.
 
-use super::fine::{FineGzip, FineMessage};
-use super::span::{SpanError, SpanSink, decode_fine};
+use std::io;
+
+use super::fine::{FineGzip, FineMessage, FineZstd};
+use super::span::{SpanError, SpanSink, decode_fine, scan_zstd};
 use crate::codec::gzip::{BlockStart, Sink};
 use crate::codec::inflate::BackReference;
+use crate::codec::zstd::{ZstdBorder, ZstdReference, ZstdSink};
 use crate::digest::Hasher;
 use crate::fine::{Codec, FineSpans, FineStart, SpanDivision, SpanWindow};
 use crate::offset::{SpanId, Uncompressed};
@@ -21,7 +24,7 @@ pub fn divide_span(
     window: Option<&SpanWindow>,
     blob: &[u8],
 ) -> Result<SpanDivision, SpanError> {
-    let Some(whole) = spans.starts().get(span.0 as usize).filter(|_| spans.codec() == Codec::Gzip) else {
+    let Some(whole) = spans.starts().get(span.0 as usize).filter(|_| spans.codec() != Codec::Plain) else {
         return Ok(SpanDivision::default());
     };
     if !spans.proves(span, blob) {
@@ -29,14 +32,25 @@ pub fn divide_span(
     }
     let plain = spans.plain_range(span);
     let size = plain.end - plain.start;
-    let mut blocks = SpanBlocks { left: size, fine: FineGzip::dividing(spans, span) };
-    decode_fine(span, spans, window, blob, size, &mut blocks)?;
-    blocks.fine.end();
+    let messages = if spans.codec() == Codec::Gzip {
+        let mut blocks = SpanBlocks { left: size, fine: FineGzip::dividing(spans, span) };
+        decode_fine(span, spans, window, blob, size, &mut blocks)?;
+        blocks.fine.end();
+        blocks.fine.notes()
+    } else {
+        let mut blocks = ZstdBlocks { left: size, fine: FineZstd::dividing(spans, span, window) };
+        scan_zstd(span, spans, window, blob, &mut blocks)?;
+        blocks.fine.end();
+        if let Some(error) = blocks.fine.failed() {
+            return Err(SpanError::Zstd { span, reason: error.to_string() });
+        }
+        blocks.fine.notes()
+    };
     let mut division = SpanDivision::default();
     let first = spans.fetch_range(span).start.0;
     let mut hasher = Hasher::resume(whole.state, first);
     let mut hashed = 0;
-    for message in blocks.fine.notes() {
+    for message in messages {
         match message {
             FineMessage::Start(start) => {
                 // Both lie in the blob: the span's own border is before them.
@@ -83,6 +97,35 @@ impl Sink for SpanBlocks {
 impl SpanSink for SpanBlocks {
     fn left(&self) -> u64 {
         self.left
+    }
+}
+
+/// Finds checkpoints in a span of zstd.
+struct ZstdBlocks {
+    left: u64,
+    fine: FineZstd,
+}
+
+impl ZstdSink for ZstdBlocks {
+    type Error = io::Error;
+
+    fn output(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // What follows the span's end belongs to the next one.
+        let wanted = usize::try_from(self.left).map_or(bytes.len(), |left| left.min(bytes.len()));
+        self.left -= wanted as u64;
+        self.fine.output(&bytes[..wanted]).map_err(io::Error::other)
+    }
+
+    fn block_start(&mut self, at: ZstdBorder<'_>) {
+        self.fine.block_start(at);
+    }
+
+    fn since(&self) -> Option<Uncompressed> {
+        self.fine.since()
+    }
+
+    fn references(&mut self, references: &[ZstdReference]) {
+        self.fine.references(references);
     }
 }
 

@@ -1,7 +1,11 @@
 //! Collects the fine document of a layer during indexing: the decoding half contributes starts and
 //! windows, the hashing half proofs and leads.
 
+mod zstd;
+
 use std::collections::VecDeque;
+
+pub(super) use zstd::FineZstd;
 
 use crate::budget::Charge;
 use crate::codec::gzip::BlockStart;
@@ -20,7 +24,7 @@ pub(super) enum FineMessage {
     Window(SpanWindow),
 }
 
-fn start(input: Compressed, output: Uncompressed, bits: u8) -> FineStart {
+pub(super) fn start(input: Compressed, output: Uncompressed, bits: u8) -> FineStart {
     FineStart { input, output, bits, state: ChainState::INITIAL }
 }
 
@@ -49,27 +53,34 @@ struct StartLimits {
     output: u64,
 }
 
+impl StartLimits {
+    /// For a whole blob.
+    const NONE: StartLimits = StartLimits { border: u64::MAX, output: u64::MAX };
+
+    /// To divide a span. All new checkpoints are at most `most` bytes after its start.
+    fn inside(spans: &FineSpans, span: SpanId, most: u64) -> StartLimits {
+        let starts = spans.starts();
+        let (this, next) = (starts.get(span.0 as usize), starts.get(span.0 as usize + 1));
+        let end = next.map_or(spans.tar_end(), |next| next.output);
+        StartLimits {
+            border: next.map_or(spans.blob_size(), FineStart::border).saturating_sub(1),
+            output: end.0.saturating_sub(WINDOW as u64).min(this.map_or(0, |this| this.output.0.saturating_add(most))),
+        }
+    }
+}
+
 impl FineGzip {
     /// For a whole blob.
     pub(super) fn new() -> FineGzip {
-        FineGzip::after(None, SPAN_SIZE, StartLimits { border: u64::MAX, output: u64::MAX })
+        FineGzip::after(None, SPAN_SIZE, StartLimits::NONE)
     }
 
     /// For the part of a blob that `span` holds, to divide it. All new checkpoints are at most
     /// [`SPAN_SIZE`] bytes after its start, so the division can be undone
     /// ([`FineLayer::undivided`](crate::fine::FineLayer::undivided)).
     pub(super) fn dividing(spans: &FineSpans, span: SpanId) -> FineGzip {
-        let starts = spans.starts();
-        let (this, next) = (starts.get(span.0 as usize).copied(), starts.get(span.0 as usize + 1));
-        let end = next.map_or(spans.tar_end(), |next| next.output);
-        let limits = StartLimits {
-            border: next.map_or(spans.blob_size(), FineStart::border).saturating_sub(1),
-            output: end
-                .0
-                .saturating_sub(WINDOW as u64)
-                .min(this.map_or(0, |this| this.output.0.saturating_add(SPAN_SIZE))),
-        };
-        FineGzip::after(this, DIVIDED_SPAN_SIZE, limits)
+        let this = spans.starts().get(span.0 as usize).copied();
+        FineGzip::after(this, DIVIDED_SPAN_SIZE, StartLimits::inside(spans, span, SPAN_SIZE))
     }
 
     fn after(last: Option<FineStart>, span_size: u64, limits: StartLimits) -> FineGzip {

@@ -21,8 +21,10 @@ pub(super) struct ScannedSpans {
 pub(super) enum SpanStarts {
     /// More bytes are needed to tell.
     Undecided,
-    /// The layer gets no ztoc.
+    /// The layer gets no ztoc and no fine document.
     Unwanted,
+    /// The layer gets no ztoc.
+    Unhashed,
     /// These spans begin in the given bytes, or in earlier ones that were undecided.
     Starts(Vec<SpanStart>),
 }
@@ -77,6 +79,10 @@ impl LayerHashes {
             SpanStarts::Undecided => None,
             SpanStarts::Unwanted => {
                 (self.spans, self.fine) = (None, None);
+                Some(&[][..])
+            }
+            SpanStarts::Unhashed => {
+                self.spans = None;
                 Some(&[][..])
             }
             SpanStarts::Starts(starts) => Some(&starts[..]),

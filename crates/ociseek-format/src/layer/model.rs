@@ -42,8 +42,8 @@ pub struct IndexedLayer {
     pub size: u64,
     /// The layer's ztoc, or why there is none.
     pub outcome: Outcome,
-    /// The layer's fine document, if it was requested, the layer has a ztoc, and its digest is a
-    /// SHA-256.
+    /// The layer's fine document, if it was requested, the layer has a ztoc or is zstd that is
+    /// servable otherwise, and its digest is a SHA-256.
     pub fine: Option<FineLayer>,
 }
 

@@ -13,7 +13,7 @@ use super::{
 use crate::budget::Charge;
 use crate::codec::sniff::Format;
 use crate::digest::Digest;
-use crate::fine::{Codec, FineLayer, FineSpans, SPAN_SIZE, SpanParts};
+use crate::fine::{Codec, FineError, FineLayer, FineSpans, SPAN_SIZE, SpanParts};
 use crate::offset::{Compressed, Uncompressed};
 use crate::ztoc::{self, Checkpoints, MAX_ENCODED, VERSION, Ztoc};
 
@@ -60,7 +60,7 @@ impl ScanResult {
     pub(super) fn publish(self, options: LayerOptions) -> Result<IndexedLayer, LayerError> {
         let built = self.outcome.map_err(NoZtoc::Unservable).and_then(|sound| sound.build(self.digest, options));
         let (outcome, fine) = match built {
-            Ok((built, fine)) => (Outcome::Ztoc(built), fine),
+            Ok((outcome, fine)) => (outcome, fine),
             Err(NoZtoc::Unservable(unservable)) => (Outcome::Unservable(unservable), None),
             Err(NoZtoc::Broken(error)) => return Err(error),
         };
@@ -91,13 +91,32 @@ impl ScanResult {
 
 impl ValidLayer {
     /// `digest` is the blob's.
-    fn build(self, digest: Digest, options: LayerOptions) -> Result<(BuiltZtoc, Option<FineLayer>), NoZtoc> {
+    fn build(self, digest: Digest, options: LayerOptions) -> Result<(Outcome, Option<FineLayer>), NoZtoc> {
         /// The memory for judging an entry: its place in a tree.
         const JUDGED: usize = 96;
         let ValidLayer { listed, starts, span_digests, size, gzip_members, fine } = self;
         let blob = digest;
-        let Starts::InBlob(checkpoints) = starts else { return Err(not_read_lazily(Format::Zstd).into()) };
         let TarListing { files, end: uncompressed_size, mut memory, .. } = listed;
+        let document = |fine: Option<FineParts>, codec, files| match fine {
+            // Their memory stays charged until here.
+            Some(FineParts { starts, windows, memory: _charged }) => {
+                let tar_end = uncompressed_size;
+                let parts = SpanParts { layer: blob, codec, blob_size: size, tar_end, span_size: SPAN_SIZE, starts };
+                Ok(Some(FineLayer::of_groups(files, FineSpans::new(parts)?, windows)?))
+            }
+            None => Ok::<_, NoZtoc>(None),
+        };
+        let Starts::InBlob(checkpoints) = starts else {
+            memory.grow((files.len() * JUDGED) as u64, || "the tree of its files".to_owned())?;
+            consumer::check_tree(&files)?;
+            let fine = match document(fine, Codec::Zstd, files) {
+                Err(NoZtoc::Broken(LayerError::Fine(error @ FineError::LongSpan(_)))) => {
+                    return Err(UnservableReason::new(UnservableCode::SpanTooLarge, error.to_string()).into());
+                }
+                document => document?,
+            };
+            return Ok((Outcome::Unservable(not_read_lazily(Format::Zstd)), fine));
+        };
         let compressed_size = Compressed(size);
         let form = match checkpoints {
             Checkpoints::Gzip { .. } => BlobForm::Gzip { members: Some(gzip_members) },
@@ -144,17 +163,9 @@ impl ValidLayer {
             let (_, digest) = beside(move || drop(ztoc), || Digest::sha256(&bytes));
             (bytes, digest)
         };
-        let fine = match fine {
-            // Their memory stays charged until here.
-            Some(FineParts { starts, windows, memory: _charged }) => {
-                let (codec, tar_end) = (codec(form), uncompressed_size);
-                let parts = SpanParts { layer: blob, codec, blob_size: size, tar_end, span_size: SPAN_SIZE, starts };
-                Some(FineLayer::of_groups(files, FineSpans::new(parts)?, windows)?)
-            }
-            None => None,
-        };
+        let fine = document(fine, codec(form), files)?;
         let (entries, uncompressed_size) = (entries as u64, uncompressed_size.0);
-        Ok((BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, form }, fine))
+        Ok((Outcome::Ztoc(BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, form }), fine))
     }
 }
 

@@ -1,11 +1,13 @@
 //! Reading a layer in spans: which spans hold which bytes, and what a span decodes to.
 
+use std::io;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use super::map::LayerMap;
 use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, GzipError, GzipReader, Sink};
+use crate::codec::zstd::{ZstdDictionary, ZstdReader, ZstdResumed, ZstdScanner, ZstdSink};
 use crate::digest::{Digest, Hasher};
 use crate::fine::{Codec, FineSpans, SpanWindow};
 pub use crate::layer::map::{HasSpans, SpanBounds};
@@ -60,6 +62,8 @@ pub enum SpanError {
         #[source]
         source: GzipError,
     },
+    #[error("span {span} cannot be decoded: {reason}")]
+    Zstd { span: SpanId, reason: String },
     #[error("span {span} decodes to {found} bytes, but the ztoc says {expected}")]
     Short { span: SpanId, expected: u64, found: u64 },
 }
@@ -327,6 +331,10 @@ pub(super) fn decode_fine(
 ) -> Result<(), SpanError> {
     let start = match spans.starts().get(span.0 as usize) {
         Some(start) if spans.codec() == Codec::Gzip => start,
+        Some(_) if spans.codec() == Codec::Zstd => {
+            let window = (span.0 == 0).then_some(None).or(window.map(Some)).ok_or(SpanError::NoWindow { span })?;
+            return decode_zstd(span, spans, window, 0, blob, sink);
+        }
         _ => {
             sink.output(blob);
             return Ok(());
@@ -345,6 +353,74 @@ pub(super) fn decode_fine(
     };
     let at = BlockStart { input, output, bits, window: &window.expand(0) };
     decode_gzip(span, at, before, [lead, blob], size, sink)
+}
+
+/// Decodes a span of zstd. Bytes that its window leaves out are `fill`.
+pub(super) fn decode_zstd(
+    span: SpanId,
+    spans: &FineSpans,
+    window: Option<&SpanWindow>,
+    fill: u8,
+    blob: &[u8],
+    sink: &mut impl SpanSink,
+) -> Result<(), SpanError> {
+    let failed = |error: io::Error| SpanError::Zstd { span, reason: error.to_string() };
+    let lead = window.map_or(&[][..], SpanWindow::lead);
+    let state = window.and_then(|window| window.dictionary(fill));
+    // The next block may refer to what this window leaves out.
+    let pieces = [lead, spans.own(span, blob)];
+    let plain = spans.plain_range(span);
+    let size = plain.end - plain.start;
+    let mut take = |bytes: &[u8]| {
+        sink.output(bytes);
+        // Nothing after the span's end is wanted.
+        if sink.is_over() { Err(io::Error::from(io::ErrorKind::WriteZero)) } else { Ok(()) }
+    };
+    let pushed = match &state {
+        None => {
+            let mut reader = ZstdReader::new().map_err(failed)?;
+            pieces.into_iter().try_for_each(|piece| reader.push(piece, &mut take))
+        }
+        Some((state, bytes)) => {
+            let dictionary = ZstdDictionary::new(bytes).map_err(failed)?;
+            let mut reader = ZstdResumed::new(state, &dictionary, size).map_err(failed)?;
+            pieces.into_iter().try_for_each(|piece| reader.push(piece, &mut take))
+        }
+    };
+    match pushed {
+        _ if sink.is_over() => Ok(()),
+        Ok(()) if sink.left() == 0 => Ok(()),
+        Ok(()) => Err(SpanError::Short { span, expected: size, found: size - sink.left() }),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Decodes a span of zstd as [`decode_zstd`] does, and passes the borders and references in it on.
+/// Returns the end of its output if a frame may follow its last byte.
+pub(super) fn scan_zstd<S: ZstdSink<Error = io::Error>>(
+    span: SpanId,
+    spans: &FineSpans,
+    window: Option<&SpanWindow>,
+    blob: &[u8],
+    sink: &mut S,
+) -> Result<Option<Uncompressed>, SpanError> {
+    let failed = |error: io::Error| SpanError::Zstd { span, reason: error.to_string() };
+    let window = (span.0 == 0).then_some(None).or(window.map(Some)).ok_or(SpanError::NoWindow { span })?;
+    let Some(start) = spans.starts().get(span.0 as usize) else { return Ok(None) };
+    let plain = spans.plain_range(span);
+    let state = window.and_then(|window| window.dictionary(0));
+    let dictionary = state.as_ref().map(|(_, bytes)| ZstdDictionary::new(bytes)).transpose().map_err(failed)?;
+    let mut scanner = match (&state, &dictionary) {
+        (Some((state, _)), Some(dictionary)) => {
+            ZstdScanner::resume(state, dictionary, start.input, start.output, plain.end - plain.start)
+        }
+        _ => ZstdScanner::at_frame(start.input, start.output),
+    }
+    .map_err(failed)?;
+    for part in [window.map_or(&[][..], SpanWindow::lead), spans.own(span, blob)] {
+        scanner.push(part, sink).map_err(failed)?;
+    }
+    Ok(scanner.is_between_frames().then_some(scanner.output()))
 }
 
 /// `before` holds the first bits of the block if they are in the byte before `at.input`. `parts` is

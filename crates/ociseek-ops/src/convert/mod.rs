@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::index::{
     Artifact, BoundFine, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOutReason,
-    OwnImage, PrefetchSummary, Supply, assemble, bound_fine, prefetch_artifacts, ztocs,
+    OwnImage, PrefetchSummary, Supply, assemble, bound_fine, is_only_fine, prefetch_artifacts, ztocs,
 };
 use crate::resolve::PlatformManifest;
 use ociseek_format::budget::Budget;
@@ -90,10 +90,13 @@ pub(crate) async fn convert_built(
 
     let planned = plan(&loaded, &targets, from, options).await?;
     let mut wanted = LayersToBuild::default();
-    for (layer, _) in planned.iter().flatten().filter(|(_, left_out)| left_out.is_none()) {
-        wanted.add(layer);
+    for (layer, left_out) in planned.iter().flatten() {
+        if left_out.is_none() {
+            wanted.add(layer);
+        }
+        let is_indexed = left_out.is_none() || is_only_fine(layer, options);
         // A document refers to its layer by SHA-256.
-        if options.kinds.has_fine() && layer.digest.algorithm() == Algorithm::Sha256 {
+        if options.kinds.has_fine() && is_indexed && layer.digest.algorithm() == Algorithm::Sha256 {
             wanted.add_document(layer);
         }
     }
@@ -129,8 +132,9 @@ pub(crate) async fn convert_built(
         parts(planned, &layers, &old, options, from.source.budget(), progress).await?;
     let mut fine = Vec::new();
     if options.kinds.has_fine() {
-        for parts in indexed.iter_mut().filter(|parts| !parts.ztocs.is_empty()) {
-            let bound = fine_of(parts, &ztocs, &layers, from, cache, options, progress).await?;
+        let images = indexed.iter_mut().zip(&reports).filter(|(parts, _)| !parts.ztocs.is_empty());
+        for (parts, (reported, _)) in images {
+            let bound = fine_of(reported, &layers, from, cache, options, progress).await?;
             parts.fine = bound.as_ref().map(|bound| bound.index.clone());
             fine.extend(bound);
         }
@@ -242,10 +246,9 @@ async fn parts<'a>(
     Ok(parts)
 }
 
-/// The fine index for the layers of `parts`.
+/// The fine index for the layers of an image that have a ztoc, and for those of zstd.
 async fn fine_of(
-    parts: &SociIndexParts,
-    ztocs: &[IndexedZtoc<'_>],
+    reported: &[LayerReport],
     layers: &Layers,
     from: &SourceImage,
     cache: Option<&ZtocCache>,
@@ -253,10 +256,12 @@ async fn fine_of(
     progress: &Arc<dyn Progress>,
 ) -> Result<Option<BoundFine>, ConvertError> {
     let mut seen = BTreeSet::new();
-    let refs = parts.ztocs.iter().filter(|listed| seen.insert(listed.layer));
-    let wanted: Vec<Descriptor> = refs
-        .filter_map(|listed| Some(ztocs.iter().find(|ztoc| ztoc.layer.digest == listed.layer)?.layer.clone()))
-        .collect();
+    let has_document = |report: &&LayerReport| {
+        let is_indexed = matches!(report.outcome, LayerOutcome::Indexed(_));
+        is_indexed || is_only_fine(&report.descriptor, options)
+    };
+    let wanted = reported.iter().filter(has_document).map(|report| &report.descriptor);
+    let wanted: Vec<Descriptor> = wanted.filter(|layer| seen.insert(layer.digest)).cloned().collect();
     Ok(bound_fine(&from.source, layers, &wanted, cache, options, progress).await?)
 }
 

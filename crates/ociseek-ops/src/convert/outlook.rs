@@ -8,7 +8,10 @@ use super::error::ConvertError;
 use super::load::load;
 use super::model::{ConvertDestination, ExistingImage, SourceImage};
 use super::plan::{choose, found, found_fine, plan};
-use crate::index::{BlobCheck, ExistingCheck, IndexOptions, LeftOutReason, are_whole, known_outcome};
+use crate::index::{
+    BlobCheck, ExistingCheck, IndexOptions, LeftOutReason, are_whole, cached, is_only_fine, known_outcome,
+    lacks_document,
+};
 use crate::trust::proven;
 use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::image::Descriptor;
@@ -108,7 +111,14 @@ async fn compare(
     let mut fine_documents = Vec::new();
     for (target, layers) in targets.into_iter().zip(planned) {
         let mut ztocs = Vec::new();
+        let mut only_fine = BTreeSet::new();
         for (layer, why) in layers {
+            if options.kinds.has_fine() && is_only_fine(&layer, options) {
+                let outcome = cached(cache, &layer, options).await;
+                if outcome.is_none_or(|outcome| !lacks_document(&layer, &outcome)) {
+                    only_fine.insert(layer.digest);
+                }
+            }
             let listed = || ztoc(&known, &layer, options);
             match why {
                 Some(why) => reasons.push(why),
@@ -122,7 +132,7 @@ async fn compare(
             }
         }
         let fine = match options.kinds.has_fine() && !ztocs.is_empty() {
-            true => match fine_for(&known_fine, &ztocs, options) {
+            true => match fine_for(&known_fine, &ztocs, &only_fine, options) {
                 Some(fine) => Some(fine.clone()),
                 None => return Ok(ConvertOutlook::Pending),
             },
@@ -152,11 +162,17 @@ async fn compare(
     )
 }
 
-/// The fine index with a document for each layer of `ztocs` that can have one, for the requested
-/// options.
-fn fine_for<'a>(known: &'a [FineIndex], ztocs: &[ZtocRef], options: &IndexOptions) -> Option<&'a FineIndex> {
+/// The fine index with a document for each layer of `ztocs` that can have one, and each of
+/// `only_fine`, for the requested options.
+fn fine_for<'a>(
+    known: &'a [FineIndex],
+    ztocs: &[ZtocRef],
+    only_fine: &BTreeSet<Digest>,
+    options: &IndexOptions,
+) -> Option<&'a FineIndex> {
     let wanted = ztocs.iter().map(|ztoc| ztoc.layer).filter(|layer| layer.algorithm() == Algorithm::Sha256);
-    let wanted: BTreeSet<Digest> = wanted.collect();
+    let mut wanted: BTreeSet<Digest> = wanted.collect();
+    wanted.extend(only_fine);
     let profile = options.prefetch.as_ref().map(|list| list.digest());
     known.iter().find(|fine| {
         fine.build_tool.as_deref() == Some(&options.layer.build_tool_identifier)

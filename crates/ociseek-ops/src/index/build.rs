@@ -14,12 +14,13 @@ use super::guide::{Guides, guides};
 use super::model::Origin;
 use super::options::IndexOptions;
 use super::read::{ReadLayer, read};
+use super::reasons::lacks_document as has_no_document;
 use super::reuse::reuse;
 use super::supply::{BlobKey, BuiltLayer, Layers, Supply, cached, cached_document, keep, keep_document};
 use ociseek_format::budget::Budget;
 use ociseek_format::fine::{EncodedFine, FineLayer};
 use ociseek_format::image::Descriptor;
-use ociseek_format::layer::{LayerOptions, Outcome};
+use ociseek_format::layer::LayerOptions;
 use ociseek_format::progress::Progress;
 use ociseek_format::ztoc::Ztoc;
 use ociseek_store::cache::ZtocCache;
@@ -132,9 +133,8 @@ async fn look_up(
             continue;
         }
         let outcome = if known.is_none() { cached(cache, &layer, options).await } else { None };
-        // A layer that consumers cannot be served from has no fine document either.
-        let is_unservable = matches!(outcome.as_ref().or(known.as_deref()), Some(Outcome::Unservable(_)));
-        let wants_document = lacks_document && !is_unservable;
+        let outcome_of = outcome.as_ref().or(known.as_deref());
+        let wants_document = lacks_document && !outcome_of.is_some_and(|outcome| has_no_document(&layer, outcome));
         let document = if wants_document { cached_document(cache, &layer, budget).await } else { None };
         let lacks_ztoc = wanted.ztocs.contains(&blob) && known.is_none() && outcome.is_none();
         if (wants_document && document.is_none()) || lacks_ztoc {

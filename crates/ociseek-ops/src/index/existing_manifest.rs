@@ -9,7 +9,6 @@ use super::error::IndexError;
 use super::existing::{CandidateLayer, Decision, ExistingContent};
 use super::model::ExistingManifest;
 use super::options::{Existing, IndexOptions};
-use super::reasons::mislabelled;
 use super::supply::cached;
 use crate::damage::Damage;
 use crate::discover::{UnusableIndexError, to_read};
@@ -117,21 +116,23 @@ pub(super) async fn decide_examined<C: ExistingContent>(
     Ok(decision)
 }
 
-/// What the cache knows about `layers`, if an existing index may depend on it.
+/// What the cache knows about `layers`, if an existing index may depend on it. `is_unservable` says
+/// whether indexes of this kind lack a layer with such an outcome.
 pub(super) async fn candidates<'a, C>(
     found: &[ExistingManifest<C>],
     layers: impl Iterator<Item = &'a Descriptor>,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
+    is_unservable: impl Fn(&Descriptor, &Outcome) -> bool,
 ) -> Vec<CandidateLayer> {
     let mut candidates = Vec::new();
     let is_needed = options.existing == Existing::Skip && !found.is_empty();
     for layer in layers {
         let known = if is_needed { cached(cache, layer, options).await } else { None };
-        let (unservable, built) = match &known {
-            Some(Outcome::Ztoc(ztoc)) if mislabelled(layer, ztoc).is_none() => (false, Some(ztoc.digest)),
-            Some(_) => (true, None),
-            None => (false, None),
+        let unservable = known.as_ref().is_some_and(|known| is_unservable(layer, known));
+        let built = match &known {
+            Some(Outcome::Ztoc(ztoc)) if !unservable => Some(ztoc.digest),
+            _ => None,
         };
         candidates.push(CandidateLayer { layer: layer.digest, unservable, built });
     }

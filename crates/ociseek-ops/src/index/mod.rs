@@ -64,8 +64,8 @@ pub(crate) use fine::{BoundFine, bound_fine};
 pub(crate) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
 pub(crate) use push::{NewBlob, WriteBlob, push_blob, soci_blobs};
 use reasons::unservable;
-pub(crate) use reasons::{known_outcome, left_out_reason};
-pub(crate) use supply::{Layers, OwnImage, Supply, ZtocOffer};
+pub(crate) use reasons::{is_only_fine, known_outcome, lacks_document, left_out_reason};
+pub(crate) use supply::{Layers, OwnImage, Supply, ZtocOffer, cached};
 
 use existing::Decision;
 use fine::FinePlan;

@@ -12,7 +12,7 @@ use super::fine::FinePlan;
 use super::model::{ExistingCheck, LeftOutReason, Origin};
 use super::options::{Gate, IndexOptions};
 use super::prefetch::{OldList, old_lists};
-use super::reasons::left_out_reason;
+use super::reasons::{lacks_ztoc, left_out_reason};
 use super::supply::{BlobKey, OwnImage, Supply, ZtocOffer};
 use crate::discover::{UnusableIndexError, parse_index};
 use crate::opened::open_ztoc;
@@ -137,9 +137,7 @@ impl Plan {
         }
         if options.kinds.has_fine() {
             let subject = &plan.manifest.descriptor;
-            plan.fine = Some(
-                FinePlan::make(subject, &plan.manifest.layers, plan.servable(), destination, cache, options).await?,
-            );
+            plan.fine = Some(FinePlan::make(subject, &plan.manifest.layers, destination, cache, options).await?);
         }
         Ok(plan)
     }
@@ -205,7 +203,7 @@ impl Plan {
         cache: Option<&ZtocCache>,
         options: &IndexOptions,
     ) -> Result<(), IndexError> {
-        let candidates = candidates(&self.found, self.servable(), cache, options).await;
+        let candidates = candidates(&self.found, self.servable(), cache, options, lacks_ztoc).await;
         let decided = |layers: &[CandidateLayer]| {
             let tool = &options.layer.build_tool_identifier;
             let (span_size, prefetch) = (options.layer.span_size, options.prefetch.is_some());

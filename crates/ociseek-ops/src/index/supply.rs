@@ -184,7 +184,7 @@ pub(super) async fn keep_document(cache: Option<&ZtocCache>, layer: &Descriptor,
 }
 
 /// The cached outcome of a layer with these options.
-pub(super) async fn cached(cache: Option<&ZtocCache>, layer: &Descriptor, options: &IndexOptions) -> Option<Outcome> {
+pub(crate) async fn cached(cache: Option<&ZtocCache>, layer: &Descriptor, options: &IndexOptions) -> Option<Outcome> {
     let (cache, layer, options) = (cache?.clone(), layer.clone(), options.layer.clone());
     let found = tokio::task::spawn_blocking(move || {
         cache.get(key(&layer.digest, &options)).filter(|(size, _)| *size == layer.size)

@@ -78,11 +78,13 @@ pub fn open(
     if head.blob_size() != layer.size {
         return Err(UnfitDocument::Size(head.blob_size(), layer.size));
     }
-    let is_gzip = head.spans().codec() == Codec::Gzip;
-    match LayerKind::of(&layer.media_type) {
-        LayerKind::Gzip if !is_gzip => return Err(UnfitDocument::Compression(layer.media_type.clone())),
-        LayerKind::Zstd => return Err(UnfitDocument::Compression(layer.media_type.clone())),
-        _ => {}
+    let is_other = match LayerKind::of(&layer.media_type) {
+        LayerKind::Gzip => head.spans().codec() != Codec::Gzip,
+        LayerKind::Zstd => head.spans().codec() != Codec::Zstd,
+        _ => false,
+    };
+    if is_other {
+        return Err(UnfitDocument::Compression(layer.media_type.clone()));
     }
     if head.start_size() != reference.start_size {
         return Err(UnfitDocument::Start { expected: reference.start_size, actual: head.start_size() });

@@ -11,6 +11,8 @@ use crate::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
 
 mod tree;
 
+pub(super) use self::tree::check as check_tree;
+
 /// The consumer counts the bytes of a span in C ints.
 const MAX_SPAN: u64 = i32::MAX as u64;
 

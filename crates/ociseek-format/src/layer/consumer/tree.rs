@@ -84,7 +84,7 @@ impl Stored {
 ///
 /// # Errors
 /// The entry that the consumer would reject or misplace.
-pub(super) fn check(files: &[FileMetadata]) -> Result<(), UnservableReason> {
+pub(in crate::layer) fn check(files: &[FileMetadata]) -> Result<(), UnservableReason> {
     let mut tree = Tree {
         children: HashMap::with_capacity(files.len()),
         nodes: vec![Node::directory()],

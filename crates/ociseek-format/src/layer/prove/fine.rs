@@ -3,6 +3,7 @@
 //! span is decoded twice, with different values for the bytes that are left out of its window,
 //! which must not matter.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::difference::{Difference, Differences};
@@ -10,6 +11,7 @@ use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::fine::{Codec, FineLayer, SpanWindow, Windows};
+use crate::layer::span::{SpanFilter, decode_zstd};
 use crate::offset::SpanId;
 
 /// The compressed side: takes the blob's bytes.
@@ -30,9 +32,17 @@ struct OpenSpan {
     proof: Hasher,
     /// The number of bytes of the blob before the span's first block.
     skip: usize,
-    /// None for a plain tar.
-    decoders: Option<[SpanDecoder; 2]>,
+    decoding: Decoding,
     plain: Hasher,
+}
+
+/// How a span is decoded.
+enum Decoding {
+    /// It is plain.
+    Plain,
+    Gzip(Box<[SpanDecoder; 2]>),
+    /// At its end, from all of its bytes.
+    Zstd(Option<SpanWindow>, Vec<u8>),
 }
 
 /// Decodes a span with one of the two values for the bytes that are left out of its window.
@@ -119,27 +129,28 @@ impl FineBlob {
             SpanDecoder::new(at, before, lead, size)
         };
         let mut skip = 0;
-        let decoders = match self.window() {
-            _ if spans.codec() == Codec::Plain => None,
+        let decoding = match self.window() {
+            _ if spans.codec() == Codec::Plain => Decoding::Plain,
+            window if spans.codec() == Codec::Zstd => Decoding::Zstd(window, Vec::new()),
             Some(window) => {
                 let (before, lead) = match window.lead().split_first() {
                     Some((before, rest)) if start.bits != 0 => (*before, rest),
                     _ => (0, window.lead()),
                 };
-                Some([0, 0xff].map(|left_out| read(&window.expand(left_out), before, lead)))
+                Decoding::Gzip(Box::new([0, 0xff].map(|left_out| read(&window.expand(left_out), before, lead))))
             }
             None => {
                 skip = start.input.0 as usize;
-                Some([(); 2].map(|()| read(&[0; WINDOW], 0, &[])))
+                Decoding::Gzip(Box::new([(); 2].map(|()| read(&[0; WINDOW], 0, &[]))))
             }
         };
-        OpenSpan { proof, skip, decoders, plain: Hasher::new(Algorithm::Sha256) }
+        OpenSpan { proof, skip, decoding, plain: Hasher::new(Algorithm::Sha256) }
     }
 
     /// The window of the current span, if it has one.
     fn window(&mut self) -> Option<SpanWindow> {
         let (layer, span) = (&self.layer, self.current);
-        let number = FineLayer::group_of(span).filter(|_| layer.spans().has_window(span))?;
+        let number = layer.group_of(span).filter(|_| layer.spans().has_window(span))?;
         if self.group.as_ref().is_none_or(|(known, _)| *known != number) {
             // A group that cannot be decoded was already refused with the document.
             self.group = layer.group(number).ok().map(|windows| (number, windows));
@@ -158,9 +169,13 @@ impl FineBlob {
         if !is_proven {
             differences.add(Difference::FineProof { span });
         }
-        let Some([zeros, ones]) = open.decoders else {
-            self.decoded.push(Ok(open.plain.finish()));
-            return;
+        let [zeros, ones] = match open.decoding {
+            Decoding::Plain => return self.decoded.push(Ok(open.plain.finish())),
+            Decoding::Zstd(window, bytes) => {
+                let decoded = self.zstd(span, window.as_ref(), &bytes);
+                return self.decoded.push(decoded);
+            }
+            Decoding::Gzip(decoders) => *decoders,
         };
         self.decoded.push(match (zeros.error, zeros.output.left) {
             // Nobody reads past the wanted bytes, so later errors do not matter.
@@ -169,6 +184,27 @@ impl FineBlob {
             (Some(error), _) => Err(error),
             (None, left) => Err(format!("it decodes to {left} bytes fewer than the fine document says")),
         });
+    }
+
+    /// The digest of what a span of zstd decodes to.
+    fn zstd(&self, span: SpanId, window: Option<&SpanWindow>, blob: &[u8]) -> Result<Digest, String> {
+        let plain = self.layer.spans().plain_range(span);
+        let size = plain.end - plain.start;
+        let decoded = |fill| {
+            let mut hasher = Hasher::new(Algorithm::Sha256);
+            let mut take = |bytes: &[u8]| {
+                hasher.update(bytes);
+                ControlFlow::Continue(())
+            };
+            let decoded =
+                decode_zstd(span, self.layer.spans(), window, fill, blob, &mut SpanFilter::new(size, &mut take));
+            decoded.map(|()| hasher.finish()).map_err(|error| error.to_string())
+        };
+        let (zeros, ones) = (decoded(0)?, decoded(0xff)?);
+        match zeros == ones {
+            true => Ok(zeros),
+            false => Err("it refers to bytes of its window that are left out".to_owned()),
+        }
     }
 
     /// Ends the blob. `plain` holds the digests of the spans' bytes, from the layer decoded from
@@ -194,9 +230,10 @@ impl OpenSpan {
         self.proof.update(bytes);
         let (skipped, bytes) = bytes.split_at(self.skip.min(bytes.len()));
         self.skip -= skipped.len();
-        match &mut self.decoders {
-            Some(decoders) => decoders.iter_mut().for_each(|decoder| decoder.push(bytes)),
-            None => self.plain.update(bytes),
+        match &mut self.decoding {
+            Decoding::Plain => self.plain.update(bytes),
+            Decoding::Gzip(decoders) => decoders.iter_mut().for_each(|decoder| decoder.push(bytes)),
+            Decoding::Zstd(_, all) => all.extend_from_slice(bytes),
         }
     }
 }

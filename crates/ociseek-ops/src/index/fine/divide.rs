@@ -95,13 +95,20 @@ pub(super) async fn divide(
 /// together.
 fn batches(spans: &FineSpans, reads: &[Range<Uncompressed>]) -> Vec<Vec<SpanId>> {
     let touched: BTreeSet<SpanId> = match spans.codec() {
-        Codec::Gzip => reads.iter().flat_map(|bytes| SpanId::each(spans.covering(bytes.clone()))).collect(),
+        Codec::Gzip | Codec::Zstd => {
+            reads.iter().flat_map(|bytes| SpanId::each(spans.covering(bytes.clone()))).collect()
+        }
         Codec::Plain => BTreeSet::new(),
     };
     let mut batches: Vec<Vec<SpanId>> = Vec::new();
     for span in touched {
         let (plain, blob) = (spans.plain_range(span), spans.fetch_range(span));
-        if plain.end - plain.start > MAX_PLAIN || blob.end - blob.start > REQUEST {
+        let is_large = match spans.codec() {
+            Codec::Plain | Codec::Gzip => plain.end - plain.start > MAX_PLAIN || blob.end - blob.start > REQUEST,
+            // These are meant to be divided, whatever their size is.
+            Codec::Zstd => false,
+        };
+        if is_large {
             continue;
         }
         let fits = |batch: &&mut Vec<SpanId>| {

@@ -12,9 +12,10 @@ use super::existing::{CandidateLayer, Decision, ExistingContent, check_of, decid
 use super::existing_manifest::{candidates, decide_examined, find};
 use super::model::{ExistingCheck, ExistingManifest};
 use super::options::{Existing, IndexOptions};
+use super::reasons::{lacks_document, may_have_document};
 use super::supply::{DocumentOffer, cached_document};
 use crate::discover::{parse_fine, preferred};
-use ociseek_format::digest::{Algorithm, Digest};
+use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::fine::{EMPTY_CONFIG, FINE_INDEX, FineIndex, FineRef};
 use ociseek_format::image::soci::CONFIG;
@@ -69,19 +70,16 @@ impl FoundFine {
 }
 
 impl FinePlan {
-    /// `servable` are those of `layers` that are not left out for their size or type.
-    pub(super) async fn make<'a>(
+    /// `layers` are those of the image manifest `subject`.
+    pub(super) async fn make(
         subject: &Descriptor,
         layers: &[Descriptor],
-        servable: impl Iterator<Item = &'a Descriptor>,
         destination: Option<&Destination>,
         cache: Option<&ZtocCache>,
         options: &IndexOptions,
     ) -> Result<FinePlan, IndexError> {
         let mut seen = BTreeSet::new();
-        // A document refers to its layer by SHA-256.
-        let wanted =
-            servable.filter(|layer| layer.digest.algorithm() == Algorithm::Sha256 && seen.insert(layer.digest));
+        let wanted = layers.iter().filter(|layer| may_have_document(layer, options) && seen.insert(layer.digest));
         let wanted: Vec<Descriptor> = wanted.cloned().collect();
         let found = match destination {
             Some(destination) => find(destination, &subject.digest, FINE_INDEX, parse_fine).await?,
@@ -129,7 +127,7 @@ impl FinePlan {
         cache: Option<&ZtocCache>,
         options: &IndexOptions,
     ) -> Result<(), IndexError> {
-        let mut candidates = candidates(&self.found, self.wanted.iter(), cache, options).await;
+        let mut candidates = candidates(&self.found, self.wanted.iter(), cache, options, lacks_document).await;
         for (candidate, layer) in candidates.iter_mut().zip(&self.wanted) {
             let is_needed = options.existing == Existing::Skip && !self.found.is_empty() && !candidate.unservable;
             let budget = destination.map(|there| there.as_source().budget().clone()).filter(|_| is_needed);

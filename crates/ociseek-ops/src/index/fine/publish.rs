@@ -16,7 +16,7 @@ use crate::index::model::{ExistingCheck, IndexedFine, ManifestResult};
 use crate::index::options::IndexOptions;
 use crate::index::publish::Publisher;
 use crate::index::push::{NewBlob, NewIndex};
-use crate::index::reasons::mislabelled;
+use crate::index::reasons::lacks_document;
 use crate::index::supply::Layers;
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;
@@ -24,7 +24,6 @@ use ociseek_format::fine::EncodedFine;
 use ociseek_format::image::fine::{EMPTY_CONFIG, FineIndex, FineRef};
 use ociseek_format::image::soci::EncodedIndex;
 use ociseek_format::image::{Coverage, Descriptor};
-use ociseek_format::layer::Outcome;
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_store::Source;
 use ociseek_store::cache::ZtocCache;
@@ -187,10 +186,8 @@ pub(crate) async fn bound_fine(
 
 /// The documents of `wanted` that were made. A layer whose content differs from its type has none.
 fn made(layers: &Layers, wanted: &[Descriptor]) -> Vec<LayerDocument> {
-    let is_mislabelled = |layer: &Descriptor| match layers.get(layer).map(|built| &*built.outcome) {
-        Some(Outcome::Ztoc(ztoc)) => mislabelled(layer, ztoc).is_some(),
-        _ => false,
-    };
+    let is_mislabelled =
+        |layer: &Descriptor| layers.get(layer).is_some_and(|built| lacks_document(layer, &built.outcome));
     let labelled = wanted.iter().filter(|layer| !is_mislabelled(layer));
     labelled.filter_map(|layer| Some((layer.clone(), Arc::clone(layers.document(layer)?)))).collect()
 }

@@ -3,6 +3,7 @@
 mod deflate;
 mod proof;
 mod spans;
+mod zstd;
 
 use std::io::Write;
 

@@ -3,6 +3,8 @@
 
 use std::io;
 
+use super::resume::window_size;
+
 /// The maximum size of a frame's header in bytes (RFC 8878 section 3.1.1.1).
 const HEAD: usize = 18;
 
@@ -43,7 +45,7 @@ impl Frame {
             return Ok(());
         }
         self.head.extend_from_slice(bytes);
-        let Some(head) = Head::read(&self.head) else { return Ok(()) };
+        let Some(head) = FrameHead::read(&self.head) else { return Ok(()) };
         self.blocks.insert(Blocks::default()).read(self.head.get(head.length..).unwrap_or_default())
     }
 
@@ -53,7 +55,7 @@ impl Frame {
     /// # Errors
     /// If they differ.
     pub(super) fn end(&self) -> io::Result<()> {
-        match Head::read(&self.head).and_then(|head| head.content) {
+        match FrameHead::read(&self.head).and_then(|head| head.content) {
             Some(stated) if stated != self.held => {
                 Err(io::Error::other(format!("a zstd frame holds {} bytes, but its header states {stated}", self.held)))
             }
@@ -64,30 +66,31 @@ impl Frame {
     /// The size of its window in bytes, if that is known with the bytes `next`.
     pub(super) fn window(&self, next: &[u8]) -> Option<u64> {
         let head: Vec<u8> = self.head.iter().chain(next).take(HEAD).copied().collect();
-        Head::read(&head).map(|head| head.window)
+        FrameHead::read(&head).map(|head| head.window)
     }
 }
 
 /// The sizes in a frame's header (RFC 8878 section 3.1.1.1), in bytes.
-struct Head {
-    window: u64,
+pub(super) struct FrameHead {
+    pub window: u64,
     /// The size of the content, if it is stated.
     content: Option<u64>,
     /// The size of the header itself.
-    length: usize,
+    pub length: usize,
+    /// Whether a checksum follows the last block.
+    pub has_checksum: bool,
 }
 
-impl Head {
+impl FrameHead {
     /// None if this is too short, or the start of a skippable frame.
-    fn read(head: &[u8]) -> Option<Head> {
+    pub(super) fn read(head: &[u8]) -> Option<FrameHead> {
         let rest = head.strip_prefix(b"\x28\xb5\x2f\xfd")?;
         let (&descriptor, mut rest) = rest.split_first()?;
         let is_single = descriptor & 0x20 != 0;
         let mut window = None;
         if !is_single {
             let (&byte, after) = rest.split_first()?;
-            let base = 1u64 << (10 + (byte >> 3));
-            window = Some(base + base / 8 * u64::from(byte & 7));
+            window = Some(window_size(byte));
             rest = after;
         }
         let id = [0, 1, 2, 4][usize::from(descriptor & 3)];
@@ -103,7 +106,8 @@ impl Head {
             _ => Some(number),
         };
         // The window of a single segment is as large as the content.
-        Some(Head { window: window.or(content)?, content, length: head.len() - rest.len() })
+        let (length, has_checksum) = (head.len() - rest.len(), descriptor & 4 != 0);
+        Some(FrameHead { window: window.or(content)?, content, length, has_checksum })
     }
 }
 

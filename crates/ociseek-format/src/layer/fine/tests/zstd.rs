@@ -1,0 +1,311 @@
+//! Documents of zstd layers: every span decodes to its bytes, however the layer was compressed.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use zstd::zstd_safe::CParameter;
+
+use super::{index, noise, options, text};
+use crate::budget::Budget;
+use crate::digest::Algorithm;
+use crate::fine::{self, Codec, FineLayer, FineStart, SPAN_SIZE, SpanParts, SpanWindow};
+use crate::layer::prove::{LayerProof, decode_to_next};
+use crate::layer::span::{SpanError, SpanTable};
+use crate::layer::{LayerIndexer, LayerMap, Outcome, UnservableCode, divide_span};
+use crate::offset::SpanId;
+
+/// A tar with one file, whose words are repeated at all distances.
+fn tar(size: usize, seed: u64) -> Vec<u8> {
+    let mut content = Vec::new();
+    while content.len() < size {
+        let part = noise(4, seed + content.len() as u64);
+        let length = 1000 + usize::from(part[0]) * 1000;
+        match part[1] % 8 {
+            0 => content.extend(noise(length, seed + u64::from(part[2]))),
+            1 => content.resize(content.len() + length, part[2]),
+            2..5 if content.len() > length => {
+                let from = (content.len() - length) / 256 * usize::from(part[3]);
+                content.extend_from_within(from..from + length);
+            }
+            _ => content.extend(text(length, seed + u64::from(part[2] % 16))),
+        }
+    }
+    content.truncate(size);
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(content.len() as u64);
+    header.set_mode(0o644);
+    archive.append_data(&mut header, "words", &content[..]).unwrap();
+    archive.into_inner().unwrap()
+}
+
+#[derive(Debug, Clone)]
+struct Encoding {
+    level: i32,
+    parameters: Vec<CParameter>,
+    /// How many frames, and how often the encoder is flushed in each, which ends a block.
+    frames: usize,
+    flushes: usize,
+    is_sized: bool,
+    has_skippable: bool,
+}
+
+fn encodings() -> impl Strategy<Value = Encoding> {
+    let parameter = prop_oneof![
+        Just(vec![]),
+        Just(vec![CParameter::EnableLongDistanceMatching(true), CParameter::WindowLog(27)]),
+        (10u32..=23).prop_map(|log| vec![CParameter::WindowLog(log)]),
+        (1024u32..100_000).prop_map(|size| vec![CParameter::TargetCBlockSize(size)]),
+        (3u32..=7, 1u32..100)
+            .prop_map(|(least, length)| vec![CParameter::MinMatch(least), CParameter::TargetLength(length)]),
+    ];
+    let rest = (1usize..5, 0usize..30, any::<bool>(), any::<bool>(), any::<bool>());
+    (-3i32..=12, parameter, rest).prop_map(
+        |(level, mut parameters, (frames, flushes, is_sized, has_skippable, checksum))| {
+            parameters.push(CParameter::ChecksumFlag(checksum));
+            Encoding { level, parameters, frames, flushes, is_sized, has_skippable }
+        },
+    )
+}
+
+fn encode(tar: &[u8], encoding: &Encoding) -> Vec<u8> {
+    use std::io::Write;
+    let mut blob = Vec::new();
+    for part in tar.chunks(tar.len().div_ceil(encoding.frames)) {
+        if encoding.has_skippable {
+            blob.extend_from_slice(b"\x5e\x2a\x4d\x18\x07\0\0\0skipped");
+        }
+        let mut encoder = zstd::stream::Encoder::new(&mut blob, encoding.level).unwrap();
+        encoding.parameters.iter().for_each(|parameter| encoder.set_parameter(*parameter).unwrap());
+        if encoding.is_sized {
+            encoder.set_pledged_src_size(Some(part.len() as u64)).unwrap();
+        }
+        for piece in part.chunks(part.len().div_ceil(encoding.flushes + 1)) {
+            encoder.write_all(piece).unwrap();
+            if encoding.flushes > 0 {
+                encoder.flush().unwrap();
+            }
+        }
+        encoder.finish().unwrap();
+    }
+    blob
+}
+
+fn document(blob: &[u8], chunk: usize) -> FineLayer {
+    let indexed = index(blob, chunk);
+    assert!(matches!(&indexed.outcome, Outcome::Unservable(why) if why.code == UnservableCode::Compression));
+    let fine = indexed.fine.unwrap();
+    assert_eq!(fine.spans().codec(), Codec::Zstd);
+    fine
+}
+
+fn blob_of<'a>(layer: &FineLayer, blob: &'a [u8], span: SpanId) -> &'a [u8] {
+    let range = layer.spans().fetch_range(span);
+    &blob[range.start.0 as usize..range.end.0 as usize]
+}
+
+/// Reads every span as a reader does, by the encoded document.
+fn read_all(layer: &FineLayer, blob: &[u8], tar: &[u8]) {
+    let encoded = layer.encode(&[SpanId(1)..SpanId(2)]).unwrap();
+    let mut memory = Budget::new(u64::MAX).open();
+    let head = &encoded.bytes[..encoded.head_size as usize];
+    let head = fine::decode_head(head, encoded.bytes.len() as u64, &mut memory).unwrap();
+    assert_eq!(&fine::decode(&encoded.bytes, &mut memory).unwrap(), layer);
+    let mut windows = BTreeMap::new();
+    for page in head.pages() {
+        let range = head.page_range(page);
+        let bytes = &encoded.bytes[range.start as usize..range.end as usize];
+        windows.extend(fine::decode_page(&head, page, bytes).unwrap().into_windows());
+    }
+    let table = SpanTable::new(Arc::new(LayerMap::from(head))).unwrap();
+    for span in table.each() {
+        let mut plain = Vec::new();
+        let window = windows.get(&span);
+        let mut take = |piece: &[u8]| {
+            plain.extend_from_slice(piece);
+            ControlFlow::Continue(())
+        };
+        table.decode_with(span, window, blob_of(layer, blob, span), &mut take).unwrap();
+        let range = table.plain_range(span);
+        assert!(plain == tar[range.start.0 as usize..range.end.0 as usize], "span {span}");
+        let next = windows.get(&SpanId(span.0 + 1));
+        let bytes = blob_of(layer, blob, span);
+        decode_to_next(layer.spans(), span, [window, next], bytes, &mut |_| ControlFlow::Continue(())).unwrap();
+    }
+}
+
+/// Whether `verify` finds nothing wrong.
+fn holds(layer: &FineLayer, blob: &[u8]) -> bool {
+    let fine = Some(Arc::new(layer.clone()));
+    let mut proof = LayerProof::with_fine(None, fine, Algorithm::Sha256, Algorithm::Sha256);
+    proof.push(blob);
+    proof.finish().of_document.list.is_empty()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_span_decodes_whatever_the_encoder(
+        encoding in encodings(),
+        size in 500_000usize..3_000_000,
+        seed in any::<u32>(),
+        chunk in 1usize..300_000,
+    ) {
+        let tar = tar(size, seed.into());
+        let blob = encode(&tar, &encoding);
+        let layer = document(&blob, blob.len());
+        prop_assert!(document(&blob, chunk) == layer, "in chunks of {}", chunk);
+        read_all(&layer, &blob, &tar);
+        prop_assert!(holds(&layer, &blob));
+
+        let mut divisions = BTreeMap::new();
+        for span in SpanId::each(SpanId(0)..SpanId(layer.spans().count())).filter(|span| span.0 % 3 != 1) {
+            let window = layer.window(span).unwrap();
+            let bytes = blob_of(&layer, &blob, span);
+            divisions.insert(span, divide_span(layer.spans(), span, window.as_ref(), bytes).unwrap());
+        }
+        let divided = layer.clone().divided(&divisions).unwrap();
+        let new: usize = divisions.values().map(|division| division.starts.len()).sum();
+        prop_assert_eq!(divided.spans().count() as usize, layer.spans().count() as usize + new);
+        read_all(&divided, &blob, &tar);
+        prop_assert!(holds(&divided, &blob));
+        prop_assert!(divided.undivided().unwrap() == layer);
+    }
+}
+
+/// A layer of several spans, most of which have a window.
+fn sample() -> (Vec<u8>, Vec<u8>) {
+    let tar = tar(6_000_000, 3);
+    let parameters = vec![CParameter::ChecksumFlag(true)];
+    let encoding = Encoding { level: 1, parameters, frames: 2, flushes: 0, is_sized: true, has_skippable: true };
+    let blob = encode(&tar, &encoding);
+    (tar, blob)
+}
+
+#[test]
+fn single_bytes_give_the_same_document() {
+    let (_, blob) = sample();
+    assert!(document(&blob, 1) == document(&blob, blob.len()));
+}
+
+#[test]
+fn spans_grow_until_their_windows_pay() {
+    let (_, blob) = sample();
+    let layer = document(&blob, blob.len());
+    let starts = layer.spans().starts();
+    assert!(starts.len() > 5, "{}", starts.len());
+    assert!(starts.windows(2).all(|two| two[1].output - two[0].output > SPAN_SIZE));
+    let windows: Vec<SpanWindow> =
+        layer.windows().flat_map(|windows| windows.unwrap().into_windows()).map(|(_, window)| window).collect();
+    assert!(windows.iter().any(|window| window.used() > 1000));
+    for (window, two) in windows.iter().zip(starts[1..].windows(2)) {
+        let size = two[1].output - two[0].output;
+        assert!(window.used() as u64 * 28 <= size || size >= 16 << 20, "{} of {size}", window.used());
+    }
+}
+
+#[test]
+fn wrong_documents_are_found() {
+    let (_, blob) = sample();
+    let layer = document(&blob, blob.len());
+    assert!(holds(&layer, &blob));
+    let spans = layer.spans();
+    let windows: Vec<SpanWindow> =
+        layer.windows().flat_map(|windows| windows.unwrap().into_windows()).map(|(_, window)| window).collect();
+    let with = |starts: &[FineStart], windows: Vec<SpanWindow>| {
+        let parts = SpanParts {
+            layer: spans.layer(),
+            codec: spans.codec(),
+            blob_size: spans.blob_size(),
+            tar_end: spans.tar_end(),
+            span_size: spans.span_size(),
+            starts: starts.to_vec(),
+        };
+        FineLayer::new(layer.entries().to_vec(), fine::FineSpans::new(parts).unwrap(), windows).unwrap()
+    };
+    assert!(with(spans.starts(), windows.clone()) == layer);
+    let number = windows.iter().rposition(|window| window.used() > 0).unwrap();
+    let span = SpanId(number as u32);
+    let (mut state, mut dictionary) =
+        windows[number].dictionary(0).map(|(state, bytes)| (state.clone(), bytes)).unwrap();
+
+    // Another byte in the window, and other tables.
+    let before = windows[number].parts().next().map(|(from, _)| from).unwrap();
+    let start = dictionary.len() - windows[number].length();
+    dictionary[start + before] ^= 1;
+    let parts: Vec<(usize, Vec<u8>)> = windows[number]
+        .parts()
+        .map(|(from, part)| (from, dictionary[start + from..start + from + part.len()].to_vec()))
+        .collect();
+    let pieces = || parts.iter().map(|(from, part)| (*from, [&part[..], &[]]));
+    let lead = windows[number].lead();
+    let other = SpanWindow::of_zstd(state.clone(), windows[number].length() as u32, pieces()).led_by(lead);
+    state.has_checksum ^= true;
+    let flag = SpanWindow::of_zstd(state, windows[number].length() as u32, pieces()).led_by(lead);
+    for wrong in [other, flag, SpanWindow::of_frame().led_by(lead)] {
+        let changed: Vec<_> =
+            (0..windows.len()).map(|at| if at == number { wrong.clone() } else { windows[at].clone() }).collect();
+        assert!(!holds(&with(spans.starts(), changed), &blob));
+        // The span before tells too.
+        let own = layer.window(span).unwrap();
+        let found =
+            decode_to_next(spans, span, [own.as_ref(), Some(&wrong)], blob_of(&layer, &blob, span), &mut |_| {
+                ControlFlow::Continue(())
+            });
+        assert!(matches!(found, Err(SpanError::Window { .. })), "{found:?}");
+    }
+
+    // Another place in the tar, or in the blob.
+    for change in [|start: &mut FineStart| start.output.0 += 1, |start: &mut FineStart| start.input.0 += 1] {
+        let mut starts = spans.starts().to_vec();
+        change(&mut starts[number + 1]);
+        if starts[number + 1].input.0 % 64 == 1 {
+            continue;
+        }
+        let lead = |window: &SpanWindow, start: &FineStart| {
+            window.clone().led_by(&vec![0; (start.border() - start.input.0) as usize])
+        };
+        let mut windows = windows.clone();
+        windows[number] = lead(&windows[number], &starts[number + 1]);
+        assert!(!holds(&with(&starts, windows), &blob));
+        let own = layer.window(span).unwrap();
+        let wrong = with(
+            &starts,
+            layer
+                .windows()
+                .flat_map(|w| w.unwrap().into_windows())
+                .enumerate()
+                .map(|(at, (_, window))| if at == number { lead(&window, &starts[number + 1]) } else { window })
+                .collect(),
+        );
+        let found =
+            decode_to_next(wrong.spans(), span, [own.as_ref(), None], blob_of(&wrong, &blob, span), &mut |_| {
+                ControlFlow::Continue(())
+            });
+        assert!(found.is_err());
+    }
+}
+
+#[test]
+fn damaged_layers_are_refused() {
+    let (_, blob) = sample();
+    let indexed = |blob: &[u8]| {
+        let mut indexer = LayerIndexer::new(options(), None);
+        indexer.push(blob)?;
+        indexer.finish()
+    };
+    assert!(indexed(&blob).is_ok());
+    // The checksum is compared: any byte of the content counts.
+    for at in [blob.len() / 7, blob.len() / 2, blob.len() - 2] {
+        let mut damaged = blob.clone();
+        damaged[at] ^= 4;
+        assert!(indexed(&damaged).is_err(), "{at}");
+    }
+    assert!(indexed(&blob[..blob.len() - 1]).is_err());
+    let too_large = b"\x28\xb5\x2f\xfd\0\x89\x01\0\0";
+    let error = indexed(&[&too_large[..], &[0; 512]].concat()).unwrap_err().to_string();
+    assert!(error.contains("150994944 bytes") && error.contains("128 MiB"), "{error}");
+}
