@@ -6,6 +6,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::blob::{BlobReader, FileRange, read_range};
 use super::error::LayoutError;
@@ -41,7 +42,7 @@ fn entries(files: &impl LayoutFiles, index_json: &[u8]) -> Result<Vec<Descriptor
 }
 
 /// The entries of index.json, parsed strictly: no duplicate keys, and none in another case.
-pub(super) fn strict_entries(files: &impl LayoutFiles, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
+fn strict_entries(files: &impl LayoutFiles, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
     #[derive(Deserialize)]
     struct IndexJson {
         manifests: Option<Vec<Descriptor>>,
@@ -49,6 +50,14 @@ pub(super) fn strict_entries(files: &impl LayoutFiles, index_json: &[u8]) -> Res
     let index: IndexJson = json::parse(index_json, MAX_INDEX_JSON, &["manifests"])
         .map_err(|source| document_error(files, "index.json", source))?;
     Ok(index.manifests.unwrap_or_default())
+}
+
+/// The entries of index.json as Go parses them, if it is unambiguous: no duplicate keys, and none
+/// in another case.
+pub(super) fn unambiguous_entries(files: &impl LayoutFiles, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
+    json::parse::<IgnoredAny>(index_json, MAX_INDEX_JSON, &["manifests"])
+        .map_err(|source| document_error(files, "index.json", source))?;
+    entries(files, index_json)
 }
 
 pub(super) fn document_error(files: &impl LayoutFiles, name: impl Into<String>, source: JsonError) -> LayoutError {

@@ -238,7 +238,7 @@ fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), Lay
     let bytes = layout.index_json()?;
     let unsound = |e| unsound(layout, "index.json", e);
     // Rejects what the lenient parsing below would accept, such as duplicate keys.
-    super::read::strict_entries(layout, &bytes)?;
+    super::read::unambiguous_entries(layout, &bytes)?;
     let mut index: serde_json::Map<String, Value> = serde_json::from_slice(&bytes).map_err(unsound)?;
     // In its place, so that the keys keep their order.
     let manifests = index.entry("manifests").or_insert_with(|| json!([]));

@@ -32,6 +32,17 @@ pub(super) fn same_origin(a: &Url, b: &Url) -> bool {
     a.scheme() == b.scheme() && a.host() == b.host() && a.port_or_known_default() == b.port_or_known_default()
 }
 
+/// A URL that a registry sent, by HTTPS if it names the same host by HTTP. Behind a proxy that
+/// terminates TLS, a registry may not know that it is reached by HTTPS.
+pub(super) fn by_https(registry: &Url, mut to: Url) -> Url {
+    let is_same = to.host() == registry.host() && to.port() == registry.port();
+    if is_same && to.scheme() == "http" && registry.scheme() == "https" {
+        // Cannot fail between these two schemes.
+        let _ = to.set_scheme("https");
+    }
+    to
+}
+
 /// Why a request for `registry` that was sent to `from` must not be redirected to `to`; None if it
 /// may.
 pub(super) fn refuse_detour(registry: &Url, from: &Url, to: &Url) -> Option<&'static str> {
@@ -107,6 +118,19 @@ mod tests {
 
     fn url(s: &str) -> Url {
         Url::parse(s).unwrap()
+    }
+
+    #[test]
+    fn links_to_the_same_host_keep_https() {
+        for (registry, to, expected) in [
+            ("https://r.io/", "http://r.io/v2/x?_state=a", "https://r.io/v2/x?_state=a"),
+            ("https://r.io:8443/", "http://r.io:8443/v2/x", "https://r.io:8443/v2/x"),
+            ("https://r.io:8443/", "http://r.io/v2/x", "http://r.io/v2/x"),
+            ("https://r.io/", "http://s.io/v2/x", "http://s.io/v2/x"),
+            ("http://r.io/", "http://r.io/v2/x", "http://r.io/v2/x"),
+        ] {
+            assert_eq!(by_https(&url(registry), url(to)).as_str(), expected);
+        }
     }
 
     #[test]

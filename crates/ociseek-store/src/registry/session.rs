@@ -11,7 +11,7 @@ use tracing::debug;
 use url::Url;
 
 use super::TARGET;
-use super::address::{base_url, is_loopback, refuse_detour, same_origin};
+use super::address::{base_url, by_https, is_loopback, refuse_detour, same_origin};
 use super::auth::{Authorizer, Generation, Scope};
 use super::config::ClientConfig;
 use super::error::{RegistryError, RequestLine, is_transient_status, shown};
@@ -319,11 +319,7 @@ impl Registry {
             what: "it points to something that is not a URL".to_owned(),
         })?;
         url.set_fragment(None);
-        // A registry behind a proxy may not know that it is reached by HTTPS.
-        if url.scheme() == "http" && base.scheme() == "https" && (url.host(), url.port()) == (base.host(), base.port())
-        {
-            let _ = url.set_scheme("https");
-        }
+        let url = by_https(base, url);
         match refuse_detour(base, &response.url, &url) {
             Some(reason) => Err(RegistryError::Detour { line: line(), to: shown(&url), reason }),
             None => Ok(url),
