@@ -15,6 +15,7 @@ pub mod inflate;
 pub mod listing;
 mod sha256;
 mod span;
+mod zstd_blocks;
 mod zstd_frames;
 pub mod ztocs;
 
@@ -336,6 +337,16 @@ pub fn headers(data: &[u8]) {
 /// Layers of zstd frames; see `zstd_frames`.
 pub fn zstd(data: &[u8]) {
     zstd_frames::frames(data, pieces(data), MOST);
+}
+
+/// Where zstd frames can be resumed; see `zstd_blocks`.
+pub fn zstd_scan(data: &[u8]) {
+    zstd_blocks::scan(data, pieces(data), MOST);
+}
+
+/// Resuming zstd frames in any state; see `zstd_blocks`.
+pub fn zstd_resume(data: &[u8]) {
+    zstd_blocks::resume(data, MOST);
 }
 
 /// Archives, and what Go lists in them; see `listing`. It wants ociseek-oracle (.ci/tools).

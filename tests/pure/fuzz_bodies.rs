@@ -94,6 +94,23 @@ fn zstd_frames() {
 }
 
 #[test]
+fn zstd_blocks() {
+    let mut seeds = layers(".tar");
+    seeds.truncate(24);
+    seeds.iter_mut().step_by(2).for_each(|(_, bytes)| *bytes = zstd::encode_all(&bytes[..], 3).expect("it is written"));
+    seeds.extend(files("fuzz/seeds/zstd"));
+    seeds.extend(files("fuzz/regressions/zstd"));
+    replay("zstd_scan", seeds, bodies::zstd_scan);
+}
+
+#[test]
+fn zstd_states() {
+    // A window, some content, and then changes.
+    let seed = |n: u8| vec![0x40 + n, n, n.wrapping_mul(5), 0, n % 16, n.wrapping_mul(7)];
+    replay("zstd_resume", (0..40).map(|n| (PathBuf::new(), seed(n))).collect(), bodies::zstd_resume);
+}
+
+#[test]
 fn headers_of_registries() {
     replay("headers", Vec::new(), bodies::headers);
 }
