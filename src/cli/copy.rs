@@ -59,7 +59,7 @@ pub(crate) struct CopyArgs {
 
     /// How many blobs to copy in parallel
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", default_value_t = 4)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256), allow_negative_numbers = true)]
     pub jobs: u16,
 
     #[command(flatten)]
@@ -71,6 +71,7 @@ pub(crate) struct CopyArgs {
 
 pub(super) async fn run(args: CopyArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
     let started = Instant::now();
+    args.destination.check()?;
     let display = Arc::new(Display::new(verbosity));
     let progress: Arc<dyn Progress> = display.clone();
     let registries = [crate::cli::shared::source::registry(&args.source), args.destination.registry()];

@@ -18,7 +18,7 @@ use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::ztoc::read_ztoc;
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::Progress;
-use ociseek_ops::diff::{Changes, IndexDiff, LayerDiff, Side, indexes, side, ztocs};
+use ociseek_ops::diff::{Changes, DiffError, IndexDiff, LayerDiff, Side, indexes, side, ztocs};
 
 const DIFF_LONG_ABOUT: &str = "\
 Shows how two ztocs differ, entry by entry and span by span, or how two SOCI indexes differ, layer by layer.
@@ -85,7 +85,8 @@ pub(super) async fn run(args: DiffArgs, verbosity: VerbosityArgs) -> Result<(), 
             let images = Images::new(args.registry.clone(), [&a, &b], &progress).await?;
             let open = async |name: &ImageName| {
                 let (source, root) = display.during(&name.to_string(), images.open(name)).await?;
-                Ok::<_, CliError>(side(&source, &root, args.platform.platform.as_ref(), &progress).await?)
+                let side = side(&source, &root, args.platform.platform.as_ref(), &progress).await;
+                side.map_err(|error| failure(name, error))
             };
             let (a, b) = (open(&a).await?, open(&b).await?);
             let diff = indexes(&a, &b).await?;
@@ -103,6 +104,15 @@ pub(super) async fn run(args: DiffArgs, verbosity: VerbosityArgs) -> Result<(), 
     };
     stdout.print(text)?;
     if same { Ok(()) } else { Err(CliError::Differs) }
+}
+
+fn failure(image: &ImageName, error: DiffError) -> CliError {
+    match &error {
+        DiffError::NoIndex(_, why) => {
+            CliError::NoIndex { image: Box::new(image.clone()), why: why.clone(), source: Box::new(error) }
+        }
+        _ => error.into(),
+    }
 }
 
 fn argument(text: &str) -> Result<DiffArgument, CliError> {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::cli::shared::args::{FormatArgs, OutputFormat, PlatformsArgs, RegistryArgs};
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::hint::convert_again;
+use crate::cli::shared::hint::{WITH_GZIP, convert_again, has_tag, new_name, to_index};
 use crate::cli::shared::json::{ConsumerJson, Fine, Manifest as ManifestRef, text as text_of};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::human;
@@ -20,7 +20,7 @@ use ociseek_format::image::soci::Version;
 use ociseek_format::image::{ImageName, LayerKind, NotIndexed};
 use ociseek_format::progress::Progress;
 use ociseek_ops::discover::Note;
-use ociseek_ops::doctor::{Diagnosis, Finding, FineUse, NoIndex, diagnose};
+use ociseek_ops::doctor::{Diagnosis, Finding, FineUse, diagnose};
 
 const LONG_ABOUT: &str = "\
 Explains which runtimes would use which SOCI index of an image, and why the others would not: soci-snapshotter by \
@@ -145,21 +145,15 @@ fn platform(found: &Diagnosis) -> String {
 
 /// The command that would help.
 fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
-    let name: Option<ImageName> = image.parse().ok();
-    let is_saved = matches!(name, Some(ImageName::Saved { .. }));
+    let name: ImageName = image.parse().ok()?;
+    // Nothing can be attached to an image in an archive.
+    let is_archive = matches!(name, ImageName::Archive { .. } | ImageName::Saved { .. });
     let image = quoted(image.as_bytes());
-    let index = |options: &str| Some(format!("ociseek index {options}{image}"));
+    let converted = quoted(new_name(&name).as_bytes());
+    let convert = || Some(format!("ociseek convert {image} {converted}"));
+    let index = |options: &str| (!is_archive).then(|| format!("ociseek index {options}{image}"));
     match finding {
-        Finding::NoIndex(NoIndex::Possible) if is_saved => {
-            Some(format!("push the image and index it there, or convert it: ociseek convert {image} oci:DIR"))
-        }
-        Finding::NoIndex(NoIndex::Possible) => {
-            let platform = platform(found);
-            match platform.parse::<ociseek_format::image::Platform>() {
-                Ok(_) => index(&format!("--platform {platform} ")),
-                Err(_) => index(""),
-            }
-        }
+        Finding::NoIndex(why) => to_index(&name, why),
         Finding::OnImageIndex(_) | Finding::OtherVersion { .. } => index(""),
         Finding::Several(_)
         | Finding::Unusable { version: Version::V1, .. }
@@ -167,9 +161,9 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
         | Finding::Note { note: Note::Second { .. } | Note::NotServable { .. } | Note::MediaType { .. }, .. } => {
             index("--existing replace ")
         }
-        Finding::BrokenZtoc(_) | Finding::LostBlobs { .. } => match name.filter(|_| is_of_version_2(finding, found)) {
-            Some(name) => Some(convert_again(&name)),
-            None => index("--existing replace "),
+        Finding::BrokenZtoc(_) | Finding::LostBlobs { .. } => match is_of_version_2(finding, found) {
+            true => Some(convert_again(&name)),
+            false => index("--existing replace "),
         },
         Finding::Unusable { .. } | Finding::OddAnnotation(_) => {
             Some("ociseek convert, from the original image, to a new tag".into())
@@ -177,19 +171,19 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
         Finding::Note { note: Note::NotBeside, .. } => {
             Some("copy the whole image index: skopeo copy --all, crane copy".into())
         }
-        Finding::OnlyV1 => Some(format!(
-            "ociseek convert {image} NEW-NAME makes a SOCI-enabled image of version 2; or enable version 1 \
-             ([pull_modes.soci_v1] enable = true)"
-        )),
+        Finding::OnlyV1 => convert(),
         Finding::LostLayer(_) | Finding::LostConfig(_) => Some("push the image again".into()),
-        Finding::Uncovered { why: Some(NotIndexed::Kind(LayerKind::Zstd)), .. } => Some(
-            "build the image with gzip layers: docker buildx build --output \
-                 type=image,compression=gzip,force-compression=true"
-                .into(),
-        ),
+        Finding::Uncovered { why: Some(NotIndexed::Kind(LayerKind::Zstd)), .. } => Some(WITH_GZIP.into()),
         Finding::Uncovered { why: None, .. } => index("--dry-run --existing replace "),
-        Finding::NoFine { .. } if is_saved => None,
+        Finding::NoFine { .. } | Finding::NoStart(_) if is_archive => None,
         // A SOCI index of another tool would get one beside it.
+        // One that is only attached would not be used: the digest covers all that a start reads.
+        Finding::NoFine { .. } if found.inspected.image.indexes.iter().any(|index| index.version == Version::V2) => {
+            match has_tag(&name) {
+                true => Some(format!("ociseek convert --fine --replace-tag {image} {image}")),
+                false => Some(format!("ociseek convert --fine {image} {converted}")),
+            }
+        }
         Finding::NoFine { is_indexed: true } | Finding::UnusableFine { .. } => index("--fine-only "),
         Finding::NoFine { is_indexed: false } => index("--fine "),
         Finding::BrokenDocument(_) => index("--fine-only --existing replace "),
@@ -197,8 +191,7 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
             "ociseek trace {image} --output start.jsonl, then ociseek index --fine-only --profile start.jsonl {image}"
         )),
         Finding::Foreign { .. } => Some(format!("ociseek verify --quick {image}")),
-        Finding::NoIndex(NoIndex::Small | NoIndex::Impossible)
-        | Finding::NotListed(_)
+        Finding::NotListed(_)
         | Finding::Note { note: Note::Unknown { .. }, .. }
         | Finding::Uncovered { .. }
         | Finding::SmallImage(_) => None,

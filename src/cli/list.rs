@@ -65,6 +65,7 @@ pub(crate) struct ListArgs {
 }
 
 pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
+    args.place.check()?;
     let progress: Arc<dyn Progress> = Arc::new(WarningProgress);
     let images = Images::at(args.registry, args.place.registry().into_iter(), &progress).await?;
     let (source, places) = places(&images, &args.place).await?;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 #[cfg(mounts)]
 use tokio::sync::oneshot;
 
@@ -37,6 +37,7 @@ mod index;
 mod inspect;
 mod list;
 mod ls;
+mod other_names;
 mod prune;
 mod report;
 mod rm;
@@ -55,9 +56,11 @@ const LAST_WORK: Duration = Duration::from_millis(500);
 
 /// Runs the program. The only function that `main` calls.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse_from(arguments()) {
+    let mut program = other_names::added(Cli::command());
+    let parsed = program.try_get_matches_from_mut(arguments()).and_then(|found| Cli::from_arg_matches(&found));
+    let cli = match parsed {
         Ok(cli) => cli,
-        Err(message) => return help::print(message, Cli::command(), arguments()),
+        Err(message) => return help::print(message.format(&mut program), program, arguments()),
     };
     let failures = cli.command.failures();
     let started = cli.verbosity.start_log(cli.command.log_readers());

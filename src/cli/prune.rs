@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use serde::Serialize;
 
 use crate::cli::shared::args::{FormatArgs, ImageJobsArgs, OutputFormat, RegistryArgs};
@@ -53,6 +54,10 @@ pub(crate) struct PruneArgs {
     #[arg(long)]
     pub delete: bool,
 
+    /// Only list them, even with --delete
+    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new())]
+    pub dry_run: bool,
+
     /// For deleted images, remove the indexes of any tool, not only those made by ociseek
     #[arg(long)]
     pub all: bool,
@@ -68,19 +73,21 @@ pub(crate) struct PruneArgs {
 }
 
 pub(super) async fn run(args: PruneArgs) -> Result<(), CliError> {
+    args.repository.check()?;
     let ListPlace::Repository { registry, repository } = &args.repository else {
         return Err(CliError::Usage("expected a repository in a registry, without a tag"));
     };
     let progress: Arc<dyn Progress> = Arc::new(WarningProgress);
     let images = Images::at(args.registry, std::iter::once(registry.as_str()), &progress).await?;
     let repository = images.repository_at(registry, repository)?;
-    let options = PruneOptions { delete: args.delete, all: args.all, jobs: usize::from(args.image_jobs.jobs) };
+    let delete = args.delete && !args.dry_run;
+    let options = PruneOptions { delete, all: args.all, jobs: usize::from(args.image_jobs.jobs) };
     let pruned = prune(&repository, &options, &progress).await?;
     let mut stdout = Stdout::new();
     let name = args.repository.to_string();
     let text = match args.format.get() {
-        OutputFormat::Json => text_of(Pruning::of(&name, &pruned, args.delete))?,
-        OutputFormat::Text => text(&name, &pruned, args.delete, stdout.style),
+        OutputFormat::Json => text_of(Pruning::of(&name, &pruned, delete))?,
+        OutputFormat::Text => text(&name, &pruned, delete, stdout.style),
     };
     stdout.print(text)?;
     let (all, unexamined) = (pruned.waste.len() + pruned.unexamined.len(), pruned.unexamined.len());

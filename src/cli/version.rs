@@ -31,11 +31,15 @@ pub(crate) struct CompletionsArgs {
 
 /// Print the manual page, or write the pages of all commands
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  ociseek man | man -l -\n  ociseek man --output /usr/local/share/man/man1")]
+#[command(after_help = "Examples:\n  ociseek man index | man -l -\n  ociseek man --output /usr/local/share/man/man1")]
 pub(crate) struct ManArgs {
     /// Write ociseek.1 and a page for each command into this directory
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
+
+    /// The page of this command, such as index or hook serve
+    #[arg(value_name = "COMMAND", conflicts_with = "output")]
+    pub command: Vec<String>,
 }
 
 /// Print version, commit, target and SOCI compatibility
@@ -90,7 +94,12 @@ pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), CliError> {
         None => {
             let mut command = command.disable_help_subcommand(true);
             command.build();
-            Stdout::new().print(page(&mut command).map_err(CliError::Stdout)?)
+            let mut shown = &mut command;
+            for name in &args.command {
+                shown =
+                    shown.find_subcommand_mut(name).ok_or(CliError::Usage("no such command: see ociseek --help"))?;
+            }
+            Stdout::new().print(page(shown).map_err(CliError::Stdout)?)
         }
     }
 }

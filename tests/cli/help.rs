@@ -148,7 +148,7 @@ fn wrong_usage_exits_with_2() {
     "#);
     assert_snapshot!(sandbox.run(&["index", "--span-size", "0", "x"]), @r#"
     --- stderr ---
-    error: invalid value '0' for '--span-size <SIZE>': must be more than 0
+    error: invalid value '0' for '--span-size <SIZE>': must be at least 16KiB, because each span takes 32 KiB of the ztoc
 
     For more information, try '--help'.
     --- status 2 ---
@@ -315,15 +315,31 @@ fn commands_of_other_tools_get_a_hint() {
         (&["ztoc", "info", "x"], "ociseek ztoc show FILE"),
         (&["find", "app"], "ociseek ls -R IMAGE"),
         (&["login", "localhost"], "docker login"),
-        (&["inspect", "--authfile", "x", "app"], "REGISTRY_AUTH_FILE"),
         (&["inspect", "--cert-dir", "x", "app"], "--ca-file FILE"),
-        (&["inspect", "--tls-verify=false", "app"], "--insecure-skip-tls-verify"),
+        (&["rm", "--force", "app"], "rm does not ask"),
+        (&["prune", "-f", "app"], "--delete"),
+        (&["copy", "--all", "a", "b"], "all platforms and referrers"),
+        (&["convert", "--to", "v2", "a:1", "b:1"], "ociseek index attaches version 1"),
+        (&["attach", "app"], "ociseek convert IMAGE"),
+        (&["extract", "app"], "ociseek mount IMAGE DIR"),
+        (&["tree", "app"], "ociseek list REPOSITORY"),
+        (&["catalog"], "ociseek list REPOSITORY"),
+        (&["upgrade"], "docs/install.md"),
+        (&["serve"], "ociseek hook serve"),
+        (&["status", "app"], "ociseek doctor IMAGE"),
+        (&["cp", "a", "b"], "ociseek copy"),
+        (&["completions"], "bash, elvish, fish, powershell and zsh"),
+        (&["index", "localhost:5000"], "localhost:5000/REPOSITORY:TAG"),
+        (&["list", "ghcr.io"], "ghcr.io/REPOSITORY:TAG"),
         (&["inspect", "-platform", "linux/amd64", "app"], "--platform"),
     ] {
         let said = sandbox.run(args);
         let line = said.lines().find(|line| line.starts_with("hint: ")).unwrap_or_else(|| panic!("{args:?}: {said}"));
         assert!(line.contains(hint), "{args:?}: {line}");
-        assert!(!said.contains("similar") && said.ends_with("--- status 2 ---"), "{args:?}: {said}");
+        assert!(
+            !said.contains("similar") && !said.contains("use '--") && said.ends_with("--- status 2 ---"),
+            "{args:?}: {said}"
+        );
     }
     // For a mere typing error, clap has a suggestion.
     let mistyped = sandbox.run(&["inspct", "app"]);
@@ -331,6 +347,39 @@ fn commands_of_other_tools_get_a_hint() {
         mistyped.contains("similar subcommands exist: 'list', 'inspect'") && !mistyped.contains("hint:"),
         "{mistyped}"
     );
+}
+
+#[test]
+fn names_of_other_tools_are_understood() {
+    let sandbox = Sandbox::new();
+    mounts::image(&sandbox, "img", &[tar(1, 4, 50_000)], &json!({}));
+    std::fs::write(sandbox.path("auth.json"), "{}").unwrap();
+    let listed = sandbox.run(&["list", "--json", "oci:img"]);
+    for args in [
+        &["list", "-o", "json", "oci:img"][..],
+        &["list", "--output", "json", "oci:img"],
+        &["list", "--json", "--tls-verify=false", "oci:img"],
+        &["list", "--json", "--insecure", "oci:img"],
+        &["list", "--json", "--authfile", "auth.json", "oci:img"],
+    ] {
+        assert_eq!(sandbox.run(args), listed, "{args:?}");
+    }
+    let platforms = ["index", "--dry-run", "--quiet", "--all-platforms", "--min-layer-size=0", "oci:img"];
+    assert!(sandbox.run(&platforms).starts_with("sha256:"));
+    assert!(sandbox.run(&["list", "--authfile", "none", "oci:img"]).contains("none: cannot read"));
+    assert!(sandbox.run(&["ls", "-h"]).contains("Usage: ociseek ls"));
+    assert!(
+        sandbox.run(&["man", "hook", "serve"]).contains("ociseek hook serve [OPTIONS]".replace('-', "\\-").as_str())
+    );
+    let none = sandbox.run(&["index", "--jobs", "-1", "oci:img"]);
+    assert!(none.contains("-1 is not in 1..=256"), "{none}");
+    std::fs::create_dir(sandbox.path("mnt")).unwrap();
+    for verb in ["mount", "bundle"] {
+        let swapped = sandbox.run(&[verb, "mnt", "localhost:1/app:v1"]);
+        assert!(swapped.contains("the image comes first"), "{swapped}");
+    }
+    let untagged = sandbox.run(&["convert", "oci:img", "localhost:1/app"]);
+    assert!(untagged.contains("the tag is missing: write localhost:1/app:TAG"), "{untagged}");
 }
 
 #[test]

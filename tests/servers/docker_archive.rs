@@ -256,7 +256,7 @@ fn archives_cannot_be_indexed_and_the_error_suggests_a_way() {
     let manifest = file("manifest.json", &manifest_json(&[("c", &["app:1"], &["l"])]));
     write(&sandbox, &[file("c", &config(&[&large])), file("l", &large), manifest]);
     let doctor = sandbox.run(&["doctor", "docker-archive:x.tar:app:1"]);
-    assert!(doctor.contains("ociseek convert docker-archive:x.tar:app:1 oci:DIR"), "{doctor}");
+    assert!(doctor.contains("ociseek convert docker-archive:x.tar:app:1 oci:x-soci"), "{doctor}");
     assert!(!doctor.contains("ociseek index --platform"), "{doctor}");
     // Each error suggests the other command.
     assert!(sandbox.run(&["ls", "oci-archive:x.tar"]).contains("use docker-archive:FILE"));

@@ -20,6 +20,7 @@ mod fault_points;
 mod field;
 mod fine;
 mod fine_built;
+mod hints;
 mod hook_lambda;
 mod hook_nats;
 mod hook_serve;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::discover::{DiscoverError, discover, fetch_ztoc};
+use super::doctor::NoIndex;
 use super::resolve::ResolveError;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::manifest::OCI_MANIFEST;
@@ -278,7 +279,7 @@ pub enum DiffError {
     #[error(transparent)]
     Discover(#[from] DiscoverError),
     #[error("the image {0} has no usable SOCI index")]
-    NoIndex(Digest),
+    NoIndex(Digest, NoIndex),
     #[error("ztoc {ztoc} cannot be used")]
     Ztoc { ztoc: Digest, source: ZtocError },
 }
@@ -300,7 +301,7 @@ pub async fn side(
         return Ok(Side { source: source.clone(), manifest, index });
     }
     let mut image = discover(source, root, platform, None, progress).await?;
-    let none = DiffError::NoIndex(image.manifest.digest);
+    let none = DiffError::NoIndex(image.manifest.digest, NoIndex::of(&image.layers));
     let Some(place) = image.chosen else { return Err(none) };
     let found = image.indexes.swap_remove(place);
     // One that was read has a size.

@@ -10,7 +10,6 @@ use clap::builder::FalseyValueParser;
 use crate::cli::shared::args::{
     BuildArgs, CacheArgs, FormatArgs, LayerJobsArgs, MinLayerArgs, OutputFormat, RegistryArgs,
 };
-use crate::cli::shared::caches;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::indexing::{PrefetchArgs, ReuseArgs, layer_options, named};
 use crate::cli::shared::json::text as text_of;
@@ -18,6 +17,7 @@ use crate::cli::shared::progress::Display;
 use crate::cli::shared::source::{Images, output_layout, refuse_plain_layers, registry};
 use crate::cli::shared::terminal::Stdout;
 use crate::cli::shared::verbosity::VerbosityArgs;
+use crate::cli::shared::{caches, parse};
 use json::Conversion;
 use ociseek_format::image::{ImageName, ImageSelector, Platform};
 use ociseek_format::progress::Progress;
@@ -82,7 +82,7 @@ pub(crate) struct ConvertArgs {
     pub source: ImageName,
 
     /// The name of the SOCI-enabled image
-    #[arg(value_name = "DST")]
+    #[arg(value_name = "DST", value_parser = parse::destination)]
     pub destination: ImageName,
 
     /// Only index this platform, such as linux/arm64 or linux/arm/v7; can be repeated [default: all
@@ -221,8 +221,7 @@ async fn destination(
 ) -> Result<ConvertDestination, CliError> {
     let (destination, tag) = match name {
         ImageName::Registry(reference) => {
-            let tag = reference.tag.clone().unwrap_or_else(|| "latest".to_owned());
-            (Some(Destination::Registry(images.repository(reference)?)), Some(tag))
+            (Some(Destination::Registry(images.repository(reference)?)), reference.tag.clone())
         }
         ImageName::Layout { dir, select } => {
             let tag = match select {

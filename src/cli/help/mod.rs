@@ -20,8 +20,14 @@ pub(super) fn print(mut message: Error, program: Command, arguments: Vec<OsStrin
     {
         message = shorter;
     }
+    // In ls, -h is an option, as it is for ls. Alone it can only be meant as everywhere else.
+    if matches!(&typed[..], [ls, h] if ls == "ls" && h == "-h")
+        && let Err(help) = short::brief(program.clone()).try_get_matches_from(["ociseek", "ls", "--help"])
+    {
+        message = help;
+    }
     environment::name(&mut message, &typed, program);
-    let hint = other_tools::hint(&mut message, typed.into_iter());
+    let hint = other_tools::hint(&mut message, &typed);
     // A closed pipe is not a failure of --help.
     let _ = message.print();
     if let Some(hint) = hint {

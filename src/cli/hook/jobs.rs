@@ -11,7 +11,6 @@ use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use crate::cli::shared::args::{CacheArgs, LayerJobsArgs, RegistryArgs};
-use crate::cli::shared::caches;
 use crate::cli::shared::error::CliError;
 #[cfg(feature = "nats")]
 use crate::cli::shared::error::HookError;
@@ -19,6 +18,7 @@ use crate::cli::shared::hint::job_hint;
 use crate::cli::shared::indexing::{Unattended, UnattendedArgs};
 use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::source::{Registries, client_config};
+use crate::cli::shared::{caches, parse};
 use ociseek_format::progress::Progress;
 use ociseek_hook::allow::{Allow, AllowList};
 use ociseek_hook::log::LogProgress;
@@ -64,16 +64,15 @@ pub(crate) struct JobArgs {
     #[command(flatten, next_help_heading = "Jobs")]
     pub layer_jobs: LayerJobsArgs,
 
-    /// How many seconds to finish running jobs after a signal to stop
-    #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_DRAIN_TIMEOUT", default_value = "20")]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=86_400), help_heading = "Jobs")]
-    pub drain_timeout: u32,
+    /// How long to finish running jobs after a signal to stop
+    #[arg(long, value_name = "DURATION", env = "OCISEEK_HOOK_DRAIN_TIMEOUT", default_value = "20s")]
+    #[arg(value_parser = parse::duration_of(0, 86_400), help_heading = "Jobs")]
+    pub drain_timeout: Duration,
 
-    /// How many seconds to wait before a failed job is retried; six times as long before each later
-    /// try
-    #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_RETRY_WAIT", default_value = "5")]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=3600), help_heading = "Jobs")]
-    pub retry_wait: u32,
+    /// How long to wait before a failed job is retried; six times as long before each later try
+    #[arg(long, value_name = "DURATION", env = "OCISEEK_HOOK_RETRY_WAIT", default_value = "5s")]
+    #[arg(value_parser = parse::duration_of(0, 3600), help_heading = "Jobs")]
+    pub retry_wait: Duration,
 
     /// Append a JSON line to this file for each failed image; it is also in the log
     #[arg(long, value_name = "FILE", env = "OCISEEK_HOOK_DEAD_LETTER", help_heading = "Jobs")]
@@ -109,8 +108,7 @@ pub(super) async fn runner(args: JobArgs) -> Result<Runner, CliError> {
     let max_image_size = Some(args.max_image_size.0);
     let context = |client| JobContext { client, cache, options, versions, max_image_size, reuse_from, progress };
     let allow = AllowList::new(args.allow, args.allow_private);
-    let retry_wait = Duration::from_secs(args.retry_wait.into());
-    let runner = Runner::new(config, context, allow, dead.transpose()?, retry_wait, job_hint);
+    let runner = Runner::new(config, context, allow, dead.transpose()?, args.retry_wait, job_hint);
     Ok(runner.map_err(StoreError::from)?)
 }
 

@@ -16,6 +16,7 @@ use crate::cli::hook::jobs::connect;
 use crate::cli::hook::jobs::{JobArgs, address, runner};
 use crate::cli::hook::secret_file;
 use crate::cli::shared::error::{CliError, HookError};
+use crate::cli::shared::parse;
 use crate::cli::shared::signals::Interrupt;
 use ociseek_hook::http::PATIENCE;
 use ociseek_hook::log::TARGET;
@@ -25,6 +26,9 @@ use ociseek_hook::secret::Secrets;
 use ociseek_hook::server::queue::{JobQueue, LocalQueue};
 use ociseek_hook::server::{Listeners, ServerConfig, listen, listen_openly, serve};
 use ociseek_ops::TOOL_IDENTIFIER;
+
+// The default of --client-timeout.
+const _: () = assert!(PATIENCE == 15);
 
 const SERVE_LONG_ABOUT: &str = "\
 Receives push notifications from registries over HTTP and indexes the pushed images.
@@ -66,7 +70,7 @@ Exit status: 0 stopped normally, 1 could not start, 2 usage error.";
 pub(crate) struct HookServeArgs {
     /// The address to listen on; a public one requires a secret
     #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_LISTEN", default_value = "127.0.0.1:8080")]
-    #[arg(help_heading = "Server and authentication")]
+    #[arg(value_parser = parse::listen, help_heading = "Server and authentication")]
     pub listen: SocketAddr,
 
     /// Read the secret from this file; each line is a valid secret
@@ -103,18 +107,18 @@ pub(crate) struct HookServeArgs {
         long,
         value_name = "IP:PORT",
         env = "OCISEEK_HOOK_METRICS_LISTEN",
+        value_parser = parse::listen,
         help_heading = "Server and authentication"
     )]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// How many seconds a client may take to send the headers or body, or to accept part of the
-    /// response
+    /// How long a client may take to send the headers or body, or to accept part of the response
     ///
     /// Connections are closed after eight times as long. One address can have 256 of the 512
     /// connections.
-    #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_CLIENT_TIMEOUT", default_value_t = PATIENCE)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600), help_heading = "Server and authentication")]
-    pub client_timeout: u32,
+    #[arg(long, value_name = "DURATION", env = "OCISEEK_HOOK_CLIENT_TIMEOUT", default_value = "15s")]
+    #[arg(value_parser = parse::duration_of(1, 3600), help_heading = "Server and authentication")]
+    pub client_timeout: Duration,
 
     #[command(flatten)]
     pub jobs: JobArgs,
@@ -156,8 +160,8 @@ pub(crate) async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver
         secrets,
         rate: args.rate,
         workers: args.jobs.workers.into(),
-        patience: Duration::from_secs(args.client_timeout.into()),
-        drain: Duration::from_secs(args.jobs.drain_timeout.into()),
+        patience: args.client_timeout,
+        drain: args.jobs.drain_timeout,
     };
     let notifications = listen(args.listen, &config).await.map_err(HookError::from)?;
     let monitor = match args.metrics_listen {

@@ -10,6 +10,7 @@ use tracing::info;
 
 use crate::cli::hook::jobs::{JobArgs, address, connect, runner};
 use crate::cli::shared::error::{CliError, HookError};
+use crate::cli::shared::parse;
 use crate::cli::shared::signals::Interrupt;
 use ociseek_hook::http::{PATIENCE, monitor};
 use ociseek_hook::log::TARGET;
@@ -22,7 +23,7 @@ Takes jobs from a NATS JetStream work queue, filled by ociseek hook serve --queu
 indexes the images.
 
 Any number of workers can run. A job is acknowledged once its index is attached. A busy worker reports progress; after \
---silence seconds without a report, another worker gets the job. Jobs that fail permanently are moved to the stream \
+--silence without one, another worker gets the job. Jobs that fail permanently are moved to the stream \
 NAME-parked with the reason: nats stream view ociseek-parked.
 
 Use the same --v2 or --v2-only for the commands that fill the queue: if it contains {tag}, each tag of an image is a \
@@ -55,25 +56,23 @@ pub(crate) struct HookWorkerArgs {
     pub hook_queue: Option<QueueUrl>,
 
     /// Serve /healthz, /readyz and /metrics (Prometheus) on this address [default: none]
-    #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_WORKER_LISTEN")]
+    #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_WORKER_LISTEN", value_parser = parse::listen)]
     pub listen: Option<SocketAddr>,
 
-    /// After how many seconds without a report a worker is considered dead and its job goes to
-    /// another
+    /// After how long without a report a worker is considered dead and its job goes to another
     ///
     /// The first worker of a queue sets this for all workers. A busy worker reports three times in
     /// this period.
-    #[arg(long, value_name = "SECONDS", env = "OCISEEK_HOOK_SILENCE", default_value = "30")]
-    #[arg(value_parser = clap::value_parser!(u32).range(3..=3600))]
-    pub silence: u32,
+    #[arg(long, value_name = "DURATION", env = "OCISEEK_HOOK_SILENCE", default_value = "30s")]
+    #[arg(value_parser = parse::duration_of(3, 3600))]
+    pub silence: Duration,
 
     #[command(flatten)]
     pub jobs: JobArgs,
 }
 
 pub(crate) async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
-    let (workers, drain) = (args.jobs.workers.into(), Duration::from_secs(args.jobs.drain_timeout.into()));
-    let silence = Duration::from_secs(args.silence.into());
+    let (workers, drain) = (args.jobs.workers.into(), args.jobs.drain_timeout);
     let listener = match args.listen {
         Some(address) => Some(listen_openly(address).await.map_err(HookError::from)?),
         None => None,
@@ -83,7 +82,7 @@ pub(crate) async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receive
         return Err(CliError::Usage("give --queue nats://HOST"));
     };
     let queue = connect(&url).await?;
-    let worker = Arc::new(Worker::new(queue, runner, silence).await.map_err(HookError::from)?);
+    let worker = Arc::new(Worker::new(queue, runner, args.silence).await.map_err(HookError::from)?);
     let address = listener.as_ref().map(address).transpose()?;
     info!(name: "working", target: TARGET, tool = TOOL_IDENTIFIER, queue = url.to_string(), address);
     let stop = async {

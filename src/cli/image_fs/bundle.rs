@@ -93,6 +93,7 @@ pub(crate) async fn run(
     let (Some(name), Some(dir)) = (args.image, args.dir) else {
         return Err(CliError::Usage("expected IMAGE and DIR, or --rm DIR"));
     };
+    image_fs::check_order(&name, &dir)?;
     let (serve, format) = (args.serve, args.format);
     if serve.detach && !serve.detached {
         return detach::start(interrupted).await;

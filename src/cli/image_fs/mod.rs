@@ -11,7 +11,6 @@ use clap::{Args, ValueEnum};
 use tokio::sync::oneshot;
 
 use crate::cli::shared::args::{ReadCacheArgs, RegistryArgs, ViewArgs};
-use crate::cli::shared::caches;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{Document, milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
@@ -22,6 +21,7 @@ use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, complain, safe};
 use crate::cli::shared::trust::UseOfFiles;
 use crate::cli::shared::verbosity::VerbosityArgs;
+use crate::cli::shared::{caches, parse};
 use json::{Figures, Ready, Stats};
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::{Progress, ProgressEvent};
@@ -63,7 +63,7 @@ pub(super) async fn open_image(
         let images = Images::new(args.registry, [image], &progress).await?;
         let (source, root) = images.open(image).await?;
         let caches = caches::reading(&args.cache, &progress).await?;
-        let content = ContentOptions { deadline: Duration::from_secs(args.deadline), ..ContentOptions::default() };
+        let content = ContentOptions { deadline: args.deadline, ..ContentOptions::default() };
         let options = OpenOptions {
             platform: args.view.platform.platform,
             index: args.view.index,
@@ -77,6 +77,20 @@ pub(super) async fn open_image(
     };
     let image = display.during(&name, opening).await?;
     Ok(OpenedImage { image, name, progress, started, stats, quiet: verbosity.quiet })
+}
+
+/// Refuses a directory in place of the image, and an image in place of the directory.
+///
+/// # Errors
+/// If the two are swapped.
+pub(super) fn check_order(name: &ImageName, dir: &Path) -> Result<(), CliError> {
+    let ImageName::Registry(image) = name else { return Ok(()) };
+    let typed = image.repository.strip_prefix("library/").unwrap_or(&image.repository);
+    let is_swapped = Path::new(typed).is_dir() && !dir.exists() && dir.to_string_lossy().contains(':');
+    match is_swapped {
+        true => Err(CliError::Usage("the image comes first, then the directory")),
+        false => Ok(()),
+    }
 }
 
 /// Creates a file, or truncates an existing one.
@@ -185,9 +199,9 @@ pub(crate) struct LazyArgs {
     ///
     /// For one second after that, other reads of the same bytes fail immediately, because the
     /// kernel retries each failed read.
-    #[arg(long, value_name = "SECONDS", env = "OCISEEK_DEADLINE", default_value_t = 60)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub deadline: u64,
+    #[arg(long, value_name = "DURATION", env = "OCISEEK_DEADLINE", default_value = "60s")]
+    #[arg(value_parser = parse::duration_of(1, 3600))]
+    pub deadline: Duration,
 
     /// On exit, write statistics to this file as JSON: times, requests, bytes fetched, cache hits
     #[arg(long, value_name = "FILE")]

@@ -108,6 +108,7 @@ pub(crate) async fn run(
     let record = serve.record.as_deref().map(image_fs::create).transpose()?;
     let existing = if args.replace { ExistingMount::Replace } else { ExistingMount::Refuse };
     let (dir, name) = (args.dir, args.image);
+    image_fs::check_order(&name, &dir)?;
     let (mut opened, mut live) = until(interrupted, async {
         let point = blocking(move || prepare(&dir, existing)).await?;
         let prefetch = args.lazy.prefetching();

@@ -222,7 +222,7 @@ pub(crate) fn text(image: &str, report: &facts::Report) -> Result<String, CliErr
         image,
         manifest: Manifest::of(&report.manifest),
         platform: report.platform.as_ref().map(ToString::to_string),
-        index: report.index.as_ref().map(|index| Index {
+        index: report.index.as_ref().ok().map(|index| Index {
             digest: index.digest.into(),
             size: index.size,
             version: index.version,

@@ -69,6 +69,7 @@ pub(crate) struct MinLayerArgs {
 pub(crate) struct LayerJobsArgs {
     /// How many layers to read in parallel [default: one per CPU]
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(allow_negative_numbers = true)]
     pub jobs: Option<u16>,
 }
 
@@ -82,7 +83,7 @@ impl LayerJobsArgs {
 pub(crate) struct ImageJobsArgs {
     /// How many images to read in parallel
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", default_value_t = 8)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256), allow_negative_numbers = true)]
     pub jobs: u16,
 }
 
@@ -220,7 +221,17 @@ pub(crate) struct RegistryArgs {
 
     /// Skip TLS verification (insecure: allows man-in-the-middle attacks)
     #[arg(long, env = "OCISEEK_INSECURE_SKIP_TLS_VERIFY", value_parser = FalseyValueParser::new())]
+    #[arg(aliases = ["insecure", "skip-tls-verify"])]
     pub insecure_skip_tls_verify: bool,
+
+    /// The same in skopeo and podman, the other way round.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(hide = true)]
+    pub tls_verify: Option<bool>,
+
+    /// As in skopeo and podman: instead of all other places.
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with = "creds")]
+    pub authfile: Option<PathBuf>,
 
     /// How long to retry while the registry cannot be reached, such as 30s or 5m
     ///

@@ -1,5 +1,6 @@
 //! The error of the program, and its exit codes.
 
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
@@ -19,7 +20,7 @@ use ociseek_ops::convert::ConvertError;
 use ociseek_ops::copy::CopyError;
 use ociseek_ops::diff::DiffError;
 use ociseek_ops::discover::DiscoverError;
-use ociseek_ops::doctor::DoctorError;
+use ociseek_ops::doctor::{DoctorError, NoIndex};
 use ociseek_ops::extract::ExtractError;
 use ociseek_ops::index::IndexError;
 use ociseek_ops::inspect::ZtocFailure;
@@ -95,6 +96,9 @@ pub(crate) enum CliError {
     Paths { failed: usize, all: usize },
     #[error(transparent)]
     Verify(Box<VerifyError>),
+    /// Nothing to verify or compare.
+    #[error("{source}")]
+    NoIndex { image: Box<ImageName>, why: NoIndex, source: Box<dyn Error + Send + Sync> },
     /// A manifest that the image index lists is missing or damaged.
     #[error("{image} is incomplete")]
     Incomplete { image: Box<ImageName>, is_enabled: bool, source: Box<VerifyError> },

@@ -1,6 +1,7 @@
 //! Hints: what the user can do about an error. They name options, which the library does not know.
 
 use std::error::Error;
+use std::path::Path;
 
 use super::error::{CliError, HookError};
 use super::registry_hint::registry_hint;
@@ -17,7 +18,7 @@ use ociseek_ops::convert::{ConvertError, are_small};
 use ociseek_ops::copy::CopyError;
 use ociseek_ops::diff::DiffError;
 use ociseek_ops::discover::{DiscoverError, UnusableIndexError};
-use ociseek_ops::doctor::DoctorError;
+use ociseek_ops::doctor::{DoctorError, NoIndex};
 use ociseek_ops::extract::ExtractError;
 use ociseek_ops::index::{IndexError, RefusedImage, RefusedManifest};
 use ociseek_ops::inspect::ZtocFailure;
@@ -62,6 +63,7 @@ fn own_hint(error: &CliError) -> Option<String> {
              (docs/environment.md lists the targets)"
                 .into(),
         ),
+        CliError::NoIndex { image, why, .. } => to_index(image, why).or_else(|| Some(why.to_string())),
         CliError::IndexSaved(image) => Some(format!(
             "push the image (docker push) and index it in the registry, or convert the archive to a SOCI-enabled \
              image: ociseek convert {} oci:DIR",
@@ -96,7 +98,6 @@ fn own_hint(error: &CliError) -> Option<String> {
         CliError::Open(error) => open_hint(error),
         CliError::Diff(error) => match &**error {
             DiffError::Discover(error) => discover_hint(error),
-            DiffError::NoIndex(_) => Some("create one with ociseek index".into()),
             _ => None,
         },
         CliError::Prune(error) => match &**error {
@@ -218,7 +219,6 @@ fn delete_hint(error: &StoreError) -> Option<String> {
 fn verify_hint(error: &VerifyError) -> Option<String> {
     match error {
         VerifyError::Discover(error) => discover_hint(error),
-        VerifyError::NoIndex(_) => Some("create one with ociseek index".into()),
         VerifyError::Saved => Some("omit --quick and --index".into()),
         _ => None,
     }
@@ -353,6 +353,47 @@ fn bundle_hint(error: &BundleError) -> Option<String> {
     }
 }
 
+/// The command that gives an image of one platform an index, or other advice. None if nothing
+/// helps.
+pub(crate) fn to_index(image: &ImageName, why: &NoIndex) -> Option<String> {
+    match why {
+        NoIndex::Possible => {
+            Some(format!("ociseek convert {} {}", quoted_name(image), quoted(new_name(image).as_bytes())))
+        }
+        NoIndex::Impossible { has_large_zstd: true, .. } => Some(WITH_GZIP.into()),
+        NoIndex::Small | NoIndex::Impossible { .. } => None,
+    }
+}
+
+/// What helps with layers that no consumer serves.
+pub(crate) const WITH_GZIP: &str = "build the image with gzip layers: docker buildx build --output \
+     type=image,compression=gzip,force-compression=true";
+
+/// A name for the SOCI-enabled image of this image, in the same place; for archives, in a layout.
+pub(crate) fn new_name(image: &ImageName) -> String {
+    let layout = |file: &Path| format!("oci:{}-soci", file.with_extension("").display());
+    match image {
+        ImageName::Registry(reference) => {
+            let place = format!("{}/{}", reference.registry, reference.repository);
+            match (&reference.tag, &reference.digest) {
+                (Some(tag), _) => format!("{place}:{tag}-soci"),
+                (None, Some(digest)) => format!("{place}:{}-soci", digest.short()),
+                (None, None) => format!("{place}:latest-soci"),
+            }
+        }
+        ImageName::Layout { dir, select } => match select {
+            ImageSelector::Tag(tag) => format!("oci:{}:{tag}-soci", dir.display()),
+            ImageSelector::Digest(digest) => format!("oci:{}:{}-soci", dir.display(), digest.short()),
+            ImageSelector::Any => format!("oci:{}:soci", dir.display()),
+        },
+        ImageName::Archive { file, .. } | ImageName::Saved { file, .. } => layout(file),
+    }
+}
+
+fn quoted_name(image: &ImageName) -> String {
+    quoted(image.to_string().as_bytes())
+}
+
 /// From the SOCI-enabled image itself.
 pub(crate) fn convert_again(image: &ImageName) -> String {
     format!("ociseek convert {} {}", quoted(image.to_string().as_bytes()), name_for(image))
@@ -363,14 +404,18 @@ pub(crate) fn convert_original(image: &ImageName) -> String {
     format!("ociseek convert ORIGINAL {}", name_for(image))
 }
 
-/// Its own name if that can be the name of a converted image, and otherwise a new one.
-fn name_for(image: &ImageName) -> String {
-    let has_tag = match image {
+/// Whether a converted image can have this name.
+pub(crate) fn has_tag(image: &ImageName) -> bool {
+    match image {
         ImageName::Registry(reference) => reference.digest.is_none(),
         ImageName::Layout { select, .. } => matches!(select, ImageSelector::Tag(_)),
         ImageName::Archive { .. } | ImageName::Saved { .. } => false,
-    };
-    if has_tag { quoted(image.to_string().as_bytes()) } else { "NEW-NAME".to_owned() }
+    }
+}
+
+/// Its own name if that can be the name of a converted image, and otherwise a new one.
+fn name_for(image: &ImageName) -> String {
+    if has_tag(image) { quoted(image.to_string().as_bytes()) } else { "NEW-NAME".to_owned() }
 }
 
 #[cfg(test)]

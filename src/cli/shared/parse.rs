@@ -1,5 +1,6 @@
 //! Parses option values with stricter rules than their types.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +8,7 @@ use super::size::ByteSize;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::coverage::Share;
 use ociseek_format::image::ecr::is_account;
-use ociseek_format::image::{CANONICAL_REGISTRY, Platform, is_canonical_registry};
+use ociseek_format::image::{CANONICAL_REGISTRY, ImageName, Platform, is_canonical_registry};
 use ociseek_format::time::Time;
 use ociseek_ops::inspect::LEAST_DIGITS;
 
@@ -20,11 +21,19 @@ pub(crate) enum PlainHttp {
     Local,
 }
 
-/// A span size: at least 1 byte, at most 1 TiB, because it is stored in signed 64-bit fields and no
-/// layer is larger.
+/// The least span size. A ztoc with smaller spans is larger than most layers.
+const LEAST_SPAN: u64 = 16 << 10;
+
+/// A span size: at most 1 TiB, because it is stored in signed 64-bit fields and no layer is larger.
 pub(crate) fn span_size(text: &str) -> Result<ByteSize, String> {
     match text.parse::<ByteSize>().map_err(|e| e.to_string())? {
-        ByteSize(0) => Err("must be more than 0".into()),
+        size if size.0 < LEAST_SPAN => {
+            let meant = match text.parse::<u64>() {
+                Ok(number @ 1..=1024) => format!("; {number} is a number of bytes, did you mean {number}MiB?"),
+                _ => String::new(),
+            };
+            Err(format!("must be at least 16KiB, because each span takes 32 KiB of the ztoc{meant}"))
+        }
         size if size.0 > 1 << 40 => Err("must be at most 1024GiB".into()),
         size => Ok(size),
     }
@@ -50,12 +59,32 @@ pub(crate) fn plain_http(text: &str) -> Result<PlainHttp, String> {
     }
 }
 
-/// A whole number with one of the units s, m, h and d; at least a second.
+/// A whole number with one of the units s, m, h and d, or of seconds; at least a second.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "expected a number and a unit (s, m, h or d), such as 90s or 10m".to_owned();
-    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    match seconds(text)? {
+        0 => Err("must be more than 0".into()),
+        seconds => Ok(Duration::from_secs(seconds)),
+    }
+}
+
+/// The same, within these limits in seconds.
+pub(crate) fn duration_of(
+    least: u64,
+    most: u64,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |text| match seconds(text)? {
+        seconds if seconds < least => Err(format!("must be at least {least}s")),
+        seconds if seconds > most => Err(format!("must be at most {most}s")),
+        seconds => Ok(Duration::from_secs(seconds)),
+    }
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    let wrong = || "expected seconds, or a number with a unit (s, m, h or d), such as 90s or 10m".to_owned();
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let number = text.strip_suffix(unit).unwrap_or(text);
     let seconds: u64 = match unit {
-        "s" => 1,
+        "" | "s" => 1,
         "m" => 60,
         "h" => 3600,
         "d" => 86_400,
@@ -64,16 +93,23 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
         return Err(wrong());
     }
-    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)) {
-        None => Err("too long".into()),
-        Some(0) => Err("must be more than 0".into()),
-        Some(seconds) => Ok(Duration::from_secs(seconds)),
-    }
+    number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)).ok_or_else(|| "too long".into())
+}
+
+/// `IP:PORT`, to listen on.
+pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let port = text.trim_start_matches(':').parse().unwrap_or(8080_u16);
+        format!("expected IP:PORT, such as 0.0.0.0:{port} for all addresses, or 127.0.0.1:{port} for this machine only")
+    })
 }
 
 /// A day (in UTC), a time in RFC 3339, or a duration before now; in seconds since 1970.
 pub(crate) fn since(text: &str) -> Result<i64, String> {
-    if let Ok(ago) = duration(text) {
+    // A number alone could be a year.
+    if !text.ends_with(|c: char| c.is_ascii_digit())
+        && let Ok(ago) = duration(text)
+    {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         return Ok(i64::try_from(now.saturating_sub(ago).as_secs()).unwrap_or(i64::MAX));
     }
@@ -132,6 +168,19 @@ pub(crate) fn start_of_digest(text: &str) -> Result<String, String> {
     }
 }
 
+/// The name of an image to write. In a registry it has a tag, so that none appears that nobody
+/// typed.
+pub(crate) fn destination(text: &str) -> Result<ImageName, String> {
+    let name = text.parse::<ImageName>().map_err(|error| error.to_string())?;
+    let last = text.rsplit('/').next().unwrap_or(text);
+    match &name {
+        ImageName::Registry(image) if image.digest.is_none() && !last.contains(':') => {
+            Err(format!("the tag is missing: write {text}:TAG, or REPOSITORY:{last} if {last} is the tag"))
+        }
+        _ => Ok(name),
+    }
+}
+
 /// `oci:DIR`.
 pub(crate) fn layout_dir(text: &str) -> Result<PathBuf, String> {
     match text.strip_prefix("oci:") {
@@ -146,9 +195,11 @@ mod tests {
 
     #[test]
     fn limits() {
-        assert_eq!(span_size("1"), Ok(ByteSize(1)));
-        assert!(span_size("0").is_err());
-        assert!(span_size("0MiB").is_err());
+        assert_eq!(span_size("16384"), Ok(ByteSize(LEAST_SPAN)));
+        for small in ["0", "0MiB", "1", "16383", "15KiB"] {
+            assert!(span_size(small).is_err(), "{small}");
+        }
+        assert!(span_size("4").is_err_and(|why| why.ends_with("did you mean 4MiB?")));
         assert!(span_size("1025GiB").is_err());
         for (text, want) in [("80%", "80%"), ("80", "80%"), ("99.5%", "99.5%"), ("0.25%", "0.25%"), ("100.00", "100%")]
         {
@@ -164,21 +215,29 @@ mod tests {
         assert_eq!(tool_identifier("AWS SOCI CLI v0.2").as_deref(), Ok("AWS SOCI CLI v0.2"));
         assert_eq!(layout_dir("oci:some/dir:x"), Ok(PathBuf::from("some/dir:x")));
         assert!(layout_dir("some/dir").is_err());
+        assert!(destination("localhost:5000/app:v1").is_ok() && destination("oci:app").is_ok());
+        assert!(destination("v1-soci").is_err_and(|why| why.contains("REPOSITORY:v1-soci")));
+        assert!(destination("localhost:5000/app").is_err());
         assert!(layout_dir("oci:").is_err());
         assert_eq!(since("2024-02-29"), Ok(1_709_164_800));
         assert_eq!(since("2024-02-29T12:00:00Z"), Ok(1_709_208_000));
         assert!(since("1d").unwrap() > 1_709_208_000);
-        assert!(since("2024-02-30").is_err() && since("lately").is_err());
+        assert_eq!(duration_of(0, 60)("0"), Ok(Duration::ZERO));
+        assert!(duration_of(1, 60)("0s").is_err() && duration_of(1, 60)("2m").is_err());
+        assert!(listen(":9000").is_err_and(|why| why.contains("0.0.0.0:9000")));
+        assert!(since("2024").is_err() && since("2024-02-30").is_err() && since("lately").is_err());
         assert_eq!(aws_account("123456789012").as_deref(), Ok("123456789012"));
         assert!(aws_account("12345678901x").is_err());
         assert_eq!(registry("Localhost:5000").as_deref(), Ok("localhost:5000"));
         assert!(registry("http://x").is_err());
         assert!(registry("Registry").is_err());
-        for (text, seconds) in [("1s", 1), ("90s", 90), ("10m", 600), ("2h", 7200), ("30d", 2_592_000)] {
+        for (text, seconds) in
+            [("1", 1), ("30", 30), ("1s", 1), ("90s", 90), ("10m", 600), ("2h", 7200), ("30d", 2_592_000)]
+        {
             assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
         }
         for bad in
-            ["", "s", "10", "0s", "-1s", "+1s", "1.5h", "1 s", "1é", "99999999999999999999s", "999999999999999999d"]
+            ["", "s", "0", "0s", "-1s", "+1s", "1.5h", "1 s", "1é", "99999999999999999999s", "999999999999999999d"]
         {
             assert!(duration(bad).is_err(), "{bad}");
         }

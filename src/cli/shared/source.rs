@@ -23,22 +23,36 @@ use ociseek_store::layout::{Layout, LayoutError};
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits, Repository};
 use ociseek_store::{Destination, Source, StoreError, blocking};
 
-/// The error for a file or folder in the working directory whose name was understood as an image on
-/// Docker Hub.
-fn local_here(name: &ImageName) -> Option<CliError> {
+/// The error for what was understood as an image on Docker Hub, and is something else: a file or
+/// folder in the working directory, or a registry.
+fn misread(name: &ImageName) -> Option<CliError> {
     let ImageName::Registry(image) = name else { return None };
-    if image.registry != "docker.io" {
+    not_on_docker_hub(&image.registry, &image.repository, image.tag.as_deref())
+}
+
+fn not_on_docker_hub(registry: &str, repository: &str, tag: Option<&str>) -> Option<CliError> {
+    if registry != "docker.io" {
         return None;
     }
-    let file = image.repository.strip_prefix("library/").unwrap_or(&image.repository);
+    let file = repository.strip_prefix("library/").unwrap_or(repository);
     let is_archive = [".tar", ".tar.gz", ".tgz"].iter().any(|ending| file.ends_with(ending));
+    // Official images, those without a slash, have no dot in their names.
+    let is_host = repository.starts_with("library/") && !is_archive && (file == "localhost" || file.contains('.'));
     let (typed, what, hint) = if is_archive && Path::new(file).is_file() {
-        (file.to_owned(), "a file", format!("to read the file, use oci-archive:{file}"))
+        // BuildKit and docker save write an archive of a layout, older versions and podman another.
+        let is_saved = Archive::open(Path::new(file)).is_err_and(|error| error.to_string().contains("docker-archive"));
+        let kind = if is_saved { "docker-archive" } else { "oci-archive" };
+        (file.to_owned(), "a file", format!("to read the file, use {kind}:{file}"))
+    } else if is_host {
+        let port = tag.filter(|tag| *tag != "latest").map(|port| format!(":{port}")).unwrap_or_default();
+        let host = format!("{file}{port}");
+        let hint = format!("name an image in it, such as {host}/REPOSITORY:TAG");
+        (host, "a registry", hint)
     } else if Path::new(file).join("oci-layout").is_file() {
         (file.to_owned(), "a folder with an image layout", format!("to read the layout, use oci:{file}"))
     } else {
         // `skopeo copy` and `podman save` call a folder of theirs dir:FOLDER.
-        let folder = image.tag.as_deref().filter(|tag| file == "dir" && Path::new(tag).is_dir())?;
+        let folder = tag.filter(|tag| file == "dir" && Path::new(tag).is_dir())?;
         let hint = match Path::new(folder).join("oci-layout").is_file() {
             true => format!("to read the layout, use oci:{folder}"),
             false => format!("use oci:DIR after skopeo copy dir:{folder} oci:DIR"),
@@ -65,7 +79,7 @@ impl Images {
         progress: &Arc<dyn Progress>,
     ) -> Result<Images, CliError> {
         let images: Vec<&ImageName> = images.into_iter().collect();
-        if let Some(error) = images.iter().find_map(|name| local_here(name)) {
+        if let Some(error) = images.iter().find_map(|name| misread(name)) {
             return Err(error);
         }
         Images::at(args, images.into_iter().filter_map(registry), progress).await
@@ -274,8 +288,18 @@ pub(crate) async fn client_config(
     progress: &Arc<dyn Progress>,
 ) -> Result<ClientConfig, CliError> {
     check(&args, &registries)?;
+    let credentials = match args.authfile {
+        Some(path) => {
+            std::fs::metadata(&path).map_err(|source| CliError::Read { path: path.clone(), source })?;
+            CredentialSource::File(path)
+        }
+        None => credentials(args.creds, registries).await?,
+    };
+    for path in &args.ca_file {
+        std::fs::metadata(path).map_err(|source| CliError::Read { path: path.clone(), source })?;
+    }
     Ok(ClientConfig {
-        credentials: credentials(args.creds, registries).await?,
+        credentials,
         // Without the option, registries on this machine are still accessed by HTTP.
         plain_http: match args.plain_http {
             Some(PlainHttp::Always) => Some(true),
@@ -285,7 +309,7 @@ pub(crate) async fn client_config(
         ca_files: args.ca_file,
         client_cert: args.client_cert,
         client_key: args.client_key,
-        insecure_skip_tls_verify: args.insecure_skip_tls_verify,
+        insecure_skip_tls_verify: args.insecure_skip_tls_verify || args.tls_verify == Some(false),
         max_memory: args.memory.max_memory.0,
         limits: limits(args.retry_for, args.stall_timeout, args.connections),
         progress: Arc::clone(progress),
@@ -313,6 +337,9 @@ async fn credentials(creds: Option<String>, registries: Registries<'_>) -> Resul
     // On another thread, so that a signal can end the wait for input.
     let read = tokio::task::spawn_blocking(password_from_stdin).await;
     let password = read.map_err(|error| CliError::Stdin(error.into()))??;
+    if password.is_empty() {
+        return Err(CliError::Usage("--password-stdin: standard input is empty"));
+    }
     Ok(CredentialSource::Only { registry, user: creds, password })
 }
 
@@ -332,6 +359,18 @@ pub(crate) enum ListPlace {
 }
 
 impl ListPlace {
+    /// Refuses what is neither an image nor a repository.
+    ///
+    /// # Errors
+    /// If it is a file, a folder or a registry.
+    pub(crate) fn check(&self) -> Result<(), CliError> {
+        let wrong = match self {
+            ListPlace::Repository { registry, repository } => not_on_docker_hub(registry, repository, None),
+            ListPlace::Image(image) => misread(image),
+        };
+        wrong.map_or(Ok(()), Err)
+    }
+
     /// The registry, if it is in one.
     pub(crate) fn registry(&self) -> Option<&str> {
         match self {

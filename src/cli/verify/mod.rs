@@ -156,6 +156,9 @@ fn failure(image: &ImageName, error: VerifyError) -> CliError {
     {
         return CliError::Incomplete { image: Box::new(image.clone()), is_enabled, source: Box::new(error) };
     }
+    if let VerifyError::NoIndex(_, why) = &error {
+        return CliError::NoIndex { image: Box::new(image.clone()), why: why.clone(), source: Box::new(error) };
+    }
     error.into()
 }
 
@@ -331,7 +334,7 @@ fn is_lost(code: Code) -> bool {
 /// The hint for a violated rule. Other findings need no hint: the image must be indexed again.
 fn advice(code: Code) -> Option<&'static str> {
     match code {
-        Code::NoIndex => Some("create one with ociseek index, or select the platforms to check with --platform"),
+        Code::NoIndex => Some("ociseek doctor says what to run; or select the platforms to check with --platform"),
         Code::Coverage => {
             Some("cover more with ociseek index --existing replace --min-layer-size SIZE, or lower the requirement")
         }

@@ -290,7 +290,7 @@ fn doctor_explains_when_no_index_helps() {
     let image = layout.image("amd64", &layers);
     layout.tag(image, "v1");
     let found = diagnosis(&sandbox, 3, 0, "oci:zst");
-    assert!(found["findings"][0]["text"].as_str().unwrap().contains("cannot have one"), "{found}");
+    assert!(found["findings"][0]["text"].as_str().unwrap().ends_with("can be indexed: 1 zstd"), "{found}");
     assert!(found["findings"][0]["next"].is_null(), "{found}");
     assert!(found["findings"][1]["next"].as_str().unwrap().contains("gzip"), "{found}");
 
@@ -305,7 +305,7 @@ fn doctor_explains_when_no_index_helps() {
         let finding = found["findings"].as_array().unwrap().iter().find(|f| f["code"] == code).unwrap();
         finding["next"].clone()
     };
-    assert_eq!(next("no-index"), "ociseek index --platform linux/amd64 oci:big");
+    assert_eq!(next("no-index"), "ociseek convert oci:big oci:big:soci");
     assert_eq!(next("no-fine-index"), "ociseek index --fine oci:big");
 }
 
@@ -388,7 +388,7 @@ fn the_text_of_doctor() {
       AWS Fargate                                        whole  it does not support images with zstd layers
       AWS Fargate (accounts with earlier SOCI use)       whole  it does not support images with zstd layers
       Amazon SageMaker Studio                            whole  it reads version 2, but the image has no index
-      problem: the image has no SOCI index: its layers are all smaller than 10 MiB, and faster to pull whole than to mount
+      problem: the image has no SOCI index, and none of its layers can be indexed: 3 smaller than 10 MiB, 1 zstd
       note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, but consumers support only gzip and plain tars (24 B)
         next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
       note: Fargate's documentation recommends lazy loading from 250 MiB of layers on, and the image has less (262.2 KiB)
@@ -408,8 +408,8 @@ fn the_text_of_doctor() {
       Amazon SageMaker Studio                            whole  it reads version 2, but the index of the image is of version 1
       note: index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95 was made by another tool, "test"
         next: ociseek verify --quick oci:img
-      note: the index is of version 1: soci-snapshotter 0.10 or later reads it only with soci_v1 enabled, Amazon SageMaker Studio does not read it, and Fargate reads it only for accounts with earlier SOCI use, until 9 February 2026 (announced; pabis.eu, 31 August 2025)
-        next: ociseek convert oci:img NEW-NAME makes a SOCI-enabled image of version 2; or enable version 1 ([pull_modes.soci_v1] enable = true)
+      note: the index is of version 1: soci-snapshotter 0.10 or later reads it only with soci_v1 enabled, Amazon SageMaker Studio does not read it, and Fargate read it only for accounts with earlier SOCI use, which was announced to end on 9 February 2026 (pabis.eu, 31 August 2025; not confirmed)
+        next: ociseek convert oci:img oci:img:soci
       note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, but consumers support only gzip and plain tars (24 B)
         next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
       note: Fargate's documentation recommends lazy loading from 250 MiB of layers on, and the image has less (262.2 KiB)

@@ -104,10 +104,7 @@ fn incomparable_inputs_are_refused() {
     let image = layout.image("amd64", &[layer]);
     layout.tag(image, "v1");
     let text = sandbox.run(&["diff", "oci:img", "oci:img"]);
-    assert!(
-        text.contains("has no usable SOCI index") && text.contains("hint: create one with ociseek index"),
-        "{text}"
-    );
+    assert!(text.contains("has no usable SOCI index") && text.contains("smaller than 10 MiB"), "{text}");
     std::fs::write(sandbox.path("file"), b"").unwrap();
     for args in [["diff", "file", "oci:img"], ["diff", "UPPER", "oci:img"]] {
         let text = sandbox.run(&args);

@@ -89,7 +89,7 @@ fn an_image_without_an_index_cannot_be_verified() {
     assert_snapshot!(text, @r#"
     --- stderr ---
     error: image MANIFEST has neither a SOCI index nor a fine index to verify
-    hint: create one with ociseek index
+    hint: the image has no SOCI index: its layers are all smaller than 10 MiB, and faster to pull whole than to mount
     --- status 1 ---
     "#);
 }

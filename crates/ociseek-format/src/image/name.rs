@@ -99,11 +99,12 @@ const ARCHIVE: &str = "oci-archive:";
 const SAVED: &str = "docker-archive:";
 
 /// Prefixes of other tools and what to type instead. `{}` stands for the rest.
-const FOREIGN: [(&str, &str); 11] = [
+const FOREIGN: [(&str, &str); 12] = [
     ("docker://", "{}"),
     ("https://", "{}"),
     ("http://", "{} with --plain-http"),
-    ("oci://", "{}"),
+    ("oci:///", "oci:/{}"),
+    ("oci://", "oci:{} for an image layout, or {} for an image in a registry"),
     ("docker-daemon:", "docker-archive:FILE after docker save -o FILE {}"),
     ("containers-storage:", "oci:DIR after skopeo copy containers-storage:{} oci:DIR"),
     ("dir:", "oci:DIR after skopeo copy dir:{} oci:DIR"),
@@ -268,6 +269,8 @@ mod tests {
             ("docker://alpine:3", "use alpine:3"),
             ("https://ghcr.io/x/y", "ghcr.io/x/y"),
             ("http://localhost:5000/y", "localhost:5000/y with --plain-http"),
+            ("oci:///images/app:v1", "use oci:/images/app:v1"),
+            ("oci://app:v1", "use oci:app:v1 for an image layout"),
             ("docker-archive::1", "docker-archive:PATH"),
             ("docker-archive:x:@", ":@NUMBER"),
             ("docker-archive:x:@-1", ":@NUMBER"),

@@ -1,6 +1,6 @@
 //! The findings about an image's indexes: problems and noteworthy facts. Does no I/O.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::TOOL_IDENTIFIER;
@@ -68,16 +68,66 @@ pub enum Finding {
     NoStart(Digest),
 }
 
-/// Whether an image without an index could have one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Whether an image without an index could have one. Every command judges by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoIndex {
     /// It could have one.
     Possible,
-    /// All layers that could be indexed are smaller than the default minimum size.
+    /// All layers are smaller than the default minimum size.
     Small,
-    /// No layer can be indexed.
-    Impossible,
+    /// No layer is indexed by default, and not all because of their size.
+    Impossible {
+        /// How many layers for each reason.
+        reasons: BTreeMap<&'static str, usize>,
+        /// Whether a layer could be indexed if it were gzip.
+        has_large_zstd: bool,
+    },
 }
+
+impl NoIndex {
+    /// The judgement on an image with these layers.
+    pub fn of(layers: &[Descriptor]) -> NoIndex {
+        let mut reasons: BTreeMap<&'static str, usize> = BTreeMap::new();
+        for layer in layers {
+            match why_not(layer) {
+                None => return NoIndex::Possible,
+                Some(why) => *reasons.entry(why.code()).or_default() += 1,
+            }
+        }
+        match reasons.keys().all(|code| *code == SMALL) && !reasons.is_empty() {
+            true => NoIndex::Small,
+            false => {
+                let is_large_zstd = |layer: &Descriptor| {
+                    layer.size >= NotIndexed::MIN_LAYER_SIZE && LayerKind::of(&layer.media_type) == LayerKind::Zstd
+                };
+                NoIndex::Impossible { reasons, has_large_zstd: layers.iter().any(is_large_zstd) }
+            }
+        }
+    }
+}
+
+impl fmt::Display for NoIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoIndex::Possible => f.write_str("the image has no SOCI index"),
+            NoIndex::Small => f.write_str(
+                "the image has no SOCI index: its layers are all smaller than 10 MiB, and faster to pull whole than \
+                 to mount",
+            ),
+            NoIndex::Impossible { reasons, .. } => {
+                f.write_str("the image has no SOCI index, and none of its layers can be indexed")?;
+                for (place, (code, count)) in reasons.iter().enumerate() {
+                    let word = if *code == SMALL { "smaller than 10 MiB" } else { code };
+                    write!(f, "{} {count} {word}", if place == 0 { ":" } else { "," })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The code of a layer that is left out because of its size.
+const SMALL: &str = "too-small";
 
 impl Finding {
     /// A stable word for programs.
@@ -137,14 +187,7 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |digests: &[Digest]| digests.iter().map(Digest::to_string).collect::<Vec<_>>().join(", ");
         match self {
-            Finding::NoIndex(NoIndex::Possible) => f.write_str("the image has no SOCI index"),
-            Finding::NoIndex(NoIndex::Small) => f.write_str(
-                "the image has no SOCI index: its layers are all smaller than 10 MiB, and faster to pull whole \
-                 than to mount",
-            ),
-            Finding::NoIndex(NoIndex::Impossible) => {
-                f.write_str("the image has no SOCI index and cannot have one: none of its layers can be indexed")
-            }
+            Finding::NoIndex(why) => why.fmt(f),
             Finding::NotListed(why) => write!(f, "cannot list indexes of version 1: {why}"),
             Finding::OddAnnotation(odd) => write!(f, "the manifest names an index by {odd:?}, which is not a digest"),
             Finding::Several(all) => {
@@ -174,8 +217,8 @@ impl fmt::Display for Finding {
             ),
             Finding::OnlyV1 => f.write_str(
                 "the index is of version 1: soci-snapshotter 0.10 or later reads it only with soci_v1 enabled, Amazon \
-                 SageMaker Studio does not read it, and Fargate reads it only for accounts with earlier SOCI use, \
-                 until 9 February 2026 (announced; pabis.eu, 31 August 2025)",
+                 SageMaker Studio does not read it, and Fargate read it only for accounts with earlier SOCI use, \
+                 which was announced to end on 9 February 2026 (pabis.eu, 31 August 2025; not confirmed)",
             ),
             Finding::OtherVersion { index, tool } => write!(f, "index {index} was made by {tool:?}"),
             Finding::Foreign { index, tool: Some(tool) } => {
@@ -214,12 +257,7 @@ pub fn findings(inspected: &InspectedImage) -> Vec<Finding> {
     }
     all.extend(image.odd_annotation.iter().map(|odd| Finding::OddAnnotation(odd.clone())));
     if image.indexes.is_empty() && image.listing.is_ok() {
-        let why_not: Vec<Option<NotIndexed>> = image.layers.iter().map(why_not).collect();
-        all.push(Finding::NoIndex(match () {
-            () if why_not.contains(&None) => NoIndex::Possible,
-            () if why_not.iter().any(|why| matches!(why, Some(NotIndexed::Small { .. }))) => NoIndex::Small,
-            () => NoIndex::Impossible,
-        }));
+        all.push(Finding::NoIndex(NoIndex::of(&image.layers)));
     }
     if !pieces.on_image_index.is_empty() {
         all.push(Finding::OnImageIndex(pieces.on_image_index.clone()));

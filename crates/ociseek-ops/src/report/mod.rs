@@ -22,6 +22,7 @@ pub use start::{StartError, StartTotals};
 
 use self::start::Reads;
 use super::open::RootFs;
+use crate::doctor::NoIndex;
 use ociseek_format::budget::{Budget, OverBudget};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::coverage::Coverage;
@@ -45,8 +46,8 @@ pub struct Report {
     pub manifest: Descriptor,
     /// None if the image does not state it.
     pub platform: Option<Platform>,
-    /// The SOCI index that is used, if any.
-    pub index: Option<IndexFacts>,
+    /// The SOCI index that is used, or whether there could be one.
+    pub index: Result<IndexFacts, NoIndex>,
     /// The fine index that `ociseek mount` would take instead, if there is any.
     pub fine: Option<FineReport>,
     /// The coverage by the SOCI index.
@@ -150,12 +151,18 @@ impl Report {
         Ok(Report {
             manifest: image.manifest.clone(),
             platform: image.platform.clone(),
-            index: image.index.as_ref().map(|index| IndexFacts {
-                digest: index.digest,
-                size: index.size,
-                version: index.version.number(),
-                tool: index.content.as_ref().ok().and_then(|content| content.index.build_tool_identifier.clone()),
-            }),
+            index: match &image.index {
+                Some(index) => Ok(IndexFacts {
+                    digest: index.digest,
+                    size: index.size,
+                    version: index.version.number(),
+                    tool: index.content.as_ref().ok().and_then(|content| content.index.build_tool_identifier.clone()),
+                }),
+                None => {
+                    let layers: Vec<Descriptor> = image.layers.iter().map(|layer| layer.descriptor.clone()).collect();
+                    Err(NoIndex::of(&layers))
+                }
+            },
             fine: documents.report(image, by_fine),
             coverage,
             totals,

@@ -1,6 +1,7 @@
 //! Why an index could not be verified.
 
 use crate::discover::DiscoverError;
+use crate::doctor::NoIndex;
 use ociseek_format::budget::OverBudget;
 use ociseek_format::digest::Digest;
 use ociseek_store::StoreError;
@@ -15,7 +16,7 @@ pub enum VerifyError {
     #[error("cannot list the SOCI indexes of {manifest}")]
     Listing { manifest: Digest, source: StoreError },
     #[error("image {0} has neither a SOCI index nor a fine index to verify")]
-    NoIndex(Digest),
+    NoIndex(Digest, NoIndex),
     #[error("docker save keeps no SOCI index: only the layers can be verified, and only all of them")]
     Saved,
     #[error("cannot read the image's config {digest}")]

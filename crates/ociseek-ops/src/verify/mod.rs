@@ -52,6 +52,7 @@ pub use problem::Problem;
 pub use sample::MAX_SAMPLE;
 pub(super) use sample::{probe, probe_document};
 
+use crate::doctor::NoIndex;
 use fine::{FineCheck, FineJob};
 use jobs::LayerChecks;
 use model::{LayerClaim, VerifyContext};
@@ -79,10 +80,10 @@ pub async fn verify(
         };
     }
     if let Some(first) = images.first().filter(|_| images.iter().all(is_bare)) {
-        let manifest = first.manifest.digest;
+        let (manifest, why_not) = (first.manifest.digest, NoIndex::of(&first.layers));
         return Err(match images.into_iter().find_map(|image| image.listing.err()) {
             Some(source) => VerifyError::Listing { manifest, source },
-            None => VerifyError::NoIndex(manifest),
+            None => VerifyError::NoIndex(manifest, why_not),
         });
     }
     let mut plans = Vec::with_capacity(images.len());

@@ -85,6 +85,8 @@ pub enum CredentialSource {
     /// (`~/.config`). Each may have `credHelpers`, `credsStore` and `auths`.
     #[default]
     Ambient,
+    /// Only those in this file, of the same format.
+    File(PathBuf),
 }
 
 /// Shows the kind, but no secrets.
@@ -94,6 +96,7 @@ impl fmt::Debug for CredentialSource {
             CredentialSource::Anonymous => "Anonymous",
             CredentialSource::Only { .. } => "Only",
             CredentialSource::Ambient => "Ambient",
+            CredentialSource::File(_) => "File",
         })
     }
 }

@@ -6,8 +6,8 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::cli::shared::hint::to_index;
 use crate::cli::shared::size::{counted, human};
-use crate::cli::shared::terminal::quoted;
 use ociseek_format::digest::Digest;
 use ociseek_format::printable::is_hostile;
 use ociseek_ops::TOOL_IDENTIFIER;
@@ -69,7 +69,7 @@ impl Page<'_> {
         }
         writeln!(f, "<div><dt>Manifest</dt><dd><code>{}</code></dd></div>", manifest.digest)?;
         match index {
-            Some(index) => {
+            Ok(index) => {
                 let tool = index.tool.as_deref().map_or("an unknown tool", |tool| tool);
                 let (digest, version) = (index.digest, index.version);
                 writeln!(
@@ -79,7 +79,7 @@ impl Page<'_> {
                     Text(tool)
                 )?;
             }
-            None => writeln!(f, "<div><dt>SOCI index</dt><dd>none</dd></div>")?,
+            Err(_) => writeln!(f, "<div><dt>SOCI index</dt><dd>none</dd></div>")?,
         }
         if let Some(fine) = fine {
             let layers = counted(fine.coverage.of_layers as u64, "layer", "layers");
@@ -115,14 +115,12 @@ impl Page<'_> {
             )?;
         }
         writeln!(f, "</section>")?;
-        if index.is_none() {
-            let command = format!("ociseek index {}", quoted(self.image.as_bytes()));
-            writeln!(
-                f,
-                "<p class=\"notice\">The image has no SOCI index, so a start pulls all of it. To make one: \
-                 <code>{}</code></p>",
-                Text(&command)
-            )?;
+        if let Err(why) = index {
+            writeln!(f, "<p class=\"notice\">A start pulls all of it: {}.", Text(&why.to_string()))?;
+            if let Some(next) = self.image.parse().ok().and_then(|image| to_index(&image, why)) {
+                writeln!(f, "What helps: <code>{}</code>", Text(&next))?;
+            }
+            writeln!(f, "</p>")?;
         }
         Ok(())
     }

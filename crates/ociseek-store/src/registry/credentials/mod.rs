@@ -99,6 +99,11 @@ pub(super) async fn find(
             let uid = rustix::process::getuid().as_raw();
             CredentialSettings::new(|name| std::env::var_os(name), uid).find(registry, repository, limit).await
         }
+        CredentialSource::File(path) => {
+            let files = vec![path.clone()];
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            CredentialSettings { inline: None, files, path }.find(registry, repository, limit).await
+        }
     }
 }
 
