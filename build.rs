@@ -18,10 +18,6 @@ fn main() {
     if std::env::var_os("CARGO_FEATURE_FUSE").is_some() && variable("CARGO_CFG_TARGET_OS") == "linux" {
         println!("cargo::rustc-cfg=mounts");
     }
-    println!("cargo::rustc-check-cfg=cfg(snapshots)");
-    if std::env::var_os("CARGO_FEATURE_SNAPSHOTTER").is_some() && variable("CARGO_CFG_TARGET_OS") == "linux" {
-        println!("cargo::rustc-cfg=snapshots");
-    }
     // git is not used: a working tree may differ from its commit, and each commit would cause a
     // rebuild. The release build sets the variable, and `cargo package` writes the file.
     let packaged = || {

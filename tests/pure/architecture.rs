@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 use ociseek::code::Code;
 
 /// The source folders of the crates.
-pub const CRATES: [&str; 7] = [
+pub const CRATES: [&str; 6] = [
     PURE,
     "crates/ociseek-store/src",
     "crates/ociseek-rootfs/src",
     "crates/ociseek-ops/src",
     "crates/ociseek-hook/src",
-    "crates/ociseek-snapshotter/src",
     "src",
 ];
 const PURE: &str = "crates/ociseek-format/src";
@@ -42,7 +41,7 @@ const OUTSIDE: [&str; 16] = [
 ];
 /// Libraries that change their types more often than this one may. Public errors box or wrap their
 /// types.
-const LIBRARIES: [&str; 13] = [
+const LIBRARIES: [&str; 11] = [
     "async_nats",
     "axum",
     "fuser",
@@ -52,8 +51,6 @@ const LIBRARIES: [&str; 13] = [
     "rustls",
     "rustls_pki_types",
     "serde_json",
-    "tonic",
-    "tower",
     "url",
     "webpki",
 ];

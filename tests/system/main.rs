@@ -19,7 +19,6 @@ mod mount;
 mod packages;
 mod readback;
 mod report;
-mod snapshotter;
 mod tutorial;
 mod users;
 mod xattrs;
