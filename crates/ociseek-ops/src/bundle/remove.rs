@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::{BundleError, CONFIG, IMAGE, MARK, ROOTFS, UPPER, WORK, directory};
 use ociseek_rootfs::fuse::{MountError, mounted_at, take_down};
 
-/// How long the process that serves the mount may take to exit after unmounting. It finishes what it
-/// writes to the cache, which takes a while on a busy disk.
+/// How long the process that serves the mount may take to exit after unmounting. It finishes what
+/// it writes to the cache, which takes a while on a busy disk.
 const END: Duration = Duration::from_secs(30);
 
 /// The content of `ociseek.json`.
