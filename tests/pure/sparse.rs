@@ -194,7 +194,7 @@ proptest! {
             [old(&map, size), padded(&data), end()].concat(),
             listed(&numbers.join(","), &map.len().to_string(), &data, &size.to_string()),
         ] {
-            // An empty map in the records is no map.
+            // An empty map in the records counts as missing.
             if map.is_empty() && tar.windows(14).any(|text| text == b"GNU.sparse.map") {
                 continue;
             }

@@ -269,7 +269,7 @@ impl Registry {
 
     /// Logs in as the registry's root asks for it, which docker and others request first: a
     /// registry may hide from strangers what a login could read, without asking for one. Returns
-    /// false if there is no login, or if the root does not ask for it.
+    /// false if no login was found, or if the root does not ask for one.
     async fn log_in_by_the_root(&self, base: &Url, scope: &Scope, used: Generation) -> Result<bool, RegistryError> {
         if !self.auth.has_login(&self.http, scope).await {
             return Ok(false);

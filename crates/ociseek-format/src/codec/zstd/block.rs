@@ -187,7 +187,7 @@ impl Tables {
     }
 
     /// Reads a block. Adds its references, and returns the size of what it decodes to. None if it
-    /// is not valid. `content` is the whole block, which `block` was parsed from.
+    /// is not valid.
     pub(super) fn take(
         &mut self,
         block: &BlockLayout<'_>,

@@ -260,7 +260,8 @@ pub(super) struct Bits<'a> {
 }
 
 impl<'a> Bits<'a> {
-    /// The bits of `bytes` from the byte `start` on. None if there is no last one.
+    /// The bits of `bytes`, beginning with byte `start`. None if the last byte is missing or zero,
+    /// so that nothing marks the end of the bits (RFC 8878 section 4.1).
     pub(super) fn new(bytes: &'a [u8], start: usize) -> Option<Bits<'a>> {
         let last = bytes.get(start..)?.last()?.checked_ilog2()?;
         Some(Bits { bytes, start: start * 8, end: (bytes.len() - 1) * 8 + last as usize })
