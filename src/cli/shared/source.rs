@@ -169,7 +169,7 @@ impl Images {
 
 /// A layout or archive and one of its images. containers/image ends the path at its first colon, so
 /// that a full name can follow (`oci:DIR:localhost/app:1`). The path is split in the same way here
-/// if the text before the last colon is no path that exists.
+/// if the path as typed does not exist.
 fn at_first_colon(path: PathBuf, select: ImageSelector) -> (PathBuf, ImageSelector) {
     let full = match (&select, path.to_str().and_then(|path| path.split_once(':'))) {
         (ImageSelector::Tag(tag), Some((path, name))) => Some((PathBuf::from(path), format!("{name}:{tag}"))),
