@@ -22,7 +22,7 @@ use ociseek_format::image::enabled::is_enabled;
 use ociseek_format::image::{Manifest, ManifestError, Reference};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_ops::convert::{
-    CompleteImage, ConvertDestination, ConvertError, ConvertOutlook, ConvertStatus, SourceImage, outlook, up_to_date,
+    CompleteImage, ConvertDestination, ConvertError, ConvertPreview, ConvertStatus, SourceImage, preview, up_to_date,
 };
 use ociseek_ops::index::{
     Existing, ExistingCheck, IndexOptions, IndexedManifest, LayerOutcome, LayerReport, ManifestResult, ReuseSource,
@@ -133,41 +133,41 @@ async fn run_document(
 }
 
 /// The prospect of converting an image.
-pub(super) struct EnabledOutlook {
+pub(super) struct EnabledPreview {
     /// The name of the SOCI-enabled image with its tag. None if there is no tag for it.
     pub name: Option<Reference>,
-    pub outlook: Result<ConvertOutlook, NotEnabled>,
+    pub preview: Result<ConvertPreview, NotEnabled>,
 }
 
 /// The prospect of converting the image of a job. None if no SOCI-enabled image is requested.
-pub(super) async fn enabled_outlook(
+pub(super) async fn enabled_preview(
     image: &Reference,
     digest: Digest,
     source: &Source,
     repository: Repository,
     context: &JobContext,
-) -> Result<Option<EnabledOutlook>, JobError> {
+) -> Result<Option<EnabledPreview>, JobError> {
     let tag = match context.versions.tag(image.tag.as_deref(), &digest) {
         Ok(Some(tag)) => tag,
         Ok(None) => return Ok(None),
-        Err(why) => return Ok(Some(EnabledOutlook { name: None, outlook: Err(why.into()) })),
+        Err(why) => return Ok(Some(EnabledPreview { name: None, preview: Err(why.into()) })),
     };
     let job_image = JobImage::of(image, source, repository, context);
     let name = job_image.name(&tag);
     let (from, to) = job_image.conversion(digest, tag);
-    let outlook = match outlook(&from, &to, context.cache.as_ref(), &job_image.options, &context.progress).await {
-        Ok(ConvertOutlook::Complete(_)) if job_image.options.existing == Existing::Replace => {
-            Ok(ConvertOutlook::Pending)
+    let preview = match preview(&from, &to, context.cache.as_ref(), &job_image.options, &context.progress).await {
+        Ok(ConvertPreview::Complete(_)) if job_image.options.existing == Existing::Replace => {
+            Ok(ConvertPreview::Pending)
         }
-        Ok(outlook) => Ok(outlook),
+        Ok(preview) => Ok(preview),
         // The conversion would update its tag.
-        Err(ConvertError::Moved { .. }) => Ok(ConvertOutlook::Pending),
+        Err(ConvertError::Moved { .. }) => Ok(ConvertPreview::Pending),
         Err(error) => match not_enabled(error) {
             Ok(why) => Err(why),
             Err(source) => return Err(JobError::Enabled { name, source }),
         },
     };
-    Ok(Some(EnabledOutlook { name: Some(name), outlook }))
+    Ok(Some(EnabledPreview { name: Some(name), preview }))
 }
 
 /// The repository of a job's image, and how it is processed.

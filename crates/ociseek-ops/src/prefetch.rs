@@ -209,7 +209,7 @@ type Part = (usize, Range<Uncompressed>);
 
 /// The locations of the listed parts of files, in order, and the entries that match no file.
 fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<MissingPath>) {
-    let mut found = Parts { tree, parts: Vec::new() };
+    let mut found = FoundParts { tree, parts: Vec::new() };
     let mut missing = Vec::new();
     // Recorded files that do not exist are reported once.
     let mut unread = BTreeMap::new();
@@ -282,12 +282,12 @@ pub fn part(file: &NodeKind, offset: u64, size: u64) -> Option<Extent> {
     file.stored_in(offset.min(end)..end).filter(|part| part.size > 0)
 }
 
-struct Parts<'a> {
+struct FoundParts<'a> {
     tree: &'a Tree,
     parts: Vec<Part>,
 }
 
-impl Parts<'_> {
+impl FoundParts<'_> {
     /// Adds the file at a path, or else all files that match the path as a glob.
     fn add_files(&mut self, path: &[u8]) -> Result<(), String> {
         let why = match file_at(self.tree, path) {

@@ -47,14 +47,14 @@ impl Destination {
         }
     }
 
-    /// Copies a blob, with `anew` past caches before the source.
+    /// Copies a blob. With `bypass_caches`, caches before the source must not answer.
     async fn copy_once(
         &self,
         blob: &Descriptor,
         source: &Source,
         side_by_side: usize,
         sent: &(dyn Fn(u64) + Sync),
-        anew: bool,
+        bypass_caches: bool,
     ) -> Result<CopyMethod, StoreError> {
         match self {
             Destination::Registry(here) => {
@@ -67,14 +67,14 @@ impl Destination {
                 {
                     return Ok(CopyMethod::Mounted);
                 }
-                upload(here, blob, source, sent, anew).await.map(|()| CopyMethod::Sent)
+                upload(here, blob, source, sent, bypass_caches).await.map(|()| CopyMethod::Sent)
             }
             Destination::Layout(layout) => {
                 let wanted = blob.clone();
                 if local(layout, move |layout| layout.blob(&wanted)).await.is_ok() {
                     return Ok(CopyMethod::Present);
                 }
-                let content = source.blob(blob, anew).await?;
+                let content = source.blob(blob, bypass_caches).await?;
                 let (layout, wanted) = (Arc::clone(layout), blob.clone());
                 let written = feed(content, side_by_side, sent, move |mut batches: Batches| {
                     let batches = std::iter::from_fn(|| batches.receive().transpose().map(Result::ok));
@@ -95,11 +95,11 @@ async fn upload(
     blob: &Descriptor,
     source: &Source,
     sent: &(dyn Fn(u64) + Sync),
-    anew: bool,
+    bypass_caches: bool,
 ) -> Result<(), StoreError> {
     let mut attempts = here.upload_attempts(blob);
     loop {
-        let content = source.blob(blob, anew).await?;
+        let content = source.blob(blob, bypass_caches).await?;
         let failure = match send(&mut attempts, content, sent).await {
             Ok(()) => return Ok(()),
             Err(SendError::Source(error)) => return Err(error),

@@ -106,16 +106,16 @@ impl Source {
     }
 
     /// A blob as a stream. Its size matches its descriptor; the reader must verify its digest. With
-    /// `anew`, caches on the way must not answer.
+    /// `bypass_caches`, caches on the way must not answer.
     ///
     /// # Errors
     /// If it does not exist or cannot be fetched.
-    pub async fn blob(&self, blob: &Descriptor, anew: bool) -> Result<Blob, StoreError> {
+    pub async fn blob(&self, blob: &Descriptor, bypass_caches: bool) -> Result<Blob, StoreError> {
         let digest = blob.digest;
         let wanted = blob.clone();
         let reader = match self {
             Source::Registry(repository) => {
-                return Ok(Blob::of_registry(repository.layer(&wanted, anew).await?));
+                return Ok(Blob::of_registry(repository.layer(&wanted, bypass_caches).await?));
             }
             Source::Layout(layout) => local(layout, move |layout| layout.blob(&wanted)).await?,
             Source::Archive(archive) => local(archive, move |archive| archive.blob(&wanted)).await?,
@@ -129,13 +129,18 @@ impl Source {
     /// # Errors
     /// If the range is not within the blob, or cannot be fetched.
     pub async fn blob_range(&self, blob: &Descriptor, range: Range<u64>) -> Result<Bytes, StoreError> {
-        self.blob_range_anew(blob, range, false).await
+        self.blob_range_bypassing(blob, range, false).await
     }
 
-    /// As [`Source::blob_range`]. With `anew`, caches on the way must not answer.
-    pub async fn blob_range_anew(&self, blob: &Descriptor, range: Range<u64>, anew: bool) -> Result<Bytes, StoreError> {
+    /// As [`Source::blob_range`]. With `bypass_caches`, caches on the way must not answer.
+    pub async fn blob_range_bypassing(
+        &self,
+        blob: &Descriptor,
+        range: Range<u64>,
+        bypass_caches: bool,
+    ) -> Result<Bytes, StoreError> {
         let length = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or_default();
-        let mut part = self.blob_part(blob, range, anew).await?;
+        let mut part = self.blob_part(blob, range, bypass_caches).await?;
         let mut bytes = BytesMut::new();
         while let Some(chunk) = part.next().await? {
             if chunk.len() == length {
@@ -146,12 +151,17 @@ impl Source {
         Ok(bytes.freeze())
     }
 
-    /// The bytes of `range` of a blob as a stream, like [`Source::blob_range`]. With `anew`, caches
-    /// on the way must not answer.
+    /// The bytes of `range` of a blob as a stream, like [`Source::blob_range`]. With
+    /// `bypass_caches`, caches on the way must not answer.
     ///
     /// # Errors
     /// If the range is not within the blob, or cannot be fetched.
-    pub async fn blob_part(&self, blob: &Descriptor, range: Range<u64>, anew: bool) -> Result<Part, StoreError> {
+    pub async fn blob_part(
+        &self,
+        blob: &Descriptor,
+        range: Range<u64>,
+        bypass_caches: bool,
+    ) -> Result<Part, StoreError> {
         if range.start > range.end || range.end > blob.size {
             return Err(StoreError::Range { digest: blob.digest, range, size: blob.size });
         }
@@ -161,7 +171,7 @@ impl Source {
         let wanted = blob.clone();
         let bytes = match self {
             Source::Registry(repository) => {
-                return Ok(Part::of_registry(repository.blob_part(&wanted, range, anew).await?));
+                return Ok(Part::of_registry(repository.blob_part(&wanted, range, bypass_caches).await?));
             }
             Source::Layout(layout) => local(layout, move |layout| layout.blob_range(&wanted, range)).await?,
             Source::Archive(archive) => local(archive, move |archive| archive.blob_range(&wanted, range)).await?,

@@ -45,13 +45,13 @@ struct ZstdStart {
 
 /// The parts of a window, as they are collected.
 #[derive(Default)]
-struct Parts {
+struct WindowParts {
     encoded: Vec<u8>,
     count: u32,
     end: usize,
 }
 
-impl Parts {
+impl WindowParts {
     fn add(&mut self, from: usize, end: usize) {
         varint::put(&mut self.encoded, (from - self.end) as u64);
         varint::put(&mut self.encoded, (end - from - 1) as u64);
@@ -70,7 +70,7 @@ impl SpanWindow {
         const COPY: usize = 32;
         // Counted first, so that little grows.
         let (count, size) = used.ranges().fold((0, 0), |(count, size), range| (count + 1, size + range.len()));
-        let (mut parts, mut bytes) = (Parts::default(), vec![0; size + COPY]);
+        let (mut parts, mut bytes) = (WindowParts::default(), vec![0; size + COPY]);
         parts.encoded.reserve(count * 3);
         let mut end = 0;
         for range in used.ranges() {
@@ -95,7 +95,7 @@ impl SpanWindow {
         length: u32,
         pieces: impl IntoIterator<Item = (usize, [&'a [u8]; 2])>,
     ) -> SpanWindow {
-        let (mut parts, mut bytes) = (Parts::default(), Vec::new());
+        let (mut parts, mut bytes) = (WindowParts::default(), Vec::new());
         for (from, [first, second]) in pieces {
             parts.add(from, from + first.len() + second.len());
             bytes.extend_from_slice(first);
@@ -251,7 +251,7 @@ impl SpanWindow {
             start = Start::Block(Box::new(ZstdStart { state, length: limit as u32 }));
         }
         let count = reader.length()?;
-        let mut parts = Parts::default();
+        let mut parts = WindowParts::default();
         let (mut end, mut size) = (0u64, 0);
         for number in 0..count {
             let (gap, more) = (reader.number()?, reader.number()?);

@@ -83,10 +83,10 @@ pub fn created_by(bytes: &[u8]) -> Result<Vec<String>, ConfigError> {
     #[derive(Deserialize)]
     struct Config {
         #[serde(deserialize_with = "null_is_default", default)]
-        history: Vec<Step>,
+        history: Vec<HistoryEntry>,
     }
     #[derive(Deserialize)]
-    struct Step {
+    struct HistoryEntry {
         #[serde(deserialize_with = "null_is_default", default)]
         created_by: String,
         #[serde(deserialize_with = "null_is_default", default)]

@@ -13,7 +13,7 @@ use super::map::{LayerMap, SparseFile, Starts};
 use crate::budget::{Charge, OverBudget};
 use crate::tar::SparseMap;
 use crate::time::Time;
-use crate::ztoc::{self, Checkpoints, FileKind, Parts, VERSION, ZtocError};
+use crate::ztoc::{self, Checkpoints, FileKind, VERSION, ZtocError, ZtocParts};
 
 /// Must change whenever layers are read differently or the layout of records changes. Records of
 /// other versions are ignored.
@@ -55,7 +55,7 @@ pub fn encode(map: &LayerMap, notes: &Notes) -> Option<[Vec<u8>; 2]> {
     let mut head = format!("{RECORD_VERSION}\n").into_bytes();
     serde_json::to_writer(&mut head, &extra).ok()?;
     head.push(b'\n');
-    let parts = Parts {
+    let parts = ZtocParts {
         version: VERSION,
         build_tool_identifier: &[],
         compressed_size: map.size,

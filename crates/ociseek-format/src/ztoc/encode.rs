@@ -15,7 +15,7 @@ pub const MAX_ENCODED: usize = 256 << 20;
 
 /// Encodes a ztoc to the bytes that soci's library would write for it.
 pub fn encode(ztoc: &Ztoc) -> Vec<u8> {
-    let parts = Parts {
+    let parts = ZtocParts {
         version: &ztoc.version,
         build_tool_identifier: &ztoc.build_tool_identifier,
         compressed_size: ztoc.compressed_size,
@@ -28,7 +28,7 @@ pub fn encode(ztoc: &Ztoc) -> Vec<u8> {
 }
 
 /// The parts of a ztoc, borrowed from any source.
-pub(crate) struct Parts<'a> {
+pub(crate) struct ZtocParts<'a> {
     pub version: &'a [u8],
     pub build_tool_identifier: &'a [u8],
     pub compressed_size: Compressed,
@@ -38,7 +38,7 @@ pub(crate) struct Parts<'a> {
     pub span_digests: &'a [Digest],
 }
 
-impl Parts<'_> {
+impl ZtocParts<'_> {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut b = Builder::with_capacity(encoded_size_bound(self.files, self.checkpoints));
         let version = b.string(self.version);

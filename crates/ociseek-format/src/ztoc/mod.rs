@@ -14,7 +14,7 @@ mod view;
 
 pub use checkpoints::CheckpointsError;
 pub use decode::{decode, decode_within};
-pub(crate) use encode::Parts;
+pub(crate) use encode::ZtocParts;
 pub use encode::{MAX_ENCODED, encode, encoded_size_bound};
 pub use error::ZtocError;
 pub use extents::{ExtentFault, check_extents};

@@ -18,12 +18,12 @@ use crate::job::{Job, JobError, JobResult, Unit};
 #[cfg(feature = "nats")]
 use crate::nats::{NatsError, NatsQueue};
 use crate::skip::SkipReason;
-use crate::work::{self, DocumentKind, EnabledOutlook, JobContext};
+use crate::work::{self, DocumentKind, EnabledPreview, JobContext};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::config::{self, MAX_CONFIG};
 use ociseek_format::image::{Reference, is_registry};
-use ociseek_ops::convert::ConvertOutlook;
-use ociseek_ops::index::{Outlook, outlook};
+use ociseek_ops::convert::ConvertPreview;
+use ociseek_ops::index::{Preview, preview};
 use ociseek_ops::resolve::ResolvedImage;
 use ociseek_ops::versions::Versions;
 use ociseek_store::blob::Document;
@@ -350,13 +350,13 @@ async fn passed_over(
     if !look {
         return Ok(None);
     }
-    let enabled = work::enabled_outlook(&job.image, document.digest, source, repository.clone(), context).await?;
+    let enabled = work::enabled_preview(&job.image, document.digest, source, repository.clone(), context).await?;
     let index = match &context.versions {
         Versions::V2(_) => None,
         Versions::V1 | Versions::Both(_) => {
             let destination = Destination::Registry(repository);
-            let outlook = outlook(image, &destination, context.cache.as_ref(), &context.options).await;
-            Some(outlook.map_err(JobError::Index)?)
+            let preview = preview(image, &destination, context.cache.as_ref(), &context.options).await;
+            Some(preview.map_err(JobError::Index)?)
         }
     };
     Ok(match verdict(index, enabled) {
@@ -366,18 +366,18 @@ async fn passed_over(
 }
 
 /// Combines the results for the index and the SOCI-enabled image, as far as they are requested.
-fn verdict(index: Option<Outlook>, enabled: Option<EnabledOutlook>) -> ImageOutcome {
-    let (name, enabled) = enabled.map_or((None, None), |enabled| (enabled.name, Some(enabled.outlook)));
-    let is_pending = matches!(enabled, Some(Ok(ConvertOutlook::Pending)));
-    if is_pending || matches!(index, Some(Outlook::Pending)) {
+fn verdict(index: Option<Preview>, enabled: Option<EnabledPreview>) -> ImageOutcome {
+    let (name, enabled) = enabled.map_or((None, None), |enabled| (enabled.name, Some(enabled.preview)));
+    let is_pending = matches!(enabled, Some(Ok(ConvertPreview::Pending)));
+    if is_pending || matches!(index, Some(Preview::Pending)) {
         return ImageOutcome::Pending { enabled: name.filter(|_| is_pending) };
     }
-    if matches!(index, Some(Outlook::Complete)) || matches!(enabled, Some(Ok(ConvertOutlook::Complete(_)))) {
+    if matches!(index, Some(Preview::Complete)) || matches!(enabled, Some(Ok(ConvertPreview::Complete(_)))) {
         return ImageOutcome::Complete;
     }
     let skipped = match (index, enabled) {
         (None, Some(Err(why))) => SkipReason::NotEnabled(why),
-        (Some(Outlook::NothingToIndex(reasons)), _) | (_, Some(Ok(ConvertOutlook::NothingToIndex(reasons)))) => {
+        (Some(Preview::NothingToIndex(reasons)), _) | (_, Some(Ok(ConvertPreview::NothingToIndex(reasons)))) => {
             SkipReason::nothing_to_index(reasons.iter())
         }
         _ => SkipReason::nothing_to_index(std::iter::empty()),

@@ -32,14 +32,14 @@ mod limits;
 mod load;
 mod model;
 mod old_index;
-mod outlook;
 mod plan;
+mod preview;
 mod publish;
 
 pub use error::ConvertError;
 pub use limits::{MAX_DOCUMENTS, MAX_MANIFESTS};
 pub use model::{ConvertDestination, ConvertReport, ConvertStatus, ConvertedImage, Guard, SourceImage};
-pub use outlook::{CompleteImage, ConvertOutlook, outlook, up_to_date};
+pub use preview::{CompleteImage, ConvertPreview, preview, up_to_date};
 
 use load::ImageDocuments;
 use old_index::{OldIndex, old_indexes};
@@ -128,7 +128,7 @@ pub(crate) async fn convert_built(
     let layers = Box::pin(ztocs(wanted, built, &supply, options, announce, progress)).await?;
 
     let planned = targets.into_iter().zip(&planned);
-    let Parts { mut indexed, ztocs, prefetch, reports } =
+    let EnabledParts { mut indexed, ztocs, prefetch, reports } =
         parts(planned, &layers, &old, options, from.source.budget(), progress).await?;
     let mut fine = Vec::new();
     if options.kinds.has_fine() {
@@ -194,7 +194,7 @@ fn warn_of_lists(there: &[OldIndex], progress: &Arc<dyn Progress>) {
 
 /// The parts of the SOCI indexes.
 #[derive(Default)]
-struct Parts<'a> {
+struct EnabledParts<'a> {
     /// One for each image, in order.
     indexed: Vec<SociIndexParts>,
     /// Those of all images.
@@ -217,8 +217,8 @@ async fn parts<'a>(
     options: &IndexOptions,
     budget: &Budget,
     progress: &Arc<dyn Progress>,
-) -> Result<Parts<'a>, ConvertError> {
-    let mut parts = Parts::default();
+) -> Result<EnabledParts<'a>, ConvertError> {
+    let mut parts = EnabledParts::default();
     let mut seen = BTreeSet::new();
     for (target, planned) in planned {
         let (report, ztocs) = assemble(planned.iter().map(|(layer, why)| (layer, why)), layers, &mut seen);

@@ -8,13 +8,13 @@ use super::assemble::assemble;
 use super::existing::Decision;
 use super::model::{LayerOutcome, LeftOutReason, RefusedImage, RefusedManifest, Shortfall};
 use super::options::{Gate, IndexOptions};
-use super::plan::Plan;
+use super::plan::IndexPlan;
 use super::supply::Layers;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::coverage::Coverage;
 
 /// Checks the final indexes against the gate.
-pub(super) fn check(plans: &[Plan], layers: &Layers, options: &IndexOptions) -> Result<(), RefusedImage> {
+pub(super) fn check(plans: &[IndexPlan], layers: &Layers, options: &IndexOptions) -> Result<(), RefusedImage> {
     if options.gate == Gate::default() {
         return Ok(());
     }
@@ -26,9 +26,9 @@ pub(super) fn check(plans: &[Plan], layers: &Layers, options: &IndexOptions) -> 
     }
 }
 
-fn judge(plan: &Plan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeSet<Digest>) -> RefusedManifest {
+fn judge(plan: &IndexPlan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeSet<Digest>) -> RefusedManifest {
     let (gate, min_layer_size) = (&options.gate, options.min_layer_size);
-    let Plan { manifest, left_out, found, decision, unopened, .. } = plan;
+    let IndexPlan { manifest, left_out, found, decision, unopened, .. } = plan;
     let wanted = manifest.layers.iter().zip(left_out);
     let (outcomes, mut covered): (_, BTreeSet<Digest>) = match decision {
         Decision::Build { .. } => {

@@ -69,12 +69,12 @@ pub(crate) use supply::{Layers, OwnImage, Supply, ZtocOffer, cached};
 
 use existing::Decision;
 use fine::FinePlan;
-use plan::{Plan, Plans};
+use plan::{IndexPlan, Plans};
 use publish::Publisher;
 
 /// The prospect of indexing an image, as far as it is known without reading its layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outlook {
+pub enum Preview {
     /// It lacks an index with these options.
     Pending,
     /// It has everything it can have.
@@ -87,15 +87,15 @@ pub enum Outlook {
 ///
 /// # Errors
 /// If the attached indexes cannot be looked up.
-pub async fn outlook(
+pub async fn preview(
     image: ResolvedImage,
     destination: &Destination,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
-) -> Result<Outlook, IndexError> {
+) -> Result<Preview, IndexError> {
     let (mut has_index, mut reasons) = (false, Vec::new());
     for manifest in image.manifests {
-        let plan = Plan::make(manifest, Some(destination), cache, options).await?;
+        let plan = IndexPlan::make(manifest, Some(destination), cache, options).await?;
         let mut decisions = vec![&plan.decision];
         decisions.extend(plan.fine.as_ref().map(|fine| &fine.decision));
         decisions.retain(|decision| **decision != Decision::NotRequested);
@@ -103,12 +103,12 @@ pub async fn outlook(
         for layer in plan.to_build().chain(plan.fine.iter().flat_map(FinePlan::to_build)) {
             match unservable(cache, layer, options).await {
                 Some(reason) => reasons.push(reason),
-                None => return Ok(Outlook::Pending),
+                None => return Ok(Preview::Pending),
             }
         }
         reasons.extend(plan.left_out.into_iter().flatten());
     }
-    Ok(if has_index { Outlook::Complete } else { Outlook::NothingToIndex(reasons) })
+    Ok(if has_index { Preview::Complete } else { Preview::NothingToIndex(reasons) })
 }
 
 /// Indexes the image `root` of `source` and attaches the indexes at `destination`.

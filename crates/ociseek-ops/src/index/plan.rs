@@ -27,7 +27,7 @@ use ociseek_store::{Destination, Source};
 /// The plan for an image.
 pub(super) struct Plans {
     /// The plans for each platform's manifest, in the order of the image index.
-    pub each: Vec<Plan>,
+    pub each: Vec<IndexPlan>,
     /// For each plan, the layers that it is the first to need.
     first: Vec<BTreeSet<BlobKey>>,
     wanted: build::LayersToBuild,
@@ -42,7 +42,7 @@ impl Plans {
     ) -> Result<Plans, IndexError> {
         let mut plans = Plans { each: Vec::new(), first: Vec::new(), wanted: build::LayersToBuild::default() };
         for manifest in manifests {
-            let plan = Plan::make(manifest, destination, cache, options).await?;
+            let plan = IndexPlan::make(manifest, destination, cache, options).await?;
             let ztocs = plan.to_build().filter(|layer| plans.wanted.add(layer));
             let mut first: BTreeSet<BlobKey> = ztocs.map(|layer| (layer.digest, layer.size)).collect();
             let documents = plan.fine.iter().flat_map(FinePlan::to_build);
@@ -96,7 +96,7 @@ impl Plans {
     }
 }
 
-pub(super) struct Plan {
+pub(super) struct IndexPlan {
     pub manifest: PlatformManifest,
     /// For each layer of the manifest: why it will not be in the index, if that is known without
     /// reading it.
@@ -112,15 +112,15 @@ pub(super) struct Plan {
     pub(super) fine: Option<FinePlan>,
 }
 
-impl Plan {
+impl IndexPlan {
     pub(super) async fn make(
         manifest: PlatformManifest,
         destination: Option<&Destination>,
         cache: Option<&ZtocCache>,
         options: &IndexOptions,
-    ) -> Result<Plan, IndexError> {
+    ) -> Result<IndexPlan, IndexError> {
         let left_out: Vec<_> = manifest.layers.iter().map(|layer| left_out_reason(layer, options)).collect();
-        let mut plan = Plan {
+        let mut plan = IndexPlan {
             manifest,
             left_out,
             found: Vec::new(),

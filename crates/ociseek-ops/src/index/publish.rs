@@ -14,7 +14,7 @@ use super::model::{
     OtherIndex, PrefetchSummary,
 };
 use super::options::{Existing, Gate, IndexOptions};
-use super::plan::Plan;
+use super::plan::IndexPlan;
 use super::prefetch::{OldList, prefetch_artifacts};
 use super::push::{NewIndex, WriteBlob, soci_blobs};
 use super::supply::Layers;
@@ -57,7 +57,7 @@ struct PlatformResult {
 }
 
 impl PlatformResult {
-    fn none(result: ManifestResult) -> PlatformResult {
+    fn without_index(result: ManifestResult) -> PlatformResult {
         PlatformResult { result, covered: BTreeSet::new(), others: Vec::new(), prefetch: None, bytes_written: 0 }
     }
 
@@ -72,15 +72,15 @@ impl PlatformResult {
 impl Publisher<'_> {
     /// Attaches the plan's index, if there is anything to attach. Also returns the number of bytes
     /// written.
-    pub(super) async fn publish(&mut self, plan: Plan) -> Result<(IndexedManifest, u64), IndexError> {
-        let Plan { manifest, left_out, found, decision, check, .. } = &plan;
+    pub(super) async fn publish(&mut self, plan: IndexPlan) -> Result<(IndexedManifest, u64), IndexError> {
+        let IndexPlan { manifest, left_out, found, decision, check, .. } = &plan;
         let listed = |place: usize| found[place].layers(manifest.layers.iter().zip(left_out));
         let (layers, outcome) = match decision {
             Decision::Done(place) => {
                 (listed(*place), PlatformResult::stays(found, *place, found[*place].already_there(false, *check)))
             }
             Decision::Keep(place) => (listed(*place), PlatformResult::stays(found, *place, found[*place].kept())),
-            Decision::NotRequested => (Vec::new(), PlatformResult::none(ManifestResult::NotRequested)),
+            Decision::NotRequested => (Vec::new(), PlatformResult::without_index(ManifestResult::NotRequested)),
             Decision::Build { replaces } => {
                 let (layers, ztocs) = assemble(manifest.layers.iter().zip(left_out), self.layers, &mut self.seen);
                 let old = plan.old_lists(self.destination);
@@ -91,7 +91,7 @@ impl Publisher<'_> {
         let PlatformResult { result, covered, others, prefetch, mut bytes_written } = outcome;
         let coverage = Coverage::of(&manifest.layers, |layer| covered.contains(&layer.digest));
         let platform = manifest.platform.as_ref().map(ToString::to_string);
-        let Plan { manifest, fine, .. } = plan;
+        let IndexPlan { manifest, fine, .. } = plan;
         let fine = match fine {
             Some(fine) => {
                 let (fine, bytes) = self.publish_fine(&manifest.descriptor, &manifest.layers, fine).await?;

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::Place;
+use super::FilePlace;
 use super::start::Reads;
 use ociseek_format::layer::LayerMap;
 use ociseek_format::layer::span::SpanTable;
@@ -82,7 +82,7 @@ pub(super) fn groups(
         if within.is_empty() {
             continue;
         }
-        let place: Place = (layer, file.offset.0);
+        let place: FilePlace = (layer, file.offset.0);
         let candidate = (reads.is_some_and(|reads| reads.has(place)), file.size, std::cmp::Reverse(at));
         let within = (within.start.0 / each) as usize..=((within.end.0 - 1) / each) as usize;
         let Some((groups, named)) = groups.get_mut(within.clone()).zip(named.get_mut(within)) else { continue };

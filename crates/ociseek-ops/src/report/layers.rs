@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::Place;
+use super::FilePlace;
 use super::groups::{Group, groups};
 use super::start::Reads;
 use crate::doctor::{uncovered_code, uncovered_text, why_not};
@@ -119,7 +119,7 @@ impl fmt::Display for UncoveredReason {
 /// which layers share a blob. Only layers in `shown` have groups.
 pub(super) fn layers(
     image: &RootFs,
-    live: &[(Place, u64)],
+    live: &[(FilePlace, u64)],
     same: &[LayerId],
     shown: &BTreeSet<LayerId>,
     reads: Option<&Reads>,
@@ -176,7 +176,7 @@ fn created_by(image: &RootFs) -> Vec<String> {
     if commands.len() == image.layers.len() { commands } else { Vec::new() }
 }
 
-fn shadowed(layer: LayerId, files: &[&FileMetadata], live: &[(Place, u64)]) -> ShadowedFiles {
+fn shadowed(layer: LayerId, files: &[&FileMetadata], live: &[(FilePlace, u64)]) -> ShadowedFiles {
     let is_live = |offset: u64| live.binary_search_by_key(&(layer, offset), |(place, _)| *place).is_ok();
     let gone = files.iter().filter(|file| !is_live(file.offset.0));
     gone.fold(ShadowedFiles::default(), |sum, file| sum.and(ShadowedFiles { files: 1, bytes: file.size }))

@@ -106,7 +106,7 @@ pub struct LargeFile {
 }
 
 /// The location of a file's bytes: its layer, and the offset in the layer's tar.
-type Place = (LayerId, u64);
+type FilePlace = (LayerId, u64);
 
 impl Report {
     /// The facts about an image that was opened through its SOCI index, with the parts that the
@@ -188,7 +188,7 @@ pub enum ReportError {
 
 /// The places of all files in the flattened image, sorted, with their sizes. If several layers
 /// share a blob, the first one counts.
-fn live(image: &RootFs, same: &[LayerId]) -> Vec<(Place, u64)> {
+fn live(image: &RootFs, same: &[LayerId]) -> Vec<(FilePlace, u64)> {
     let mut live: Vec<_> = files(image).map(|(_, extent)| (place(same, &extent), extent.size)).collect();
     live.sort_unstable();
     live.dedup();
@@ -203,7 +203,7 @@ fn files(image: &RootFs) -> impl Iterator<Item = (NodeId, Extent)> {
     })
 }
 
-fn place(same: &[LayerId], extent: &Extent) -> Place {
+fn place(same: &[LayerId], extent: &Extent) -> FilePlace {
     (same.get(extent.layer.0 as usize).copied().unwrap_or(extent.layer), extent.offset.0)
 }
 

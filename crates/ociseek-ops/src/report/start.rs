@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::{Fetch, Place, place, same};
+use super::{Fetch, FilePlace, place, same};
 use crate::open::RootFs;
 use crate::prefetch::{file_at, part};
 use ociseek_format::layer::LayerMap;
@@ -44,7 +44,7 @@ pub(super) struct Reads {
     recorded: BTreeMap<LayerId, Vec<Range<u64>>>,
     /// The same, if each of the files had been read to its end.
     whole: BTreeMap<LayerId, Vec<Range<u64>>>,
-    places: BTreeSet<Place>,
+    places: BTreeSet<FilePlace>,
     missing: u64,
     missing_paths: Vec<Vec<u8>>,
 }
@@ -87,7 +87,7 @@ impl Reads {
     }
 
     /// Whether the file at `place` was read. Its layer must be the first one with the same blob.
-    pub(super) fn has(&self, place: Place) -> bool {
+    pub(super) fn has(&self, place: FilePlace) -> bool {
         self.places.contains(&place)
     }
 

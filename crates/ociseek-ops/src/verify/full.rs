@@ -81,13 +81,13 @@ pub(super) fn other_tar(stated: &Digest, proof: &Proof) -> Option<Problem> {
     Some(Problem::new(Code::DiffId, format!("the tar's digest is {actual}, but the image's config says {stated}")))
 }
 
-/// Reads a layer once, with `anew` past caches.
+/// Reads a layer once. With `bypass_caches`, caches on the way must not answer.
 pub(super) async fn read_layer(
     source: &Source,
     LayerToVerify { layer, diff_id, ztoc, fine }: &LayerToVerify<'_>,
     side_by_side: usize,
     progress: &Arc<dyn Progress>,
-    anew: bool,
+    bypass_caches: bool,
     bytes_read: &mut u64,
 ) -> Result<Proof, FeedError> {
     let digest = layer.digest;
@@ -98,7 +98,7 @@ pub(super) async fn read_layer(
         progress.report(ProgressEvent::LayerRead { layer: digest, bytes });
     };
     let read = async {
-        let blob = source.blob(layer, anew).await?;
+        let blob = source.blob(layer, bypass_caches).await?;
         feed(blob, side_by_side, on_chunk, move |mut batches| proof.read(|| batches.receive())).await
     };
     reported(progress, layer, read).await

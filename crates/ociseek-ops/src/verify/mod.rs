@@ -57,7 +57,7 @@ use fine::{FineCheck, FineJob};
 use jobs::LayerChecks;
 use model::{LayerClaim, VerifyContext};
 use policy::Policy;
-use prefetch::Lists;
+use prefetch::PrefetchLists;
 use signature::Signatures;
 
 /// Verifies the indexes of the image `root` of `source`.
@@ -88,7 +88,7 @@ pub async fn verify(
     }
     let mut plans = Vec::with_capacity(images.len());
     for image in images {
-        plans.push(Plan::make(source, image, options).await?);
+        plans.push(VerifyPlan::make(source, image, options).await?);
     }
 
     let mut jobs: BTreeMap<(Digest, Digest), LayerClaim> = BTreeMap::new();
@@ -116,7 +116,7 @@ pub async fn verify(
 }
 
 /// The plan for the image of one platform.
-struct Plan {
+struct VerifyPlan {
     verified: VerifiedManifest,
     layers: Vec<Descriptor>,
     /// For each layer; fewer if the config lists fewer.
@@ -126,12 +126,16 @@ struct Plan {
     /// For each index: the manifests whose signature covers it.
     signed: Vec<Vec<Digest>>,
     /// For each index in `verified`.
-    lists: Vec<Lists>,
+    lists: Vec<PrefetchLists>,
     fine: Vec<FineCheck>,
 }
 
-impl Plan {
-    async fn make(source: &Source, mut image: DiscoveredImage, options: &VerifyOptions) -> Result<Plan, VerifyError> {
+impl VerifyPlan {
+    async fn make(
+        source: &Source,
+        mut image: DiscoveredImage,
+        options: &VerifyOptions,
+    ) -> Result<VerifyPlan, VerifyError> {
         let manifest = image.manifest.digest;
         image.indexes.retain(|index| options.index.is_none_or(|requested| index.digest == requested));
         image.fine.retain(|index| options.index.is_none_or(|requested| index.digest == requested));
@@ -161,9 +165,9 @@ impl Plan {
             signed.push(of_index);
             let (digest, version) = (found.digest, found.version);
             let (mut differences, content) = documents::of_index(found)?;
-            let mut lists = Lists::default();
+            let mut lists = PrefetchLists::default();
             if let Some(content) = &content {
-                lists = Lists::read(source, content).await?;
+                lists = PrefetchLists::read(source, content).await?;
                 differences.append(&mut lists.differences);
                 warnings.append(&mut lists.warnings);
             }
@@ -184,7 +188,7 @@ impl Plan {
             differences,
             warnings,
         };
-        Ok(Plan { verified, layers: image.layers, diff_ids, contents, signed, lists: all_lists, fine })
+        Ok(VerifyPlan { verified, layers: image.layers, diff_ids, contents, signed, lists: all_lists, fine })
     }
 
     /// The layers that the index covers, without duplicates, in the order of the image.
@@ -276,7 +280,7 @@ fn is_bare(image: &DiscoveredImage) -> bool {
 }
 
 /// Reports how much will be read. `sizes` has an entry for each reading of a layer.
-fn announce(plans: &[Plan], sizes: &[u64], options: &VerifyOptions, progress: &Arc<dyn Progress>) {
+fn announce(plans: &[VerifyPlan], sizes: &[u64], options: &VerifyOptions, progress: &Arc<dyn Progress>) {
     let Some(plan) = plans.first().filter(|_| options.depth == Depth::Full) else { return };
     let platform = plan.verified.platform.as_ref().map_or_else(String::new, ToString::to_string);
     let (layers, bytes) = (sizes.len(), sizes.iter().sum());

@@ -17,7 +17,7 @@ use ociseek_store::Source;
 
 /// The lists of an index.
 #[derive(Default)]
-pub(super) struct Lists {
+pub(super) struct PrefetchLists {
     /// The list of each layer, and the last span on it.
     last: BTreeMap<Digest, (Digest, SpanId)>,
     /// Their faults, as far as the lists show them without the layers' ztocs.
@@ -26,13 +26,13 @@ pub(super) struct Lists {
     pub warnings: Vec<String>,
 }
 
-impl Lists {
+impl PrefetchLists {
     /// Reads the lists.
     ///
     /// # Errors
     /// If one cannot be examined.
-    pub(super) async fn read(source: &Source, content: &IndexContent) -> Result<Lists, VerifyError> {
-        let mut lists = Lists::default();
+    pub(super) async fn read(source: &Source, content: &IndexContent) -> Result<PrefetchLists, VerifyError> {
+        let mut lists = PrefetchLists::default();
         for artifact in content.index.others.iter().filter(|other| other.media_type == PREFETCH) {
             lists.add(source, content, artifact).await?;
         }

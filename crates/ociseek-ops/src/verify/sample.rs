@@ -133,9 +133,9 @@ async fn read<T: HasSpans + Send + Sync + 'static>(
             done.differences.push(Problem::new(Code::SpanRange, text));
             continue;
         }
-        let mut anew = false;
+        let mut bypass_caches = false;
         let wrong = loop {
-            let bytes = match source.blob_range_anew(layer, start..end, anew).await {
+            let bytes = match source.blob_range_bypassing(layer, start..end, bypass_caches).await {
                 Ok(bytes) => bytes,
                 Err(error) => {
                     let Some(how) = Damage::of(&error) else {
@@ -150,13 +150,15 @@ async fn read<T: HasSpans + Send + Sync + 'static>(
             let wrong = tokio::task::spawn_blocking(move || check(&table, span, &bytes)).await;
             let wrong = wrong.map_err(|_| VerifyError::Thread { layer: layer.digest })?;
             // The bytes may have been damaged on the way, or by a cache.
-            if wrong.is_empty() || anew || !source.is_remote() {
+            if wrong.is_empty() || bypass_caches || !source.is_remote() {
                 break wrong;
             }
-            anew = true;
+            bypass_caches = true;
         };
-        let twice =
-            |wrong: Problem| Problem { text: format!("{}{}", wrong.text, read_times(1 + u32::from(anew))), ..wrong };
+        let twice = |wrong: Problem| Problem {
+            text: format!("{}{}", wrong.text, read_times(1 + u32::from(bypass_caches))),
+            ..wrong
+        };
         done.differences.extend(wrong.into_iter().map(twice));
         done.compared.spans += 1;
         let plain = spans.plain_range(span);

@@ -31,7 +31,7 @@ pub(super) enum Disk {
     /// Look there first.
     Ask,
     /// The cache has or claimed to have the span, but it could not be read, so fetch it.
-    Distrust,
+    Skip,
 }
 
 impl LayerHandle {
@@ -46,14 +46,14 @@ impl LayerHandle {
             if on.layer.open.map().is_unpacked() {
                 let spans = match disk {
                     Disk::Ask => on.not_on_disk(spans).await,
-                    Disk::Distrust => spans,
+                    Disk::Skip => spans,
                 };
                 on.unpack(spans, disk).await;
                 return;
             }
             let MissingSpans { ours, others } = match disk {
                 Disk::Ask => on.claim(spans).await,
-                Disk::Distrust => MissingSpans { ours: spans, others: Vec::new() },
+                Disk::Skip => MissingSpans { ours: spans, others: Vec::new() },
             };
             on.fetch_groups(ours, cause);
             if !others.is_empty() {

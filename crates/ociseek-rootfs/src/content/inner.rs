@@ -12,9 +12,8 @@ use super::model::{ContentOptions, Counts, ReadError, ReopenLayer};
 use super::pieces::{Memory, PieceId};
 use super::race::Pace;
 use super::readers::Readers;
+use super::recorded_start::{self, StartProgress};
 use super::split_headers::SplitHeaders;
-use super::start;
-use super::start::StartProgress;
 use super::windows::WindowStore;
 use crate::cache::{PIECE, SpanCache, SpanKey};
 use crate::layers::{LayerAccess, OpenLayer};
@@ -31,7 +30,7 @@ const WARNINGS: usize = 64;
 const UNITS: usize = (128 << 20) / UNIT as usize;
 const UNIT: u64 = 64 << 10;
 /// Requests at a time: those for a recorded start, and 8 others.
-const REQUESTS: usize = start::AT_A_TIME + 8;
+const REQUESTS: usize = recorded_start::AT_A_TIME + 8;
 
 pub(super) struct Inner {
     pub source: Source,

@@ -21,8 +21,8 @@ mod prefetch;
 mod race;
 mod read;
 mod readers;
+mod recorded_start;
 mod split_headers;
-mod start;
 mod unpack;
 mod windows;
 
@@ -81,7 +81,7 @@ impl Content {
             }
             match on.read(at, size).await {
                 Ok(bytes) => Ok(bytes),
-                Err(error) => on.read_otherwise(error, at, size).await,
+                Err(error) => on.read_without_document(error, at, size).await,
             }
         };
         read.await.inspect_err(|error| self.inner.failed(error))
@@ -135,12 +135,12 @@ impl Content {
     /// of the memory, and into the cache on disk. Ends when all is fetched, when its spans are not
     /// read, or when fetching fails. Drop the future to stop it.
     pub async fn fetch_start(&self) {
-        start::fetch(&self.inner).await;
+        recorded_start::fetch(&self.inner).await;
     }
 
     /// The ranges of layers that the recorded start reads, approximately in its order.
     pub fn recorded_start(&self) -> Vec<(LayerId, Range<Uncompressed>)> {
-        start::ranges(&self.inner)
+        recorded_start::ranges(&self.inner)
     }
 
     /// Whether any fine document has a recorded start.

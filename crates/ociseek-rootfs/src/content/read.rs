@@ -116,7 +116,7 @@ impl LayerHandle {
             if let Some(missed) = missed.filter(|_| look == 0) {
                 return Err(ReadError::Deadline { layer, span: missed.span, after: inner.options.deadline });
             }
-            let disk = if look == 0 { Disk::Ask } else { Disk::Distrust };
+            let disk = if look == 0 { Disk::Ask } else { Disk::Skip };
             let mut waiters = self.join(parts, ahead.take(), disk);
             if waiters.is_empty() {
                 return Ok(());
@@ -282,7 +282,7 @@ impl LayerHandle {
 
     /// Reads without the fine document what could not be read by it. Returns `error` if that is not
     /// the document's fault, or if nothing else can be read.
-    pub(super) async fn read_otherwise(
+    pub(super) async fn read_without_document(
         &self,
         error: ReadError,
         at: Uncompressed,

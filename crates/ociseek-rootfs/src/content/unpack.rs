@@ -31,7 +31,7 @@ impl LayerHandle {
         // The task before us has left all spans there.
         let spans = match disk {
             Disk::Ask => self.not_on_disk(spans).await,
-            Disk::Distrust => spans,
+            Disk::Skip => spans,
         };
         if spans.is_empty() {
             return;

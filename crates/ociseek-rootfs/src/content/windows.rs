@@ -122,10 +122,10 @@ impl LayerHandle {
         &self,
         document: &OpenDocument,
         range: Range<u64>,
-        anew: bool,
+        bypass_caches: bool,
         purpose: Purpose,
     ) -> Result<Vec<u8>, StoreError> {
-        let part = self.inner.source.blob_part(&document.blob, range, anew).await?;
+        let part = self.inner.source.blob_part(&document.blob, range, bypass_caches).await?;
         let mut part = CountedPart::new(part, &self.inner.counts, purpose);
         let mut bytes = Vec::new();
         while let Some(chunk) = part.next().await? {

@@ -50,7 +50,7 @@ const LIST: usize = 128 << 10;
 /// the kernel ends the wait only when nobody has the device.
 pub(super) struct CacheFiller {
     shared: Arc<Shared>,
-    plans: Option<Sender<Plan>>,
+    plans: Option<Sender<FillPlan>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -74,13 +74,13 @@ impl FillerThread {
 }
 
 /// What to read of a mount.
-struct Plan {
+struct FillPlan {
     point: PathBuf,
-    steps: Vec<Step>,
+    steps: Vec<FillStep>,
 }
 
 /// A step of a plan. Paths are relative to the mount point.
-enum Step {
+enum FillStep {
     /// A directory to list.
     List(Vec<u8>),
     /// A file, and the ranges of it to read.
@@ -119,7 +119,7 @@ impl CacheFiller {
         let shared = Arc::clone(&self.shared);
         let planner = move || {
             // Nobody receives it if the mount is gone already.
-            let _ = plans.send(Plan { point, steps: steps(&tree, &content, &shared.is_over) });
+            let _ = plans.send(FillPlan { point, steps: steps(&tree, &content, &shared.is_over) });
         };
         self.threads.extend(Builder::new().name("fill-plan".to_owned()).spawn(planner).ok());
     }
@@ -136,14 +136,14 @@ impl Drop for CacheFiller {
 }
 
 impl Shared {
-    fn read_ahead(&self, plan: &Plan) -> io::Result<()> {
+    fn read_ahead(&self, plan: &FillPlan) -> io::Result<()> {
         let root = open_tree(CWD, &plan.point, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
         let (mut left, mut requested, mut list) = (MOST, None, Vec::with_capacity(LIST));
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         for step in &plan.steps {
             let (path, ranges) = match step {
-                Step::Read(path, ranges) => (path, ranges),
-                Step::List(path) => {
+                FillStep::Read(path, ranges) => (path, ranges),
+                FillStep::List(path) => {
                     let path = if path.is_empty() { b"." } else { &path[..] };
                     let directory = openat(&root, path, flags | OFlags::DIRECTORY, Mode::empty())?;
                     let mut entries = RawDir::new(directory, list.spare_capacity_mut());
@@ -212,7 +212,7 @@ fn own_files() -> io::Result<()> {
 
 /// What to read of the recorded start: what is in the cache, in the start's order. It ends early
 /// when `is_over` is set.
-fn steps(tree: &Tree, content: &Content, is_over: &AtomicBool) -> Vec<Step> {
+fn steps(tree: &Tree, content: &Content, is_over: &AtomicBool) -> Vec<FillStep> {
     let start = RecordedStart::new(content.recorded_start());
     // Files share spans with their neighbours.
     let mut known = HashMap::new();
@@ -235,16 +235,16 @@ fn steps(tree: &Tree, content: &Content, is_over: &AtomicBool) -> Vec<Step> {
 
 /// The steps for reading `files` in this order. Directories are listed before their first file is
 /// read.
-fn in_order(tree: &Tree, files: Vec<(NodeId, Vec<Range<u64>>)>) -> Vec<Step> {
+fn in_order(tree: &Tree, files: Vec<(NodeId, Vec<Range<u64>>)>) -> Vec<FillStep> {
     let mut wanted: HashMap<NodeId, usize> = HashMap::new();
     files.iter().for_each(|(node, _)| *wanted.entry(tree.parent(*node)).or_default() += 1);
     let mut steps = Vec::with_capacity(files.len() + wanted.len());
     for (node, ranges) in files {
         let directory = tree.parent(node);
         if wanted.remove(&directory).is_some_and(|wanted| wanted * LISTED >= tree.children(directory).len()) {
-            steps.push(Step::List(tree.path(directory)));
+            steps.push(FillStep::List(tree.path(directory)));
         }
-        steps.push(Step::Read(tree.path(node), ranges));
+        steps.push(FillStep::Read(tree.path(node), ranges));
     }
     steps
 }
@@ -378,8 +378,8 @@ mod tests {
             let path = |path: Vec<u8>| String::from_utf8(path).unwrap();
             let steps = in_order(&tree, names.iter().map(node).collect()).into_iter();
             let shown = steps.map(|step| match step {
-                Step::List(directory) => format!("list {}", path(directory)),
-                Step::Read(file, _) => path(file),
+                FillStep::List(directory) => format!("list {}", path(directory)),
+                FillStep::Read(file, _) => path(file),
             });
             shown.collect::<Vec<String>>()
         };

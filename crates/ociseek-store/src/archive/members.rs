@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::{ArchiveFile, Place, tar};
+use super::{ArchiveFile, MemberPlace, tar};
 use crate::layout::LayoutError;
 use ociseek_format::tar::{Entry, Kind, SparseMap};
 
@@ -25,7 +25,7 @@ pub(super) struct Members(HashMap<Box<[u8]>, Member>);
 
 #[derive(Debug, Clone)]
 enum Member {
-    File(Place),
+    File(MemberPlace),
     /// A link with its target; None if the target is outside the archive.
     Link(Option<Box<[u8]>>),
     /// A sparse file that expands too far.
@@ -76,7 +76,7 @@ impl Members {
     }
 
     /// The location of a file that a document of the archive names. None if it does not exist.
-    pub(super) fn look_up(&self, path: &Path, name: &str) -> Result<Option<Place>, LayoutError> {
+    pub(super) fn look_up(&self, path: &Path, name: &str) -> Result<Option<MemberPlace>, LayoutError> {
         let wrong = |reason| LayoutError::Member { path: path.to_owned(), name: shown(name), reason };
         let leads_out = "is a link that leads out of the archive";
         let mut next = resolved(name.as_bytes()).ok_or_else(|| wrong("leads out of the archive"))?;
@@ -105,7 +105,7 @@ impl Members {
     }
 
     /// Like [`Members::look_up`], for a file that must be there.
-    pub(super) fn find(&self, path: &Path, name: &str) -> Result<Place, LayoutError> {
+    pub(super) fn find(&self, path: &Path, name: &str) -> Result<MemberPlace, LayoutError> {
         self.look_up(path, name)?.ok_or_else(|| LayoutError::Member {
             path: path.to_owned(),
             name: shown(name),
@@ -119,7 +119,7 @@ fn member(name: &[u8], entry: &Entry, archive: u64) -> Member {
     match entry.kind {
         Kind::Sparse if size / MAX_EXPANSION > archive => Member::TooSparse,
         Kind::Regular | Kind::Sparse => {
-            Member::File(Place { offset: entry.data.0, size, sparse: entry.sparse.clone() })
+            Member::File(MemberPlace { offset: entry.data.0, size, sparse: entry.sparse.clone() })
         }
         Kind::HardLink => Member::Link(resolved(&entry.linkname)),
         Kind::Symlink if entry.linkname.first() == Some(&b'/') => Member::Link(None),

@@ -39,16 +39,16 @@ pub struct Archive {
 
 /// The location of a member's data in the file, in bytes.
 #[derive(Debug, Clone)]
-struct Place {
+struct MemberPlace {
     offset: u64,
     /// With the holes of a sparse member.
     size: u64,
     sparse: Option<SparseMap>,
 }
 
-impl Place {
+impl MemberPlace {
     fn of(self, file: &Arc<File>) -> FileRange {
-        let Place { offset, size, sparse } = self;
+        let MemberPlace { offset, size, sparse } = self;
         FileRange { file: Arc::clone(file), offset, size, sparse }
     }
 }
@@ -65,7 +65,7 @@ enum Documents {
         manifest: Box<Descriptor>,
         bytes: Bytes,
         /// The locations of its config and layers.
-        blobs: Arc<HashMap<Digest, Place>>,
+        blobs: Arc<HashMap<Digest, MemberPlace>>,
     },
 }
 
@@ -233,12 +233,12 @@ impl ArchiveFile<'_> {
         Archive { path: self.path.to_owned(), file: self.file, kind, budget: Budget::default() }
     }
 
-    fn reader(&self, place: Place) -> BlobReader {
+    fn reader(&self, place: MemberPlace) -> BlobReader {
         BlobReader::new(place.of(&self.file))
     }
 
     /// A whole member, like [`read_bounded`].
-    fn whole(&self, place: Place, limit: usize) -> Result<Vec<u8>, LayoutError> {
+    fn whole(&self, place: MemberPlace, limit: usize) -> Result<Vec<u8>, LayoutError> {
         let bytes = read_bounded(self.reader(place), limit);
         bytes.map_err(|source| LayoutError::Io { action: "read", path: self.path.to_owned(), source })
     }
@@ -250,7 +250,7 @@ impl ArchiveFile<'_> {
             (b"\xfd7zXZ\0", "xz", "unxz"),
             (b"BZh", "bzip2", "bunzip2"),
         ];
-        let head = self.whole(Place { offset: 0, size: self.length.min(8), sparse: None }, 8)?;
+        let head = self.whole(MemberPlace { offset: 0, size: self.length.min(8), sparse: None }, 8)?;
         match MAGIC.iter().find(|(magic, ..)| head.starts_with(magic)) {
             Some(&(_, with, command)) => Err(LayoutError::Compressed { path: self.path.to_owned(), with, command }),
             None => Ok(()),

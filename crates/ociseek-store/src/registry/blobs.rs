@@ -28,9 +28,9 @@ impl Repository {
         BlobStream::new(self, blob, 0..blob.size).opened().await
     }
 
-    /// Starts to read only the bytes of `range`, which must be within the blob. With `anew`, caches
-    /// on the way must ask the registry. If the host cannot send a part, the bytes before it are
-    /// read too, unless they are too many.
+    /// Starts to read only the bytes of `range`, which must be within the blob. With
+    /// `bypass_caches`, caches on the way must ask the registry. If the host cannot send a part,
+    /// the bytes before it are read too, unless they are too many.
     ///
     /// # Errors
     /// Those of [`Repository::blob`], or if the response is another part than requested.
@@ -38,10 +38,10 @@ impl Repository {
         &self,
         blob: &Descriptor,
         range: Range<u64>,
-        anew: bool,
+        bypass_caches: bool,
     ) -> Result<BlobStream, RegistryError> {
         let mut stream = BlobStream::new(self, blob, range);
-        stream.anew = anew;
+        stream.bypass_caches = bypass_caches;
         stream.opened().await
     }
 
@@ -133,7 +133,7 @@ pub struct BlobStream {
     /// Where the part ends; `size` for a whole blob.
     end: u64,
     /// Whether caches on the way must not answer.
-    anew: bool,
+    bypass_caches: bool,
     /// The ETag in the first response to a request for the whole blob, if it is strong (RFC 9110
     /// section 8.8.3).
     etag: Option<HeaderValue>,
@@ -162,7 +162,7 @@ impl BlobStream {
             size: blob.size,
             position: range.start,
             end: range.end,
-            anew: false,
+            bypass_caches: false,
             etag: None,
             body: None,
             body_end: range.end,
@@ -295,7 +295,7 @@ impl BlobStream {
         } else if part {
             self.check_reread(&request)?;
         }
-        if self.anew {
+        if self.bypass_caches {
             request = request.past_caches();
         }
         self.requests += 1;

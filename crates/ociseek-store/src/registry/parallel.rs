@@ -41,15 +41,15 @@ enum Connections {
         stream: Box<BlobStream>,
         _connection: Option<OwnedSemaphorePermit>,
     },
-    Several(Box<Parts>),
+    Several(Box<BlobParts>),
 }
 
 /// The parts of a blob. A task fetches each of them.
-struct Parts {
+struct BlobParts {
     repository: Repository,
     blob: Descriptor,
     /// Whether caches on the way must not answer.
-    anew: bool,
+    bypass_caches: bool,
     /// The size of each part but the last, in bytes.
     part: u64,
     /// The end of the parts that are being fetched.
@@ -80,33 +80,33 @@ impl Repository {
         self.registry.ranges.may_ask()
     }
 
-    /// Starts to read a whole blob, with `anew` past caches. Large ones are read over as many
-    /// connections as [`Limits::connections`](super::Limits::connections) and the memory for parts
-    /// allow.
+    /// Starts to read a whole blob. With `bypass_caches`, caches on the way must ask the registry.
+    /// Large blobs are read over as many connections as
+    /// [`Limits::connections`](super::Limits::connections) and the memory for parts allow.
     ///
     /// # Errors
     /// Those of [`Repository::blob`].
-    pub async fn layer(&self, blob: &Descriptor, anew: bool) -> Result<LayerStream, RegistryError> {
+    pub async fn layer(&self, blob: &Descriptor, bypass_caches: bool) -> Result<LayerStream, RegistryError> {
         let part = self.registry.http.limits.part.max(1);
         let one =
             |stream, connection| LayerStream(Connections::One { stream: Box::new(stream), _connection: connection });
         if blob.size / part < FEWEST_PARTS {
-            return Ok(one(self.blob_part(blob, 0..blob.size, anew).await?, None));
+            return Ok(one(self.blob_part(blob, 0..blob.size, bypass_caches).await?, None));
         }
         // Fails only if the semaphore is closed, which never happens.
         let connection = Arc::clone(self.permits()).acquire_owned().await.ok();
         let several = self.registry.http.limits.connections > 1 && self.sends_parts();
         let Some(charge) = self.charge_part(part).filter(|_| several) else {
-            return Ok(one(self.blob_part(blob, 0..blob.size, anew).await?, connection));
+            return Ok(one(self.blob_part(blob, 0..blob.size, bypass_caches).await?, connection));
         };
-        let mut stream = self.blob_part(blob, 0..part, anew).await?;
+        let mut stream = self.blob_part(blob, 0..part, bypass_caches).await?;
         if stream.take_whole() {
             return Ok(one(stream, connection));
         }
-        let mut parts = Parts {
+        let mut parts = BlobParts {
             repository: self.clone(),
             blob: blob.clone(),
-            anew,
+            bypass_caches,
             part,
             next: 0,
             ahead: VecDeque::new(),
@@ -140,7 +140,7 @@ impl LayerStream {
     }
 }
 
-impl Parts {
+impl BlobParts {
     async fn next(&mut self) -> Result<Option<Bytes>, RegistryError> {
         loop {
             if let Some(chunk) = self.batch.next() {
@@ -185,11 +185,11 @@ impl Parts {
         let (batches, received) = channel(self.part as usize / BATCH + 2);
         self.next = range.end;
         self.ahead.push_back(Part { batches: received, left: range.end - range.start, _permit: permit });
-        let (repository, blob, anew) = (self.repository.clone(), self.blob.clone(), self.anew);
+        let (repository, blob, bypass_caches) = (self.repository.clone(), self.blob.clone(), self.bypass_caches);
         self.tasks.spawn(async move {
             let stream = match opened {
                 Some(stream) => Ok(stream),
-                None => repository.blob_part(&blob, range, anew).await,
+                None => repository.blob_part(&blob, range, bypass_caches).await,
             };
             if let Err(error) = fetch(stream, &batches).await {
                 // Fails if nobody waits for the part any more.

@@ -24,12 +24,12 @@ const LIFETIME: Duration = Duration::from_secs(300);
 #[derive(Default)]
 pub(super) struct RecentPlaces {
     /// Newest first.
-    places: Mutex<VecDeque<Place>>,
+    places: Mutex<VecDeque<KnownAddress>>,
     /// Set once the registry has redirected a request for a blob.
     redirects: SetOnce<()>,
 }
 
-struct Place {
+struct KnownAddress {
     /// The path of the blob at the registry, including the repository.
     path: String,
     target: Url,
@@ -66,7 +66,7 @@ impl RecentPlaces {
             return;
         }
         self.forget(request);
-        let place = Place { path: request.url.path().to_owned(), target: target.clone(), since: Instant::now() };
+        let place = KnownAddress { path: request.url.path().to_owned(), target: target.clone(), since: Instant::now() };
         let mut places = self.places.hold();
         places.push_front(place);
         places.truncate(MOST);

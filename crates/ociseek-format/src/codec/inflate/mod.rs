@@ -87,7 +87,7 @@ enum State {
 
 /// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
+pub struct StepOutcome {
     /// Bytes consumed from the front of the input.
     pub consumed: usize,
     /// Why it ended, and so what comes next.
@@ -207,7 +207,7 @@ impl Inflate {
     ///
     /// # Errors
     /// If the stream violates RFC 1951, as strictly as zlib checks it.
-    pub fn step(&mut self, input: &[u8]) -> Result<Step, InflateError> {
+    pub fn step(&mut self, input: &[u8]) -> Result<StepOutcome, InflateError> {
         if self.buffer.len() - self.end < MARGIN {
             let moved = self.end - WINDOW;
             self.buffer.copy_within(moved.., 0);
@@ -220,7 +220,7 @@ impl Inflate {
         self.start = self.end;
         let mut input = Input { bytes: input, at: 0 };
         let stop = self.run(&mut input)?;
-        Ok(Step { consumed: input.at, stop })
+        Ok(StepOutcome { consumed: input.at, stop })
     }
 
     /// Runs the state machine until it stops. If input runs out, it can continue with more.

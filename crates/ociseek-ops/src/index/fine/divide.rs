@@ -139,19 +139,19 @@ async fn divide_batch(
     let _memory = charged.map_err(|source| unwritten(source.into()))?;
     let whole: Vec<WholeSpan> =
         batch.into_iter().map(|span| Ok((span, fine.window(span)?))).collect::<Result<_, _>>().map_err(unwritten)?;
-    let mut anew = false;
+    let mut bypass_caches = false;
     loop {
-        let read = writer.source.blob_range_anew(layer, range.clone(), anew).await;
+        let read = writer.source.blob_range_bypassing(layer, range.clone(), bypass_caches).await;
         let bytes = read.map_err(|source| IndexError::ReadSpans { layer: layer.digest, source })?;
         writer.bytes_read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let (spans, whole, start) = (Arc::clone(spans), whole.clone(), range.start);
         let dividing = spawn_blocking(move || divide_all(&spans, whole, &bytes, start));
         let divided = dividing.await.map_err(|_| IndexError::PrefetchThread)?;
         // The bytes may have been damaged on the way, or by a cache.
-        if anew || !writer.source.is_remote() || divided.iter().all(|(_, division)| division.is_ok()) {
+        if bypass_caches || !writer.source.is_remote() || divided.iter().all(|(_, division)| division.is_ok()) {
             return Ok(divided);
         }
-        anew = true;
+        bypass_caches = true;
     }
 }
 

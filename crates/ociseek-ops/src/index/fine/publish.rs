@@ -56,7 +56,7 @@ impl Publisher<'_> {
                 left = wanted.iter().filter(is_left).cloned().collect();
                 self.build_fine(subject, &found, replaces, made(self.layers, &wanted), !left.is_empty()).await?
             }
-            Decision::NotRequested => FineResult::none(ManifestResult::NotRequested),
+            Decision::NotRequested => FineResult::without_index(ManifestResult::NotRequested),
         };
         let FineResult { result, documents, profile, bytes_written } = outcome;
         let covered: BTreeSet<Digest> = documents.iter().map(|document| document.layer).collect();
@@ -86,7 +86,7 @@ impl Publisher<'_> {
             }
         }
         if documents.is_empty() {
-            return Ok(FineResult::none(match is_partial {
+            return Ok(FineResult::without_index(match is_partial {
                 true => ManifestResult::OutOfTime,
                 false => ManifestResult::NothingToIndex,
             }));
@@ -203,7 +203,7 @@ fn blobs(documents: &[LayerDocument]) -> Vec<NewBlob> {
 }
 
 impl FineResult {
-    fn none(result: ManifestResult) -> FineResult {
+    fn without_index(result: ManifestResult) -> FineResult {
         FineResult { result, documents: Vec::new(), profile: None, bytes_written: 0 }
     }
 }

@@ -149,13 +149,13 @@ async fn start_of(there: &Destination, document: &FineRef) -> Result<Vec<Range<U
     let charged = memory.grow(document.head_size, || format!("the head of {}", document.document));
     charged.map_err(|over| NotCarriedOver::lost(&over))?;
     let blob = document.blob();
-    let mut anew = false;
+    let mut bypass_caches = false;
     let head = loop {
-        let head = match store.blob_range_anew(&blob, 0..document.head_size, anew).await {
+        let head = match store.blob_range_bypassing(&blob, 0..document.head_size, bypass_caches).await {
             Ok(head) => head,
             // A web page instead of it may come once.
-            Err(error) if !anew && store.is_remote() && Damage::of(&error) == Some(Damage::Damaged) => {
-                anew = true;
+            Err(error) if !bypass_caches && store.is_remote() && Damage::of(&error) == Some(Damage::Damaged) => {
+                bypass_caches = true;
                 continue;
             }
             Err(error) => match BlobCheck::Size.damage(there, &blob).await {
@@ -167,11 +167,11 @@ async fn start_of(there: &Destination, document: &FineRef) -> Result<Vec<Range<U
             break head;
         }
         // The bytes may have been damaged on the way, or by a cache.
-        if anew || !store.is_remote() {
+        if bypass_caches || !store.is_remote() {
             let text = format!("the head of {} does not have the digest that its index states", document.document);
             return Err(NotCarriedOver::Lost(text));
         }
-        anew = true;
+        bypass_caches = true;
     };
     let head = fine::decode_head(&head, document.size, &mut memory).map_err(|error| NotCarriedOver::lost(&error))?;
     let (spans, last) = (head.spans(), |spans: &Range<SpanId>| SpanId(spans.end.0.saturating_sub(1)));

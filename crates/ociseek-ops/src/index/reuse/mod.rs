@@ -67,11 +67,11 @@ pub(super) async fn reuse(
     let mut places = ReuseSearch::new(supply, options, progress);
     let mut missing = unread;
     // A user who replaces all indexes wants no ztocs from them, but may name other images.
-    let anew = options.existing == Existing::Replace;
+    let replaces_all = options.existing == Existing::Replace;
     let attached = supply.trusts_repository(options);
     // What these indexes say counts against others even if it is not used.
     context.note(&missing, &supply.known);
-    if !anew {
+    if !replaces_all {
         if attached {
             missing = context.take(layers, missing, &supply.known).await;
         }
@@ -80,7 +80,7 @@ pub(super) async fn reuse(
     }
     let Some(named) = options.before_deadline(places.named(&missing)).await else { return missing };
     missing = context.take(layers, missing, &named).await;
-    if !anew && attached {
+    if !replaces_all && attached {
         let Some(others) = options.before_deadline(places.tags(&missing)).await else { return missing };
         missing = context.take(layers, missing, &others).await;
     }

@@ -31,21 +31,21 @@ const CERT_SIGN: u16 = 1 << 10;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChainError {
     #[error("{0} is malformed")]
-    Malformed(Place),
+    Malformed(ChainPlace),
     #[error("{0} is not valid yet")]
-    NotYetValid(Place),
+    NotYetValid(ChainPlace),
     #[error("{0} expired")]
-    Expired(Place),
+    Expired(ChainPlace),
     #[error("{0} was not issued by the certificate after it")]
-    Link(Place),
+    Link(ChainPlace),
     #[error("{0} is not the certificate of an authority")]
-    NoAuthority(Place),
+    NoAuthority(ChainPlace),
     #[error("{0} allows fewer authorities below it")]
-    PathLength(Place),
+    PathLength(ChainPlace),
     #[error("{0} has no critical key usage")]
-    NoKeyUsage(Place),
+    NoKeyUsage(ChainPlace),
     #[error("the key usage of {0} does not allow issuing certificates")]
-    NoIssuer(Place),
+    NoIssuer(ChainPlace),
     #[error("the key usage of the signer's certificate is not digital signatures alone")]
     NoSigner,
     #[error("the signer's certificate belongs to an authority")]
@@ -66,19 +66,19 @@ pub(super) enum ChainError {
 
 /// Which certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ChainPlace {
     /// In the envelope; the signer's is 0.
     Envelope(usize),
     /// One that is trusted, and not in the envelope.
     Trusted(String),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ChainPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::Envelope(0) => f.write_str("the signer's certificate"),
-            Place::Envelope(at) => write!(f, "certificate {} of the signature", at + 1),
-            Place::Trusted(name) => write!(f, "the trusted certificate {name}"),
+            ChainPlace::Envelope(0) => f.write_str("the signer's certificate"),
+            ChainPlace::Envelope(at) => write!(f, "certificate {} of the signature", at + 1),
+            ChainPlace::Trusted(name) => write!(f, "the trusted certificate {name}"),
         }
     }
 }
@@ -98,7 +98,7 @@ pub(super) fn trusted_by<'a>(
     let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
     let mut parsed = Vec::with_capacity(chain.len());
     for (at, der) in chain.iter().enumerate() {
-        let place = Place::Envelope(at);
+        let place = ChainPlace::Envelope(at);
         let Some(certificate) = X509::parse(der) else { return Err(ChainError::Malformed(place)) };
         valid(&certificate, seconds, &place)?;
         match at.checked_sub(1) {
@@ -109,7 +109,7 @@ pub(super) fn trusted_by<'a>(
     }
     for (at, (certificate, issuer)) in parsed.iter().zip(chain.iter().zip(&parsed).skip(1)).enumerate() {
         if !is_issued(certificate, issuer) {
-            return Err(ChainError::Link(Place::Envelope(at)));
+            return Err(ChainError::Link(ChainPlace::Envelope(at)));
         }
     }
     let mut reason = ChainError::Stranger;
@@ -140,7 +140,7 @@ fn is_trusted(
     if chain.contains(&trusted.der) {
         return Ok(true);
     }
-    let place = Place::Trusted(trusted.name.clone());
+    let place = ChainPlace::Trusted(trusted.name.clone());
     let Some(certificate) = X509::parse(&trusted.der) else { return Err(ChainError::Malformed(place)) };
     let Some(last) = parsed.last().filter(|last| is_issued(last, (&trusted.der, &certificate))) else {
         return Ok(false);
@@ -177,7 +177,7 @@ fn is_issued(certificate: &X509<'_>, (der, issuer): (&CertificateDer<'_>, &X509<
         && algorithms.any(|known| key.verify_signature(*known, certificate.signed, certificate.signature).is_ok())
 }
 
-fn valid(certificate: &X509<'_>, now: i64, place: &Place) -> Result<(), ChainError> {
+fn valid(certificate: &X509<'_>, now: i64, place: &ChainPlace) -> Result<(), ChainError> {
     match now {
         now if now < certificate.not_before => Err(ChainError::NotYetValid(place.clone())),
         now if now > certificate.not_after => Err(ChainError::Expired(place.clone())),
@@ -185,7 +185,7 @@ fn valid(certificate: &X509<'_>, now: i64, place: &Place) -> Result<(), ChainErr
     }
 }
 
-fn key_usage(certificate: &X509<'_>, place: &Place) -> Result<u16, ChainError> {
+fn key_usage(certificate: &X509<'_>, place: &ChainPlace) -> Result<u16, ChainError> {
     match certificate.key_usage {
         Some(KeyUsageField { is_critical: true, bits }) => Ok(bits),
         _ => Err(ChainError::NoKeyUsage(place.clone())),
@@ -193,7 +193,7 @@ fn key_usage(certificate: &X509<'_>, place: &Place) -> Result<u16, ChainError> {
 }
 
 /// The rules for an authority with this many authorities between it and the signer.
-fn authority(certificate: &X509<'_>, below: u64, place: &Place) -> Result<(), ChainError> {
+fn authority(certificate: &X509<'_>, below: u64, place: &ChainPlace) -> Result<(), ChainError> {
     if !certificate.is_authority {
         return Err(ChainError::NoAuthority(place.clone()));
     }
@@ -210,7 +210,7 @@ fn signer(certificate: &X509<'_>, algorithm: &str) -> Result<(), ChainError> {
     if certificate.is_authority {
         return Err(ChainError::Authority);
     }
-    if key_usage(certificate, &Place::Envelope(0))? & !CONTENT_COMMITMENT != DIGITAL_SIGNATURE {
+    if key_usage(certificate, &ChainPlace::Envelope(0))? & !CONTENT_COMMITMENT != DIGITAL_SIGNATURE {
         return Err(ChainError::NoSigner);
     }
     if let Some(purposes) = &certificate.purposes {

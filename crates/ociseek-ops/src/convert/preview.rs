@@ -23,7 +23,7 @@ use ociseek_store::cache::ZtocCache;
 
 /// Whether an image already has its SOCI-enabled image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ConvertOutlook {
+pub enum ConvertPreview {
     /// The SOCI-enabled image does not exist, is a different one, or lacks blobs of its SOCI
     /// indexes.
     Pending,
@@ -51,13 +51,13 @@ pub struct CompleteImage {
 /// # Errors
 /// If the image cannot be read, has nothing that could be converted, or the guard forbids writing
 /// it.
-pub async fn outlook(
+pub async fn preview(
     from: &SourceImage,
     to: &ConvertDestination,
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
-) -> Result<ConvertOutlook, ConvertError> {
+) -> Result<ConvertPreview, ConvertError> {
     let there = to.there().await?;
     compare(from, to, there, cache, options, progress).await
 }
@@ -66,7 +66,7 @@ pub async fn outlook(
 /// indexes exist. If the name is free, this takes a single request.
 ///
 /// # Errors
-/// As [`outlook`].
+/// As [`preview`].
 pub async fn up_to_date(
     from: &SourceImage,
     to: &ConvertDestination,
@@ -76,8 +76,8 @@ pub async fn up_to_date(
 ) -> Result<Option<CompleteImage>, ConvertError> {
     let Some(there) = to.there().await? else { return Ok(None) };
     match compare(from, to, Some(there), cache, options, progress).await? {
-        ConvertOutlook::Complete(image) => Ok(Some(image)),
-        ConvertOutlook::Pending | ConvertOutlook::NothingToIndex(_) => Ok(None),
+        ConvertPreview::Complete(image) => Ok(Some(image)),
+        ConvertPreview::Pending | ConvertPreview::NothingToIndex(_) => Ok(None),
     }
 }
 
@@ -88,7 +88,7 @@ async fn compare(
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
     progress: &Arc<dyn Progress>,
-) -> Result<ConvertOutlook, ConvertError> {
+) -> Result<ConvertPreview, ConvertError> {
     let loaded = load(from, progress).await?;
     to.admit(there.as_ref(), from, &loaded.root).await?;
     let targets = choose(&loaded, &options.platforms, progress)?;
@@ -124,17 +124,17 @@ async fn compare(
                 Some(why) => reasons.push(why),
                 None => match (listed(), known_outcome(cache, &layer, options).await) {
                     // This machine built another one, so what is there is wrong.
-                    (Some(ztoc), Some(Ok(built))) if built != ztoc.ztoc => return Ok(ConvertOutlook::Pending),
+                    (Some(ztoc), Some(Ok(built))) if built != ztoc.ztoc => return Ok(ConvertPreview::Pending),
                     (Some(ztoc), _) => ztocs.push(ztoc),
                     (None, Some(Err(why))) => reasons.push(why),
-                    (None, _) => return Ok(ConvertOutlook::Pending),
+                    (None, _) => return Ok(ConvertPreview::Pending),
                 },
             }
         }
         let fine = match options.kinds.has_fine() && !ztocs.is_empty() {
             true => match fine_for(&known_fine, &ztocs, &only_fine, options) {
                 Some(fine) => Some(fine.clone()),
-                None => return Ok(ConvertOutlook::Pending),
+                None => return Ok(ConvertPreview::Pending),
             },
             false => None,
         };
@@ -143,11 +143,11 @@ async fn compare(
         indexed.push(SociIndexParts { target, ztocs, prefetch, fine: fine.map(|fine| fine.encode()) });
     }
     if indexed.iter().all(|indexed| indexed.ztocs.is_empty()) {
-        return Ok(ConvertOutlook::NothingToIndex(reasons));
+        return Ok(ConvertPreview::NothingToIndex(reasons));
     }
     let enabled = loaded.original.enable(&indexed, &options.layer.build_tool_identifier);
     let is_there = there.is_some_and(|there| there.digest == enabled.digest);
-    let Some(destination) = to.destination.as_ref().filter(|_| is_there) else { return Ok(ConvertOutlook::Pending) };
+    let Some(destination) = to.destination.as_ref().filter(|_| is_there) else { return Ok(ConvertPreview::Pending) };
     // A registry's garbage collection may have deleted blobs. Then the image is written again.
     Ok(
         match are_whole(destination, blobs(&indexed).chain(fine_documents.iter().map(FineRef::blob)), BlobCheck::Size)
@@ -155,9 +155,9 @@ async fn compare(
         {
             true => {
                 let check = check_of(&indexed, &fine_documents, cache).await;
-                ConvertOutlook::Complete(CompleteImage { digest: enabled.digest, check })
+                ConvertPreview::Complete(CompleteImage { digest: enabled.digest, check })
             }
-            false => ConvertOutlook::Pending,
+            false => ConvertPreview::Pending,
         },
     )
 }

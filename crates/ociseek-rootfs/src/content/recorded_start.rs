@@ -105,7 +105,7 @@ impl StartProgress {
         self.in_memory.load(Ordering::Relaxed).saturating_add(size) <= inner.options.memory / 2
     }
 
-    fn fetched(&self, span: SpanOf, bytes: u64) {
+    fn requested(&self, span: SpanOf, bytes: u64) {
         self.spans.fetch_add(1, Ordering::Relaxed);
         let mut unread = self.unread.hold();
         if unread.insert(span, bytes).is_none() {
@@ -292,7 +292,7 @@ impl LayerHandle {
             {
                 start.in_memory.fetch_add(if pieces.is_some() { size } else { 0 }, Ordering::Relaxed);
                 let blob = self.layer.blob_range(span);
-                start.fetched(self.span(span), blob.end - blob.start);
+                start.requested(self.span(span), blob.end - blob.start);
                 wanted.push(SpanRequest { promise, pieces });
                 waiters.push(waiter);
             }
