@@ -5,7 +5,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use ociseek::image::Reference;
-use ociseek::ops::index::{IndexOptions, IndexedManifest, ManifestResult, index};
+use ociseek::ops::index::{IndexOptions, IndexedManifest, ManifestResult, Work, index};
 use ociseek::progress::{Progress, SilentProgress};
 use ociseek::store::blob::Target;
 use ociseek::store::registry::{Client, ClientConfig};
@@ -28,7 +28,8 @@ pub async fn push_index(image: &str) -> Result<Vec<String>, Box<dyn Error>> {
     // Layers of any size. The other options are those of `ociseek index`.
     let options = IndexOptions { min_layer_size: 0, ..IndexOptions::default() };
     let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
-    let done = index(&source, &Target::of(&image), Some(&destination), None, &options, &progress).await?;
+    let work = Work { cache: None, options: &options, progress: &progress };
+    let done = index(&source, &Target::of(&image), Some(&destination), work).await?;
     Ok(done.manifests.iter().map(line).collect())
 }
 

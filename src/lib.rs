@@ -18,7 +18,7 @@
 //! # async fn index_it() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
 //!
-//! use ociseek::ops::index::{IndexOptions, index};
+//! use ociseek::ops::index::{IndexOptions, Work, index};
 //! use ociseek::progress::{Progress, SilentProgress};
 //! use ociseek::store::blob::Target;
 //! use ociseek::store::registry::{Client, ClientConfig};
@@ -28,8 +28,8 @@
 //! let repository = Client::new(ClientConfig::default())?.repository(&image.registry, &image.repository)?;
 //! let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
 //! let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
-//! let done =
-//!     index(&source, &Target::of(&image), Some(&destination), None, &IndexOptions::default(), &progress).await?;
+//! let work = Work { cache: None, options: &IndexOptions::default(), progress: &progress };
+//! let done = index(&source, &Target::of(&image), Some(&destination), work).await?;
 //! println!("{} platforms", done.manifests.len());
 //! # Ok(())
 //! # }

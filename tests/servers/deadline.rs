@@ -15,7 +15,7 @@ use ociseek::layer::LayerOptions;
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
     IndexError, IndexOptions, IndexedImage, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, Origin, Reuse,
-    index,
+    Work, index,
 };
 use ociseek::progress::{Progress, SilentProgress};
 use ociseek::store::blob::Target;
@@ -83,7 +83,13 @@ impl Slow {
         let repository = self.repository();
         let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
         let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
-        index(&source, &Target::Tag("v1".into()), Some(&destination), None, options, &progress).await
+        index(
+            &source,
+            &Target::Tag("v1".into()),
+            Some(&destination),
+            Work { cache: None, options, progress: &progress },
+        )
+        .await
     }
 
     /// With a near deadline.

@@ -16,7 +16,7 @@ use ociseek::image::fine::{FINE_INDEX, FineIndex, FineRef, parse};
 use ociseek::image::soci;
 use ociseek::offset::Uncompressed;
 use ociseek::ops::TOOL_IDENTIFIER;
-use ociseek::ops::index::{Existing, IndexOptions, Kinds, ManifestResult, Reuse, index};
+use ociseek::ops::index::{Existing, IndexOptions, Kinds, ManifestResult, Reuse, Work, index};
 use ociseek::ops::prefetch::PrefetchList;
 use ociseek::ops::verify::{Depth, Problem, VerifiedImage, VerifyOptions, verify};
 use ociseek::progress::{Progress, Recorder};
@@ -515,7 +515,8 @@ async fn what_this_machine_made_or_verified_is_proven() {
         let (source, there) = (Source::Registry(setting.repository()), Destination::Registry(setting.repository()));
         let (maker, progress) = (cache("maker"), Arc::new(Recorder::default()) as Arc<dyn Progress>);
         let tag = Target::Tag("v1".into());
-        index(&source, &tag, Some(&there), Some(&maker), &options, &progress).await.unwrap();
+        let work = Work { cache: Some(&maker), options: &options, progress: &progress };
+        index(&source, &tag, Some(&there), work).await.unwrap();
         let documents = documents(&setting);
         assert_eq!(is_proven(&maker, &documents), [true; 4]);
 

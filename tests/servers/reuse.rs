@@ -18,7 +18,7 @@ use ociseek::image::soci::{SociIndex, ZtocRef};
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
-    Existing, IndexOptions, IndexedImage, LayerOutcome, ManifestResult, Origin, Reuse, ReuseSource, index,
+    Existing, IndexOptions, IndexedImage, LayerOutcome, ManifestResult, Origin, Reuse, ReuseSource, Work, index,
 };
 use ociseek::progress::{ProgressEvent, Recorder};
 use ociseek::store::blob::Target;
@@ -74,7 +74,9 @@ impl Setting {
         let repository = self.repository();
         let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
         let said: Arc<dyn ociseek::progress::Progress> = self.said.clone();
-        index(&source, &Target::Tag(tag.into()), Some(&destination), None, options, &said).await.unwrap()
+        index(&source, &Target::Tag(tag.into()), Some(&destination), Work { cache: None, options, progress: &said })
+            .await
+            .unwrap()
     }
 
     pub fn warnings(&self) -> Vec<String> {

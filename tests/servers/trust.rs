@@ -17,7 +17,7 @@ use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::convert::{ConvertDestination, ConvertError, ConvertReport, ConvertStatus, SourceImage, convert};
 use ociseek::ops::index::{
     Existing, ExistingCheck, Gate, IndexError, IndexOptions, IndexedImage, Kinds, ManifestResult, Reuse, ReuseSource,
-    index,
+    Work, index,
 };
 use ociseek::ops::prefetch::PrefetchList;
 use ociseek::ops::prune::{PruneOptions, prune};
@@ -91,7 +91,7 @@ async fn try_index(
     options: &IndexOptions,
 ) -> Result<IndexedImage, IndexError> {
     let (source, there) = (Source::Registry(setting.repository()), Destination::Registry(setting.repository()));
-    index(&source, &Target::Tag(tag.into()), Some(&there), cache, options, &silent()).await
+    index(&source, &Target::Tag(tag.into()), Some(&there), Work { cache, options, progress: &silent() }).await
 }
 
 async fn try_convert(
@@ -114,7 +114,7 @@ async fn convert_with(
     let from = SourceImage { source: Source::Registry(setting.repository()), root, descriptor: None };
     let destination = Some(Destination::Registry(setting.repository()));
     let to = ConvertDestination { destination, tag: Some(to.into()), replace_tag, guard: None };
-    convert(&from, &to, cache, options, &silent()).await
+    convert(&from, &to, Work { cache, options, progress: &silent() }).await
 }
 
 /// The ztocs of an index, by its digest.

@@ -26,6 +26,7 @@ use ociseek_ops::convert::{
 };
 use ociseek_ops::index::{
     Existing, ExistingCheck, IndexOptions, IndexedManifest, LayerOutcome, LayerReport, ManifestResult, ReuseSource,
+    Work,
 };
 use ociseek_ops::resolve::{ResolveError, ResolvedImage, parse, resolve_document};
 use ociseek_ops::versions::{EnabledResult, MakeRequest, Versions, VersionsResult, make};
@@ -60,6 +61,10 @@ pub struct JobContext {
 ociseek_format::opaque_debug!(JobContext);
 
 impl JobContext {
+    pub(super) fn work<'a>(&'a self, options: &'a IndexOptions) -> Work<'a> {
+        Work { cache: self.cache.as_ref(), options, progress: &self.progress }
+    }
+
     /// The options for the image of a job.
     fn options(&self, image: &Reference) -> IndexOptions {
         let mut options = self.options.clone();
@@ -155,7 +160,7 @@ pub(super) async fn enabled_preview(
     let job_image = JobImage::of(image, source, repository, context);
     let name = job_image.name(&tag);
     let (from, to) = job_image.conversion(digest, tag);
-    let preview = match preview(&from, &to, context.cache.as_ref(), &job_image.options, &context.progress).await {
+    let preview = match preview(&from, &to, context.work(&job_image.options)).await {
         Ok(ConvertPreview::Complete(_)) if job_image.options.existing == Existing::Replace => {
             Ok(ConvertPreview::Pending)
         }
@@ -202,7 +207,6 @@ impl<'a> JobImage<'a> {
 
     /// Creates what `versions` requests for an image, except what already exists.
     async fn make(&self, image: ResolvedImage, versions: &Versions) -> Result<Products, JobError> {
-        let JobContext { cache, progress, .. } = self.context;
         let mut products =
             Products { digest: image.digest, index: None, enabled: None, bytes_read: 0, bytes_written: 0 };
         products.enabled = match versions.tag(self.image.tag.as_deref(), &image.digest) {
@@ -221,8 +225,8 @@ impl<'a> JobImage<'a> {
             resolved: Some(image),
             is_unattended: true,
         };
-        let work = make(subject, Some(&self.destination), versions, cache.as_ref(), &self.options, progress);
-        let made = Box::pin(work).await?;
+        let work = self.context.work(&self.options);
+        let made = Box::pin(make(subject, Some(&self.destination), versions, work)).await?;
         let VersionsResult { index, enabled, failed } = made;
         if let Some(index) = &index {
             products.bytes_read += index.bytes_read;
@@ -252,13 +256,12 @@ impl<'a> JobImage<'a> {
     /// The SOCI-enabled image, if it already exists or must not be written. Other faults are found
     /// again when it is made.
     async fn known(&self, digest: Digest, tag: String) -> Option<EnabledImage> {
-        let JobContext { cache, progress, .. } = self.context;
         if self.options.existing == Existing::Replace {
             return None;
         }
         let name = Some(self.name(&tag));
         let (from, to) = self.conversion(digest, tag);
-        match up_to_date(&from, &to, cache.as_ref(), &self.options, progress).await {
+        match up_to_date(&from, &to, self.context.work(&self.options)).await {
             Ok(there) => there.map(|image| EnabledImage { name, result: EnableOutcome::AlreadyThere(image) }),
             Err(error) => not_enabled(error).ok().map(|why| EnabledImage { name, result: EnableOutcome::Skipped(why) }),
         }

@@ -7,7 +7,7 @@
 //! use std::sync::Arc;
 //!
 //! use ociseek_format::progress::{Progress, SilentProgress};
-//! use ociseek_ops::index::{IndexOptions, ManifestResult, index};
+//! use ociseek_ops::index::{IndexOptions, ManifestResult, Work, index};
 //! use ociseek_store::Source;
 //! use ociseek_store::blob::Target;
 //! use ociseek_store::layout::Layout;
@@ -18,7 +18,8 @@
 //! let options = IndexOptions { min_layer_size: 0, ..IndexOptions::default() };
 //! let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
 //! # tokio::runtime::Runtime::new()?.block_on(async {
-//! let report = index(&source, &image, None, None, &options, &progress).await?;
+//! let work = Work { cache: None, options: &options, progress: &progress };
+//! let report = index(&source, &image, None, work).await?;
 //! assert!(matches!(report.manifests[0].result, ManifestResult::DryRun { .. }));
 //! # Ok(())
 //! # })

@@ -1,17 +1,13 @@
 //! The versions of an image's index: an attached index (version 1), a SOCI-enabled image (version
 //! 2), or both from a single reading of the layers.
 
-use std::sync::Arc;
-
 use super::convert::{ConvertDestination, ConvertError, ConvertReport, Guard, SourceImage, convert_built};
-use super::index::{IndexError, IndexOptions, IndexedImage, LayerReport, index_keeping};
+use super::index::{IndexError, IndexedImage, LayerReport, Work, index_keeping};
 use super::resolve::{ResolveError, ResolvedImage, resolve};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{TagError, TagTemplate};
-use ociseek_format::progress::Progress;
 use ociseek_store::Destination;
 use ociseek_store::blob::Target;
-use ociseek_store::cache::ZtocCache;
 
 /// What to make for an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -136,14 +132,12 @@ pub async fn make(
     subject: MakeRequest,
     destination: Option<&Destination>,
     versions: &Versions,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
+    work: Work<'_>,
 ) -> Result<VersionsResult, MakeError> {
     let MakeRequest { mut from, tag: own, resolved, is_unattended } = subject;
     let mut tag = None;
     let is_guarded = is_unattended || matches!(from.root, Target::Tag(_));
-    let mut options = options.clone();
+    let mut options = work.options.clone();
     if versions.template().is_some() {
         // People sign the SOCI-enabled image, and its ztocs are those of the attached index.
         options.reuse.tags = 0;
@@ -164,9 +158,9 @@ pub async fn make(
     if !matches!(versions, Versions::V2(_)) {
         let resolved = match resolved {
             Some(resolved) => resolved,
-            None => resolve(&from.source, &from.root, options.wanted(), progress).await?,
+            None => resolve(&from.source, &from.root, options.wanted(), work.progress).await?,
         };
-        let indexing = index_keeping(&from.source, resolved, destination, cache, &options, progress);
+        let indexing = index_keeping(&from.source, resolved, destination, Work { options: &options, ..work });
         let (done, layers) = Box::pin(indexing).await?;
         (index, built) = (Some(done), Some(layers));
     }
@@ -178,7 +172,7 @@ pub async fn make(
         let guard = is_guarded.then(|| versions.guard(own));
         let to =
             ConvertDestination { destination: destination.cloned(), tag: Some(tag.clone()), replace_tag: false, guard };
-        match Box::pin(convert_built(&from, &to, cache, built, &options, progress)).await {
+        match Box::pin(convert_built(&from, &to, built, Work { options: &options, ..work })).await {
             Ok(converted) => EnabledResult::Converted(Box::new(converted)),
             Err(ConvertError::NothingToIndex { layers }) => EnabledResult::NothingToIndex { layers },
             Err(ConvertError::OutOfTime { left }) => EnabledResult::OutOfTime { left },

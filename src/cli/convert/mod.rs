@@ -22,7 +22,7 @@ use json::Conversion;
 use ociseek_format::image::{ImageName, ImageSelector, Platform};
 use ociseek_format::progress::Progress;
 use ociseek_ops::convert::{ConvertDestination, convert};
-use ociseek_ops::index::{IndexOptions, Kinds};
+use ociseek_ops::index::{IndexOptions, Kinds, Work};
 use ociseek_store::Destination;
 
 pub(super) mod json;
@@ -167,7 +167,9 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
             refuse_plain_layers(&args.source, &from.source, &from.root, &progress).await?;
         }
         let to = destination(&images, &args.destination, args.replace_tag, args.dry_run).await?;
-        Ok::<_, CliError>(convert(&from, &to, cache.as_ref(), &options, &progress).await?)
+        Ok::<_, CliError>(
+            convert(&from, &to, Work { cache: cache.as_ref(), options: &options, progress: &progress }).await?,
+        )
     }
     .await;
     display.end();

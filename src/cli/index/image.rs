@@ -12,7 +12,7 @@ use crate::cli::shared::source::{Images, home, output_layout};
 use crate::cli::shared::terminal::Style;
 use ociseek_format::image::{ImageName, ImageSelector, Reference};
 use ociseek_format::progress::Progress;
-use ociseek_ops::index::{IndexError, IndexOptions, RefusedImage};
+use ociseek_ops::index::{IndexError, IndexOptions, RefusedImage, Work};
 use ociseek_ops::versions::{MakeRequest, Versions, VersionsResult, make};
 use ociseek_store::cache::ZtocCache;
 use ociseek_store::layout::tag_of;
@@ -53,7 +53,8 @@ impl SharedSettings {
         let tag = tag.or_else(|| from.descriptor.as_ref().and_then(tag_of).map(str::to_owned));
         let subject = MakeRequest { from, tag, resolved: None, is_unattended: false };
         let (cache, versions) = (self.cache.as_ref(), &self.versions);
-        Ok(make(subject, destination.as_ref(), versions, cache, &options, &self.progress).await?)
+        Ok(make(subject, destination.as_ref(), versions, Work { cache, options: &options, progress: &self.progress })
+            .await?)
     }
 
     /// The name of the SOCI-enabled image of `name`.

@@ -355,7 +355,7 @@ async fn passed_over(
         Versions::V2(_) => None,
         Versions::V1 | Versions::Both(_) => {
             let destination = Destination::Registry(repository);
-            let preview = preview(image, &destination, context.cache.as_ref(), &context.options).await;
+            let preview = preview(image, &destination, context.work(&context.options)).await;
             Some(preview.map_err(JobError::Index)?)
         }
     };

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::index::{
     Artifact, BoundFine, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOutReason,
-    OwnImage, PrefetchSummary, Supply, assemble, bound_fine, is_only_fine, prefetch_artifacts, ztocs,
+    OwnImage, PrefetchSummary, Supply, Work, assemble, bound_fine, is_only_fine, prefetch_artifacts, ztocs,
 };
 use crate::resolve::PlatformManifest;
 use ociseek_format::budget::Budget;
@@ -25,7 +25,6 @@ use ociseek_format::image::Descriptor;
 use ociseek_format::image::coverage::Coverage;
 use ociseek_format::image::enabled::{EnabledDocuments, IndexTarget, SociIndexParts, soci_indexes};
 use ociseek_format::progress::{Progress, ProgressEvent};
-use ociseek_store::cache::ZtocCache;
 
 mod error;
 mod limits;
@@ -61,22 +60,19 @@ use publish::{NewBlobs, Publication};
 pub async fn convert(
     from: &SourceImage,
     to: &ConvertDestination,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
+    work: Work<'_>,
 ) -> Result<ConvertReport, ConvertError> {
-    convert_built(from, to, cache, None, options, progress).await
+    convert_built(from, to, None, work).await
 }
 
 /// Like [`convert`], with layers of the image that were already built.
 pub(crate) async fn convert_built(
     from: &SourceImage,
     to: &ConvertDestination,
-    cache: Option<&ZtocCache>,
     built: Option<Layers>,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
+    work: Work<'_>,
 ) -> Result<ConvertReport, ConvertError> {
+    let Work { options, progress, .. } = work;
     let loaded = load::load(from, progress).await?;
     let there = to.there().await?;
     let is_source = there.as_ref().is_some_and(|there| there.digest == loaded.root);
@@ -119,13 +115,13 @@ pub(crate) async fn convert_built(
         artifacts: &artifacts,
         is_listed: false,
     };
-    let supply = Supply { source: &from.source, cache, known, documents: Vec::new(), own, is_bound: true };
+    let supply = Supply { source: &from.source, work, known, documents: Vec::new(), own, is_bound: true };
     let announce = |unread: &[Descriptor]| {
         let bytes = unread.iter().map(|layer| layer.size).sum();
         let platform = String::new();
         progress.report(ProgressEvent::Image { manifest: loaded.root, platform, layers: unread.len(), bytes });
     };
-    let layers = Box::pin(ztocs(wanted, built, &supply, options, announce, progress)).await?;
+    let layers = Box::pin(ztocs(wanted, built, &supply, announce)).await?;
 
     let planned = targets.into_iter().zip(&planned);
     let EnabledParts { mut indexed, ztocs, prefetch, reports } =
@@ -134,7 +130,7 @@ pub(crate) async fn convert_built(
     if options.kinds.has_fine() {
         let images = indexed.iter_mut().zip(&reports).filter(|(parts, _)| !parts.ztocs.is_empty());
         for (parts, (reported, _)) in images {
-            let bound = fine_of(reported, &layers, from, cache, options, progress).await?;
+            let bound = fine_of(reported, &layers, from, work).await?;
             parts.fine = bound.as_ref().map(|bound| bound.index.clone());
             fine.extend(bound);
         }
@@ -251,18 +247,16 @@ async fn fine_of(
     reported: &[LayerReport],
     layers: &Layers,
     from: &SourceImage,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
+    work: Work<'_>,
 ) -> Result<Option<BoundFine>, ConvertError> {
     let mut seen = BTreeSet::new();
     let has_document = |report: &&LayerReport| {
         let is_indexed = matches!(report.outcome, LayerOutcome::Indexed(_));
-        is_indexed || is_only_fine(&report.descriptor, options)
+        is_indexed || is_only_fine(&report.descriptor, work.options)
     };
     let wanted = reported.iter().filter(has_document).map(|report| &report.descriptor);
     let wanted: Vec<Descriptor> = wanted.filter(|layer| seen.insert(layer.digest)).cloned().collect();
-    Ok(bound_fine(&from.source, layers, &wanted, cache, options, progress).await?)
+    Ok(bound_fine(&from.source, layers, &wanted, work).await?)
 }
 
 /// The result for each image that was to be indexed.

@@ -2,14 +2,13 @@
 //! ztocs.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use super::error::ConvertError;
 use super::load::load;
 use super::model::{ConvertDestination, ExistingImage, SourceImage};
 use super::plan::{choose, found, found_fine, plan};
 use crate::index::{
-    BlobCheck, ExistingCheck, IndexOptions, LeftOutReason, are_whole, cached, is_only_fine, known_outcome,
+    BlobCheck, ExistingCheck, IndexOptions, LeftOutReason, Work, are_whole, cached, is_only_fine, known_outcome,
     lacks_document,
 };
 use crate::trust::proven;
@@ -18,7 +17,6 @@ use ociseek_format::image::Descriptor;
 use ociseek_format::image::enabled::SociIndexParts;
 use ociseek_format::image::fine::{FineIndex, FineRef};
 use ociseek_format::image::soci::{CONFIG, FoundIndex, INDEX_V2, PREFETCH, ZtocRef};
-use ociseek_format::progress::Progress;
 use ociseek_store::cache::ZtocCache;
 
 /// Whether an image already has its SOCI-enabled image.
@@ -54,12 +52,10 @@ pub struct CompleteImage {
 pub async fn preview(
     from: &SourceImage,
     to: &ConvertDestination,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
+    work: Work<'_>,
 ) -> Result<ConvertPreview, ConvertError> {
     let there = to.there().await?;
-    compare(from, to, there, cache, options, progress).await
+    compare(from, to, there, work).await
 }
 
 /// The SOCI-enabled image, if the destination's name already refers to it and the blobs of its SOCI
@@ -70,12 +66,10 @@ pub async fn preview(
 pub async fn up_to_date(
     from: &SourceImage,
     to: &ConvertDestination,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
+    work: Work<'_>,
 ) -> Result<Option<CompleteImage>, ConvertError> {
     let Some(there) = to.there().await? else { return Ok(None) };
-    match compare(from, to, Some(there), cache, options, progress).await? {
+    match compare(from, to, Some(there), work).await? {
         ConvertPreview::Complete(image) => Ok(Some(image)),
         ConvertPreview::Pending | ConvertPreview::NothingToIndex(_) => Ok(None),
     }
@@ -85,10 +79,9 @@ async fn compare(
     from: &SourceImage,
     to: &ConvertDestination,
     there: Option<ExistingImage>,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
+    work: Work<'_>,
 ) -> Result<ConvertPreview, ConvertError> {
+    let Work { cache, options, progress } = work;
     let loaded = load(from, progress).await?;
     to.admit(there.as_ref(), from, &loaded.root).await?;
     let targets = choose(&loaded, &options.platforms, progress)?;

@@ -12,18 +12,15 @@ use super::error::IndexError;
 use super::fine::reuse_documents;
 use super::guide::{Guides, guides};
 use super::model::Origin;
-use super::options::IndexOptions;
+use super::options::{IndexOptions, Work};
 use super::read::{ReadLayer, read};
 use super::reasons::lacks_document as has_no_document;
 use super::reuse::reuse;
 use super::supply::{BlobKey, BuiltLayer, Layers, Supply, cached, cached_document, keep, keep_document};
-use ociseek_format::budget::Budget;
 use ociseek_format::fine::{EncodedFine, FineLayer};
 use ociseek_format::image::Descriptor;
 use ociseek_format::layer::LayerOptions;
-use ociseek_format::progress::Progress;
 use ociseek_format::ztoc::Ztoc;
-use ociseek_store::cache::ZtocCache;
 
 /// The ztocs of the `wanted` layers. Those that were `built` before are used again. `announce`
 /// receives the layers that will be read, before the first one is.
@@ -36,18 +33,17 @@ pub(crate) async fn ztocs(
     wanted: LayersToBuild,
     built: Option<Layers>,
     supply: &Supply<'_>,
-    options: &IndexOptions,
     announce: impl FnOnce(&[Descriptor]),
-    progress: &Arc<dyn Progress>,
 ) -> Result<Layers, IndexError> {
+    let options = supply.work.options;
     let (ztocs, mut documents) = (wanted.ztocs.clone(), wanted.documents.clone());
-    let (mut layers, unread) = look_up(wanted, built, supply.cache, options, supply.source.budget()).await?;
+    let (mut layers, unread) = look_up(wanted, built, supply).await?;
     let lacks_document = |layers: &Layers, layer: &Descriptor| {
         documents.contains(&(layer.digest, layer.size)) && layers.document(layer).is_none()
     };
     let missing = unread.iter().filter(|layer| lacks_document(&layers, layer)).cloned().collect();
     // Boxed, as in `index`.
-    Box::pin(reuse_documents(&mut layers, missing, supply, options, progress)).await;
+    Box::pin(reuse_documents(&mut layers, missing, supply)).await;
     // Reading a layer for its document gives the ztoc too.
     let (mut unread, reusable): (Vec<_>, Vec<_>) = unread.into_iter().partition(|layer| lacks_document(&layers, layer));
     let mut no_ztoc = Vec::new();
@@ -58,7 +54,7 @@ pub(crate) async fn ztocs(
         }
         // The cache was not asked to the end where it had no document.
         let outcome = match documents.contains(&blob) {
-            true => cached(supply.cache, &layer, options).await,
+            true => cached(supply.work.cache, &layer, options).await,
             false => None,
         };
         match outcome {
@@ -70,12 +66,12 @@ pub(crate) async fn ztocs(
             None => no_ztoc.push(layer),
         }
     }
-    unread.extend(Box::pin(reuse(&mut layers, no_ztoc, supply, options, progress)).await);
+    unread.extend(Box::pin(reuse(&mut layers, no_ztoc, supply)).await);
     documents.retain(|blob| layers.document_of(blob).is_none());
     sort(&mut unread, options);
     announce(&unread);
     let guides = guides(&supply.known, &unread, options).await;
-    let reader = Reader { supply, options, documents: &documents, progress };
+    let reader = Reader { supply, documents: &documents };
     reader.read_all(&mut layers, unread, guides).await?;
     Ok(layers)
 }
@@ -118,10 +114,9 @@ impl LayersToBuild {
 async fn look_up(
     wanted: LayersToBuild,
     built: Option<Layers>,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
-    budget: &Budget,
+    supply: &Supply<'_>,
 ) -> Result<(Layers, Vec<Descriptor>), IndexError> {
+    let (Work { cache, options, .. }, budget) = (supply.work, supply.source.budget());
     let mut layers = built.map_or_else(|| Layers::new(budget), Layers::carried_over);
     let mut unread = Vec::new();
     for layer in wanted.layers {
@@ -170,10 +165,8 @@ fn sort(unread: &mut [Descriptor], options: &IndexOptions) {
 /// Reads layers.
 struct Reader<'a> {
     supply: &'a Supply<'a>,
-    options: &'a IndexOptions,
     /// The layers whose fine document is wanted.
     documents: &'a BTreeSet<BlobKey>,
-    progress: &'a Arc<dyn Progress>,
 }
 
 /// A layer that was read, with its fine document if one is wanted and possible.
@@ -187,7 +180,7 @@ impl Reader<'_> {
     /// fit is read again alone after the others, so that the result does not depend on which layer
     /// was faster.
     async fn read_all(&self, layers: &mut Layers, unread: Vec<Descriptor>, guides: Guides) -> Result<(), IndexError> {
-        let options = self.options;
+        let options = self.supply.work.options;
         let jobs = options.side_by_side(unread.len());
         // Cleared below when the first layer is done.
         layers.stuck = !unread.is_empty() && options.is_in_time();
@@ -224,7 +217,8 @@ impl Reader<'_> {
 
     /// Reads a layer as one of `jobs` at a time, and caches the result.
     async fn read_one(&self, layer: &Descriptor, jobs: usize, guide: Option<Arc<Ztoc>>) -> Result<Read, IndexError> {
-        let Reader { supply, options, documents, progress } = *self;
+        let Reader { supply, documents } = *self;
+        let Work { cache, options, progress } = supply.work;
         let fine = documents.contains(&(layer.digest, layer.size));
         let layer_options = LayerOptions { fine, ..options.layer.clone() };
         let ReadLayer { indexed, seconds } = read(supply.source, layer, layer_options, jobs, guide, progress).await?;
@@ -234,9 +228,9 @@ impl Reader<'_> {
             None => None,
         };
         if !options.dry_run {
-            keep(supply.cache, layer, options, &outcome).await;
+            keep(cache, layer, options, &outcome).await;
             if let Some(document) = &document {
-                keep_document(supply.cache, layer, document).await;
+                keep_document(cache, layer, document).await;
             }
         }
         Ok((BuiltLayer { outcome, origin: Origin::Read { seconds }, sampled: None }, document))

@@ -8,14 +8,13 @@ use futures_util::{StreamExt, stream};
 use super::error::IndexError;
 use super::existing::{CandidateLayer, Decision, ExistingContent};
 use super::model::ExistingManifest;
-use super::options::{Existing, IndexOptions};
+use super::options::{Existing, Work};
 use super::supply::cached;
 use crate::damage::Damage;
 use crate::discover::{UnusableIndexError, to_read};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::layer::Outcome;
-use ociseek_store::cache::ZtocCache;
 use ociseek_store::{Destination, StoreError};
 
 /// How many blobs of an index are checked or written at the same time, unless some are large.
@@ -121,14 +120,13 @@ pub(super) async fn decide_examined<C: ExistingContent>(
 pub(super) async fn candidates<'a, C>(
     found: &[ExistingManifest<C>],
     layers: impl Iterator<Item = &'a Descriptor>,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
+    work: Work<'_>,
     is_unservable: impl Fn(&Descriptor, &Outcome) -> bool,
 ) -> Vec<CandidateLayer> {
     let mut candidates = Vec::new();
-    let is_needed = options.existing == Existing::Skip && !found.is_empty();
+    let is_needed = work.options.existing == Existing::Skip && !found.is_empty();
     for layer in layers {
-        let known = if is_needed { cached(cache, layer, options).await } else { None };
+        let known = if is_needed { cached(work.cache, layer, work.options).await } else { None };
         let unservable = known.as_ref().is_some_and(|known| is_unservable(layer, known));
         let built = match &known {
             Some(Outcome::Ztoc(ztoc)) if !unservable => Some(ztoc.digest),

@@ -20,14 +20,11 @@
 //! (see `existing`); otherwise only the missing layers are read again.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::resolve::{ResolvedImage, resolve};
 use ociseek_format::image::Descriptor;
-use ociseek_format::progress::Progress;
 use ociseek_store::blob::Target;
-use ociseek_store::cache::ZtocCache;
 use ociseek_store::{Destination, Source};
 
 mod assemble;
@@ -55,7 +52,7 @@ pub use model::{
     ManifestResult, Origin, OtherIndex, PrefetchSummary, PrefetchedLayer, RefusedImage, RefusedManifest, Shortfall,
     ZtocFacts,
 };
-pub use options::{Existing, Gate, IndexOptions, Kinds, Reuse, ReuseSource};
+pub use options::{Existing, Gate, IndexOptions, Kinds, Reuse, ReuseSource, Work};
 
 pub(crate) use assemble::{IndexedZtoc, assemble};
 pub(crate) use build::{LayersToBuild, ztocs};
@@ -87,21 +84,16 @@ pub enum Preview {
 ///
 /// # Errors
 /// If the attached indexes cannot be looked up.
-pub async fn preview(
-    image: ResolvedImage,
-    destination: &Destination,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
-) -> Result<Preview, IndexError> {
+pub async fn preview(image: ResolvedImage, destination: &Destination, work: Work<'_>) -> Result<Preview, IndexError> {
     let (mut has_index, mut reasons) = (false, Vec::new());
     for manifest in image.manifests {
-        let plan = IndexPlan::make(manifest, Some(destination), cache, options).await?;
+        let plan = IndexPlan::make(manifest, Some(destination), work).await?;
         let mut decisions = vec![&plan.decision];
         decisions.extend(plan.fine.as_ref().map(|fine| &fine.decision));
         decisions.retain(|decision| **decision != Decision::NotRequested);
         has_index |= decisions.iter().all(|decision| !matches!(decision, Decision::Build { .. }));
         for layer in plan.to_build().chain(plan.fine.iter().flat_map(FinePlan::to_build)) {
-            match unservable(cache, layer, options).await {
+            match unservable(work.cache, layer, work.options).await {
                 Some(reason) => reasons.push(reason),
                 None => return Ok(Preview::Pending),
             }
@@ -125,13 +117,11 @@ pub async fn index(
     source: &Source,
     root: &Target,
     destination: Option<&Destination>,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
+    work: Work<'_>,
 ) -> Result<IndexedImage, IndexError> {
-    let image = resolve(source, root, options.wanted(), progress).await?;
+    let image = resolve(source, root, work.options.wanted(), work.progress).await?;
     // Boxed: in a debug build it takes much of the stack of its caller.
-    Ok(Box::pin(index_keeping(source, image, destination, cache, options, progress)).await?.0)
+    Ok(Box::pin(index_keeping(source, image, destination, work)).await?.0)
 }
 
 /// As [`index`], for an image that was resolved with [`IndexOptions::wanted`]. Also returns the
@@ -140,17 +130,15 @@ pub(crate) async fn index_keeping(
     source: &Source,
     image: ResolvedImage,
     destination: Option<&Destination>,
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
+    work: Work<'_>,
 ) -> Result<(IndexedImage, Layers), IndexError> {
     let ResolvedImage { digest, manifests, artifacts } = image;
-    let mut plans = Box::pin(Plans::make(manifests, destination, cache, options)).await?;
+    let mut plans = Box::pin(Plans::make(manifests, destination, work)).await?;
     let wanted = plans.wanted();
-    let supply = plans.supply(digest, &artifacts, source, destination, cache, options);
-    let announce = |unread: &[Descriptor]| plans.announce(unread, &**progress);
-    let layers = Box::pin(build::ztocs(wanted, None, &supply, options, announce, progress)).await?;
-    gate::check(&plans.each, &layers, options).map_err(Box::new)?;
+    let supply = plans.supply(digest, &artifacts, source, destination, work);
+    let announce = |unread: &[Descriptor]| plans.announce(unread, &**work.progress);
+    let layers = Box::pin(build::ztocs(wanted, None, &supply, announce)).await?;
+    gate::check(&plans.each, &layers, work.options).map_err(Box::new)?;
 
     let mut done = IndexedImage {
         digest,
@@ -160,21 +148,11 @@ pub(crate) async fn index_keeping(
         bytes_written: 0,
         left: Vec::new(),
     };
-    let budget = source.budget();
-    let mut publisher = Publisher {
-        source,
-        layers: &layers,
-        destination,
-        cache,
-        budget,
-        options,
-        progress,
-        seen: BTreeSet::new(),
-        bytes_read: AtomicU64::new(0),
-    };
+    let mut publisher =
+        Publisher { source, layers: &layers, destination, work, seen: BTreeSet::new(), bytes_read: AtomicU64::new(0) };
     for mut plan in plans.each {
-        if options.deadline.is_some() {
-            plan.renew(destination, cache, options).await?;
+        if work.options.deadline.is_some() {
+            plan.renew(destination, work).await?;
         }
         let (manifest, written) = Box::pin(publisher.publish(plan)).await?;
         done.bytes_written += written;

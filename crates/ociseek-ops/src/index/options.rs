@@ -11,8 +11,23 @@ use crate::resolve::PlatformChoice;
 use ociseek_format::image::coverage::Share;
 use ociseek_format::image::{NotIndexed, Platform};
 use ociseek_format::layer::LayerOptions;
+use ociseek_format::progress::Progress;
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
+use ociseek_store::cache::ZtocCache;
+
+/// What indexing an image needs in addition to the image and the destination.
+#[derive(Clone, Copy)]
+pub struct Work<'a> {
+    /// The outcomes of layers, if any are kept. It is also written, unless this is a dry run.
+    pub cache: Option<&'a ZtocCache>,
+    /// How the image is indexed.
+    pub options: &'a IndexOptions,
+    /// Receives progress events.
+    pub progress: &'a Arc<dyn Progress>,
+}
+
+ociseek_format::opaque_debug!(Work<'_>);
 
 /// Options for indexing an image. Fields may be added, so start with the default.
 #[derive(Debug, Clone)]

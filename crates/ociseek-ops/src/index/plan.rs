@@ -10,7 +10,7 @@ use super::existing::{
 use super::existing_manifest::{candidates, decide_examined, find};
 use super::fine::FinePlan;
 use super::model::{ExistingCheck, LeftOutReason, Origin};
-use super::options::{Gate, IndexOptions};
+use super::options::{Gate, Work};
 use super::prefetch::{OldList, old_lists};
 use super::reasons::{lacks_ztoc, left_out_reason};
 use super::supply::{BlobKey, OwnImage, Supply, ZtocOffer};
@@ -21,7 +21,6 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::soci::{CONFIG, INDEX_V1, PREFETCH, Version, ZtocRef};
 use ociseek_format::progress::{Progress, ProgressEvent};
-use ociseek_store::cache::ZtocCache;
 use ociseek_store::{Destination, Source};
 
 /// The plan for an image.
@@ -37,12 +36,11 @@ impl Plans {
     pub(super) async fn make(
         manifests: Vec<PlatformManifest>,
         destination: Option<&Destination>,
-        cache: Option<&ZtocCache>,
-        options: &IndexOptions,
+        work: Work<'_>,
     ) -> Result<Plans, IndexError> {
         let mut plans = Plans { each: Vec::new(), first: Vec::new(), wanted: build::LayersToBuild::default() };
         for manifest in manifests {
-            let plan = IndexPlan::make(manifest, destination, cache, options).await?;
+            let plan = IndexPlan::make(manifest, destination, work).await?;
             let ztocs = plan.to_build().filter(|layer| plans.wanted.add(layer));
             let mut first: BTreeSet<BlobKey> = ztocs.map(|layer| (layer.digest, layer.size)).collect();
             let documents = plan.fine.iter().flat_map(FinePlan::to_build);
@@ -67,17 +65,16 @@ impl Plans {
         artifacts: &'a [Descriptor],
         source: &'a Source,
         destination: Option<&Destination>,
-        cache: Option<&'a ZtocCache>,
-        options: &IndexOptions,
+        work: Work<'a>,
     ) -> Supply<'a> {
         let offers = destination.into_iter().flat_map(|there| self.each.iter().flat_map(|plan| plan.offers(there)));
         let fine = self.each.iter().filter_map(|plan| plan.fine.as_ref());
         let documents =
-            destination.map_or_else(Vec::new, |there| fine.flat_map(|fine| fine.offers(there, options)).collect());
+            destination.map_or_else(Vec::new, |there| fine.flat_map(|fine| fine.offers(there, work.options)).collect());
         let manifests = self.each.iter().map(|plan| &plan.manifest).collect();
         let is_listed = destination.is_some_and(|there| there.is(source));
         let own = OwnImage { digest, manifests, artifacts, is_listed };
-        Supply { source, cache, known: offers.collect(), documents, own, is_bound: false }
+        Supply { source, work, known: offers.collect(), documents, own, is_bound: false }
     }
 
     /// Reports which of the `unread` layers are read for which platform.
@@ -116,9 +113,9 @@ impl IndexPlan {
     pub(super) async fn make(
         manifest: PlatformManifest,
         destination: Option<&Destination>,
-        cache: Option<&ZtocCache>,
-        options: &IndexOptions,
+        work: Work<'_>,
     ) -> Result<IndexPlan, IndexError> {
+        let options = work.options;
         let left_out: Vec<_> = manifest.layers.iter().map(|layer| left_out_reason(layer, options)).collect();
         let mut plan = IndexPlan {
             manifest,
@@ -133,29 +130,24 @@ impl IndexPlan {
             if let Some(destination) = destination {
                 plan.found = find(destination, &plan.manifest.descriptor.digest, INDEX_V1, content).await?;
             }
-            plan.decide(destination, cache, options).await?;
+            plan.decide(destination, work).await?;
         }
         if options.kinds.has_fine() {
             let subject = &plan.manifest.descriptor;
-            plan.fine = Some(FinePlan::make(subject, &plan.manifest.layers, destination, cache, options).await?);
+            plan.fine = Some(FinePlan::make(subject, &plan.manifest.layers, destination, work).await?);
         }
         Ok(plan)
     }
 
     /// Examines the existing indexes again before anything is attached. Another run may have had
     /// more time, and an incomplete index must not be attached next to a complete one.
-    pub(super) async fn renew(
-        &mut self,
-        destination: Option<&Destination>,
-        cache: Option<&ZtocCache>,
-        options: &IndexOptions,
-    ) -> Result<(), IndexError> {
+    pub(super) async fn renew(&mut self, destination: Option<&Destination>, work: Work<'_>) -> Result<(), IndexError> {
         if let (Decision::Build { .. }, Some(there)) = (&self.decision, destination) {
             self.found = find(there, &self.manifest.descriptor.digest, INDEX_V1, content).await?;
-            self.decide(destination, cache, options).await?;
+            self.decide(destination, work).await?;
         }
         if let Some(fine) = &mut self.fine {
-            fine.renew(&self.manifest.descriptor, destination, cache, options).await?;
+            fine.renew(&self.manifest.descriptor, destination, work).await?;
         }
         Ok(())
     }
@@ -197,13 +189,9 @@ impl IndexPlan {
             .map(|(layer, _)| layer)
     }
 
-    async fn decide(
-        &mut self,
-        destination: Option<&Destination>,
-        cache: Option<&ZtocCache>,
-        options: &IndexOptions,
-    ) -> Result<(), IndexError> {
-        let candidates = candidates(&self.found, self.servable(), cache, options, lacks_ztoc).await;
+    async fn decide(&mut self, destination: Option<&Destination>, work: Work<'_>) -> Result<(), IndexError> {
+        let options = work.options;
+        let candidates = candidates(&self.found, self.servable(), work, lacks_ztoc).await;
         let decided = |layers: &[CandidateLayer]| {
             let tool = &options.layer.build_tool_identifier;
             let (span_size, prefetch) = (options.layer.span_size, options.prefetch.is_some());

@@ -2,7 +2,6 @@
 //! assembles it, and attaches it, blobs first.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::assemble::{IndexedZtoc, assemble};
@@ -13,20 +12,18 @@ use super::model::{
     ExistingCheck, ExistingManifest, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult,
     OtherIndex, PrefetchSummary,
 };
-use super::options::{Existing, Gate, IndexOptions};
+use super::options::{Existing, Gate, IndexOptions, Work};
 use super::plan::IndexPlan;
 use super::prefetch::{OldList, prefetch_artifacts};
 use super::push::{NewIndex, WriteBlob, soci_blobs};
 use super::supply::Layers;
-use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::coverage::Coverage;
 use ociseek_format::image::soci::{INDEX_V1, SociIndex, ZtocRef};
 use ociseek_format::layer::LayerOptions;
-use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_format::progress::ProgressEvent;
 use ociseek_store::blob::AttachReport;
-use ociseek_store::cache::ZtocCache;
 use ociseek_store::{Destination, Source};
 
 /// Attaches the indexes of an image's platforms, one after the other.
@@ -35,10 +32,7 @@ pub(super) struct Publisher<'a> {
     pub source: &'a Source,
     pub layers: &'a Layers,
     pub destination: Option<&'a Destination>,
-    pub cache: Option<&'a ZtocCache>,
-    pub budget: &'a Budget,
-    pub options: &'a IndexOptions,
-    pub progress: &'a Arc<dyn Progress>,
+    pub work: Work<'a>,
     /// The layers that were already reported.
     pub seen: BTreeSet<Digest>,
     /// The bytes of layers that were read to divide their spans.
@@ -119,12 +113,12 @@ impl Publisher<'_> {
             |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }));
         let is_partial = layers.iter().any(is_left);
         let mut replaces = replaces.to_vec();
-        if self.options.existing != Existing::Replace {
+        if self.work.options.existing != Existing::Replace {
             replaces = disproved(found, &replaces, self.layers);
         }
         if is_partial {
             replaces = outdone(found, &replaces, &covered);
-            let LayerOptions { span_size, build_tool_identifier, .. } = &self.options.layer;
+            let LayerOptions { span_size, build_tool_identifier, .. } = &self.work.options.layer;
             let better = outdoes(found, build_tool_identifier, *span_size, &covered);
             if let (Some(place), Some(there)) = (better, self.destination)
                 && found[place].is_whole(there, BlobCheck::Size).await?
@@ -159,8 +153,8 @@ impl Publisher<'_> {
     /// How closely the blobs of an index that already exists are examined.
     fn blob_check(&self) -> BlobCheck {
         // A gate promises that readers can use them.
-        let has_gate = self.options.gate != Gate::default();
-        if has_gate { BlobCheck::Content } else { BlobCheck::of(self.options.existing) }
+        let has_gate = self.work.options.gate != Gate::default();
+        if has_gate { BlobCheck::Content } else { BlobCheck::of(self.work.options.existing) }
     }
 
     /// The index of `ztocs`, and the summary of its prefetch lists for the report.
@@ -170,9 +164,10 @@ impl Publisher<'_> {
         ztocs: &[IndexedZtoc<'_>],
         old: &[OldList],
     ) -> Result<(NewIndex, Option<PrefetchSummary>), IndexError> {
-        let IndexOptions { layer, prefetch, .. } = self.options;
+        let IndexOptions { layer, prefetch, .. } = self.work.options;
         let list = prefetch.as_ref();
-        let (prefetch, prefetched) = prefetch_artifacts(list, old, ztocs, self.budget, self.progress).await?;
+        let (prefetch, prefetched) =
+            prefetch_artifacts(list, old, ztocs, self.source.budget(), self.work.progress).await?;
         let index = SociIndex {
             layers: ztocs.iter().map(|ztoc| ztoc.reference(layer.span_size)).collect(),
             subject: Some(subject.clone()),
@@ -201,11 +196,11 @@ impl Publisher<'_> {
         {
             return Ok((same.already_there(true, ExistingCheck::Built), 0));
         }
-        let Some(there) = self.destination.filter(|_| !self.options.dry_run) else {
+        let Some(there) = self.destination.filter(|_| !self.work.options.dry_run) else {
             return Ok((ManifestResult::DryRun { index: index.descriptor, replaces }, 0));
         };
-        let write = if same.is_some() { WriteBlob::IfDamaged } else { WriteBlob::of(self.options.existing) };
-        self.progress.report(ProgressEvent::Attaching { index: digest, blobs: index.blobs.len() });
+        let write = if same.is_some() { WriteBlob::IfDamaged } else { WriteBlob::of(self.work.options.existing) };
+        self.work.progress.report(ProgressEvent::Attaching { index: digest, blobs: index.blobs.len() });
         let (report, written) = index.push(there, subject, &replaces, write).await?;
         let AttachReport { attached: how, not_deleted } = report;
         Ok((ManifestResult::Attached { index: index.descriptor, how, replaced: replaces, not_deleted }, written))

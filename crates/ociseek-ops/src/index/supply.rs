@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::model::Origin;
-use super::options::IndexOptions;
+use super::options::{IndexOptions, Work};
 use crate::resolve::PlatformManifest;
 use ociseek_format::budget::{Budget, Charge, OverBudget};
 use ociseek_format::digest::Digest;
@@ -20,7 +20,7 @@ use ociseek_store::cache::{CacheKey, ZtocCache};
 pub(crate) struct Supply<'a> {
     /// The store of the layers.
     pub source: &'a Source,
-    pub cache: Option<&'a ZtocCache>,
+    pub work: Work<'a>,
     /// Indexes that the destination lists. Anyone who may push there can add some.
     pub known: Vec<ZtocOffer>,
     /// Its fine indexes, likewise.
@@ -34,8 +34,8 @@ pub(crate) struct Supply<'a> {
 impl Supply<'_> {
     /// Whether ztocs and documents count that anyone who may push to the image's repository can
     /// offer.
-    pub(super) fn trusts_repository(&self, options: &IndexOptions) -> bool {
-        !self.is_bound && options.reuse.trusts_repository()
+    pub(super) fn trusts_repository(&self) -> bool {
+        !self.is_bound && self.work.options.reuse.trusts_repository()
     }
 }
 

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use zstd::stream::read::Decoder as ZstdDecoder;
 
 use super::members::{Members, shown};
-use super::{ArchiveFile, Place, in_folder};
+use super::{ArchiveFile, MemberPlace, in_folder};
 use crate::layout::{BlobReader, LayoutError};
 use ociseek_format::codec::sniff::Format;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
@@ -37,7 +37,7 @@ pub(super) struct Saved {
     pub manifest: Descriptor,
     pub bytes: Bytes,
     /// The locations of its config and layers.
-    pub blobs: HashMap<Digest, Place>,
+    pub blobs: HashMap<Digest, MemberPlace>,
 }
 
 /// An entry of manifest.json.
@@ -179,7 +179,7 @@ fn label(number: usize, image: &Image) -> String {
     }
 }
 
-fn config(file: &ArchiveFile, members: &Members, name: &str) -> Result<(Vec<u8>, Place), LayoutError> {
+fn config(file: &ArchiveFile, members: &Members, name: &str) -> Result<(Vec<u8>, MemberPlace), LayoutError> {
     let place = members.find(file.path, name)?;
     Ok((file.whole(place.clone(), MAX_CONFIG)?, place))
 }
@@ -192,15 +192,20 @@ enum Compression {
 /// A layer as stored in the tar.
 struct Layer<'a> {
     name: &'a str,
-    place: Place,
+    place: MemberPlace,
     /// The digest of its uncompressed tar, according to the config.
     diff_id: Digest,
     compression: Option<Compression>,
 }
 
 impl Layer<'_> {
-    fn find<'a>(file: &ArchiveFile, name: &'a str, place: Place, diff_id: Digest) -> Result<Layer<'a>, LayoutError> {
-        let head = file.whole(Place { size: place.size.min(BLOCK as u64), ..place.clone() }, BLOCK)?;
+    fn find<'a>(
+        file: &ArchiveFile,
+        name: &'a str,
+        place: MemberPlace,
+        diff_id: Digest,
+    ) -> Result<Layer<'a>, LayoutError> {
+        let head = file.whole(MemberPlace { size: place.size.min(BLOCK as u64), ..place.clone() }, BLOCK)?;
         let compression = match format(&head) {
             Format::Gzip => Some(Compression::Gzip),
             Format::Zstd => Some(Compression::Zstd),

@@ -76,16 +76,16 @@ pub(super) async fn divide(
                     }
                     Err(error) => {
                         let text = format!("layer {}: span {span} is not divided: {}", layer.digest, causes(&error));
-                        writer.progress.report(ProgressEvent::Warning(text));
+                        writer.work.progress.report(ProgressEvent::Warning(text));
                     }
                 }
             }
         }
         Ok::<_, IndexError>(Ok(()))
     };
-    if let Err(why) = writer.options.before_deadline(dividing).await.unwrap_or(Ok(Err("time ran out")))? {
+    if let Err(why) = writer.work.options.before_deadline(dividing).await.unwrap_or(Ok(Err("time ran out")))? {
         let text = format!("layer {}: the spans of the recorded start are not divided: {why}", layer.digest);
-        writer.progress.report(ProgressEvent::Warning(text));
+        writer.work.progress.report(ProgressEvent::Warning(text));
         divided.clear();
     }
     Ok(Divisions { spans: divided, _memory: memory })

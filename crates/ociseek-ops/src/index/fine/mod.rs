@@ -11,7 +11,7 @@ use super::error::IndexError;
 use super::existing::{CandidateLayer, Decision, ExistingContent, check_of, decide_seen, replaced};
 use super::existing_manifest::{candidates, decide_examined, find};
 use super::model::{ExistingCheck, ExistingManifest};
-use super::options::{Existing, IndexOptions};
+use super::options::{Existing, IndexOptions, Work};
 use super::reasons::{lacks_document, may_have_document};
 use super::supply::{DocumentOffer, cached_document};
 use crate::discover::{parse_fine, preferred};
@@ -20,7 +20,6 @@ use ociseek_format::image::Descriptor;
 use ociseek_format::image::fine::{EMPTY_CONFIG, FINE_INDEX, FineIndex, FineRef};
 use ociseek_format::image::soci::CONFIG;
 use ociseek_store::Destination;
-use ociseek_store::cache::ZtocCache;
 
 mod divide;
 mod publish;
@@ -75,11 +74,10 @@ impl FinePlan {
         subject: &Descriptor,
         layers: &[Descriptor],
         destination: Option<&Destination>,
-        cache: Option<&ZtocCache>,
-        options: &IndexOptions,
+        work: Work<'_>,
     ) -> Result<FinePlan, IndexError> {
         let mut seen = BTreeSet::new();
-        let wanted = layers.iter().filter(|layer| may_have_document(layer, options) && seen.insert(layer.digest));
+        let wanted = layers.iter().filter(|layer| may_have_document(layer, work.options) && seen.insert(layer.digest));
         let wanted: Vec<Descriptor> = wanted.cloned().collect();
         let found = match destination {
             Some(destination) => find(destination, &subject.digest, FINE_INDEX, parse_fine).await?,
@@ -88,7 +86,7 @@ impl FinePlan {
         let layers = layers.to_vec();
         let decision = Decision::Build { replaces: Vec::new() };
         let mut plan = FinePlan { wanted, layers, found, decision, check: ExistingCheck::Listed };
-        plan.decide(destination, cache, options).await?;
+        plan.decide(destination, work).await?;
         Ok(plan)
     }
 
@@ -97,12 +95,11 @@ impl FinePlan {
         &mut self,
         subject: &Descriptor,
         destination: Option<&Destination>,
-        cache: Option<&ZtocCache>,
-        options: &IndexOptions,
+        work: Work<'_>,
     ) -> Result<(), IndexError> {
         if let (Decision::Build { .. }, Some(there)) = (&self.decision, destination) {
             self.found = find(there, &subject.digest, FINE_INDEX, parse_fine).await?;
-            self.decide(destination, cache, options).await?;
+            self.decide(destination, work).await?;
         }
         Ok(())
     }
@@ -121,18 +118,14 @@ impl FinePlan {
         self.found.iter().filter_map(|found| DocumentOffer::of(found, &store, options)).collect()
     }
 
-    async fn decide(
-        &mut self,
-        destination: Option<&Destination>,
-        cache: Option<&ZtocCache>,
-        options: &IndexOptions,
-    ) -> Result<(), IndexError> {
-        let mut candidates = candidates(&self.found, self.wanted.iter(), cache, options, lacks_document).await;
+    async fn decide(&mut self, destination: Option<&Destination>, work: Work<'_>) -> Result<(), IndexError> {
+        let options = work.options;
+        let mut candidates = candidates(&self.found, self.wanted.iter(), work, lacks_document).await;
         for (candidate, layer) in candidates.iter_mut().zip(&self.wanted) {
             let is_needed = options.existing == Existing::Skip && !self.found.is_empty() && !candidate.unservable;
             let budget = destination.map(|there| there.as_source().budget().clone()).filter(|_| is_needed);
             candidate.built = match budget {
-                Some(budget) => cached_document(cache, layer, &budget).await.map(|document| document.digest),
+                Some(budget) => cached_document(work.cache, layer, &budget).await.map(|document| document.digest),
                 None => None,
             };
         }

@@ -13,7 +13,7 @@ use crate::index::error::IndexError;
 use crate::index::existing::{Decision, outdone};
 use crate::index::existing_manifest::BlobCheck;
 use crate::index::model::{ExistingCheck, IndexedFine, ManifestResult};
-use crate::index::options::IndexOptions;
+use crate::index::options::{IndexOptions, Work};
 use crate::index::publish::Publisher;
 use crate::index::push::{NewBlob, NewIndex};
 use crate::index::reasons::lacks_document;
@@ -24,9 +24,8 @@ use ociseek_format::fine::EncodedFine;
 use ociseek_format::image::fine::{EMPTY_CONFIG, FineIndex, FineRef};
 use ociseek_format::image::soci::EncodedIndex;
 use ociseek_format::image::{Coverage, Descriptor};
-use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_format::progress::ProgressEvent;
 use ociseek_store::Source;
-use ociseek_store::cache::ZtocCache;
 
 /// The result for the fine index of a platform.
 struct FineResult {
@@ -72,7 +71,7 @@ impl Publisher<'_> {
         documents: Vec<LayerDocument>,
         is_partial: bool,
     ) -> Result<FineResult, IndexError> {
-        let IndexOptions { prefetch, layer, .. } = self.options;
+        let IndexOptions { prefetch, layer, .. } = self.work.options;
         let (tool, list) = (&layer.build_tool_identifier, prefetch.as_ref());
         let profile = list.map(|list| list.digest());
         if is_partial {
@@ -95,23 +94,17 @@ impl Publisher<'_> {
             let has_list = found.content.as_ref().is_ok_and(|index| index.profile.is_some());
             has_list && replaces.contains(&found.descriptor.digest)
         });
-        let writer = StartWriter {
-            source: self.source,
-            cache: self.cache,
-            options: self.options,
-            progress: self.progress,
-            bytes_read: &self.bytes_read,
-        };
+        let writer = StartWriter { source: self.source, work: self.work, bytes_read: &self.bytes_read };
         // `_memory` is that of documents that were encoded again, which the budget does not know
         // yet.
         let (documents, _memory, profile) = match (list, old, self.destination) {
             (Some(list), ..) => {
                 let (EncodedDocuments { documents, memory }, missing) = writer.with_list(list, documents).await?;
-                if !self.options.kinds.has_soci() {
+                if !self.work.options.kinds.has_soci() {
                     // Otherwise they were already reported for the SOCI index's list.
                     missing
                         .iter()
-                        .for_each(|missing| self.progress.report(ProgressEvent::Warning(missing.to_string())));
+                        .for_each(|missing| self.work.progress.report(ProgressEvent::Warning(missing.to_string())));
                 }
                 (documents, Some(memory), profile)
             }
@@ -154,17 +147,15 @@ pub(crate) async fn bound_fine(
     source: &Source,
     layers: &Layers,
     wanted: &[Descriptor],
-    cache: Option<&ZtocCache>,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
+    work: Work<'_>,
 ) -> Result<Option<BoundFine>, IndexError> {
     let mut documents = made(layers, wanted);
     if documents.is_empty() {
         return Ok(None);
     }
     let (bytes_read, mut charge) = (AtomicU64::new(0), None);
-    if let Some(list) = &options.prefetch {
-        let writer = StartWriter { source, cache, options, progress, bytes_read: &bytes_read };
+    if let Some(list) = &work.options.prefetch {
+        let writer = StartWriter { source, work, bytes_read: &bytes_read };
         // Entries that match no file were reported for the SOCI index's list.
         let (encoded, _) = writer.with_list(list, documents).await?;
         documents = encoded.documents;
@@ -173,8 +164,8 @@ pub(crate) async fn bound_fine(
     let index = FineIndex {
         layers: documents.iter().map(|(layer, document)| reference(layer, document)).collect(),
         subject: None,
-        build_tool: Some(options.layer.build_tool_identifier.clone()),
-        profile: options.prefetch.as_ref().map(|list| list.digest()),
+        build_tool: Some(work.options.layer.build_tool_identifier.clone()),
+        profile: work.options.prefetch.as_ref().map(|list| list.digest()),
     };
     Ok(Some(BoundFine {
         index: index.encode(),

@@ -26,7 +26,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::fine::{self, Codec, DIVIDED_SPAN_SIZE, EncodedFine, FineLayer, SPAN_SIZE};
 use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::{Descriptor, LayerKind};
-use ociseek_format::progress::{Progress, ProgressEvent, causes};
+use ociseek_format::progress::{ProgressEvent, causes};
 use ociseek_rootfs::layers::{FetchedDocument, fit_document};
 use ociseek_store::Source;
 
@@ -48,14 +48,9 @@ impl DocumentOffer {
 }
 
 /// Adds documents for the layers of `missing`, where fine indexes have them.
-pub(in crate::index) async fn reuse_documents(
-    layers: &mut Layers,
-    missing: Vec<Descriptor>,
-    supply: &Supply<'_>,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
-) {
-    if !supply.trusts_repository(options) || options.existing == Existing::Replace || supply.documents.is_empty() {
+pub(in crate::index) async fn reuse_documents(layers: &mut Layers, missing: Vec<Descriptor>, supply: &Supply<'_>) {
+    let options = supply.work.options;
+    if !supply.trusts_repository() || options.existing == Existing::Replace || supply.documents.is_empty() {
         return;
     }
     let mut by_layer: BTreeMap<Digest, Vec<(&FineRef, &Source)>> = BTreeMap::new();
@@ -66,7 +61,7 @@ pub(in crate::index) async fn reuse_documents(
             there.push((document, store));
         }
     }
-    let reuse = DocumentReuse { supply, progress, seed: RandomState::new().build_hasher().finish() };
+    let reuse = DocumentReuse { supply, seed: RandomState::new().build_hasher().finish() };
     let mut trying = stream::iter(missing)
         .map(|layer| {
             let offered = by_layer.get(&layer.digest).map_or(&[][..], Vec::as_slice);
@@ -84,7 +79,6 @@ pub(in crate::index) async fn reuse_documents(
 
 struct DocumentReuse<'a> {
     supply: &'a Supply<'a>,
-    progress: &'a Arc<dyn Progress>,
     /// Chooses the spans that are compared, so that nobody can predict them.
     seed: u64,
 }
@@ -105,7 +99,7 @@ impl DocumentReuse<'_> {
                 Err(NotReusable::Wrong(why)) => {
                     let name = document.document;
                     let text = format!("fine document {name} of layer {} is not reused: {why}", layer.digest);
-                    self.progress.report(ProgressEvent::Warning(text));
+                    self.supply.work.progress.report(ProgressEvent::Warning(text));
                 }
             }
         }

@@ -75,7 +75,7 @@ impl StartWriter<'_> {
             match start_of(there, document).await {
                 Ok(start) => drop(reads.insert(document.layer, start)),
                 Err(why) => {
-                    why.report("recorded start", document.layer, self.progress)?;
+                    why.report("recorded start", document.layer, self.work.progress)?;
                     is_whole = false;
                 }
             }
@@ -102,7 +102,7 @@ impl StartWriter<'_> {
             let of = layer.digest;
             let reads = reads.get(&layer.digest).cloned().unwrap_or_default();
             let divisions = divide(self, &layer, &fine, &reads).await?;
-            let cache = self.cache.filter(|_| !self.options.dry_run).cloned();
+            let cache = self.work.cache.filter(|_| !self.work.options.dry_run).cloned();
             let encode = blocking(move || {
                 let fine = fine.divided(&divisions.spans).map_err(|source| unwritten(&layer, source))?;
                 let start: Vec<Range<SpanId>> = reads.into_iter().map(|bytes| fine.spans_of(bytes)).collect();

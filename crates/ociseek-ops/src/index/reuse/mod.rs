@@ -21,7 +21,7 @@ use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
 
 use super::model::Origin;
-use super::options::{Existing, IndexOptions};
+use super::options::Existing;
 use super::supply::{BuiltLayer, Layers, Supply, ZtocOffer};
 use crate::discover::MAX_ZTOC;
 use crate::verify::probe;
@@ -30,7 +30,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::soci::ZtocRef;
 use ociseek_format::layer::{BuiltZtoc, Outcome};
-use ociseek_format::progress::{Progress, ProgressEvent, causes};
+use ociseek_format::progress::{ProgressEvent, causes};
 use places::ReuseSearch;
 
 mod check;
@@ -51,24 +51,18 @@ const MOST_PROBES: u64 = 4;
 
 /// Gets ztocs for the layers of `unread` from indexes. The layers that remain in `unread` must be
 /// read.
-pub(super) async fn reuse(
-    layers: &mut Layers,
-    unread: Vec<Descriptor>,
-    supply: &Supply<'_>,
-    options: &IndexOptions,
-    progress: &Arc<dyn Progress>,
-) -> Vec<Descriptor> {
+pub(super) async fn reuse(layers: &mut Layers, unread: Vec<Descriptor>, supply: &Supply<'_>) -> Vec<Descriptor> {
+    let options = supply.work.options;
     if !options.reuse.indexes {
         return unread;
     }
     let seed = RandomState::new().build_hasher().finish();
-    let mut context =
-        ReuseContext { supply, options, progress, claims: BTreeMap::new(), disputed: BTreeSet::new(), seed };
-    let mut places = ReuseSearch::new(supply, options, progress);
+    let mut context = ReuseContext { supply, claims: BTreeMap::new(), disputed: BTreeSet::new(), seed };
+    let mut places = ReuseSearch::new(supply);
     let mut missing = unread;
     // A user who replaces all indexes wants no ztocs from them, but may name other images.
     let replaces_all = options.existing == Existing::Replace;
-    let attached = supply.trusts_repository(options);
+    let attached = supply.trusts_repository();
     // What these indexes say counts against others even if it is not used.
     context.note(&missing, &supply.known);
     if !replaces_all {
@@ -90,8 +84,6 @@ pub(super) async fn reuse(
 /// Takes ztocs from other indexes for the layers of an image.
 struct ReuseContext<'a> {
     supply: &'a Supply<'a>,
-    options: &'a IndexOptions,
-    progress: &'a Arc<dyn Progress>,
     /// The ztocs that all indexes so far list, by what determines a ztoc: layer, tool, span size.
     claims: BTreeMap<(Digest, Arc<str>, u64), BTreeSet<Digest>>,
     /// The layers about which they contradict each other.
@@ -126,7 +118,7 @@ impl ReuseContext<'_> {
         let about = self.claims.range((*layer, Arc::from(""), 0)..).take_while(|((about, ..), _)| about == layer);
         let Some((_, ztocs)) = about.into_iter().find(|(_, ztocs)| ztocs.len() > 1) else { return false };
         if self.disputed.insert(*layer) {
-            self.progress.report(ProgressEvent::Warning(format!(
+            self.supply.work.progress.report(ProgressEvent::Warning(format!(
                 "layer {layer} is read: indexes by the same tool and options list {} different ztocs of it, and at \
                  most one is right",
                 ztocs.len()
@@ -141,7 +133,9 @@ impl ReuseContext<'_> {
         self.note(&missing, offers);
         let ztocs = offers.iter().flat_map(|offer| offer.ztocs.iter().map(move |ztoc| (ztoc, offer)));
         let mut by_layer: BTreeMap<Digest, Vec<(&ZtocRef, &ZtocOffer)>> = BTreeMap::new();
-        for (ztoc, offer) in ztocs.filter(|(ztoc, offer)| may_fit(offer.tool.as_deref(), ztoc, self.options)) {
+        for (ztoc, offer) in
+            ztocs.filter(|(ztoc, offer)| may_fit(offer.tool.as_deref(), ztoc, self.supply.work.options))
+        {
             let there = by_layer.entry(ztoc.layer).or_default();
             if there.iter().all(|(known, _)| known.ztoc != ztoc.ztoc) {
                 there.push((ztoc, offer));
@@ -159,10 +153,10 @@ impl ReuseContext<'_> {
                 this.obtain(layer, offered)
             })
             // In order, because the reading order is already decided.
-            .buffered(self.options.jobs.max(1));
+            .buffered(self.supply.work.options.jobs.max(1));
         let mut unread = Vec::new();
         while let Some(ReuseAttempt { layer, found, read }) =
-            this.options.before_deadline(attempts.next()).await.flatten()
+            this.supply.work.options.before_deadline(attempts.next()).await.flatten()
         {
             layers.bytes_compared += read;
             match found {
@@ -188,7 +182,7 @@ impl ReuseContext<'_> {
                 Err(NotReusable::Other) => {}
                 Err(NotReusable::Wrong(why)) => {
                     let text = format!("ztoc {} of layer {} is not reused: {why}", ztoc.ztoc, layer.digest);
-                    self.progress.report(ProgressEvent::Warning(text));
+                    self.supply.work.progress.report(ProgressEvent::Warning(text));
                 }
             }
         }
@@ -210,7 +204,7 @@ impl ReuseContext<'_> {
         let mut memory = charged.map_err(|error| NotReusable::Wrong(causes(&error)))?;
         let bytes =
             offer.store.blob_bytes(&ztoc.blob(), MAX_ZTOC).await.map_err(|error| NotReusable::Wrong(causes(&error)))?;
-        let (layer_size, options) = (layer.size, self.options.layer.clone());
+        let (layer_size, options) = (layer.size, self.supply.work.options.layer.clone());
         let decode = move || check::decoded(&bytes, layer_size, &options, &mut memory).map(|spans| (spans, memory));
         let (spans, _memory) = spawn_blocking(decode).await.map_err(|_| NotReusable::Other)??;
 

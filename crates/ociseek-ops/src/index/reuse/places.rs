@@ -20,7 +20,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::enabled::soci_indexes;
 use ociseek_format::image::select::Child;
 use ociseek_format::image::{DEFAULT_TAG, Descriptor, ImageIndex, Manifest};
-use ociseek_format::progress::{Progress, ProgressEvent, causes};
+use ociseek_format::progress::{ProgressEvent, causes};
 use ociseek_store::blob::Target;
 use ociseek_store::registry::Repository;
 use ociseek_store::{Source, StoreError};
@@ -51,8 +51,6 @@ struct Image {
 
 pub(super) struct ReuseSearch<'a> {
     supply: &'a Supply<'a>,
-    options: &'a IndexOptions,
-    progress: &'a Arc<dyn Progress>,
     /// Manifests of the image's repository whose indexes were examined.
     seen: BTreeSet<Digest>,
     /// The budget for the documents of other images, which do not use the image's own budget.
@@ -60,14 +58,10 @@ pub(super) struct ReuseSearch<'a> {
 }
 
 impl<'a> ReuseSearch<'a> {
-    pub(super) fn new(
-        supply: &'a Supply<'a>,
-        options: &'a IndexOptions,
-        progress: &'a Arc<dyn Progress>,
-    ) -> ReuseSearch<'a> {
+    pub(super) fn new(supply: &'a Supply<'a>) -> ReuseSearch<'a> {
         let seen = supply.own.manifests.iter().map(|manifest| manifest.descriptor.digest).collect();
         let budget = supply.source.budget().apart(PART_OF_BUDGET);
-        ReuseSearch { supply, options, progress, seen, budget }
+        ReuseSearch { supply, seen, budget }
     }
 
     /// The indexes of the image itself that the destination does not list: those of version 2, and
@@ -82,7 +76,7 @@ impl<'a> ReuseSearch<'a> {
                 offers.push(offer(source, content, index.to_string().into()));
             }
         }
-        if attached && !missing.is_empty() && !self.options.platforms.is_empty() {
+        if attached && !missing.is_empty() && !self.supply.work.options.platforms.is_empty() {
             let target = Target::Digest(*digest);
             let name: Arc<str> = digest.to_string().into();
             let place = ReuseSource { name, source: self.supply.source.clone(), target };
@@ -97,12 +91,12 @@ impl<'a> ReuseSearch<'a> {
     /// The indexes of the images that the user names.
     pub(super) async fn named(&self, missing: &[Descriptor]) -> Vec<ZtocOffer> {
         let mut found = Vec::new();
-        for place in self.options.reuse.from.iter().filter(|_| !missing.is_empty()) {
+        for place in self.supply.work.options.reuse.from.iter().filter(|_| !missing.is_empty()) {
             match self.images(place.clone(), PLATFORMS_OF_NAMED).await {
                 Ok(images) => found.extend(images),
                 Err(error) => {
                     let text = format!("cannot reuse anything from {}: {}", place.name, causes(&error));
-                    self.progress.report(ProgressEvent::Warning(text));
+                    self.supply.work.progress.report(ProgressEvent::Warning(text));
                 }
             }
         }
@@ -112,7 +106,7 @@ impl<'a> ReuseSearch<'a> {
     /// The indexes of other tags of the repository. Failures are not reported.
     pub(super) async fn tags(&mut self, missing: &[Descriptor]) -> Vec<ZtocOffer> {
         let bytes = missing.iter().fold(0u64, |sum, layer| sum.saturating_add(layer.size));
-        let (most, own) = (self.options.reuse.tags, self.options.reuse.tag.as_deref());
+        let (most, own) = (self.supply.work.options.reuse.tags, self.supply.work.options.reuse.tag.as_deref());
         let Source::Registry(repository) = self.supply.source else { return Vec::new() };
         if most == 0 || bytes < WORTH_A_SEARCH {
             return Vec::new();
@@ -137,7 +131,7 @@ impl<'a> ReuseSearch<'a> {
 
     async fn images(&self, place: ReuseSource, most: usize) -> Result<Vec<Image>, ResolveError> {
         let source = place.source.with_budget(self.budget.clone());
-        images(ReuseSource { source, ..place }, self.options, most).await
+        images(ReuseSource { source, ..place }, self.supply.work.options, most).await
     }
 
     /// The indexes of `images`, until each of the `missing` layers is listed in one of them.
@@ -152,7 +146,7 @@ impl<'a> ReuseSearch<'a> {
             for (_, content) in discover::usable(&store, &manifest, &artifacts, true).await {
                 let offer = offer(&store, content, Arc::clone(&name));
                 let fits: BTreeSet<Digest> = (offer.ztocs.iter())
-                    .filter(|ztoc| may_fit(offer.tool.as_deref(), ztoc, self.options))
+                    .filter(|ztoc| may_fit(offer.tool.as_deref(), ztoc, self.supply.work.options))
                     .map(|ztoc| ztoc.layer)
                     .collect();
                 missing.retain(|layer| !fits.contains(&layer.digest));
