@@ -1,5 +1,5 @@
 //! Passes facts about the build to `ociseek version`: target, features, and the commit if it is
-//! certain. Also determines whether this build can mount.
+//! certain. Also determines whether this build can mount images.
 
 use std::path::Path;
 
@@ -14,9 +14,13 @@ fn main() {
     features.sort();
     println!("cargo::rustc-env=OCISEEK_BUILD_FEATURES={}", features.join(","));
     // `cfg(mounts)` stands for code that mounts: the feature `fuse` is on, and the target is Linux.
-    println!("cargo::rustc-check-cfg=cfg(mounts)");
-    if std::env::var_os("CARGO_FEATURE_FUSE").is_some() && variable("CARGO_CFG_TARGET_OS") == "linux" {
-        println!("cargo::rustc-cfg=mounts");
+    // `cfg(snapshots)` is the same for the snapshotter.
+    for (feature, cfg) in [("FUSE", "mounts"), ("SNAPSHOTTER", "snapshots")] {
+        println!("cargo::rustc-check-cfg=cfg({cfg})");
+        let enabled = std::env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
+        if enabled && variable("CARGO_CFG_TARGET_OS") == "linux" {
+            println!("cargo::rustc-cfg={cfg}");
+        }
     }
     // git is not used: a working tree may differ from its commit, and each commit would cause a
     // rebuild. The release build sets the variable, and `cargo package` writes the file.

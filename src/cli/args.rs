@@ -58,6 +58,9 @@ pub(super) enum Command {
     #[cfg(mounts)]
     #[command(flatten)]
     Lazy(LazyCommand),
+    #[cfg(snapshots)]
+    #[command(flatten)]
+    Node(NodeCommand),
     Report(Box<ReportArgs>),
     Doctor(Box<DoctorArgs>),
     List(Box<ListArgs>),
@@ -83,6 +86,13 @@ pub(super) enum LazyCommand {
     Mount(Box<crate::cli::image_fs::mount::MountArgs>),
     Bundle(Box<crate::cli::image_fs::bundle::BundleArgs>),
     Trace(Box<crate::cli::image_fs::trace::TraceArgs>),
+}
+
+/// The commands that containerd calls.
+#[cfg(snapshots)]
+#[derive(Debug, Subcommand)]
+pub(super) enum NodeCommand {
+    Snapshotter(Box<crate::cli::snapshotter::SnapshotterArgs>),
 }
 
 /// The commands that index images pushed by others.
@@ -117,6 +127,8 @@ impl Command {
         let format = match self {
             Command::Service(ServiceCommand::Backfill(args)) if args.format.is_json() => return Failures::Line,
             Command::Service(_) => return Failures::None,
+            #[cfg(snapshots)]
+            Command::Node(_) => return Failures::None,
             Command::Index(args) => args.format,
             Command::Convert(args) => args.format,
             Command::Inspect(args) => args.format,

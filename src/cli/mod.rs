@@ -10,6 +10,8 @@ use tokio::sync::oneshot;
 
 #[cfg(mounts)]
 use args::LazyCommand;
+#[cfg(snapshots)]
+use args::NodeCommand;
 use args::{Cli, Command, Failures, ServiceCommand};
 #[cfg(mounts)]
 use image_fs::{bundle, mount, trace};
@@ -47,6 +49,8 @@ mod schema;
 // Some of it is only used by commands that this build may not have.
 #[cfg_attr(not(all(feature = "lambda", mounts)), allow(dead_code))]
 mod shared;
+#[cfg(snapshots)]
+mod snapshotter;
 mod verify;
 mod version;
 mod ztoc;
@@ -138,6 +142,8 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
             Command::Rm(args) => until(interrupted, rm::run(*args)).await,
             #[cfg(mounts)]
             Command::Lazy(command) => lazily(command, verbosity, interrupted).await,
+            #[cfg(snapshots)]
+            Command::Node(NodeCommand::Snapshotter(args)) => snapshotter::run(*args, verbosity, interrupted).await,
             Command::Service(ServiceCommand::Backfill(args)) => {
                 settled(until(interrupted, backfill::run(*args, verbosity)).await).await
             }

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use ociseek::code::Code;
 
 /// The source folders of the crates.
-pub const CRATES: [&str; 6] = [
+pub const CRATES: [&str; 7] = [
     PURE,
     "crates/ociseek-store/src",
     "crates/ociseek-rootfs/src",
     "crates/ociseek-ops/src",
     "crates/ociseek-hook/src",
+    "crates/ociseek-snapshotter/src",
     "src",
 ];
 const PURE: &str = "crates/ociseek-format/src";
@@ -41,7 +42,7 @@ const OUTSIDE: [&str; 16] = [
 ];
 /// Libraries that change their types more often than this one may. Public errors box or wrap their
 /// types.
-const LIBRARIES: [&str; 11] = [
+const LIBRARIES: [&str; 13] = [
     "async_nats",
     "axum",
     "fuser",
@@ -51,6 +52,8 @@ const LIBRARIES: [&str; 11] = [
     "rustls",
     "rustls_pki_types",
     "serde_json",
+    "tonic",
+    "tower",
     "url",
     "webpki",
 ];

@@ -34,7 +34,7 @@ pub fn have(programs: &[&str]) -> bool {
     programs.iter().all(|program| crate::support::servers::tool(program).is_some())
 }
 
-pub fn wait_until(what: &str, done: impl Fn() -> bool) {
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
         assert!(begun.elapsed() < PATIENCE, "waited too long: {what}");

@@ -19,6 +19,7 @@ mod mount;
 mod packages;
 mod readback;
 mod report;
+mod snapshotter;
 mod tutorial;
 mod users;
 mod xattrs;

@@ -1,6 +1,7 @@
 //! Opens an image for reading: its index, its layers, and their tree.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -46,8 +47,8 @@ pub struct OpenOptions {
     pub platform: Option<Platform>,
     /// Use this SOCI index instead of the one that a reader would take.
     pub index: Option<Digest>,
-    /// Open only this layer as if it were the image. Counted from 0 at the bottom.
-    pub layer: Option<usize>,
+    /// Which layers to open as if they were the image.
+    pub layers: LayerChoice,
     /// Use only SOCI indexes, and ignore fine indexes.
     pub soci_only: bool,
     /// Whose word is taken for what an index says.
@@ -56,6 +57,28 @@ pub struct OpenOptions {
     pub start: bool,
     /// Options for reading files.
     pub content: ContentOptions,
+}
+
+/// Which layers of an image to open.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LayerChoice {
+    /// All of them.
+    #[default]
+    All,
+    /// Only this one, counted from 0 at the bottom.
+    Only(usize),
+    /// This many, from the bottom.
+    Lowest(usize),
+}
+
+impl LayerChoice {
+    fn range(self, all: usize) -> Range<usize> {
+        match self {
+            LayerChoice::All => 0..all,
+            LayerChoice::Only(wanted) => wanted..wanted.saturating_add(1),
+            LayerChoice::Lowest(wanted) => 0..wanted,
+        }
+    }
 }
 
 /// An image as a file system.
@@ -165,13 +188,9 @@ pub async fn open(
         if options.soci_only {
             found.chosen_fine = None;
         }
-        let wanted = match options.layer {
-            None => found.layers.clone(),
-            Some(wanted) => {
-                let layer = found.layers.get(wanted).cloned();
-                vec![layer.ok_or(OpenImageError::NoLayer { wanted, layers: found.layers.len() })?]
-            }
-        };
+        let (range, layers) = (options.layers.range(found.layers.len()), found.layers.len());
+        let missing = OpenImageError::NoLayer { wanted: range.end.saturating_sub(1), layers };
+        let wanted = found.layers.get(range).ok_or(missing)?.to_vec();
         let locating = options.start.then(|| locate(source, &found, &wanted));
         let opened = open_layers_of(source, &found, &trust, wanted, options.start, caches, progress).await?;
         Ok((found, trust, chosen_fine, opened, locating))
@@ -206,6 +225,48 @@ pub async fn open(
         _memory: memory,
         _start: start,
     })
+}
+
+/// How much of an image an index covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexCoverage {
+    /// The layers that the image manifest lists, from the bottom up.
+    pub layers: Vec<Descriptor>,
+    /// The digests of their uncompressed content, according to the config.
+    pub diff_ids: Vec<Digest>,
+    /// The bytes of all layers.
+    pub bytes: u64,
+    /// The bytes of those layers that [`open`] would not read completely.
+    pub indexed: u64,
+}
+
+/// Finds out how much of the image `root` of `source` an index covers that `options` allow.
+///
+/// # Errors
+/// If the image, its config or its index cannot be read.
+pub async fn coverage(
+    source: &Source,
+    root: &Target,
+    options: &OpenOptions,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Result<IndexCoverage, OpenImageError> {
+    let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
+    let image = Box::pin(PlatformImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
+    let (config, _) = read_config(source, &image, platform).await?;
+    let digest = image.manifest.config.digest;
+    let diff_ids = config::diff_ids(&config).map_err(|source| OpenImageError::OddConfig { digest, source })?;
+    let mut found = Box::pin(image.indexes(source, index, progress)).await?;
+    trust::choose(source, &mut found, index, &options.trust, &caches.ztocs, &**progress).await?;
+    if options.soci_only {
+        found.chosen_fine = None;
+    }
+    let is_indexed =
+        |layer: &&Descriptor| found.ztoc_for(&layer.digest).is_some() || found.document_for(&layer.digest).is_some();
+    let size = |sum: u64, layer: &Descriptor| sum.saturating_add(layer.size);
+    let indexed = found.layers.iter().filter(is_indexed).fold(0, size);
+    let bytes = found.layers.iter().fold(0, size);
+    Ok(IndexCoverage { layers: found.layers, diff_ids, bytes, indexed })
 }
 
 /// Opens `layers` of the image `found`, by what its indexes have for them. With `start`, also

@@ -16,6 +16,7 @@ use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::ImageName;
 use ociseek_ops::bundle::{ACCOUNTS, Bundle, RunOptions, plan, remove};
 use ociseek_ops::mount::{LiveMount, MountOptions, Prefetch, Record, mount};
+use ociseek_ops::open::LayerChoice;
 use ociseek_rootfs::fuse::FuseOptions;
 
 const BUNDLE_LONG_ABOUT: &str = "\
@@ -105,7 +106,7 @@ pub(crate) async fn run(
         let bundle = blocking(move || Bundle::new(&dir, &image)).await?;
         let run = image_fs::run_options(args.container, args.command);
         let prefetch = args.lazy.prefetching();
-        let opened = image_fs::open_image(&name, None, args.lazy, verbosity).await?;
+        let opened = image_fs::open_image(&name, LayerChoice::All, args.lazy, verbosity).await?;
         let live_bundle = mount_bundle(&opened, bundle, &run, record, prefetch).await?;
         Ok((opened, live_bundle))
     })

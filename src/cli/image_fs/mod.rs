@@ -27,7 +27,7 @@ use ociseek_format::image::ImageName;
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_ops::bundle::RunOptions;
 use ociseek_ops::mount::{LiveMount, Prefetch};
-use ociseek_ops::open::{OpenOptions, RootFs, open};
+use ociseek_ops::open::{LayerChoice, OpenOptions, RootFs, open};
 use ociseek_rootfs::content::ContentOptions;
 
 pub(super) mod bundle;
@@ -46,33 +46,25 @@ pub(super) struct OpenedImage {
     quiet: bool,
 }
 
-/// Opens the image. `layer` selects a single layer of it.
+/// Opens the image, or some of its layers.
 pub(super) async fn open_image(
     name: &ImageName,
-    layer: Option<usize>,
+    layers: LayerChoice,
     args: LazyArgs,
     verbosity: VerbosityArgs,
 ) -> Result<OpenedImage, CliError> {
     let started = Instant::now();
     // Detects that the file cannot be written before anything is fetched.
-    let stats = args.stats.map(|path| create(&path).map(|file| (path, file))).transpose()?;
+    let stats = args.stats.clone().map(|path| create(&path).map(|file| (path, file))).transpose()?;
     let display = Arc::new(Display::new(verbosity));
     let progress: Arc<dyn Progress> = display.clone();
     let (name, image) = (name.to_string(), name);
     let opening = async {
-        let images = Images::new(args.registry, [image], &progress).await?;
+        let images = Images::new(args.registry.clone(), [image], &progress).await?;
         let (source, root) = images.open(image).await?;
         let caches = caches::reading(&args.cache, &progress).await?;
         let content = ContentOptions { deadline: args.deadline, ..ContentOptions::default() };
-        let options = OpenOptions {
-            platform: args.view.platform.platform,
-            index: args.view.index,
-            layer,
-            soci_only: !args.view.trust.fine,
-            trust: args.view.trust.rules(image, UseOfFiles::Run)?,
-            start: !args.ignore_prefetch_list,
-            content,
-        };
+        let options = OpenOptions { layers, content, ..args.open_options(image)? };
         Ok::<_, CliError>(open(&source, &root, &options, &caches, &progress).await?)
     };
     let image = display.during(&name, opening).await?;
@@ -215,6 +207,18 @@ pub(crate) struct LazyArgs {
 }
 
 impl LazyArgs {
+    /// What to open of `image`.
+    pub(crate) fn open_options(&self, image: &ImageName) -> Result<OpenOptions, CliError> {
+        Ok(OpenOptions {
+            platform: self.view.platform.platform.clone(),
+            index: self.view.index,
+            soci_only: !self.view.trust.fine,
+            trust: self.view.trust.rules(image, UseOfFiles::Run)?,
+            start: !self.ignore_prefetch_list,
+            ..OpenOptions::default()
+        })
+    }
+
     pub(crate) fn prefetching(&self) -> Prefetch {
         Prefetch { ignore_lists: self.ignore_prefetch_list, all: self.prefetch }
     }

@@ -14,6 +14,7 @@ use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::ImageName;
 use ociseek_ops::mount::{LiveMount, MountOptions, Record, mount};
+use ociseek_ops::open::LayerChoice;
 use ociseek_rootfs::fuse::{ExistingMount, FuseOptions, prepare};
 
 const MOUNT_LONG_ABOUT: &str = "\
@@ -69,6 +70,10 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "N")]
     pub layer: Option<usize>,
 
+    /// Mount only this many layers, from the bottom. For the snapshotter
+    #[arg(long, value_name = "N", conflicts_with = "layer", hide = true)]
+    pub lowest_layers: Option<usize>,
+
     #[command(flatten)]
     pub serve: ServeArgs,
 
@@ -109,10 +114,12 @@ pub(crate) async fn run(
     let existing = if args.replace { ExistingMount::Replace } else { ExistingMount::Refuse };
     let (dir, name) = (args.dir, args.image);
     image_fs::check_order(&name, &dir)?;
+    let lowest = args.lowest_layers.map_or(LayerChoice::All, LayerChoice::Lowest);
+    let layers = args.layer.map_or(lowest, LayerChoice::Only);
     let (mut opened, mut live) = until(interrupted, async {
         let point = blocking(move || prepare(&dir, existing)).await?;
         let prefetch = args.lazy.prefetching();
-        let opened = image_fs::open_image(&name, args.layer, args.lazy, verbosity).await?;
+        let opened = image_fs::open_image(&name, layers, args.lazy, verbosity).await?;
         let fuse = FuseOptions {
             source: opened.name.clone(),
             allow_other: args.allow_other,

@@ -28,6 +28,7 @@ use ociseek_format::image::ImageName;
 use ociseek_format::offset::SpanId;
 use ociseek_ops::bundle::Bundle;
 use ociseek_ops::mount::Record;
+use ociseek_ops::open::LayerChoice;
 use ociseek_ops::trace::Container;
 use ociseek_rootfs::layers::LayerAccess;
 use ociseek_rootfs::record::{Touch, write_line};
@@ -133,7 +134,7 @@ pub(crate) async fn run(
     let (mut opened, live_bundle) = until(interrupted, async {
         let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
         let prefetch = args.lazy.prefetching();
-        let opened = image_fs::open_image(&args.image, None, args.lazy, verbosity).await?;
+        let opened = image_fs::open_image(&args.image, LayerChoice::All, args.lazy, verbosity).await?;
         let live_bundle = mount_bundle(&opened, bundle, &options, Some(Record::Memory), prefetch).await?;
         Ok((opened, live_bundle))
     })

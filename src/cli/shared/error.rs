@@ -143,6 +143,10 @@ pub(crate) enum CliError {
     #[error("{0}")]
     Store(#[from] StoreError),
 
+    #[cfg(snapshots)]
+    #[error("{}: the snapshotter cannot use it", path.display())]
+    Snapshots { path: PathBuf, source: ociseek_snapshotter::SnapshotError },
+
     #[error(transparent)]
     Report(#[from] ReportError),
     #[error("{}: not the profile of a start", path.display())]

@@ -1,0 +1,169 @@
+//! What the snapshotter knows of each snapshot, and the rules of containerd's
+//! `core/snapshots/storage` for it. No file is touched here.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::SnapshotError;
+use super::messages::{CommitRequest, SnapshotInfo, Timestamp};
+
+/// The numbers are containerd's (`Kind`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum SnapshotKind {
+    View = 1,
+    Active = 2,
+    Committed = 3,
+}
+
+/// A layer that was not unpacked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LazyLayer {
+    /// The image that it was seen in: a name with the digest of the image manifest.
+    pub image: String,
+    /// The layer's digest.
+    pub digest: String,
+    /// How many layers of the image this snapshot has, from the bottom.
+    pub layers: usize,
+}
+
+/// Seconds and nanoseconds since 1970.
+type Time = (i64, i32);
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SnapshotRow {
+    /// Names its directory. It is never used again.
+    pub id: u64,
+    pub kind: SnapshotKind,
+    pub parent: String,
+    pub labels: BTreeMap<String, String>,
+    created: Time,
+    updated: Time,
+    /// Set for committed snapshots that are not unpacked.
+    pub lazy: Option<LazyLayer>,
+    /// Bytes and inodes, once committed.
+    pub usage: (u64, u64),
+}
+
+/// All snapshots by name.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct SnapshotRows {
+    last_id: u64,
+    rows: BTreeMap<String, SnapshotRow>,
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    (since.as_secs().cast_signed(), since.subsec_nanos().cast_signed())
+}
+
+impl SnapshotRow {
+    pub(crate) fn info(&self, name: &str) -> SnapshotInfo {
+        let time = |(seconds, nanos)| Some(Timestamp { seconds, nanos });
+        SnapshotInfo {
+            name: name.to_owned(),
+            parent: self.parent.clone(),
+            kind: self.kind as i32,
+            created_at: time(self.created),
+            updated_at: time(self.updated),
+            labels: self.labels.clone(),
+        }
+    }
+}
+
+impl SnapshotRows {
+    pub(crate) fn get(&self, name: &str) -> Result<&SnapshotRow, SnapshotError> {
+        self.rows.get(name).ok_or_else(|| SnapshotError::NotFound(name.to_owned()))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &SnapshotRow)> {
+        self.rows.iter()
+    }
+
+    /// Whether a snapshot has or had this id.
+    pub(crate) fn was_used(&self, id: u64) -> bool {
+        id <= self.last_id
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        kind: SnapshotKind,
+        name: &str,
+        parent: &str,
+        labels: BTreeMap<String, String>,
+        lazy: Option<LazyLayer>,
+    ) -> Result<u64, SnapshotError> {
+        if name.is_empty() {
+            return Err(SnapshotError::Invalid("a snapshot needs a name".to_owned()));
+        }
+        if self.rows.contains_key(name) {
+            return Err(SnapshotError::Exists(name.to_owned()));
+        }
+        if !parent.is_empty() && self.get(parent)?.kind != SnapshotKind::Committed {
+            return Err(SnapshotError::Invalid(format!("parent {parent} is not a committed snapshot")));
+        }
+        self.last_id += 1;
+        let (id, parent, time) = (self.last_id, parent.to_owned(), now());
+        let row = SnapshotRow { id, kind, parent, labels, created: time, updated: time, lazy, usage: (0, 0) };
+        self.rows.insert(name.to_owned(), row);
+        Ok(id)
+    }
+
+    pub(crate) fn commit(&mut self, request: CommitRequest, usage: (u64, u64)) -> Result<(), SnapshotError> {
+        let CommitRequest { name, key, labels, parent } = request;
+        let row = self.get(&key)?;
+        if row.kind != SnapshotKind::Active {
+            return Err(SnapshotError::Precondition(format!("snapshot {key} is not active")));
+        }
+        if !parent.is_empty() && parent != row.parent {
+            return Err(SnapshotError::Invalid(format!("snapshot {key} cannot get another parent")));
+        }
+        if name.is_empty() || self.rows.contains_key(&name) {
+            return Err(SnapshotError::Exists(name));
+        }
+        let time = now();
+        let kind = SnapshotKind::Committed;
+        let row = SnapshotRow { kind, labels, created: time, updated: time, usage, ..row.clone() };
+        self.rows.remove(&key);
+        self.rows.insert(name, row);
+        Ok(())
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) -> Result<SnapshotRow, SnapshotError> {
+        self.get(name)?;
+        if self.rows.values().any(|row| row.parent == name) {
+            return Err(SnapshotError::Precondition(format!("cannot remove snapshot {name}, which has a child")));
+        }
+        self.rows.remove(name).ok_or_else(|| SnapshotError::NotFound(name.to_owned()))
+    }
+
+    /// Changes labels: all, or those that `fields` names.
+    pub(crate) fn update(&mut self, info: &SnapshotInfo, fields: &[String]) -> Result<SnapshotInfo, SnapshotError> {
+        let mut row = self.get(&info.name)?.clone();
+        if fields.is_empty() {
+            row.labels.clone_from(&info.labels);
+        }
+        for field in fields {
+            match field.strip_prefix("labels.") {
+                Some(label) => {
+                    row.labels.remove(label);
+                    row.labels.extend(info.labels.get_key_value(label).map(|(name, to)| (name.clone(), to.clone())));
+                }
+                None if field == "labels" => row.labels.clone_from(&info.labels),
+                None => return Err(SnapshotError::Invalid(format!("cannot update {field} of a snapshot"))),
+            }
+        }
+        row.labels.retain(|_, value| !value.is_empty());
+        row.updated = now();
+        let updated = row.info(&info.name);
+        self.rows.insert(info.name.clone(), row);
+        Ok(updated)
+    }
+
+    /// The snapshots below `row`, from the top down.
+    pub(crate) fn below<'a>(&'a self, row: &'a SnapshotRow) -> impl Iterator<Item = &'a SnapshotRow> {
+        std::iter::successors(self.rows.get(&row.parent), |row| self.rows.get(&row.parent))
+    }
+}

@@ -1,0 +1,205 @@
+//! The service on a socket, by gRPC.
+
+use std::convert::Infallible;
+use std::fs::{self, Permissions};
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream;
+use prost::Message;
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::task::block_in_place;
+use tonic::body::Body;
+use tonic::server::{Grpc, NamedService};
+use tonic::{Code, Request, Response, Status};
+use tonic_prost::ProstCodec;
+use tower::{Service, service_fn};
+
+use super::error::SnapshotError;
+use super::messages::{
+    CommitRequest, CreateRequest, Empty, InfoAnswer, KeyRequest, ListAnswer, ListRequest, MountsAnswer, SnapshotInfo,
+    UpdateRequest, UsageAnswer,
+};
+use super::rows::SnapshotKind;
+use super::snapshotter::Snapshotter;
+
+/// How many snapshots a message of a list has.
+const LISTED: usize = 100;
+/// How long calls may take to end after the service was asked to stop.
+const LAST_CALLS: Duration = Duration::from_secs(10);
+
+impl From<SnapshotError> for Status {
+    fn from(error: SnapshotError) -> Status {
+        let code = match &error {
+            SnapshotError::NotFound(_) => Code::NotFound,
+            SnapshotError::Exists(_) => Code::AlreadyExists,
+            SnapshotError::Precondition(_) => Code::FailedPrecondition,
+            SnapshotError::Invalid(_) => Code::InvalidArgument,
+            SnapshotError::Mount(_) => Code::Unavailable,
+            SnapshotError::Files { .. } => Code::Internal,
+        };
+        Status::new(code, error.to_string())
+    }
+}
+
+/// A socket that only its owner can use.
+#[derive(Debug)]
+pub struct Listener(UnixListener);
+
+impl Listener {
+    /// Listens on `path`. A socket that another process left there is replaced.
+    ///
+    /// # Errors
+    /// If there is another kind of file, or the socket cannot be made.
+    pub fn bind(path: &Path) -> io::Result<Listener> {
+        if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        // It gets its name once nobody else can connect.
+        let new = path.with_added_extension("new");
+        let _ = fs::remove_file(&new);
+        let listener = UnixListener::bind(&new)?;
+        fs::set_permissions(&new, Permissions::from_mode(0o600))?;
+        fs::rename(&new, path)?;
+        Ok(Listener(listener))
+    }
+}
+
+/// Serves until `stop`, and then ends the calls that were begun. The mounts stay.
+///
+/// # Errors
+/// If the socket fails.
+pub async fn serve(snapshotter: Snapshotter, listener: Listener, stop: impl Future<Output = ()>) -> io::Result<()> {
+    let calls = SnapshotCalls(Arc::new(snapshotter));
+    let incoming = stream::unfold(listener.0, |listener| async move {
+        let accepted = listener.accept().await.map(|(connection, _)| connection);
+        Some((accepted, listener))
+    });
+    let (tell, mut told) = watch::channel(false);
+    let stopping = async move {
+        let _ = told.wait_for(|stop| *stop).await;
+    };
+    let serving =
+        tonic::transport::Server::builder().add_service(calls).serve_with_incoming_shutdown(incoming, stopping);
+    tokio::pin!(serving);
+    tokio::select! {
+        ended = &mut serving => return ended.map_err(io::Error::other),
+        () = stop => {}
+    }
+    let _ = tell.send(true);
+    match tokio::time::timeout(LAST_CALLS, serving).await {
+        Ok(ended) => ended.map_err(io::Error::other),
+        Err(_) => Ok(()),
+    }
+}
+
+#[derive(Clone)]
+struct SnapshotCalls(Arc<Snapshotter>);
+
+impl NamedService for SnapshotCalls {
+    const NAME: &'static str = "containerd.services.snapshots.v1.Snapshots";
+}
+
+impl Service<http::Request<Body>> for SnapshotCalls {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let it = Arc::clone(&self.0);
+        Box::pin(async move {
+            let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+            Ok(match method.as_str() {
+                "Prepare" => unary(request, |asked| create(it, SnapshotKind::Active, asked)).await,
+                "View" => unary(request, |asked| create(it, SnapshotKind::View, asked)).await,
+                "Mounts" => {
+                    let call = |asked: KeyRequest| async move {
+                        it.mounts(&asked.key).await.map(|mounts| MountsAnswer { mounts })
+                    };
+                    unary(request, call).await
+                }
+                "Commit" => {
+                    let call =
+                        |asked: CommitRequest| async move { block_in_place(|| it.commit(asked)).map(|()| Empty {}) };
+                    unary(request, call).await
+                }
+                "Remove" => {
+                    let call = |asked: KeyRequest| async move { it.remove(&asked.key).await.map(|()| Empty {}) };
+                    unary(request, call).await
+                }
+                "Stat" => unary(request, |asked: KeyRequest| async move { it.stat(&asked.key).map(answer) }).await,
+                "Update" => {
+                    let call = |asked: UpdateRequest| async move {
+                        let (info, fields) = (asked.info.unwrap_or_default(), asked.update_mask.unwrap_or_default());
+                        block_in_place(|| it.update(&info, &fields.paths)).map(answer)
+                    };
+                    unary(request, call).await
+                }
+                "Usage" => {
+                    let call = |asked: KeyRequest| async move {
+                        let (size, inodes) = block_in_place(|| it.usage(&asked.key))?;
+                        Ok(UsageAnswer { size: size.cast_signed(), inodes: inodes.cast_signed() })
+                    };
+                    unary(request, call).await
+                }
+                "Cleanup" => unary(request, |_: Empty| async move { it.cleanup().await.map(|()| Empty {}) }).await,
+                "List" => list(it, request).await,
+                _ => Status::unimplemented(method).into_http(),
+            })
+        })
+    }
+}
+
+async fn create(it: Arc<Snapshotter>, kind: SnapshotKind, asked: CreateRequest) -> Result<MountsAnswer, SnapshotError> {
+    it.create(kind, asked).await.map(|mounts| MountsAnswer { mounts })
+}
+
+fn answer(info: SnapshotInfo) -> InfoAnswer {
+    InfoAnswer { info: Some(info) }
+}
+
+/// Answers one message by one. The work continues if the caller does not wait for its end.
+async fn unary<Asked, Answer, Work>(
+    request: http::Request<Body>,
+    work: impl FnOnce(Asked) -> Work + Send + 'static,
+) -> http::Response<Body>
+where
+    Asked: Message + Default + 'static,
+    Answer: Message + Default + 'static,
+    Work: Future<Output = Result<Answer, SnapshotError>> + Send + 'static,
+{
+    let mut work = Some(work);
+    let call = service_fn(move |request: Request<Asked>| {
+        let work = work.take().map(|work| tokio::spawn(work(request.into_inner())));
+        async move {
+            let Some(work) = work else { return Err(Status::internal("called twice")) };
+            let answer = work.await.map_err(|error| Status::internal(error.to_string()))?;
+            Ok(Response::new(answer?))
+        }
+    });
+    Grpc::new(ProstCodec::<Answer, Asked>::default()).unary(call, request).await
+}
+
+async fn list(it: Arc<Snapshotter>, request: http::Request<Body>) -> http::Response<Body> {
+    let call = service_fn(move |request: Request<ListRequest>| {
+        let it = Arc::clone(&it);
+        async move {
+            let found = it.list(&request.into_inner().filters)?;
+            let messages: Vec<Result<ListAnswer, Status>> =
+                found.chunks(LISTED).map(|some| Ok(ListAnswer { info: some.to_vec() })).collect();
+            Ok::<_, Status>(Response::new(stream::iter(messages)))
+        }
+    });
+    Grpc::new(ProstCodec::<ListAnswer, ListRequest>::default()).server_streaming(call, request).await
+}

@@ -1,0 +1,352 @@
+//! The snapshots: rows, directories and mounts together.
+//!
+//! A row is written after what it needs, and removed before that. What a crash leaves without a row
+//! is removed at the next start, or by containerd's `Cleanup`.
+
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::task::block_in_place;
+use tracing::{info, warn};
+
+use super::error::SnapshotError;
+use super::filter::SnapshotFilter;
+use super::images::{ImageDir, LazyImages};
+use super::messages::{CommitRequest, CreateRequest, SnapshotInfo, SnapshotMount};
+use super::rows::{LazyLayer, SnapshotKind, SnapshotRow, SnapshotRows};
+use super::store::RowStore;
+use super::usage::usage;
+
+/// The label with the name of the snapshot that containerd would commit (`core/snapshots`).
+const TARGET: &str = "containerd.io/snapshot.ref";
+/// The labels of a layer's image (`pkg/snapshotters/annotations.go`).
+const IMAGE: &str = "containerd.io/snapshot/cri.image-ref";
+const MANIFEST: &str = "containerd.io/snapshot/cri.manifest-digest";
+const LAYER: &str = "containerd.io/snapshot/cri.layer-digest";
+
+/// A snapshotter's state. Only one process can have it at a time.
+pub struct Snapshotter {
+    root: PathBuf,
+    store: RowStore,
+    images: ImageDir,
+}
+
+ociseek_format::opaque_debug!(Snapshotter);
+
+impl Snapshotter {
+    /// Opens the state in the directory `root`, which is created if it is missing. Removes what a
+    /// crash left.
+    ///
+    /// # Errors
+    /// If the state cannot be read, is damaged, or is used by another process.
+    pub async fn open(root: &Path, lazy: Arc<dyn LazyImages>) -> Result<Snapshotter, SnapshotError> {
+        let failed = |source| SnapshotError::Files { path: root.to_owned(), source };
+        let create = || {
+            DirBuilder::new().recursive(true).mode(0o700).create(root)?;
+            let root = root.canonicalize()?;
+            ["snapshots", "images"].iter().try_for_each(|dir| fs::create_dir_all(root.join(dir)))?;
+            // They cannot be escaped in the options that containerd passes to the kernel.
+            match root.to_str().filter(|path| !path.contains([',', ':', '\\'])) {
+                Some(_) => Ok(root),
+                None => Err(io::Error::other("its path must be UTF-8 without commas, colons and backslashes")),
+            }
+        };
+        let root = create().map_err(failed)?;
+        let store = RowStore::open(&root).map_err(failed)?;
+        let images = ImageDir::new(root.join("images"), lazy);
+        let snapshotter = Snapshotter { root, store, images };
+        snapshotter.cleanup().await?;
+        Ok(snapshotter)
+    }
+
+    fn dir(&self, id: u64) -> PathBuf {
+        self.root.join("snapshots").join(id.to_string())
+    }
+
+    fn part(&self, id: u64, part: &str) -> String {
+        // The root was checked.
+        self.dir(id).join(part).to_string_lossy().into_owned()
+    }
+
+    /// `Prepare` and `View`.
+    pub(crate) async fn create(
+        &self,
+        kind: SnapshotKind,
+        request: CreateRequest,
+    ) -> Result<Vec<SnapshotMount>, SnapshotError> {
+        if kind == SnapshotKind::Active
+            && let Some(target) = self.noted(&request).await?
+        {
+            return Err(SnapshotError::Exists(target));
+        }
+        let CreateRequest { key, parent, labels } = request;
+        let id = block_in_place(|| {
+            self.store.change(|rows| {
+                let id = rows.add(kind, &key, &parent, labels, None)?;
+                let dir = self.dir(id);
+                self.make(&dir, kind).map_err(|source| SnapshotError::Files { path: dir, source })?;
+                Ok(id)
+            })
+        })?;
+        let mounts = self.mounts(&key).await;
+        if let Err(error) = &mounts {
+            warn!(key, %error, "cannot create the snapshot");
+            block_in_place(|| self.store.change(|rows| rows.remove(&key)))?;
+            self.discard(id).await?;
+        }
+        mounts
+    }
+
+    fn make(&self, dir: &Path, kind: SnapshotKind) -> io::Result<()> {
+        let made = |path: PathBuf, mode| match fs::create_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => fs::set_permissions(path, Permissions::from_mode(mode)),
+        };
+        made(dir.to_owned(), 0o700)?;
+        made(dir.join("fs"), 0o755)?;
+        if kind == SnapshotKind::Active { made(dir.join("work"), 0o711) } else { Ok(()) }
+    }
+
+    /// If the layer that should be unpacked is one of an image that should be mounted, notes it
+    /// down, and returns its name.
+    async fn noted(&self, request: &CreateRequest) -> Result<Option<String>, SnapshotError> {
+        let CreateRequest { parent, labels, .. } = request;
+        let label = |name: &str| labels.get(name).filter(|value| !value.is_empty());
+        let (Some(target), Some(image), Some(manifest), Some(digest)) =
+            (label(TARGET), label(IMAGE), label(MANIFEST), label(LAYER))
+        else {
+            return Ok(None);
+        };
+        let below = self.store.read(|rows| match parent.is_empty() {
+            true => Some(0),
+            false => rows.get(parent).ok().and_then(|row| row.lazy.as_ref()).map(|lazy| lazy.layers),
+        });
+        // An unpacked layer below it is not one of a mount.
+        let Some(below) = below else { return Ok(None) };
+        let name = image.split('@').next().unwrap_or_default();
+        let image = format!("{name}@{manifest}");
+        let Some(layers) = self.images.layers(&image).await else { return Ok(None) };
+        // Labels come from the client that asks containerd to unpack an image.
+        if layers.digests.get(below) != Some(digest) || layers.chains.get(below) != Some(target) {
+            warn!(image, target, "the labels do not fit the image: its layer is unpacked");
+            return Ok(None);
+        }
+        let lazy = LazyLayer { image, digest: digest.clone(), layers: below + 1 };
+        let noted = block_in_place(|| {
+            self.store.change(|rows| match rows.get(target) {
+                // The same content by another layer is left to containerd.
+                Ok(row) => Ok(row.parent == *parent && row.lazy.as_ref().is_some_and(|it| it.digest == lazy.digest)),
+                Err(_) => {
+                    rows.add(SnapshotKind::Committed, target, parent, labels.clone(), Some(lazy.clone())).map(|_| true)
+                }
+            })
+        })?;
+        info!(target, image = lazy.image, noted, "a layer that is not pulled");
+        Ok(noted.then(|| target.clone()))
+    }
+
+    /// The mounts of an active snapshot or view. Mounts its image if necessary.
+    pub(crate) async fn mounts(&self, key: &str) -> Result<Vec<SnapshotMount>, SnapshotError> {
+        let (top, below) = self.store.read(|rows| {
+            let top = rows.get(key)?.clone();
+            let below: Vec<SnapshotRow> = rows.below(&top).cloned().collect();
+            Ok::<_, SnapshotError>((top, below))
+        })?;
+        if top.kind == SnapshotKind::Committed {
+            return Err(SnapshotError::Precondition(format!("snapshot {key} is neither active nor a view")));
+        }
+        let mut lower = Vec::new();
+        for row in below {
+            if let Some(lazy) = &row.lazy {
+                lower.push(self.images.mounted(row.id, lazy).await?.to_string_lossy().into_owned());
+                break;
+            }
+            lower.push(self.part(row.id, "fs"));
+        }
+        Ok(vec![self.mount(&top, lower)])
+    }
+
+    fn mount(&self, top: &SnapshotRow, mut lower: Vec<String>) -> SnapshotMount {
+        let is_active = top.kind == SnapshotKind::Active;
+        let mode = if is_active { "rw" } else { "ro" };
+        if lower.is_empty() || (!is_active && lower.len() == 1) {
+            let source = lower.pop().unwrap_or_else(|| self.part(top.id, "fs"));
+            return SnapshotMount { kind: "bind".into(), source, options: vec![mode.into(), "rbind".into()] };
+        }
+        let mut options = Vec::new();
+        if is_active {
+            options.push(format!("workdir={}", self.part(top.id, "work")));
+            options.push(format!("upperdir={}", self.part(top.id, "fs")));
+        }
+        options.push(format!("lowerdir={}", lower.join(":")));
+        SnapshotMount { kind: "overlay".into(), source: "overlay".into(), options }
+    }
+
+    pub(crate) fn commit(&self, request: CommitRequest) -> Result<(), SnapshotError> {
+        let used = self.usage(&request.key)?;
+        self.store.change(|rows| rows.commit(request, used))
+    }
+
+    pub(crate) async fn remove(&self, key: &str) -> Result<(), SnapshotError> {
+        let row = block_in_place(|| self.store.change(|rows| rows.remove(key)))?;
+        self.discard(row.id).await
+    }
+
+    /// Removes the directories and the mount of a snapshot without a row.
+    async fn discard(&self, id: u64) -> Result<(), SnapshotError> {
+        self.images.remove(id).await?;
+        let dir = self.dir(id);
+        match block_in_place(|| fs::remove_dir_all(&dir)) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(SnapshotError::Files { path: dir, source }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes what belongs to no snapshot.
+    pub(crate) async fn cleanup(&self) -> Result<(), SnapshotError> {
+        let left = |rows: &SnapshotRows| {
+            let known: HashSet<u64> = rows.iter().map(|(_, row)| row.id).collect();
+            let mut left = HashSet::new();
+            for dir in ["snapshots", "images"] {
+                for entry in fs::read_dir(self.root.join(dir))? {
+                    left.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+                }
+            }
+            // Without a row for it, the next directory is empty, and the next snapshot takes it.
+            left.retain(|id| rows.was_used(*id) && !known.contains(id));
+            Ok(left)
+        };
+        // Meanwhile no snapshot is created.
+        let left = block_in_place(|| self.store.read(left));
+        for id in left.map_err(|source| SnapshotError::Files { path: self.root.clone(), source })? {
+            self.discard(id).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stat(&self, key: &str) -> Result<SnapshotInfo, SnapshotError> {
+        self.store.read(|rows| rows.get(key).map(|row| row.info(key)))
+    }
+
+    pub(crate) fn update(&self, info: &SnapshotInfo, fields: &[String]) -> Result<SnapshotInfo, SnapshotError> {
+        self.store.change(|rows| rows.update(info, fields))
+    }
+
+    /// The snapshots that pass one of the filters; all, without filters.
+    pub(crate) fn list(&self, filters: &[String]) -> Result<Vec<SnapshotInfo>, SnapshotError> {
+        let parsed = |text: &String| {
+            SnapshotFilter::parse(text).ok_or_else(|| SnapshotError::Invalid(format!("filter {text:?}")))
+        };
+        let filters = filters.iter().map(parsed).collect::<Result<Vec<_>, _>>()?;
+        let passes = |info: &SnapshotInfo| filters.is_empty() || filters.iter().any(|filter| filter.passes(info));
+        let all = self.store.read(|rows| rows.iter().map(|(name, row)| row.info(name)).collect::<Vec<_>>());
+        Ok(all.into_iter().filter(passes).collect())
+    }
+
+    /// The bytes and inodes that a snapshot takes, without those below it.
+    pub(crate) fn usage(&self, key: &str) -> Result<(u64, u64), SnapshotError> {
+        let row = self.store.read(|rows| rows.get(key).cloned())?;
+        if row.kind == SnapshotKind::Committed {
+            return Ok(row.usage);
+        }
+        let path = self.dir(row.id).join("fs");
+        usage(&path).map_err(|source| SnapshotError::Files { path, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use futures_util::future::{BoxFuture, ready};
+
+    use super::*;
+    use crate::images::ImageLayers;
+
+    /// An image of the layers `a` and `b`, which cannot be mounted.
+    struct Unmountable;
+
+    impl LazyImages for Unmountable {
+        fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>> {
+            let words = |text: &str| text.split(' ').map(str::to_owned).collect();
+            let layers = ImageLayers { digests: words("a b"), chains: words("chain-a chain-b") };
+            ready((image == "host/name:tag@manifest").then_some(layers)).boxed()
+        }
+
+        fn mount<'a>(&'a self, _: &'a LazyLayer, _: &'a Path, _: &'a Path) -> BoxFuture<'a, Result<(), String>> {
+            ready(Err("the registry is away".to_owned())).boxed()
+        }
+    }
+
+    async fn open(root: &Path) -> Result<Snapshotter, SnapshotError> {
+        Snapshotter::open(root, Arc::new(Unmountable)).await
+    }
+
+    fn request(key: &str, parent: &str, labels: &[(&str, &str)]) -> CreateRequest {
+        let labels = labels.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        CreateRequest { key: key.to_owned(), parent: parent.to_owned(), labels }
+    }
+
+    fn layer(parent: &str, target: &str, manifest: &str, digest: &str) -> CreateRequest {
+        let labels = [(TARGET, target), (IMAGE, "host/name:tag"), (MANIFEST, manifest), (LAYER, digest)];
+        request("unpacking", parent, &labels)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn only_layers_that_fit_the_image_are_noted() {
+        let root = tempfile::tempdir().unwrap();
+        let it = open(root.path()).await.unwrap();
+        for odd in [
+            layer("", "chain-a", "another", "a"),
+            layer("", "chain-a", "manifest", "b"),
+            layer("", "chain-b", "manifest", "b"),
+            layer("", "chain-b", "manifest", "a"),
+            request("unpacking", "", &[(TARGET, "chain-a"), (IMAGE, "host/name:tag")]),
+        ] {
+            let mounts = it.create(SnapshotKind::Active, odd.clone()).await.unwrap();
+            assert_eq!(mounts[0].kind, "bind", "{odd:?}");
+            it.remove("unpacking").await.unwrap();
+        }
+        let noted = |request| it.create(SnapshotKind::Active, request);
+        assert!(matches!(noted(layer("", "chain-a", "manifest", "a")).await, Err(SnapshotError::Exists(_))));
+        assert!(matches!(noted(layer("chain-a", "chain-b", "manifest", "b")).await, Err(SnapshotError::Exists(_))));
+        let names: Vec<_> = it.list(&[]).unwrap().into_iter().map(|info| info.name).collect();
+        assert_eq!(names, ["chain-a", "chain-b"]);
+        // A container that cannot start leaves nothing.
+        let failed = it.create(SnapshotKind::Active, request("container", "chain-b", &[])).await;
+        assert!(matches!(failed, Err(SnapshotError::Mount(_))));
+        assert!(matches!(it.stat("container"), Err(SnapshotError::NotFound(_))));
+        for key in ["chain-b", "chain-a"] {
+            it.remove(key).await.unwrap();
+        }
+        let left = |dir| fs::read_dir(root.path().join(dir)).unwrap().count();
+        assert_eq!((left("images"), left("snapshots")), (0, 0));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn state_survives_a_crash_and_what_it_left_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let it = open(root.path()).await.unwrap();
+        for key in ["gone", "kept"] {
+            it.create(SnapshotKind::Active, request(key, "", &[])).await.unwrap();
+        }
+        assert!(open(root.path()).await.is_err(), "another process uses it");
+        // As if the process had been killed between the row and the files, and in a write.
+        it.store.change(|rows| rows.remove("gone")).unwrap();
+        drop(it);
+        fs::write(root.path().join("unfinished-1"), "{").unwrap();
+        let it = open(root.path()).await.unwrap();
+        assert!(it.mounts("kept").await.is_ok());
+        assert!(!root.path().join("unfinished-1").exists());
+        assert_eq!(fs::read_dir(root.path().join("snapshots")).unwrap().count(), 1);
+        // Its id is not used again.
+        it.create(SnapshotKind::View, request("new", "", &[])).await.unwrap();
+        assert!(root.path().join("snapshots/3").exists());
+        drop(it);
+        fs::write(root.path().join("state.json"), "{").unwrap();
+        assert!(open(root.path()).await.is_err(), "a damaged state is not taken for an empty one");
+    }
+}

@@ -1,0 +1,201 @@
+//! `ociseek snapshotter`.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clap::Args;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::process::Command;
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+
+use crate::cli::image_fs::LazyArgs;
+use crate::cli::shared::caches;
+use crate::cli::shared::error::CliError;
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::signals::Interrupt;
+use crate::cli::shared::source::Images;
+use crate::cli::shared::terminal::complain;
+use crate::cli::shared::verbosity::VerbosityArgs;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::ImageName;
+use ociseek_format::progress::{Progress, causes};
+use ociseek_ops::open::{IndexCoverage, coverage};
+use ociseek_rootfs::layers::Caches;
+use ociseek_snapshotter::{ImageLayers, LazyImages, LazyLayer, Listener, Snapshotter, serve};
+
+const SNAPSHOTTER_LONG_ABOUT: &str = "\
+Serves containerd as a snapshotter: containers start before their image is pulled, through its fine or SOCI index. The \
+image does not change.
+
+containerd pulls only the manifest and the config of an image with an index. The first container over it mounts the \
+image, by a background process that outlives the snapshotter. Images whose index covers less than 80% of their bytes, \
+or whose index is not trusted, are pulled and unpacked as by overlayfs.
+
+Images are read as by ociseek mount, with the same options. containerd names them by digest, so indexes that only the \
+repository vouches for are not used: see --trust.
+
+Needs root and /dev/fuse, and must see the mounts that containerd sees. docs/snapshotter.md has the configuration of \
+containerd, and what does not work yet.";
+
+const SNAPSHOTTER_AFTER_HELP: &str = "\
+Example:
+  ociseek snapshotter --socket /run/ociseek/snapshotter.sock --root /var/lib/ociseek/snapshotter
+
+Exit status: 0 stopped by SIGINT, SIGTERM or SIGHUP, 1 failure, 2 usage error.";
+
+/// Images are mounted if an index covers this share of their bytes.
+const COVERED_PERCENT: u64 = 80;
+/// For how many images the layers are kept in memory.
+const KNOWN: usize = 256;
+
+/// Start containers in containerd before their image is pulled
+#[derive(Debug, Args)]
+#[command(long_about = SNAPSHOTTER_LONG_ABOUT, after_long_help = SNAPSHOTTER_AFTER_HELP)]
+pub(crate) struct SnapshotterArgs {
+    /// The socket to listen on
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// Where snapshots are kept; created if it is missing
+    #[arg(long, value_name = "DIR")]
+    pub root: PathBuf,
+
+    #[command(flatten)]
+    pub lazy: LazyArgs,
+}
+
+pub(crate) async fn run(
+    args: SnapshotterArgs,
+    verbosity: VerbosityArgs,
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+) -> Result<(), CliError> {
+    if args.lazy.stats.is_some() || args.lazy.view.index.is_some() || args.lazy.registry.password_stdin {
+        return Err(CliError::Usage("--stats, --index and --password-stdin are for one image"));
+    }
+    let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
+    let caches = caches::reading(&args.lazy.cache, &progress).await?;
+    let mount = mount_options(std::env::args_os().skip(1));
+    let images = MountedByProcess { lazy: args.lazy, caches, progress, mount, known: Mutex::default() };
+    let snapshotter = Snapshotter::open(&args.root, Arc::new(images)).await;
+    let snapshotter = snapshotter.map_err(|source| CliError::Snapshots { path: args.root, source })?;
+    let listener = Listener::bind(&args.socket);
+    let listener = listener.map_err(|source| CliError::Write { path: args.socket.clone(), source })?;
+    if !verbosity.quiet {
+        complain(&format!("listening on {}", args.socket.display()));
+    }
+    serve(snapshotter, listener, interrupted.map(|_| ())).await.map_err(CliError::Start)
+}
+
+/// This command's options that are also those of `mount`.
+fn mount_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let (mut options, mut is_own_value) = (Vec::new(), false);
+    for argument in arguments {
+        let is_own = ["--socket", "--root"].iter().any(|own| {
+            let rest = argument.as_encoded_bytes().strip_prefix(own.as_bytes());
+            rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'=')
+        });
+        if is_own {
+            is_own_value = !argument.as_encoded_bytes().contains(&b'=');
+        } else if !std::mem::take(&mut is_own_value) && argument != OsStr::new("snapshotter") {
+            options.push(argument);
+        }
+    }
+    options
+}
+
+/// Mounts images by `ociseek mount --detach`.
+struct MountedByProcess {
+    lazy: LazyArgs,
+    caches: Caches,
+    progress: Arc<dyn Progress>,
+    mount: Vec<OsString>,
+    /// Images that are mounted, by name with digest.
+    known: Mutex<HashMap<String, ImageLayers>>,
+}
+
+impl MountedByProcess {
+    async fn coverage(&self, name: &str) -> Result<IndexCoverage, CliError> {
+        let parsed = ImageName::from_str(name);
+        let image = parsed.map_err(|source| CliError::ImageName { typed: name.to_owned(), source })?;
+        let images = Images::new(self.lazy.registry.clone(), [&image], &self.progress).await?;
+        let (source, root) = images.open(&image).await?;
+        Ok(coverage(&source, &root, &self.lazy.open_options(&image)?, &self.caches, &self.progress).await?)
+    }
+}
+
+impl LazyImages for MountedByProcess {
+    fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>> {
+        Box::pin(async move {
+            let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(layers) = known().get(image) {
+                return Some(layers.clone());
+            }
+            let found = match self.coverage(image).await {
+                Ok(found) => found,
+                Err(error) => {
+                    warn!(image, error = causes(&error), "is unpacked");
+                    return None;
+                }
+            };
+            let IndexCoverage { bytes, indexed, .. } = found;
+            if indexed == 0 || indexed < bytes / 100 * COVERED_PERCENT {
+                info!(image, bytes, indexed, "is unpacked");
+                return None;
+            }
+            let layers = ImageLayers {
+                digests: found.layers.iter().map(|layer| layer.digest.to_string()).collect(),
+                chains: chains(&found.diff_ids),
+            };
+            let mut known = known();
+            if known.len() >= KNOWN {
+                known.clear();
+            }
+            known.insert(image.to_owned(), layers.clone());
+            Some(layers)
+        })
+    }
+
+    fn mount<'a>(&'a self, layer: &'a LazyLayer, point: &'a Path, log: &'a Path) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let mut command = Command::new("/proc/self/exe");
+            command.arg("mount").args(&self.mount).args(["--detach", "--replace", "--allow-other", "--suid", "--dev"]);
+            command.arg("--log").arg(log).arg("--lowest-layers").arg(layer.layers.to_string());
+            command.arg(&layer.image).arg(point).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+            let child = command.spawn().map_err(|error| format!("cannot start ociseek mount: {error}"))?;
+            let output = child.wait_with_output().await.map_err(|error| error.to_string())?;
+            if output.status.success() {
+                return Ok(());
+            }
+            let talk = String::from_utf8_lossy(&output.stderr);
+            Err(talk.trim().lines().last().unwrap_or("ociseek mount failed").to_owned())
+        })
+    }
+}
+
+/// The chain IDs of the OCI image specification (config.md, "Layer ChainID").
+fn chains(diff_ids: &[Digest]) -> Vec<String> {
+    let mut chains: Vec<String> = Vec::with_capacity(diff_ids.len());
+    for diff_id in diff_ids {
+        let above = |below: &String| Digest::sha256(format!("{below} {diff_id}").as_bytes()).to_string();
+        chains.push(chains.last().map_or_else(|| diff_id.to_string(), above));
+    }
+    chains
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_gets_the_options_but_for_its_own() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let given = words("-v snapshotter --socket /s --trust repository --root=/r --cache-dir /c --plain-http");
+        assert_eq!(mount_options(given.into_iter()), words("-v --trust repository --cache-dir /c --plain-http"));
+    }
+}
