@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,11 +12,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use clap::Args;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::{AsyncReadExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use crate::cli::image_fs::LazyArgs;
+use crate::cli::image_fs::detach::read_output;
 use crate::cli::shared::caches;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
@@ -27,7 +32,7 @@ use ociseek_format::image::ImageName;
 use ociseek_format::progress::{Progress, causes};
 use ociseek_ops::open::{IndexCoverage, coverage};
 use ociseek_rootfs::layers::Caches;
-use ociseek_snapshotter::{ImageLayers, LazyImages, LazyLayer, Listener, Snapshotter, serve};
+use ociseek_snapshotter::{ImageLayers, LazyImages, Listener, MountOrder, Snapshotter, serve};
 
 const SNAPSHOTTER_LONG_ABOUT: &str = "\
 Serves containerd as a snapshotter: containers start before their image is pulled, through its fine or SOCI index. The \
@@ -161,18 +166,29 @@ impl LazyImages for MountedByProcess {
         })
     }
 
-    fn mount<'a>(&'a self, layer: &'a LazyLayer, point: &'a Path, log: &'a Path) -> BoxFuture<'a, Result<(), String>> {
+    fn mount<'a>(&'a self, order: MountOrder<'a>) -> BoxFuture<'a, Result<OwnedFd, String>> {
+        let failed = |error: io::Error| format!("cannot start ociseek mount: {error}");
         Box::pin(async move {
+            let MountOrder { layer, point, log, device } = order;
+            let stdin = device.device.try_clone().map_err(failed)?;
             let mut command = Command::new("/proc/self/exe");
-            command.arg("mount").args(&self.mount).args(["--detach", "--replace", "--allow-other", "--suid", "--dev"]);
+            command.arg("mount").args(&self.mount).args(["--detach", "--detached", "--replace"]);
+            command.args(["--allow-other", "--suid", "--dev", "--kept"]).arg(&device.identity);
+            command.args(device.is_mounted.then_some("--take-over"));
             command.arg("--log").arg(log).arg("--lowest-layers").arg(layer.layers.to_string());
-            command.arg(&layer.image).arg(point).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-            let child = command.spawn().map_err(|error| format!("cannot start ociseek mount: {error}"))?;
-            let output = child.wait_with_output().await.map_err(|error| error.to_string())?;
-            if output.status.success() {
-                return Ok(());
+            command.arg(&layer.image).arg(point).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.spawn().map_err(failed)?;
+            let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+            let (Some(pid), Some(stdout), Some(mut stderr)) = (pid, child.stdout.take(), child.stderr.take()) else {
+                return Err("ociseek mount has no output".to_owned());
+            };
+            let server = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+            let mut talk = Vec::new();
+            let (output, read) = tokio::join!(read_output(BufReader::new(stdout)), stderr.read_to_end(&mut talk));
+            if output.and_then(|output| read.map(|_| output.is_ready)).map_err(failed)? {
+                return Ok(server);
             }
-            let talk = String::from_utf8_lossy(&output.stderr);
+            let talk = String::from_utf8_lossy(&talk);
             Err(talk.trim().lines().last().unwrap_or("ociseek mount failed").to_owned())
         })
     }

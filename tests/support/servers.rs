@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::child_process::ChildProcess;
@@ -84,10 +85,15 @@ pub struct Server {
     pub host: String,
     /// The folder of its files: configuration, passwords, certificates.
     pub dir: TempDir,
-    _child: ChildProcess,
+    child: ChildProcess,
 }
 
 impl Server {
+    /// Sends a signal to its process.
+    pub fn signal(&self, signal: Signal) {
+        self.child.signal(signal);
+    }
+
     pub fn port(&self) -> u16 {
         self.host.rsplit(':').next().unwrap().parse().unwrap()
     }
@@ -161,7 +167,7 @@ impl Server {
         };
         // Its log must be read, or it stops when the pipe is full.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Some(Server { host, dir, _child: child })
+        Some(Server { host, dir, child })
     }
 
     /// olareg (with the referrers API) in memory.
@@ -195,7 +201,7 @@ impl Server {
     fn started(mut command: Command, port: u16, dir: TempDir) -> Server {
         let host = format!("127.0.0.1:{port}");
         let child = ChildProcess::listening(command.stdout(Stdio::null()).stderr(Stdio::null()), &host);
-        Server { host, dir, _child: child }
+        Server { host, dir, child }
     }
 
     /// A request without a client, which takes manifests of images and of image indexes. Returns

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::Ordering;
 
-use rustix::process::Signal;
+use ociseek::rootfs::fuse::{MountInfo, mounts};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::support::child_process::ChildProcess;
@@ -145,6 +146,25 @@ impl Node {
         entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).filter(serves).collect()
     }
 
+    /// How many requests of the mounts are not answered.
+    fn waiting_requests(&self) -> usize {
+        let control = self.dir.path().join("control");
+        if !control.exists() {
+            fs::create_dir(&control).unwrap();
+            run(Path::new("mount"), &["-t", "fusectl", "none", control.to_str().unwrap()]);
+        }
+        let below = self.dir.path().join("lazy/images");
+        let ours = mounts().unwrap().into_iter().filter(|mount| mount.point.starts_with(&below));
+        let waiting = |mount: MountInfo| fs::read_to_string(control.join(format!("{}/waiting", mount.device.1)));
+        ours.map(|mount| waiting(mount).unwrap().trim().parse::<usize>().unwrap()).sum()
+    }
+
+    fn kill_servers(&self) {
+        for server in self.servers() {
+            kill_process(Pid::from_raw(server).unwrap(), Signal::KILL).unwrap();
+        }
+    }
+
     fn in_dir(&self, dir: &str) -> usize {
         fs::read_dir(self.at(dir)).unwrap().count()
     }
@@ -157,6 +177,29 @@ impl Drop for Node {
             let _ = Command::new("umount").args(["--lazy", point]).status();
         }
     }
+}
+
+/// Kills the servers of mounts while a container reads what must come from the registry.
+fn servers_are_replaced(node: &Node, image: &str, registry: &Server) {
+    let name = "ociseek-outlives";
+    let wait = "while :; do sleep 1; done";
+    node.ctr(&["run", "--detach", "--snapshotter", "ociseek", image, name, "/bin/sh", "-c", wait]);
+    let read = |id: &str, file: &str| node.ctr(&["tasks", "exec", "--exec-id", id, name, "cat", file]);
+    assert!(read("before", "/etc/issue").starts_with("Debian"));
+    let before = node.servers();
+    registry.signal(Signal::STOP);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read("meanwhile", "/usr/share/common-licenses/GPL-3"));
+        wait_until("a read waits for the registry", || node.waiting_requests() > 0);
+        node.kill_servers();
+        registry.signal(Signal::CONT);
+        assert!(reader.join().unwrap().contains("GNU GENERAL PUBLIC LICENSE"));
+    });
+    wait_until("the servers are replaced", || node.servers().len() == before.len());
+    assert!(node.servers().iter().all(|server| !before.contains(server)));
+    assert!(read("after", "/usr/share/common-licenses/Artistic").contains("Artistic License"));
+    node.ctr(&["tasks", "kill", "--signal", "SIGKILL", name]);
+    node.ctr(&["containers", "rm", name]);
 }
 
 #[test]
@@ -209,11 +252,13 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     let mut serving = node.snapshotter();
     assert_eq!(node.shell(&two, "cat /etc/debian_version >/dev/null && echo READY"), "READY\n");
     assert_eq!(node.servers(), before);
-    // Their server is replaced.
-    for &server in &before {
-        rustix::process::kill_process(rustix::process::Pid::from_raw(server).unwrap(), Signal::KILL).unwrap();
-    }
+    servers_are_replaced(&node, &two, &registry);
+    // Without both, the next container gets a new mount.
+    serving.kill();
+    drop(serving);
+    node.kill_servers();
     wait_until("the servers end", || node.servers().is_empty());
+    let mut serving = node.snapshotter();
     assert_eq!(node.shell(&two, "cat /etc/passwd >/dev/null && echo READY"), "READY\n");
     assert_eq!(node.servers().len(), 1);
     // containerd finds everything again.

@@ -1,25 +1,30 @@
 //! The mounts of images. Each is served by a process of its own, which outlives this one; it is
-//! found again in the kernel's list of mounts.
+//! found again in the kernel's list of mounts. A server that is killed is replaced.
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use rustix::mount::UnmountFlags;
-use tokio::task::spawn_blocking;
-use tokio::time::timeout;
-use tracing::info;
+use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
 
 use super::error::SnapshotError;
+use super::keep::{can_replace_servers, ended, server_of};
 use super::rows::LazyLayer;
-use ociseek_rootfs::fuse::{FS_TYPE, mounted_at, take_down};
+use ociseek_rootfs::fuse::{FS_TYPE, KeptDevice, mounted_at, open_device, take_down};
 
 /// How long the server of a mount may take to answer statfs(2).
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The pauses between attempts to replace a server, in seconds.
+const PAUSES: [u64; 6] = [1, 2, 4, 8, 15, 30];
 
 /// The layers of an image that is worth mounting, from the bottom up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,60 +40,164 @@ pub trait LazyImages: Send + Sync {
     /// The layers of the image, if it should be mounted. None to have containerd unpack it.
     fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>>;
 
-    /// Mounts the lowest layers of an image on `point`, replacing a dead mount there, and returns
-    /// once it is mounted. Later warnings are written to `log`.
-    fn mount<'a>(&'a self, layer: &'a LazyLayer, point: &'a Path, log: &'a Path) -> BoxFuture<'a, Result<(), String>>;
+    /// Starts a process that serves the lowest layers of an image, and returns a pidfd of it once
+    /// it is ready. The device is its standard input, and the mount point its last argument.
+    fn mount<'a>(&'a self, order: MountOrder<'a>) -> BoxFuture<'a, Result<OwnedFd, String>>;
+}
+
+/// What to mount, and where.
+#[derive(Debug)]
+pub struct MountOrder<'a> {
+    /// The layers.
+    pub layer: &'a LazyLayer,
+    /// The mount point. A dead mount there is replaced, unless the device is mounted on it.
+    pub point: &'a Path,
+    /// The file for warnings of the process once it is ready.
+    pub log: &'a Path,
+    /// The device, which this process keeps, too.
+    pub device: KeptDevice,
 }
 
 /// The directory of the mounts, one for each snapshot that was mounted.
-pub(crate) struct ImageDir {
+#[derive(Clone)]
+pub(crate) struct ImageDir(Arc<Inner>);
+
+struct Inner {
     dir: PathBuf,
     lazy: Arc<dyn LazyImages>,
+    can_replace: bool,
     /// One for each image, so that a registry that is away delays the containers of one image.
     busy: Mutex<HashMap<u64, Arc<tokio::sync::Mutex<()>>>>,
+    /// The tasks that replace the servers of mounts. Each holds the mount's device.
+    kept: Mutex<HashMap<u64, AbortHandle>>,
+}
+
+/// Locks what is never left in an invalid state.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ImageDir {
     pub(crate) fn new(dir: PathBuf, lazy: Arc<dyn LazyImages>) -> ImageDir {
-        ImageDir { dir, lazy, busy: Mutex::default() }
+        let can_replace = can_replace_servers();
+        ImageDir(Arc::new(Inner { dir, lazy, can_replace, busy: Mutex::default(), kept: Mutex::default() }))
     }
 
     pub(crate) async fn layers(&self, image: &str) -> Option<ImageLayers> {
-        self.lazy.layers(image).await
+        self.0.lazy.layers(image).await
     }
 
     fn busy(&self, id: u64) -> Arc<tokio::sync::Mutex<()>> {
-        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(busy.entry(id).or_default())
+        Arc::clone(locked(&self.0.busy).entry(id).or_default())
+    }
+
+    fn point(&self, id: u64) -> PathBuf {
+        self.0.dir.join(id.to_string()).join("fs")
     }
 
     /// Mounts the image of the snapshot `id`, unless it is mounted and its server is alive.
     pub(crate) async fn mounted(&self, id: u64, layer: &LazyLayer) -> Result<PathBuf, SnapshotError> {
-        let dir = self.dir.join(id.to_string());
-        let point = dir.join("fs");
+        let point = self.point(id);
         let busy = self.busy(id);
         let _busy = busy.lock().await;
         if is_alive(&point).await.map_err(files(&point))? {
             return Ok(point);
         }
         // A dead mount point cannot be inspected, so it is not created again.
-        match fs::create_dir_all(&dir).and_then(|()| fs::create_dir(&point)) {
+        match fs::create_dir_all(self.0.dir.join(id.to_string())).and_then(|()| fs::create_dir(&point)) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(files(&point)(error)),
             _ => {}
         }
-        self.lazy.mount(layer, &point, &dir.join("log")).await.map_err(SnapshotError::Mount)?;
+        let device = open_device().map_err(|error| SnapshotError::Mount(format!("/dev/fuse: {error}")))?;
+        let device = Arc::new(device);
+        let server = self.serve(id, layer, &device, false).await.map_err(SnapshotError::Mount)?;
         info!(image = layer.image, layers = layer.layers, point = %point.display(), "mounted");
+        self.keep(id, layer.clone(), server, device);
         Ok(point)
+    }
+
+    async fn serve(
+        &self,
+        id: u64,
+        layer: &LazyLayer,
+        device: &Arc<OwnedFd>,
+        is_mounted: bool,
+    ) -> Result<OwnedFd, String> {
+        let dir = self.0.dir.join(id.to_string());
+        let device = KeptDevice { device: Arc::clone(device), is_mounted, identity: dir.join("tree") };
+        self.0.lazy.mount(MountOrder { layer, point: &dir.join("fs"), log: &dir.join("log"), device }).await
+    }
+
+    /// Keeps the device of a mount from now on, and replaces its server when that is killed.
+    fn keep(&self, id: u64, layer: LazyLayer, server: OwnedFd, device: Arc<OwnedFd>) {
+        if !self.0.can_replace {
+            return;
+        }
+        let images = self.clone();
+        let task = tokio::spawn(async move { images.replace_servers(id, &layer, server, &device).await });
+        if let Some(old) = locked(&self.0.kept).insert(id, task.abort_handle()) {
+            old.abort();
+        }
+    }
+
+    /// Returns when the image is unmounted, or its server cannot be replaced. The mount is dead
+    /// then, until the next container gets a new one.
+    async fn replace_servers(&self, id: u64, layer: &LazyLayer, mut server: OwnedFd, device: &Arc<OwnedFd>) {
+        let point = self.point(id);
+        loop {
+            if let Err(error) = ended(&server).await {
+                warn!(image = layer.image, error = %error, "the server of the mount cannot be watched");
+                return;
+            }
+            // Containers that are created now wait for the new server.
+            let busy = self.busy(id);
+            let _busy = busy.lock().await;
+            let mut pauses = PAUSES.iter();
+            server = loop {
+                if !matches!(mounted_at(&point), Ok(Some(mount)) if mount.fs_type == FS_TYPE) {
+                    return;
+                }
+                match (self.serve(id, layer, device, true).await, pauses.next()) {
+                    (Ok(server), _) => break server,
+                    (Err(error), Some(pause)) => {
+                        warn!(image = layer.image, error, "the server of the mount ended, and is not replaced yet");
+                        sleep(Duration::from_secs(*pause)).await;
+                    }
+                    (Err(error), None) => {
+                        warn!(image = layer.image, error, "the server of the mount ended, and cannot be replaced");
+                        return;
+                    }
+                }
+            };
+            info!(image = layer.image, point = %point.display(), "the server of the mount ended, and is replaced");
+        }
+    }
+
+    /// Keeps the device of a mount that another process made, if its server is alive.
+    pub(crate) async fn adopt(&self, id: u64, layer: &LazyLayer) {
+        let point = self.point(id);
+        let find = move || match mounted_at(&point)? {
+            Some(mount) if mount.fs_type == FS_TYPE => server_of(&point),
+            _ => Ok(None),
+        };
+        match spawn_blocking(find).await.map_err(io::Error::from).flatten() {
+            Ok(Some((server, device))) => self.keep(id, layer.clone(), server, Arc::new(device)),
+            Ok(None) => {}
+            Err(error) => warn!(image = layer.image, error = %error, "the server of the mount cannot be watched"),
+        }
     }
 
     /// Unmounts the image of the snapshot `id`, and removes what belongs to the mount.
     pub(crate) async fn remove(&self, id: u64) -> Result<(), SnapshotError> {
+        if let Some(task) = locked(&self.0.kept).remove(&id) {
+            task.abort();
+        }
         let busy = self.busy(id);
         let _busy = busy.lock().await;
-        let dir = self.dir.join(id.to_string());
+        let dir = self.0.dir.join(id.to_string());
         let removed = spawn_blocking(move || remove(&dir)).await;
-        self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        removed.unwrap_or_else(|error| Err(files(&self.dir)(error.into())))
+        locked(&self.0.busy).remove(&id);
+        removed.unwrap_or_else(|error| Err(files(&self.0.dir)(error.into())))
     }
 }
 
@@ -104,7 +213,12 @@ fn remove(dir: &Path) -> Result<(), SnapshotError> {
         take_down(&point, flags).map_err(|error| files(&point)(io::Error::other(error)))?;
     }
     // Not remove_dir_all, which would follow a mount.
-    for gone in [fs::remove_dir(&point), fs::remove_file(dir.join("log")), fs::remove_dir(dir)] {
+    for gone in [
+        fs::remove_dir(&point),
+        fs::remove_file(dir.join("log")),
+        fs::remove_file(dir.join("tree")),
+        fs::remove_dir(dir),
+    ] {
         match gone {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(files(dir)(error)),
             _ => {}

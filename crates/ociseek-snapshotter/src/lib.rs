@@ -14,6 +14,8 @@ mod filter;
 #[cfg(target_os = "linux")]
 mod images;
 #[cfg(target_os = "linux")]
+mod keep;
+#[cfg(target_os = "linux")]
 mod messages;
 #[cfg(target_os = "linux")]
 mod rows;
@@ -29,7 +31,7 @@ mod usage;
 #[cfg(target_os = "linux")]
 pub use error::SnapshotError;
 #[cfg(target_os = "linux")]
-pub use images::{ImageLayers, LazyImages};
+pub use images::{ImageLayers, LazyImages, MountOrder};
 #[cfg(target_os = "linux")]
 pub use rows::LazyLayer;
 #[cfg(target_os = "linux")]

@@ -60,6 +60,12 @@ impl Snapshotter {
         let images = ImageDir::new(root.join("images"), lazy);
         let snapshotter = Snapshotter { root, store, images };
         snapshotter.cleanup().await?;
+        let lazy = |rows: &SnapshotRows| -> Vec<_> {
+            rows.iter().filter_map(|(_, row)| Some((row.id, row.lazy.clone()?))).collect()
+        };
+        for (id, layer) in snapshotter.store.read(lazy) {
+            snapshotter.images.adopt(id, &layer).await;
+        }
         Ok(snapshotter)
     }
 
@@ -260,11 +266,13 @@ impl Snapshotter {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+
     use futures_util::FutureExt;
     use futures_util::future::{BoxFuture, ready};
 
     use super::*;
-    use crate::images::ImageLayers;
+    use crate::images::{ImageLayers, MountOrder};
 
     /// An image of the layers `a` and `b`, which cannot be mounted.
     struct Unmountable;
@@ -276,7 +284,7 @@ mod tests {
             ready((image == "host/name:tag@manifest").then_some(layers)).boxed()
         }
 
-        fn mount<'a>(&'a self, _: &'a LazyLayer, _: &'a Path, _: &'a Path) -> BoxFuture<'a, Result<(), String>> {
+        fn mount<'a>(&'a self, _: MountOrder<'a>) -> BoxFuture<'a, Result<OwnedFd, String>> {
             ready(Err("the registry is away".to_owned())).boxed()
         }
     }

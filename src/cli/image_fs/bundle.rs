@@ -122,7 +122,7 @@ pub(crate) async fn run(
         opened.print_ready(bundle.dir())?;
     }
     if let Some(log) = log {
-        log.ready()?;
+        log.ready(false)?;
     }
     let end = image_fs::serve(&mut live, interrupted).await;
     let mounted = live.since();

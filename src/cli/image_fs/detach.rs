@@ -62,14 +62,14 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
 
 /// The standard output of the background process.
 #[derive(Default)]
-struct ChildOutput {
+pub(crate) struct ChildOutput {
     /// The JSON document about the mount or its failure. Empty unless requested.
     document: String,
-    is_ready: bool,
+    pub(crate) is_ready: bool,
 }
 
 /// Reads until the process is ready or has exited.
-async fn read_output(mut stdout: impl AsyncBufRead + Unpin) -> io::Result<ChildOutput> {
+pub(crate) async fn read_output(mut stdout: impl AsyncBufRead + Unpin) -> io::Result<ChildOutput> {
     let mut document = String::new();
     loop {
         let start = document.len();
@@ -107,16 +107,19 @@ impl Log {
         Ok(Log(opened.map_err(|source| CliError::Write { path, source })?))
     }
 
-    /// Leaves the session of the parent process, and reports that the image is mounted.
+    /// Leaves the session of the parent process, and reports that the image is mounted. With
+    /// `keeps_stdin`, standard input stays open.
     ///
     /// # Errors
     /// If the parent process no longer waits for the report.
-    pub(crate) fn ready(self) -> Result<(), CliError> {
+    pub(crate) fn ready(self, keeps_stdin: bool) -> Result<(), CliError> {
         let leave = || -> io::Result<()> {
             let null = File::open("/dev/null")?;
             let nowhere = OpenOptions::new().write(true).open("/dev/null")?;
             setsid()?;
-            dup2_stdin(null)?;
+            if !keeps_stdin {
+                dup2_stdin(null)?;
+            }
             dup2_stderr(self.0)?;
             let mut stdout = io::stdout().lock();
             stdout.write_all(READY.as_bytes())?;

@@ -31,7 +31,7 @@ use ociseek_ops::open::{LayerChoice, OpenOptions, RootFs, open};
 use ociseek_rootfs::content::ContentOptions;
 
 pub(super) mod bundle;
-mod detach;
+pub(super) mod detach;
 pub(super) mod json;
 pub(super) mod mount;
 pub(super) mod trace;

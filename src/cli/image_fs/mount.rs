@@ -1,6 +1,9 @@
 //! `ociseek mount`.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use tokio::sync::oneshot;
@@ -15,7 +18,7 @@ use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::ImageName;
 use ociseek_ops::mount::{LiveMount, MountOptions, Record, mount};
 use ociseek_ops::open::LayerChoice;
-use ociseek_rootfs::fuse::{ExistingMount, FuseOptions, prepare};
+use ociseek_rootfs::fuse::{ExistingMount, FuseOptions, KeptDevice, prepare};
 
 const MOUNT_LONG_ABOUT: &str = "\
 Mounts an image's root file system on DIR, read-only. Nothing is pulled in advance: data is fetched when it is read, \
@@ -74,6 +77,15 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "N", conflicts_with = "layer", hide = true)]
     pub lowest_layers: Option<usize>,
 
+    /// Standard input is the FUSE device, which the snapshotter keeps. The kernel's view of the
+    /// files is identified in this file
+    #[arg(long, value_name = "FILE", hide = true, requires = "detached")]
+    pub kept: Option<PathBuf>,
+
+    /// With --kept: the device is mounted on DIR, and its server was killed
+    #[arg(long, hide = true, requires = "kept")]
+    pub take_over: bool,
+
     #[command(flatten)]
     pub serve: ServeArgs,
 
@@ -116,8 +128,14 @@ pub(crate) async fn run(
     image_fs::check_order(&name, &dir)?;
     let lowest = args.lowest_layers.map_or(LayerChoice::All, LayerChoice::Lowest);
     let layers = args.layer.map_or(lowest, LayerChoice::Only);
+    let kept = args.kept.map(|identity| kept_device(identity, args.take_over)).transpose()?;
+    let keeps_stdin = kept.is_some();
     let (mut opened, mut live) = until(interrupted, async {
-        let point = blocking(move || prepare(&dir, existing)).await?;
+        let point = match args.take_over {
+            // Without a server, the kernel does not answer for the mount point.
+            true => dir,
+            false => blocking(move || prepare(&dir, existing)).await?,
+        };
         let prefetch = args.lazy.prefetching();
         let opened = image_fs::open_image(&name, layers, args.lazy, verbosity).await?;
         let fuse = FuseOptions {
@@ -125,6 +143,7 @@ pub(crate) async fn run(
             allow_other: args.allow_other,
             suid: args.suid,
             dev: args.dev,
+            kept,
             ..FuseOptions::default()
         };
         let options = MountOptions { fuse, record: record.map(Record::File), prefetch };
@@ -141,7 +160,7 @@ pub(crate) async fn run(
         opened.print_ready(live.mount.point())?;
     }
     if let Some(log) = log {
-        log.ready()?;
+        log.ready(keeps_stdin)?;
     }
     let end = image_fs::serve(&mut live, interrupted).await;
     let mounted = live.since();
@@ -152,6 +171,12 @@ pub(crate) async fn run(
     };
     let written = opened.write_stats(mounted);
     ended.and(written).map_err(|error| if format.is_json() { image_fs::too_late(&error) } else { error })
+}
+
+/// The FUSE device on standard input.
+fn kept_device(identity: PathBuf, is_mounted: bool) -> Result<KeptDevice, CliError> {
+    let device = io::stdin().as_fd().try_clone_to_owned().map_err(CliError::Start)?;
+    Ok(KeptDevice { device: Arc::new(device), is_mounted, identity })
 }
 
 async fn stop(opened: &image_fs::OpenedImage, live: LiveMount) -> Result<(), CliError> {

@@ -6,15 +6,17 @@
 use std::io;
 use std::path::PathBuf;
 
+pub use handover::KeptDevice;
 pub use mounts::{FS_TYPE, MountInfo, mounted_at, mounts};
 pub use point::take_down;
 pub use point::without_following;
 pub use point::{ExistingMount, prepare};
-pub use session::{FuseMount, FuseOptions};
+pub use session::{FuseMount, FuseOptions, open_device};
 
 mod attr;
 mod filesystem;
 mod fill;
+mod handover;
 mod helper;
 mod mounts;
 mod point;

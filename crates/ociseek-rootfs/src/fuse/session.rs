@@ -17,6 +17,7 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::filesystem::ImageFs;
 use super::fill::CacheFiller;
+use super::handover::{KeptDevice, take_over};
 use super::mounts::{FS_TYPE, mounted_at};
 use super::point::{is_dead, take_down};
 use super::{MountError, helper};
@@ -52,6 +53,8 @@ pub struct FuseOptions {
     /// Put what the recorded start reads into the kernel's caches, as far as it is in the cache.
     /// Only for root, and not if reads are recorded.
     pub fill: bool,
+    /// The device to use, if another process keeps it. Only for root.
+    pub kept: Option<KeptDevice>,
 }
 
 /// A mounted image. It is unmounted when this is dropped.
@@ -84,12 +87,19 @@ impl FuseMount {
         if !root && (options.suid || options.dev) {
             return Err(MountError::RootOnly);
         }
+        let refused = |source| MountError::Session { point: point.to_owned(), source };
+        let mounted = options.kept.as_ref().filter(|kept| kept.is_mounted);
+        if let Some(kept) = mounted {
+            kept.check(&tree).map_err(refused)?;
+        }
         let (alive, gone) = oneshot::channel();
         let bytes = (0..tree.len() as u32).map(|id| tree.node(NodeId(id)).kind.size()).fold(0, u64::saturating_add);
         // What the program itself reads first could no longer be recorded.
-        let fill = root && options.fill && options.recorder.is_none() && content.has_recorded_start();
-        let mut filler = fill.then(CacheFiller::start).flatten();
+        let fill = options.fill && options.recorder.is_none() && content.has_recorded_start();
+        let mut filler = (fill && root && mounted.is_none()).then(CacheFiller::start).flatten();
         let to_fill = filler.is_some().then(|| (Arc::clone(&tree), content.clone()));
+        let known = Arc::clone(&tree);
+        let background = runtime.clone();
         let filesystem = ImageFs {
             tree,
             content,
@@ -106,19 +116,19 @@ impl FuseMount {
             no_opendir: false,
             no_xattrs: false,
         };
-        let refused = |source| MountError::Session { point: point.to_owned(), source };
-        let session = match kernel_mount(point, options)? {
-            Some(device) => {
-                let started =
-                    Session::from_fd(filesystem, device, acl(options), config(options)).and_then(Session::spawn);
-                started.map_err(|source| {
-                    // Report the first error.
-                    let _ = take_down(point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
-                    refused(source)
-                })?
-            }
-            None => helper_mount(filesystem, point, options)?,
+        let session = match mounted {
+            Some(kept) => kept
+                .device
+                .try_clone()
+                .and_then(|device| take_over(filesystem, device, acl(options), config(options)))
+                .and_then(Session::spawn)
+                .map_err(refused)?,
+            None => new_session(filesystem, point, options)?,
         };
+        if let Some(kept) = options.kept.clone().filter(|kept| !kept.is_mounted) {
+            // Not before the files are available. Without it, nobody can take over.
+            background.spawn_blocking(move || kept.note(&known));
+        }
         let device =
             mounted_at(point).ok().flatten().filter(|mount| mount.fs_type == FS_TYPE).map(|mount| mount.device);
         if let Some((major, minor)) = device {
@@ -188,6 +198,17 @@ impl Drop for FuseMount {
     }
 }
 
+/// Mounts, and starts to serve.
+fn new_session(filesystem: ImageFs, point: &Path, options: &FuseOptions) -> Result<BackgroundSession, MountError> {
+    let Some(device) = kernel_mount(point, options)? else { return helper_mount(filesystem, point, options) };
+    let started = Session::from_fd(filesystem, device, acl(options), config(options)).and_then(Session::spawn);
+    started.map_err(|source| {
+        // Report the first error.
+        let _ = take_down(point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
+        MountError::Session { point: point.to_owned(), source }
+    })
+}
+
 fn acl(options: &FuseOptions) -> SessionACL {
     if options.allow_other { SessionACL::All } else { SessionACL::Owner }
 }
@@ -219,13 +240,24 @@ fn source_name(name: &str) -> String {
     }
 }
 
+/// A new FUSE device, which can be mounted once.
+///
+/// # Errors
+/// If the kernel has no FUSE, or the user may not use it.
+pub fn open_device() -> io::Result<OwnedFd> {
+    File::options().read(true).write(true).open("/dev/fuse").map(OwnedFd::from)
+}
+
 /// Mounts with the system call. None if the user may not do that, but the helper may.
 fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, MountError> {
-    let device = File::options().read(true).write(true).open("/dev/fuse").map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => MountError::DeviceRefused(error),
-        _ => MountError::NoDevice(error),
-    })?;
     let refused = |source: io::Error| MountError::Refused { point: point.to_owned(), source };
+    let device = match &options.kept {
+        Some(kept) => kept.device.try_clone().map_err(refused)?,
+        None => open_device().map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => MountError::DeviceRefused(error),
+            _ => MountError::NoDevice(error),
+        })?,
+    };
     let (user, group) = (getuid().as_raw(), getgid().as_raw());
     let others = if options.allow_other { ",allow_other,default_permissions" } else { "" };
     let data = format!("fd={},rootmode=40000,user_id={user},group_id={group}{others}", device.as_raw_fd());
@@ -236,7 +268,7 @@ fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, 
     let held = hold(point).map_err(refused)?;
     let target = format!("/proc/self/fd/{}", held.as_raw_fd());
     match mount(source_name(&options.source), target, FS_TYPE, flags, data.as_c_str()).map_err(io::Error::from) {
-        Ok(()) => Ok(Some(device.into())),
+        Ok(()) => Ok(Some(device)),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => match helper::is_there() {
             true => Ok(None),
             false => Err(MountError::NoHelper),

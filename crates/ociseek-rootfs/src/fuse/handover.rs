@@ -1,0 +1,126 @@
+//! Replaces a server that was killed: a new process continues on its FUSE device.
+//!
+//! The kernel's side of a mount lives as long as a descriptor of its device is open anywhere. A
+//! process that keeps one can start another server on it: open files stay open, and requests wait
+//! meanwhile. The kernel repeats those that the killed server had read and not answered
+//! (`FUSE_NOTIFY_RESEND`, Linux 6.9).
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fuser::{Config, Session, SessionACL};
+use rustix::io::{DupFlags, dup3};
+
+use super::filesystem::ImageFs;
+use ociseek_format::digest::{Algorithm, Digest, Hasher};
+use ociseek_format::tree::{NodeId, Tree};
+
+/// A FUSE device that another process keeps open, too.
+#[derive(Debug, Clone)]
+pub struct KeptDevice {
+    /// The device.
+    pub device: Arc<OwnedFd>,
+    /// Whether another process has mounted it already.
+    pub is_mounted: bool,
+    /// The file that identifies the tree that the kernel knows. The process that mounts it writes
+    /// the file.
+    pub identity: PathBuf,
+}
+
+impl KeptDevice {
+    /// Checks that the kernel knows `tree`.
+    ///
+    /// # Errors
+    /// If it knows another one, or the file cannot be read.
+    pub(super) fn check(&self, tree: &Tree) -> io::Result<()> {
+        match fs::read_to_string(&self.identity)? == identity(tree).to_string() {
+            true => Ok(()),
+            false => Err(io::Error::other("the mount to continue has other files")),
+        }
+    }
+
+    /// Writes the file.
+    pub(super) fn note(&self, tree: &Tree) -> io::Result<()> {
+        fs::write(&self.identity, identity(tree).to_string())
+    }
+}
+
+/// `FUSE_NOTIFY_RESEND`, from the kernel's `include/uapi/linux/fuse.h`.
+const NOTIFY_RESEND: u32 = 7;
+
+/// The start of a session, as a kernel would send it: a `fuse_in_header` and a `fuse_init_in`.
+///
+/// The capabilities are those that [`ImageFs`] uses and that every kernel with
+/// `FUSE_NOTIFY_RESEND` has.
+fn init_request() -> Vec<u8> {
+    const FUSE_INIT: u32 = 26;
+    const FUSE_NO_OPEN_SUPPORT: u32 = 1 << 17;
+    const FUSE_NO_OPENDIR_SUPPORT: u32 = 1 << 24;
+    const LEN: u32 = 40 + 64;
+    let header = [LEN, FUSE_INIT, 1, 0, 0, 0, 0, 0, 0, 0];
+    let version = [7, 40];
+    let max_readahead = 128 << 10;
+    let flags = FUSE_NO_OPEN_SUPPORT | FUSE_NO_OPENDIR_SUPPORT;
+    let words = header.into_iter().chain(version).chain([max_readahead, flags]).chain([0; 12]);
+    words.flat_map(u32::to_ne_bytes).collect()
+}
+
+/// A session on a `device` that another process has initialized.
+///
+/// # Errors
+/// If the kernel cannot send requests again: it is older than 6.9, or the mount is gone.
+pub(super) fn take_over(
+    filesystem: ImageFs,
+    device: OwnedFd,
+    acl: SessionACL,
+    config: Config,
+) -> io::Result<Session<ImageFs>> {
+    // fuser begins each session with a handshake, and this device has had one. So the session is
+    // made on a socket, and the device replaces it afterwards.
+    let (kernel, server) = UnixDatagram::pair()?;
+    kernel.send(&init_request())?;
+    let session = Session::from_fd(filesystem, server.into(), acl, config)?;
+    exchange(&session, &device)?;
+    resend(device)?;
+    Ok(session)
+}
+
+/// Replaces the session's descriptor by `device`.
+#[allow(unsafe_code, reason = "the session does not give away its descriptor")]
+fn exchange(session: &Session<ImageFs>, device: &OwnedFd) -> io::Result<()> {
+    // SAFETY: The session owns the descriptor and keeps it open, and it is never closed here. No
+    // other thread uses it before the session is spawned.
+    let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(session.as_fd().as_raw_fd()) });
+    Ok(dup3(device, &mut place, DupFlags::CLOEXEC)?)
+}
+
+/// Has the kernel send the requests again that nobody has answered.
+fn resend(device: OwnedFd) -> io::Result<()> {
+    // A `fuse_out_header`: its length, the kind of notification, and no request that it answers.
+    let header = [16, NOTIFY_RESEND, 0, 0];
+    let header: Vec<u8> = header.into_iter().flat_map(u32::to_ne_bytes).collect();
+    File::from(device).write_all(&header)
+}
+
+/// Identifies what the kernel may have cached of a tree: which name has which inode number, and the
+/// attributes.
+fn identity(tree: &Tree) -> Digest {
+    let mut hasher = Hasher::new(Algorithm::Sha256);
+    for id in 0..u32::try_from(tree.len()).unwrap_or(u32::MAX) {
+        let node = tree.node(NodeId(id));
+        let fields = [node.mode, node.uid, node.gid, node.nlink, u32::from(node.kind.is_directory())];
+        fields.iter().for_each(|field| hasher.update(&field.to_be_bytes()));
+        hasher.update(&node.kind.size().to_be_bytes());
+        for (name, child) in tree.children(NodeId(id)) {
+            hasher.update(&(name.len() as u64).to_be_bytes());
+            hasher.update(name);
+            hasher.update(&child.0.to_be_bytes());
+        }
+    }
+    hasher.finish()
+}
