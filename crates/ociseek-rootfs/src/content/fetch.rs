@@ -11,7 +11,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
-use super::in_flight::{FetchRole, MissingSpans, SpanRequest};
+use super::claim::MissingSpans;
+use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::{CountGuard, Layer, LayerHandle};
 use super::model::{Counts, FetchCause, Purpose, ReadError};
 use super::pieces::{HANDED_OVER, Run, covering};

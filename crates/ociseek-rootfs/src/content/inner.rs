@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::in_flight::{Misses, OthersIgnored, SpansInFlight};
+use super::claim::OthersIgnored;
+use super::in_flight::{Misses, SpansInFlight};
 use super::model::{ContentOptions, Counts, ReadError, ReopenLayer};
 use super::pieces::{Memory, PieceId};
 use super::race::Pace;

@@ -3,14 +3,19 @@
 //! A read looks for its spans in memory (`pieces`, of 64 KiB), then in the cache on disk, and then
 //! joins their fetches (`in_flight`): one of the tasks that want a span fetches it (`fetch`),
 //! decodes it and adds it to both caches. Processes that share the cache on disk do not fetch what
-//! another is fetching. A layer that cannot be decoded from a checkpoint is decoded from its start
-//! (`unpack`). For sequential readers, the following bytes are fetched in advance (`readers`).
-//! `start` fetches a recorded start, and `prefetch` fetches the rest. The `windows` of fine
-//! documents are fetched as spans need them.
+//! another is fetching (`claim`). A layer that cannot be decoded from a checkpoint is decoded from
+//! its start (`unpack`), and one whose fine document is damaged is opened without it (`replace`).
+//! For sequential readers, the following bytes are fetched in advance (`readers`).
+//! `recorded_start` fetches a recorded start, and `prefetch` fetches the rest. The `windows` of
+//! fine documents are fetched as spans need them.
+//!
+//! `tests/schedules` includes `in_flight`, `lru` and `read` in a program that tries many orders of
+//! their steps. So these files use little of the rest.
 //!
 //! Fetches are independent tasks, so a reader that disappears does not affect others. Errors are
 //! not remembered: the next read tries again.
 
+mod claim;
 mod fetch;
 mod in_flight;
 mod inner;
@@ -22,6 +27,7 @@ mod race;
 mod read;
 mod readers;
 mod recorded_start;
+mod replace;
 mod split_headers;
 mod unpack;
 mod windows;

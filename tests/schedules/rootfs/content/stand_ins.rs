@@ -16,7 +16,7 @@ pub(super) mod fetch {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(in super::super) enum Disk {
         Ask,
-        Distrust,
+        Skip,
     }
 
     impl LayerHandle {
@@ -72,7 +72,7 @@ pub(super) mod inner {
 
     use super::super::in_flight::{Misses, SpansInFlight};
     use super::super::lru::Lru;
-    use super::layer::SpanOf;
+    pub(in super::super) use super::layer::{LayerHandle, SpanOf};
     use super::model::ReadError;
     use super::pieces::PieceId;
     use crate::offset::SpanId;

@@ -1,0 +1,109 @@
+//! Spans that another process is fetching for the cache on disk. They are not fetched here too, but
+//! awaited there. A process that fetches a span for the cache claims it first.
+//!
+//! Nobody waits for a process that makes no progress: after some time its spans are fetched here,
+//! and for some time after that, nothing is awaited.
+
+use std::mem::take;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+use tracing::debug;
+
+use super::in_flight::SpanRequest;
+use super::inner::LayerHandle;
+use super::model::FetchCause;
+use super::race::stall;
+use crate::cache::ClaimOutcome;
+use ociseek_store::lock::Hold;
+
+/// The shortest and the longest interval of checks whether a span has arrived.
+const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
+
+/// Until when the claims of others are ignored, if ever.
+#[derive(Default)]
+pub(super) struct OthersIgnored(Mutex<Option<Instant>>);
+
+impl OthersIgnored {
+    fn is_now(&self) -> bool {
+        self.0.hold().is_some_and(|until| Instant::now() < until)
+    }
+
+    fn begin(&self, time: Duration) {
+        *self.0.hold() = Instant::now().checked_add(time);
+    }
+}
+
+/// Spans that are in no cache.
+#[derive(Default)]
+pub(super) struct MissingSpans {
+    /// They must be fetched here.
+    pub ours: Vec<SpanRequest>,
+    /// Another process is fetching them.
+    pub others: Vec<SpanRequest>,
+}
+
+impl LayerHandle {
+    /// Claims the spans, as far as others have not claimed them. Completes the fetches of those
+    /// that are in the cache on disk after all.
+    pub(super) async fn claim(&self, spans: Vec<SpanRequest>) -> MissingSpans {
+        if !self.keeps_on_disk() {
+            return MissingSpans { ours: spans, others: Vec::new() };
+        }
+        let on = self.clone();
+        let claimed = spawn_blocking(move || {
+            let LayerHandle { inner, layer, .. } = &on;
+            let mut missing = MissingSpans::default();
+            for mut wanted in spans {
+                let span = wanted.promise.span();
+                match inner.cache.claim(&layer.key(span), layer.size(span)) {
+                    ClaimOutcome::Granted(claim) => wanted.promise.hold(claim),
+                    ClaimOutcome::Taken if !inner.others_ignored.is_now() => {
+                        missing.others.push(wanted);
+                        continue;
+                    }
+                    ClaimOutcome::Taken | ClaimOutcome::Unavailable => {}
+                }
+                // It may have been stored just before it could be claimed.
+                match on.is_on_disk(span) {
+                    true => wanted.promise.complete(Ok(Arc::default())),
+                    false => missing.ours.push(wanted),
+                }
+            }
+            missing
+        });
+        claimed.await.unwrap_or_default()
+    }
+
+    /// Waits until others have stored these spans. Fetches those that they gave up, and all that is
+    /// left if nothing arrives for as long as a connection may be silent.
+    pub(super) async fn await_others(self, mut spans: Vec<SpanRequest>, cause: FetchCause) {
+        let (layer, asked, begun) = (self.layer.digest(), spans.len(), Instant::now());
+        let stall = stall(self.inner.options.deadline);
+        let [mut pause, longest] = PAUSES;
+        let (mut progress, mut fetched) = (begun, 0);
+        while !spans.is_empty() {
+            sleep(pause).await;
+            let before = spans.len();
+            let mut missing = self.claim(take(&mut spans)).await;
+            if missing.others.len() < before {
+                [pause, _] = PAUSES;
+                progress = Instant::now();
+            } else if progress.elapsed() < stall {
+                pause = (pause * 2).min(longest);
+            } else {
+                self.inner.others_ignored.begin(self.inner.options.deadline);
+                missing.ours.append(&mut missing.others);
+            }
+            fetched += missing.ours.len();
+            self.fetch_groups(missing.ours, cause);
+            spans = missing.others;
+        }
+        debug!(
+            name: "awaited", target: "ociseek::content",
+            %layer, spans = asked - fetched, of = asked, ms = begun.elapsed().as_millis() as u64,
+        );
+    }
+}
