@@ -12,7 +12,7 @@ use ociseek_format::fine::{self, EncodedFine};
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::soci::ZtocRef;
-use ociseek_format::layer::{LayerOptions, Outcome};
+use ociseek_format::layer::{BuiltZtoc, LayerOptions, Outcome};
 use ociseek_store::Source;
 use ociseek_store::cache::{CacheKey, ZtocCache};
 
@@ -147,7 +147,13 @@ impl Layers {
     /// # Errors
     /// If it does not fit into memory.
     pub(super) fn add(&mut self, layer: &Descriptor, built: BuiltLayer) -> Result<(), OverBudget> {
-        if let Outcome::Ztoc(ztoc) = &*built.outcome {
+        // A layer that is read again for its document has the same ztoc as before.
+        let known = self.get(layer).map(|known| Arc::clone(&known.outcome));
+        let is_charged =
+            |new: &BuiltZtoc| matches!(known.as_deref(), Some(Outcome::Ztoc(old)) if old.digest == new.digest);
+        if let Outcome::Ztoc(ztoc) = &*built.outcome
+            && !is_charged(ztoc)
+        {
             let bytes = ztoc.bytes.len() as u64;
             self.memory.grow(bytes, || format!("its ztoc {} of {bytes} bytes", ztoc.digest))?;
         }
@@ -208,4 +214,26 @@ pub(super) async fn keep(
 
 fn key<'a>(layer: &'a Digest, options: &'a LayerOptions) -> CacheKey<'a> {
     CacheKey { layer, span_size: options.span_size, build_tool_identifier: &options.build_tool_identifier }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ociseek_format::layer::BlobForm;
+
+    #[test]
+    fn a_layer_that_is_read_again_for_its_document_is_charged_once() {
+        let budget = Budget::new(1000);
+        let layer = Descriptor::new("application/vnd.oci.image.layer.v1.tar", Digest::sha256(b"layer"), 5);
+        let built = |bytes: Vec<u8>| {
+            let digest = Digest::sha256(&bytes);
+            let ztoc = BuiltZtoc { bytes, digest, spans: 1, entries: 0, uncompressed_size: 0, form: BlobForm::Tar };
+            BuiltLayer { outcome: Arc::new(Outcome::Ztoc(ztoc)), origin: Origin::Cache, sampled: None }
+        };
+        let mut layers = Layers::new(&budget);
+        for (bytes, used) in [(vec![1; 600], 600), (vec![1; 600], 600), (vec![2; 300], 900)] {
+            assert!(layers.add(&layer, built(bytes)).is_ok());
+            assert_eq!(budget.used(), used);
+        }
+    }
 }
