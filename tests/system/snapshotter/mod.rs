@@ -5,42 +5,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::sync::atomic::Ordering;
 
-use ociseek::rootfs::fuse::{MountInfo, mounts};
-use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
+use rustix::process::Signal;
 
-use crate::support::child_process::ChildProcess;
 use crate::support::corpus::debian_layers;
-use crate::support::mounts::{assert_same, can_mount, mounts_below, seen, wait_until};
+use crate::support::mounts::{assert_same, can_mount, seen, wait_until};
 use crate::support::sandbox::program;
 use crate::support::servers::{self, Server, run, tool};
 use crate::support::throttle::throttled_and_counted;
+use node::Node;
 
-const CONTAINERD: &str = r#"version = 3
-root = "DIR/root"
-state = "DIR/state"
-disabled_plugins = ["io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"]
-[grpc]
-  address = "DIR/containerd.sock"
-[ttrpc]
-  address = "DIR/containerd.sock.ttrpc"
-[proxy_plugins.ociseek]
-  type = "snapshot"
-  address = "DIR/ociseek.sock"
-  [proxy_plugins.ociseek.exports]
-    root = "DIR/lazy"
-    enable_remote_snapshot_annotations = "true"
-[plugins."io.containerd.transfer.v1.local"]
-  [[plugins."io.containerd.transfer.v1.local".unpack_config]]
-    platform = "linux/amd64"
-    snapshotter = "ociseek"
-  [[plugins."io.containerd.transfer.v1.local".unpack_config]]
-    platform = "linux/amd64"
-    snapshotter = "overlayfs"
-"#;
+mod node;
+
 /// Bytes in a second. The speed is not tested here.
 const FAST: u64 = 1 << 30;
 
@@ -66,119 +44,6 @@ fn containerds_own_suite_passes() {
     assert!(output.status.success() && passed >= 20, "{passed} passed: {text}");
 }
 
-/// containerd and the snapshotter in a folder. What is mounted there is unmounted in the end.
-struct Node {
-    dir: TempDir,
-    programs: PathBuf,
-}
-
-impl Node {
-    fn new(programs: PathBuf) -> Node {
-        let dir = tempfile::tempdir().unwrap();
-        let config = CONTAINERD.replace("DIR", dir.path().to_str().unwrap());
-        fs::write(dir.path().join("containerd.toml"), config).unwrap();
-        Node { dir, programs }
-    }
-
-    fn at(&self, name: &str) -> String {
-        self.dir.path().join(name).display().to_string()
-    }
-
-    fn snapshotter(&self) -> ChildProcess {
-        let _ = fs::remove_file(self.at("ociseek.sock"));
-        let mut command = Command::new(program());
-        command.args(["snapshotter", "--quiet", "--socket", &self.at("ociseek.sock"), "--root", &self.at("lazy")]);
-        // containerd names images by digest; their indexes are not signed here.
-        command.args(["--trust", "repository", "--cache-dir", &self.at("cache")]).stdin(Stdio::null());
-        let mut child = ChildProcess::spawn(&mut command);
-        wait_until("the snapshotter listens", || {
-            assert!(child.ended().is_none(), "the snapshotter ended");
-            Path::new(&self.at("ociseek.sock")).exists()
-        });
-        child
-    }
-
-    fn containerd(&self) -> ChildProcess {
-        let path = format!("{}:{}", self.programs.display(), std::env::var("PATH").unwrap());
-        let log = fs::File::create(self.at("containerd.log")).unwrap();
-        let mut command = Command::new(self.programs.join("containerd"));
-        command.args(["--config", &self.at("containerd.toml")]).env("PATH", path).stderr(log);
-        let child = ChildProcess::spawn(&mut command);
-        wait_until("containerd serves", || self.try_ctr(&["version"]).status.success());
-        child
-    }
-
-    fn try_ctr(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(self.programs.join("ctr"));
-        command.args(["--address", &self.at("containerd.sock")]).args(args).stdin(Stdio::null());
-        command.output().unwrap()
-    }
-
-    fn ctr(&self, args: &[&str]) -> String {
-        let output = self.try_ctr(args);
-        let log = || fs::read_to_string(self.at("containerd.log")).unwrap_or_default();
-        assert!(output.status.success(), "ctr {args:?}: {}{}", String::from_utf8_lossy(&output.stderr), log());
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn pull(&self, image: &str, snapshotter: &str) {
-        self.ctr(&["images", "pull", "--plain-http", "--snapshotter", snapshotter, image]);
-    }
-
-    /// The output of a shell in a new container.
-    fn shell(&self, image: &str, script: &str) -> String {
-        let name = "ociseek-test";
-        self.ctr(&["run", "--rm", "--snapshotter", "ociseek", image, name, "/bin/sh", "-c", script])
-    }
-
-    fn lazy_mounts(&self) -> Vec<String> {
-        mounts_below(&self.dir.path().join("lazy/images"))
-    }
-
-    /// The processes that serve mounts.
-    fn servers(&self) -> Vec<i32> {
-        let below = self.at("lazy/images/");
-        let serves = |pid: &i32| {
-            let arguments = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            arguments.contains(&below) && arguments.contains("--detached")
-        };
-        let entries = fs::read_dir("/proc").unwrap();
-        entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).filter(serves).collect()
-    }
-
-    /// How many requests of the mounts are not answered.
-    fn waiting_requests(&self) -> usize {
-        let control = self.dir.path().join("control");
-        if !control.exists() {
-            fs::create_dir(&control).unwrap();
-            run(Path::new("mount"), &["-t", "fusectl", "none", control.to_str().unwrap()]);
-        }
-        let below = self.dir.path().join("lazy/images");
-        let ours = mounts().unwrap().into_iter().filter(|mount| mount.point.starts_with(&below));
-        let waiting = |mount: MountInfo| fs::read_to_string(control.join(format!("{}/waiting", mount.device.1)));
-        ours.map(|mount| waiting(mount).unwrap().trim().parse::<usize>().unwrap()).sum()
-    }
-
-    fn kill_servers(&self) {
-        for server in self.servers() {
-            kill_process(Pid::from_raw(server).unwrap(), Signal::KILL).unwrap();
-        }
-    }
-
-    fn in_dir(&self, dir: &str) -> usize {
-        fs::read_dir(self.at(dir)).unwrap().count()
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        for mount in mounts_below(self.dir.path()).iter().rev() {
-            let point = mount.split(' ').nth(1).unwrap_or_default();
-            let _ = Command::new("umount").args(["--lazy", point]).status();
-        }
-    }
-}
-
 /// Kills the servers of mounts while a container reads what must come from the registry.
 fn servers_are_replaced(node: &Node, image: &str, registry: &Server) {
     let name = "ociseek-outlives";
@@ -202,6 +67,27 @@ fn servers_are_replaced(node: &Node, image: &str, registry: &Server) {
     node.ctr(&["containers", "rm", name]);
 }
 
+/// Starts a pod with a container of `image` through the CRI, as kubelet does, and removes it.
+fn a_pod_starts_lazily(node: &Node, image: &str) {
+    let pod = r#"{"metadata": {"name": "pod", "namespace": "default", "uid": "1"}, "log_directory": "LOGS",
+        "linux": {"security_context": {"namespace_options": {"network": 2}}}}"#;
+    let container = r#"{"metadata": {"name": "app"}, "image": {"image": "IMAGE"}, "log_path": "app.log",
+        "command": ["/bin/sh", "-c", "cat /f010 >/dev/null && echo READY && sleep infinity"]}"#;
+    let (pod_file, container_file) = (node.at("pod.json"), node.at("container.json"));
+    fs::write(&pod_file, pod.replace("LOGS", &node.at("logs"))).unwrap();
+    fs::write(&container_file, container.replace("IMAGE", image)).unwrap();
+    node.crictl(&["pull", image]);
+    let pod = node.crictl(&["runp", &pod_file]);
+    let container = node.crictl(&["create", pod.trim(), &container_file, &pod_file]);
+    node.crictl(&["start", container.trim()]);
+    let log = || fs::read_to_string(node.at("logs/app.log")).unwrap_or_default();
+    wait_until("the container is ready", || log().contains("READY"));
+    // The sandbox and the container.
+    assert!(!node.lazy_mounts().is_empty());
+    node.crictl(&["rmp", "--force", pod.trim()]);
+    node.crictl(&["rmi", "--all"]);
+}
+
 #[test]
 fn an_image_is_started_lazily_and_removed_without_a_trace() {
     let Some(programs) = programs() else { return };
@@ -216,13 +102,20 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
         run(&crane, &["mutate", "--insecure", "--set-platform", "linux/amd64", "-t", &reference, &reference]);
         (reference, format!("{link}/{name}:v1"))
     };
-    let (pushed, two) = push("two", &[&debian, &files]);
+    let (two_pushed, two) = push("two", &[&debian, &files]);
     let (_, base) = push("base", &[&debian]);
     let (_, above) = push("above", &[&debian, &layers.join("../small/pax-binary-xattr.tar.gz")]);
-    run(Path::new(program()), &["index", "--fine", "--min-layer-size=0", "--quiet", "--no-cache", &pushed]);
+    let index = |image: &str| {
+        run(Path::new(program()), &["index", "--fine", "--min-layer-size=0", "--quiet", "--no-cache", image])
+    };
+    index(&two_pushed);
     let size = fs::metadata(&debian).unwrap().len();
 
-    let node = Node::new(programs);
+    let (pushed, pause) = (format!("{}/two:pause", registry.host), format!("{link}/two:pause"));
+    run(&crane, &["mutate", "--insecure", "--entrypoint", "/bin/sleep,infinity", "-t", &pushed, &two_pushed]);
+    index(&pushed);
+
+    let node = Node::new(programs, &pause);
     let mut serving = node.snapshotter();
     let mut containerd = node.containerd();
     node.pull(&two, "ociseek");
@@ -293,6 +186,13 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     wait_until("nothing is left", || left() == 0 && node.servers().is_empty());
     let state = fs::read_to_string(node.at("lazy/state.json")).unwrap();
     assert!(state.contains(r#""rows":{}"#), "{state}");
+
+    let before = passed.load(Ordering::Relaxed);
+    a_pod_starts_lazily(&node, &two);
+    let started = passed.load(Ordering::Relaxed) - before;
+    println!("{started} bytes for a pod");
+    assert!(started < size / 4, "{started} of {size} bytes");
+    wait_until("nothing is left", || left() == 0 && node.servers().is_empty());
 
     // Without an index, containerd pulls and unpacks.
     node.pull(&base, "ociseek");

@@ -1,0 +1,166 @@
+//! A node: containerd and the snapshotter, and the clients that speak to them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use ociseek::rootfs::fuse::{MountInfo, mounts};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::support::child_process::ChildProcess;
+use crate::support::mounts::{mounts_below, wait_until};
+use crate::support::sandbox::program;
+use crate::support::servers::run;
+
+const CONTAINERD: &str = r#"version = 3
+root = "DIR/root"
+state = "DIR/state"
+[grpc]
+  address = "DIR/containerd.sock"
+[ttrpc]
+  address = "DIR/containerd.sock.ttrpc"
+[proxy_plugins.ociseek]
+  type = "snapshot"
+  address = "DIR/ociseek.sock"
+  [proxy_plugins.ociseek.exports]
+    root = "DIR/lazy"
+    enable_remote_snapshot_annotations = "true"
+[plugins."io.containerd.transfer.v1.local"]
+  [[plugins."io.containerd.transfer.v1.local".unpack_config]]
+    platform = "linux/amd64"
+    snapshotter = "ociseek"
+  [[plugins."io.containerd.transfer.v1.local".unpack_config]]
+    platform = "linux/amd64"
+    snapshotter = "overlayfs"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "ociseek"
+  disable_snapshot_annotations = false
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "PAUSE"
+# In a container, the processes of pods cannot be protected from the OOM killer.
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+"#;
+
+/// containerd and the snapshotter in a folder. What is mounted there is unmounted in the end.
+pub struct Node {
+    pub dir: TempDir,
+    programs: PathBuf,
+}
+
+impl Node {
+    /// `pause` is the image of the sandboxes of pods.
+    pub fn new(programs: PathBuf, pause: &str) -> Node {
+        let dir = tempfile::tempdir().unwrap();
+        let config = CONTAINERD.replace("DIR", dir.path().to_str().unwrap()).replace("PAUSE", pause);
+        fs::write(dir.path().join("containerd.toml"), config).unwrap();
+        Node { dir, programs }
+    }
+
+    pub fn at(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    pub fn snapshotter(&self) -> ChildProcess {
+        let _ = fs::remove_file(self.at("ociseek.sock"));
+        let mut command = Command::new(program());
+        command.args(["snapshotter", "--quiet", "--socket", &self.at("ociseek.sock"), "--root", &self.at("lazy")]);
+        // containerd names images by digest; their indexes are not signed here.
+        command.args(["--trust", "repository", "--cache-dir", &self.at("cache")]).stdin(Stdio::null());
+        let mut child = ChildProcess::spawn(&mut command);
+        wait_until("the snapshotter listens", || {
+            assert!(child.ended().is_none(), "the snapshotter ended");
+            Path::new(&self.at("ociseek.sock")).exists()
+        });
+        child
+    }
+
+    pub fn containerd(&self) -> ChildProcess {
+        let path = format!("{}:{}", self.programs.display(), std::env::var("PATH").unwrap());
+        let log = fs::File::create(self.at("containerd.log")).unwrap();
+        let mut command = Command::new(self.programs.join("containerd"));
+        command.args(["--config", &self.at("containerd.toml")]).env("PATH", path).stderr(log);
+        let child = ChildProcess::spawn(&mut command);
+        wait_until("containerd serves", || self.try_ctr(&["version"]).status.success());
+        child
+    }
+
+    pub fn try_ctr(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(self.programs.join("ctr"));
+        command.args(["--address", &self.at("containerd.sock")]).args(args).stdin(Stdio::null());
+        command.output().unwrap()
+    }
+
+    pub fn ctr(&self, args: &[&str]) -> String {
+        let output = self.try_ctr(args);
+        let log = || fs::read_to_string(self.at("containerd.log")).unwrap_or_default();
+        assert!(output.status.success(), "ctr {args:?}: {}{}", String::from_utf8_lossy(&output.stderr), log());
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The output of crictl.
+    pub fn crictl(&self, args: &[&str]) -> String {
+        let endpoint = format!("unix://{}", self.at("containerd.sock"));
+        let config = self.at("crictl.yaml");
+        fs::write(&config, format!("runtime-endpoint: {endpoint}\nimage-endpoint: {endpoint}\ntimeout: 60\n")).unwrap();
+        run(&self.programs.join("crictl"), &[&["--config", &config], args].concat())
+    }
+
+    pub fn pull(&self, image: &str, snapshotter: &str) {
+        self.ctr(&["images", "pull", "--plain-http", "--snapshotter", snapshotter, image]);
+    }
+
+    /// The output of a shell in a new container.
+    pub fn shell(&self, image: &str, script: &str) -> String {
+        let name = "ociseek-test";
+        self.ctr(&["run", "--rm", "--snapshotter", "ociseek", image, name, "/bin/sh", "-c", script])
+    }
+
+    pub fn lazy_mounts(&self) -> Vec<String> {
+        mounts_below(&self.dir.path().join("lazy/images"))
+    }
+
+    /// The processes that serve mounts.
+    pub fn servers(&self) -> Vec<i32> {
+        let below = self.at("lazy/images/");
+        let serves = |pid: &i32| {
+            let arguments = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            arguments.contains(&below) && arguments.contains("--detached")
+        };
+        let entries = fs::read_dir("/proc").unwrap();
+        entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).filter(serves).collect()
+    }
+
+    /// How many requests of the mounts are not answered.
+    pub fn waiting_requests(&self) -> usize {
+        let control = self.dir.path().join("control");
+        if !control.exists() {
+            fs::create_dir(&control).unwrap();
+            run(Path::new("mount"), &["-t", "fusectl", "none", control.to_str().unwrap()]);
+        }
+        let below = self.dir.path().join("lazy/images");
+        let ours = mounts().unwrap().into_iter().filter(|mount| mount.point.starts_with(&below));
+        let waiting = |mount: MountInfo| fs::read_to_string(control.join(format!("{}/waiting", mount.device.1)));
+        ours.map(|mount| waiting(mount).unwrap().trim().parse::<usize>().unwrap()).sum()
+    }
+
+    pub fn kill_servers(&self) {
+        for server in self.servers() {
+            kill_process(Pid::from_raw(server).unwrap(), Signal::KILL).unwrap();
+        }
+    }
+
+    pub fn in_dir(&self, dir: &str) -> usize {
+        fs::read_dir(self.at(dir)).unwrap().count()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for mount in mounts_below(self.dir.path()).iter().rev() {
+            let point = mount.split(' ').nth(1).unwrap_or_default();
+            let _ = Command::new("umount").args(["--lazy", point]).status();
+        }
+    }
+}
