@@ -119,6 +119,8 @@ impl Command {
             #[cfg(feature = "lambda")]
             Command::Service(ServiceCommand::Hook(super::hook::HookCommand::Lambda(_))) => LogReader::Lambda,
             Command::Service(ServiceCommand::Hook(_)) => LogReader::Programs,
+            #[cfg(snapshots)]
+            Command::Node(_) => LogReader::Programs,
             _ => LogReader::People,
         }
     }

@@ -72,10 +72,16 @@ fn apt_installs_the_package_in_a_clean_root_and_removes_it() {
     let quiet = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "--no-install-recommends", "-y"];
     in_root(&[&quiet[..], &["install", "/package.deb"]].concat());
     assert_eq!(in_root(&["ociseek", "--version"]), format!("ociseek {VERSION}\n"));
-    for path in ["usr/share/man/man1/ociseek-index.1.gz", "usr/share/bash-completion/completions/ociseek"] {
+    for path in [
+        "usr/share/man/man1/ociseek-index.1.gz",
+        "usr/share/bash-completion/completions/ociseek",
+        "usr/lib/systemd/system/ociseek-snapshotter.service",
+    ] {
         assert!(root.join(path).is_file(), "{path}");
     }
-    in_root(&[&quiet[..], &["remove", "ociseek"]].concat());
+    let config = std::fs::read_to_string(root.join("etc/ociseek/snapshotter.toml")).unwrap();
+    assert!(config.contains("# root = \"/var/lib/ociseek/snapshotter\"\n"), "{config}");
+    in_root(&[&quiet[..], &["purge", "ociseek"]].concat());
     assert_eq!(below(&root), before);
 }
 

@@ -146,6 +146,9 @@ pub(crate) enum CliError {
     #[cfg(snapshots)]
     #[error("{}: the snapshotter cannot use it", path.display())]
     Snapshots { path: PathBuf, source: ociseek_snapshotter::SnapshotError },
+    #[cfg(snapshots)]
+    #[error(transparent)]
+    Config(#[from] crate::cli::snapshotter::ConfigFileError),
 
     #[error(transparent)]
     Report(#[from] ReportError),

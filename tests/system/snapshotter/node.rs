@@ -43,6 +43,13 @@ state = "DIR/state"
   restrict_oom_score_adj = true
 "#;
 
+/// containerd names images by digest; their indexes are not signed here.
+const CONFIG: &str = r#"socket = "DIR/ociseek.sock"
+root = "DIR/lazy"
+cache-dir = "DIR/cache"
+trust = "repository"
+"#;
+
 /// containerd and the snapshotter in a folder. What is mounted there is unmounted in the end.
 pub struct Node {
     pub dir: TempDir,
@@ -65,9 +72,9 @@ impl Node {
     pub fn snapshotter(&self) -> ChildProcess {
         let _ = fs::remove_file(self.at("ociseek.sock"));
         let mut command = Command::new(program());
-        command.args(["snapshotter", "--quiet", "--socket", &self.at("ociseek.sock"), "--root", &self.at("lazy")]);
-        // containerd names images by digest; their indexes are not signed here.
-        command.args(["--trust", "repository", "--cache-dir", &self.at("cache")]).stdin(Stdio::null());
+        let config = CONFIG.replace("DIR", self.dir.path().to_str().unwrap());
+        fs::write(self.at("snapshotter.toml"), config).unwrap();
+        command.args(["snapshotter", "--quiet", "--config", &self.at("snapshotter.toml")]).stdin(Stdio::null());
         let mut child = ChildProcess::spawn(&mut command);
         wait_until("the snapshotter listens", || {
             assert!(child.ended().is_none(), "the snapshotter ended");

@@ -25,7 +25,7 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::source::Images;
-use crate::cli::shared::terminal::complain;
+use crate::cli::shared::terminal::Stdout;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
@@ -33,6 +33,10 @@ use ociseek_format::progress::{Progress, causes};
 use ociseek_ops::open::{IndexCoverage, coverage};
 use ociseek_rootfs::layers::Caches;
 use ociseek_snapshotter::{ImageLayers, LazyImages, Listener, MountOrder, Snapshotter, serve};
+
+pub(crate) use config::ConfigFileError;
+
+mod config;
 
 const SNAPSHOTTER_LONG_ABOUT: &str = "\
 Serves containerd as a snapshotter: containers start before their image is pulled, through its fine or SOCI index. The \
@@ -49,8 +53,10 @@ Needs root and /dev/fuse, and must see the mounts that containerd sees. docs/sna
 containerd, and what does not work yet.";
 
 const SNAPSHOTTER_AFTER_HELP: &str = "\
-Example:
-  ociseek snapshotter --socket /run/ociseek/snapshotter.sock --root /var/lib/ociseek/snapshotter
+Examples:
+  ociseek snapshotter --trust repository
+  ociseek snapshotter --print-config > /etc/ociseek/snapshotter.toml
+  ociseek snapshotter --config /etc/ociseek/snapshotter.toml
 
 Exit status: 0 stopped by SIGINT, SIGTERM or SIGHUP, 1 failure, 2 usage error.";
 
@@ -64,12 +70,23 @@ const KNOWN: usize = 256;
 #[command(long_about = SNAPSHOTTER_LONG_ABOUT, after_long_help = SNAPSHOTTER_AFTER_HELP)]
 pub(crate) struct SnapshotterArgs {
     /// The socket to listen on
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", default_value = "/run/ociseek/snapshotter.sock")]
     pub socket: PathBuf,
 
     /// Where snapshots are kept; created if it is missing
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/ociseek/snapshotter")]
     pub root: PathBuf,
+
+    /// Read options from this TOML file
+    ///
+    /// Its keys are the long names of the options. Options of the command line and variables of the
+    /// environment have precedence. Unknown keys are errors.
+    #[arg(long, value_name = "FILE", env = "OCISEEK_SNAPSHOTTER_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    /// Print a configuration file with all options and their defaults as comments, and exit
+    #[arg(long)]
+    pub print_config: bool,
 
     #[command(flatten)]
     pub lazy: LazyArgs,
@@ -80,20 +97,26 @@ pub(crate) async fn run(
     verbosity: VerbosityArgs,
     interrupted: &mut oneshot::Receiver<Interrupt>,
 ) -> Result<(), CliError> {
+    if args.print_config {
+        return Stdout::new().print(config::printed());
+    }
+    let typed = std::env::args_os();
+    let (args, arguments) = match args.config.clone() {
+        Some(path) => config::read(&path, typed).map_err(ConfigFileError::at(&path))?,
+        None => (args, typed.collect()),
+    };
     if args.lazy.stats.is_some() || args.lazy.view.index.is_some() || args.lazy.registry.password_stdin {
         return Err(CliError::Usage("--stats, --index and --password-stdin are for one image"));
     }
     let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
     let caches = caches::reading(&args.lazy.cache, &progress).await?;
-    let mount = mount_options(std::env::args_os().skip(1));
+    let mount = mount_options(arguments.into_iter().skip(1));
     let images = MountedByProcess { lazy: args.lazy, caches, progress, mount, known: Mutex::default() };
     let snapshotter = Snapshotter::open(&args.root, Arc::new(images)).await;
     let snapshotter = snapshotter.map_err(|source| CliError::Snapshots { path: args.root, source })?;
     let listener = Listener::bind(&args.socket);
     let listener = listener.map_err(|source| CliError::Write { path: args.socket.clone(), source })?;
-    if !verbosity.quiet {
-        complain(&format!("listening on {}", args.socket.display()));
-    }
+    info!(socket = %args.socket.display(), "listening");
     serve(snapshotter, listener, interrupted.map(|_| ())).await.map_err(CliError::Start)
 }
 
@@ -101,7 +124,7 @@ pub(crate) async fn run(
 fn mount_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let (mut options, mut is_own_value) = (Vec::new(), false);
     for argument in arguments {
-        let is_own = ["--socket", "--root"].iter().any(|own| {
+        let is_own = ["--socket", "--root", "--config"].iter().any(|own| {
             let rest = argument.as_encoded_bytes().strip_prefix(own.as_bytes());
             rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'=')
         });

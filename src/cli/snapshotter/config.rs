@@ -1,0 +1,227 @@
+//! The configuration file of `ociseek snapshotter`: its options by their long names, as TOML.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use clap::builder::ValueRange;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory, Parser};
+use toml::{Table, Value};
+
+use super::SnapshotterArgs;
+use crate::cli::args::{Cli, Command, NodeCommand};
+
+/// Larger files are not configurations.
+const MAX_BYTES: u64 = 1 << 20;
+/// Options that are not for the file: those that name it, and those for a single image.
+const NOT_IN_FILE: [&str; 7] = ["config", "print-config", "index", "stats", "password-stdin", "help", "version"];
+
+/// Why a configuration file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigFileFault {
+    #[error("cannot read it")]
+    Read(#[source] io::Error),
+    #[error("more than {MAX_BYTES} bytes")]
+    TooLarge,
+    #[error("not TOML: {0}")]
+    Toml(String),
+    #[error("unknown key {0:?}: ociseek snapshotter --print-config lists all")]
+    Unknown(String),
+    #[error("{key}: expected {expected}")]
+    Kind { key: String, expected: &'static str },
+    #[error("{0}")]
+    Option(String),
+}
+
+/// The options of this process, with those of the file at `path` that neither the command line nor
+/// the environment gives. Also returns them as arguments.
+///
+/// # Errors
+/// If the file cannot be read, or has a key or a value that is not valid.
+pub(super) fn read(
+    path: &Path,
+    typed: impl IntoIterator<Item = OsString>,
+) -> Result<(SnapshotterArgs, Vec<OsString>), ConfigFileFault> {
+    let mut text = String::new();
+    let file = File::open(path).map_err(ConfigFileFault::Read)?;
+    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(ConfigFileFault::Read)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(ConfigFileFault::TooLarge);
+    }
+    let table: Table = text.parse().map_err(|error: toml::de::Error| ConfigFileFault::Toml(first_line(&error)))?;
+    let mut arguments: Vec<OsString> = typed.into_iter().collect();
+    let option = |error: clap::Error| ConfigFileFault::Option(first_line(&error));
+    let found = Cli::command().try_get_matches_from(&arguments).map_err(option)?;
+    for (key, value) in &table {
+        let given = arguments_of(key, value)?;
+        let is_overridden = found.subcommand_matches("snapshotter").is_some_and(|found| is_given(found, key));
+        if !is_overridden {
+            arguments.extend(given.into_iter().map(OsString::from));
+        }
+    }
+    match Cli::try_parse_from(&arguments).map_err(option)?.command {
+        Command::Node(NodeCommand::Snapshotter(args)) => Ok((*args, arguments)),
+        _ => Err(ConfigFileFault::Option("the command is not snapshotter".to_owned())),
+    }
+}
+
+/// Without clap's prefix and the hint to its help.
+fn first_line(error: &impl ToString) -> String {
+    let text = error.to_string();
+    let line = text.trim().lines().next().unwrap_or_default();
+    line.trim_start_matches("error: ").to_owned()
+}
+
+fn with_option<T>(key: &str, look: impl FnOnce(&Arg) -> T) -> Option<T> {
+    let program = Cli::command();
+    let command = program.find_subcommand("snapshotter")?;
+    options(command).find(|arg| arg.get_long() == Some(key)).map(look)
+}
+
+/// The options that the file can have.
+fn options(command: &clap::Command) -> impl Iterator<Item = &Arg> {
+    let in_file = |arg: &&Arg| arg.get_long().is_some_and(|long| !NOT_IN_FILE.contains(&long));
+    command.get_arguments().filter(in_file)
+}
+
+fn is_given(found: &ArgMatches, key: &str) -> bool {
+    let source = with_option(key, |arg| found.value_source(arg.get_id().as_str()));
+    matches!(source.flatten(), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+}
+
+/// What an option takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    /// It is a flag.
+    Nothing,
+    /// It can also be used like a flag.
+    PerhapsValue,
+    Value,
+    Values,
+}
+
+fn takes(arg: &Arg) -> Takes {
+    if !arg.get_action().takes_values() {
+        return Takes::Nothing;
+    }
+    let is_list = matches!(arg.get_action(), ArgAction::Append) || arg.get_value_delimiter().is_some();
+    match arg.get_num_args().unwrap_or(ValueRange::SINGLE).min_values() {
+        0 => Takes::PerhapsValue,
+        _ if is_list => Takes::Values,
+        _ => Takes::Value,
+    }
+}
+
+/// The arguments for a key of the file.
+fn arguments_of(key: &str, value: &Value) -> Result<Vec<String>, ConfigFileFault> {
+    let takes = with_option(key, takes).ok_or_else(|| ConfigFileFault::Unknown(key.to_owned()))?;
+    let wrong = |expected| ConfigFileFault::Kind { key: key.to_owned(), expected };
+    let one = |value: &Value, expected| match value {
+        Value::String(text) => Ok(format!("--{key}={text}")),
+        Value::Integer(number) => Ok(format!("--{key}={number}")),
+        _ => Err(wrong(expected)),
+    };
+    match (takes, value) {
+        (Takes::Nothing | Takes::PerhapsValue, Value::Boolean(true)) => Ok(vec![format!("--{key}")]),
+        (Takes::Nothing | Takes::PerhapsValue, Value::Boolean(false)) => Ok(Vec::new()),
+        (Takes::Nothing, _) => Err(wrong("true or false")),
+        (Takes::Values, Value::Array(values)) => values.iter().map(|value| one(value, "an array of strings")).collect(),
+        (Takes::Values, value) => Ok(vec![one(value, "a string or an array of strings")?]),
+        (Takes::Value | Takes::PerhapsValue, value) => Ok(vec![one(value, "a string or a number")?]),
+    }
+}
+
+/// A file with all keys as comments, each with its help and its default.
+pub(super) fn printed() -> String {
+    let mut text = "# The configuration of ociseek snapshotter. Options of the command line and variables of the\n\
+        # environment (OCISEEK_...) have precedence.\n"
+        .to_owned();
+    let program = Cli::command();
+    let command = program.find_subcommand("snapshotter");
+    for arg in command.into_iter().flat_map(options).filter(|arg| !arg.is_hide_set()) {
+        let key = arg.get_long().unwrap_or_default();
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        let name = || arg.get_value_names().and_then(|names| names.first()).map_or("VALUE", |name| name.as_str());
+        let default = arg.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
+        let value = match takes(arg) {
+            Takes::Nothing | Takes::PerhapsValue => "false".to_owned(),
+            Takes::Value => format!("{:?}", default.unwrap_or_else(|| name().to_owned())),
+            Takes::Values => format!("[{:?}]", default.unwrap_or_else(|| name().to_owned())),
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n# {}\n# {key} = {value}\n", help.replace('\n', "\n# "));
+    }
+    text
+}
+
+/// The file that `--config` names, if it cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: the configuration cannot be used", path.display())]
+pub(crate) struct ConfigFileError {
+    path: PathBuf,
+    source: ConfigFileFault,
+}
+
+impl ConfigFileError {
+    pub(super) fn at(path: &Path) -> impl FnOnce(ConfigFileFault) -> ConfigFileError {
+        |source| ConfigFileError { path: path.to_owned(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str, typed: &str) -> Result<(SnapshotterArgs, Vec<OsString>), String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.toml");
+        std::fs::write(&path, text).unwrap();
+        read(&path, typed.split(' ').map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_file_gives_what_the_command_line_does_not() {
+        let text = "root = \"/r\"\nsocket = \"/s\"\ncache-dir = \"/c\"\nplain-http = true\ndeadline = \"5s\"\n\
+            signature-key = [\"/a\", \"/b\"]\n";
+        let (args, arguments) = parsed(text, "ociseek -q snapshotter --root /typed").unwrap();
+        assert_eq!((args.root, args.socket), (PathBuf::from("/typed"), PathBuf::from("/s")));
+        assert_eq!(args.lazy.deadline.as_secs(), 5);
+        let has = |wanted: &str| arguments.iter().any(|argument| argument == wanted);
+        assert!(has("--signature-key=/a") && has("--signature-key=/b") && !has("--root=/r"), "{arguments:?}");
+    }
+
+    #[test]
+    fn invalid_files_are_refused() {
+        for (text, wanted) in [
+            ("nonsense = 1", "unknown key \"nonsense\""),
+            ("stats = \"/x\"", "unknown key \"stats\""),
+            ("config = \"/x\"", "unknown key \"config\""),
+            ("[table]\nroot = \"/r\"", "unknown key \"table\""),
+            ("root = true", "root: expected a string or a number"),
+            ("prefetch = \"yes\"", "prefetch: expected true or false"),
+            ("signature-key = [1.5]", "signature-key: expected an array of strings"),
+            ("deadline = \"soon\"", "invalid value 'soon' for '--deadline"),
+            ("root = ", "not TOML"),
+        ] {
+            let error = parsed(text, "ociseek snapshotter").unwrap_err();
+            assert!(error.contains(wanted), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_printed_file_is_valid_with_and_without_its_defaults() {
+        let text = printed();
+        assert!(text.parse::<Table>().unwrap().is_empty());
+        for line in text.lines().filter_map(|line| line.strip_prefix("# ")) {
+            let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| with_option(key, |_| ()).is_some()) else {
+                continue;
+            };
+            let table: Table = line.parse().unwrap();
+            assert!(arguments_of(key, &table[key]).is_ok(), "{line}");
+        }
+        assert!(text.contains("\n# socket = \"/run/ociseek/snapshotter.sock\"\n"), "{text}");
+    }
+}
