@@ -1,14 +1,16 @@
 //! Blocks of zstd frames: where decoding can resume, and resuming there.
 //!
-//! Invariants under test: what the scanner accepts is what libzstd makes of it, however the input
-//! is cut; from every border, with nothing but the bytes that are referred to, the rest decodes to the
-//! same bytes; a state that is wrong gives an error or other bytes, within bounds.
+//! Invariants under test: blocks that libzstd decodes are read, to the same sizes, however the
+//! input is cut; from every border, with nothing but the bytes that are referred to, the rest
+//! decodes to the same bytes, and ends in the state of the next border; a state that is wrong gives
+//! an error or other bytes, within bounds.
 
 use std::io;
 use std::sync::LazyLock;
 
 use ociseek_format::codec::zstd::{
-    ZstdBorder, ZstdDictionary, ZstdReader, ZstdReference, ZstdResumed, ZstdScanner, ZstdSink, ZstdState,
+    ZstdBlocks, ZstdBorder, ZstdDictionary, ZstdReader, ZstdReference, ZstdResumed, ZstdSink, ZstdState,
+    zstd_state_after,
 };
 use ociseek_format::offset::{Compressed, Uncompressed};
 
@@ -24,24 +26,16 @@ struct Border {
     references: Vec<ZstdReference>,
 }
 
+#[derive(Default, PartialEq)]
 struct Borders {
-    plain: Vec<u8>,
     list: Vec<Border>,
-    most: u64,
+    /// The size of what the blocks decode to.
+    size: u64,
 }
 
 impl ZstdSink for Borders {
-    type Error = io::Error;
-
-    fn output(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.plain.extend_from_slice(bytes);
-        let fits = self.plain.len() as u64 <= self.most;
-        fits.then_some(()).ok_or_else(|| io::ErrorKind::FileTooLarge.into())
-    }
-
     fn block_start(&mut self, at: ZstdBorder<'_>) {
-        assert_eq!(at.output.0, self.plain.len() as u64, "a block starts where the output is");
-        let (input, output) = (at.input.0 as usize, self.plain.len());
+        let (input, output) = (at.input.0 as usize, at.output.0 as usize);
         self.list.push(Border { input, output, state: at.state(), references: Vec::new() });
     }
 
@@ -54,17 +48,14 @@ impl ZstdSink for Borders {
     }
 }
 
-fn scanned<'a>(pieces: impl Iterator<Item = &'a [u8]>, most: u64) -> Option<io::Result<Borders>> {
-    let mut scanner = ZstdScanner::new().expect("there is memory");
-    let mut sink = Borders { plain: Vec::new(), list: Vec::new(), most };
+/// The borders of whole frames. None if the blocks are not valid, or not complete.
+fn scanned<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Option<Borders> {
+    let (mut blocks, mut sink) = (ZstdBlocks::new(Compressed(0), Uncompressed(0)), Borders::default());
     for piece in pieces {
-        match scanner.push(piece, &mut sink) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => return None,
-            Err(error) => return Some(Err(error)),
-        }
+        blocks.push(piece, &mut sink).ok()?;
     }
-    Some(scanner.finish().map(|()| sink))
+    sink.size = blocks.output().0;
+    (!blocks.is_inside()).then_some(sink)
 }
 
 /// Pushes the bytes to a decoder, with a limit.
@@ -82,31 +73,33 @@ macro_rules! decoded {
 
 /// Both the input as frames, and a frame of the input.
 pub fn scan<'a>(data: &'a [u8], pieces: impl Iterator<Item = &'a [u8]>, most: u64) {
-    let whole = scanned(std::iter::once(data), most);
-    if let (Some(whole), Some(cut)) = (&whole, scanned(pieces, most)) {
-        assert_eq!(whole.is_ok(), cut.is_ok());
-        if let (Ok(whole), Ok(cut)) = (whole, cut) {
-            assert!(whole.plain == cut.plain && whole.list == cut.list, "the pieces matter");
-        }
-    }
-    if let Some(Ok(found)) = &whole {
-        resume_all(data, found);
+    let whole = scanned(std::iter::once(data));
+    assert!(whole == scanned(pieces), "the pieces matter");
+    let mut reader = ZstdReader::new().expect("there is memory");
+    let plain = decoded!(reader, data, most);
+    if let Ok(plain) = plain
+        && reader.finish().is_ok()
+    {
+        resume_all(data, &plain, &whole.expect("libzstd has decoded it"));
     }
     let level = i32::from(data.first().copied().unwrap_or(0) % 7);
     let frame = zstd::encode_all(data, level).expect("there is memory");
-    let found = scanned(frame.chunks(1 + data.len() % 5000), u64::MAX).expect("there is no limit");
-    let found = found.expect("libzstd has written it");
-    assert!(found.plain == data);
-    resume_all(&frame, &found);
+    let found = scanned(frame.chunks(1 + data.len() % 5000)).expect("libzstd has written it");
+    resume_all(&frame, data, &found);
 }
 
-fn resume_all(blob: &[u8], found: &Borders) {
-    let own = decoded!(ZstdReader::new().expect("there is memory"), blob, u64::MAX).expect("it was accepted");
-    assert!(own == found.plain, "libzstd reads other bytes");
+fn resume_all(blob: &[u8], whole: &[u8], found: &Borders) {
+    assert!(found.size == whole.len() as u64, "libzstd decodes other bytes");
     for (number, at) in found.list.iter().enumerate().take(BORDERS) {
-        let Some(state) = &at.state else { continue };
         let next = found.list.get(number + 1);
-        let (input, output) = next.map_or((blob.len(), found.plain.len()), |next| (next.input, next.output));
+        if let Some(next) = next {
+            let bytes = &blob[at.input..next.input];
+            let (lead, rest) = bytes.split_at(bytes.len().min(at.input % 65));
+            let after = zstd_state_after(at.state.as_ref(), lead, rest);
+            assert!(after.as_ref() == Some(&next.state), "the state after {}", at.input);
+        }
+        let Some(state) = &at.state else { continue };
+        let (input, output) = next.map_or((blob.len(), whole.len()), |next| (next.input, next.output));
         let reach = state.reach().expect("it is our own") as usize;
         let far = at.references.iter().map(|reference| reference.back as usize).max();
         let length = reach.max(far.unwrap_or(0));
@@ -115,13 +108,13 @@ fn resume_all(blob: &[u8], found: &Borders) {
             for ZstdReference { back, length: size } in &at.references {
                 let (back, size) = (*back as usize, *size as usize);
                 let (from, to) = (at.output - back, start + length - back);
-                bytes[to..to + size].copy_from_slice(&found.plain[from..from + size]);
+                bytes[to..to + size].copy_from_slice(&whole[from..from + size]);
             }
             let dictionary = ZstdDictionary::new(&bytes).expect("it is our own");
             let wanted = (output - at.output) as u64;
             let mut reader = ZstdResumed::new(state, &dictionary, wanted).expect("there is memory");
             let plain = decoded!(reader, &blob[at.input..input], u64::MAX).expect("it was accepted");
-            assert!(plain == found.plain[at.output..output], "from the border at {} on", at.input);
+            assert!(plain == whole[at.output..output], "from the border at {} on", at.input);
         }
     }
 }
@@ -130,7 +123,7 @@ fn resume_all(blob: &[u8], found: &Borders) {
 static SOUND: LazyLock<(ZstdState, Vec<u8>)> = LazyLock::new(|| {
     let words: Vec<u8> = (0..60_000u32).flat_map(|n| (n.wrapping_mul(n) / 77 % 5000).to_le_bytes()).collect();
     let frame = zstd::encode_all(&words[..], 3).expect("there is memory");
-    let found = scanned(std::iter::once(&frame[..]), u64::MAX).expect("no limit").expect("libzstd has written it");
+    let found = scanned(std::iter::once(&frame[..])).expect("libzstd has written it");
     let last = found.list.last().expect("it has several blocks");
     (last.state.clone().expect("it is inside the frame"), frame[last.input..].to_vec())
 });
@@ -164,10 +157,12 @@ pub fn resume(data: &[u8], most: u64) {
     let mut reader = ZstdResumed::new(&state, &dictionary, 1 << 20).expect("there is memory");
     let plain = decoded!(reader, &blocks, most);
     let (input, output) = (Compressed(0), Uncompressed(0));
-    let mut scanner = ZstdScanner::resume(&state, &dictionary, input, output, 1 << 20).expect("the state is valid");
-    let mut sink = Borders { plain: Vec::new(), list: Vec::new(), most };
-    // Of a block that is cut, libzstd reads more than the scanner does.
-    if scanner.push(&blocks, &mut sink).is_ok() && scanner.is_between_frames() {
-        assert!(plain.expect("the scanner takes less") == sink.plain, "the scanner reads other bytes");
+    let mut read = ZstdBlocks::resume(&state, input, output).expect("the state is valid");
+    let found = read.push(&blocks, &mut Borders::default());
+    if let Ok(plain) = plain {
+        // Of a raw block that is cut, libzstd decodes a part.
+        found.expect("libzstd has decoded it");
+        let (size, rest) = (read.output().0, plain.len() as u64);
+        assert!(if read.is_inside() { size <= rest } else { size == rest }, "libzstd decodes other bytes");
     }
 }

@@ -4,12 +4,11 @@
 use std::fs;
 
 use ociseek::budget::Budget;
-use ociseek::digest::Digest;
 use ociseek::fine;
 use ociseek::image::fine::parse;
 use serde_json::{Value, json};
 
-use crate::support::sandbox::{GZIP, Layout, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index, tar};
+use crate::support::sandbox::{GZIP, Layout, PLAIN, Sandbox, ZSTD, gzip, index, tar};
 
 /// An image with a gzip layer, a plain one and one that cannot be indexed, in `oci:img:v1`.
 fn image(sandbox: &Sandbox) {
@@ -248,37 +247,4 @@ fn fine_indexes_combine_with_soci_enabled_images() {
     layout.tag(image, "v1");
     let none = sandbox.json(0, &["index", "--fine", "--format=json", "--no-cache", "oci:none"]);
     assert_eq!(came(&none), json!(["nothing-to-index", "nothing-to-index", 0, false]));
-}
-
-#[test]
-fn layers_of_zstd_are_read_by_their_documents() {
-    let sandbox = Sandbox::new();
-    let mut layout = Layout::new(&sandbox.path("img"));
-    let [lower, upper] = [tar(7, 4, 400_000), tar(8, 3, 700_000)];
-    let frames: Vec<u8> = lower.chunks(300_000).flat_map(|part| zstd::encode_all(part, 3).unwrap()).collect();
-    let layers = [layout.blob(ZSTD, &frames), layout.blob(ZSTD, &zstd::encode_all(&upper[..], 9).unwrap())];
-    let diff_ids = [&lower, &upper].map(|tar| Digest::sha256(tar).to_string());
-    let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
-    let config = layout.blob("application/vnd.oci.image.config.v1+json", config.to_string().as_bytes());
-    let image = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-    let image = layout.blob(OCI_MANIFEST, image.to_string().as_bytes());
-    layout.tag(image, "v1");
-
-    let first = run(&sandbox, &["--fine-only"]);
-    let fine = &manifest(&first)["fine"];
-    assert_eq!((&fine["status"], fine["documents"].as_array().unwrap().len()), (&json!("attached"), 2));
-    let again = run(&sandbox, &["--fine-only"]);
-    assert_eq!((fine_digest(&again), &again["bytes_read"]), (fine_digest(&first), &json!(0)));
-
-    let verified = sandbox.run(&["verify", "oci:img:v1"]);
-    assert!(verified.contains(": ok (2 of 2 layers, 8 spans, 7 files, 3.5 MiB)"), "{verified}");
-    for (content, number) in [(&upper, 0), (&lower, 3)] {
-        let mut archive = tar::Archive::new(&content[..]);
-        let mut entry = archive.entries().unwrap().nth(number).unwrap().unwrap();
-        let name = entry.path().unwrap().to_string_lossy().into_owned();
-        let mut bytes = Vec::new();
-        std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
-        let read = sandbox.command(&["cat", "oci:img:v1", &name]).output().unwrap();
-        assert!(read.status.success() && read.stdout == bytes, "{name}: {}", String::from_utf8_lossy(&read.stderr));
-    }
 }

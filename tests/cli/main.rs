@@ -23,4 +23,5 @@ mod signals;
 mod soci_index;
 mod span_cache;
 mod verify_layer;
+mod zstd;
 mod ztoc;

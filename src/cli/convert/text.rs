@@ -49,15 +49,19 @@ fn enabled(text: &mut String, name: &ImageName, done: &ConvertReport, style: Sty
     let shown = safe(&name.to_string());
     let _ = writeln!(text, "{}", style.bold(&shown));
     let _ = writeln!(text, "  {} {}", style.green("image"), style.green(&done.digest.to_string()));
+    let what = match done.images.iter().any(|image| image.index.is_some()) {
+        true => "a SOCI-enabled image (version 2)",
+        false => "an image that names its fine index; SOCI consumers pull it whole",
+    };
     let line = match &done.outcome {
         ConvertStatus::AlreadyThere => "up to date: nothing was written".to_owned(),
         ConvertStatus::DryRun { replaces: None } => "dry run: nothing was written".to_owned(),
         ConvertStatus::DryRun { replaces: Some(old) } => {
             format!("dry run: nothing was written; it would replace {old} under this name")
         }
-        ConvertStatus::Written { replaced: None } => "a SOCI-enabled image (version 2)".to_owned(),
+        ConvertStatus::Written { replaced: None } => what.to_owned(),
         ConvertStatus::Written { replaced: Some(old) } => {
-            format!("a SOCI-enabled image (version 2); the name was that of {old}, which stays reachable by its digest")
+            format!("{what}; the name was that of {old}, which stays reachable by its digest")
         }
     };
     let _ = writeln!(text, "  {line}");
@@ -82,17 +86,21 @@ fn to_sign(name: &ImageName, done: &ConvertReport) -> String {
 fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
     heading(text, source, Some(&image.platform.to_string()), &image.was, style);
     layers(text, &image.layers, style);
-    match &image.index {
-        Some(index) => {
+    match (&image.index, &image.fine) {
+        (Some(index), fine) => {
             let _ = writeln!(text, "  {} {}", style.green("index"), style.green(&index.digest.to_string()));
-            if let Some(fine) = &image.fine {
+            if let Some(fine) = fine {
                 let _ = writeln!(text, "  fine index {}", fine.digest);
             }
             let _ = writeln!(text, "  new manifest {}", image.manifest);
             coverage(text, &image.coverage);
             layers::prefetch_line(text, image.prefetch.as_ref());
         }
-        None => {
+        (None, Some(fine)) => {
+            let _ = writeln!(text, "  {} {}", style.green("fine index"), style.green(&fine.digest.to_string()));
+            let _ = writeln!(text, "  new manifest {}", image.manifest);
+        }
+        (None, None) => {
             let _ = writeln!(text, "  {} {}", style.yellow("no index:"), why_nothing(&image.layers));
         }
     }

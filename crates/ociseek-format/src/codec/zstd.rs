@@ -1,21 +1,25 @@
 //! zstd (RFC 8878) as a push decoder: any number of frames, including skippable ones.
 //!
-//! [`ZstdReader`] decodes with libzstd. [`ZstdScanner`] does so block by block. It also reads the
-//! blocks itself as far as that is needed to resume at any of them: their tables, repeat offsets,
-//! and what they refer to. [`ZstdResumed`] decodes from such a place.
+//! [`ZstdReader`] decodes with libzstd. [`ZstdBlocks`] reads the blocks as far as that is needed to
+//! resume at any of them: their tables, repeat offsets, and what they refer to. [`ZstdResumed`]
+//! decodes from such a place.
 
+mod after;
 mod block;
+mod blocks;
 mod frame;
 mod fse;
 mod resume;
-mod scan;
+#[allow(unsafe_code, reason = "to call instructions that not every CPU has")]
+mod sequences;
 
 #[cfg(test)]
 mod tests;
 
-pub use block::ZstdReference;
+pub use after::zstd_state_after;
+pub use blocks::{ZstdBlocks, ZstdBorder, ZstdSink};
 pub use resume::{ZstdDictionary, ZstdResumed, ZstdState};
-pub use scan::{ZstdBorder, ZstdScanner, ZstdSink};
+pub use sequences::ZstdReference;
 
 use std::io;
 

@@ -1,5 +1,7 @@
 //! Invalid documents, grouped by rule: each has one fault and is refused within bounded memory.
 
+mod zstd;
+
 use super::head::{FineHeader, HEADER};
 use super::tests::{layer, ranges, spans};
 use super::*;
@@ -47,9 +49,10 @@ impl Page {
 }
 
 impl Document {
-    /// 30 spans, 40 entries, and 4 pages for the recorded start and the other spans.
-    fn new() -> Document {
-        let (layer, _) = layer(30, Codec::Gzip);
+    /// 30 spans and 40 entries. Of gzip, 5 pages for the recorded start and the other spans; of
+    /// zstd, a page for each window.
+    fn new(codec: Codec) -> Document {
+        let (layer, _) = layer(30, codec);
         let bytes = layer.encode(&ranges(&[(17, 20), (3, 5)])).unwrap().bytes;
         let header = FineHeader::parse(&bytes).unwrap();
         let head = decode_head(&bytes[..header.head_size() as usize], bytes.len() as u64, &mut room()).unwrap();
@@ -58,13 +61,13 @@ impl Document {
         let second = first + u64::from(header.spans_size[0]);
         let proofs = second + u64::from(header.entries_size[0]);
         let pages = head.pages().map(|page| {
-            let plain = zstd::bulk::decompress(stored(head.page_range(page)), Codec::Gzip.max_page()).unwrap();
+            let plain = ::zstd::bulk::decompress(stored(head.page_range(page)), codec.max_page()).unwrap();
             Page { plain, frame: None, sizes: [None; 2], digest: None }
         });
         Document {
             header,
-            spans: zstd::bulk::decompress(stored(first..second), MAX_HEAD).unwrap(),
-            entries: zstd::bulk::decompress(stored(second..proofs), MAX_HEAD).unwrap(),
+            spans: ::zstd::bulk::decompress(stored(first..second), MAX_HEAD).unwrap(),
+            entries: ::zstd::bulk::decompress(stored(second..proofs), MAX_HEAD).unwrap(),
             frames: [None, None],
             proofs: stored(proofs..proofs + 29 * 32).to_vec(),
             pages: pages.collect(),
@@ -113,14 +116,21 @@ fn room() -> Charge {
 }
 
 /// Named documents, each with a different fault.
-#[derive(Default)]
-struct Kinds(Vec<(String, Vec<u8>)>);
+struct Kinds {
+    codec: Codec,
+    list: Vec<(String, Vec<u8>)>,
+}
 
 impl Kinds {
     fn add(&mut self, name: impl Into<String>, change: impl FnOnce(&mut Document)) {
-        let mut document = Document::new();
+        let mut document = Document::new(self.codec);
         change(&mut document);
-        self.0.push((name.into(), document.bytes()));
+        self.list.push((name.into(), document.bytes()));
+    }
+
+    /// The number of pages.
+    fn pages(&self) -> u32 {
+        if self.codec == Codec::Zstd { 29 } else { 5 }
     }
 
     /// Overwrites bytes of the finished head.
@@ -133,9 +143,10 @@ impl Kinds {
         for at in 0..MAGIC {
             self.set("magic", at, b"x");
         }
-        [0, 2, 255].iter().for_each(|version| self.set("version", 7, &[*version]));
-        [2, 3, 255].iter().for_each(|codec| self.set("codec", 8, &[*codec]));
-        self.set("plain instead of gzip", 8, &[0]);
+        let (version, other) = if self.codec == Codec::Zstd { (1, 1) } else { (2, 2) };
+        [0, version, 255].iter().for_each(|version| self.set("version", 7, &[*version]));
+        [other, 3, 255].iter().for_each(|codec| self.set("codec", 8, &[*codec]));
+        self.set("plain instead of a compressed layer", 8, &[0]);
         (9..16).for_each(|at| self.set("reserved", at, &[1]));
         for size in [0, 1, 100, 1 << 63, u64::MAX] {
             self.set("size of the blob", 48, &size.to_le_bytes());
@@ -146,7 +157,7 @@ impl Kinds {
         for size in [0, 1, 63, 64, 32767, 32769, u64::MAX] {
             self.set("span size", 64, &size.to_le_bytes());
         }
-        let counts = [("spans", 72, 30), ("entries", 76, 40), ("pages", 80, 5), ("ranges", 84, 2)];
+        let counts = [("spans", 72, 30), ("entries", 76, 40), ("pages", 80, self.pages()), ("ranges", 84, 2)];
         for (name, at, count) in counts {
             for wrong in [0, count - 1, count + 1, count * 2, 1 << 20, i32::MAX as u32, u32::MAX] {
                 self.set(name, at, &wrong.to_le_bytes());
@@ -162,7 +173,7 @@ impl Kinds {
     /// Adds faulty frames: `put` stores one in the document.
     fn frames(&mut self, name: &str, plain: &[u8], put: impl Fn(&mut Document, Vec<u8>)) {
         let frame = compressed(plain);
-        let streamed = zstd::stream::encode_all(plain, 1).unwrap();
+        let streamed = ::zstd::stream::encode_all(plain, 1).unwrap();
         let mut damaged = frame.clone();
         damaged.iter_mut().skip(8).for_each(|byte| *byte ^= 0x55);
         let bomb = compressed(&vec![0; 20 << 20]);
@@ -198,7 +209,7 @@ impl Kinds {
 
     /// Rewrites each column of the spans with one value changed.
     fn spans(&mut self) {
-        let document = Document::new();
+        let document = Document::new(self.codec);
         let mut reader = varint::Reader::new(&document.spans, "spans");
         let numbers: Vec<u64> = (0..59).map(|_| reader.number().unwrap()).collect();
         let (bits, start) = document.spans[document.spans.len() - reader.left()..].split_at(29);
@@ -218,7 +229,8 @@ impl Kinds {
                 changed[29 + span] = wrong;
                 self.add(format!("output of span {span}: {wrong}"), |d| d.spans = written(&changed, bits, start));
             }
-            for wrong in [8, 100, 255] {
+            let other = if self.codec == Codec::Zstd { 7 } else { 8 };
+            for wrong in [other, 100, 255] {
                 let mut changed = bits.to_vec();
                 changed[span - 1] = wrong;
                 self.add(format!("bits of span {span}: {wrong}"), |d| d.spans = written(&numbers, &changed, start));
@@ -254,20 +266,27 @@ impl Kinds {
         self.add("a proof less", |d| d.proofs.truncate(28 * 32));
         self.add("a proof more", |d| d.proofs.extend([0; 32]));
         for page in 0..5 {
-            for wrong in [0, 1, (Codec::Gzip.max_page() + 1) as u32, u32::MAX] {
+            for wrong in [0, 1, (self.codec.max_page() + 1) as u32, u32::MAX] {
                 self.add(format!("page {page} stored: {wrong}"), |d| d.pages[page].sizes[0] = Some(wrong));
                 self.add(format!("page {page} decoded: {wrong}"), |d| d.pages[page].sizes[1] = Some(wrong));
             }
             self.add(format!("digest of page {page}"), |d| d.pages[page].digest = Some(Digest::sha256(b"")));
             self.add(format!("page {page} is gone"), |d| drop(d.pages.remove(page)));
             self.add(format!("page {page} comes twice"), |d| d.pages.insert(page, d.pages[page].clone()));
-            self.add(format!("page {page} is cut"), |d| d.pages[page].plain.truncate(100));
+            self.add(format!("page {page} is cut"), |d| {
+                let plain = &mut d.pages[page].plain;
+                plain.truncate(100.min(plain.len() - 1));
+            });
             self.add(format!("bytes behind page {page}"), |d| d.pages[page].plain.push(0));
             self.add(format!("page {page} lacks a byte of a lead"), |d| {
                 d.pages[page].plain.remove(0);
             });
             self.add(format!("page {page} is full of ones"), |d| d.pages[page].plain.fill(0xff));
         }
+        self.add("bytes behind the document", |d| d.behind.push(0));
+    }
+
+    fn gzip_windows(&mut self) {
         // The first page begins with the lead of the recorded start's first span.
         let lead = spans(30, Codec::Gzip).0.lead(SpanId(17));
         let windows: [(&str, &[u64]); 9] = [
@@ -288,7 +307,6 @@ impl Kinds {
                 numbers.iter().for_each(|number| varint::put(plain, *number));
             });
         }
-        self.add("bytes behind the document", |d| d.behind.push(0));
     }
 
     fn entries(&mut self) {
@@ -327,7 +345,7 @@ impl Kinds {
             d.entries.splice(80..81, [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]);
         });
         self.add("bytes behind the entries", |d| d.entries.push(0));
-        for cut in (0..Document::new().entries.len()).step_by(40) {
+        for cut in (0..Document::new(self.codec).entries.len()).step_by(40) {
             self.add(format!("entries cut at {cut}"), |d| d.entries.truncate(cut));
         }
         for from in [100, 500, 1000, 1500] {
@@ -340,9 +358,14 @@ const MAGIC: usize = 7;
 
 #[test]
 fn contradictory_documents_are_refused() {
-    let sound = Document::new();
+    contradictory(Codec::Gzip, Kinds::gzip_windows);
+}
+
+/// Documents of layers of this codec, with wrong windows among them.
+fn contradictory(codec: Codec, windows: impl Fn(&mut Kinds)) {
+    let sound = Document::new(codec);
     assert!(decode(&sound.bytes(), &mut room()).is_ok(), "there is room, and it is put together right");
-    let mut kinds = Kinds::default();
+    let mut kinds = Kinds { codec, list: Vec::new() };
     kinds.header();
     kinds.frames("spans", &sound.spans, |document, frame| document.frames[0] = Some(frame));
     kinds.frames("entries", &sound.entries, |document, frame| document.frames[1] = Some(frame));
@@ -350,8 +373,9 @@ fn contradictory_documents_are_refused() {
     kinds.spans();
     kinds.proofs_and_pages();
     kinds.entries();
-    assert!(kinds.0.len() > 200, "{}", kinds.0.len());
-    for (name, document) in kinds.0 {
+    windows(&mut kinds);
+    assert!(kinds.list.len() > 200, "{}", kinds.list.len());
+    for (name, document) in kinds.list {
         let error = decode(&document, &mut room()).map(|_| ()).expect_err(&name);
         assert!(!error.to_string().is_empty() && error.to_string().len() < 200, "{name}: {error}");
     }
@@ -360,10 +384,10 @@ fn contradictory_documents_are_refused() {
 #[test]
 fn names_that_expand_from_few_bytes_are_limited() {
     // Each name repeats the previous one, so they compress to almost nothing.
-    let mut file = Document::new().files()[0].clone();
+    let mut file = Document::new(Codec::Gzip).files()[0].clone();
     (file.name, file.size, file.pax) = (vec![b'n'; 1 << 20].into(), 0, Box::default());
     let count = 300;
-    let document = Document::new().with_files(|files| *files = vec![file; count]);
+    let document = Document::new(Codec::Gzip).with_files(|files| *files = vec![file; count]);
     let document = Document { header: FineHeader { entries: count as u32, ..document.header }, ..document };
     assert!(document.entries.len() < 2 << 20);
     let bytes = document.bytes();
@@ -373,7 +397,11 @@ fn names_that_expand_from_few_bytes_are_limited() {
 
 #[test]
 fn prefixes_and_flipped_bits_never_panic() {
-    let (layer, _) = layer(3, Codec::Gzip);
+    prefixes_and_flipped_bits(Codec::Gzip);
+}
+
+fn prefixes_and_flipped_bits(codec: Codec) {
+    let (layer, _) = layer(3, codec);
     let files = layer.entries()[..4].to_vec();
     let windows: Vec<_> = layer.windows().flat_map(|windows| windows.unwrap().into_windows()).map(|(_, w)| w).collect();
     let layer = FineLayer::new(files, layer.spans().clone(), windows).unwrap();

@@ -158,6 +158,11 @@ impl SpanWindow {
         window
     }
 
+    /// The state to decode a zstd span from. None for a span that begins with a frame.
+    pub(crate) fn state(&self) -> Option<&ZstdState> {
+        self.zstd().map(|start| &start.state)
+    }
+
     /// The state and dictionary to decode a zstd span with. Bytes that the span does not refer to
     /// are `fill`. None for a span that begins with a frame.
     pub fn dictionary(&self, fill: u8) -> Option<(&ZstdState, Vec<u8>)> {
@@ -172,14 +177,6 @@ impl SpanWindow {
     /// Whether the bytes that are not left out are those of `window`.
     pub fn is_part_of(&self, window: &[u8; WINDOW]) -> bool {
         self.parts().all(|(from, part)| window[from..from + part.len()] == *part)
-    }
-
-    /// Whether a zstd decoder in this state, or at the start of a frame, continues with the span.
-    /// `known` compares the bytes that begin a number of bytes before the span, as far as they are
-    /// known.
-    pub(crate) fn follows(&self, state: Option<&ZstdState>, known: impl Fn(usize, &[u8]) -> bool) -> bool {
-        let length = self.zstd().map_or(0, |start| start.length as usize);
-        self.zstd().map(|start| &start.state) == state && self.parts().all(|(from, part)| known(length - from, part))
     }
 
     /// The parts, each with where it begins in the window.

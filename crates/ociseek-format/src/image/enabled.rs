@@ -61,7 +61,8 @@ pub struct IndexTarget {
 pub struct SociIndexParts {
     /// The image that the SOCI index is for.
     pub target: IndexTarget,
-    /// In the order of the image's layers. If empty, there is no index.
+    /// In the order of the image's layers. If empty, there is no SOCI index, and the image only
+    /// names its fine index.
     pub ztocs: Vec<ZtocRef>,
     /// Prefetch artifacts.
     pub prefetch: Vec<Descriptor>,
@@ -205,16 +206,17 @@ impl Original {
         let entries = contents.iter().zip(&digests);
         let lost = entries.filter(|(content, _)| **content == EntryContent::Lost).map(|(_, digest)| *digest);
         let lost: BTreeSet<Digest> = lost.collect();
-        let indexed: Vec<&SociIndexParts> = indexed.iter().filter(|indexed| !indexed.ztocs.is_empty()).collect();
+        let has_any = |parts: &&SociIndexParts| !parts.ztocs.is_empty() || parts.fine.is_some();
+        let indexed: Vec<&SociIndexParts> = indexed.iter().filter(has_any).collect();
         let was = |place: usize| digests.get(indexed[place].target.entry);
-        let mut indexes: Vec<EncodedIndex> = indexed
-            .iter()
-            .map(|SociIndexParts { ztocs, prefetch, .. }| {
+        // Both with the place of their image.
+        let mut indexes: Vec<(usize, EncodedIndex)> = (indexed.iter().enumerate())
+            .filter(|(_, parts)| !parts.ztocs.is_empty())
+            .map(|(place, SociIndexParts { ztocs, prefetch, .. })| {
                 let (layers, prefetch, build_tool_identifier) = (ztocs.clone(), prefetch.clone(), tool.to_owned());
-                SociIndex { layers, subject: None, build_tool_identifier, prefetch }.encode()
+                (place, SociIndex { layers, subject: None, build_tool_identifier, prefetch }.encode())
             })
             .collect();
-
         let mut fine: Vec<(usize, EncodedIndex)> =
             (indexed.iter().enumerate()).filter_map(|(place, parts)| Some((place, parts.fine.clone()?))).collect();
 
@@ -226,14 +228,17 @@ impl Original {
             };
             // A manifest that is listed for two platforms names the index of the first one.
             let place = (0..indexed.len()).find(|&place| was(place) == Some(&descriptor.digest));
-            let names = place.map(|place| {
-                let bound = fine.iter().find(|(of, _)| *of == place).map(|(_, fine)| fine.descriptor.digest);
-                (indexes[place].descriptor.digest, bound)
-            });
+            let digest_of = |made: &[(usize, EncodedIndex)]| {
+                let made = made.iter().find(|(of, _)| Some(*of) == place);
+                made.map(|(_, made)| made.descriptor.digest)
+            };
+            let names = [(INDEX_DIGEST, digest_of(&indexes)), (BOUND_INDEX, digest_of(&fine))];
             let rewritten = rewrite(entry, *manifest, descriptor, names);
             if let Some(place) = place {
-                let annotations = &mut indexes[place].descriptor.annotations;
-                annotations.insert(MANIFEST_DIGEST.to_owned(), rewritten.digest.to_string());
+                for (_, new) in indexes.iter_mut().filter(|(of, _)| *of == place) {
+                    let annotations = &mut new.descriptor.annotations;
+                    annotations.insert(MANIFEST_DIGEST.to_owned(), rewritten.digest.to_string());
+                }
                 for (_, fine) in fine.iter_mut().filter(|(of, _)| *of == place) {
                     fine.descriptor.annotations = BTreeMap::from([(BOUND_TO.to_owned(), rewritten.digest.to_string())]);
                 }
@@ -263,7 +268,8 @@ impl Original {
                 image.platform.get_or_insert_with(|| found.clone());
             }
         }
-        for (SociIndexParts { target, .. }, new) in indexed.iter().zip(&mut indexes) {
+        for (place, new) in &mut indexes {
+            let target = &indexed[*place].target;
             new.descriptor.platform = Some(target.platform.clone());
             let named = digests.get(target.entry).map(Digest::to_string).unwrap_or_default();
             list(&mut index.manifests, new.descriptor.clone(), &named);
@@ -272,14 +278,14 @@ impl Original {
             new.descriptor.platform = Some(Platform::unknown());
             list_fine(&mut index.manifests, &new.descriptor);
         }
-        let is_made = |digest: &Digest| indexes.iter().any(|new| new.descriptor.digest == *digest);
+        let is_made = |digest: &Digest| indexes.iter().any(|(_, new)| new.descriptor.digest == *digest);
         // Consumers only take the indexes that manifests name.
         let is_used = |entry: &Descriptor| !is_soci_index(entry) || named.contains(&entry.digest.to_string());
         index.manifests.retain(|entry| is_made(&entry.digest) || !lost.contains(&entry.digest) && is_used(entry));
         OCI_INDEX.clone_into(&mut index.media_type);
         let bytes = index.encode();
         let digest = Digest::sha256(&bytes);
-        let fine = fine.into_iter().map(|(_, fine)| fine).collect();
+        let [indexes, fine] = [indexes, fine].map(|made| made.into_iter().map(|(_, made)| made).collect());
         EnabledDocuments { manifests, indexes, fine, index, bytes, digest }
     }
 }
@@ -295,15 +301,12 @@ fn rewrite(
     entry: usize,
     mut manifest: GoManifest,
     descriptor: &mut Descriptor,
-    names: Option<(Digest, Option<Digest>)>,
+    names: [(&str, Option<Digest>); 2],
 ) -> RewrittenManifest {
     OCI_MANIFEST.clone_into(&mut manifest.media_type);
     OCI_CONFIG.clone_into(&mut manifest.config.media_type);
-    if let Some((index, fine)) = names {
-        manifest.annotations.insert(INDEX_DIGEST.to_owned(), index.to_string());
-        if let Some(fine) = fine {
-            manifest.annotations.insert(BOUND_INDEX.to_owned(), fine.to_string());
-        }
+    for (annotation, named) in names {
+        manifest.annotations.extend(named.map(|named| (annotation.to_owned(), named.to_string())));
     }
     let was = descriptor.digest;
     let bytes = manifest.encode();
@@ -384,12 +387,18 @@ impl Key {
 
 const WINDOWS: &str = "windows";
 
-/// Whether a manifest or image index is or belongs to a SOCI-enabled image.
+/// Whether a manifest or image index is or belongs to a SOCI-enabled image, or one that only names
+/// a fine index.
 pub fn is_enabled(manifest: &Manifest) -> bool {
     match manifest {
-        Manifest::Image(image) => image.annotations.contains_key(INDEX_DIGEST),
-        Manifest::Index(index) => soci_indexes(&index.manifests).next().is_some(),
+        Manifest::Image(image) => [INDEX_DIGEST, BOUND_INDEX].iter().any(|name| image.annotations.contains_key(*name)),
+        Manifest::Index(index) => names_indexes(&index.manifests),
     }
+}
+
+/// Whether the list of an image index has SOCI indexes (version 2) or fine indexes.
+pub fn names_indexes(manifests: &[Descriptor]) -> bool {
+    manifests.iter().any(|entry| is_soci_index(entry) || is_fine_index(entry))
 }
 
 #[cfg(test)]

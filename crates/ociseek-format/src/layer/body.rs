@@ -4,7 +4,7 @@ use std::sync::mpsc::Receiver;
 
 use super::checkpoints::{GzipSpans, PlainSpans};
 use super::contents::{Contents, EntryPolicy, Notes};
-use super::fine::{FineGzip, FineParts, FinePlain, FineZstd};
+use super::fine::{FineGzip, FineParts, FinePlain, FineZstd, ZstdPlan};
 use super::hashes::{ScannedSpans, SpanStarts};
 use super::model::{NoZtoc, ReadOptions, not_read_lazily};
 use super::scan_result::ValidLayer;
@@ -15,7 +15,7 @@ use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::inflate::BackReference;
 use crate::codec::sniff::Format;
 use crate::codec::stretch::{Handover, Stretch};
-use crate::codec::zstd::{ZstdBorder, ZstdReader, ZstdReference, ZstdScanner, ZstdSink};
+use crate::codec::zstd::ZstdReader;
 use crate::digest::Digest;
 use crate::fine::FineError;
 use crate::offset::{Compressed, Uncompressed};
@@ -58,13 +58,11 @@ pub(super) struct PlainBody {
 }
 
 pub(super) struct ZstdBody {
-    scanner: ZstdScanner<'static>,
-    sink: ZstdContents,
-}
-
-struct ZstdContents {
+    reader: ZstdReader,
     contents: Contents,
     fine: Option<FineZstd>,
+    /// The plan of the bytes that are decoded next.
+    plan: Option<ZstdPlan>,
 }
 
 /// The tar of a blob that has no spans itself: spans are cut from the tar.
@@ -87,10 +85,10 @@ impl LayerBody {
             }
             Format::Zstd if fine => {
                 let fine = Some(FineZstd::new(memory.budget().open()));
-                match ZstdScanner::new() {
-                    Ok(scanner) => {
-                        let sink = ZstdContents { contents: Contents::new(EntryPolicy::Strict, memory), fine };
-                        LayerBody::FineZstd(Box::new(ZstdBody { scanner, sink }))
+                match ZstdReader::new() {
+                    Ok(reader) => {
+                        let contents = Contents::new(EntryPolicy::Strict, memory);
+                        LayerBody::FineZstd(Box::new(ZstdBody { reader, contents, fine, plan: None }))
                     }
                     Err(error) => LayerBody::Failed(error.into()),
                 }
@@ -164,8 +162,8 @@ impl LayerBody {
                 reader.push(chunk, &mut |plain| body.push(plain))
             }
             LayerBody::FineZstd(body) => {
-                body.sink.contents.permit(end);
-                body.scanner.push(chunk, &mut body.sink)
+                body.contents.permit(end);
+                body.push(chunk)
             }
         }
     }
@@ -178,16 +176,32 @@ impl LayerBody {
             LayerBody::Gzip(body) => body.sink.contents.check(),
             LayerBody::Plain(body) => body.contents.check(),
             LayerBody::Zstd(_, body) => body.contents.check(),
-            LayerBody::FineZstd(body) => body.sink.contents.check(),
+            LayerBody::FineZstd(body) => body.contents.check(),
+        }
+    }
+
+    /// Takes the plan of the bytes that are pushed next.
+    pub(super) fn expect(&mut self, plan: ZstdPlan) {
+        if let LayerBody::FineZstd(body) = self {
+            body.expect(plan);
+        }
+    }
+
+    /// Call this after the bytes that a plan is for.
+    ///
+    /// # Errors
+    /// If they are not what the plan says.
+    pub(super) fn end_plan(&mut self) -> Result<(), LayerError> {
+        match self {
+            LayerBody::FineZstd(body) => body.end_plan(),
+            _ => Ok(()),
         }
     }
 
     /// Ends the blob. [`LayerBody::spans`] must follow.
     pub(super) fn end(&mut self) {
-        match self {
-            LayerBody::Gzip(body) => body.sink.fine.iter_mut().for_each(FineGzip::end),
-            LayerBody::FineZstd(body) => body.sink.end(),
-            _ => {}
+        if let LayerBody::Gzip(body) = self {
+            body.sink.fine.iter_mut().for_each(FineGzip::end);
         }
     }
 
@@ -196,7 +210,7 @@ impl LayerBody {
         let found = match self {
             LayerBody::Unknown(_) => SpanStarts::Undecided,
             LayerBody::Unread(_) | LayerBody::Failed(_) | LayerBody::Zstd(..) => SpanStarts::Unwanted,
-            LayerBody::FineZstd(body) if body.sink.contents.is_refused() => SpanStarts::Unwanted,
+            LayerBody::FineZstd(body) if body.contents.is_refused() => SpanStarts::Unwanted,
             LayerBody::FineZstd(_) => SpanStarts::Unhashed,
             LayerBody::Gzip(body) if body.sink.contents.is_refused() => SpanStarts::Unwanted,
             LayerBody::Gzip(body) => SpanStarts::Starts(body.sink.spans.starts()),
@@ -206,7 +220,7 @@ impl LayerBody {
         let fine = match self {
             LayerBody::Gzip(body) => body.sink.fine.as_mut().map(FineGzip::notes),
             LayerBody::Plain(body) => body.fine.as_mut().map(|fine| fine.notes(end)),
-            LayerBody::FineZstd(body) => body.sink.fine.as_mut().map(FineZstd::notes),
+            LayerBody::FineZstd(body) => body.fine.as_mut().map(FineZstd::notes),
             _ => None,
         };
         ScannedSpans { found, fine: fine.unwrap_or_default() }
@@ -237,60 +251,59 @@ impl LayerBody {
                 Ok(ValidLayer { listed, starts, span_digests: slices.finish(), size, gzip_members: 0, fine })
             }
             LayerBody::FineZstd(body) => {
-                body.scanner.finish()?;
-                let (listed, starts) = (body.sink.contents.finish()?, Starts::Unpacked { span_size });
+                body.reader.finish()?;
+                let (listed, starts) = (body.contents.finish()?, Starts::Unpacked { span_size });
                 Ok(ValidLayer { listed, starts, span_digests, size, gzip_members: 0, fine })
             }
         }
     }
 }
 
-impl ZstdSink for ZstdContents {
-    type Error = LayerError;
-
-    fn output(&mut self, bytes: &[u8]) -> Result<(), LayerError> {
-        self.contents.push(bytes);
-        if self.contents.is_refused() {
-            self.fine = None;
-        }
-        match self.fine.as_mut().map_or(Ok(()), |fine| fine.output(bytes)) {
-            Err(FineError::Memory(over)) => return Err(over.into()),
-            Err(error) => self.refuse(&error),
-            Ok(()) => {}
-        }
-        self.contents.check()
-    }
-
-    fn block_start(&mut self, at: ZstdBorder<'_>) {
+impl ZstdBody {
+    fn expect(&mut self, mut plan: ZstdPlan) {
         if let Some(fine) = &mut self.fine {
-            fine.block_start(at);
+            fine.expect(&mut plan);
         }
+        self.plan = Some(plan);
     }
 
-    fn since(&self) -> Option<Uncompressed> {
-        self.fine.as_ref()?.since()
+    fn push(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
+        let ZstdBody { reader, contents, fine, .. } = self;
+        reader.push(chunk, &mut |bytes| {
+            contents.push(bytes);
+            if contents.is_refused() {
+                *fine = None;
+            }
+            let taken = fine.as_mut().map_or(Ok(()), |fine| fine.output(bytes));
+            settle(taken, contents, fine)?;
+            contents.check()
+        })
     }
 
-    fn references(&mut self, references: &[ZstdReference]) {
-        if let Some(fine) = &mut self.fine {
-            fine.references(references);
-        }
+    fn end_plan(&mut self) -> Result<(), LayerError> {
+        let ZstdBody { contents, fine, plan, .. } = self;
+        let (Some(plan), Some(unsettled)) = (plan.take(), fine.as_mut()) else { return Ok(()) };
+        // Windows may end with the blob.
+        let taken = unsettled.output(&[]);
+        settle(taken, contents, fine)?;
+        fine.as_ref().map_or(Ok(()), |fine| fine.check(&plan))
     }
 }
 
-impl ZstdContents {
-    fn end(&mut self) {
-        if let Some(fine) = &mut self.fine {
-            fine.end();
-            if let Some(error) = fine.failed().cloned() {
-                self.refuse(&error);
-            }
+/// A layer whose fine document would be too large is valid, but has none.
+fn settle(
+    taken: Result<(), FineError>,
+    contents: &mut Contents,
+    fine: &mut Option<FineZstd>,
+) -> Result<(), LayerError> {
+    match taken {
+        Ok(()) => Ok(()),
+        Err(FineError::Memory(over)) => Err(over.into()),
+        Err(error) => {
+            *fine = None;
+            contents.refuse(UnservableReason::new(UnservableCode::SpanTooLarge, error.to_string()));
+            Ok(())
         }
-    }
-
-    fn refuse(&mut self, error: &FineError) {
-        self.fine = None;
-        self.contents.refuse(UnservableReason::new(UnservableCode::SpanTooLarge, error.to_string()));
     }
 }
 

@@ -1,12 +1,11 @@
 //! Divides a span of a fine document, for a start that reads only parts of it.
 
-use std::io;
+use std::ops::ControlFlow;
 
-use super::fine::{FineGzip, FineMessage, FineZstd};
-use super::span::{SpanError, SpanSink, decode_fine, scan_zstd};
+use super::fine::{FineGzip, FineMessage, FineZstd, ZstdPlanner};
+use super::span::{SpanError, SpanFilter, SpanSink, decode_fine, decode_zstd, zstd_blocks};
 use crate::codec::gzip::{BlockStart, Sink};
 use crate::codec::inflate::BackReference;
-use crate::codec::zstd::{ZstdBorder, ZstdReference, ZstdSink};
 use crate::digest::Hasher;
 use crate::fine::{Codec, FineSpans, FineStart, SpanDivision, SpanWindow};
 use crate::offset::{SpanId, Uncompressed};
@@ -38,13 +37,7 @@ pub fn divide_span(
         blocks.fine.end();
         blocks.fine.notes()
     } else {
-        let mut blocks = ZstdBlocks { left: size, fine: FineZstd::dividing(spans, span, window) };
-        scan_zstd(span, spans, window, blob, &mut blocks)?;
-        blocks.fine.end();
-        if let Some(error) = blocks.fine.failed() {
-            return Err(SpanError::Zstd { span, reason: error.to_string() });
-        }
-        blocks.fine.notes()
+        divide_zstd(spans, span, window, blob)?
     };
     let mut division = SpanDivision::default();
     let first = spans.fetch_range(span).start.0;
@@ -101,32 +94,29 @@ impl SpanSink for SpanBlocks {
 }
 
 /// Finds checkpoints in a span of zstd.
-struct ZstdBlocks {
-    left: u64,
-    fine: FineZstd,
-}
-
-impl ZstdSink for ZstdBlocks {
-    type Error = io::Error;
-
-    fn output(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // What follows the span's end belongs to the next one.
-        let wanted = usize::try_from(self.left).map_or(bytes.len(), |left| left.min(bytes.len()));
-        self.left -= wanted as u64;
-        self.fine.output(&bytes[..wanted]).map_err(io::Error::other)
-    }
-
-    fn block_start(&mut self, at: ZstdBorder<'_>) {
-        self.fine.block_start(at);
-    }
-
-    fn since(&self) -> Option<Uncompressed> {
-        self.fine.since()
-    }
-
-    fn references(&mut self, references: &[ZstdReference]) {
-        self.fine.references(references);
-    }
+fn divide_zstd(
+    spans: &FineSpans,
+    span: SpanId,
+    window: Option<&SpanWindow>,
+    blob: &[u8],
+) -> Result<Vec<FineMessage>, SpanError> {
+    let failed = |reason: String| SpanError::Zstd { span, reason };
+    let chunks = [window.map_or(&[][..], SpanWindow::lead), spans.own(span, blob)];
+    let blocks = zstd_blocks(span, spans, window)?;
+    let plan = ZstdPlanner::dividing(spans, span, blocks).plan(&chunks, true);
+    let Some(mut plan) = plan else { return Ok(Vec::new()) };
+    let mut fine = FineZstd::dividing(spans, span, window);
+    fine.expect(&mut plan);
+    plan.check().map_err(|error| failed(error.to_string()))?;
+    let plain = spans.plain_range(span);
+    let mut taken = Ok(());
+    let mut take = |bytes: &[u8]| {
+        taken = fine.output(bytes);
+        if taken.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    decode_zstd(span, spans, window, 0, blob, &mut SpanFilter::new(plain.end - plain.start, &mut take))?;
+    taken.and_then(|()| fine.output(&[])).map_err(|error| failed(error.to_string()))?;
+    Ok(fine.notes())
 }
 
 #[cfg(test)]

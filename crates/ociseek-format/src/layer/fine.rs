@@ -5,7 +5,7 @@ mod zstd;
 
 use std::collections::VecDeque;
 
-pub(super) use zstd::FineZstd;
+pub(super) use zstd::{FineZstd, ZstdPlan, ZstdPlanner};
 
 use crate::budget::Charge;
 use crate::codec::gzip::BlockStart;

@@ -5,12 +5,13 @@
 //! why no consumer could use one. [`parallel::read_chunks`] is lenient: its result is only used
 //! locally.
 //!
-//! Internally, `scan` decodes with [codec](crate::codec) and finds the entries with the [tar
-//! walk](crate::tar), `hashes` hashes, possibly on another thread, `checkpoints` decides where
-//! spans start, `fine` collects the fine document, and `consumer` decides whether consumers of the
-//! index could serve files from it. [`span`] works in the other direction: from a ztoc or a
-//! [`LayerMap`] and ranges of the blob to the bytes of files. [`record`] stores a map. [`prove`]
-//! checks a ztoc against its layer, which it decodes with other decoders.
+//! Internally, `plan` reads the blocks of zstd ahead, `scan` decodes with [codec](crate::codec) and
+//! finds the entries with the [tar walk](crate::tar), `hashes` hashes, possibly on another thread,
+//! `checkpoints` decides where spans start, `fine` collects the fine document, and `consumer`
+//! decides whether consumers of the index could serve files from it. [`span`] works in the other
+//! direction: from a ztoc or a [`LayerMap`] and ranges of the blob to the bytes of files.
+//! [`record`] stores a map. [`prove`] checks a ztoc against its layer, which it decodes with other
+//! decoders.
 
 mod body;
 mod checkpoints;
@@ -18,11 +19,13 @@ mod consumer;
 mod contents;
 mod divide;
 mod fine;
+mod format;
 mod hashes;
 pub mod map;
 mod model;
 mod names;
 pub mod parallel;
+mod plan;
 pub mod prove;
 pub mod record;
 mod scan;
@@ -34,6 +37,7 @@ pub use checkpoints::are_chosen;
 pub use consumer::{file as stated, servable};
 pub use contents::Notes;
 pub use divide::divide_span;
+pub use format::format;
 pub use map::{LayerMap, Starts};
 pub use model::{
     BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, ReadOptions, TOOL_IDENTIFIER, UnservableCode,
@@ -41,18 +45,19 @@ pub use model::{
 };
 pub(crate) use names::{below_root, clean_into};
 pub use names::{clean, shown};
-pub use scan::format;
 pub use scan_result::MappedLayer;
 pub use slices::KeepSpans;
 
 use crate::budget::Budget;
 use crate::digest::Digest;
 use hashes::LayerHashes;
+use plan::LayerPlanner;
 use scan::LayerScan;
 
 /// Builds the ztoc of a layer's blob, pushed in chunks, on one thread.
 pub struct LayerIndexer {
     options: LayerOptions,
+    planner: LayerPlanner,
     scan: LayerScan,
     hashes: LayerHashes,
 }
@@ -62,8 +67,8 @@ crate::opaque_debug!(LayerIndexer);
 impl LayerIndexer {
     /// Indexes a blob. If its digest and size in bytes are given, they are checked.
     pub fn new(options: LayerOptions, expected: Option<(Digest, u64)>) -> LayerIndexer {
-        let (scan, hashes) = LayerScan::to_publish(&options, expected, Budget::new(u64::MAX).open());
-        LayerIndexer { options, scan, hashes }
+        let (planner, scan, hashes) = LayerScan::to_publish(&options, expected, Budget::new(u64::MAX).open());
+        LayerIndexer { options, planner, scan, hashes }
     }
 
     /// Pushes the next bytes of the blob. Chunk boundaries do not matter.
@@ -71,7 +76,8 @@ impl LayerIndexer {
     /// # Errors
     /// If the layer is broken. Further calls fail the same way.
     pub fn push(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
-        let spans = self.scan.push(chunk)?;
+        let plan = self.planner.plan(&[chunk]);
+        let spans = self.scan.push_all(&[chunk], plan)?;
         self.hashes.push(chunk, spans);
         Ok(())
     }
@@ -81,7 +87,7 @@ impl LayerIndexer {
     /// # Errors
     /// If the size or digest is not as expected, or the blob is truncated.
     pub fn finish(mut self) -> Result<IndexedLayer, LayerError> {
-        let spans = self.scan.end()?;
+        let spans = self.scan.end(self.planner.end())?;
         self.hashes.push(&[], spans);
         self.scan.finish(self.hashes.finish())?.publish(self.options)
     }

@@ -132,6 +132,13 @@ pub enum LayerError {
     Digest { expected: Digest, actual: Digest },
 }
 
+impl LayerError {
+    /// Whether the bytes of the layer cannot be decoded, although they are the right ones.
+    pub fn is_of_content(&self) -> bool {
+        matches!(self, LayerError::Gzip(_) | LayerError::Tar(_) | LayerError::NotALayer { .. } | LayerError::Zstd(_))
+    }
+}
+
 impl From<FineError> for LayerError {
     fn from(error: FineError) -> LayerError {
         match error {
@@ -242,6 +249,7 @@ macro_rules! codes {
 
 codes! {
     BelowNonDirectory "below-non-directory" "an entry is below something that is not a directory",
+    Broken "broken" "the layer, which is zstd, cannot be decoded",
     Compression "compression" "the layer's compression is not gzip",
     Empty "empty" "the blob is empty",
     EmptyXattr "empty-xattr" "an entry has several extended attributes, one of them empty or too long",

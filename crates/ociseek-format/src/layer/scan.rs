@@ -3,12 +3,14 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use super::body::LayerBody;
+use super::fine::ZstdPlan;
+use super::format::format;
 use super::hashes::{BlobDigests, LayerHashes, ScannedSpans};
 use super::model::{NoZtoc, ReadOptions};
+use super::plan::LayerPlanner;
 use super::scan_result::ScanResult;
 use super::{LayerError, LayerOptions};
 use crate::budget::Charge;
-use crate::codec::sniff::{self, Format};
 use crate::codec::stretch::{Handover, Stretch};
 use crate::digest::{Algorithm, Digest};
 use crate::offset::Compressed;
@@ -25,6 +27,8 @@ pub(super) struct LayerScan {
     body: LayerBody,
     /// What the body needs to start. None after the body took it.
     start: Option<Start>,
+    /// The plan of the next bytes, until the body can take it.
+    plan: Option<ZstdPlan>,
     failed: Option<LayerError>,
     /// The fault of a blob that ended before its format was known.
     failed_at_end: Option<LayerError>,
@@ -59,17 +63,20 @@ pub(super) struct StretchResult {
 }
 
 impl LayerScan {
-    /// Both halves, for a blob whose index will be published. `expected` are its digest and its
-    /// size in bytes, which are checked. Charges what is collected to `memory`.
+    /// Both halves and what reads ahead, for a blob whose index will be published. `expected` are
+    /// its digest and its size in bytes, which are checked. Charges what is collected to `memory`.
     pub(super) fn to_publish(
         options: &LayerOptions,
         expected: Option<(Digest, u64)>,
         memory: Charge,
-    ) -> (LayerScan, LayerHashes) {
+    ) -> (LayerPlanner, LayerScan, LayerHashes) {
         let LayerOptions { span_size, fine, .. } = *options;
-        let for_fine = memory.budget().open();
+        let (for_fine, for_plan) = (memory.budget().open(), memory.budget().open());
         let (scan, hashes) = LayerScan::new(span_size, expected, Start { purpose: Purpose::Publish { fine }, memory });
-        (scan, if fine { hashes.with_fine(for_fine) } else { hashes })
+        match fine {
+            true => (LayerPlanner::of_fine(for_plan), scan, hashes.with_fine(for_fine)),
+            false => (LayerPlanner::Idle, scan, hashes),
+        }
     }
 
     /// Whether a fine document is collected. Only valid before the first bytes.
@@ -89,36 +96,45 @@ impl LayerScan {
     fn new(span_size: u64, expected: Option<(Digest, u64)>, start: Start) -> (LayerScan, LayerHashes) {
         let algorithm = expected.map_or(Algorithm::Sha256, |(digest, _)| digest.algorithm());
         let (body, start) = (LayerBody::Unknown(Vec::new()), Some(start));
-        let scan = LayerScan { span_size, expected, size: 0, body, start, failed: None, failed_at_end: None };
+        let scan =
+            LayerScan { span_size, expected, size: 0, body, start, plan: None, failed: None, failed_at_end: None };
         (scan, LayerHashes::new(algorithm))
     }
 
-    /// Takes the next bytes of the blob. Chunk boundaries do not matter.
+    /// Takes the next chunks of the blob, which must be hashed together as well, with their plan.
+    /// Chunk boundaries do not matter.
     ///
     /// # Errors
     /// If the layer is broken. Further calls fail the same way.
-    pub(super) fn push(&mut self, chunk: &[u8]) -> Result<ScannedSpans, LayerError> {
-        self.push_all(&[chunk])
-    }
-
-    /// Takes several chunks, which must be hashed together as well.
-    ///
-    /// # Errors
-    /// As [`LayerScan::push`].
-    pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C]) -> Result<ScannedSpans, LayerError> {
+    pub(super) fn push_all<C: AsRef<[u8]>>(
+        &mut self,
+        chunks: &[C],
+        plan: Option<ZstdPlan>,
+    ) -> Result<ScannedSpans, LayerError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
+        self.plan = plan;
+        self.pass_plan();
         let pushed = chunks.iter().try_for_each(|chunk| self.take(chunk.as_ref()));
+        let pushed = pushed.and_then(|()| self.body.end_plan());
         self.failed = pushed.as_ref().err().cloned();
         pushed.map(|()| self.body.spans(Compressed(self.size)))
+    }
+
+    fn pass_plan(&mut self) {
+        if !matches!(self.body, LayerBody::Unknown(_))
+            && let Some(plan) = self.plan.take()
+        {
+            self.body.expect(plan);
+        }
     }
 
     /// Takes the next chunks of the blob, which were decoded to `stretch` in advance. The result is
     /// the same as if the chunks were pushed one after the other.
     ///
     /// # Errors
-    /// As [`LayerScan::push`].
+    /// As [`LayerScan::push_all`].
     pub(super) fn push_decoded<C: AsRef<[u8]>>(
         &mut self,
         chunks: &[C],
@@ -182,6 +198,7 @@ impl LayerScan {
             Purpose::Publish { fine } => LayerBody::to_publish(format(&head), self.span_size, fine, memory),
             Purpose::Read { options, hashed } => LayerBody::to_read(format(&head), options, hashed, memory),
         };
+        self.pass_plan();
         self.body.push(&head, Compressed(self.size))
     }
 
@@ -189,13 +206,16 @@ impl LayerScan {
     /// short are reported by [`LayerScan::finish`], after the digest was checked.
     ///
     /// # Errors
-    /// The error of [`LayerScan::push`] if the layer is broken.
-    pub(super) fn end(&mut self) -> Result<ScannedSpans, LayerError> {
+    /// The error of [`LayerScan::push_all`] if the layer is broken.
+    pub(super) fn end(&mut self, plan: Option<ZstdPlan>) -> Result<ScannedSpans, LayerError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
+        self.plan = plan;
         self.failed_at_end = self.sniff().err();
+        self.pass_plan();
         self.body.end();
+        self.failed_at_end = self.failed_at_end.take().or(self.body.end_plan().err());
         Ok(self.body.spans(Compressed(self.size)))
     }
 
@@ -223,15 +243,5 @@ impl LayerScan {
             Err(NoZtoc::Broken(error)) => return Err(error),
         };
         Ok(ScanResult { digest: blob, size: self.size, outcome })
-    }
-}
-
-/// Sniffs the format of a blob from its first block, or from the whole blob if it is shorter. The
-/// name of a tar's first file may look like the magic number of a compression format, but the
-/// checksum of its header shows that it is a tar.
-pub fn format(head: &[u8]) -> Format {
-    match sniff::format(head) {
-        Format::Zstd | Format::Foreign(_) if head.first_chunk().is_some_and(tar::has_valid_checksum) => Format::Plain,
-        format => format,
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::map::LayerMap;
 use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, GzipError, GzipReader, Sink};
-use crate::codec::zstd::{ZstdDictionary, ZstdReader, ZstdResumed, ZstdScanner, ZstdSink};
+use crate::codec::zstd::{ZstdBlocks, ZstdDictionary, ZstdReader, ZstdResumed};
 use crate::digest::{Digest, Hasher};
 use crate::fine::{Codec, FineSpans, SpanWindow};
 pub use crate::layer::map::{HasSpans, SpanBounds};
@@ -395,32 +395,19 @@ pub(super) fn decode_zstd(
     }
 }
 
-/// Decodes a span of zstd as [`decode_zstd`] does, and passes the borders and references in it on.
-/// Returns the end of its output if a frame may follow its last byte.
-pub(super) fn scan_zstd<S: ZstdSink<Error = io::Error>>(
+/// Reads the blocks of a span of zstd, which were not pushed yet.
+pub(super) fn zstd_blocks(
     span: SpanId,
     spans: &FineSpans,
     window: Option<&SpanWindow>,
-    blob: &[u8],
-    sink: &mut S,
-) -> Result<Option<Uncompressed>, SpanError> {
-    let failed = |error: io::Error| SpanError::Zstd { span, reason: error.to_string() };
-    let window = (span.0 == 0).then_some(None).or(window.map(Some)).ok_or(SpanError::NoWindow { span })?;
-    let Some(start) = spans.starts().get(span.0 as usize) else { return Ok(None) };
-    let plain = spans.plain_range(span);
-    let state = window.and_then(|window| window.dictionary(0));
-    let dictionary = state.as_ref().map(|(_, bytes)| ZstdDictionary::new(bytes)).transpose().map_err(failed)?;
-    let mut scanner = match (&state, &dictionary) {
-        (Some((state, _)), Some(dictionary)) => {
-            ZstdScanner::resume(state, dictionary, start.input, start.output, plain.end - plain.start)
-        }
-        _ => ZstdScanner::at_frame(start.input, start.output),
+) -> Result<ZstdBlocks, SpanError> {
+    let start = spans.starts().get(span.0 as usize);
+    let (input, output) = start.map_or((Compressed(0), Uncompressed(0)), |start| (start.input, start.output));
+    match window.and_then(SpanWindow::state) {
+        None => Ok(ZstdBlocks::new(input, output)),
+        Some(state) => ZstdBlocks::resume(state, input, output)
+            .ok_or(SpanError::Zstd { span, reason: "the state of the zstd decoder is not valid".to_owned() }),
     }
-    .map_err(failed)?;
-    for part in [window.map_or(&[][..], SpanWindow::lead), spans.own(span, blob)] {
-        scanner.push(part, sink).map_err(failed)?;
-    }
-    Ok(scanner.is_between_frames().then_some(scanner.output()))
 }
 
 /// `before` holds the first bits of the block if they are in the byte before `at.input`. `parts` is

@@ -23,7 +23,7 @@ use ociseek_format::budget::Budget;
 use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::coverage::Coverage;
-use ociseek_format::image::enabled::{EnabledDocuments, IndexTarget, SociIndexParts, soci_indexes};
+use ociseek_format::image::enabled::{EnabledDocuments, IndexTarget, SociIndexParts, names_indexes, soci_indexes};
 use ociseek_format::progress::{Progress, ProgressEvent};
 
 mod error;
@@ -77,7 +77,7 @@ pub(crate) async fn convert_built(
     let there = to.there().await?;
     let is_source = there.as_ref().is_some_and(|there| there.digest == loaded.root);
     let artifacts: Vec<Descriptor> = soci_indexes(&loaded.original.index.manifests).cloned().collect();
-    let already_enabled = !artifacts.is_empty();
+    let already_enabled = names_indexes(&loaded.original.index.manifests);
     if is_source && !to.replace_tag && !already_enabled {
         return Err(ConvertError::SourceTag { digest: loaded.root });
     }
@@ -128,12 +128,16 @@ pub(crate) async fn convert_built(
         parts(planned, &layers, &old, options, from.source.budget(), progress).await?;
     let mut fine = Vec::new();
     if options.kinds.has_fine() {
-        let images = indexed.iter_mut().zip(&reports).filter(|(parts, _)| !parts.ztocs.is_empty());
-        for (parts, (reported, _)) in images {
+        for (parts, (reported, _)) in indexed.iter_mut().zip(&reports) {
             let bound = fine_of(reported, &layers, from, work).await?;
             parts.fine = bound.as_ref().map(|bound| bound.index.clone());
             fine.extend(bound);
         }
+    }
+    if indexed.iter().all(|parts| parts.ztocs.is_empty() && parts.fine.is_none()) {
+        return Err(ConvertError::NothingToIndex {
+            layers: reports.into_iter().flat_map(|(layers, _)| layers).collect(),
+        });
     }
     let enabled = loaded.original.clone().enable(&indexed, &options.layer.build_tool_identifier);
     let images = report(&loaded, &enabled, &indexed, reports);
@@ -204,8 +208,7 @@ struct EnabledParts<'a> {
 /// Makes the parts of the SOCI indexes from the `layers` that were built.
 ///
 /// # Errors
-/// If there is nothing to index, a layer is missing because the deadline passed, or a prefetch list
-/// cannot be made.
+/// If a layer is missing because the deadline passed, or a prefetch list cannot be made.
 async fn parts<'a>(
     planned: impl Iterator<Item = (IndexTarget, &'a Vec<PlannedLayer>)>,
     layers: &'a Layers,
@@ -233,11 +236,6 @@ async fn parts<'a>(
     let left = parts.reports.iter().flat_map(|(layers, _)| layers).filter(is_left).count();
     if left > 0 {
         return Err(ConvertError::OutOfTime { left });
-    }
-    if parts.ztocs.is_empty() {
-        return Err(ConvertError::NothingToIndex {
-            layers: parts.reports.into_iter().flat_map(|(layers, _)| layers).collect(),
-        });
     }
     Ok(parts)
 }

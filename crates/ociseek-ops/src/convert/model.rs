@@ -4,7 +4,7 @@ use super::ConvertError;
 use crate::index::{LayerReport, PrefetchSummary};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::coverage::Coverage;
-use ociseek_format::image::enabled::soci_indexes;
+use ociseek_format::image::enabled::names_indexes;
 use ociseek_format::image::go::{Index, decode_index};
 use ociseek_format::image::manifest::{DOCKER_LIST, OCI_INDEX};
 use ociseek_format::image::{Descriptor, ImageSelector, Platform};
@@ -53,7 +53,7 @@ pub(super) struct ExistingImage {
 
 impl ExistingImage {
     fn is_enabled(&self) -> bool {
-        soci_indexes(&self.manifests).next().is_some()
+        names_indexes(&self.manifests)
     }
 }
 

@@ -124,7 +124,7 @@ async fn compare(
                 },
             }
         }
-        let fine = match options.kinds.has_fine() && !ztocs.is_empty() {
+        let fine = match options.kinds.has_fine() && !(ztocs.is_empty() && only_fine.is_empty()) {
             true => match fine_for(&known_fine, &ztocs, &only_fine, options) {
                 Some(fine) => Some(fine.clone()),
                 None => return Ok(ConvertPreview::Pending),
@@ -135,7 +135,7 @@ async fn compare(
         fine_documents.extend(fine.iter().flat_map(|fine| fine.layers.clone()));
         indexed.push(SociIndexParts { target, ztocs, prefetch, fine: fine.map(|fine| fine.encode()) });
     }
-    if indexed.iter().all(|indexed| indexed.ztocs.is_empty()) {
+    if indexed.iter().all(|indexed| indexed.ztocs.is_empty() && indexed.fine.is_none()) {
         return Ok(ConvertPreview::NothingToIndex(reasons));
     }
     let enabled = loaded.original.enable(&indexed, &options.layer.build_tool_identifier);

@@ -14,12 +14,13 @@ use super::guide::{Guides, guides};
 use super::model::Origin;
 use super::options::{IndexOptions, Work};
 use super::read::{ReadLayer, read};
-use super::reasons::lacks_document as has_no_document;
+use super::reasons::{is_only_fine, lacks_document as has_no_document};
 use super::reuse::reuse;
 use super::supply::{BlobKey, BuiltLayer, Layers, Supply, cached, cached_document, keep, keep_document};
 use ociseek_format::fine::{EncodedFine, FineLayer};
 use ociseek_format::image::Descriptor;
-use ociseek_format::layer::LayerOptions;
+use ociseek_format::layer::{LayerError, LayerOptions, Outcome, UnservableCode, UnservableReason};
+use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_format::ztoc::Ztoc;
 
 /// The ztocs of the `wanted` layers. Those that were `built` before are used again. `announce`
@@ -174,7 +175,7 @@ type Read = (BuiltLayer, Option<Arc<EncodedFine>>);
 
 impl Reader<'_> {
     /// Reads the layers that the cache did not have, until the deadline. Stops at the first layer
-    /// that cannot be read or is broken.
+    /// that cannot be read or is broken. Of a broken layer of zstd, only the document is left out.
     ///
     /// Layers that are read at the same time may not fit into memory together. One that does not
     /// fit is read again alone after the others, so that the result does not depend on which layer
@@ -221,7 +222,13 @@ impl Reader<'_> {
         let Work { cache, options, progress } = supply.work;
         let fine = documents.contains(&(layer.digest, layer.size));
         let layer_options = LayerOptions { fine, ..options.layer.clone() };
-        let ReadLayer { indexed, seconds } = read(supply.source, layer, layer_options, jobs, guide, progress).await?;
+        let read = match read(supply.source, layer, layer_options, jobs, guide, progress).await {
+            Err(IndexError::BrokenLayer { source, .. }) if is_only_fine(layer, options) && source.is_of_content() => {
+                return Ok((left_out(layer, &source, progress), None));
+            }
+            read => read?,
+        };
+        let ReadLayer { indexed, seconds } = read;
         let outcome = Arc::new(indexed.outcome);
         let document = match indexed.fine {
             Some(fine) => Some(Arc::new(encoded(layer, fine).await?)),
@@ -235,6 +242,15 @@ impl Reader<'_> {
         }
         Ok((BuiltLayer { outcome, origin: Origin::Read { seconds }, sampled: None }, document))
     }
+}
+
+/// The result for a layer that no consumer of SOCI indexes would read, and that cannot be decoded.
+/// It is not cached, so the warning is repeated.
+fn left_out(layer: &Descriptor, error: &LayerError, progress: &Arc<dyn Progress>) -> BuiltLayer {
+    let reason = UnservableReason::new(UnservableCode::Broken, format!("it cannot be decoded: {error}"));
+    progress.report(ProgressEvent::Warning(format!("layer {} has no fine document: {reason}", layer.digest)));
+    let outcome = Arc::new(Outcome::Unservable(reason));
+    BuiltLayer { outcome, origin: Origin::Read { seconds: 0.0 }, sampled: None }
 }
 
 /// Encodes a fine document without a recorded start.

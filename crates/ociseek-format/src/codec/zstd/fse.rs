@@ -4,6 +4,9 @@
 const STATES: usize = 512;
 /// The most symbols: match lengths have 53.
 const SYMBOLS: usize = 53;
+/// The most bytes of a description: a Huffman table can have 128, and one of sequences 80 (4 bits,
+/// and for each symbol 10 bits and 2 bits of a repeat).
+const DESCRIPTION: usize = 128;
 
 /// One of the three fields of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,27 +16,84 @@ pub(super) enum Field {
     MatchLength,
 }
 
-/// A state of a table: what it stands for, and how to get to the next state.
+/// A state of a table: what it stands for, and how to get to the next state. Packed, from the low
+/// bits: the number of extra bits (8), the number of bits to read for the next state (8), what is
+/// added to these (16), and the value without its extra bits (32). So one load gets all of it, and
+/// the sum of three states has the sums of their numbers of bits.
 #[derive(Clone, Copy, Default)]
-pub(super) struct State {
-    /// The value, without the extra bits that are added to it.
-    pub base: u32,
-    /// The number of extra bits.
-    pub extra: u8,
-    /// The number of bits to read for the next state, and what is added to them.
-    pub bits: u8,
-    pub next: u16,
+pub(super) struct State(pub u64);
+
+impl State {
+    fn new(base: u32, extra: u8, bits: u8, next: u16) -> State {
+        State(u64::from(base) << 32 | u64::from(next) << 16 | u64::from(bits) << 8 | u64::from(extra))
+    }
+
+    #[inline(always)]
+    pub(super) fn base(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    #[inline(always)]
+    pub(super) fn next(self) -> usize {
+        usize::from((self.0 >> 16) as u16)
+    }
+
+    #[inline(always)]
+    pub(super) fn bits(self) -> u32 {
+        (self.0 >> 8) as u32 & 0xff
+    }
+
+    #[inline(always)]
+    pub(super) fn extra(self) -> u32 {
+        self.0 as u32 & 0xff
+    }
+}
+
+/// A table as a dictionary states it.
+#[derive(Clone, Copy)]
+pub(super) struct Description {
+    size: u8,
+    bytes: [u8; DESCRIPTION],
+}
+
+impl Description {
+    /// None if it is longer than any is.
+    pub(super) fn new(description: &[u8]) -> Option<Description> {
+        let mut bytes = [0; DESCRIPTION];
+        bytes.get_mut(..description.len())?.copy_from_slice(description);
+        Some(Description { size: description.len() as u8, bytes })
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.size.into()).unwrap_or_default()
+    }
+}
+
+/// What a table is made from.
+#[derive(Clone, Copy)]
+pub(super) enum TableSource {
+    /// The only symbol, of a block in RLE mode. No dictionary can state such a table.
+    Symbol(u8),
+    Described(Description),
+}
+
+impl TableSource {
+    fn is(&self, other: &TableSource) -> bool {
+        match (self, other) {
+            (TableSource::Symbol(one), TableSource::Symbol(two)) => one == two,
+            (TableSource::Described(one), TableSource::Described(two)) => one.bytes() == two.bytes(),
+            _ => false,
+        }
+    }
 }
 
 /// The table of a field.
-#[derive(Clone)]
 pub(super) struct Table {
+    field: Field,
+    source: Option<TableSource>,
     pub states: Box<[State; STATES]>,
     /// The number of bits of the first state.
     pub log: u8,
-    /// The table as a dictionary states it. None if it has only one symbol of a block in RLE mode,
-    /// which no dictionary can express.
-    pub description: Option<Box<[u8]>>,
 }
 
 impl Field {
@@ -61,13 +121,20 @@ impl Field {
         Some(code)
     }
 
-    /// The predefined table, as a dictionary states it (RFC 8878 section 3.1.1.3.2.2).
-    pub(super) fn predefined(self) -> &'static [u8] {
-        match self {
+    /// The predefined table (RFC 8878 section 3.1.1.3.2.2).
+    pub(super) fn predefined(self) -> Option<Description> {
+        Description::new(match self {
             Field::LiteralLength => &LITERAL_LENGTHS_DESCRIPTION,
             Field::Offset => &OFFSETS_DESCRIPTION,
             Field::MatchLength => &MATCH_LENGTHS_DESCRIPTION,
-        }
+        })
+    }
+
+    /// The description that `bytes` begin with, and what follows it. None if it is not valid.
+    pub(super) fn description(self, bytes: &[u8]) -> Option<(Description, &[u8])> {
+        let size = Distribution::read(bytes).filter(|shares| shares.log <= self.most_log())?.size;
+        let (description, rest) = bytes.split_at_checked(size)?;
+        Some((Description::new(description)?, rest))
     }
 }
 
@@ -123,38 +190,42 @@ const MATCH_LENGTHS_DESCRIPTION: [u8; 29] = *b"\x21\x14\xc4\x18\x63\x8c\x21\x84\
     \x08\x21\x44\x44\x44\x44\x44\x44\x44\x44\x24\x09\0\0";
 
 impl Table {
-    /// The predefined table of a field.
-    pub(super) fn predefined(field: Field) -> Option<Table> {
-        Table::described(field, field.predefined()).map(|(table, _)| table)
+    /// A table that nothing was made into yet.
+    pub(super) fn new(field: Field) -> Table {
+        Table { field, source: None, states: Box::new([State::default(); STATES]), log: 0 }
     }
 
-    /// The table of a block in RLE mode.
-    pub(super) fn rle(field: Field, symbol: u8) -> Option<Table> {
-        let (base, extra) = field.code(symbol.into())?;
-        let mut states = Box::new([State::default(); STATES]);
-        states[0] = State { base, extra, bits: 0, next: 0 };
-        Some(Table { states, log: 0, description: None })
-    }
-
-    /// The table that `bytes` begin with, and the size of its description. None if they are not
-    /// valid.
-    pub(super) fn described(field: Field, bytes: &[u8]) -> Option<(Table, usize)> {
-        let Distribution { counts, symbols, log, size } = Distribution::read(bytes)?;
-        if log > field.most_log() {
-            return None;
+    /// Makes the table from `source`. None if that is not valid.
+    pub(super) fn make(&mut self, source: &TableSource) -> Option<()> {
+        if self.source.as_ref().is_some_and(|own| own.is(source)) {
+            return Some(());
         }
+        self.source = None;
+        match source {
+            TableSource::Symbol(symbol) => {
+                let (base, extra) = self.field.code((*symbol).into())?;
+                self.states[0] = State::new(base, extra, 0, 0);
+                self.log = 0;
+            }
+            TableSource::Described(description) => self.spread(&Distribution::read(description.bytes())?)?,
+        }
+        self.source = Some(*source);
+        Some(())
+    }
+
+    fn spread(&mut self, Distribution { counts, symbols, log, .. }: &Distribution) -> Option<()> {
         let total = 1usize << log;
-        let mut table =
-            Table { states: Box::new([State::default(); STATES]), log, description: Some(bytes.get(..size)?.into()) };
         let mut spread = [0u8; STATES];
         let mut next = [0u16; SYMBOLS];
+        let mut codes = [(0, 0); SYMBOLS];
         let mut high = total;
-        for symbol in 0..symbols {
+        let counts = counts.get(..*symbols)?;
+        for (symbol, count) in counts.iter().enumerate() {
             // A code is only used if its symbol has a share.
-            if counts[symbol] != 0 {
-                field.code(symbol)?;
+            if *count != 0 {
+                codes[symbol] = self.field.code(symbol)?;
             }
-            if counts[symbol] == -1 {
+            if *count == -1 {
                 high = high.checked_sub(1)?;
                 spread[high] = symbol as u8;
                 next[symbol] = 1;
@@ -162,12 +233,9 @@ impl Table {
         }
         let (step, mask) = ((total >> 1) + (total >> 3) + 3, total - 1);
         let mut at = 0;
-        for symbol in 0..symbols {
-            let count = counts[symbol].max(0);
-            if count > 0 {
-                next[symbol] = count as u16;
-            }
-            for _ in 0..count {
+        for (symbol, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            next[symbol] = *count as u16;
+            for _ in 0..*count {
                 spread[at] = symbol as u8;
                 at = (at + step) & mask;
                 while at >= high {
@@ -175,16 +243,15 @@ impl Table {
                 }
             }
         }
-        for (state, symbol) in table.states[..total].iter_mut().zip(spread) {
-            let symbol = usize::from(symbol);
-            let (base, extra) = field.code(symbol)?;
-            let number = next[symbol];
-            next[symbol] += 1;
+        for (state, symbol) in self.states[..total].iter_mut().zip(spread) {
+            let (base, extra) = codes[usize::from(symbol)];
+            let number = &mut next[usize::from(symbol)];
             let bits = log - number.checked_ilog2()? as u8;
-            let next = ((usize::from(number) << bits) - total) as u16;
-            *state = State { base, extra, bits, next };
+            *state = State::new(base, extra, bits, ((usize::from(*number) << bits) - total) as u16);
+            *number += 1;
         }
-        Some((table, size))
+        self.log = *log;
+        Some(())
     }
 }
 
@@ -249,55 +316,4 @@ impl Distribution {
         let size = at.div_ceil(8);
         (size <= bytes.len()).then_some(Distribution { counts, symbols, log, size })
     }
-}
-
-/// Bits that are read from the last one to the first (RFC 8878 section 4.1).
-pub(super) struct Bits<'a> {
-    bytes: &'a [u8],
-    /// Where in `bytes` the bits begin, and where those that were not read yet end, in bits.
-    start: usize,
-    end: usize,
-}
-
-impl<'a> Bits<'a> {
-    /// The bits of `bytes`, beginning with byte `start`. None if the last byte is missing or zero,
-    /// so that nothing marks the end of the bits (RFC 8878 section 4.1).
-    pub(super) fn new(bytes: &'a [u8], start: usize) -> Option<Bits<'a>> {
-        let last = bytes.get(start..)?.last()?.checked_ilog2()?;
-        Some(Bits { bytes, start: start * 8, end: (bytes.len() - 1) * 8 + last as usize })
-    }
-
-    /// At least the next 57 bits, from the top. What follows the bits themselves is arbitrary.
-    #[inline(always)]
-    pub(super) fn peek(&self) -> u64 {
-        let end = self.end.div_ceil(8);
-        let word = match end.checked_sub(8).and_then(|from| self.bytes.get(from..end)?.first_chunk()) {
-            Some(word) => u64::from_le_bytes(*word),
-            None => {
-                let mut word = [0; 8];
-                let bytes = self.bytes.get(..end).unwrap_or_default();
-                word[8 - bytes.len().min(8)..].copy_from_slice(&bytes[..bytes.len().min(8)]);
-                u64::from_le_bytes(word)
-            }
-        };
-        word << (end * 8 - self.end)
-    }
-
-    /// Counts `count` bits as read. None if there are not that many.
-    #[inline(always)]
-    pub(super) fn pass(&mut self, count: u32) -> Option<()> {
-        self.end = self.end.checked_sub(count as usize).filter(|end| *end >= self.start)?;
-        Some(())
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.end == self.start
-    }
-}
-
-/// The top bits of a word.
-#[inline(always)]
-pub(super) fn top(word: u64, count: u8) -> u32 {
-    // In two steps, because a shift by 64 is none.
-    ((word >> 1) >> (63 - u32::from(count))) as u32
 }

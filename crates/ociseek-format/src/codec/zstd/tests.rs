@@ -1,5 +1,5 @@
 use super::*;
-use crate::offset::Uncompressed;
+use crate::offset::{Compressed, Uncompressed};
 
 fn decode(blob: &[u8], step: usize) -> io::Result<Vec<u8>> {
     let mut reader = ZstdReader::new()?;
@@ -86,23 +86,11 @@ struct Checkpoints {
 }
 
 impl ZstdSink for Checkpoints {
-    type Error = io::Error;
-
-    fn output(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.plain.extend_from_slice(bytes);
-        Ok(())
-    }
-
     fn block_start(&mut self, at: ZstdBorder<'_>) {
-        assert_eq!(at.output.0, self.plain.len() as u64);
-        if self.list.last().is_none_or(|last| self.plain.len() - last.output >= self.distance) {
-            self.list.push(Checkpoint {
-                input: at.input.0 as usize,
-                output: self.plain.len(),
-                state: at.state(),
-                reach: at.reach() as usize,
-                references: Vec::new(),
-            });
+        let (input, output) = (at.input.0 as usize, at.output.0 as usize);
+        if self.list.last().is_none_or(|last| output - last.output >= self.distance) {
+            let (state, reach) = (at.state(), at.reach() as usize);
+            self.list.push(Checkpoint { input, output, state, reach, references: Vec::new() });
         }
     }
 
@@ -116,17 +104,18 @@ impl ZstdSink for Checkpoints {
 }
 
 fn scan(blob: &[u8], steps: &[usize], distance: usize) -> io::Result<Checkpoints> {
-    let mut sink = Checkpoints { distance, ..Checkpoints::default() };
-    let (mut scanner, mut rest) = (ZstdScanner::new()?, blob);
+    let mut sink = Checkpoints { distance, plain: decode(blob, blob.len())?, ..Checkpoints::default() };
+    let (mut blocks, mut rest) = (ZstdBlocks::new(Compressed(0), Uncompressed(0)), blob);
     for step in steps.iter().cycle() {
         let (chunk, after) = rest.split_at((*step).min(rest.len()));
-        scanner.push(chunk, &mut sink)?;
+        blocks.push(chunk, &mut sink)?;
         rest = after;
         if rest.is_empty() {
             break;
         }
     }
-    scanner.finish()?;
+    assert_eq!(blocks.output().0, sink.plain.len() as u64);
+    assert!(!blocks.is_inside());
     Ok(sink)
 }
 
@@ -171,11 +160,17 @@ fn check(blob: &[u8], plain: &[u8], steps: &[usize], distance: usize) {
             let resumed = resumed(blob, &found, number, fill).unwrap();
             assert!(resumed == plain[at.output..end], "from {} of {}", at.output, plain.len());
         }
+        if let Some(next) = found.list.get(number + 1) {
+            let bytes = &blob[at.input..next.input];
+            let (lead, rest) = bytes.split_at(bytes.len().min(at.input % 65));
+            let after = zstd_state_after(at.state.as_ref(), lead, rest);
+            assert!(after.as_ref() == Some(&next.state), "after {}", next.output);
+        }
     }
 }
 
 /// Words that repeat at all distances, with noise between them.
-fn text(size: usize, seed: u64) -> Vec<u8> {
+pub(super) fn text(size: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -217,5 +212,60 @@ fn every_level_resumes_anywhere() {
     for level in [1, 3, 9, 19] {
         let blob = encode(&plain, level, &[], false);
         check(&blob, &plain, &[70_000], 100_000);
+    }
+}
+
+#[test]
+fn nothing_resumes_while_a_repeated_table_would_be_one_of_a_single_symbol() {
+    // A compressed block: 4 literals, and a sequence whose tables have one symbol each: 4 literals,
+    // a distance of 4, and 8 bytes.
+    let single = b"\x5c\0\0\x20abcd\x01\x54\x04\x02\x05\x07";
+    // The same with repeated tables, and a distance of 1.
+    let repeating = b"\x44\0\0\x20efgh\x01\xfc\x04";
+    let raw = b"\x19\0\0end";
+    let frame = [&b"\x28\xb5\x2f\xfd\0\x40"[..], single, repeating, raw].concat();
+    let plain = text(400_000, 1);
+    let blob = [&frame[..], &encode(&plain, 3, &[], false)].concat();
+    let whole = [&b"abcdabcdabcdefghhhhhhhhhend"[..], &plain].concat();
+    check(&blob, &whole, &[blob.len()], 0);
+    check(&blob, &whole, &[1], 0);
+    let found = scan(&blob, &[blob.len()], 0).unwrap();
+    assert_eq!(found.list[..2].iter().map(|at| at.input).collect::<Vec<_>>(), [0, frame.len()]);
+    assert_eq!(zstd_state_after(None, &[], &frame[..6 + single.len()]), None);
+}
+
+#[test]
+fn repeat_offsets_are_found_however_few_sequences_blocks_have() {
+    // Each block copies what is 1,000 bytes before it, after bytes that are new.
+    let mut plain = text(1000, 3);
+    let mut encoder = zstd::stream::Encoder::new(Vec::new(), 3).unwrap();
+    io::Write::write_all(&mut encoder, &plain).unwrap();
+    io::Write::flush(&mut encoder).unwrap();
+    for number in 0..60u8 {
+        let from = plain.len();
+        plain.extend_from_slice(&[number, number ^ 0x55, 7, number]);
+        plain.extend_from_within(from - 996..from - 500);
+        io::Write::write_all(&mut encoder, &plain[from..]).unwrap();
+        io::Write::flush(&mut encoder).unwrap();
+    }
+    let blob = encoder.finish().unwrap();
+    for distance in [0, 1500, 5000, 12_000, 25_000] {
+        check(&blob, &plain, &[blob.len()], distance);
+    }
+}
+
+#[test]
+fn long_windows_and_odd_parameters_resume_anywhere() {
+    use zstd::zstd_safe::CParameter::{
+        ChecksumFlag, EnableLongDistanceMatching, MinMatch, TargetCBlockSize, TargetLength, WindowLog,
+    };
+    let plain = text(3_000_000, 8);
+    for (level, parameters) in [
+        (3, vec![EnableLongDistanceMatching(true), WindowLog(27), ChecksumFlag(true)]),
+        (-5, vec![WindowLog(10)]),
+        (5, vec![TargetCBlockSize(1340)]),
+        (2, vec![MinMatch(7), TargetLength(100)]),
+    ] {
+        check(&encode(&plain, level, &parameters, true), &plain, &[9000], 300_000);
     }
 }

@@ -1,17 +1,85 @@
 //! Chooses the checkpoints of a zstd blob and collects what their windows need.
+//!
+//! The blob is read twice, at the same time. [`ZstdPlanner`] reads the blocks, and decides from
+//! them alone where checkpoints are and which bytes are referred to. [`FineZstd`] gets the output,
+//! a bit later, and takes these bytes from it. So the one does not wait for the other.
 
 use std::collections::VecDeque;
 
 use super::{FineMessage, StartLimits, start};
 use crate::budget::{Budget, Charge};
-use crate::codec::zstd::{ZstdBorder, ZstdReference, ZstdState};
+use crate::codec::zstd::{ZstdBlocks, ZstdBorder, ZstdReference, ZstdSink, ZstdState};
 use crate::fine::{
     DIVIDED_ZSTD_SPAN_SIZE, FineError, FineSpans, FineStart, MAX_ZSTD_SPAN, MAX_ZSTD_WINDOW, SPAN_SIZE, SpanWindow,
 };
+use crate::layer::LayerError;
 use crate::offset::{Compressed, SpanId, Uncompressed};
 
-/// Chooses the checkpoints of a zstd blob and collects their windows.
-pub(in crate::layer) struct FineZstd {
+/// What to do with the output of some bytes of the blob.
+pub(in crate::layer) struct ZstdPlan {
+    steps: Vec<Step>,
+    /// The output of all blocks so far.
+    output: Uncompressed,
+    /// Whether the bytes end inside a block, so that there may be more output than that.
+    is_inside: bool,
+    /// Why the blocks after that cannot be read.
+    failed: Option<LayerError>,
+}
+
+impl ZstdPlan {
+    /// # Errors
+    /// If the blocks cannot be read.
+    pub(in crate::layer) fn check(&self) -> Result<(), LayerError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+}
+
+enum Step {
+    /// A checkpoint, and how many bytes before it are needed from now on.
+    Start { start: FineStart, kept: u64 },
+    /// The window of the last checkpoint is known.
+    Window(PlannedWindow),
+}
+
+impl Step {
+    /// How much output there must be.
+    fn due(&self) -> Uncompressed {
+        match self {
+            Step::Start { start, .. } => start.output,
+            // It lies before the checkpoint, which precedes this step.
+            Step::Window(_) => Uncompressed(0),
+        }
+    }
+}
+
+enum PlannedWindow {
+    /// Of a checkpoint at the start of a frame.
+    Frame,
+    Block {
+        /// The position of the checkpoint.
+        at: Uncompressed,
+        state: ZstdState,
+        /// The size of the window in bytes.
+        length: u32,
+        /// What is referred to, the oldest first: how far back each part begins, and its size.
+        parts: Vec<(u32, u32)>,
+    },
+    TooLarge {
+        at: Uncompressed,
+    },
+}
+
+/// Chooses checkpoints, and finds out what their windows need.
+pub(in crate::layer) struct ZstdPlanner {
+    /// None after an error.
+    blocks: Option<ZstdBlocks>,
+    checkpoints: Checkpoints,
+    /// Charged for what is known about the open window, and for how many bytes.
+    memory: Charge,
+    charged: u64,
+}
+
+struct Checkpoints {
     /// The least distance between two of them in bytes of the tar, to divide a span. None for a
     /// whole blob: then it depends on how much is referred to.
     divided: Option<u64>,
@@ -20,13 +88,7 @@ pub(in crate::layer) struct FineZstd {
     /// The state at the last checkpoint, if that needs a window, which the first one does not.
     window: Option<OpenWindow>,
     used: UsedOutput,
-    /// The output that windows can have bytes of.
-    recent: VecDeque<u8>,
-    end: Uncompressed,
-    /// Charged for `recent`.
-    memory: Charge,
-    failed: Option<FineError>,
-    notes: Vec<FineMessage>,
+    steps: Vec<Step>,
 }
 
 /// A window that is not complete.
@@ -36,80 +98,85 @@ enum OpenWindow {
     Block(ZstdState, u64),
 }
 
-impl FineZstd {
-    /// For a whole blob. Charges the recent output to `memory`.
-    pub(in crate::layer) fn new(memory: Charge) -> FineZstd {
-        FineZstd::after(None, None, StartLimits::NONE, VecDeque::new(), memory)
+impl ZstdPlanner {
+    /// For a whole blob.
+    pub(in crate::layer) fn new(memory: Charge) -> ZstdPlanner {
+        let blocks = Some(ZstdBlocks::new(Compressed(0), Uncompressed(0)));
+        ZstdPlanner { blocks, checkpoints: Checkpoints::after(None, None, StartLimits::NONE), memory, charged: 0 }
     }
 
-    /// For the part of a blob that `span` holds, to divide it, as
-    /// [`FineGzip::dividing`](super::FineGzip::dividing). `window` has the bytes that the span
-    /// refers to.
-    pub(in crate::layer) fn dividing(spans: &FineSpans, span: SpanId, window: Option<&SpanWindow>) -> FineZstd {
+    /// For the part of a blob that `span` holds, to divide it. `blocks` stands where the span
+    /// begins.
+    pub(in crate::layer) fn dividing(spans: &FineSpans, span: SpanId, blocks: ZstdBlocks) -> ZstdPlanner {
+        let this = spans.starts().get(span.0 as usize).copied();
+        let limits = StartLimits::inside(spans, span, u64::MAX);
+        let checkpoints = Checkpoints::after(this, Some(DIVIDED_ZSTD_SPAN_SIZE), limits);
         // The caller holds the span and its window already.
         let memory = Budget::new(u64::MAX).open();
-        let this = spans.starts().get(span.0 as usize).copied();
-        let mut recent = Vec::new();
-        if let Some(window) = window {
-            recent.resize(window.length(), 0);
-            window.parts().for_each(|(from, part)| recent[from..from + part.len()].copy_from_slice(part));
-        }
-        let limits = StartLimits::inside(spans, span, u64::MAX);
-        FineZstd::after(this, Some(DIVIDED_ZSTD_SPAN_SIZE), limits, recent.into(), memory)
+        ZstdPlanner { blocks: Some(blocks), checkpoints, memory, charged: 0 }
     }
 
-    fn after(
-        last: Option<FineStart>,
-        divided: Option<u64>,
-        limits: StartLimits,
-        recent: VecDeque<u8>,
-        memory: Charge,
-    ) -> FineZstd {
-        FineZstd {
-            divided,
-            limits,
-            end: last.map_or(Uncompressed(0), |last| last.output),
-            last,
-            window: None,
-            used: UsedOutput::default(),
-            recent,
-            memory,
-            failed: None,
-            notes: Vec::new(),
+    /// Reads the next bytes of the blob, or the last ones. None after an error.
+    pub(in crate::layer) fn plan<C: AsRef<[u8]>>(&mut self, chunks: &[C], is_end: bool) -> Option<ZstdPlan> {
+        let blocks = self.blocks.as_mut()?;
+        let checkpoints = &mut self.checkpoints;
+        let (memory, charged) = (&mut self.memory, &mut self.charged);
+        let read = chunks.iter().try_for_each(|chunk| {
+            blocks.push(chunk.as_ref(), checkpoints)?;
+            let used = checkpoints.used.footprint();
+            memory.grow(used - *charged, || "what its windows refer to".to_owned())?;
+            *charged = used;
+            Ok(())
+        });
+        if is_end {
+            checkpoints.end();
         }
+        let plan = ZstdPlan {
+            steps: std::mem::take(&mut checkpoints.steps),
+            output: blocks.output(),
+            is_inside: blocks.is_inside(),
+            failed: read.err(),
+        };
+        if plan.failed.is_some() {
+            self.blocks = None;
+        }
+        Some(plan)
+    }
+}
+
+impl Checkpoints {
+    fn after(last: Option<FineStart>, divided: Option<u64>, limits: StartLimits) -> Checkpoints {
+        Checkpoints { divided, limits, last, window: None, used: UsedOutput::default(), steps: Vec::new() }
     }
 
-    /// Takes output.
-    ///
-    /// # Errors
-    /// If it does not fit into memory, or a span is too long.
-    pub(in crate::layer) fn output(&mut self, bytes: &[u8]) -> Result<(), FineError> {
-        /// In bytes.
-        const GROWTH: usize = 32 << 20;
-        if let Some(last) = self.last.filter(|last| self.end - last.output > MAX_ZSTD_SPAN) {
-            return Err(FineError::LongSpan(last.output));
-        }
-        let needed = self.recent.len() + bytes.len();
-        if needed > self.recent.capacity() {
-            // Not twice as much if it is large: while it grows, both are there.
-            let grown = needed.max(self.recent.capacity() + self.recent.capacity().min(GROWTH));
-            self.memory.grow(grown as u64, || "the output that its windows are taken from".to_owned())?;
-            self.recent.reserve_exact(grown - self.recent.len());
-            self.memory.shrink_to(grown as u64);
-        }
-        self.recent.extend(bytes);
-        self.end += bytes.len() as u64;
-        self.failed.clone().map_or(Ok(()), Err)
+    /// Ends the last checkpoint's window: what follows cannot refer to it.
+    fn end(&mut self) {
+        let (Some(window), Some(last)) = (self.window.take(), self.last) else { return };
+        let at = last.output;
+        let window = match window {
+            OpenWindow::Frame => PlannedWindow::Frame,
+            OpenWindow::Block(state, reach) => match self.used.take() {
+                Some(parts) => {
+                    // Repeat offsets may point to before the first byte of the frame.
+                    let length = parts.first().map_or(0, |(back, _)| *back).max(reach as u32);
+                    PlannedWindow::Block { at, state, length, parts }
+                }
+                None => PlannedWindow::TooLarge { at },
+            },
+        };
+        self.steps.push(Step::Window(window));
     }
+}
 
+impl ZstdSink for Checkpoints {
     /// Takes a checkpoint as [`FineGzip::block_start`](super::FineGzip::block_start) does.
-    pub(in crate::layer) fn block_start(&mut self, at: ZstdBorder<'_>) {
+    fn block_start(&mut self, at: ZstdBorder<'_>) {
         let next = start(at.input, at.output, 0);
         let Some(last) = self.last else {
             // Skippable frames may precede the first frame.
             let next = start(Compressed(0), Uncompressed(0), 0);
             self.last = Some(next);
-            return self.notes.push(FineMessage::Start(next));
+            return self.steps.push(Step::Start { start: next, kept: 0 });
         };
         let distance = at.output - last.output;
         let is_next = distance > self.divided.unwrap_or(SPAN_SIZE)
@@ -122,50 +189,153 @@ impl FineZstd {
             self.window = Some(at.state().map_or(OpenWindow::Frame, |state| OpenWindow::Block(state, at.reach())));
             let next = FineStart { bits: if self.divided.is_some() { FineStart::DIVIDED } else { 0 }, ..next };
             self.last = Some(next);
-            self.notes.push(FineMessage::Start(next));
-            let unused = self.recent.len().saturating_sub(usize::try_from(at.window()).unwrap_or(usize::MAX));
-            self.recent.drain(..unused);
+            self.steps.push(Step::Start { start: next, kept: at.window() });
         }
     }
 
-    /// The position that references to before it are wanted of.
-    pub(in crate::layer) fn since(&self) -> Option<Uncompressed> {
+    fn since(&self) -> Option<Uncompressed> {
         self.last.filter(|_| matches!(self.window, Some(OpenWindow::Block(..)))).map(|last| last.output)
     }
 
-    pub(in crate::layer) fn references(&mut self, references: &[ZstdReference]) {
+    fn references(&mut self, references: &[ZstdReference]) {
         references.iter().for_each(|reference| self.used.mark(*reference));
     }
+}
 
-    /// Ends the last checkpoint's window: what follows cannot refer to it.
-    pub(in crate::layer) fn end(&mut self) {
-        let (Some(window), Some(last)) = (self.window.take(), self.last) else { return };
-        let OpenWindow::Block(state, reach) = window else {
-            return self.notes.push(FineMessage::Window(SpanWindow::of_frame()));
-        };
-        let used = self.used.take();
-        // Repeat offsets may point to before the first byte of the frame.
-        let length = used.first().map_or(0, |(back, _)| *back).max(reach as usize);
-        let (old, new) = self.recent.as_slices();
-        // Where the checkpoint lies in the recent output.
-        let place = self.recent.len().saturating_sub((self.end - last.output) as usize);
-        let bytes = |from: usize, end: usize| match (from.checked_sub(old.len()), end.checked_sub(old.len())) {
-            (Some(from), Some(end)) => [&new[from..end], &[]],
-            (None, Some(end)) => [&old[from..], &new[..end]],
-            _ => [&old[from..end], &[]],
-        };
-        let pieces = used.iter().filter(|(back, _)| *back <= place);
-        let pieces = pieces.map(|&(back, size)| (length - back, bytes(place - back, place - back + size)));
-        let window = SpanWindow::of_zstd(state, length as u32, pieces);
-        if window.encoded_size() > MAX_ZSTD_WINDOW {
-            self.failed = self.failed.take().or(Some(FineError::LongSpan(last.output)));
-        }
-        self.notes.push(FineMessage::Window(window));
+/// Takes the windows that a [`ZstdPlanner`] has chosen from the output.
+pub(in crate::layer) struct FineZstd {
+    /// The steps that are not due.
+    steps: VecDeque<Step>,
+    /// The position of the last checkpoint that was passed.
+    last: Option<Uncompressed>,
+    /// The output that windows can have bytes of.
+    recent: VecDeque<u8>,
+    end: Uncompressed,
+    /// Charged for `recent`.
+    memory: Charge,
+    notes: Vec<FineMessage>,
+}
+
+impl FineZstd {
+    /// For a whole blob. Charges the recent output to `memory`.
+    pub(in crate::layer) fn new(memory: Charge) -> FineZstd {
+        FineZstd::after(None, VecDeque::new(), memory)
     }
 
-    /// Whether a window is too large.
-    pub(in crate::layer) fn failed(&self) -> Option<&FineError> {
-        self.failed.as_ref()
+    /// For the part of a blob that `span` holds, to divide it, as
+    /// [`FineGzip::dividing`](super::FineGzip::dividing). `window` has the bytes that the span
+    /// refers to.
+    pub(in crate::layer) fn dividing(spans: &FineSpans, span: SpanId, window: Option<&SpanWindow>) -> FineZstd {
+        // The caller holds the span and its window already.
+        let memory = Budget::new(u64::MAX).open();
+        let this = spans.starts().get(span.0 as usize).map(|start| start.output);
+        let mut recent = Vec::new();
+        if let Some(window) = window {
+            recent.resize(window.length(), 0);
+            window.parts().for_each(|(from, part)| recent[from..from + part.len()].copy_from_slice(part));
+        }
+        FineZstd::after(this, recent.into(), memory)
+    }
+
+    fn after(last: Option<Uncompressed>, recent: VecDeque<u8>, memory: Charge) -> FineZstd {
+        let (steps, end) = (VecDeque::new(), last.unwrap_or_default());
+        FineZstd { steps, last, recent, end, memory, notes: Vec::new() }
+    }
+
+    /// Takes the plan of the bytes that are decoded next.
+    pub(in crate::layer) fn expect(&mut self, plan: &mut ZstdPlan) {
+        self.steps.extend(std::mem::take(&mut plan.steps));
+    }
+
+    /// Takes output.
+    ///
+    /// # Errors
+    /// If it does not fit into memory, or a span or its window is too large.
+    pub(in crate::layer) fn output(&mut self, mut bytes: &[u8]) -> Result<(), FineError> {
+        while let Some(step) = self.steps.front() {
+            let before = usize::try_from(step.due().0.saturating_sub(self.end.0)).unwrap_or(usize::MAX);
+            let Some((now, rest)) = bytes.split_at_checked(before) else { break };
+            bytes = rest;
+            self.keep(now)?;
+            if let Some(step) = self.steps.pop_front() {
+                self.take(step)?;
+            }
+        }
+        self.keep(bytes)
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> Result<(), FineError> {
+        /// In bytes.
+        const GROWTH: usize = 32 << 20;
+        if let Some(last) = self.last.filter(|last| self.end - *last > MAX_ZSTD_SPAN) {
+            return Err(FineError::LongSpan(last));
+        }
+        let needed = self.recent.len() + bytes.len();
+        if needed > self.recent.capacity() {
+            // Not twice as much if it is large: while it grows, both are there.
+            let grown = needed.max(self.recent.capacity() + self.recent.capacity().min(GROWTH));
+            self.memory.grow(grown as u64, || "the output that its windows are taken from".to_owned())?;
+            self.recent.reserve_exact(grown - self.recent.len());
+            self.memory.shrink_to(grown as u64);
+        }
+        self.recent.extend(bytes);
+        self.end += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), FineError> {
+        let window = match step {
+            Step::Start { start, kept } => {
+                self.notes.push(FineMessage::Start(start));
+                self.last = Some(start.output);
+                let kept = usize::try_from(kept).unwrap_or(usize::MAX);
+                self.recent.drain(..self.recent.len().saturating_sub(kept));
+                return Ok(());
+            }
+            Step::Window(PlannedWindow::TooLarge { at }) => return Err(FineError::LongSpan(at)),
+            Step::Window(PlannedWindow::Frame) => SpanWindow::of_frame(),
+            Step::Window(PlannedWindow::Block { at, state, length, parts }) => {
+                let (old, new) = self.recent.as_slices();
+                // Where the checkpoint lies in the recent output.
+                let place = self.recent.len().saturating_sub((self.end - at) as usize);
+                let bytes = |from: usize, end: usize| match (from.checked_sub(old.len()), end.checked_sub(old.len())) {
+                    (Some(from), Some(end)) => [&new[from..end], &[]],
+                    (None, Some(end)) => [&old[from..], &new[..end]],
+                    _ => [&old[from..end], &[]],
+                };
+                let parts = parts.into_iter().map(|(back, size)| (back as usize, size as usize));
+                let parts = parts.filter(|(back, _)| *back <= place);
+                let pieces =
+                    parts.map(|(back, size)| (length as usize - back, bytes(place - back, place - back + size)));
+                let window = SpanWindow::of_zstd(state, length, pieces);
+                if window.encoded_size() > MAX_ZSTD_WINDOW {
+                    return Err(FineError::LongSpan(at));
+                }
+                window
+            }
+        };
+        self.notes.push(FineMessage::Window(window));
+        Ok(())
+    }
+
+    /// Call this after the output of all bytes that `plan` is for.
+    ///
+    /// # Errors
+    /// If the blocks could not be read, or libzstd reads them in another way.
+    pub(in crate::layer) fn check(&self, plan: &ZstdPlan) -> Result<(), LayerError> {
+        plan.check()?;
+        let is_right = match plan.is_inside {
+            // libzstd decodes parts of raw blocks.
+            true => self.end >= plan.output,
+            false => self.end == plan.output,
+        };
+        match is_right && self.steps.is_empty() {
+            true => Ok(()),
+            false => {
+                let found = "libzstd reads the zstd blocks in another way";
+                Err(LayerError::Zstd(format!("{found}, up to byte {} of the tar", plan.output)))
+            }
+        }
     }
 
     /// The messages since the last call.
@@ -198,6 +368,11 @@ struct UsedOutput {
 const GROUP: usize = 64;
 
 impl UsedOutput {
+    /// Its memory in bytes.
+    fn footprint(&self) -> u64 {
+        ((self.words.len() + self.groups.len()) * size_of::<u64>()) as u64
+    }
+
     fn mark(&mut self, ZstdReference { back, length }: ZstdReference) {
         // From the last byte of the reference to its first.
         let (mut from, end) = ((back - length) as usize, back as usize);
@@ -218,10 +393,12 @@ impl UsedOutput {
     }
 
     /// Empties the set. Returns its ranges, the oldest first: how far back each begins, and its
-    /// size.
-    fn take(&mut self) -> Vec<(usize, usize)> {
-        let mut ranges: Vec<(usize, usize)> = Vec::new();
-        self.count = 0;
+    /// size. None if a window cannot have that much.
+    fn take(&mut self) -> Option<Vec<(u32, u32)>> {
+        /// Each range takes at least three bytes of the window.
+        const RANGES: usize = MAX_ZSTD_WINDOW / 3;
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        let is_too_large = std::mem::take(&mut self.count) > MAX_ZSTD_WINDOW as u64;
         for (number, groups) in self.groups.iter_mut().enumerate() {
             let mut left = std::mem::take(groups);
             while left != 0 {
@@ -233,16 +410,19 @@ impl UsedOutput {
                         let from = bits.trailing_zeros();
                         let count = (bits >> from).trailing_ones();
                         bits &= u64::MAX.checked_shl(from + count).unwrap_or(0);
-                        let (from, size) = (place * 64 + from as usize, count as usize);
+                        let from = place as u32 * 64 + from;
+                        // Emptied anyway if they are too many.
+                        let is_full = is_too_large || ranges.len() > RANGES;
                         match ranges.last_mut().filter(|(end, _)| *end == from) {
-                            Some(last) => *last = (from + size, last.1 + size),
-                            None => ranges.push((from + size, size)),
+                            Some(last) => *last = (from + count, last.1 + count),
+                            None if is_full => {}
+                            None => ranges.push((from + count, count)),
                         }
                     }
                 }
             }
         }
         ranges.reverse();
-        ranges
+        (!is_too_large && ranges.len() <= RANGES).then_some(ranges)
     }
 }

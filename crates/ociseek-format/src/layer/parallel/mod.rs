@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::thread;
 
 use bytes::Bytes;
@@ -10,7 +10,9 @@ use bytes::Bytes;
 mod cut;
 mod pool;
 
+use super::fine::ZstdPlan;
 use super::hashes::{LayerHashes, ScannedSpans};
+use super::plan::LayerPlanner;
 use super::scan::LayerScan;
 use super::scan_result::ScanResult;
 use super::{IndexedLayer, LayerError, LayerOptions, MappedLayer, ReadOptions};
@@ -80,8 +82,8 @@ pub fn index_chunks<E>(
     budget: &Budget,
     next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
 ) -> Result<IndexedLayer, ChunksError<E>> {
-    let (scan, hashes) = LayerScan::to_publish(&options, expected, budget.open());
-    Ok(scan_chunks(scan, hashes, threads, next)?.publish(options)?)
+    let (planner, scan, hashes) = LayerScan::to_publish(&options, expected, budget.open());
+    Ok(scan_chunks(planner, scan, hashes, threads, next)?.publish(options)?)
 }
 
 /// Reads a blob with the `expected` digest and size in bytes like [`index_chunks`], to read files
@@ -97,14 +99,16 @@ pub fn read_chunks<E>(
     next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
 ) -> Result<MappedLayer, ChunksError<E>> {
     let (scan, hashes) = LayerScan::to_read(options, expected, memory);
-    Ok(scan_chunks(scan, hashes, threads, next)?.map()?)
+    Ok(scan_chunks(LayerPlanner::Idle, scan, hashes, threads, next)?.map()?)
 }
 
-/// Scans, which is mostly decoding, on a separate thread, and reads and hashes on this one. The
-/// time is that of the slower thread: the one that decodes, or for a plain tar the one that hashes.
+/// Scans, which is mostly decoding, on a separate thread, and reads, plans and hashes on this one.
+/// The time is that of the slower thread: the one that decodes, or for a plain tar the one that
+/// hashes.
 /// With two cores, a third thread would only slow down the one that decodes. Blobs with many gzip
 /// members or with an existing ztoc are decoded by further threads.
 fn scan_chunks<E>(
+    mut planner: LayerPlanner,
     mut scan: LayerScan,
     hashes: LayerHashes,
     threads: Threads,
@@ -118,10 +122,11 @@ fn scan_chunks<E>(
         let shared = pool.shared();
         let (read, to_scan) = sync_channel::<WorkItem>(most);
         let (scanned, to_hash) = sync_channel::<(WorkItem, ScannedSpans)>(most);
+        let (end, at_end) = channel();
         let scanning = scope.spawn(move || {
-            for work in to_scan {
-                let spans = match &work {
-                    WorkItem::Batch(chunks) => scan.push_all(chunks)?,
+            for mut work in to_scan {
+                let spans = match &mut work {
+                    WorkItem::Batch(chunks, plan) => scan.push_all(chunks, plan.take())?,
                     WorkItem::Stretch(stretch) => shared.scan(stretch, &mut scan)?,
                 };
                 // The receiver is gone if `next` failed.
@@ -129,7 +134,7 @@ fn scan_chunks<E>(
                     break;
                 }
             }
-            Ok((scan.end()?, scan))
+            Ok((scan.end(at_end.recv().unwrap_or_default())?, scan))
         });
         let mut hashing = HashWorker { hashes, scanned: to_hash, under_way: 0, most };
         let mut cutter = if decoders > 1 { BlobCutter::new(threads.guide) } else { BlobCutter::idle() };
@@ -140,18 +145,22 @@ fn scan_chunks<E>(
         };
         let mut pass_on_all = |pieces: Vec<Piece>, pool: &mut DecoderPool| {
             let mut batch = Vec::new();
+            let mut plan = |chunks: Vec<Bytes>| {
+                let plan = planner.plan(&chunks);
+                WorkItem::Batch(chunks, plan)
+            };
             for piece in pieces {
                 match piece {
                     Piece::Chunk(chunk) => batch.push(chunk),
                     Piece::Stretch { at, begin, chunks } => {
                         if !batch.is_empty() {
-                            pass_on(WorkItem::Batch(std::mem::take(&mut batch)))?;
+                            pass_on(plan(std::mem::take(&mut batch)))?;
                         }
                         pass_on(WorkItem::Stretch(pool.decode(at, begin, chunks)))?;
                     }
                 }
             }
-            if batch.is_empty() { Ok(()) } else { pass_on(WorkItem::Batch(batch)) }
+            if batch.is_empty() { Ok(()) } else { pass_on(plan(batch)) }
         };
         let mut passed_on = Ok(());
         while passed_on.is_ok()
@@ -166,6 +175,7 @@ fn scan_chunks<E>(
         }
         // The scan reports that the layer is broken.
         let _ = passed_on.and_then(|()| pass_on_all(cutter.end().into_iter().collect(), &mut pool));
+        let _ = end.send(planner.end());
         drop((read, pool));
         hashing.finish();
         match scanning.join() {
@@ -181,7 +191,8 @@ fn scan_chunks<E>(
 
 /// Work items: scanned first, then hashed.
 enum WorkItem {
-    Batch(Vec<Bytes>),
+    /// With their plan, if the layer is zstd.
+    Batch(Vec<Bytes>, Option<ZstdPlan>),
     Stretch(QueuedStretch),
 }
 
@@ -216,7 +227,7 @@ impl HashWorker {
     fn hash(&mut self, work: &WorkItem, spans: ScannedSpans) {
         self.under_way -= 1;
         match work {
-            WorkItem::Batch(chunks) => self.hashes.push_all(chunks, spans),
+            WorkItem::Batch(chunks, _) => self.hashes.push_all(chunks, spans),
             WorkItem::Stretch(stretch) => self.hashes.push_all(&stretch.chunks, spans),
         }
     }

@@ -1,14 +1,14 @@
 //! Checks that a span of a fine document leads to the next one.
 
-use std::io;
+use std::iter::Peekable;
 use std::ops::ControlFlow;
 
 use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, Sink};
-use crate::codec::zstd::{ZstdBorder, ZstdReference, ZstdSink, ZstdState};
+use crate::codec::zstd::zstd_state_after;
 use crate::fine::{Codec, FineSpans, SpanWindow};
 use crate::layer::span::{
-    HasSpans, SpanBounds, SpanError, SpanFilter, SpanSink, SpanTable, decode_checkpoint, decode_fine, scan_zstd,
+    HasSpans, SpanBounds, SpanError, SpanFilter, SpanSink, SpanTable, decode_checkpoint, decode_fine, decode_zstd,
 };
 use crate::offset::{Compressed, SpanId, Uncompressed};
 
@@ -35,7 +35,9 @@ pub fn decode_to_next(
     let plain = spans.plain_range(span);
     let size = plain.end - plain.start;
     if spans.codec() == Codec::Zstd {
-        let mut sink = ToNextZstd { filter: SpanFilter::new(size, out), plain: Vec::new(), start, state: None };
+        let parts = if start.is_some() { next.map(|next| PartsBefore::of(next, size)) } else { None };
+        let filter = SpanFilter::new(size, out);
+        let mut sink = ToNextZstd { filter, at: 0, size, parts, is_right: true, has_next: start.is_some() };
         return sink.decode(spans, span, [window, next], blob);
     }
     let mut sink = ToNext::new(SpanFilter::new(size, out), start);
@@ -54,15 +56,51 @@ fn leads(next: &SpanWindow, window: Option<&SpanWindow>, blob: &[u8]) -> bool {
     next.lead().iter().rev().eq(bytes.take(next.lead().len()))
 }
 
-/// Looks for the block or frame of zstd at which the next span starts.
+/// Parts of a window, the oldest first: where each begins, counted from the start of the span
+/// before the window's, and its bytes. Negative places lie before that span.
+struct PartsBefore<'a>(Peekable<Parts<'a>>);
+
+type Parts<'a> = Box<dyn Iterator<Item = (i64, &'a [u8])> + 'a>;
+
+impl<'a> PartsBefore<'a> {
+    /// `window` ends `size` bytes after the start of the span.
+    fn of(window: &'a SpanWindow, size: u64) -> PartsBefore<'a> {
+        let start = size as i64 - window.length() as i64;
+        let parts: Parts<'a> = Box::new(window.parts().map(move |(from, part)| (start + from as i64, part)));
+        PartsBefore(parts.peekable())
+    }
+
+    /// Whether the parts agree with `bytes`, which begin at `at`. Drops what ends before the end of
+    /// these bytes: later calls are for later bytes.
+    fn agree(&mut self, at: i64, bytes: &[u8]) -> bool {
+        let end = at + bytes.len() as i64;
+        let mut agree = true;
+        while let Some((from, part)) = self.0.peek().filter(|(from, _)| *from < end) {
+            let part_end = from + part.len() as i64;
+            let (first, last) = ((*from).max(at), part_end.min(end));
+            if first < last {
+                let range = |start: i64| (first - start) as usize..(last - start) as usize;
+                agree &= part[range(*from)] == bytes[range(at)];
+            }
+            if part_end > end {
+                break;
+            }
+            self.0.next();
+        }
+        agree
+    }
+}
+
+/// Decodes a span of zstd for [`decode_to_next`].
 struct ToNextZstd<'a> {
     filter: SpanFilter<'a>,
-    /// What the span decodes to.
-    plain: Vec<u8>,
-    /// None if no span follows.
-    start: Option<(Compressed, Uncompressed, u8)>,
-    /// The state of the decoder where the next span starts: none at the start of a frame.
-    state: Option<Option<ZstdState>>,
+    /// How many bytes were decoded, and how many the span has.
+    at: u64,
+    size: u64,
+    /// What was not compared yet of the next span's window.
+    parts: Option<PartsBefore<'a>>,
+    is_right: bool,
+    has_next: bool,
 }
 
 impl ToNextZstd<'_> {
@@ -75,73 +113,49 @@ impl ToNextZstd<'_> {
         blob: &[u8],
     ) -> Result<(), SpanError> {
         let after = SpanId(span.0 + 1);
-        let scanned = scan_zstd(span, spans, window, blob, self);
-        if self.filter.is_broken_off() {
-            return Ok(());
-        }
-        let end = match scanned {
-            // The bytes after the end of the tar are nobody's.
-            Err(_) if self.filter.left() == 0 && self.start.is_none() => return Ok(()),
-            scanned => scanned?,
-        };
-        if self.filter.left() > 0 {
-            let plain = spans.plain_range(span);
-            let expected = plain.end - plain.start;
-            return Err(SpanError::Short { span, expected, found: expected - self.filter.left() });
-        }
-        if self.start.is_none() {
-            return Ok(());
-        }
-        // A frame that begins after the last byte was not seen.
-        let is_frame = end == Some(spans.plain_range(span).end);
-        let state = self.state.take().or(is_frame.then_some(None));
-        let state = state.ok_or(SpanError::NoBlock { span: after })?;
-        let Some(next) = next else { return Ok(()) };
-        let own = window.map_or(0, SpanWindow::length);
         // Of the bytes before the span, those in its own window are known.
-        let is_known = |back: usize, part: &[u8]| match self.plain.len().checked_sub(back) {
-            Some(from) => self.plain.get(from..from + part.len()) == Some(part),
-            None => {
-                let before = back - self.plain.len();
-                let (old, new) = part.split_at(before.min(part.len()));
-                let is_old = |(from, bytes): (usize, &[u8])| {
-                    // Both as distances from the span's start.
-                    let (first, end) = (own - from, own - from - bytes.len());
-                    let (top, bottom) = (first.min(before), end.max(before - old.len()));
-                    top <= bottom || bytes[first - top..first - bottom] == old[before - top..before - bottom]
-                };
-                window.is_none_or(|window| window.parts().all(is_old)) && self.plain.starts_with(new)
+        if let (Some(parts), Some(window)) = (&mut self.parts, window) {
+            for (from, known) in PartsBefore::of(window, 0).0 {
+                self.is_right &= parts.agree(from, known);
             }
-        };
-        match next.follows(state.as_ref(), is_known) && leads(next, window, blob) {
-            true => Ok(()),
-            false => Err(SpanError::Window { span: after }),
         }
+        decode_zstd(span, spans, window, 0, blob, self)?;
+        if self.filter.is_broken_off() || !self.has_next {
+            return Ok(());
+        }
+        if self.at != self.size {
+            return Err(SpanError::NoBlock { span: after });
+        }
+        let lead = window.map_or(&[][..], SpanWindow::lead);
+        let state = zstd_state_after(window.and_then(SpanWindow::state), lead, spans.own(span, blob));
+        let state = state.ok_or(SpanError::NoBlock { span: after })?;
+        let is_right =
+            self.is_right && next.is_none_or(|next| next.state() == state.as_ref() && leads(next, window, blob));
+        if is_right { Ok(()) } else { Err(SpanError::Window { span: after }) }
     }
 }
 
-impl ZstdSink for ToNextZstd<'_> {
-    type Error = io::Error;
-
-    fn output(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let wanted = usize::try_from(self.filter.left()).map_or(bytes.len(), |left| left.min(bytes.len()));
-        self.plain.extend_from_slice(&bytes[..wanted]);
-        self.filter.output(bytes);
-        let is_over = self.filter.is_broken_off() || self.start.is_none() && self.filter.is_over();
-        if is_over { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
-    }
-
-    fn block_start(&mut self, at: ZstdBorder<'_>) {
-        if self.start.is_some_and(|(input, output, _)| (input, output) == (at.input, at.output)) {
-            self.state = Some(at.state());
+impl Sink for ToNextZstd<'_> {
+    fn output(&mut self, bytes: &[u8]) {
+        if let Some(parts) = &mut self.parts {
+            self.is_right &= parts.agree(self.at as i64, bytes);
         }
+        self.at += bytes.len() as u64;
+        self.filter.output(bytes);
     }
 
-    fn since(&self) -> Option<Uncompressed> {
-        None
+    fn block_start(&mut self, _at: BlockStart<'_>) {}
+}
+
+impl SpanSink for ToNextZstd<'_> {
+    fn left(&self) -> u64 {
+        self.filter.left()
     }
 
-    fn references(&mut self, _references: &[ZstdReference]) {}
+    fn is_over(&self) -> bool {
+        // Not at the last byte if the next span must start there.
+        self.filter.is_broken_off() || self.left() == 0 && (!self.has_next || self.at > self.size)
+    }
 }
 
 impl<T: HasSpans> SpanTable<T> {

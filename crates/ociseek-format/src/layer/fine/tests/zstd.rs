@@ -11,9 +11,10 @@ use super::{index, noise, options, text};
 use crate::budget::Budget;
 use crate::digest::Algorithm;
 use crate::fine::{self, Codec, FineLayer, FineStart, SPAN_SIZE, SpanParts, SpanWindow};
+use crate::layer::parallel::{ChunksError, Threads, index_chunks};
 use crate::layer::prove::{LayerProof, decode_to_next};
 use crate::layer::span::{SpanError, SpanTable};
-use crate::layer::{LayerIndexer, LayerMap, Outcome, UnservableCode, divide_span};
+use crate::layer::{IndexedLayer, LayerError, LayerIndexer, LayerMap, Outcome, UnservableCode, divide_span};
 use crate::offset::SpanId;
 
 /// A tar with one file, whose words are repeated at all distances.
@@ -33,11 +34,16 @@ fn tar(size: usize, seed: u64) -> Vec<u8> {
         }
     }
     content.truncate(size);
+    one_file(&content)
+}
+
+/// A tar with one file of `content`.
+fn one_file(content: &[u8]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
     header.set_size(content.len() as u64);
     header.set_mode(0o644);
-    archive.append_data(&mut header, "words", &content[..]).unwrap();
+    archive.append_data(&mut header, "words", content).unwrap();
     archive.into_inner().unwrap()
 }
 
@@ -308,4 +314,59 @@ fn damaged_layers_are_refused() {
     let too_large = b"\x28\xb5\x2f\xfd\0\x89\x01\0\0";
     let error = indexed(&[&too_large[..], &[0; 512]].concat()).unwrap_err().to_string();
     assert!(error.contains("150994944 bytes") && error.contains("128 MiB"), "{error}");
+}
+
+#[test]
+fn chunked_layers_are_resumed_by_frame() {
+    // As podman pushes them: a frame for each chunk, and the table of contents in skippable frames.
+    let tar = tar(3_000_000, 12);
+    let mut blob = Vec::new();
+    for chunk in tar.chunks(50_000) {
+        blob.extend(zstd::bulk::compress(chunk, 3).unwrap());
+    }
+    for content in [&zstd::bulk::compress(b"{\"version\": 1}", 3).unwrap()[..], &[7; 64]] {
+        blob.extend([&b"\x50\x2a\x4d\x18"[..], &(content.len() as u32).to_le_bytes(), content].concat());
+    }
+    let layer = document(&blob, 10_000);
+    assert!(layer.spans().count() > 5);
+    read_all(&layer, &blob, &tar);
+    assert!(holds(&layer, &blob));
+    let windows = layer.windows().flat_map(|windows| windows.unwrap().into_windows());
+    assert!(windows.into_iter().all(|(_, window)| window == SpanWindow::of_frame().led_by(window.lead())));
+}
+
+fn within(blob: &[u8], memory: u64) -> Result<IndexedLayer, ChunksError<()>> {
+    let mut chunks = vec![vec![bytes::Bytes::copy_from_slice(blob)]];
+    let threads = Threads { cores: 2, guide: None };
+    index_chunks(options(), None, threads, &Budget::new(memory), || Ok(chunks.pop()))
+}
+
+#[test]
+fn what_windows_may_need_is_charged() {
+    // A window of 128 MiB, the tar's header, and zeros that take 4 bytes for each 128 KiB.
+    let count = 1200;
+    let tar_start = &one_file(&[])[..512];
+    let mut header = tar::Header::new_gnu();
+    header.as_mut_bytes().copy_from_slice(tar_start);
+    header.set_size(count << 17);
+    header.set_cksum();
+    let raw = [&(512u32 << 3).to_le_bytes()[..3], header.as_bytes()].concat();
+    let zeros = [&((1u32 << 17) << 3 | 2).to_le_bytes()[..3], &[0]].concat();
+    let last = [&((1024u32) << 3 | 3).to_le_bytes()[..3], &[0]].concat();
+    let blob = [&b"\x28\xb5\x2f\xfd\0\x88"[..], &raw, &zeros.repeat(count as usize), &last].concat();
+    let refused = within(&blob, 64 << 20).unwrap_err();
+    assert!(matches!(refused, ChunksError::Layer(LayerError::Memory(_))), "{refused:?}");
+    let layer = within(&blob, 512 << 20).unwrap().fine.unwrap();
+    assert!(layer.spans().count() > 10);
+}
+
+#[test]
+fn layers_that_refer_to_too_much_have_no_document() {
+    let half = noise(6 << 20, 5);
+    let tar = one_file(&[&half[..], &half].concat());
+    let parameters = vec![CParameter::EnableLongDistanceMatching(true), CParameter::WindowLog(24)];
+    let encoding = Encoding { level: 3, parameters, frames: 1, flushes: 0, is_sized: true, has_skippable: false };
+    let indexed = within(&encode(&tar, &encoding), 512 << 20).unwrap();
+    assert!(indexed.fine.is_none());
+    assert!(matches!(indexed.outcome, Outcome::Unservable(why) if why.code == UnservableCode::SpanTooLarge));
 }

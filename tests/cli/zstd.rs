@@ -1,0 +1,131 @@
+//! Layers of zstd: their fine documents are made, and files are read by them.
+
+use std::fs;
+
+use ociseek::digest::Digest;
+use serde_json::{Value, json};
+
+use crate::support::sandbox::{GZIP, Layout, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
+
+/// The tars of the image's layers.
+struct Layers {
+    lower: Vec<u8>,
+    upper: Vec<u8>,
+}
+
+/// An image of two layers of zstd, of several frames and of one, in `oci:img:v1`.
+fn image(sandbox: &Sandbox) -> Layers {
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let [lower, upper] = [tar(7, 4, 400_000), tar(8, 3, 700_000)];
+    let frames: Vec<u8> = lower.chunks(300_000).flat_map(|part| ::zstd::encode_all(part, 3).unwrap()).collect();
+    let layers = [layout.blob(ZSTD, &frames), layout.blob(ZSTD, &::zstd::encode_all(&upper[..], 9).unwrap())];
+    let diff_ids = [&lower, &upper].map(|tar| Digest::sha256(tar).to_string());
+    let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+    let config = layout.blob("application/vnd.oci.image.config.v1+json", config.to_string().as_bytes());
+    let image = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let image = layout.blob(OCI_MANIFEST, image.to_string().as_bytes());
+    layout.tag(image, "v1");
+    Layers { lower, upper }
+}
+
+fn run(sandbox: &Sandbox, args: &[&str]) -> Value {
+    sandbox.json(0, &[&["index", "--min-layer-size=1KiB", "--format=json"], args, &["oci:img:v1"]].concat())
+}
+
+fn fine(report: &Value) -> &Value {
+    &report["images"][0]["manifests"][0]["fine"]
+}
+
+/// Reads a file of each layer with `cat`.
+fn read_by_document(sandbox: &Sandbox, name: &str, layers: &Layers) {
+    for (content, number) in [(&layers.upper, 0), (&layers.lower, 3)] {
+        let mut archive = tar::Archive::new(&content[..]);
+        let mut entry = archive.entries().unwrap().nth(number).unwrap().unwrap();
+        let file = entry.path().unwrap().to_string_lossy().into_owned();
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
+        let read = sandbox.command(&["cat", "--no-cache", name, &file]).output().unwrap();
+        assert!(read.status.success() && read.stdout == bytes, "{file}: {}", String::from_utf8_lossy(&read.stderr));
+    }
+}
+
+#[test]
+fn layers_of_zstd_are_read_by_their_documents() {
+    let sandbox = Sandbox::new();
+    let layers = image(&sandbox);
+    let first = run(&sandbox, &["--fine-only"]);
+    assert_eq!((&fine(&first)["status"], fine(&first)["documents"].as_array().unwrap().len()), (&json!("attached"), 2));
+    let again = run(&sandbox, &["--fine-only"]);
+    assert_eq!((&fine(&again)["index"]["digest"], &again["bytes_read"]), (&fine(&first)["index"]["digest"], &json!(0)));
+    let verified = sandbox.run(&["verify", "oci:img:v1"]);
+    assert!(verified.contains(": ok (2 of 2 layers, 8 spans, 7 files, 3.5 MiB)"), "{verified}");
+    read_by_document(&sandbox, "oci:img:v1", &layers);
+}
+
+#[test]
+fn documents_of_zstd_layers_are_copied_and_used_again() {
+    let sandbox = Sandbox::new();
+    let layers = image(&sandbox);
+    let first = run(&sandbox, &["--fine-only", "--no-cache"]);
+    // For another profile, by what the fine index lists.
+    let entry =
+        tar::Archive::new(&layers.lower[..]).entries().unwrap().nth(1).unwrap().unwrap().path().unwrap().into_owned();
+    let path = format!("/{}", entry.display());
+    let read = json!({"ms": 1.0, "path": path, "layer": "sha256:0", "offset": 0, "size": 4096, "spans": []});
+    fs::write(sandbox.path("start.jsonl"), read.to_string()).unwrap();
+    let second = run(&sandbox, &["--fine-only", "--no-cache", "--reuse-tags=4", "--profile=start.jsonl"]);
+    assert_eq!(fine(&second)["status"], "attached", "{second:#}");
+    assert_ne!(fine(&second)["index"]["digest"], fine(&first)["index"]["digest"]);
+    let whole = first["bytes_read"].as_u64().unwrap();
+    assert!(second["bytes_read"].as_u64().unwrap() < whole / 2, "{} of {whole}", second["bytes_read"]);
+    read_by_document(&sandbox, "oci:img:v1", &layers);
+
+    let copied = sandbox.run(&["copy", "oci:img:v1", "oci:copied:v1"]);
+    assert!(copied.ends_with("--- status 0 ---"), "{copied}");
+    read_by_document(&sandbox, "oci:copied:v1", &layers);
+    let verified = sandbox.run(&["verify", "--no-cache", "oci:copied:v1"]);
+    assert!(verified.contains(": ok (2 of 2 layers"), "{verified}");
+}
+
+#[test]
+fn a_broken_layer_of_zstd_has_no_document_and_the_others_do() {
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let content = tar(3, 3, 300_000);
+    let sound = ::zstd::encode_all(&content[..], 3).unwrap();
+    let layers =
+        [layout.blob(ZSTD, &sound), layout.blob(ZSTD, &sound[..sound.len() / 2]), layout.blob(GZIP, &gzip(&content))];
+    let image = layout.image("amd64", &layers);
+    layout.tag(image, "v1");
+    let indexed = run(&sandbox, &["--fine", "--no-cache"]);
+    let manifest = &indexed["images"][0]["manifests"][0];
+    assert_eq!((&manifest["status"], &manifest["fine"]["status"]), (&json!("attached"), &json!("attached")));
+    assert_eq!(manifest["fine"]["documents"].as_array().unwrap().len(), 2, "{indexed:#}");
+    let said =
+        sandbox.run(&["index", "--fine", "--no-cache", "--min-layer-size=1KiB", "--progress=none", "oci:img:v1"]);
+    let warning = "has no fine document: it cannot be decoded: the zstd data is truncated inside a frame";
+    assert!(said.contains(warning) && said.ends_with("--- status 0 ---"), "{said}");
+}
+
+#[test]
+fn an_image_of_zstd_layers_can_name_its_fine_index() {
+    let sandbox = Sandbox::new();
+    let layers = image(&sandbox);
+    let convert = |more: &[&str]| {
+        let options = ["convert", "--fine", "--min-layer-size=1KiB", "--format=json", "oci:img:v1", "oci:new:v1"];
+        sandbox.json(0, &[&options, more].concat())
+    };
+    let first = convert(&[]);
+    assert_eq!((&first["status"], &first["manifests"][0]["index"]), (&json!("written"), &Value::Null), "{first:#}");
+    assert!(first["manifests"][0]["fine"].is_object(), "{first:#}");
+    let again = convert(&["--no-cache"]);
+    assert_eq!((&again["status"], &again["digest"]), (&json!("already-there"), &first["digest"]), "{again:#}");
+    read_by_document(&sandbox, "oci:new:v1", &layers);
+    let verified = sandbox.run(&["verify", "oci:new:v1"]);
+    assert!(verified.contains("2 of 2 layers") && verified.ends_with("--- status 0 ---"), "{verified}");
+    // Without --fine, there is nothing to name.
+    let nothing = sandbox.run(&["convert", "--min-layer-size=1KiB", "oci:img:v1", "oci:other:v1"]);
+    assert!(nothing.ends_with("--- status 1 ---"), "{nothing}");
+    let text = sandbox.run(&["convert", "--fine", "--min-layer-size=1KiB", "oci:img:v1", "oci:third:v1"]);
+    assert!(text.contains("an image that names its fine index; SOCI consumers pull it whole"), "{text}");
+}
