@@ -142,17 +142,16 @@ impl Snapshotter {
             return Ok(None);
         }
         let lazy = LazyLayer { image, digest: digest.clone(), layers: below + 1 };
-        let noted = block_in_place(|| {
+        block_in_place(|| {
             self.store.change(|rows| match rows.get(target) {
-                // The same content by another layer is left to containerd.
-                Ok(row) => Ok(row.parent == *parent && row.lazy.as_ref().is_some_and(|it| it.digest == lazy.digest)),
+                Ok(row) => check_same(target, row, parent, &lazy),
                 Err(_) => {
-                    rows.add(SnapshotKind::Committed, target, parent, labels.clone(), Some(lazy.clone())).map(|_| true)
+                    rows.add(SnapshotKind::Committed, target, parent, labels.clone(), Some(lazy.clone())).map(|_| ())
                 }
             })
         })?;
-        info!(target, image = lazy.image, noted, "a layer that is not pulled");
-        Ok(noted.then(|| target.clone()))
+        info!(target, image = lazy.image, "a layer that is not pulled");
+        Ok(Some(target.clone()))
     }
 
     /// The mounts of an active snapshot or view. Mounts its image if necessary.
@@ -264,6 +263,23 @@ impl Snapshotter {
     }
 }
 
+/// Checks that the snapshot `target`, which is there already, has the layer of `lazy`.
+///
+/// Its name comes from the config of an image, where anyone can write the digest of another image's
+/// layer. containerd checks that when it unpacks a layer; one that is not pulled is only known by
+/// its own digest. Without this check, an image would show the files of another one.
+fn check_same(target: &str, row: &SnapshotRow, parent: &str, lazy: &LazyLayer) -> Result<(), SnapshotError> {
+    match &row.lazy {
+        Some(known) if known.digest == lazy.digest && row.parent == *parent => Ok(()),
+        Some(known) => {
+            warn!(target, image = lazy.image, other = known.image, "two images have different layers with one name");
+            let LazyLayer { image, digest, .. } = known;
+            Err(SnapshotError::Precondition(format!("snapshot {target} has layer {digest} of {image}")))
+        }
+        None => Err(SnapshotError::Precondition(format!("snapshot {target} is unpacked"))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::OwnedFd;
@@ -274,14 +290,19 @@ mod tests {
     use super::*;
     use crate::images::{ImageLayers, MountOrder};
 
-    /// An image of the layers `a` and `b`, which cannot be mounted.
+    /// An image of the layers `a` and `b`, and one that states their names for others. They cannot
+    /// be mounted.
     struct Unmountable;
 
     impl LazyImages for Unmountable {
         fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>> {
             let words = |text: &str| text.split(' ').map(str::to_owned).collect();
-            let layers = ImageLayers { digests: words("a b"), chains: words("chain-a chain-b") };
-            ready((image == "host/name:tag@manifest").then_some(layers)).boxed()
+            let digests = match image {
+                "host/name:tag@manifest" => Some(words("a b")),
+                "host/name:tag@lying" => Some(words("x y")),
+                _ => None,
+            };
+            ready(digests.map(|digests| ImageLayers { digests, chains: words("chain-a chain-b") })).boxed()
         }
 
         fn mount<'a>(&'a self, _: MountOrder<'a>) -> BoxFuture<'a, Result<OwnedFd, String>> {
@@ -323,6 +344,9 @@ mod tests {
         assert!(matches!(noted(layer("chain-a", "chain-b", "manifest", "b")).await, Err(SnapshotError::Exists(_))));
         let names: Vec<_> = it.list(&[]).unwrap().into_iter().map(|info| info.name).collect();
         assert_eq!(names, ["chain-a", "chain-b"]);
+        let lying = noted(layer("", "chain-a", "lying", "x")).await.unwrap_err();
+        assert!(matches!(&lying, SnapshotError::Precondition(_)), "{lying}");
+        assert_eq!(lying.to_string(), "snapshot chain-a has layer a of host/name:tag@manifest: failed precondition");
         // A container that cannot start leaves nothing.
         let failed = it.create(SnapshotKind::Active, request("container", "chain-b", &[])).await;
         assert!(matches!(failed, Err(SnapshotError::Mount(_))));
