@@ -263,7 +263,7 @@ impl Snapshotter {
     }
 }
 
-/// Checks that the snapshot `target`, which is there already, has the layer of `lazy`.
+/// Checks that the snapshot `target`, which already exists, has the layer of `lazy`.
 ///
 /// Its name comes from the config of an image, where anyone can write the digest of another image's
 /// layer. containerd checks that when it unpacks a layer; one that is not pulled is only known by

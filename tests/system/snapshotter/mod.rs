@@ -46,7 +46,8 @@ fn containerds_own_suite_passes() {
 
 /// Kills the servers of mounts while a container reads what must come from the registry.
 fn servers_are_replaced(node: &Node, image: &str, registry: &Server) {
-    let name = "ociseek-outlives";
+    // runc's state is in one folder for all of this machine.
+    let name = &*format!("ociseek-outlives-{}", std::process::id());
     let wait = "while :; do sleep 1; done";
     node.ctr(&["run", "--detach", "--snapshotter", "ociseek", image, name, "/bin/sh", "-c", wait]);
     let read = |id: &str, file: &str| node.ctr(&["tasks", "exec", "--exec-id", id, name, "cat", file]);
@@ -63,7 +64,7 @@ fn servers_are_replaced(node: &Node, image: &str, registry: &Server) {
     wait_until("the servers are replaced", || node.servers().len() == before.len());
     assert!(node.servers().iter().all(|server| !before.contains(server)));
     assert!(read("after", "/usr/share/common-licenses/Artistic").contains("Artistic License"));
-    node.ctr(&["tasks", "kill", "--signal", "SIGKILL", name]);
+    node.ctr(&["tasks", "rm", "--force", name]);
     node.ctr(&["containers", "rm", name]);
 }
 

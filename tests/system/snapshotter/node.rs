@@ -120,7 +120,7 @@ impl Node {
 
     /// The output of a shell in a new container.
     pub fn shell(&self, image: &str, script: &str) -> String {
-        let name = "ociseek-test";
+        let name = &*format!("ociseek-test-{}", std::process::id());
         self.ctr(&["run", "--rm", "--snapshotter", "ociseek", image, name, "/bin/sh", "-c", script])
     }
 
