@@ -211,10 +211,16 @@ impl LazyImages for MountedByProcess {
             if output.and_then(|output| read.map(|_| output.is_ready)).map_err(failed)? {
                 return Ok(server);
             }
-            let talk = String::from_utf8_lossy(&talk);
-            Err(talk.trim().lines().last().unwrap_or("ociseek mount failed").to_owned())
+            Err(why(&String::from_utf8_lossy(&talk)))
         })
     }
+}
+
+/// Why `ociseek mount` failed, from what it wrote to standard error. Hints are for its own options.
+fn why(talk: &str) -> String {
+    let lines = talk.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("hint:"));
+    let lines: Vec<&str> = lines.map(|line| line.strip_prefix("error: ").unwrap_or(line)).collect();
+    if lines.is_empty() { "ociseek mount failed".to_owned() } else { lines.join("; ") }
 }
 
 /// The chain IDs of the OCI image specification (config.md, "Layer ChainID").
@@ -230,6 +236,13 @@ fn chains(diff_ids: &[Digest]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_mount_are_passed_on_without_hints() {
+        let talk = "warning: slow\nerror: cannot read it\n\nhint: check it\n";
+        assert_eq!(why(talk), "warning: slow; cannot read it");
+        assert_eq!(why(""), "ociseek mount failed");
+    }
 
     #[test]
     fn mount_gets_the_options_but_for_its_own() {
