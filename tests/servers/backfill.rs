@@ -12,6 +12,7 @@ use crate::support::servers::{Server, faketime};
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
+use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 use ociseek::time::Time;
@@ -375,6 +376,38 @@ async fn skipped_images_have_the_right_reason() {
         let said = sandbox.run(&["backfill", "--jobs=1", &place]);
         assert!(said.contains(": all of its layers are smaller than 10485760 bytes"), "{said}");
         assert!(said.contains(": none of its layers can be served lazily (too-small, zstd)"), "{said}");
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
+/// Their fine index is attached, and an image is written that names one.
+#[tokio::test(flavor = "multi_thread")]
+async fn images_of_zstd_layers_are_done_once() {
+    let registry = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, _| {
+        seen.is("GET", "/app/tags/list").then(|| json_answer(200, &json!({"tags": ["v1"]})))
+    })
+    .await;
+    let content = tar(5, 4, 300_000);
+    let layer = zstd::encode_all(&content[..], 3).unwrap();
+    let rootfs = json!({"type": "layers", "diff_ids": [Digest::sha256(&content)]});
+    let config = json!({"os": "linux", "architecture": "amd64", "rootfs": rootfs}).to_string();
+    let (layer_of, config_of) = (Descriptor::of(ZSTD, &layer), Descriptor::of(OCI_CONFIG, config.as_bytes()));
+    registry.add_blob(layer);
+    registry.add_blob(config.into_bytes());
+    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config_of, "layers": [layer_of]});
+    registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
+    let place = format!("{}/app", registry.host());
+    let work = move || {
+        for status in ["indexed", "already-indexed"] {
+            let sandbox = Sandbox::new();
+            let (lines, _) = backfill(&sandbox, 0, &["--fine", "--v2={tag}-soci", "--no-cache", &place]);
+            let found: Vec<&Value> = lines.iter().map(|line| &line["status"]).collect();
+            assert_eq!(found, [status], "{lines:?}");
+            for tag in ["v1", "v1-soci"] {
+                let verified = sandbox.run(&["verify", "--no-cache", &format!("{place}:{tag}")]);
+                assert!(verified.contains("1 of 1 layer") && verified.ends_with("--- status 0 ---"), "{verified}");
+            }
+        }
     };
     tokio::task::spawn_blocking(work).await.unwrap();
 }
