@@ -23,23 +23,35 @@ use crate::cli::ztoc::ZtocCommand;
 const ABOUT: &str = "Start containers before their image is pulled";
 
 const LONG_ABOUT: &str = "\
-Start containers before their image is pulled. ociseek adds a seekable index to existing OCI images.
+Start containers before their image is pulled. ociseek adds a seekable index (SOCI) to existing OCI images.
 
-It reads each layer once, records where decompression can start and where each file is (a ztoc), and attaches the \
-result to the image as a SOCI index, an OCI referrer. The image does not change: its tags, manifests and layers keep \
-their digests.";
+It reads each layer once, and records where decompression can start and where each file is. No layer changes. The \
+index comes with a SOCI-enabled image under a new name (version 2, for Fargate, SageMaker Studio and \
+soci-snapshotter), or is attached to the image as it is (version 1). The program also starts containers and reads \
+files by these indexes.";
 
 const AFTER_HELP: &str = "\
+A SOCI-enabled image next to the original, and which runtimes will start it lazily:
+  ociseek convert ghcr.io/acme/app:1.4 ghcr.io/acme/app:1.4-soci
+  ociseek doctor ghcr.io/acme/app:1.4-soci
+
+The options of a command: ociseek COMMAND -h, or --help for all of them with examples.";
+
+const AFTER_LONG_HELP: &str = "\
+A SOCI-enabled image next to the original, and which runtimes will start it lazily:
+  ociseek convert ghcr.io/acme/app:1.4 ghcr.io/acme/app:1.4-soci
+  ociseek doctor ghcr.io/acme/app:1.4-soci
+
 Exit status: 0 success, 1 failure, 2 usage error, 3 verify or diff found differences, or doctor found no consumer; \
 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.
 
-Start with: ociseek index --help";
+The options of a command: ociseek COMMAND -h, or --help for all of them with examples.";
 
 #[derive(Debug, Parser)]
 #[command(name = "ociseek", version, about = ABOUT, long_about = LONG_ABOUT, after_help = AFTER_HELP)]
-#[command(max_term_width = 100, propagate_version = true)]
+#[command(after_long_help = AFTER_LONG_HELP, max_term_width = 100)]
 #[command(arg_required_else_help = true)]
-pub(super) struct Cli {
+pub(in crate::cli) struct Cli {
     #[command(subcommand)]
     pub command: Command,
 

@@ -28,12 +28,13 @@ Within a registry, blobs are mounted; otherwise they are streamed without using 
 are resumed. The tag is written last, so an interrupted copy leaves no tag; run it again to continue. If the \
 destination does not support the referrers API, referrers are listed under the tag sha256-... .
 
-DESTINATION is [REGISTRY/]REPOSITORY[:TAG] or oci:DIR[:TAG]; TAG defaults to the source's. All platforms are copied. \
+DESTINATION is [REGISTRY/]REPOSITORY:TAG or oci:DIR[:TAG]. In a layout, TAG defaults to the source's. All platforms \
+are copied. \
 Signatures that cosign stores under its own tags (sha256-....sig) are not referrers and are not copied.";
 
 const COPY_AFTER_HELP: &str = "\
 Examples:
-  ociseek copy staging.example/acme/app:1.4 prod.example/acme/app
+  ociseek copy staging.example/acme/app:1.4 prod.example/acme/app:1.4
   ociseek copy ghcr.io/acme/app:1.4 oci:app
   ociseek copy oci:app:1.4 localhost:5000/app:test
 
@@ -77,10 +78,7 @@ pub(super) async fn run(args: CopyArgs, verbosity: VerbosityArgs) -> Result<(), 
     let registries = [crate::cli::shared::source::registry(&args.source), args.destination.registry()];
     let images = Images::at(args.registry, registries.into_iter().flatten(), &progress).await?;
     let tag = tag(&args.source, &args.destination)?;
-    let name = match &args.destination {
-        place @ ListPlace::Repository { .. } => format!("{place}:{tag}"),
-        place => place.to_string(),
-    };
+    let name = args.destination.to_string();
     let options = CopyOptions { referrers: !args.no_referrers, jobs: usize::from(args.jobs) };
     display.begin(&args.source.to_string());
     let copied = async {
@@ -104,7 +102,7 @@ pub(super) async fn run(args: CopyArgs, verbosity: VerbosityArgs) -> Result<(), 
     Stdout::new().print(text)
 }
 
-/// The tag of the copy: the typed one, or else the source's.
+/// The tag of the copy: the typed one, or else in a layout the source's.
 fn tag(source: &ImageName, destination: &ListPlace) -> Result<String, CliError> {
     let own = match source {
         ImageName::Registry(image) => image.tag.clone().filter(|_| image.digest.is_none()),
@@ -113,7 +111,10 @@ fn tag(source: &ImageName, destination: &ListPlace) -> Result<String, CliError> 
         ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => None,
     };
     let typed = match destination {
-        ListPlace::Repository { .. } | ListPlace::Image(ImageName::Layout { select: ImageSelector::Any, .. }) => own,
+        place @ ListPlace::Repository { .. } => {
+            return Err(CliError::NoTag { place: place.to_string(), tag: own.unwrap_or_else(|| "TAG".into()) });
+        }
+        ListPlace::Image(ImageName::Layout { select: ImageSelector::Any, .. }) => own,
         ListPlace::Image(ImageName::Registry(image)) if image.digest.is_none() => image.tag.clone(),
         ListPlace::Image(ImageName::Layout { select: ImageSelector::Tag(tag), .. }) => Some(tag.clone()),
         ListPlace::Image(ImageName::Registry(_) | ImageName::Layout { .. }) => {

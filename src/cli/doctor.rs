@@ -77,7 +77,7 @@ pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<()
 }
 
 /// Who reads fine indexes.
-const READERS_OF_FINE: &str = "ociseek mount, ociseek bundle";
+const READERS_OF_FINE: &str = "ociseek snapshotter, mount and bundle";
 
 fn text(name: &str, found: &Diagnosis, style: Style) -> String {
     let image = &found.inspected.image;
@@ -125,7 +125,18 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
             human(start_bytes),
         );
     }
-    for finding in &found.findings {
+    let small: Vec<u64> = found.findings.iter().filter_map(small_layer).collect();
+    let (mut findings, mut has_small) = (found.findings.iter().collect::<Vec<_>>(), false);
+    // One line for all of them: the layers are in the report of `convert` and in `inspect`.
+    findings.retain(|finding| small_layer(finding).is_none() || !std::mem::replace(&mut has_small, small.len() > 1));
+    for finding in findings {
+        if small.len() > 1 && small_layer(finding).is_some() {
+            let bytes = human(small.iter().fold(0, |sum, size| sum.saturating_add(*size)));
+            let (note, layers) = (style.yellow("note:"), small.len());
+            let why = "they are small, and faster to pull whole than to mount";
+            let _ = writeln!(text, "  {note} {layers} layers are pulled whole: {why} ({bytes})");
+            continue;
+        }
         let kind = if finding.is_problem() { style.red("problem:") } else { style.yellow("note:") };
         let size = match finding {
             Finding::Uncovered { size, .. } | Finding::SmallImage(size) => format!(" ({})", human(*size)),
@@ -137,6 +148,14 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
         }
     }
     text
+}
+
+/// The size of a layer that is not indexed because it is small.
+fn small_layer(finding: &Finding) -> Option<u64> {
+    match finding {
+        Finding::Uncovered { size, why: Some(NotIndexed::Small { .. }), .. } => Some(*size),
+        _ => None,
+    }
 }
 
 fn platform(found: &Diagnosis) -> String {
@@ -152,8 +171,13 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
     let converted = quoted(new_name(&name).as_bytes());
     let convert = || Some(format!("ociseek convert {image} {converted}"));
     let index = |options: &str| (!is_archive).then(|| format!("ociseek index {options}{image}"));
+    let is_enabled = found.inspected.image.indexes.iter().any(|index| index.version == Version::V2);
+    let convert_fine = |options: &str| match has_tag(&name) {
+        true => format!("ociseek convert --fine {options}--replace-tag {image} {image}"),
+        false => format!("ociseek convert --fine {options}{image} {converted}"),
+    };
     match finding {
-        Finding::NoIndex(why) => to_index(&name, why),
+        Finding::NoIndex { why, .. } => to_index(&name, why),
         Finding::OnImageIndex(_) | Finding::OtherVersion { .. } => index(""),
         Finding::Several(_)
         | Finding::Unusable { version: Version::V1, .. }
@@ -178,17 +202,17 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
         Finding::NoFine { .. } | Finding::NoStart(_) if is_archive => None,
         // A SOCI index of another tool would get one beside it.
         // One that is only attached would not be used: the digest covers all that a start reads.
-        Finding::NoFine { .. } if found.inspected.image.indexes.iter().any(|index| index.version == Version::V2) => {
-            match has_tag(&name) {
-                true => Some(format!("ociseek convert --fine --replace-tag {image} {image}")),
-                false => Some(format!("ociseek convert --fine {image} {converted}")),
-            }
+        Finding::NoFine { .. } | Finding::UnusableFine { .. } | Finding::BrokenDocument(_) if is_enabled => {
+            Some(convert_fine(""))
         }
-        Finding::NoFine { is_indexed: true } | Finding::UnusableFine { .. } => index("--fine-only "),
-        Finding::NoFine { is_indexed: false } => index("--fine "),
-        Finding::BrokenDocument(_) => index("--fine-only --existing replace "),
+        Finding::NoStart(_) if is_enabled => {
+            Some(format!("ociseek trace {image} --output start.jsonl, then {}", convert_fine("--profile start.jsonl ")))
+        }
+        Finding::NoFine { is_indexed: true } | Finding::UnusableFine { .. } => index("--kind fine "),
+        Finding::NoFine { is_indexed: false } => Some(format!("ociseek convert --fine {image} {converted}")),
+        Finding::BrokenDocument(_) => index("--kind fine --existing replace "),
         Finding::NoStart(_) => Some(format!(
-            "ociseek trace {image} --output start.jsonl, then ociseek index --fine-only --profile start.jsonl {image}"
+            "ociseek trace {image} --output start.jsonl, then ociseek index --kind fine --profile start.jsonl {image}"
         )),
         Finding::Foreign { .. } => Some(format!("ociseek verify --quick {image}")),
         Finding::NotListed(_)

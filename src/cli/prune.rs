@@ -25,7 +25,7 @@ Finds obsolete indexes in a repository, and removes them with --delete:
 
   - SOCI indexes and fine indexes made by ociseek, if a later version of ociseek made another of the same kind for the \
 same image and layers
-  - those made by ociseek (--all: by any tool) for an image that no longer exists, if they are listed under a \
+  - those made by ociseek (--any-tool: by any tool) for an image that no longer exists, if they are listed under a \
 tag sha256-...: registries with the referrers API do not list indexes of deleted images
   - entries of the lists under the tags sha256-... that point to nothing
 
@@ -59,8 +59,8 @@ pub(crate) struct PruneArgs {
     pub dry_run: bool,
 
     /// For deleted images, remove the indexes of any tool, not only those made by ociseek
-    #[arg(long)]
-    pub all: bool,
+    #[arg(long, alias = "all")]
+    pub any_tool: bool,
 
     #[command(flatten)]
     pub image_jobs: ImageJobsArgs,
@@ -81,7 +81,7 @@ pub(super) async fn run(args: PruneArgs) -> Result<(), CliError> {
     let images = Images::at(args.registry, std::iter::once(registry.as_str()), &progress).await?;
     let repository = images.repository_at(registry, repository)?;
     let delete = args.delete && !args.dry_run;
-    let options = PruneOptions { delete, all: args.all, jobs: usize::from(args.image_jobs.jobs) };
+    let options = PruneOptions { delete, all: args.any_tool, jobs: usize::from(args.image_jobs.jobs) };
     let pruned = prune(&repository, &options, &progress).await?;
     let mut stdout = Stdout::new();
     let name = args.repository.to_string();

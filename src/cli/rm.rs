@@ -24,8 +24,8 @@ const RM_LONG_ABOUT: &str = "\
 Removes SOCI indexes (version 1) and fine indexes of an image. The image itself, its tags and its other referrers \
 stay as they are.
 
-Only indexes made by ociseek are removed; --all removes those of any tool. IMAGE@DIGEST, with the digest of an \
-index, removes that index, whichever tool made it. A deleted image can also be named by its digest, to remove \
+Only indexes made by ociseek are removed, with --any-tool also those made by others. IMAGE@DIGEST, with the digest \
+of an index, removes that index, whichever tool made it. A deleted image can also be named by its digest, to remove \
 indexes left behind.
 
 Each index is read before it is deleted: an entry that is not a valid index of the image is kept, with a note. If \
@@ -39,7 +39,7 @@ const RM_AFTER_HELP: &str = "\
 Examples:
   ociseek rm --dry-run ghcr.io/acme/app:1.4
   ociseek rm ghcr.io/acme/app:1.4
-  ociseek rm --all --platform linux/arm64 ghcr.io/acme/app:1.4
+  ociseek rm --any-tool --platform linux/arm64 ghcr.io/acme/app:1.4
   ociseek rm ghcr.io/acme/app@sha256:6b6c3d79...
 
 JSON: docs/json.md describes each field.
@@ -56,8 +56,8 @@ pub(crate) struct RmArgs {
     pub image: ImageName,
 
     /// Remove the indexes of any tool, not only those made by ociseek
-    #[arg(long)]
-    pub all: bool,
+    #[arg(long, alias = "all")]
+    pub any_tool: bool,
 
     #[command(flatten)]
     pub platforms: PlatformsArgs,
@@ -78,7 +78,7 @@ pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = images.open(&args.image).await?;
     let store = home(&source).ok_or(CliError::Usage("archives are read-only: cannot remove anything from one"))?;
-    let options = RemoveOptions { platforms: args.platforms.platform, all: args.all, dry_run: args.dry_run };
+    let options = RemoveOptions { platforms: args.platforms.platform, all: args.any_tool, dry_run: args.dry_run };
     let cleared = remove(&store, &root, &options, &progress).await?;
     let image = args.image.to_string();
     let mut stdout = Stdout::new();

@@ -66,7 +66,7 @@ fn all() -> Vec<(&'static str, &'static str, Value)> {
         ("diff", "ociseek diff", of::<diff::Comparison>()),
         ("cache", "ociseek cache ls, ociseek cache clear", of::<cache::Caches>()),
         ("mount", "ociseek mount, ociseek bundle", of::<image_fs::json::Ready>()),
-        ("stats", "ociseek mount --stats, ociseek bundle --stats", of::<image_fs::json::Stats>()),
+        ("stats", "ociseek mount --stats-file, ociseek bundle --stats-file", of::<image_fs::json::Stats>()),
         ("trace", "ociseek trace", of::<trace::Trace>()),
         ("report", "ociseek report", of::<report::json::Report>()),
         ("version", "ociseek version", of::<version::Version>()),

@@ -139,7 +139,9 @@ fn page(command: &mut Command) -> io::Result<Vec<u8>> {
     if command.get_after_help().is_some() || command.get_after_long_help().is_some() {
         man.render_extra_section(&mut rest)?;
     }
-    man.render_version_section(&mut rest)?;
+    if command.get_version().is_some() {
+        man.render_version_section(&mut rest)?;
+    }
     page.extend(unfilled(&rest));
     Ok(page)
 }

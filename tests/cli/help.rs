@@ -52,13 +52,25 @@ fn help_of_every_command() {
     }
 }
 
+/// Each command that does something has a line in docs/commands.md.
+#[test]
+fn every_command_is_on_the_page_of_commands() {
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/commands.md")).unwrap();
+    let mut pages = vec![];
+    collect(&Sandbox::new(), &mut vec![], &mut pages);
+    for (name, _) in &pages {
+        let has_commands = pages.iter().any(|(other, _)| other.starts_with(&format!("{name} ")));
+        assert!(has_commands || page.contains(&format!("\n| `{name}` |")), "{name}");
+    }
+}
+
 /// The pages of a command and of its subcommands.
 fn collect(sandbox: &Sandbox, command: &mut Vec<String>, pages: &mut Vec<(String, String)>) {
     let args: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
     let page = sandbox.run(&args);
-    let below: Vec<String> = (page.lines().skip_while(|line| *line != "Commands:").skip(1))
-        .take_while(|line| !line.is_empty())
-        .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')))
+    let below: Vec<String> = (page.lines().skip_while(|line| !line.starts_with("Usage:")))
+        .take_while(|line| *line != "Options:")
+        .filter_map(|line| line.strip_prefix("  ").filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase())))
         .filter_map(|line| line.split(' ').next().map(str::to_owned))
         .collect();
     let name = std::iter::once("ociseek").chain(command.iter().map(String::as_str)).collect::<Vec<_>>().join(" ");
@@ -183,7 +195,7 @@ fn wrong_usage_exits_with_2() {
     "#);
     assert_snapshot!(sandbox.run(&["index", "oci-archive:x.tar"]), @r#"
     --- stderr ---
-    error: archives are read-only: give --output oci:DIR, or --dry-run
+    error: archives are read-only: use --output oci:DIR, or --dry-run
     hint: see the command's --help
     --- status 2 ---
     "#);

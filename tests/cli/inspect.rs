@@ -206,6 +206,32 @@ fn one_ztoc() {
     "#);
 }
 
+/// The first digits, as other reports print them, are enough to name an index that is listed.
+#[test]
+fn an_index_is_named_by_its_first_digits() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    sandbox.run(&index(&["oci:img"]));
+    let full = "sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95";
+    for command in [&["inspect"][..], &["verify", "--json"]] {
+        let run = |index: &str| sandbox.run(&[command, &["--index", index, "oci:img"]].concat());
+        let seconds =
+            |text: String| text.lines().filter(|line| !line.contains("seconds")).map(str::to_owned).collect::<Vec<_>>();
+        let by_digest = seconds(run(full));
+        // verify finds a difference in the config of this image.
+        assert!(
+            ["--- status 0 ---", "--- status 3 ---"].contains(&by_digest.last().unwrap().as_str()),
+            "{by_digest:?}"
+        );
+        for short in ["7ba91f25e64f", "7ba91f", "sha256:7ba91f25"] {
+            assert_eq!(seconds(run(short)), by_digest, "{command:?} {short}");
+        }
+        let none = run("123456");
+        assert!(none.contains("the digest of no index of the image starts with 123456"), "{none}");
+        assert!(run("7ba91").contains("at least 6 of its first digits"), "{command:?}");
+    }
+}
+
 #[test]
 fn platforms_are_shown_one_by_one() {
     let sandbox = Sandbox::new();

@@ -175,7 +175,7 @@ fn every_test_that_docs_security_names_exists() {
 #[test]
 fn the_readme_is_short() {
     let readme = std::fs::read_to_string(root().join("README.md")).expect("is there");
-    assert!(readme.lines().count() < 120, "{} lines", readme.lines().count());
+    assert!(readme.lines().count() < 150, "{} lines", readme.lines().count());
     // CI finds these two commands by their first words.
     assert_eq!(readme.lines().filter(|line| line.starts_with("cargo run ")).count(), 1);
     assert_eq!(readme.lines().filter(|line| line.starts_with("tests/run")).count(), 1);

@@ -419,12 +419,12 @@ async fn the_command_stops_at_its_timeout_and_continues_next_time() {
         let run = |more: &[&str]| sandbox.run(&[&common[..], &["--reuse-tags=1"], more, &[&image]].concat());
         let first = run(&["--timeout=2s"]);
         assert!(first.contains("timed out; run it again to continue"), "{first}");
-        assert!(first.contains("timed out, 1 layer of 178.1 KiB left"), "{first}");
+        assert!(first.contains("timed out with 1 layer left (178.1 KiB)"), "{first}");
         assert!(first.contains("--- status 0 ---"), "{first}");
         // It now has all the time for itself, which is still not enough.
         let alone = run(&["--timeout=1s"]);
         assert!(alone.contains("timed out before any layer was done; use a longer --timeout"), "{alone}");
-        assert!(alone.contains("use a longer --timeout: no layer was done"), "{alone}");
+        assert!(alone.contains("no layer was finished in time, so use a longer --timeout"), "{alone}");
         assert!(!alone.contains("to continue"), "{alone}");
         is_slow.store(false, SeqCst);
         let second = sandbox.json(0, &[&common[..], &["--reuse-tags=1", "--format=json", &image]].concat());

@@ -116,5 +116,5 @@ fn every_command_that_is_printed_helps() {
         follow(&sandbox, &image, &mut seen);
     }
     let ran = |what: &str| seen.iter().filter(|command| command.starts_with(what)).count();
-    assert!(ran("ociseek convert") >= 9 && ran("ociseek index --fine") >= 4, "{seen:#?}");
+    assert!(ran("ociseek convert") >= 9 && ran("ociseek index --kind fine") >= 1, "{seen:#?}");
 }

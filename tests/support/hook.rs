@@ -114,20 +114,23 @@ impl Hook {
     }
 }
 
-/// Checks that the tables in docs/hook.md, "The log", have every event and every field of these
-/// lines.
+/// Checks that the tables in docs/hook-operations.md, "The log", have every event and every field
+/// of these lines.
 pub fn assert_documented(lines: &[Value]) {
-    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/hook.md")).unwrap();
-    let (_, section) = docs.split_once("\n### The log\n").unwrap();
+    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/hook-operations.md")).unwrap();
+    let (_, section) = docs.split_once("\n## The log\n").unwrap();
     let section = section.split("\n## ").next().unwrap();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
     let listed: Vec<&str> = rows.flat_map(|names| names.split('`').skip(1).step_by(2)).collect();
     assert!(!lines.is_empty() && listed.contains(&"job") && listed.contains(&"time"), "{listed:?}");
     for line in lines {
         let event = line["event"].as_str().unwrap();
-        assert!(listed.contains(&event), "docs/hook.md does not list the event {event}: {line}");
+        assert!(listed.contains(&event), "docs/hook-operations.md does not list the event {event}: {line}");
         for field in line.as_object().unwrap().keys() {
-            assert!(listed.contains(&field.as_str()), "docs/hook.md does not list the field {field}: {line}");
+            assert!(
+                listed.contains(&field.as_str()),
+                "docs/hook-operations.md does not list the field {field}: {line}"
+            );
         }
     }
 }

@@ -115,7 +115,7 @@ fn a_container_starts_before_its_image_is_downloaded() {
     let args = ["bundle", "--detach", "--stats", "stats", "--cache-dir", "cache", "oci:img:v1", "b"];
     let (said, code) = stdout(&mut sandbox.command(&args));
     assert!(
-        code == Some(0) && said.contains("oci:img:v1 is a bundle in ") && said.contains(" takes it down): "),
+        code == Some(0) && said.contains("bundle of oci:img:v1 created in ") && said.contains(" to remove it): "),
         "{said}"
     );
     let (printed, code) = stdout(&mut runc(&sandbox, &name(&sandbox)));

@@ -1,5 +1,5 @@
 //! The log of the services: the events that `hook serve`, `hook worker` and `hook lambda` share,
-//! and their form as lines of JSON (docs/hook.md, "The log").
+//! and their form as lines of JSON (docs/hook-operations.md, "The log").
 //!
 //! Names in events were checked against their grammars, errors contain no secrets, and no other
 //! part of a request is logged.

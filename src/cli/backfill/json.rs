@@ -24,7 +24,7 @@ pub(crate) struct Line<'a> {
     /// The time before which images are `old`, in RFC 3339; null for other images.
     since: Option<String>,
     error: Option<Failure>,
-    /// The SOCI-enabled image, if --v2 or --v2-only requests one; otherwise null.
+    /// The SOCI-enabled image, if --kind v2=TAG requests one; otherwise null.
     enabled: Option<Enabled>,
     /// The layers that were not finished in time.
     left: Vec<DigestText>,

@@ -47,8 +47,8 @@ pub(super) mod json;
 mod tally;
 
 const LONG_ABOUT: &str = "\
-Walks the repositories and tags of registries and indexes every image that has no index. With --v2 it also writes the \
-SOCI-enabled image of every tag that has none.
+Walks the repositories and tags of registries and makes what each image lacks: with --kind v2=TAG the SOCI-enabled \
+image of each tag, otherwise an attached index (version 1).
 
 The repositories are listed through the registry's catalog (_catalog); if the registry does not allow that, name the \
 repositories instead. Tags of the same image are indexed once, unless each gets a SOCI-enabled image. Non-images (Helm \
@@ -58,15 +58,16 @@ small requests, so an interrupted run can simply be restarted; with --state it c
 const AFTER_HELP: &str = "\
 Examples:
   Preview:
-    ociseek backfill --dry-run registry.corp.example
+    ociseek backfill --dry-run --kind 'v2={tag}-soci' registry.corp.example
 
   One team's images of the last quarter, four at a time, resumable:
-    ociseek backfill --filter 'team/**' --since 90d --jobs 4 --state backfill.state registry.corp.example
+    ociseek backfill --kind 'v2={tag}-soci' --filter 'team/**' --since 90d --jobs 4 --state backfill.state \\
+      registry.corp.example
 
   Both versions of the index:
-    ociseek backfill --v2 '{tag}-soci' registry.corp.example
+    ociseek backfill --kind 'v1,v2={tag}-soci' registry.corp.example
 
-  One repository:
+  One repository, version 1 only:
     ociseek backfill ghcr.io/acme/app
 
   Distributed to workers (ociseek hook worker --queue ...):
@@ -78,7 +79,7 @@ Each line on standard output is an image: its status, name and digest. With --fo
 Exit status: 0 success, 1 an image or a list failed, 2 usage error, 129, 130 or 143 \
 interrupted.";
 
-/// Index every image of a registry or repository that has no index
+/// Index what is already in a registry or repository
 #[derive(Debug, Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = AFTER_HELP)]
 pub(crate) struct BackfillArgs {

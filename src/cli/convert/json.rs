@@ -70,7 +70,7 @@ pub(crate) enum Status {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Platform {
     /// Such as `linux/arm64`.
-    platform: String,
+    pub platform: String,
     /// Its manifest in SRC.
     source_manifest: Manifest,
     /// Its new manifest.
@@ -82,7 +82,7 @@ pub(crate) struct Platform {
     pub coverage: CoverageJson,
     /// The prefetch list of the SOCI index; null if it has none.
     prefetch: Option<Prefetched>,
-    layers: Vec<Layer>,
+    pub layers: Vec<Layer>,
 }
 
 impl Enabled {

@@ -11,13 +11,13 @@ use crate::cli::shared::args::{
     BuildArgs, CacheArgs, FormatArgs, LayerJobsArgs, MinLayerArgs, OutputFormat, RegistryArgs,
 };
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::indexing::{PrefetchArgs, ReuseArgs, layer_options, named};
+use crate::cli::shared::indexing::{PrefetchArgs, RequirementArgs, ReuseArgs, layer_options, named};
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::source::{Images, output_layout, refuse_plain_layers, registry};
 use crate::cli::shared::terminal::Stdout;
 use crate::cli::shared::verbosity::VerbosityArgs;
-use crate::cli::shared::{caches, parse};
+use crate::cli::shared::{caches, layers, parse};
 use json::Conversion;
 use ociseek_format::image::{ImageName, ImageSelector, Platform};
 use ociseek_format::progress::Progress;
@@ -33,8 +33,8 @@ Writes a SOCI-enabled image (SOCI version 2) of SRC under the name DST.
 
 The new image is an image index that lists the image of each platform together with its SOCI index, which the image \
 also names in an annotation. Layers and configs keep their digests; the image manifests get new ones. \
-soci-snapshotter with its default settings and Amazon SageMaker Studio read this version. ociseek index attaches \
-version 1, which leaves the image unchanged.
+AWS Fargate, Amazon SageMaker Studio and soci-snapshotter with its default settings read this version. ociseek index \
+attaches version 1, which leaves the image unchanged.
 
 A layer is read only if its ztoc is not known from the cache, from the SOCI index that SRC names if it is \
 SOCI-enabled, or from --reuse-from. Indexes that others may have attached, and what DST names, are not used: the \
@@ -42,8 +42,8 @@ result is signed. Within a repository, only ztocs and manifests are written. Bet
 repositories of one registry, layers are mounted; to another registry or a layout, they are streamed.
 
 SRC is an image in a registry, oci:DIR[:TAG|@DIGEST], oci-archive:FILE[:TAG], or what docker save wrote: \
-docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER], of which the layers stay as they lie in it; with uncompressed ones \
-DST is a layout. DST is an image in a registry or oci:DIR[:TAG]. DST is written with the last request: an \
+docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER]. Its layers are not compressed again, so if they are uncompressed, DST \
+must be a layout. DST is an image in a registry or oci:DIR[:TAG]. DST is written with the last request: an \
 interrupted run leaves it as it was, and so does one during which someone pushes to the tag of SRC or DST. If DST is \
 up to date, only what is missing or damaged there is written again.";
 
@@ -56,6 +56,9 @@ Examples:
 
   To another registry, one platform indexed (the others are copied as they are):
     ociseek convert --platform linux/amd64 docker.io/library/python:3.13 ghcr.io/acme/python:3.13
+
+  In CI, fail if less than 80% of the bytes can be loaded lazily:
+    ociseek convert --min-coverage 80% $IMAGE $IMAGE-soci
 
   From a layout to a registry:
     ociseek convert oci:app:1.4 ghcr.io/acme/app:1.4-soci
@@ -120,6 +123,9 @@ pub(crate) struct ConvertArgs {
     pub fine: bool,
 
     #[command(flatten)]
+    pub requirements: RequirementArgs,
+
+    #[command(flatten)]
     pub prefetch: PrefetchArgs,
 
     #[command(flatten)]
@@ -156,6 +162,7 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
         min_layer_size: args.min_layer.min_layer_size.0,
         jobs: args.layer_jobs.count(),
         dry_run: args.dry_run,
+        gate: args.requirements.gate(),
         reuse,
         prefetch: args.prefetch.list()?,
         ..IndexOptions::default()
@@ -173,9 +180,16 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
     }
     .await;
     display.end();
+    let mut stdout = Stdout::new();
+    if let Some(refused) = result.as_ref().err().and_then(CliError::refused)
+        && args.format.get() == OutputFormat::Text
+        && !verbosity.quiet
+    {
+        let text = layers::refused(&args.source.to_string(), refused, stdout.style);
+        stdout.print(text)?;
+    }
     let done = result?;
     let seconds = started.elapsed().as_secs_f64();
-    let mut stdout = Stdout::new();
     let (source, name) = (args.source.to_string(), args.destination.to_string());
     let text = match (args.format.get(), verbosity.quiet) {
         (OutputFormat::Json, _) => {

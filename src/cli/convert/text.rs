@@ -61,7 +61,7 @@ fn enabled(text: &mut String, name: &ImageName, done: &ConvertReport, style: Sty
         }
         ConvertStatus::Written { replaced: None } => what.to_owned(),
         ConvertStatus::Written { replaced: Some(old) } => {
-            format!("{what}; the name was that of {old}, which stays reachable by its digest")
+            format!("{what}; the tag pointed to {old} before, which stays reachable by its digest")
         }
     };
     let _ = writeln!(text, "  {line}");

@@ -8,6 +8,7 @@ use clap::{Command, Error};
 use super::shared::terminal::{Style, complain};
 
 mod environment;
+pub(super) mod groups;
 mod other_tools;
 mod short;
 

@@ -46,12 +46,12 @@ const OPTIONS: [(&str, &[&str], &str); 14] = [
     ("convert", &["--to"], "not needed: convert writes version 2; ociseek index attaches version 1"),
     ("", &["--force", "-f"], "to rebuild an index: --existing replace; for JSON: --json"),
     ("", &["-o", "--output"], "for JSON: --json, and > FILE for a file"),
-    ("", &["--username", "--user", "--password", "-u"], "give --creds USER:PASSWORD, or --creds USER --password-stdin"),
-    ("", &["--cert-dir"], "give --ca-file FILE, or put the certificates into certs.d (see --help)"),
-    ("", &["-p", "--arch", "--os"], "give --platform OS/ARCH"),
-    ("", &["--debug", "--log-level"], "give -v or -vv, or set OCISEEK_LOG (docs/environment.md)"),
+    ("", &["--username", "--user", "--password", "-u"], "use --creds USER:PASSWORD, or --creds USER --password-stdin"),
+    ("", &["--cert-dir"], "use --ca-file FILE, or put the certificates into certs.d (see --help)"),
+    ("", &["-p", "--arch", "--os"], "use --platform OS/ARCH"),
+    ("", &["--debug", "--log-level"], "use -v or -vv, or set OCISEEK_LOG (docs/environment.md)"),
     ("", &["--yes", "-y"], "not needed: ociseek does not ask"),
-    ("", &["--plain"], "give --plain-http"),
+    ("", &["--plain"], "use --plain-http"),
     ("", &["--all", "-a"], "not needed: all platforms are the default"),
 ];
 

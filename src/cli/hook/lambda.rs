@@ -35,7 +35,7 @@ ecr:GetDownloadUrlForLayer, ecr:BatchCheckLayerAvailability, ecr:InitiateLayerUp
 ecr:CompleteLayerUpload, ecr:PutImage, and ecr:BatchDeleteImage (to remove a replaced index), and for \
 OCISEEK_REUSE_TAGS also ecr:ListImages.
 
-AWS_ENDPOINT_URL_ECR or AWS_ENDPOINT_URL overrides the ECR endpoint. docs/hook.md has a template.";
+AWS_ENDPOINT_URL_ECR or AWS_ENDPOINT_URL overrides the ECR endpoint. docs/hook-lambda.md has a template.";
 
 /// Index images pushed to Amazon ECR, as an AWS Lambda function
 #[derive(Debug, Args)]

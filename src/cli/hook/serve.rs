@@ -35,12 +35,13 @@ Receives push notifications from registries over HTTP and indexes the pushed ima
 
 It understands distribution (events v1 and v2), zot, Harbor, Quay, GitHub packages, Azure Container Registry \
 (webhook and Event Grid), Google Artifact Registry (Pub/Sub push), Amazon ECR (EventBridge API destination), Docker \
-Hub, JFrog Artifactory, and {\"image\": \"REGISTRY/REPOSITORY:TAG\"}. docs/hook.md has a configuration for each.
+Hub, JFrog Artifactory, and {\"image\": \"REGISTRY/REPOSITORY:TAG\"}. docs/hook-registries.md has a configuration for \
+each.
 
 POST / accepts a notification. The answer is 202 once the image is queued, or 429 or 503 with Retry-After if the \
-queue is full. With --v2 it also writes SOCI-enabled images. Its own pushes, artifacts and deletions are ignored; an \
-image pushed many times is indexed once. GET /healthz and /readyz are health endpoints, and /metrics serves \
-Prometheus metrics (which require the secret, if one is set). The log goes to standard error as JSON lines.
+queue is full. With --kind v2=TAG it writes SOCI-enabled images. Its own pushes, artifacts and deletions are \
+ignored; an image pushed many times is indexed once. GET /healthz and /readyz are health endpoints, and /metrics \
+serves Prometheus metrics (which require the secret, if one is set). The log goes to standard error as JSON lines.
 
 Put a reverse proxy in front of it for TLS. On SIGTERM it stops accepting notifications and finishes accepted jobs for \
 up to --drain-timeout.";
@@ -54,13 +55,13 @@ For events that do not name their registry (zot, JFrog), or use a name that is u
 
 Examples:
   Only a registry on this machine:
-    ociseek hook serve --allow localhost:5000
+    ociseek hook serve --kind 'v2={tag}-soci' --allow localhost:5000
     curl -d '{\"image\": \"localhost:5000/app:v1\"}' http://127.0.0.1:8080/
 
   On the network, with a secret, a persistent journal, and one team's repositories:
     openssl rand -hex 32 > secret; chmod 600 secret
-    ociseek hook serve --listen 0.0.0.0:8080 --secret-file secret --journal /var/lib/ociseek/journal \\
-      --allow 'registry.corp.example/team/**'
+    ociseek hook serve --kind 'v2={tag}-soci' --listen 0.0.0.0:8080 --secret-file secret \\
+      --journal /var/lib/ociseek/journal --allow 'registry.corp.example/team/**'
 
 Exit status: 0 stopped normally, 1 could not start, 2 usage error.";
 

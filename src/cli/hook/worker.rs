@@ -26,14 +26,14 @@ Any number of workers can run. A job is acknowledged once its index is attached.
 --silence without one, another worker gets the job. Jobs that fail permanently are moved to the stream \
 NAME-parked with the reason: nats stream view ociseek-parked.
 
-Use the same --v2 or --v2-only for the commands that fill the queue: if it contains {tag}, each tag of an image is a \
-job.";
+Use the same --kind for the commands that fill the queue: if it contains {tag}, each tag of an image is a job.";
 
 const WORKER_AFTER_HELP: &str = "\
 Example:
   nats-server -js &
-  ociseek hook serve --queue nats://localhost --allow registry.corp.example &
-  ociseek hook worker --queue nats://localhost --allow registry.corp.example";
+  export OCISEEK_KIND='v2={tag}-soci' OCISEEK_QUEUE=nats://localhost OCISEEK_HOOK_ALLOW=registry.corp.example
+  ociseek hook serve &
+  ociseek hook worker";
 
 /// Index images from a queue that many workers share
 #[derive(Debug, Args)]
@@ -79,7 +79,7 @@ pub(crate) async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receive
     };
     let runner = Arc::new(runner(args.jobs).await?);
     let Some(url) = args.queue.or(args.hook_queue) else {
-        return Err(CliError::Usage("give --queue nats://HOST"));
+        return Err(CliError::Usage("use --queue nats://HOST"));
     };
     let queue = connect(&url).await?;
     let worker = Arc::new(Worker::new(queue, runner, args.silence).await.map_err(HookError::from)?);

@@ -115,7 +115,7 @@ pub(crate) async fn run(
     let dir = bundle.dir().display();
     let or_interrupt = if serve.detached { "" } else { "Ctrl-C or " };
     opened.tell_ready(&format!(
-        "{} is a bundle in {dir} ({or_interrupt}ociseek bundle --rm {dir} takes it down)",
+        "bundle of {} created in {dir} ({or_interrupt}ociseek bundle --rm {dir} to remove it)",
         opened.name
     ));
     if format.is_json() {

@@ -1,4 +1,4 @@
-//! The JSON about mounts and their reads: for `--format json`, `--stats` and `ociseek trace`.
+//! The JSON about mounts and their reads: for `--format json`, `--stats-file` and `ociseek trace`.
 
 use serde::Serialize;
 
@@ -109,7 +109,7 @@ struct Content {
     image_bytes: u64,
 }
 
-/// The document of `mount --stats` and `bundle --stats`.
+/// The document of `mount --stats-file` and `bundle --stats-file`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Stats {

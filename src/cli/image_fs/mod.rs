@@ -64,7 +64,8 @@ pub(super) async fn open_image(
         let (source, root) = images.open(image).await?;
         let caches = caches::reading(&args.cache, &progress).await?;
         let content = ContentOptions { deadline: args.deadline, ..ContentOptions::default() };
-        let options = OpenOptions { layers, content, ..args.open_options(image)? };
+        let index = args.view.index(&source, &root, &progress).await?;
+        let options = OpenOptions { layers, content, index, ..args.open_options(image)? };
         Ok::<_, CliError>(open(&source, &root, &options, &caches, &progress).await?)
     };
     let image = display.during(&name, opening).await?;
@@ -180,11 +181,12 @@ pub(crate) struct LazyArgs {
     pub view: ViewArgs,
 
     /// Fetch the rest of the image in the background
-    #[arg(long, env = "OCISEEK_PREFETCH", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "OCISEEK_PREFETCH", value_parser = FalseyValueParser::new(), help_heading = "Reading")]
     pub prefetch: bool,
 
     /// Ignore the prefetch lists of the index, and the start that a fine index records
     #[arg(long, env = "OCISEEK_IGNORE_PREFETCH_LIST", value_parser = FalseyValueParser::new(), hide_short_help = true)]
+    #[arg(help_heading = "Reading")]
     pub ignore_prefetch_list: bool,
 
     /// How long a read waits for the registry before it fails with an input/output error
@@ -192,11 +194,11 @@ pub(crate) struct LazyArgs {
     /// For one second after that, other reads of the same bytes fail immediately, because the
     /// kernel retries each failed read.
     #[arg(long, value_name = "DURATION", env = "OCISEEK_DEADLINE", default_value = "60s")]
-    #[arg(value_parser = parse::duration_of(1, 3600))]
+    #[arg(value_parser = parse::duration_of(1, 3600), help_heading = "Reading", hide_short_help = true)]
     pub deadline: Duration,
 
     /// On exit, write statistics to this file as JSON: times, requests, bytes fetched, cache hits
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "stats-file", alias = "stats", value_name = "FILE", help_heading = "Reading", hide_short_help = true)]
     pub stats: Option<PathBuf>,
 
     #[command(flatten)]
@@ -207,11 +209,10 @@ pub(crate) struct LazyArgs {
 }
 
 impl LazyArgs {
-    /// What to open of `image`.
+    /// What to open of `image`, without the index that the user named.
     pub(crate) fn open_options(&self, image: &ImageName) -> Result<OpenOptions, CliError> {
         Ok(OpenOptions {
             platform: self.view.platform.platform.clone(),
-            index: self.view.index,
             soci_only: !self.view.trust.fine,
             trust: self.view.trust.rules(image, UseOfFiles::Run)?,
             start: !self.ignore_prefetch_list,

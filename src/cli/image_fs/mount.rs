@@ -50,9 +50,10 @@ Examples:
     ociseek mount --replace ghcr.io/acme/app:1.4 /mnt/app
 
 --record: each line is {\"ms\", \"path\", \"layer\", \"offset\", \"size\", \"spans\"}: a read that is the first of \
-its file, or the first of some of its bytes. spans: those of the layer that no line before this one has.
+its file, or the first of some of its bytes. spans: the spans of the layer that no earlier line has.
 
---format json prints one document once the image is mounted; docs/json.md describes each field of it and of --stats.
+--format json prints one document once the image is mounted; docs/json.md describes each field of it and of \
+--stats-file.
 
 Exit status: 0 after a successful mount was unmounted or stopped by SIGINT, SIGTERM or SIGHUP; 1 failure, 2 usage \
 error, 129, 130 or 143 interrupted before it was mounted.";
@@ -154,7 +155,7 @@ pub(crate) async fn run(
     let point = live.mount.point().display();
     let unmount = if rustix::process::geteuid().is_root() { "umount" } else { "fusermount3 -u" };
     let or_interrupt = if serve.detached { "" } else { "Ctrl-C or " };
-    opened.tell_ready(&format!("{} is mounted at {point} ({or_interrupt}{unmount} {point} ends it)", opened.name));
+    opened.tell_ready(&format!("{} mounted at {point} ({or_interrupt}{unmount} {point} to unmount)", opened.name));
     let format = args.format;
     if format.is_json() {
         opened.print_ready(live.mount.point())?;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::index::json::{Image, Indexing, Manifest};
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::json::word;
+use crate::cli::shared::json::{CoverageJson, word};
 use crate::cli::shared::layers::Layer;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::safe;
@@ -71,21 +71,27 @@ fn summary(document: &Indexing) -> String {
         "### SOCI index\n\n| image | platform | index | covered | left out |\n|---|---|---|---|---|\n".to_owned();
     for image in &document.images {
         for manifest in &image.manifests {
-            row(&mut text, image, manifest);
+            let index = manifest.outcome.index.as_ref().map(|index| code(&index.digest.to_string()));
+            let status = word(manifest.outcome.status);
+            let index = index.map_or_else(|| status.clone(), |index| format!("{index} {status}"));
+            row(&mut text, image, &platform(manifest), &index, &manifest.coverage);
         }
-        if image.manifests.is_empty() {
-            let what = match (&image.error, &image.enabled) {
-                (Some(_), _) => "failed",
-                (None, Some(_)) => "none",
-                (None, None) => "nothing",
-            };
+        // An attached index has the same layers.
+        let enabled = image.enabled.iter().filter(|_| image.manifests.is_empty());
+        for of_platform in enabled.flat_map(|enabled| &enabled.manifests) {
+            row(&mut text, image, &plain(&of_platform.platform), "in the SOCI-enabled image", &of_platform.coverage);
+        }
+        if image.manifests.is_empty() && image.enabled.as_ref().is_none_or(|enabled| enabled.manifests.is_empty()) {
+            let what = if image.error.is_some() { "failed" } else { "none" };
             let _ = writeln!(text, "| {} | | {what} | | |", code(&image.image));
         }
     }
     let mut notes = String::new();
     for image in &document.images {
-        image.manifests.iter().for_each(|manifest| left_out(&mut notes, manifest));
+        image.manifests.iter().for_each(|manifest| left_out(&mut notes, &platform(manifest), &manifest.layers));
         if let Some(enabled) = &image.enabled {
+            let layers = enabled.manifests.iter().filter(|_| image.manifests.is_empty());
+            layers.for_each(|image| left_out(&mut notes, &plain(&image.platform), &image.layers));
             let digest = enabled.digest.map(|digest| format!(" {}", code(&digest.to_string()))).unwrap_or_default();
             let _ = writeln!(notes, "- SOCI-enabled image {}{digest}: {}", code(&enabled.name), word(enabled.status));
         }
@@ -108,21 +114,12 @@ fn summary(document: &Indexing) -> String {
     text
 }
 
-fn row(text: &mut String, image: &Image, manifest: &Manifest) {
-    let index = manifest
-        .outcome
-        .index
-        .as_ref()
-        .map(|index| format!("{} ", code(&index.digest.to_string())))
-        .unwrap_or_default();
-    let coverage = &manifest.coverage;
+fn row(text: &mut String, image: &Image, platform: &str, index: &str, coverage: &CoverageJson) {
     let left_out = (coverage.of_layers - coverage.layers) as u64;
     let _ = writeln!(
         text,
-        "| {} | {} | {index}{} | {} of {}, {} of {} | {} |",
+        "| {} | {platform} | {index} | {} of {}, {} of {} | {} |",
         code(&image.image),
-        platform(manifest),
-        word(manifest.outcome.status),
         coverage.shown,
         human(coverage.of_bytes),
         coverage.layers,
@@ -132,12 +129,12 @@ fn row(text: &mut String, image: &Image, manifest: &Manifest) {
 }
 
 /// Small layers are not worth mentioning.
-fn left_out(text: &mut String, manifest: &Manifest) {
+fn left_out(text: &mut String, platform: &str, layers: &[Layer]) {
     let reason =
         |layer: &Layer| layer.reason.as_ref().filter(|reason| reason.code != "too-small").map(|r| plain(&r.text));
-    for (layer, reason) in manifest.layers.iter().filter_map(|layer| Some((layer, reason(layer)?))) {
+    for (layer, reason) in layers.iter().filter_map(|layer| Some((layer, reason(layer)?))) {
         let (digest, size) = (layer.digest.short(), human(layer.size));
-        let _ = writeln!(text, "- {}: layer {} ({size}) is left out: {reason}", platform(manifest), code(&digest));
+        let _ = writeln!(text, "- {platform}: layer {} ({size}) is left out: {reason}", code(&digest));
     }
 }
 

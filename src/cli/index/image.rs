@@ -7,12 +7,12 @@ use std::time::Instant;
 use super::{json, text};
 use crate::cli::convert;
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::report;
 use crate::cli::shared::source::{Images, home, output_layout};
 use crate::cli::shared::terminal::Style;
+use crate::cli::shared::{layers, report};
 use ociseek_format::image::{ImageName, ImageSelector, Reference};
 use ociseek_format::progress::Progress;
-use ociseek_ops::index::{IndexError, IndexOptions, RefusedImage, Work};
+use ociseek_ops::index::{IndexOptions, Work};
 use ociseek_ops::versions::{MakeRequest, Versions, VersionsResult, make};
 use ociseek_store::cache::ZtocCache;
 use ociseek_store::layout::tag_of;
@@ -34,7 +34,13 @@ impl SharedSettings {
         let started = Instant::now();
         let mut result = self.make(name).await;
         let made = result.as_mut().ok();
-        let not_enabled = made.and_then(|made| made.failed.take()).map(CliError::from);
+        let mut not_enabled = made.and_then(|made| made.failed.take()).map(CliError::from);
+        // The report on a requirement that is not met is about an image of which nothing was made.
+        if result.as_ref().is_ok_and(|made| made.index.is_none())
+            && let Some(error) = not_enabled.take_if(|error| error.refused().is_some())
+        {
+            result = Err(error);
+        }
         let enabled = result.as_ref().ok().and_then(|made| made.enabled.as_ref());
         let enabled = enabled.map(|enabled| self.enabled(name, &enabled.tag));
         ImageResult { image, result, not_enabled, enabled, seconds: started.elapsed().as_secs_f64() }
@@ -110,8 +116,8 @@ impl ImageResult {
             Ok(made) if quiet => return text::digests(made),
             Ok(made) => made,
             Err(error) => {
-                let refused = refused(error).filter(|_| !quiet);
-                return refused.map(|refused| text::refused(&self.image, refused, style)).unwrap_or_default();
+                let refused = error.refused().filter(|_| !quiet);
+                return refused.map(|refused| layers::refused(&self.image, refused, style)).unwrap_or_default();
             }
         };
         let index = made.index.as_ref();
@@ -128,7 +134,7 @@ impl ImageResult {
             Ok(made) => made,
             Err(error) => {
                 let failure = report::failure(error);
-                return match refused(error) {
+                return match error.refused() {
                     Some(refused) => json::Image::refused(self.image, refused, failure, self.seconds),
                     None => json::Image::failed(self.image, failure, self.seconds),
                 };
@@ -138,16 +144,5 @@ impl ImageResult {
         let enabled = enabled.map(|(name, made)| convert::json::Enabled::of(name.to_string(), &made.result)).next();
         let failure = self.not_enabled.as_ref().map(report::failure);
         json::Image::made(self.image, made, enabled, failure, self.seconds)
-    }
-}
-
-/// The refusal, if the index fell short of a gate.
-fn refused(error: &CliError) -> Option<&RefusedImage> {
-    match error {
-        CliError::Index(error) => match &**error {
-            IndexError::Refused(refused) => Some(refused),
-            _ => None,
-        },
-        _ => None,
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Image {
     /// --min-coverage was not met.
     pub manifests: Vec<Manifest>,
     pub error: Option<Failure>,
-    /// The SOCI-enabled image that --v2 or --v2-only requests; otherwise missing.
+    /// The SOCI-enabled image that --kind v2=TAG requests; otherwise missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<Enabled>,
     /// The layers that were not finished before --timeout.
@@ -99,7 +99,7 @@ pub(crate) enum Status {
     NothingToIndex,
     /// Time ran out before any layer was finished.
     OutOfTime,
-    /// No SOCI index is made because of --fine-only.
+    /// No SOCI index is made because of --kind fine.
     NotAsked,
     /// Nothing was attached, because a platform falls short of --strict or --min-coverage.
     Refused,

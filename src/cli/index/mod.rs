@@ -12,10 +12,9 @@ use crate::cli::shared::args::{
     RegistryArgs,
 };
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::indexing::{
-    KindsArgs, PrefetchArgs, ReuseArgs, ReuseTagsArgs, VersionsArgs, layer_options, named,
-};
+use crate::cli::shared::indexing::{PrefetchArgs, RequirementArgs, ReuseArgs, ReuseTagsArgs, layer_options, named};
 use crate::cli::shared::json::{milliseconds, text as text_of};
+use crate::cli::shared::kind::KindArgs;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::Stdout;
@@ -23,9 +22,8 @@ use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, parse, report};
 use image::SharedSettings;
 use ociseek_format::image::ImageName;
-use ociseek_format::image::coverage::Share;
 use ociseek_format::progress::Progress;
-use ociseek_ops::index::{Gate, IndexOptions};
+use ociseek_ops::index::{IndexOptions, Kinds};
 use ociseek_ops::versions::Versions;
 
 mod ci_outputs;
@@ -34,7 +32,9 @@ pub(super) mod json;
 mod text;
 
 const INDEX_LONG_ABOUT: &str = "\
-Builds the SOCI index of each IMAGE and attaches it.
+Builds indexes of each IMAGE: attached to it (version 1), as a SOCI-enabled image under another tag (version 2), or \
+both, and a fine index. --kind says which; without it, version 1 is attached. Fargate, SageMaker Studio and \
+soci-snapshotter with its default settings read version 2.
 
 Each layer is read once, as a stream: nothing is unpacked and no temporary disk space is used. Layers that cannot be \
 served lazily (too small, zstd, sparse files, ...) are left out and the reason is printed; consumers pull them \
@@ -58,11 +58,18 @@ Credentials come from docker's config.json ($DOCKER_CONFIG or ~/.docker), its cr
 auth.json. After docker login, no further setup is needed.
 
 Examples:
-  Index an image in its registry, all platforms:
+  A SOCI-enabled image as app:1.4-soci, all platforms:
+    ociseek index --kind 'v2={tag}-soci' ghcr.io/acme/app:1.4
+
+  An index attached to the image, whose digest stays as it is:
     ociseek index ghcr.io/acme/app:1.4
 
   Preview without writing anything:
     ociseek index --dry-run python:3.13
+
+  As a CI gate, by the pushed digest, with a summary table on the job page:
+    ociseek index --kind 'v2={tag}-soci' --strict --min-coverage 80% --step-summary $GITHUB_STEP_SUMMARY \\
+      $IMAGE:$TAG@$DIGEST
 
   One platform, including small layers, in a local registry:
     ociseek index --platform linux/arm64 --min-layer-size 0 localhost:5000/app
@@ -75,29 +82,20 @@ Examples:
     docker save app:1.4 -o app.tar
     ociseek index --output oci:app-index oci-archive:app.tar
 
-  With a fine index beside the SOCI index, and what a start reads at its front:
-    ociseek index --fine ghcr.io/acme/app:1.4
+  A fine index next to version 1, which begins with what a start reads:
+    ociseek index --kind v1,fine ghcr.io/acme/app:1.4
     ociseek trace ghcr.io/acme/app:1.4 > start.jsonl
-    ociseek index --fine --profile start.jsonl ghcr.io/acme/app:1.4
-
-  Both versions, with the SOCI-enabled image as app:1.4-soci:
-    ociseek index --v2 '{tag}-soci' ghcr.io/acme/app:1.4
+    ociseek index --kind v1,fine --profile start.jsonl ghcr.io/acme/app:1.4
 
   In scripts:
-    ociseek index --format json --progress none $IMAGE | jq -r '.images[].manifests[].index.digest'
-
-  As a CI gate, by the pushed digest, with a summary table on the job page:
-    ociseek index --strict --min-coverage 80% --step-summary $GITHUB_STEP_SUMMARY $IMAGE@$DIGEST
-
-soci-snapshotter reads the index with `[pull_modes.soci_v1] enable = true`, or when given the index digest. With its \
-default settings it reads only SOCI-enabled images (--v2).
+    ociseek index --json --progress none $IMAGE | jq -r '.images[].manifests[].index.digest'
 
 JSON: docs/json.md describes each field.
 
 Exit status: 0 success (even if layers are left out), 1 an image failed or missed a requirement, 2 usage error; 129, \
 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
-/// Build and attach the SOCI index of images
+/// Build indexes of images: attached to them, or as SOCI-enabled images
 #[derive(Debug, Args)]
 #[command(long_about = INDEX_LONG_ABOUT, after_long_help = INDEX_AFTER_HELP)]
 pub(crate) struct IndexArgs {
@@ -106,12 +104,16 @@ pub(crate) struct IndexArgs {
     pub images: Vec<ImageName>,
 
     #[command(flatten)]
+    pub kinds: KindArgs,
+
+    #[command(flatten)]
     pub platforms: PlatformsArgs,
 
     /// Write the index into an OCI layout, oci:DIR, instead of next to the image
     ///
-    /// The layout is created if needed. It holds the index and its ztocs, not the image; with --v2
-    /// also the SOCI-enabled image with all its layers.
+    /// The layout is created if needed. It holds the index and its ztocs, not the image; with
+    /// --kind v2=TAG also the SOCI-enabled image with all its layers.
+    #[arg(hide_short_help = true)]
     #[arg(long, short, value_name = "oci:DIR", env = "OCISEEK_OUTPUT", value_parser = parse::layout_dir)]
     pub output: Option<PathBuf>,
 
@@ -132,6 +134,7 @@ pub(crate) struct IndexArgs {
     /// remaining layers whole. Another run continues where this one stopped, but starts unfinished
     /// layers over: a layer that takes longer than this is never finished, and the report says so.
     /// Running out of time is not a failure; the JSON lists the remaining layers.
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "DURATION", env = "OCISEEK_TIMEOUT", value_parser = parse::duration)]
     pub timeout: Option<Duration>,
 
@@ -142,12 +145,6 @@ pub(crate) struct IndexArgs {
     pub build: BuildArgs,
 
     #[command(flatten)]
-    pub kinds: KindsArgs,
-
-    #[command(flatten)]
-    pub versions: VersionsArgs,
-
-    #[command(flatten)]
     pub prefetch: PrefetchArgs,
 
     #[command(flatten)]
@@ -156,23 +153,8 @@ pub(crate) struct IndexArgs {
     #[command(flatten)]
     pub reuse_tags: ReuseTagsArgs,
 
-    /// Fail if a layer is left out for any reason other than its size
-    ///
-    /// Nothing is attached to the image, for any platform, and each such layer is listed: zstd,
-    /// foreign, encrypted, sparse files, PAX global headers, and whatever else a consumer could not
-    /// serve. If an existing index is kept, its layers are checked instead.
-    #[arg(long, env = "OCISEEK_STRICT", value_parser = FalseyValueParser::new(), help_heading = "Requirements")]
-    pub strict: bool,
-
-    /// Fail if the index covers less than this share of the image's compressed layer bytes, such as
-    /// 80%
-    ///
-    /// Each platform must reach it; otherwise nothing is attached, for any platform. Layers below
-    /// --min-layer-size do not count, so an image with only small layers passes. Layers that cannot
-    /// be served count as not covered; to fail on any of them, use --strict.
-    #[arg(long, value_name = "PERCENT", env = "OCISEEK_MIN_COVERAGE", value_parser = parse::share)]
-    #[arg(help_heading = "Requirements")]
-    pub min_coverage: Option<Share>,
+    #[command(flatten)]
+    pub requirements: RequirementArgs,
 
     /// Append the digests as NAME=VALUE lines to this file: $GITHUB_OUTPUT, or a dotenv report in
     /// GitLab
@@ -201,12 +183,12 @@ pub(crate) struct IndexArgs {
 /// Indexes all images one after the other, and continues after failures.
 pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
     let started = Instant::now();
-    check(&args)?;
+    let (versions, kinds) = args.kinds.clone().selected(args.images.len() > 1)?;
+    check(&args, &versions, kinds)?;
     let display = Arc::new(Display::new(verbosity));
     let progress: Arc<dyn Progress> = display.clone();
     let files = ci_outputs::StepFiles { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
-    let versions = args.versions.clone().versions(args.images.len() > 1)?;
-    let mut options = options(&args, &versions, started)?;
+    let mut options = options(&args, kinds, started)?;
     let images = Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress).await?;
     options.reuse.from = named(&images, &args.reuse.reuse_from, &progress).await;
     let cache = caches::ztocs(&args.cache, &progress).await;
@@ -247,44 +229,35 @@ pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(),
 }
 
 /// Checks that clap cannot express.
-fn check(args: &IndexArgs) -> Result<(), CliError> {
+fn check(args: &IndexArgs, versions: &Versions, kinds: Kinds) -> Result<(), CliError> {
     if let Some(saved) = args.images.iter().find(|image| matches!(image, ImageName::Saved { .. })) {
         return Err(CliError::IndexSaved(saved.to_string()));
     }
     let archive = args.images.iter().any(|image| matches!(image, ImageName::Archive { .. }));
     if archive && args.output.is_none() && !args.dry_run {
-        return Err(CliError::Usage("archives are read-only: give --output oci:DIR, or --dry-run"));
+        return Err(CliError::Usage("archives are read-only: use --output oci:DIR, or --dry-run"));
     }
-    if args.kinds.fine_only && (args.strict || args.min_coverage.is_some()) {
-        return Err(CliError::Usage(
-            "--strict and --min-coverage check the SOCI index, which --fine-only does not make",
-        ));
+    let has_gate = args.requirements.strict || args.requirements.min_coverage.is_some();
+    if has_gate && kinds == Kinds::Fine {
+        return Err(CliError::Usage("--strict and --min-coverage are about SOCI indexes: add v1 or v2=TAG to --kind"));
     }
-    if args.versions.v2_only.is_some() {
-        if args.strict || args.min_coverage.is_some() {
-            return Err(CliError::Usage(
-                "--strict and --min-coverage check the attached index, which --v2-only does not make: use --v2",
-            ));
-        }
-        if args.timeout.is_some() {
-            return Err(CliError::Usage(
-                "--timeout works with --v2 but not with --v2-only, which cannot continue where it stopped",
-            ));
-        }
+    if args.timeout.is_some() && matches!(versions, Versions::V2(_)) {
+        return Err(CliError::Usage("--timeout needs v1 in --kind: version 2 alone cannot continue where it stopped"));
     }
+    args.reuse_tags.check(versions)?;
     Ok(())
 }
 
-fn options(args: &IndexArgs, versions: &Versions, started: Instant) -> Result<IndexOptions, CliError> {
+fn options(args: &IndexArgs, kinds: Kinds, started: Instant) -> Result<IndexOptions, CliError> {
     Ok(IndexOptions {
         platforms: args.platforms.platform.clone(),
-        kinds: args.kinds.kinds(versions)?,
+        kinds,
         layer: layer_options(&args.build),
         min_layer_size: args.min_layer.min_layer_size.0,
         existing: args.existing.into(),
         jobs: args.layer_jobs.count(),
         dry_run: args.dry_run,
-        gate: Gate { all_servable: args.strict, least_coverage: args.min_coverage },
+        gate: args.requirements.gate(),
         deadline: args.timeout.and_then(|timeout| started.checked_add(timeout)),
         reuse: args.reuse.options(Some(&args.reuse_tags)),
         prefetch: args.prefetch.list()?,

@@ -8,7 +8,7 @@ use crate::cli::shared::terminal::{Style, safe};
 use ociseek_format::image::fine::FineRef;
 use ociseek_ops::index::{
     ExistingCheck, IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason,
-    ManifestResult, OtherIndex, RefusedImage,
+    ManifestResult, OtherIndex,
 };
 use ociseek_ops::versions::{EnabledReport, EnabledResult, VersionsResult};
 use ociseek_store::blob::AttachMethod;
@@ -40,21 +40,6 @@ pub(super) fn report(image: &str, target: Option<&str>, done: &IndexedImage, sec
         }
     }
     let _ = writeln!(text, "{}", style.dim(&totals(done, seconds)));
-    text
-}
-
-/// The report on an image that falls short of the gate.
-pub(super) fn refused(image: &str, refused: &RefusedImage, style: Style) -> String {
-    let mut text = String::new();
-    for manifest in &refused.manifests {
-        heading(&mut text, image, manifest.platform.as_deref(), &manifest.manifest.digest, style);
-        layers(&mut text, &manifest.layers, style);
-        if let Some(index) = &manifest.stays {
-            let _ = writeln!(text, "  index {}\n  existed before and was kept", index.digest);
-        }
-        coverage(&mut text, &manifest.coverage);
-        let _ = writeln!(text, "  {} nothing was attached", style.yellow("refused:"));
-    }
     text
 }
 
@@ -113,7 +98,7 @@ fn fine<'a>(
         let sum = |part: fn(&FineRef) -> u64| made.documents.iter().map(part).sum();
         let (bytes, start) = (human(sum(|d| d.size)), human(sum(|d| d.start_size)));
         let recorded = if made.profile.is_some() { " (recorded)" } else { "" };
-        let _ = writeln!(text, "  documents of {bytes}, {start} of it for a start{recorded}");
+        let _ = writeln!(text, "  documents {bytes}, of which a start fetches {start}{recorded}");
     }
 }
 
@@ -186,13 +171,13 @@ pub(super) fn left(text: &mut String, manifest: &IndexedManifest, style: Style) 
     let is_stuck =
         |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true }));
     let next = match manifest.layers.iter().any(is_stuck) {
-        true => "use a longer --timeout: no layer was done in time, and another run may get no further",
+        true => "no layer was finished in time, so use a longer --timeout",
         false => "run it again to continue",
     };
     if layers > 0 {
         let _ = writeln!(
             text,
-            "  {} timed out, {} of {} left: consumers pull the remaining layers whole; {next}",
+            "  {} timed out with {} left ({}): consumers pull the remaining layers whole; {next}",
             style.yellow("note:"),
             counted(layers, "layer", "layers"),
             human(bytes),
@@ -240,7 +225,7 @@ fn totals(done: &IndexedImage, seconds: f64) -> String {
     };
     let compared = match done.bytes_compared {
         0 => String::new(),
-        bytes => format!(", compared {} with what is reused", human(bytes)),
+        bytes => format!(", checked {} of reused ztocs", human(bytes)),
     };
     format!("read {}{compared}{written}, in {}", human(done.bytes_read), duration(seconds))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use crate::cli::shared::args::{FormatArgs, OutputFormat, PlatformsArgs, RegistryArgs};
+use crate::cli::shared::args::{FormatArgs, IndexName, OutputFormat, PlatformsArgs, RegistryArgs};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::parse;
@@ -13,7 +13,6 @@ use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::Stdout;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::ztoc;
-use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::Progress;
 use ociseek_ops::inspect::{find_ztoc, inspect};
@@ -49,9 +48,10 @@ pub(crate) struct InspectArgs {
     #[command(flatten)]
     pub platforms: PlatformsArgs,
 
-    /// Show the layers through this index, listed or not [default: the first usable ones]
+    /// Show the layers through this index, by its digest (then listed or not) or at least six of
+    /// its first digits [default: the first usable ones]
     #[arg(long, value_name = "DIGEST")]
-    pub index: Option<Digest>,
+    pub index: Option<IndexName>,
 
     /// Show everything in one ztoc: its spans and files
     ///
@@ -83,7 +83,11 @@ pub(super) async fn run(args: InspectArgs, verbosity: VerbosityArgs) -> Result<(
         };
         return written.map_err(CliError::Stdout);
     }
-    let inspected = inspect(&source, &root, wanted, args.index.as_ref(), &progress).await?;
+    let index = match &args.index {
+        Some(index) => Some(index.digest(&source, &root, wanted, &progress).await?),
+        None => None,
+    };
+    let inspected = inspect(&source, &root, wanted, index.as_ref(), &progress).await?;
     let text = match args.format.get() {
         OutputFormat::Json => text_of(json::Inspection::of(&image, &inspected))?,
         OutputFormat::Text => {

@@ -135,9 +135,9 @@ pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), Cl
 
 /// Opens a single layer, which need not be a complete file system.
 async fn open_one(image: &FoundImage, args: &LsArgs, number: usize) -> Result<(Descriptor, OpenLayer), CliError> {
-    let FoundImage { name, source, root, caches, progress } = image;
+    let FoundImage { name, source, root, index, caches, progress } = image;
     let read = &args.read;
-    let (platform, index) = (read.view.platform.platform.as_ref(), read.view.index.as_ref());
+    let (platform, index) = (read.view.platform.platform.as_ref(), index.as_ref());
     let source = &source.with_documents_in(&caches.ztocs);
     let mut found = discover(source, root, platform, index, progress).await?;
     let rules = read.view.trust.rules(name, UseOfFiles::Show)?;

@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::read_image::{FoundImage, ReadArgs, tell_stats};
-use crate::cli::shared::terminal::Stdout;
+use crate::cli::shared::terminal::{Stdout, Style, complain, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::ImageName;
 use ociseek_ops::report::{FineDocuments, Report};
@@ -18,13 +18,16 @@ use ociseek_rootfs::record::{self, RecordedRead};
 
 mod html;
 pub(super) mod json;
+mod shares;
+mod text;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReportFormat {
     /// One HTML page
-    #[value(alias = "text")]
     Html,
-    /// The facts on it
+    /// A summary for a terminal
+    Text,
+    /// The facts on the page
     Json,
 }
 
@@ -41,6 +44,9 @@ IMAGE is as for ociseek index, or docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER
 const REPORT_AFTER_HELP: &str = "\
 Examples:
   ociseek report ghcr.io/acme/app:1.4 --output report.html
+
+  The same as text, on the terminal:
+    ociseek report ghcr.io/acme/app:1.4
 
   With what a start reads:
     ociseek trace ghcr.io/acme/app:1.4 > start.jsonl
@@ -71,19 +77,33 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub read: ReadArgs,
 
-    /// An HTML page, or the facts on it as JSON (docs/json.md)
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = ReportFormat::Html)]
-    #[arg(help_heading = "Output")]
-    format: ReportFormat,
+    /// An HTML page, a summary as text, or the facts as JSON (docs/json.md) [default: text on a
+    /// terminal, otherwise html]
+    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, help_heading = "Output")]
+    format: Option<ReportFormat>,
 
     /// Same as --format json
     #[arg(long, help_heading = "Output")]
     json: bool,
+
+    /// Same as --format text
+    #[arg(long, help_heading = "Output", conflicts_with = "json")]
+    text: bool,
 }
 
 impl ReportArgs {
+    fn format(&self) -> ReportFormat {
+        match self.format {
+            _ if self.json => ReportFormat::Json,
+            _ if self.text => ReportFormat::Text,
+            Some(format) => format,
+            None if self.output.is_none() && io::stdout().is_terminal() => ReportFormat::Text,
+            None => ReportFormat::Html,
+        }
+    }
+
     pub(crate) fn wants_json(&self) -> bool {
-        self.json || self.format == ReportFormat::Json
+        self.format() == ReportFormat::Json
     }
 
     /// The destination of the page. None for standard output.
@@ -93,8 +113,18 @@ impl ReportArgs {
 }
 
 pub(super) async fn run(args: ReportArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
-    if args.output.is_none() && !args.wants_json() && io::stdout().is_terminal() {
-        return Err(CliError::Usage("a terminal does not show HTML: give --output FILE"));
+    let format = args.format();
+    let ending = args.file().and_then(|file| file.extension()).and_then(|ending| ending.to_str());
+    match (format, ending) {
+        (ReportFormat::Html, None) if args.output.is_none() && io::stdout().is_terminal() => {
+            return Err(CliError::Usage("a terminal does not show HTML: use --output FILE, or --text"));
+        }
+        (ReportFormat::Html, Some("pdf")) => {
+            return Err(CliError::Usage("the report is an HTML page: name it .html, and print it to PDF in a browser"));
+        }
+        (ReportFormat::Html, Some("json")) => return Err(CliError::Usage("for JSON, use --json")),
+        (ReportFormat::Html, Some("txt")) => return Err(CliError::Usage("for text, use --text")),
+        _ => {}
     }
     let reads = profile(&args)?;
     let display = Arc::new(Display::new(verbosity));
@@ -109,15 +139,21 @@ pub(super) async fn run(args: ReportArgs, verbosity: VerbosityArgs) -> Result<()
     let facts = spawn_blocking(move || (Report::of(&image, &documents, reads.as_deref(), &budget), image)).await;
     let (facts, image) = facts.map_err(|error| CliError::Start(error.into()))?;
     let (facts, name) = (facts?, args.image.to_string());
-    let text = match args.wants_json() {
-        true => json::text(&name, &facts)?,
-        false => html::page(&name, &facts),
+    let mut stdout = Stdout::new();
+    let text = match format {
+        ReportFormat::Json => json::text(&name, &facts)?,
+        ReportFormat::Html => html::page(&name, &facts),
+        ReportFormat::Text if args.file().is_some() => text::summary(&name, &facts, Style::plain()),
+        ReportFormat::Text => text::summary(&name, &facts, stdout.style),
     };
     match args.file() {
         Some(path) => {
             std::fs::write(path, text).map_err(|source| CliError::Write { path: path.clone(), source })?;
+            if !verbosity.quiet {
+                complain(&format!("wrote {}", safe(&path.display().to_string())));
+            }
         }
-        None => Stdout::new().print(text)?,
+        None => stdout.print(text)?,
     }
     if args.read.stats {
         tell_stats(&image);

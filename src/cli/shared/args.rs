@@ -3,11 +3,14 @@
 //! Nothing is resolved here; the commands convert the values for the library.
 
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 
+use super::error::CliError;
 use super::parse::{self, PlainHttp};
 use super::size::ByteSize;
 use super::trust::TrustArgs;
@@ -15,7 +18,11 @@ use ociseek_format::budget::DEFAULT_LIMIT;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{NotIndexed, Platform};
 use ociseek_format::layer::parallel::cores;
+use ociseek_format::progress::Progress;
+use ociseek_ops::discover::index_starting_with;
 use ociseek_ops::resolve::PlatformChoice;
+use ociseek_store::Source;
+use ociseek_store::blob::Target;
 
 /// Which platforms of an image.
 #[derive(Debug, Clone, Args)]
@@ -47,12 +54,68 @@ pub(crate) struct ViewArgs {
     #[command(flatten)]
     pub platform: PlatformArgs,
 
-    /// Read through this SOCI index, listed or not [default: the first usable one]
-    #[arg(long, value_name = "DIGEST")]
-    pub index: Option<Digest>,
+    /// Read through this index, by its digest (then listed or not) or at least six of its first
+    /// digits [default: the first usable one]
+    #[arg(long, value_name = "DIGEST", hide_short_help = true)]
+    pub index: Option<IndexName>,
 
     #[command(flatten)]
     pub trust: TrustArgs,
+}
+
+/// An index of an image, as a user names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum IndexName {
+    Digest(Digest),
+    /// The first digits of its digest.
+    Start(String),
+}
+
+impl FromStr for IndexName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<IndexName, String> {
+        match text.parse() {
+            Ok(digest) => Ok(IndexName::Digest(digest)),
+            Err(_) => {
+                let start = parse::start_of_digest(text)?;
+                Ok(IndexName::Start(start.strip_prefix("sha256:").unwrap_or(&start).to_owned()))
+            }
+        }
+    }
+}
+
+impl IndexName {
+    /// The digest of the index. Only the first digits of one have to be looked up in the image.
+    pub(crate) async fn digest(
+        &self,
+        source: &Source,
+        root: &Target,
+        wanted: PlatformChoice<'_>,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Digest, CliError> {
+        Ok(match self {
+            IndexName::Digest(digest) => *digest,
+            IndexName::Start(start) => index_starting_with(start, source, root, wanted, progress).await?,
+        })
+    }
+}
+
+impl ViewArgs {
+    /// The digest of the index that the user named, if any.
+    pub(crate) async fn index(
+        &self,
+        source: &Source,
+        root: &Target,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Option<Digest>, CliError> {
+        let Some(index) = &self.index else { return Ok(None) };
+        let wanted = match &self.platform.platform {
+            Some(platform) => PlatformChoice::each_or_all(std::slice::from_ref(platform)),
+            None => PlatformChoice::Host,
+        };
+        Ok(Some(index.digest(source, root, wanted, progress).await?))
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -68,6 +131,7 @@ pub(crate) struct MinLayerArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LayerJobsArgs {
     /// How many layers to read in parallel [default: one per CPU]
+    #[arg(hide_short_help = true)]
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
     #[arg(allow_negative_numbers = true)]
     pub jobs: Option<u16>,
@@ -82,6 +146,7 @@ impl LayerJobsArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ImageJobsArgs {
     /// How many images to read in parallel
+    #[arg(hide_short_help = true)]
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", default_value_t = 8)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256), allow_negative_numbers = true)]
     pub jobs: u16,
@@ -90,11 +155,12 @@ pub(crate) struct ImageJobsArgs {
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct FormatArgs {
-    /// Output format on standard output: text, or JSON (docs/json.md)
+    /// Output format on standard output
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, default_value_t = OutputFormat::Text)]
     format: OutputFormat,
 
-    /// Same as --format json
+    /// Print JSON (docs/json.md); the same as --format json
     #[arg(long)]
     json: bool,
 }
@@ -125,6 +191,7 @@ pub(crate) struct BuildArgs {
     /// Smaller spans mean less to fetch for a small file, and a bigger ztoc: 32 KiB more for each
     /// span. A span of a gzip layer ends where a deflate block ends, so that it does not become
     /// smaller than a block, often some tens of KiB, whatever is asked for.
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "SIZE", env = "OCISEEK_SPAN_SIZE", default_value = "4MiB")]
     #[arg(value_parser = parse::span_size)]
     pub span_size: ByteSize,
@@ -143,6 +210,7 @@ pub(crate) struct BuildArgs {
 pub(crate) struct CacheDirArgs {
     /// Cache directory for ztocs, so that no layer is read twice [default: $XDG_CACHE_HOME/ociseek
     /// or ~/.cache/ociseek]
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "DIR", env = "OCISEEK_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
 }
@@ -159,6 +227,7 @@ pub(crate) struct CacheArgs {
     pub ztoc_cache_size: ByteSize,
 
     /// Do not read or write the cache
+    #[arg(hide_short_help = true)]
     #[arg(long, env = "OCISEEK_NO_CACHE", value_parser = FalseyValueParser::new())]
     pub no_cache: bool,
 }
@@ -175,6 +244,7 @@ pub(crate) struct ReadCacheArgs {
     /// Content that nobody asked for takes at most four fifths of this per layer, and at most 64
     /// MiB plus 64 times the size of the layer's blob. A zstd layer that decodes to more is fetched
     /// again from its start when a read misses the cache.
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "SIZE", env = "OCISEEK_CACHE_SIZE", default_value = "4GiB")]
     pub cache_size: ByteSize,
 }
@@ -196,6 +266,7 @@ pub(crate) struct RegistryArgs {
 
     /// Use HTTP instead of HTTPS; --plain-http=false always uses HTTPS [default: HTTP only for a
     /// registry on this machine]
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "BOOL", env = "OCISEEK_PLAIN_HTTP", value_parser = parse::plain_http)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub plain_http: Option<PlainHttp>,
@@ -206,6 +277,7 @@ pub(crate) struct RegistryArgs {
     /// The system's authorities ($SSL_CERT_FILE, $SSL_CERT_DIR) are always trusted, as are those
     /// for each registry in certs.d/HOST[:PORT]/*.crt under ~/.config/containers, ~/.config/docker,
     /// ~/.docker, /etc/containers and /etc/docker.
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "FILE", env = "OCISEEK_CA_FILE")]
     pub ca_file: Vec<PathBuf>,
 
@@ -220,6 +292,7 @@ pub(crate) struct RegistryArgs {
     pub client_key: Option<PathBuf>,
 
     /// Skip TLS verification (insecure: allows man-in-the-middle attacks)
+    #[arg(hide_short_help = true)]
     #[arg(long, env = "OCISEEK_INSECURE_SKIP_TLS_VERIFY", value_parser = FalseyValueParser::new())]
     #[arg(aliases = ["insecure", "skip-tls-verify"])]
     pub insecure_skip_tls_verify: bool,

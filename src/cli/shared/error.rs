@@ -22,7 +22,7 @@ use ociseek_ops::diff::DiffError;
 use ociseek_ops::discover::DiscoverError;
 use ociseek_ops::doctor::{DoctorError, NoIndex};
 use ociseek_ops::extract::ExtractError;
-use ociseek_ops::index::IndexError;
+use ociseek_ops::index::{IndexError, RefusedImage};
 use ociseek_ops::inspect::ZtocFailure;
 use ociseek_ops::open::OpenImageError;
 use ociseek_ops::prefetch::PathListError;
@@ -58,6 +58,9 @@ pub(crate) enum CliError {
          different digests from those of a pushed image, so the index would not fit that image either"
     )]
     IndexSaved(String),
+    /// The name of a destination without a tag, and the tag to use.
+    #[error("the destination {place} has no tag: write {place}:{tag}")]
+    NoTag { place: String, tag: String },
     #[error("{0} is not pushed: its layers are not compressed, and registries store layers as they get them")]
     PushSaved(String),
     /// Some images failed. Each failure was already reported.
@@ -264,12 +267,29 @@ impl CliError {
         )
     }
 
+    /// The refusal, if an index falls short of --strict or --min-coverage.
+    pub(crate) fn refused(&self) -> Option<&RefusedImage> {
+        let error = match self {
+            CliError::Index(error) => error,
+            CliError::Convert(error) => match &**error {
+                ConvertError::Index(error) => error,
+                _ => return None,
+            },
+            _ => return None,
+        };
+        match &**error {
+            IndexError::Refused(refused) => Some(refused),
+            _ => None,
+        }
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_)
             | CliError::LogFilter(_)
             | CliError::IndexSaved(_)
             | CliError::PushSaved(_)
+            | CliError::NoTag { .. }
             | CliError::ImageName { .. }
             | CliError::LocalHere { .. } => USAGE,
             CliError::Differs | CliError::Unused => DIFFERENT,

@@ -85,7 +85,7 @@ fn own_hint(error: &CliError) -> Option<String> {
         CliError::Copy(error) if matches!(**error, CopyError::TooMany) => {
             Some("leave out what refers to the image with --no-referrers".into())
         }
-        CliError::Tag(_) => Some("use another tag for --v2 or --v2-only, such as {tag}-soci".into()),
+        CliError::Tag(_) => Some("use another tag in --kind v2=TAG, such as v2={tag}-soci".into()),
         CliError::Discover(error) => discover_hint(error),
         CliError::Doctor(error) => match &**error {
             DoctorError::Discover(error) => discover_hint(error),
@@ -146,6 +146,9 @@ pub(crate) fn index_hint(error: &IndexError) -> Option<String> {
                 .into(),
         ),
         IndexError::Refused(refused) => refused_hint(refused),
+        IndexError::Enabled { .. } => {
+            Some("ociseek convert --fine --replace-tag IMAGE IMAGE makes one that the image names".into())
+        }
         IndexError::Resolve(error) => resolve_hint(error),
         _ => None,
     }
@@ -228,7 +231,10 @@ fn discover_hint(error: &DiscoverError) -> Option<String> {
     match error {
         DiscoverError::Resolve(error) => resolve_hint(error),
         DiscoverError::Index { source: UnusableIndexError::Fetch(_), .. } => None,
-        DiscoverError::Index { .. } => Some("ociseek inspect lists the image's indexes".into()),
+        DiscoverError::Index { .. } | DiscoverError::NoIndex { .. } => {
+            Some("ociseek inspect lists the image's indexes".into())
+        }
+        DiscoverError::SeveralIndexes { .. } => Some("name one of them in full".into()),
         _ => None,
     }
 }
@@ -290,7 +296,7 @@ fn hook_hint(error: &HookError) -> Option<String> {
             Some("use the options of the earlier run, or another file".into())
         }
         #[cfg(feature = "lambda")]
-        HookError::NotInLambda => Some("docs/hook.md shows how to deploy ociseek as a function".into()),
+        HookError::NotInLambda => Some("docs/hook-lambda.md shows how to deploy ociseek as a function".into()),
         _ => None,
     }
 }

@@ -8,109 +8,42 @@ use clap::builder::{FalseyValueParser, TypedValueParser};
 
 use super::args::{BuildArgs, ExistingArg, MinLayerArgs, PlatformsArgs};
 use super::error::CliError;
+use super::kind::KindArgs;
+use super::parse;
 use super::source::Images;
-use ociseek_format::image::{ImageName, Reference, TagTemplate};
+use ociseek_format::image::coverage::Share;
+use ociseek_format::image::{ImageName, Reference};
 use ociseek_format::layer::LayerOptions;
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
-use ociseek_ops::index::{Existing, IndexOptions, Kinds, Reuse, ReuseSource};
+use ociseek_ops::index::{Existing, Gate, IndexOptions, Reuse, ReuseSource};
 use ociseek_ops::prefetch::{PathListError, PrefetchList};
 use ociseek_ops::versions::Versions;
 
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Versions")]
-pub(crate) struct VersionsArgs {
-    /// Also write a SOCI-enabled image (version 2) under this tag of the same repository, such as
-    /// {tag}-soci
-    ///
-    /// {tag} is the tag in the image's name, {digest} the first 12 hex digits of its digest. The
-    /// layers are read once for both versions. The image keeps its tag and its digest.
-    /// docs/versions.md lists which runtime reads which version.
-    #[arg(long, value_name = "TAG", env = "OCISEEK_V2", conflicts_with = "v2_only")]
-    pub v2: Option<TagTemplate>,
-
-    /// Write only the SOCI-enabled image (version 2) and attach no index
-    #[arg(long, value_name = "TAG", env = "OCISEEK_V2_ONLY")]
-    pub v2_only: Option<TagTemplate>,
-}
-
-/// For hooks and backfill.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Versions")]
-pub(crate) struct HookVersionsArgs {
-    /// Also write a SOCI-enabled image (version 2) for each tag, under this tag of the same
-    /// repository, such as {tag}-soci
-    ///
-    /// {tag} is the image's tag, {digest} the first 12 hex digits of its digest. The layers are
-    /// read once for both versions. For an image without a tag, the SOCI-enabled image is written
-    /// only if TAG does not contain {tag}. A tag that points to anything other than a SOCI-enabled
-    /// image is never overwritten. docs/versions.md lists which runtime reads which version.
-    #[arg(long, value_name = "TAG", env = "OCISEEK_V2", conflicts_with = "v2_only")]
-    pub v2: Option<TagTemplate>,
-
-    /// Write only the SOCI-enabled image (version 2) and attach no index
-    #[arg(long, value_name = "TAG", env = "OCISEEK_V2_ONLY")]
-    pub v2_only: Option<TagTemplate>,
-}
-
-impl VersionsArgs {
-    /// The selected versions, for one image or for `several`.
-    pub(crate) fn versions(self, several: bool) -> Result<Versions, CliError> {
-        versions(self.v2, self.v2_only, several)
-    }
-}
-
-impl HookVersionsArgs {
-    /// The selected versions.
-    pub(crate) fn versions(self) -> Result<Versions, CliError> {
-        versions(self.v2, self.v2_only, true)
-    }
-}
-
-fn versions(v2: Option<TagTemplate>, v2_only: Option<TagTemplate>, several: bool) -> Result<Versions, CliError> {
-    let versions = match (v2, v2_only) {
-        (None, None) => Versions::V1,
-        (Some(template), _) => Versions::Both(template),
-        (None, Some(template)) => Versions::V2(template),
-    };
-    match versions.template() {
-        Some(template) if several && !template.tells_apart() => Err(CliError::Usage(
-            "the tag of --v2 or --v2-only must be different for each image: use {tag} or {digest} in it, such as \
-             {tag}-soci",
-        )),
-        _ => Ok(versions),
-    }
-}
-
+/// What an index must be like. Checked before anything is written.
 #[derive(Debug, Clone, Copy, Args)]
-#[command(next_help_heading = "Fine index")]
-pub(crate) struct KindsArgs {
-    /// Also build and attach a fine index, with which ociseek starts containers sooner
+#[command(next_help_heading = "Requirements")]
+pub(crate) struct RequirementArgs {
+    /// Fail if a layer is left out for any reason other than its size
     ///
-    /// It is ociseek's own: `mount`, `bundle` and the other commands that read images fetch a
-    /// fraction of the bytes with it, other tools do not see it. It is made from the same reading
-    /// of the layers as the SOCI index. A SOCI-enabled image (--v2) names it too. docs/fine.md
-    /// describes it.
-    #[arg(long, env = "OCISEEK_FINE", value_parser = FalseyValueParser::new(), conflicts_with = "fine_only")]
-    pub fine: bool,
+    /// Nothing is written, for any platform, and each such layer is listed: zstd, foreign,
+    /// encrypted, sparse files, PAX global headers, and whatever else a consumer could not serve.
+    /// If an existing index is kept, its layers are checked instead.
+    #[arg(long, env = "OCISEEK_STRICT", value_parser = FalseyValueParser::new())]
+    pub strict: bool,
 
-    /// Build and attach only the fine index, and leave SOCI indexes as they are
-    #[arg(long, env = "OCISEEK_FINE_ONLY", value_parser = FalseyValueParser::new())]
-    pub fine_only: bool,
+    /// Fail if the index covers less than this share of the image's compressed layer bytes, such as
+    /// 80%
+    ///
+    /// Each platform must reach it; otherwise nothing is written, for any platform. Layers below
+    /// --min-layer-size do not count, so an image with only small layers passes. Layers that cannot
+    /// be served count as not covered; to fail on any of them, use --strict.
+    #[arg(long, value_name = "PERCENT", env = "OCISEEK_MIN_COVERAGE", value_parser = parse::share)]
+    pub min_coverage: Option<Share>,
 }
 
-impl KindsArgs {
-    /// The selected kinds, in addition to these versions of the SOCI index.
-    ///
-    /// # Errors
-    /// When they and the versions exclude each other.
-    pub(crate) fn kinds(self, versions: &Versions) -> Result<Kinds, CliError> {
-        let usage = |text| Err(CliError::Usage(text));
-        match (self, versions) {
-            (KindsArgs { fine: false, fine_only: false }, _) => Ok(Kinds::Soci),
-            (KindsArgs { fine_only: true, .. }, Versions::V1) => Ok(Kinds::Fine),
-            (KindsArgs { fine_only: true, .. }, _) => usage("--fine-only makes no SOCI index: use --fine with --v2"),
-            (KindsArgs { fine: true, .. }, _) => Ok(Kinds::Both),
-        }
+impl RequirementArgs {
+    pub(crate) fn gate(self) -> Gate {
+        Gate { all_servable: self.strict, least_coverage: self.min_coverage }
     }
 }
 
@@ -124,6 +57,7 @@ pub(crate) struct PrefetchArgs {
     /// slash, `**` anything, `?` one character. A path that is not in the indexed layers causes a
     /// warning. soci-snapshotter uses the list if `[prefetch] enable = true`; ociseek mount, bundle
     /// and trace always do.
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "PATH", env = "OCISEEK_PREFETCH_FILE")]
     pub prefetch_file: Vec<String>,
 
@@ -134,8 +68,9 @@ pub(crate) struct PrefetchArgs {
     /// The same for the reads of a recorded start: the output of ociseek trace or mount --record;
     /// can be repeated
     ///
-    /// Several are merged, in their order. With --fine, what all of these options name stands first
-    /// in the fine index, in this order. --prefetch-profile is the same option.
+    /// Several are merged, in their order. In a fine index, what all of these options name comes
+    /// first, in this order. --prefetch-profile is the same option.
+    #[arg(hide_short_help = true)]
     #[arg(long, alias = "prefetch-profile", value_name = "FILE", env = "OCISEEK_PROFILE")]
     pub profile: Vec<PathBuf>,
 }
@@ -169,6 +104,7 @@ pub(crate) struct ReuseArgs {
     /// repository you trust, or SOCI-enabled images by their digest. The image can be in another
     /// repository or registry, or in a layout. If it cannot be read, ociseek prints a warning and
     /// continues.
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "IMAGE", env = "OCISEEK_REUSE_FROM", value_delimiter = ',')]
     pub reuse_from: Vec<ImageName>,
 
@@ -187,6 +123,7 @@ pub(crate) struct HookReuseArgs {
     /// It is used for every image that is indexed. It can be in another repository or registry, as
     /// long as the service is allowed to access that. Its ztocs are compared with some spans of the
     /// layer, which does not find every lie, so name only images whose repository you trust.
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "IMAGE", env = "OCISEEK_REUSE_FROM", value_delimiter = ',')]
     pub reuse_from: Vec<Reference>,
 
@@ -209,11 +146,23 @@ pub(crate) struct ReuseTagsArgs {
     /// Their ztocs are compared with some spans of the layer, which does not find every lie. Tags
     /// are searched only if layers of at least 1 MiB would have to be read: latest first, then
     /// those with the nearest version numbers, then those that begin like the image's own. Not
-    /// possible with --v2 and --v2-only, because the digests of SOCI-enabled images are signed.
+    /// possible with --kind v2=TAG, because the digests of SOCI-enabled images are signed.
     #[arg(long, value_name = "N", env = "OCISEEK_REUSE_TAGS", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=MOST_TAGS).map(|tags| tags as usize))]
-    #[arg(hide_short_help = true, conflicts_with_all = ["v2", "v2_only"])]
+    #[arg(hide_short_help = true)]
     pub reuse_tags: usize,
+}
+
+impl ReuseTagsArgs {
+    pub(crate) fn check(&self, versions: &Versions) -> Result<(), CliError> {
+        match versions {
+            Versions::V2(_) | Versions::Both(_) if self.reuse_tags > 0 => Err(CliError::Usage(
+                "--reuse-tags is not possible with version 2: the digests of SOCI-enabled images are signed, so they \
+                 must not depend on what others attached",
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl ReuseArgs {
@@ -234,6 +183,9 @@ impl HookReuseArgs {
 #[derive(Debug, Args)]
 pub(crate) struct UnattendedArgs {
     #[command(flatten, next_help_heading = "Indexing")]
+    pub kinds: KindArgs,
+
+    #[command(flatten, next_help_heading = "Indexing")]
     pub platforms: PlatformsArgs,
 
     #[command(flatten)]
@@ -241,12 +193,6 @@ pub(crate) struct UnattendedArgs {
 
     #[command(flatten, next_help_heading = "Indexing")]
     pub min_layer: MinLayerArgs,
-
-    #[command(flatten)]
-    pub versions: HookVersionsArgs,
-
-    #[command(flatten)]
-    pub kinds: KindsArgs,
 
     #[command(flatten)]
     pub reuse: HookReuseArgs,
@@ -262,10 +208,11 @@ pub(crate) struct Unattended {
 impl UnattendedArgs {
     /// The options, with `jobs` layers of an image read in parallel.
     pub(crate) fn options(self, jobs: usize) -> Result<Unattended, CliError> {
-        let versions = self.versions.versions()?;
+        let (versions, kinds) = self.kinds.selected(true)?;
+        self.reuse.tags.check(&versions)?;
         let index = IndexOptions {
             platforms: self.platforms.platform,
-            kinds: self.kinds.kinds(&versions)?,
+            kinds,
             layer: layer_options(&self.build),
             min_layer_size: self.min_layer.min_layer_size.0,
             jobs,

@@ -139,6 +139,21 @@ pub(crate) fn shortfall_text(shortfall: &Shortfall) -> String {
     }
 }
 
+/// The report on an image that falls short of the gate.
+pub(crate) fn refused(image: &str, refused: &RefusedImage, style: Style) -> String {
+    let mut text = String::new();
+    for manifest in &refused.manifests {
+        heading(&mut text, image, manifest.platform.as_deref(), &manifest.manifest.digest, style);
+        layers(&mut text, &manifest.layers, style);
+        if let Some(index) = &manifest.stays {
+            let _ = writeln!(text, "  index {}\n  existed before and was kept", index.digest);
+        }
+        coverage(&mut text, &manifest.coverage);
+        let _ = writeln!(text, "  {} nothing was written", style.yellow("refused:"));
+    }
+    text
+}
+
 /// All unmet requirements, one per line.
 pub(crate) fn shortfalls(refused: &RefusedImage) -> Vec<String> {
     let line = |platform: &Option<String>, shortfall: &Shortfall| {

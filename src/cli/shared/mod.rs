@@ -7,6 +7,7 @@ pub(super) mod error;
 pub(super) mod hint;
 pub(super) mod indexing;
 pub(super) mod json;
+pub(super) mod kind;
 pub(super) mod layers;
 pub(super) mod parse;
 pub(super) mod policy;

@@ -161,7 +161,8 @@ pub(crate) fn one_platform(text: &str) -> Result<Platform, String> {
 
 /// A digest, or the first digits of one.
 pub(crate) fn start_of_digest(text: &str) -> Result<String, String> {
-    let is_digits = text.len() >= LEAST_DIGITS && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let digits = text.strip_prefix("sha256:").unwrap_or(text);
+    let is_digits = digits.len() >= LEAST_DIGITS && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     match is_digits || text.parse::<Digest>().is_ok() {
         true => Ok(text.to_owned()),
         false => Err(format!("expected a digest, or at least {LEAST_DIGITS} of its first digits")),

@@ -13,6 +13,7 @@ use super::source::Images;
 use super::terminal::{complain, quoted};
 use super::trust::{UseOfFiles, tell_trust};
 use super::{caches, report};
+use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::Progress;
 use ociseek_format::tree::PathError;
@@ -32,7 +33,7 @@ pub(crate) struct ReadArgs {
     pub view: ViewArgs,
 
     /// Print on standard error how many bytes of the layers were fetched
-    #[arg(long)]
+    #[arg(long, help_heading = clap::builder::Resettable::Reset)]
     pub stats: bool,
 
     #[command(flatten)]
@@ -47,6 +48,8 @@ pub(crate) struct FoundImage {
     pub name: ImageName,
     pub source: Source,
     pub root: Target,
+    /// The index that the user named.
+    pub index: Option<Digest>,
     pub caches: Caches,
     pub progress: Arc<dyn Progress>,
 }
@@ -59,8 +62,9 @@ impl FoundImage {
     ) -> Result<FoundImage, CliError> {
         let images = Images::new(args.registry.clone(), [name], &progress).await?;
         let (source, root) = images.open(name).await?;
+        let index = args.view.index(&source, &root, &progress).await?;
         let caches = caches::reading(&args.cache, &progress).await?;
-        Ok(FoundImage { name: name.clone(), source, root, caches, progress })
+        Ok(FoundImage { name: name.clone(), source, root, index, caches, progress })
     }
 
     /// With `soci_only`, ignores fine indexes.
@@ -69,7 +73,7 @@ impl FoundImage {
         let options = OpenOptions {
             trust: trust.rules(&self.name, UseOfFiles::Show)?,
             platform: args.view.platform.platform.clone(),
-            index: args.view.index,
+            index: self.index,
             soci_only: soci_only || !trust.fine,
             // A command waits for a registry as long as --retry-for says, and then for the bytes.
             content: ContentOptions {

@@ -8,7 +8,6 @@ use super::json::Failure;
 use super::layers::shortfalls;
 use super::terminal::{Style, complain, safe};
 use ociseek_format::progress::causes;
-use ociseek_ops::index::IndexError;
 
 /// Reports an error on standard error. `about` is the affected image.
 pub(crate) fn report_error(about: Option<&str>, error: &CliError) {
@@ -18,20 +17,10 @@ pub(crate) fn report_error(about: Option<&str>, error: &CliError) {
         None => in_one_line(error),
     };
     complain(&format!("{} {what}", style.red("error:")));
-    details(error).iter().for_each(|line| complain(&format!("  {line}")));
+    let shortfalls = error.refused().map(shortfalls).unwrap_or_default();
+    shortfalls.iter().for_each(|line| complain(&format!("  {line}")));
     if let Some(hint) = hint(error) {
         complain(&format!("{} {hint}", style.green("hint:")));
-    }
-}
-
-/// The parts of an error about several things.
-fn details(error: &CliError) -> Vec<String> {
-    match error {
-        CliError::Index(error) => match &**error {
-            IndexError::Refused(refused) => shortfalls(refused),
-            _ => Vec::new(),
-        },
-        _ => Vec::new(),
     }
 }
 

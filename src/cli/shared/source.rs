@@ -40,8 +40,10 @@ fn not_on_docker_hub(registry: &str, repository: &str, tag: Option<&str>) -> Opt
     let is_host = repository.starts_with("library/") && !is_archive && (file == "localhost" || file.contains('.'));
     let (typed, what, hint) = if is_archive && Path::new(file).is_file() {
         // BuildKit and docker save write an archive of a layout, older versions and podman another.
-        let is_saved = Archive::open(Path::new(file)).is_err_and(|error| error.to_string().contains("docker-archive"));
-        let kind = if is_saved { "docker-archive" } else { "oci-archive" };
+        let kind = match Archive::open(Path::new(file)) {
+            Err(LayoutError::Saved { .. }) => "docker-archive",
+            _ => "oci-archive",
+        };
         (file.to_owned(), "a file", format!("to read the file, use {kind}:{file}"))
     } else if is_host {
         let port = tag.filter(|tag| *tag != "latest").map(|port| format!(":{port}")).unwrap_or_default();

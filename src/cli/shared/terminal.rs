@@ -74,6 +74,11 @@ impl Style {
         Style { colour: is_terminal && !no_color && !dumb }
     }
 
+    /// Without colours, as for files.
+    pub(crate) fn plain() -> Style {
+        Style::of(false)
+    }
+
     pub(crate) fn stderr() -> Style {
         Style::of(io::stderr().is_terminal())
     }

@@ -106,7 +106,7 @@ pub(crate) async fn run(
         None => (args, typed.collect()),
     };
     if args.lazy.stats.is_some() || args.lazy.view.index.is_some() || args.lazy.registry.password_stdin {
-        return Err(CliError::Usage("--stats, --index and --password-stdin are for one image"));
+        return Err(CliError::Usage("--stats-file, --index and --password-stdin are for one image"));
     }
     let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
     let caches = caches::reading(&args.lazy.cache, &progress).await?;

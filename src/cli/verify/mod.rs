@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use crate::cli::shared::args::{CacheArgs, FormatArgs, LayerJobsArgs, OutputFormat, PlatformsArgs, RegistryArgs};
+use crate::cli::shared::args::{
+    CacheArgs, FormatArgs, IndexName, LayerJobsArgs, OutputFormat, PlatformsArgs, RegistryArgs,
+};
 use crate::cli::shared::caches;
 use crate::cli::shared::difference;
 use crate::cli::shared::error::CliError;
@@ -20,12 +22,11 @@ use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, Style, quoted, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::code::Code;
-use ociseek_format::digest::Digest;
 use ociseek_format::image::soci::Version;
 use ociseek_format::image::{ImageName, Platform};
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_ops::discover::DiscoverError;
-use ociseek_ops::resolve::ResolveError;
+use ociseek_ops::resolve::{PlatformChoice, ResolveError};
 use ociseek_ops::verify::policy::Ruling;
 use ociseek_ops::verify::{
     ComparedCounts, Depth, MAX_SAMPLE, Problem, VerifiedImage, VerifiedManifest, VerifyError, VerifyOptions, verify,
@@ -92,9 +93,10 @@ pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub platforms: PlatformsArgs,
 
-    /// Verify only this SOCI index or fine index, listed or not [default: all indexes found]
+    /// Verify only this SOCI index or fine index, by its digest (then listed or not) or at least
+    /// six of its first digits [default: all indexes found]
     #[arg(long, value_name = "DIGEST")]
-    pub index: Option<Digest>,
+    pub index: Option<IndexName>,
 
     #[command(flatten)]
     pub layer_jobs: LayerJobsArgs,
@@ -119,9 +121,9 @@ pub(super) async fn run(args: VerifyArgs, verbosity: VerbosityArgs) -> Result<()
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     // The standard library has no random numbers, but its hash keys are chosen by the system.
     let seed = args.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
-    let options = VerifyOptions {
+    let mut options = VerifyOptions {
         platforms: args.platforms.platform,
-        index: args.index,
+        index: None,
         depth: if args.quick { Depth::Quick { spans: args.spans, seed } } else { Depth::Full },
         jobs: args.layer_jobs.count(),
         policy,
@@ -129,12 +131,15 @@ pub(super) async fn run(args: VerifyArgs, verbosity: VerbosityArgs) -> Result<()
     };
     let name = args.image.to_string();
     display.begin(&name);
-    let verified = match images.open(&args.image).await {
-        Ok((source, root)) => {
-            verify(&source, &root, &options, &progress).await.map_err(|error| failure(&args.image, error))
+    let verified = async {
+        let (source, root) = images.open(&args.image).await?;
+        if let Some(index) = &args.index {
+            let wanted = PlatformChoice::each_or_all(&options.platforms);
+            options.index = Some(index.digest(&source, &root, wanted, &progress).await?);
         }
-        Err(error) => Err(error),
-    };
+        verify(&source, &root, &options, &progress).await.map_err(|error| failure(&args.image, error))
+    }
+    .await;
     display.end();
     let verified = verified?;
     for warning in verified.manifests.iter().flat_map(|manifest| &manifest.warnings) {
@@ -224,7 +229,10 @@ fn fine(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Dept
             findings(text, &layer.differences, style);
         }
         let layers = index.layers.iter().flat_map(|layer| &layer.differences);
-        hint.add(text, index.differences.iter().chain(layers), Repair::Fine);
+        // What a SOCI-enabled image names is made together with it.
+        let is_enabled = manifest.indexes.iter().any(|index| index.version == Version::V2);
+        let repair = if is_enabled { Repair::Soci(Version::V2) } else { Repair::Fine };
+        hint.add(text, index.differences.iter().chain(layers), repair);
         index.rulings.iter().for_each(|ruling| rule(text, ruling, style));
     }
 }
@@ -309,7 +317,7 @@ impl RepairHint<'_> {
             platform.map_or_else(String::new, |p| format!("--platform {} ", quoted(p.to_string().as_bytes())));
         let command = match what {
             Repair::Soci(Version::V1) => format!("ociseek index --existing replace {platform}{image}"),
-            Repair::Fine => format!("ociseek index --fine-only --existing replace {platform}{image}"),
+            Repair::Fine => format!("ociseek index --kind fine --existing replace {platform}{image}"),
             Repair::Soci(Version::V2) => convert_again(self.name),
         };
         format!("to repair it, run this with the options that it was made with: {command}")

@@ -26,7 +26,9 @@ impl Action {
             let name = name.as_str().unwrap();
             assert!(input["description"].as_str().is_some(), "{name}");
             let given = inputs.iter().find(|(given, _)| *given == name).map(|(_, value)| *value);
-            let value = given.or(input["default"].as_str()).unwrap_or_else(|| panic!("{name} is required"));
+            let kind = || (name == "kind").then_some("v1");
+            let value =
+                given.or(input["default"].as_str()).or_else(kind).unwrap_or_else(|| panic!("{name} is required"));
             context.insert(format!("inputs.{name}"), value.to_owned());
         }
         for (given, _) in inputs {
@@ -109,7 +111,7 @@ fn the_action_indexes_the_pushed_image() {
             ("min-layer-size", "0"),
             ("strict", "true"),
             ("min-coverage", "100%"),
-            ("v2", "{digest}-soci"),
+            ("kind", "v1,v2={digest}-soci"),
         ];
         let mut action = Action::new(&given);
         let (done, text) = action.run();
@@ -159,6 +161,8 @@ fn the_action_takes_several_images_and_ignores_options_in_their_names() {
         let (done, text) = action.run();
         assert!(!done && !action.sandbox.path("pwned").exists(), "{wrong}: {text}");
     }
+    let (done, text) = Action::new(&[("image", &image), binary, ("kind", "")]).run();
+    assert!(!done && text.contains("::error::kind: say what to make, such as v2={tag}-soci"), "{text}");
     let (done, text) = Action::new(&[("image", &image), ("binary", "no/such/program")]).run();
     assert!(!done && text.contains("::error::binary: cannot find the program no/such/program"), "{text}");
 }

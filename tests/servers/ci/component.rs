@@ -23,7 +23,8 @@ fn gitlab(sandbox: &Sandbox, inputs: &[(&str, &str)], variables: &[(&str, &str)]
             value => value.as_str().map(str::to_owned),
         };
         let given = inputs.iter().find(|(given, _)| *given == name).map(|(_, value)| (*value).to_owned());
-        let value = given.or(default).unwrap_or_else(|| panic!("{name} is required"));
+        let kind = || (name == "kind").then(|| "v1".to_owned());
+        let value = given.or(default).or_else(kind).unwrap_or_else(|| panic!("{name} is required"));
         let place = format!("$[[ inputs.{name} ]]");
         assert!(job.contains(&place), "{name} is not used");
         job = job.replace(&place, &value);
@@ -72,7 +73,7 @@ fn the_component_uses_the_login_of_the_job() {
         ("min-layer-size", "0"),
         ("strict", "true"),
         ("min-coverage", "90%"),
-        ("v2", "{digest}-soci"),
+        ("kind", "v1,v2={digest}-soci"),
     ];
     let text = gitlab(&sandbox, &inputs, &login);
     assert!(text.ends_with("--- status 0 ---"), "{text}");

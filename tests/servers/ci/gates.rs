@@ -25,9 +25,9 @@ fn strict_names_each_omitted_layer_and_attaches_nothing() {
       ee25e607aff9        24 B  left out: zstd: SOCI consumers support only gzip and uncompressed layers
       bbd59e0ff808     2.0 KiB   1 span   1 file   ztoc 32.4 KiB
       covers 3 of 4 layers, 99.99% of 262.2 KiB
-      refused: nothing was attached
+      refused: nothing was written
     --- stderr ---
-    error: oci:img: nothing was attached: the index does not meet the requirements
+    error: oci:img: nothing was written: the index does not meet the requirements
       linux/amd64: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 was left out: zstd: SOCI consumers support only gzip and uncompressed layers
     --- status 1 ---
     "#);
@@ -86,9 +86,9 @@ fn coverage_is_a_share_of_the_compressed_bytes() {
       ee25e607aff9        24 B  left out: zstd: SOCI consumers support only gzip and uncompressed layers
       bbd59e0ff808     2.0 KiB   1 span   1 file   ztoc 32.4 KiB
       covers 3 of 4 layers, 99.99% of 262.2 KiB
-      refused: nothing was attached
+      refused: nothing was written
     --- stderr ---
-    error: oci:img: nothing was attached: the index does not meet the requirements
+    error: oci:img: nothing was written: the index does not meet the requirements
       linux/amd64: 99.99% of 262.2 KiB in layers covered, less than 100%: 24 B missing
     --- status 1 ---
     "#);
@@ -137,4 +137,33 @@ fn an_invalid_percentage_is_a_usage_error() {
         let text = Sandbox::new().run(&["index", &format!("--min-coverage={wrong}"), "oci:img"]);
         assert!(text.ends_with("--- status 2 ---") && text.contains("--min-coverage"), "{text}");
     }
+}
+
+#[test]
+fn version_2_has_the_same_gates() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    let convert = |gate: &str| {
+        sandbox.run(&["convert", "--min-layer-size=0", "--no-cache", gate, "oci:img:v1", "oci:img:v1-soci"])
+    };
+    for (gate, why) in [
+        ("--strict", "linux/amd64: layer sha256:ee25e607aff9"),
+        ("--min-coverage=100%", "linux/amd64: 99.99% of 262.2 KiB in layers covered, less than 100%: 24 B missing"),
+    ] {
+        let text = convert(gate);
+        assert!(text.contains("refused: nothing was written") && text.contains(why), "{text}");
+        assert!(text.ends_with("--- status 1 ---"), "{text}");
+        let kind = ["--kind=v2=v1-soci", "--format=json", gate, "oci:img:v1"];
+        let report = sandbox.json(1, &index_from("--min-layer-size=0", &kind));
+        let image = &report["images"][0];
+        assert_eq!((&image["status"], &image["manifests"][0]["status"]), (&"failed".into(), &"refused".into()));
+        assert_eq!(referrers(&sandbox), 0);
+    }
+    assert!(convert("--min-coverage=99%").ends_with("--- status 0 ---"));
+    assert_eq!(referrers(&sandbox), 1);
+    let files = ["--kind=v2={tag}-soci", "--step-summary=sum", "oci:img:v1"];
+    sandbox.run(&index_from("--min-layer-size=0", &files));
+    let summary = std::fs::read_to_string(sandbox.path("sum")).unwrap();
+    assert!(summary.contains("| linux/amd64 | in the SOCI-enabled image | 99.99% of 262.2 KiB"), "{summary}");
+    assert!(summary.contains("- linux/amd64: layer `ee25e607aff9` (24 B) is left out: zstd"), "{summary}");
 }

@@ -44,7 +44,7 @@ fn step_files_are_appended_to_and_report_failures() {
     | `oci:img` | linux/amd64 | refused | 99.99% of 262.2 KiB, 3 of 4 layers | 1 layer |
 
     - linux/amd64: layer `ee25e607aff9` (24 B) is left out: zstd: SOCI consumers support only gzip and uncompressed layers
-    - **`oci:img`**: nothing was attached: the index does not meet the requirements
+    - **`oci:img`**: nothing was written: the index does not meet the requirements
       - linux/amd64: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 was left out: zstd: SOCI consumers support only gzip and uncompressed layers
     "#);
     let text = sandbox.run(&index(&["--step-outputs=no/such/dir", "oci:img"]));

@@ -19,9 +19,11 @@ fn commands(sandbox: &Sandbox) -> Vec<Vec<String>> {
         let mut args: Vec<&str> = command.iter().map(String::as_str).collect();
         args.push("--help");
         let help = String::from_utf8(stdout(sandbox, &args)).unwrap();
-        let listed = help.split_once("\nCommands:\n").map_or("", |(_, rest)| rest.split("\n\n").next().unwrap());
+        let listed = help.lines().skip_while(|line| !line.starts_with("Usage:")).take_while(|line| *line != "Options:");
+        let is_command = |line: &&str| line.starts_with(|first: char| first.is_ascii_lowercase());
+        let below = listed.filter_map(|line| line.strip_prefix("  ").filter(is_command)?.split_whitespace().next());
         // `help` has no options.
-        let below = listed.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+        let below = below.filter(|name| *name != "help");
         next.extend(below.map(|name| [&command[..], &[name.to_owned()]].concat()));
         all.push(command);
     }

@@ -63,14 +63,13 @@ fn images_are_copied_with_all_referrers() {
         let referrers = with_referrers(&sandbox, from, &image);
         let (subject, indexes) = (subjects(&sandbox, &image).remove(0), found(&sandbox, &image));
 
-        // To another registry: everything is streamed. The tag is the source's.
-        let there = format!("{}/copy/one", to.host);
+        // To another registry: everything is streamed.
+        let there = format!("{}/copy/one:v1", to.host);
         let report = copied(&sandbox, &image, &there);
         let [at_hand, mounted, streamed] = blobs(&report);
         assert_eq!((at_hand, mounted, report["manifests"].as_u64()), (0, 0, Some(3)), "{report}");
         assert!(streamed >= 5 && report["bytes_streamed"].as_u64().unwrap() > 100_000, "{report}");
         assert_eq!(report["referrers"].as_array().unwrap().len(), 3, "two indexes and a signature of one");
-        let there = format!("{there}:v1");
         assert_eq!(
             (found(&sandbox, &there), subjects(&sandbox, &there)),
             (indexes.clone(), subjects(&sandbox, &image))
@@ -94,10 +93,10 @@ fn images_are_copied_with_all_referrers() {
         assert_eq!(copied(&sandbox, "oci:out:v2", &back)["digest"], report["digest"]);
         assert_eq!(seen_by_oras(&format!("{}/copy/back@{subject}", from.host)).unwrap(), referrers);
 
-        let alone = format!("{}/copy/alone", to.host);
+        let alone = format!("{}/copy/alone:v1", to.host);
         let text = sandbox.run(&["copy", "--no-referrers", "--progress=none", &image, &alone]);
         assert!(text.contains("3 manifests, 0 referrers; ") && text.ends_with("--- status 0 ---"), "{text}");
-        assert_eq!(found(&sandbox, &format!("{alone}:v1")), [vec![], Vec::<String>::new()]);
+        assert_eq!(found(&sandbox, &alone), [vec![], Vec::<String>::new()]);
     }
 }
 
@@ -181,9 +180,11 @@ fn hostile_lists_of_referrers_are_refused() {
     }
     assert!(!is_there(&server, "c", &other));
 
-    // The destination must have a name.
+    // The destination must have a tag, and the message says which one the source has.
+    let text = sandbox.run(&["copy", &image, &format!("{}/c", server.host)]);
+    assert!(text.contains(&format!("/c has no tag: write {}/c:", server.host)), "{text}");
     let text = sandbox.run(&["copy", &by_digest, &format!("{}/c", server.host)]);
-    assert!(text.contains("give the destination a tag") && text.ends_with("--- status 2 ---"), "{text}");
+    assert!(text.contains("/c has no tag: write ") && text.ends_with("--- status 2 ---"), "{text}");
     let text = sandbox.run(&["copy", &image, "oci-archive:out.tar"]);
     assert!(text.contains("archives are read-only") && text.ends_with("--- status 2 ---"), "{text}");
 }

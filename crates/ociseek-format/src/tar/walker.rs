@@ -109,7 +109,7 @@ pub enum TarFault {
     ExtensionTooLong,
     #[error("a sparse file header outside the GNU tar format")]
     SparseDialect,
-    #[error("a sparse file whose map is malformed, too long or not that of its data")]
+    #[error("a sparse file whose map is malformed, too long or does not match its data")]
     SparseMap,
     #[error("data after a single zero block: the archive ends with two")]
     LoneZeroBlock,

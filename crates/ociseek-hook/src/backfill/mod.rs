@@ -76,7 +76,7 @@ impl std::str::FromStr for WalkRoot {
         let named: Reference = text.parse().map_err(|error| format!("{error}"))?;
         // The default tag of a name without one does not appear in the text.
         if named.digest.is_some() || text.rsplit('/').next().is_some_and(|last| last.contains(':')) {
-            return Err("expected a registry or a repository, of which all tags are indexed".into());
+            return Err("expected a registry, or a repository without a tag".into());
         }
         Ok(WalkRoot::Repository { registry: named.registry, repository: named.repository })
     }

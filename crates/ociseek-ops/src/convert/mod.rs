@@ -15,8 +15,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::index::{
-    Artifact, BoundFine, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild, LeftOutReason,
-    OwnImage, PrefetchSummary, Supply, Work, assemble, bound_fine, is_only_fine, prefetch_artifacts, ztocs,
+    Artifact, BoundFine, Gate, IndexError, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild,
+    LeftOutReason, OwnImage, PrefetchSummary, RefusedImage, RefusedManifest, Supply, Work, assemble, bound_fine,
+    is_only_fine, prefetch_artifacts, shortfalls, ztocs,
 };
 use crate::resolve::PlatformManifest;
 use ociseek_format::budget::Budget;
@@ -54,9 +55,10 @@ use publish::{NewBlobs, Publication};
 /// referrer says is not used, not even its prefetch lists.
 ///
 /// # Errors
-/// If the image cannot be read, has an invalid document or a broken layer, or has nothing to index,
-/// if the destination refuses it, or if the deadline passes before all layers are indexed. After
-/// any error, the destination's tag is unchanged.
+/// If the image cannot be read, has an invalid document or a broken layer, has nothing to index, or
+/// falls short of the gate ([`IndexError::Refused`]), if the destination refuses it, or if the
+/// deadline passes before all layers are indexed. After any error, the destination's tag is
+/// unchanged.
 pub async fn convert(
     from: &SourceImage,
     to: &ConvertDestination,
@@ -141,6 +143,7 @@ pub(crate) async fn convert_built(
     }
     let enabled = loaded.original.clone().enable(&indexed, &options.layer.build_tool_identifier);
     let images = report(&loaded, &enabled, &indexed, reports);
+    check(&images, &loaded, &indexed, layers.bytes_read, options)?;
     let mut converted = ConvertReport {
         source: loaded.root,
         digest: enabled.digest,
@@ -283,6 +286,40 @@ fn report(
         });
     }
     images
+}
+
+/// Checks the requirements, for all images before anything is written.
+fn check(
+    images: &[ConvertedImage],
+    loaded: &ImageDocuments,
+    indexed: &[SociIndexParts],
+    bytes_read: u64,
+    options: &IndexOptions,
+) -> Result<(), ConvertError> {
+    if options.gate == Gate::default() {
+        return Ok(());
+    }
+    let mut manifests = Vec::new();
+    for (image, parts) in images.iter().zip(indexed) {
+        let Some(original) = loaded.image(&parts.target) else { continue };
+        let covered: BTreeSet<Digest> = parts.ztocs.iter().map(|ztoc| ztoc.layer).collect();
+        let missing = image.layers.iter().filter_map(|layer| match &layer.outcome {
+            LayerOutcome::LeftOut(reason) => Some((&layer.descriptor, reason)),
+            LayerOutcome::Indexed(_) | LayerOutcome::Listed { .. } => None,
+        });
+        manifests.push(RefusedManifest {
+            platform: Some(image.platform.to_string()),
+            manifest: original.descriptor,
+            shortfalls: shortfalls(options, &original.layers, &covered, missing),
+            layers: image.layers.clone(),
+            stays: None,
+            coverage: image.coverage,
+        });
+    }
+    match manifests.iter().all(|manifest| manifest.shortfalls.is_empty()) {
+        true => Ok(()),
+        false => Err(IndexError::from(Box::new(RefusedImage { manifests, bytes_read })).into()),
+    }
 }
 
 /// Whether all layers that are not indexed are small.

@@ -6,6 +6,7 @@
 //! does the same, except that it skips those it cannot use. Other fine indexes are referrers too,
 //! with a separate type, and are in the same list.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -51,6 +52,10 @@ pub enum DiscoverError {
     Ztoc { ztoc: Digest, layer: Digest, source: StoreError },
     #[error("index {digest} breaks the policy: {why}")]
     Policy { digest: Digest, why: String },
+    #[error("the digest of no index of the image starts with {start}")]
+    NoIndex { start: String },
+    #[error("the digests of several indexes start with {start}: {found}")]
+    SeveralIndexes { start: String, found: String },
 }
 
 /// The image of one platform and its indexes.
@@ -304,6 +309,34 @@ pub async fn discover_all(
         all.push(indexes_of(source, image.digest, manifest, &image.artifacts, requested).await?);
     }
     Ok(all)
+}
+
+/// The index of the image whose digest has `start` as its first digits. Only indexes that the image
+/// names or the store lists are found, and how the index was found decides who vouches for it: a
+/// few digits can be forged.
+///
+/// # Errors
+/// As [`discover`], or if there is no such index, or more than one.
+pub async fn index_starting_with(
+    start: &str,
+    source: &Source,
+    root: &Target,
+    wanted: PlatformChoice<'_>,
+    progress: &Arc<dyn Progress>,
+) -> Result<Digest, DiscoverError> {
+    let images = discover_all(source, root, wanted, None, progress).await?;
+    let indexes = images.iter().flat_map(|image| image.indexes.iter().map(|index| index.digest));
+    let fine = images.iter().flat_map(|image| image.fine.iter().map(|index| index.digest));
+    let found: BTreeSet<Digest> = indexes.chain(fine).filter(|digest| digest.hex().starts_with(start)).collect();
+    let start = start.to_owned();
+    match (found.first(), found.len()) {
+        (Some(digest), 1) => Ok(*digest),
+        (None, _) => Err(DiscoverError::NoIndex { start }),
+        (Some(_), _) => {
+            let found = found.iter().map(Digest::to_string).collect::<Vec<_>>().join(", ");
+            Err(DiscoverError::SeveralIndexes { start, found })
+        }
+    }
 }
 
 /// The bytes of a ztoc, with the size and digest that the index states.

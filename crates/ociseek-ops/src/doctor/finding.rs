@@ -21,8 +21,8 @@ const WORTHWHILE: u64 = 250 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the variants say what their fields are")]
 pub enum Finding {
-    /// No SOCI index is attached.
-    NoIndex(NoIndex),
+    /// No SOCI index is attached. With a usable fine index it is not a problem.
+    NoIndex { why: NoIndex, has_fine: bool },
     /// Referrers cannot be listed, with the reason.
     NotListed(String),
     /// The manifest's annotation for an index of version 2 is not a digest.
@@ -133,7 +133,7 @@ impl Finding {
     /// A stable word for programs.
     pub fn code(&self) -> &'static str {
         match self {
-            Finding::NoIndex(_) => "no-index",
+            Finding::NoIndex { .. } => "no-index",
             Finding::NotListed(_) => "not-listed",
             Finding::OddAnnotation(_) => "odd-annotation",
             Finding::Several(_) => "several-indexes",
@@ -160,8 +160,8 @@ impl Finding {
     pub fn is_problem(&self) -> bool {
         match self {
             Finding::Note { note, .. } => !note.is_harmless() || matches!(note, Note::NotBeside),
-            Finding::NoIndex(_)
-            | Finding::NotListed(_)
+            Finding::NoIndex { has_fine, .. } => !has_fine,
+            Finding::NotListed(_)
             | Finding::OddAnnotation(_)
             | Finding::Several(_)
             | Finding::Unusable { .. }
@@ -187,7 +187,7 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |digests: &[Digest]| digests.iter().map(Digest::to_string).collect::<Vec<_>>().join(", ");
         match self {
-            Finding::NoIndex(why) => why.fmt(f),
+            Finding::NoIndex { why, .. } => why.fmt(f),
             Finding::NotListed(why) => write!(f, "cannot list indexes of version 1: {why}"),
             Finding::OddAnnotation(odd) => write!(f, "the manifest names an index by {odd:?}, which is not a digest"),
             Finding::Several(all) => {
@@ -217,8 +217,8 @@ impl fmt::Display for Finding {
             ),
             Finding::OnlyV1 => f.write_str(
                 "the index is of version 1: soci-snapshotter 0.10 or later reads it only with soci_v1 enabled, Amazon \
-                 SageMaker Studio does not read it, and Fargate read it only for accounts with earlier SOCI use, \
-                 which was announced to end on 9 February 2026 (pabis.eu, 31 August 2025; not confirmed)",
+                 SageMaker Studio does not read it, and Fargate did so only for accounts with earlier SOCI use, with \
+                 an announced end on 9 February 2026",
             ),
             Finding::OtherVersion { index, tool } => write!(f, "index {index} was made by {tool:?}"),
             Finding::Foreign { index, tool: Some(tool) } => {
@@ -231,9 +231,9 @@ impl fmt::Display for Finding {
             Finding::SmallImage(_) => f.write_str(
                 "Fargate's documentation recommends lazy loading from 250 MiB of layers on, and the image has less",
             ),
-            Finding::NoFine { .. } => {
-                f.write_str("the image has no fine index, with which ociseek mount and ociseek bundle start it sooner")
-            }
+            Finding::NoFine { .. } => f.write_str(
+                "the image has no fine index, with which ociseek itself starts it sooner (snapshotter, mount, bundle)",
+            ),
             Finding::UnusableFine { index, why } => write!(f, "fine index {index} cannot be used: {why}"),
             Finding::BrokenDocument(BrokenDocument { document, layer, why }) => {
                 write!(f, "fine document {document} cannot be used, so ociseek reads layer {layer} without it: {why}")
@@ -257,7 +257,7 @@ pub fn findings(inspected: &InspectedImage) -> Vec<Finding> {
     }
     all.extend(image.odd_annotation.iter().map(|odd| Finding::OddAnnotation(odd.clone())));
     if image.indexes.is_empty() && image.listing.is_ok() {
-        all.push(Finding::NoIndex(NoIndex::of(&image.layers)));
+        all.push(Finding::NoIndex { why: NoIndex::of(&image.layers), has_fine: image.fine_index().is_some() });
     }
     if !pieces.on_image_index.is_empty() {
         all.push(Finding::OnImageIndex(pieces.on_image_index.clone()));

@@ -34,6 +34,9 @@ pub enum IndexError {
     ReadLayer { layer: Digest, read: u64, source: StoreError },
     #[error("the thread indexing layer {layer} stopped unexpectedly")]
     LayerThread { layer: Digest },
+    /// Readers take only the fine index that such an image names.
+    #[error("{image} is SOCI-enabled, and a fine index that is only attached to it would not be used")]
+    Enabled { image: Digest },
     /// It could be indexed, but falls short of the gate ([`super::Gate`]).
     #[error(transparent)]
     Refused(#[from] Box<RefusedImage>),

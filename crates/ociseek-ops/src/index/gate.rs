@@ -11,6 +11,7 @@ use super::options::{Gate, IndexOptions};
 use super::plan::IndexPlan;
 use super::supply::Layers;
 use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
 use ociseek_format::image::coverage::Coverage;
 
 /// Checks the final indexes against the gate.
@@ -27,7 +28,6 @@ pub(super) fn check(plans: &[IndexPlan], layers: &Layers, options: &IndexOptions
 }
 
 fn judge(plan: &IndexPlan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeSet<Digest>) -> RefusedManifest {
-    let (gate, min_layer_size) = (&options.gate, options.min_layer_size);
     let IndexPlan { manifest, left_out, found, decision, unopened, .. } = plan;
     let wanted = manifest.layers.iter().zip(left_out);
     let (outcomes, mut covered): (_, BTreeSet<Digest>) = match decision {
@@ -47,8 +47,27 @@ fn judge(plan: &IndexPlan, layers: &Layers, options: &IndexOptions, seen: &mut B
         LayerOutcome::Indexed(_) | LayerOutcome::Listed { .. } => None,
     });
     let coverage = Coverage::of(&manifest.layers, |layer| covered.contains(&layer.digest));
+    let shortfalls = shortfalls(options, &manifest.layers, &covered, missing);
+    let stays = match decision {
+        Decision::Build { .. } | Decision::NotRequested => None,
+        Decision::Done(place) | Decision::Keep(place) => Some(found[*place].descriptor.clone()),
+    };
+    let platform = manifest.platform.as_ref().map(ToString::to_string);
+    RefusedManifest { platform, manifest: manifest.descriptor.clone(), layers: outcomes, stays, coverage, shortfalls }
+}
+
+/// The requirements of the gate that an index of `layers` does not meet. It covers those in
+/// `covered`, and `missing` are the others with their reasons.
+pub(crate) fn shortfalls<'a>(
+    options: &IndexOptions,
+    layers: &[Descriptor],
+    covered: &BTreeSet<Digest>,
+    missing: impl Iterator<Item = (&'a Descriptor, &'a LeftOutReason)>,
+) -> Vec<Shortfall> {
+    let Gate { all_servable, least_coverage } = options.gate;
+    let min_layer_size = options.min_layer_size;
     let mut shortfalls = Vec::new();
-    if gate.all_servable {
+    if all_servable {
         let mut named = BTreeSet::new();
         for (layer, reason) in missing {
             if !matches!(reason, LeftOutReason::Small { .. }) && named.insert(layer.digest) {
@@ -57,15 +76,10 @@ fn judge(plan: &IndexPlan, layers: &Layers, options: &IndexOptions, seen: &mut B
         }
     }
     // Small layers are left out on purpose.
-    let large = manifest.layers.iter().filter(|layer| layer.size >= min_layer_size);
+    let large = layers.iter().filter(|layer| layer.size >= min_layer_size);
     let is = Coverage::of(large, |layer| covered.contains(&layer.digest));
-    if let Some(least) = gate.least_coverage.filter(|least| !is.reaches(*least)) {
+    if let Some(least) = least_coverage.filter(|least| !is.reaches(*least)) {
         shortfalls.push(Shortfall::Coverage { is, least, min_layer_size });
     }
-    let stays = match decision {
-        Decision::Build { .. } | Decision::NotRequested => None,
-        Decision::Done(place) | Decision::Keep(place) => Some(found[*place].descriptor.clone()),
-    };
-    let platform = manifest.platform.as_ref().map(ToString::to_string);
-    RefusedManifest { platform, manifest: manifest.descriptor.clone(), layers: outcomes, stays, coverage, shortfalls }
+    shortfalls
 }

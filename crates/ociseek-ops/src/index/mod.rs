@@ -22,8 +22,10 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 
-use super::resolve::{ResolvedImage, resolve};
+use super::resolve::{PlatformManifest, ResolvedImage, resolve};
 use ociseek_format::image::Descriptor;
+use ociseek_format::image::enabled::INDEX_DIGEST;
+use ociseek_format::progress::ProgressEvent;
 use ociseek_store::blob::Target;
 use ociseek_store::{Destination, Source};
 
@@ -58,6 +60,7 @@ pub(crate) use assemble::{IndexedZtoc, assemble};
 pub(crate) use build::{LayersToBuild, ztocs};
 pub(crate) use existing_manifest::{BLOBS_SIDE_BY_SIDE, BlobCheck, are_whole, read_at_a_time};
 pub(crate) use fine::{BoundFine, bound_fine};
+pub(crate) use gate::shortfalls;
 pub(crate) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
 pub(crate) use push::{NewBlob, WriteBlob, push_blob, soci_blobs};
 use reasons::unservable;
@@ -133,6 +136,15 @@ pub(crate) async fn index_keeping(
     work: Work<'_>,
 ) -> Result<(IndexedImage, Layers), IndexError> {
     let ResolvedImage { digest, manifests, artifacts } = image;
+    if let Some(enabled) = manifests.iter().find(|manifest| names_index(manifest)) {
+        if work.options.kinds.has_fine() {
+            return Err(IndexError::Enabled { image: enabled.descriptor.digest });
+        }
+        work.progress.report(ProgressEvent::Warning(format!(
+            "{} is SOCI-enabled: runtimes take the index that it names, not the one that is attached to it now",
+            enabled.descriptor.digest
+        )));
+    }
     let mut plans = Box::pin(Plans::make(manifests, destination, work)).await?;
     let wanted = plans.wanted();
     let supply = plans.supply(digest, &artifacts, source, destination, work);
@@ -165,4 +177,9 @@ pub(crate) async fn index_keeping(
     }
     done.bytes_read += publisher.bytes_read.into_inner();
     Ok((done, layers))
+}
+
+/// Whether the manifest is that of a SOCI-enabled image.
+fn names_index(manifest: &PlatformManifest) -> bool {
+    manifest.annotations.get(INDEX_DIGEST).is_some_and(|index| !index.is_empty())
 }

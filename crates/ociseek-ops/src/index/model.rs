@@ -65,7 +65,7 @@ pub enum Shortfall {
 
 impl fmt::Display for RefusedImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nothing was attached: the index does not meet the requirements")
+        f.write_str("nothing was written: the index does not meet the requirements")
     }
 }
 

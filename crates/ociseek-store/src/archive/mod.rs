@@ -91,10 +91,10 @@ impl Archive {
         let archive_file = ArchiveFile::new(path, &not)?;
         let members = Members::of(&archive_file, &not)?;
         if !members.has(MARKER) {
+            if members.has("manifest.json") {
+                return Err(LayoutError::Saved { path: path.to_owned() });
+            }
             return Err(not(&match members.folder_of(MARKER) {
-                _ if members.has("manifest.json") => {
-                    "it has a manifest.json, as written by docker save: use docker-archive:FILE".to_owned()
-                }
                 Some(folder) => in_folder(MARKER, &folder),
                 None => "it has no file oci-layout".to_owned(),
             }));

@@ -20,6 +20,12 @@ pub enum LayoutError {
     },
     #[error("{} is not an image layout: {reason}", path.display())]
     NotALayout { path: PathBuf, reason: String },
+    /// An archive in Docker's own format.
+    #[error(
+        "{} is not an image layout: it has a manifest.json, as written by docker save: use docker-archive:FILE",
+        path.display()
+    )]
+    Saved { path: PathBuf },
     /// The one who placed the link chose where the files go.
     #[error("{} is a symbolic link, and a layout is not written through links", path.display())]
     Link { path: PathBuf },

@@ -145,7 +145,7 @@ impl Response {
         let line = self.line.clone();
         let title = title(&String::from_utf8_lossy(&self.start_of_body().await));
         let title = title.map(|title| format!(", {title:?},")).unwrap_or_default();
-        Err(RegistryError::Protocol { line, what: format!("a web page{title} came instead of {instead_of}") })
+        Err(RegistryError::Protocol { line, what: format!("got a web page{title} instead of {instead_of}") })
     }
 
     /// The first bytes of the body, as far as it arrives.

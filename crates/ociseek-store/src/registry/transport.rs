@@ -204,9 +204,10 @@ fn of_certificate(error: &CertificateError, context: &RequestContext) -> (Certif
         }
         // webpki's error for a CA certificate that a server presents as its own. Its type is not
         // public.
-        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-            (CertificateFault::Authority, "its certificate is that of a certificate authority (CA:TRUE)".to_owned())
-        }
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => (
+            CertificateFault::Authority,
+            "it presents the certificate of a certificate authority (CA:TRUE) as its own".to_owned(),
+        ),
         CertificateError::BadEncoding => (CertificateFault::Other, "its certificate cannot be read".to_owned()),
         _ => (CertificateFault::Other, "its certificate cannot be verified".to_owned()),
     }

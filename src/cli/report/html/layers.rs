@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::cli::report::html::{Shade, Text, counted_grouped, grouped, name, parts, plain_name, share};
+use crate::cli::report::shares::{Percent, of_layers};
 use crate::cli::shared::size::{counted, human};
 use ociseek_ops::report::{Group, GroupFile, LayerBreakdown, Lazy, Report};
 
@@ -23,13 +24,15 @@ pub(super) fn section(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Resul
         Shade::Lazy.key(f, "can be read lazily")?;
     }
     Shade::Whole.key(f, "pulled whole")?;
+    writeln!(f, "</ul>")?;
+    stacked(f, report)?;
     writeln!(
         f,
-        "</ul>\n<p class=\"soft\">Layers are counted from 0 at the bottom. <span class=\"screen\">Point at a \
-         span to see its files.</span></p>"
+        "<p class=\"soft\">All layers to scale, counted from 0 at the bottom. Below, each layer's bar has the full \
+         width. <span class=\"screen\">Point at a span to see its files.</span></p>"
     )?;
-    for layer in &report.layers {
-        article(f, report, layer)?;
+    for (layer, share) in report.layers.iter().zip(of_layers(report)) {
+        article(f, layer, share)?;
     }
     if report.layers_left_out > 0 {
         let layers = counted_grouped(report.layers_left_out as u64, "smaller layer is", "smaller layers are");
@@ -38,7 +41,37 @@ pub(super) fn section(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Resul
     writeln!(f, "</section>")
 }
 
-fn article(f: &mut fmt::Formatter<'_>, report: &Report, layer: &LayerBreakdown) -> fmt::Result {
+/// One bar with all layers to scale.
+fn stacked(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+    let layers = || report.layers.iter().filter(|layer| layer.same_as.is_none());
+    let all: u64 = layers().map(|layer| layer.descriptor.size).fold(0, u64::saturating_add);
+    if all == 0 {
+        return Ok(());
+    }
+    writeln!(f, "<svg class=\"bar stack\" viewBox=\"0 0 1000 28\" preserveAspectRatio=\"none\" aria-hidden=\"true\">")?;
+    let mut at = 0u64;
+    for layer in layers() {
+        let size = layer.descriptor.size;
+        let (x, width) = (parts(at, all), parts(size, all));
+        let class = shade_of(layer).class();
+        write!(f, "<rect class=\"{class}\" x=\"{x}\" width=\"{width}\" height=\"28\">")?;
+        writeln!(f, "<title>Layer {}: {}</title></rect>", layer.number, human(size))?;
+        at = at.saturating_add(size);
+    }
+    writeln!(f, "</svg>")
+}
+
+/// How a whole layer is drawn.
+fn shade_of(layer: &LayerBreakdown) -> Shade {
+    match (&layer.lazy, layer.read) {
+        (Lazy::No(_), _) => Shade::Whole,
+        (Lazy::Yes, Some(read)) if read.spans == layer.spans => Shade::Read,
+        (Lazy::Yes, Some(read)) if read.spans > 0 => Shade::PartlyRead,
+        (Lazy::Yes, _) => Shade::Lazy,
+    }
+}
+
+fn article(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown, of_image: Percent) -> fmt::Result {
     let LayerBreakdown { number, descriptor, same_as, lazy, created_by, plain, spans, files, shadowed, .. } = layer;
     writeln!(
         f,
@@ -57,11 +90,7 @@ fn article(f: &mut fmt::Formatter<'_>, report: &Report, layer: &LayerBreakdown) 
         return writeln!(f, "<p>{}: the same blob as layer {same}.</p>\n</article>", human(descriptor.size));
     }
     let mut facts = vec![
-        format!(
-            "<b>{}</b> ({} of the image)",
-            human(descriptor.size),
-            share(descriptor.size, report.coverage.of_bytes)
-        ),
+        format!("<b>{}</b> ({of_image} of the image)", human(descriptor.size)),
         format!("{} unpacked", human(*plain)),
         counted_grouped(*files, "file", "files"),
     ];

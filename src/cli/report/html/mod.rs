@@ -6,6 +6,7 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::cli::report::shares::shares;
 use crate::cli::shared::hint::to_index;
 use crate::cli::shared::size::{counted, human};
 use ociseek_format::digest::Digest;
@@ -86,7 +87,7 @@ impl Page<'_> {
             let recorded = if fine.profile.is_some() { ", with a recorded start" } else { "" };
             writeln!(
                 f,
-                "<div><dt>Fine index</dt><dd><code>{}</code> for ociseek mount and bundle: {} of {layers}, {} fetched \
+                "<div><dt>Fine index</dt><dd><code>{}</code> for ociseek itself: {} of {layers}, {} fetched \
                  before a start{recorded}</dd></div>",
                 fine.digest,
                 fine.coverage.layers,
@@ -97,9 +98,12 @@ impl Page<'_> {
         let layers = counted(coverage.of_layers as u64, "layer", "layers");
         card(f, "Compressed", &human(coverage.of_bytes), &format!("in {layers}"))?;
         let files = counted_grouped(totals.files, "file", "files");
-        card(f, "Unpacked", &human(totals.plain), &format!("{files} with {}", human(totals.file_bytes)))?;
+        let in_files = format!("as tars; {files} have {} of it", human(totals.file_bytes));
+        card(f, "Unpacked", &human(totals.plain), &in_files)?;
         let covered = format!("of the bytes, {} of {layers}", coverage.layers);
-        card(f, "Can be read lazily", &coverage.share().to_string(), &covered)?;
+        let (lazy, whole) = lazy_and_whole(self.report);
+        let lazily = shares(&[lazy, whole])[0].to_string();
+        card(f, "Can be read lazily", &lazily, &covered)?;
         if let Some(start) = start {
             let of = share(start.bytes, coverage.of_bytes);
             let files = counted_grouped(start.files, "file", "files");

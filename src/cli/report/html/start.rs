@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::cli::report::html::{Shade, Text, counted_grouped, grouped, lazy_and_whole, name, parts, share};
+use crate::cli::report::html::{Shade, Text, counted_grouped, grouped, lazy_and_whole, name, parts};
+use crate::cli::report::shares::shares;
 use crate::cli::shared::size::human;
 use crate::cli::shared::terminal::quoted;
 use ociseek_ops::report::{Fetch, Report, StartTotals};
@@ -45,8 +46,9 @@ fn overview(f: &mut fmt::Formatter<'_>, bar: &[(Shade, u64, &str)]) -> fmt::Resu
         at += bytes;
     }
     writeln!(f, "</svg>\n<ul class=\"legend\">")?;
-    for (shade, bytes, what) in bar.iter().filter(|(_, bytes, _)| *bytes > 0) {
-        shade.key(f, &format!("{what}: <b>{}</b> ({})", human(*bytes), share(*bytes, all)))?;
+    let each: Vec<u64> = bar.iter().map(|(_, bytes, _)| *bytes).collect();
+    for ((shade, bytes, what), share) in bar.iter().zip(shares(&each)).filter(|((_, bytes, _), _)| *bytes > 0) {
+        shade.key(f, &format!("{what}: <b>{}</b> ({share})", human(*bytes)))?;
     }
     writeln!(f, "</ul>")
 }
