@@ -14,7 +14,7 @@ const CASES: [&str; 4] =
     ["tests/torture.py", "tests/corpus/small.py", "fixtures/trees.py", "benches/boot/catalogue.py"];
 
 /// Phrases that a native writer would not print, with what to write instead.
-const PHRASES: [(&str, &str); 30] = [
+const PHRASES: [(&str, &str); 40] = [
     ("is no ", "is not a"),
     ("are none", "there are no"),
     ("that is none", "not a valid"),
@@ -45,6 +45,16 @@ const PHRASES: [(&str, &str); 30] = [
     ("left as it is", "left unchanged"),
     ("may be repeated", "can be repeated"),
     ("be relied on", "not valid"),
+    (", by its documentation", "according to its documentation"),
+    ("came instead", "got ... instead of"),
+    ("takes it down", "to remove it"),
+    ("the name was that", "the tag pointed to"),
+    ("costs what", "reads only what"),
+    ("the least of all", "the lowest"),
+    ("leads to nothing", "does not exist"),
+    ("taken for granted", "assumed"),
+    ("times as soon", "in a fraction of the time, or times faster"),
+    ("of which no ", "without a"),
 ];
 
 /// Further phrases that comments must not have, with suggestions.
