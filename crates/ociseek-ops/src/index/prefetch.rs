@@ -209,7 +209,7 @@ impl OldList {
         Ok(prefetch::remap(&old, &spans, new))
     }
 
-    /// A blob of the old index. Something else that came instead, such as a web page, may come
+    /// A blob of the old index. Other content in its place, such as a web page, may come
     /// once.
     async fn read(&self, what: &'static str, blob: &Descriptor, limit: u64) -> Result<Bytes, NotCarriedOver> {
         let mut read = self.store.blob_bytes(blob, limit).await;
