@@ -415,5 +415,8 @@ async fn images_of_zstd_layers_are_done_once() {
 #[test]
 fn a_tag_is_refused_as_the_root() {
     let said = Sandbox::new().run(&["backfill", "localhost:5000/app:v1"]);
-    assert!(said.contains("expected a registry or a repository") && said.ends_with("--- status 2 ---"), "{said}");
+    assert!(
+        said.contains("expected a registry, or a repository without a tag") && said.ends_with("--- status 2 ---"),
+        "{said}"
+    );
 }
