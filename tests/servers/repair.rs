@@ -115,8 +115,7 @@ fn harm_and_repair(server: &Server, replaces: bool) {
 
             // A run that finds the index up to date asks for existence and size of its blobs.
             harm.to(&file);
-            let plain = [option, "--format=json", "--platform=linux/amd64", image];
-            let run: Vec<&str> = plain.into_iter().filter(|word| !word.is_empty()).collect();
+            let run = [options, &["--format=json", "--platform=linux/amd64", image]].concat();
             match harm {
                 Harm::Cut if !replaces => {
                     let text = sandbox.run(&index(&run));
