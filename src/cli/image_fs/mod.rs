@@ -10,7 +10,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use tokio::sync::oneshot;
 
-use crate::cli::shared::args::{ReadCacheArgs, RegistryArgs, ViewArgs};
+use crate::cli::shared::args::{NodeLoginArgs, ReadCacheArgs, RegistryArgs, ViewArgs};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{Document, milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
@@ -60,7 +60,7 @@ pub(super) async fn open_image(
     let progress: Arc<dyn Progress> = display.clone();
     let (name, image) = (name.to_string(), name);
     let opening = async {
-        let images = Images::new(args.registry.clone(), [image], &progress).await?;
+        let images = Images::new(args.registry()?, [image], &progress).await?;
         let (source, root) = images.open(image).await?;
         let caches = caches::reading(&args.cache, &progress).await?;
         let content = ContentOptions { deadline: args.deadline, ..ContentOptions::default() };
@@ -206,9 +206,17 @@ pub(crate) struct LazyArgs {
 
     #[command(flatten)]
     pub registry: RegistryArgs,
+
+    #[command(flatten)]
+    pub logins: NodeLoginArgs,
 }
 
 impl LazyArgs {
+    /// The options for the registry, with the logins of the node.
+    pub(crate) fn registry(&self) -> Result<RegistryArgs, CliError> {
+        Ok(RegistryArgs { providers: self.logins.providers()?, ..self.registry.clone() })
+    }
+
     /// What to open of `image`, without the index that the user named.
     pub(crate) fn open_options(&self, image: &ImageName) -> Result<OpenOptions, CliError> {
         Ok(OpenOptions {

@@ -23,6 +23,7 @@ use ociseek_ops::discover::index_starting_with;
 use ociseek_ops::resolve::PlatformChoice;
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
+use ociseek_store::registry::{CredentialProviders, ProviderConfigError};
 
 /// Which platforms of an image.
 #[derive(Debug, Clone, Args)]
@@ -332,6 +333,36 @@ pub(crate) struct RegistryArgs {
 
     #[command(flatten)]
     pub memory: MemoryArgs,
+
+    /// Those of [`NodeLoginArgs`].
+    #[arg(skip)]
+    pub providers: Option<CredentialProviders>,
+}
+
+/// The logins of a Kubernetes node.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Logins of a Kubernetes node")]
+pub(crate) struct NodeLoginArgs {
+    /// Kubelet's file or folder of credential providers, which are asked if no login is stored
+    ///
+    /// As kubelet's option of the same name: programs that get a login for the registries of the
+    /// node's cloud. Providers that want the service account of a pod are asked without one.
+    #[arg(long, value_name = "PATH", env = "OCISEEK_IMAGE_CREDENTIAL_PROVIDER_CONFIG", hide_short_help = true)]
+    #[arg(requires = "image_credential_provider_bin_dir", conflicts_with_all = ["creds", "authfile"])]
+    pub image_credential_provider_config: Option<PathBuf>,
+
+    /// The folder of the programs that --image-credential-provider-config names
+    #[arg(long, value_name = "DIR", env = "OCISEEK_IMAGE_CREDENTIAL_PROVIDER_BIN_DIR", hide_short_help = true)]
+    #[arg(requires = "image_credential_provider_config")]
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
+}
+
+impl NodeLoginArgs {
+    pub(crate) fn providers(&self) -> Result<Option<CredentialProviders>, ProviderConfigError> {
+        let config = self.image_credential_provider_config.as_ref();
+        let opened = config.zip(self.image_credential_provider_bin_dir.as_ref());
+        opened.map(|(config, programs)| CredentialProviders::open(config, programs)).transpose()
+    }
 }
 
 #[derive(Debug, Clone, Args)]

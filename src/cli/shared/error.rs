@@ -39,6 +39,7 @@ use ociseek_rootfs::content::ReadError;
 use ociseek_rootfs::fuse::MountError;
 use ociseek_rootfs::record::RecordError;
 use ociseek_store::StoreError;
+use ociseek_store::registry::ProviderConfigError;
 
 pub(crate) const DONE: u8 = 0;
 pub(crate) const FAILED: u8 = 1;
@@ -180,6 +181,8 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Hook(#[from] HookError),
 
+    #[error(transparent)]
+    CredentialProviders(#[from] ProviderConfigError),
     #[error("{}: cannot read", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{} already exists", .0.display())]

@@ -296,7 +296,10 @@ pub(crate) async fn client_config(
             std::fs::metadata(&path).map_err(|source| CliError::Read { path: path.clone(), source })?;
             CredentialSource::File(path)
         }
-        None => credentials(args.creds, registries).await?,
+        None => match args.providers {
+            Some(providers) => CredentialSource::Node(providers),
+            None => credentials(args.creds, registries).await?,
+        },
     };
     for path in &args.ca_file {
         std::fs::metadata(path).map_err(|source| CliError::Read { path: path.clone(), source })?;

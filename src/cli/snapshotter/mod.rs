@@ -151,7 +151,7 @@ impl MountedByProcess {
     async fn coverage(&self, name: &str) -> Result<IndexCoverage, CliError> {
         let parsed = ImageName::from_str(name);
         let image = parsed.map_err(|source| CliError::ImageName { typed: name.to_owned(), source })?;
-        let images = Images::new(self.lazy.registry.clone(), [&image], &self.progress).await?;
+        let images = Images::new(self.lazy.registry()?, [&image], &self.progress).await?;
         let (source, root) = images.open(&image).await?;
         Ok(coverage(&source, &root, &self.lazy.open_options(&image)?, &self.caches, &self.progress).await?)
     }

@@ -5,6 +5,10 @@ use std::process::Command;
 
 use serde_json::json;
 
+use ociseek::image::Reference;
+use ociseek::store::blob::Target;
+use ociseek::store::registry::{Client, ClientConfig, CredentialProviders, CredentialSource};
+
 use super::push;
 use crate::support::sandbox::{Sandbox, index, shown, two_platforms};
 use crate::support::servers::{Server, htpasswd, tool};
@@ -99,4 +103,34 @@ fn logins_of_a_credential_helper_are_used() {
     let text = indexed(&sandbox, &image, &with_helper);
     assert!(text.contains(&format!("hint: check its output: echo {} | docker-credential-ecr-login get", server.host)));
     assert!(!text.contains("hunter2"), "{text}");
+}
+
+#[tokio::test]
+async fn logins_of_kubelets_credential_providers_are_used() {
+    let Some((server, sandbox, image)) = locked() else { return };
+    let version = "credentialprovider.kubelet.k8s.io/v1";
+    let entry = json!({"name": "cloud", "apiVersion": version, "matchImages": [server.host], "args": ["get"]});
+    let config = json!({"kind": "CredentialProviderConfig", "providers": [entry]}).to_string();
+    std::fs::write(sandbox.path("providers.json"), config).unwrap();
+    let read = async || {
+        let providers = CredentialProviders::open(&sandbox.path("providers.json"), sandbox.dir.path()).unwrap();
+        let config = ClientConfig { credentials: CredentialSource::Node(providers), ..ClientConfig::default() };
+        let image: Reference = image.parse().unwrap();
+        let repository = Client::new(config).unwrap().repository(&image.registry, &image.repository).unwrap();
+        repository.manifest(&Target::of(&image)).await
+    };
+    for (password, succeeds) in [("s3cret", true), ("wrong", false)] {
+        let auth = json!({server.host.clone(): {"username": "u", "password": password}});
+        let answer = json!({"kind": "CredentialProviderResponse", "apiVersion": version, "auth": auth});
+        sandbox.script("cloud", &format!("cat >\"$0.asked\"; echo '{answer}'"));
+        let found = read().await;
+        assert_eq!(found.is_ok(), succeeds, "{:?}", found.err());
+    }
+    let asked = std::fs::read_to_string(sandbox.path("cloud.asked")).unwrap();
+    let name = image.rsplit_once(':').unwrap().0;
+    assert!(asked.contains(&format!("\"image\":\"{name}\"")), "{asked}");
+    // One that fails is named, without its output.
+    sandbox.script("cloud", "echo hunter2; exit 3");
+    let error = format!("{:?}", read().await.err().unwrap());
+    assert!(error.contains("cloud") && !error.contains("hunter2"), "{error}");
 }

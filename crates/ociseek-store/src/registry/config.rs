@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::address_filter::AllowedAddresses;
+use super::credentials::CredentialProviders;
 use ociseek_format::budget::DEFAULT_LIMIT;
 use ociseek_format::progress::{Progress, SilentProgress};
 
@@ -85,6 +86,8 @@ pub enum CredentialSource {
     /// (`~/.config`). Each may have `credHelpers`, `credsStore` and `auths`.
     #[default]
     Ambient,
+    /// Those of `Ambient`, and if there is no such login, those of kubelet's credential providers.
+    Node(CredentialProviders),
     /// Only those in this file, of the same format.
     File(PathBuf),
 }
@@ -96,6 +99,7 @@ impl fmt::Debug for CredentialSource {
             CredentialSource::Anonymous => "Anonymous",
             CredentialSource::Only { .. } => "Only",
             CredentialSource::Ambient => "Ambient",
+            CredentialSource::Node(_) => "Node",
             CredentialSource::File(_) => "File",
         })
     }

@@ -92,23 +92,25 @@ fn find(name: &str, path: &OsStr) -> Result<PathBuf, HelperError> {
 }
 
 async fn ask(program: PathBuf, server: &str) -> io::Result<(ExitStatus, Vec<u8>)> {
-    let mut child = Command::new(program)
-        .arg("get")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
+    let mut command = Command::new(program);
+    command.arg("get");
+    converse(command, server.as_bytes(), OUTPUT).await
+}
+
+/// Runs a program with this input. Returns at most `most` bytes of its output.
+pub(super) async fn converse(mut command: Command, input: &[u8], most: u64) -> io::Result<(ExitStatus, Vec<u8>)> {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true).spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        match stdin.write_all(server.as_bytes()).await {
-            // The helper may answer without reading its input.
+        match stdin.write_all(input).await {
+            // The program may answer without reading its input.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
             other => other?,
         }
     }
     let mut output = Vec::new();
     if let Some(stdout) = child.stdout.take() {
-        stdout.take(OUTPUT).read_to_end(&mut output).await?;
+        stdout.take(most).read_to_end(&mut output).await?;
     }
     Ok((child.wait().await?, output))
 }

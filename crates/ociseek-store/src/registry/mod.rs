@@ -61,7 +61,7 @@ pub use address_filter::AllowedAddresses;
 pub use blobs::BlobStream;
 pub use client::{Client, Repository};
 pub use config::{ClientConfig, CredentialSource, Limits};
-pub use credentials::CredentialError;
+pub use credentials::{CredentialError, CredentialProviders, ProviderConfigError};
 pub use error::{Answer, CredentialOrigin, RegistryError, RequestLine, Status};
 pub use helper::HelperError;
 pub use http::http_client;

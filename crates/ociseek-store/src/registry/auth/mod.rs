@@ -341,7 +341,9 @@ impl Authorizer {
     /// The source of the credentials, if there are any.
     pub(super) fn origin(&self) -> CredentialOrigin {
         match self.source {
-            CredentialSource::Ambient | CredentialSource::File(_) => CredentialOrigin::Stored,
+            CredentialSource::Ambient | CredentialSource::Node(_) | CredentialSource::File(_) => {
+                CredentialOrigin::Stored
+            }
             CredentialSource::Anonymous | CredentialSource::Only { .. } => CredentialOrigin::Given,
         }
     }

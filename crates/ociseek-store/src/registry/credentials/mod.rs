@@ -17,6 +17,9 @@ use crate::registry::helper::{self, HelperError};
 use docker_config::{DockerConfig, is_docker_hub, parse};
 
 mod docker_config;
+mod providers;
+
+pub use providers::{CredentialProviders, ProviderConfigError};
 
 /// The size limit of a credentials file in bytes.
 const FILE: u64 = 4 << 20;
@@ -71,6 +74,8 @@ pub enum CredentialError {
     Entry { path: PathBuf, key: String },
     #[error("credential helper docker-credential-{name}")]
     Helper { name: String, source: HelperError },
+    #[error("kubelet's credential provider {name}")]
+    Provider { name: String, source: HelperError },
 }
 
 /// Credentials with the place where they were found, for messages.
@@ -99,6 +104,13 @@ pub(super) async fn find(
             let uid = rustix::process::getuid().as_raw();
             CredentialSettings::new(|name| std::env::var_os(name), uid).find(registry, repository, limit).await
         }
+        CredentialSource::Node(providers) => {
+            let ambient = Box::pin(find(&CredentialSource::Ambient, registry, repository, limit)).await?;
+            match ambient {
+                Some(found) => Ok(Some(found)),
+                None => providers.find(registry, repository, limit).await,
+            }
+        }
         CredentialSource::File(path) => {
             let files = vec![path.clone()];
             let path = std::env::var_os("PATH").unwrap_or_default();
@@ -109,8 +121,8 @@ pub(super) async fn find(
 
 /// The file that `$REGISTRY_AUTH_FILE` names, if it does not exist. Other files are optional.
 pub(super) fn missing_file(source: &CredentialSource) -> Option<PathBuf> {
-    let named =
-        std::env::var_os(AUTH_FILE).filter(|path| matches!(source, CredentialSource::Ambient) && !path.is_empty());
+    let is_ambient = matches!(source, CredentialSource::Ambient | CredentialSource::Node(_));
+    let named = std::env::var_os(AUTH_FILE).filter(|path| is_ambient && !path.is_empty());
     named.map(PathBuf::from).filter(|path| !path.exists())
 }
 
