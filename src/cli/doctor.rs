@@ -1,5 +1,6 @@
 //! `ociseek doctor`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -129,6 +130,8 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
     let (mut findings, mut has_small) = (found.findings.iter().collect::<Vec<_>>(), false);
     // One line for all of them: the layers are in the report of `convert` and in `inspect`.
     findings.retain(|finding| small_layer(finding).is_none() || !std::mem::replace(&mut has_small, small.len() > 1));
+    // Several findings may have the same cure.
+    let mut told = BTreeSet::new();
     for finding in findings {
         if small.len() > 1 && small_layer(finding).is_some() {
             let bytes = human(small.iter().fold(0, |sum, size| sum.saturating_add(*size)));
@@ -143,7 +146,9 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
             _ => String::new(),
         };
         let _ = writeln!(text, "  {kind} {}{size}", safe(&finding.to_string()));
-        if let Some(next) = next(finding, name, found) {
+        if let Some(next) = next(finding, name, found)
+            && told.insert(next.clone())
+        {
             let _ = writeln!(text, "    {} {}", style.dim("next:"), safe(&next));
         }
     }

@@ -15,8 +15,11 @@ struct Layers {
 
 /// An image of two layers of zstd, of several frames and of one, in `oci:img:v1`.
 fn image(sandbox: &Sandbox) -> Layers {
+    image_of(sandbox, [tar(7, 4, 400_000), tar(8, 3, 700_000)])
+}
+
+fn image_of(sandbox: &Sandbox, [lower, upper]: [Vec<u8>; 2]) -> Layers {
     let mut layout = Layout::new(&sandbox.path("img"));
-    let [lower, upper] = [tar(7, 4, 400_000), tar(8, 3, 700_000)];
     let frames: Vec<u8> = lower.chunks(300_000).flat_map(|part| ::zstd::encode_all(part, 3).unwrap()).collect();
     let layers = [layout.blob(ZSTD, &frames), layout.blob(ZSTD, &::zstd::encode_all(&upper[..], 9).unwrap())];
     let diff_ids = [&lower, &upper].map(|tar| Digest::sha256(tar).to_string());
@@ -128,4 +131,14 @@ fn an_image_of_zstd_layers_can_name_its_fine_index() {
     assert!(nothing.ends_with("--- status 1 ---"), "{nothing}");
     let text = sandbox.run(&["convert", "--fine", "--min-layer-size=1KiB", "oci:img:v1", "oci:third:v1"]);
     assert!(text.contains("an image that names its fine index; SOCI consumers pull it whole"), "{text}");
+}
+
+#[test]
+fn doctor_gives_each_hint_once() {
+    let sandbox = Sandbox::new();
+    // Each is too large to count as small.
+    image_of(&sandbox, [tar(7, 1, 24_000_000), tar(8, 1, 24_000_000)]);
+    let text = sandbox.run(&["doctor", "oci:img:v1"]);
+    assert_eq!(text.matches("is pulled whole: it is zstd").count(), 2, "{text}");
+    assert_eq!(text.matches("next: build the image with gzip layers").count(), 1, "{text}");
 }
