@@ -332,6 +332,7 @@ fn commands_of_other_tools_get_a_hint() {
         (&["prune", "-f", "app"], "--delete"),
         (&["copy", "--all", "a", "b"], "all platforms and referrers"),
         (&["convert", "--to", "v2", "a:1", "b:1"], "ociseek index attaches version 1"),
+        (&["convert", "--kind", "v2", "a:1", "b:1"], "--fine adds a fine index"),
         (&["attach", "app"], "ociseek convert IMAGE"),
         (&["extract", "app"], "ociseek mount IMAGE DIR"),
         (&["tree", "app"], "ociseek list REPOSITORY"),

@@ -34,7 +34,7 @@ const COMMANDS: [(&[&str], &str); 18] = [
 ];
 
 /// The same for options. The first text is the command that a row is for; an empty one is any.
-const OPTIONS: [(&str, &[&str], &str); 14] = [
+const OPTIONS: [(&str, &[&str], &str); 15] = [
     ("rm", &["--force", "-f", "--yes", "-y"], "no option is needed: rm does not ask. --dry-run only lists"),
     ("prune", &["--force", "-f", "--yes", "-y"], "to remove what prune lists: --delete"),
     (
@@ -43,6 +43,7 @@ const OPTIONS: [(&str, &[&str], &str); 14] = [
         "not needed: all platforms and referrers are copied",
     ),
     ("convert", &["--existing", "--force", "-f"], "not needed: what DST lacks or has wrong is written again"),
+    ("convert", &["--kind", "--v2", "--v2-only"], "not needed: convert writes version 2; --fine adds a fine index"),
     ("convert", &["--to"], "not needed: convert writes version 2; ociseek index attaches version 1"),
     ("", &["--force", "-f"], "to rebuild an index: --existing replace; for JSON: --json"),
     ("", &["-o", "--output"], "for JSON: --json, and > FILE for a file"),

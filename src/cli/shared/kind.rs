@@ -41,11 +41,13 @@ impl FromStr for KindArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<KindArg, String> {
-        match (text, text.split_once('=')) {
-            ("v1", _) => Ok(KindArg::V1),
-            ("fine", _) => Ok(KindArg::Fine),
-            ("v2" | "v2=", _) => Err("version 2 needs a tag: v2=TAG, such as 'v2={tag}-soci'".into()),
-            (_, Some(("v2", tag))) => tag.parse().map(KindArg::V2).map_err(|error| format!("{error}")),
+        let text = text.trim();
+        let (name, tag) = text.split_once('=').map_or((text, None), |(name, tag)| (name, Some(tag)));
+        match (&*name.to_ascii_lowercase(), tag) {
+            ("v1", None) => Ok(KindArg::V1),
+            ("fine", None) => Ok(KindArg::Fine),
+            ("v2", None | Some("")) => Err("version 2 needs a tag: v2=TAG, such as 'v2={tag}-soci'".into()),
+            ("v2", Some(tag)) => tag.parse().map(KindArg::V2).map_err(|error| format!("{error}")),
             _ => Err("expected v1, v2=TAG or fine".into()),
         }
     }
@@ -138,8 +140,8 @@ mod tests {
         for (list, want) in [
             (&[][..], (Versions::V1, Kinds::Soci)),
             (&["v1"], (Versions::V1, Kinds::Soci)),
-            (&["fine"], (Versions::V1, Kinds::Fine)),
-            (&["v1", "fine"], (Versions::V1, Kinds::Both)),
+            (&["FINE"], (Versions::V1, Kinds::Fine)),
+            (&["V1", " fine"], (Versions::V1, Kinds::Both)),
             (&["v2={tag}-soci"], (Versions::V2(template()), Kinds::Soci)),
             (&["v2={tag}-soci", "fine"], (Versions::V2(template()), Kinds::Both)),
             (&["fine", "v2={tag}-soci", "v1"], (Versions::Both(template()), Kinds::Both)),
