@@ -475,7 +475,7 @@ fn the_command_reports_what_it_reused() {
 
     let text = sandbox.run(&[&reusing[..], &["--dry-run"]].concat());
     assert!(text.contains("reused from oci:one:v1"), "{text}");
-    assert!(text.contains("with what is reused"), "{text}");
+    assert!(text.contains(" of reused ztocs, in "), "{text}");
     let text = sandbox.run(&[&sandbox::index(&["--no-reuse", "oci:two:v1"])[..], &["--dry-run"]].concat());
     assert!(!text.contains("reused"), "{text}");
     let text = sandbox.run(&[&reusing[..], &["--no-reuse"]].concat());

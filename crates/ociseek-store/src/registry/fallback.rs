@@ -27,6 +27,9 @@ use ociseek_format::progress::ProgressEvent;
 const WRITES: u32 = 32;
 /// How many times our own reading may have the change and a later one not, before we go on.
 const AGREED: u32 = 8;
+/// How many times the registry may lack a manifest that the list names. A client that removes one
+/// needs a while to take it off the list, and longer if others undo that.
+const INCOMPLETE: u32 = 8;
 /// Before each new write the wait doubles, up to this many times. Otherwise, writers that collided
 /// would return at the same time and collide again.
 const DOUBLINGS: u32 = 4;
@@ -155,9 +158,7 @@ impl Repository {
         // A registry may reject our condition although nothing has changed. Such a rejection is
         // ignored.
         let mut refused: Option<Option<Digest>> = None;
-        // The list for which the registry lacked a manifest that it names.
-        let mut incomplete: Option<Option<Digest>> = None;
-        let (mut writes, mut agreed) = (0, 0);
+        let (mut writes, mut agreed, mut incomplete) = (0, 0, 0);
         loop {
             let begun = Instant::now();
             let there = match self.tag_content(subject, Access::Push).await? {
@@ -224,8 +225,8 @@ impl Repository {
                     continue;
                 }
                 // Another client has removed a manifest that we read in the list.
-                Err(error) if error.is_blob_unknown() && incomplete != Some(base) => {
-                    incomplete = Some(base);
+                Err(error) if error.is_blob_unknown() && incomplete < INCOMPLETE => {
+                    incomplete += 1;
                     self.wait_for_others(writes).await;
                     continue;
                 }
