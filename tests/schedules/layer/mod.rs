@@ -1,4 +1,4 @@
-//! One layer, read on several threads. Scanning and hashing note what they are given.
+//! One layer, read on several threads. Planning, scanning and hashing note what they are given.
 
 pub mod laws;
 #[path = "../../../crates/ociseek-format/src/layer/parallel/mod.rs"]
@@ -48,8 +48,38 @@ mod hashes {
     }
 }
 
+mod fine {
+    /// The numbers of the chunks that it is for.
+    #[derive(Debug, PartialEq, Eq)]
+    pub(super) struct ZstdPlan(pub Vec<u8>);
+}
+
+mod plan {
+    use super::fine::ZstdPlan;
+
+    pub(super) enum LayerPlanner {
+        Idle,
+        Noting,
+    }
+
+    impl LayerPlanner {
+        pub(super) fn plan<C: AsRef<[u8]>>(&mut self, chunks: &[C]) -> Option<ZstdPlan> {
+            match self {
+                LayerPlanner::Idle => None,
+                LayerPlanner::Noting => Some(ZstdPlan(chunks.iter().map(|chunk| chunk.as_ref()[0]).collect())),
+            }
+        }
+
+        pub(super) fn end(&mut self) -> Option<ZstdPlan> {
+            self.plan::<&[u8]>(&[])
+        }
+    }
+}
+
 mod scan {
+    use super::fine::ZstdPlan;
     use super::hashes::{LayerHashes, ScannedSpans};
+    use super::plan::LayerPlanner;
     use super::scan_result::ScanResult;
     use super::{LayerError, LayerOptions};
     use crate::budget::Charge;
@@ -73,19 +103,30 @@ mod scan {
             options: &LayerOptions,
             _: Option<(Digest, u64)>,
             memory: Charge,
-        ) -> (LayerScan, LayerHashes) {
-            (LayerScan { options: *options, scanned: Vec::new(), _memory: memory }, LayerHashes(Vec::new()))
+        ) -> (LayerPlanner, LayerScan, LayerHashes) {
+            let scan = LayerScan { options: *options, scanned: Vec::new(), _memory: memory };
+            (LayerPlanner::Noting, scan, LayerHashes(Vec::new()))
         }
 
         pub(super) fn to_read(options: LayerOptions, known: (Digest, u64), memory: Charge) -> (LayerScan, LayerHashes) {
-            LayerScan::to_publish(&options, Some(known), memory)
+            let (_, scan, hashes) = LayerScan::to_publish(&options, Some(known), memory);
+            (scan, hashes)
         }
 
         pub(super) fn is_fine(&self) -> bool {
             false
         }
 
-        pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C]) -> Result<ScannedSpans, LayerError> {
+        pub(super) fn push_all<C: AsRef<[u8]>>(
+            &mut self,
+            chunks: &[C],
+            plan: Option<ZstdPlan>,
+        ) -> Result<ScannedSpans, LayerError> {
+            assert_eq!(plan, LayerPlanner::Noting.plan(chunks), "the plan is for other chunks");
+            self.take(chunks)
+        }
+
+        fn take<C: AsRef<[u8]>>(&mut self, chunks: &[C]) -> Result<ScannedSpans, LayerError> {
             for chunk in chunks {
                 if self.options.broken_after == Some(self.scanned.len()) {
                     return Err(LayerError::Broken);
@@ -102,11 +143,13 @@ mod scan {
         ) -> Result<Decoded, LayerError> {
             let numbers: Vec<u8> = chunks.iter().map(|chunk| chunk.as_ref()[0]).collect();
             assert_eq!(stretch.numbers, numbers, "the stretch was decoded from other chunks");
-            let spans = self.push_all(chunks)?;
+            let spans = self.take(chunks)?;
             Ok(Decoded { spans, plain: stretch.plain, was_right: !self.options.is_misleading })
         }
 
-        pub(super) fn end(&mut self) -> Result<ScannedSpans, LayerError> {
+        pub(super) fn end(&mut self, plan: Option<ZstdPlan>) -> Result<ScannedSpans, LayerError> {
+            // There is none if the source has failed.
+            assert!(plan.is_none_or(|plan| plan.0.is_empty()), "the plan is not that of the end");
             Ok(ScannedSpans)
         }
 
