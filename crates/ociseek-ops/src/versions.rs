@@ -28,7 +28,8 @@ pub struct MakeRequest {
     pub from: SourceImage,
     /// Its tag, if it is named by one.
     pub tag: Option<String>,
-    /// If it was already resolved, with [`IndexOptions::wanted`](crate::index::IndexOptions::wanted).
+    /// If it was already resolved, with
+    /// [`IndexOptions::wanted`](crate::index::IndexOptions::wanted).
     pub resolved: Option<ResolvedImage>,
     /// Nobody requested this image explicitly: the SOCI-enabled image may only be written while
     /// `tag` names the image. That is so too if `from` names it by a tag.
