@@ -148,7 +148,7 @@ mod scan {
         }
 
         pub(super) fn end(&mut self, plan: Option<ZstdPlan>) -> Result<ScannedSpans, LayerError> {
-            // There is none if the source has failed.
+            // If the source failed, nobody planned the end.
             assert!(plan.is_none_or(|plan| plan.0.is_empty()), "the plan is not that of the end");
             Ok(ScannedSpans)
         }

@@ -316,7 +316,7 @@ pub async fn discover_all(
 /// few digits can be forged.
 ///
 /// # Errors
-/// As [`discover`], or if there is no such index, or more than one.
+/// Those of [`discover`], or if no index or several indexes have such a digest.
 pub async fn index_starting_with(
     start: &str,
     source: &Source,

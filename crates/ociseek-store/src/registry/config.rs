@@ -86,7 +86,8 @@ pub enum CredentialSource {
     /// (`~/.config`). Each may have `credHelpers`, `credsStore` and `auths`.
     #[default]
     Ambient,
-    /// Those of `Ambient`, and if there is no such login, those of kubelet's credential providers.
+    /// The credentials of `Ambient`. For registries without a stored login, kubelet's credential
+    /// providers are asked.
     Node(CredentialProviders),
     /// Only those in this file, of the same format.
     File(PathBuf),

@@ -328,18 +328,18 @@ mod tests {
     #[tokio::test]
     async fn a_program_gets_the_image_and_gives_the_login() {
         let dir = tempfile::tempdir().unwrap();
-        let auth = r#"{"a.cloud.io":{"username":"all","password":"p"},"a.cloud.io/team":{"username":"'$1'","password":"'$SECRET'"}}"#;
-        let providers = providers(dir.path(), &response(auth));
+        let all = r#""a.cloud.io":{"username":"all","password":"p"}"#;
+        let team = r#""a.cloud.io/team":{"username":"'$1'","password":"'$SECRET'"}"#;
+        let providers = providers(dir.path(), &response(&format!("{{{all},{team}}}")));
         let limit = Duration::from_secs(20);
         let found = providers.find("a.cloud.io", "team/app", limit).await.unwrap().unwrap();
         let login = Credential::Password { user: "--login".into(), password: "hunter2".into() };
         assert!(found.credential == login, "{found:?}");
         assert_eq!(&*found.place, "credential provider cloud");
         let request = fs::read_to_string(dir.path().join("cloud.in")).unwrap();
-        assert_eq!(
-            request,
-            r#"{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"a.cloud.io/team/app"}"#
-        );
+        let version = r#""apiVersion":"credentialprovider.kubelet.k8s.io/v1""#;
+        let expected = format!(r#"{{"kind":"CredentialProviderRequest",{version},"image":"a.cloud.io/team/app"}}"#);
+        assert_eq!(request, expected);
         let found = providers.find("a.cloud.io", "other", limit).await.unwrap().unwrap();
         assert!(found.credential == Credential::Password { user: "all".into(), password: "p".into() });
         assert!(providers.find("elsewhere.io", "app", limit).await.unwrap().is_none());
