@@ -35,7 +35,7 @@ fn map(size: usize) -> *mut u8 {
     mapped.map_or(null_mut(), |block| block.cast())
 }
 
-// SAFETY: Each large block is a mapping of its own, and all other blocks are from `A`. Nothing here
+// SAFETY: Each large block is a separate mapping, and all other blocks are from `A`. Nothing here
 // panics.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for WithLargeBlocks<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::cli::shared::args::{FormatArgs, OutputFormat, RegistryArgs};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{DigestText, milliseconds, text as text_of};
+use crate::cli::shared::parse;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Images, ListPlace, refuse_plain_layers};
@@ -72,6 +73,9 @@ pub(crate) struct CopyArgs {
 
 pub(super) async fn run(args: CopyArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
     let started = Instant::now();
+    if matches!(&args.destination, ListPlace::Repository { repository, .. } if parse::is_archive(repository)) {
+        return Err(READ_ONLY);
+    }
     args.destination.check()?;
     let display = Arc::new(Display::new(verbosity));
     let progress: Arc<dyn Progress> = display.clone();
@@ -102,6 +106,8 @@ pub(super) async fn run(args: CopyArgs, verbosity: VerbosityArgs) -> Result<(), 
     Stdout::new().print(text)
 }
 
+const READ_ONLY: CliError = CliError::Usage("archives are read-only: copy to a registry or a layout, oci:DIR");
+
 /// The tag of the copy: the typed one, or else in a layout the source's.
 fn tag(source: &ImageName, destination: &ListPlace) -> Result<String, CliError> {
     let own = match source {
@@ -120,9 +126,7 @@ fn tag(source: &ImageName, destination: &ListPlace) -> Result<String, CliError> 
         ListPlace::Image(ImageName::Registry(_) | ImageName::Layout { .. }) => {
             return Err(CliError::Usage("name the destination by tag, not by digest"));
         }
-        ListPlace::Image(ImageName::Archive { .. } | ImageName::Saved { .. }) => {
-            return Err(CliError::Usage("archives are read-only: copy to a registry or a layout, oci:DIR"));
-        }
+        ListPlace::Image(ImageName::Archive { .. } | ImageName::Saved { .. }) => return Err(READ_ONLY),
     };
     typed.ok_or(CliError::Usage("give the destination a tag: the source has none"))
 }

@@ -136,8 +136,12 @@ fn verdict(count: u64) -> String {
 
 fn lines(changes: &Changes, indent: &str, style: Style) -> String {
     let found = shown(changes.list.iter().map(|change| (change.code.word(), change.text.clone())));
-    let line =
-        |(code, text): &(&str, String)| format!("{indent}{} {}\n", style.yellow(&format!("{code}:")), safe(text));
+    let line = |(code, text): &(&str, String)| {
+        let code = format!("{code}:");
+        // Some texts begin with the same word.
+        let text = text.strip_prefix(&code).map_or(text.as_str(), str::trim_start);
+        format!("{indent}{} {}\n", style.yellow(&code), safe(text))
+    };
     let more = if changes.more > 0 { format!("{indent}... and {} more\n", changes.more) } else { String::new() };
     found.iter().map(line).collect::<String>() + &more
 }

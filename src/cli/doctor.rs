@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cli::shared::args::{FormatArgs, OutputFormat, PlatformsArgs, RegistryArgs};
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::hint::{WITH_GZIP, convert_again, has_tag, new_name, to_index};
+use crate::cli::shared::hint::{WITH_GZIP, convert_again, has_tag, new_name, or_fine, to_index};
 use crate::cli::shared::json::{ConsumerJson, Fine, Manifest as ManifestRef, text as text_of};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::human;
@@ -21,7 +21,7 @@ use ociseek_format::image::soci::Version;
 use ociseek_format::image::{ImageName, LayerKind, NotIndexed};
 use ociseek_format::progress::Progress;
 use ociseek_ops::discover::Note;
-use ociseek_ops::doctor::{Diagnosis, Finding, FineUse, diagnose};
+use ociseek_ops::doctor::{Diagnosis, Finding, FineUse, NoIndex, diagnose};
 
 const LONG_ABOUT: &str = "\
 Explains which runtimes would use which SOCI index of an image, and why the others would not: soci-snapshotter by \
@@ -176,12 +176,19 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
     let converted = quoted(new_name(&name).as_bytes());
     let convert = || Some(format!("ociseek convert {image} {converted}"));
     let index = |options: &str| (!is_archive).then(|| format!("ociseek index {options}{image}"));
+    let has_fine = found.inspected.image.fine_index().is_some();
     let is_enabled = found.inspected.image.indexes.iter().any(|index| index.version == Version::V2);
     let convert_fine = |options: &str| match has_tag(&name) {
         true => format!("ociseek convert --fine {options}--replace-tag {image} {image}"),
         false => format!("ociseek convert --fine {options}{image} {converted}"),
     };
     match finding {
+        Finding::NoIndex { why: NoIndex::Impossible { has_large_zstd: true, .. }, .. } if !has_fine => {
+            Some(or_fine(&name))
+        }
+        Finding::Uncovered {
+            size: NotIndexed::MIN_LAYER_SIZE.., why: Some(NotIndexed::Kind(LayerKind::Zstd)), ..
+        } if !has_fine => Some(or_fine(&name)),
         Finding::NoIndex { why, .. } => to_index(&name, why),
         Finding::OnImageIndex(_) | Finding::OtherVersion { .. } => index(""),
         Finding::Several(_)
@@ -205,7 +212,7 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
         Finding::Uncovered { why: Some(NotIndexed::Kind(LayerKind::Zstd)), .. } => Some(WITH_GZIP.into()),
         Finding::Uncovered { why: None, .. } => index("--dry-run --existing replace "),
         Finding::NoFine { .. } | Finding::NoStart(_) if is_archive => None,
-        // A SOCI index of another tool would get one beside it.
+        // A SOCI index of another tool would get a second one.
         // One that is only attached would not be used: the digest covers all that a start reads.
         Finding::NoFine { .. } | Finding::UnusableFine { .. } | Finding::BrokenDocument(_) if is_enabled => {
             Some(convert_fine(""))

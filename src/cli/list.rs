@@ -15,7 +15,7 @@ use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::human;
 use crate::cli::shared::source::{Images, ListPlace};
-use crate::cli::shared::terminal::{Stdout, Style, safe};
+use crate::cli::shared::terminal::{Stdout, Style, complain, safe};
 use ociseek_format::image::soci::Version;
 use ociseek_format::image::{Coverage, ImageName, ImageSelector};
 use ociseek_format::progress::Progress;
@@ -76,6 +76,9 @@ pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
         print(table.header())?;
     }
     let (mut failed, all) = (0, places.len());
+    if all == 0 {
+        complain(&format!("{}: no tags", args.place));
+    }
     let mut listed = Vec::new();
     let mut looked = std::pin::pin!(list(&source, places, usize::from(args.image_jobs.jobs), &progress));
     while let Some(image) = looked.next().await {

@@ -75,7 +75,7 @@ pub(crate) struct PruneArgs {
 pub(super) async fn run(args: PruneArgs) -> Result<(), CliError> {
     args.repository.check()?;
     let ListPlace::Repository { registry, repository } = &args.repository else {
-        return Err(CliError::Usage("expected a repository in a registry, without a tag"));
+        return Err(CliError::Usage("expected a repository in a registry, without a tag: REGISTRY/REPOSITORY"));
     };
     let progress: Arc<dyn Progress> = Arc::new(WarningProgress);
     let images = Images::at(args.registry, std::iter::once(registry.as_str()), &progress).await?;

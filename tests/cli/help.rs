@@ -345,6 +345,30 @@ fn commands_of_other_tools_get_a_hint() {
         (&["index", "localhost:5000"], "localhost:5000/REPOSITORY:TAG"),
         (&["list", "ghcr.io"], "ghcr.io/REPOSITORY:TAG"),
         (&["inspect", "-platform", "linux/amd64", "app"], "--platform"),
+        (&["tag", "a", "b"], "ociseek copy IMAGE NEW-NAME"),
+        (&["cache", "prune"], "ociseek cache clear"),
+        (&["cache", "clear", "--all"], "cache clear empties"),
+        (&["hook", "start"], "ociseek hook serve"),
+        (&["hook", "serve", "--port", "80"], "--listen IP:PORT"),
+        (&["hook", "worker", "--nats", "x"], "--queue nats://"),
+        (&["backfill", "--all", "localhost:5000"], "all repositories and tags"),
+        (&["index", "--tag", "x", "app"], "--kind v2=TAG"),
+        (&["index", "--push", "app"], "what is made is pushed"),
+        (&["index", "--no-push", "app"], "--dry-run"),
+        (&["index", "--threads", "4", "app"], "--jobs N"),
+        (&["index", "--verbose=2", "app"], "use -v, or -vv"),
+        (&["index", "--quiet=true", "app"], "--quiet without a value"),
+        (&["index", "--no-color", "app"], "NO_COLOR=1"),
+        (&["index", "--no-progress", "app"], "--progress none"),
+        (&["ls", "-f", "json", "app"], "hint: for JSON: --json"),
+        (&["verify", "--fast", "app"], "--quick"),
+        (&["convert", "a:1"], "ociseek convert REPOSITORY:TAG REPOSITORY:TAG-soci"),
+        (&["mount", "-o", "ro", "app", "mnt"], "mounts are read-only"),
+        (&["mount", "--layer", "x", "app", "mnt"], "expected a whole number"),
+        (&["trace", "app", "echo", "hi"], "ociseek trace IMAGE -- COMMAND"),
+        (&["doctor", "a", "b"], "one image at a time"),
+        (&["list", "a", "b"], "one repository at a time"),
+        (&["ls", "app.tar"], "there is no such file"),
     ] {
         let said = sandbox.run(args);
         let line = said.lines().find(|line| line.starts_with("hint: ")).unwrap_or_else(|| panic!("{args:?}: {said}"));
@@ -354,6 +378,8 @@ fn commands_of_other_tools_get_a_hint() {
             "{args:?}: {said}"
         );
     }
+    // No hint names an option that the command does not have.
+    assert!(!sandbox.run(&["ls", "--threads", "4", "app"]).contains("hint:"));
     // For a mere typing error, clap has a suggestion.
     let mistyped = sandbox.run(&["inspct", "app"]);
     assert!(
@@ -391,6 +417,15 @@ fn names_of_other_tools_are_understood() {
         let swapped = sandbox.run(&[verb, "mnt", "localhost:1/app:v1"]);
         assert!(swapped.contains("the image comes first"), "{swapped}");
     }
+    let archive = sandbox.run(&["convert", "oci:img", "app.tar"]);
+    assert!(archive.contains("archives are read-only: write to a registry or a layout"), "{archive}");
+    assert!(sandbox.run(&["copy", "oci:img", "app.tar"]).contains("archives are read-only: copy to a registry"));
+    let pattern = sandbox.run(&["ls", "oci:img", "*.so"]);
+    assert!(pattern.contains("without patterns: ociseek ls -R IMAGE"), "{pattern}");
+    let with_path = sandbox.run(&["ls", "localhost:5000/app:v1:/etc"]);
+    assert!(with_path.contains("separate the image and the path with a space"), "{with_path}");
+    let of_layout = sandbox.run(&["ls", "img/index.json"]);
+    assert!(of_layout.contains("hint: to read the layout, use oci:img"), "{of_layout}");
     let untagged = sandbox.run(&["convert", "oci:img", "localhost:1/app"]);
     assert!(untagged.contains("the tag is missing: write localhost:1/app:TAG"), "{untagged}");
 }

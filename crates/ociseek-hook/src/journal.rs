@@ -40,7 +40,7 @@ pub struct JournalError {
 enum Line {
     Accepted(Job),
     Begun(Job),
-    /// The job was started, and did not end through a fault of its own.
+    /// The job was started, and did not end by its own fault.
     Released(Job),
     Done(Job),
     /// The job is done, and the same one was accepted meanwhile. A crash could separate two lines.

@@ -9,7 +9,7 @@
 //! | `ociseek::content` | `fetched`, `prefetch` |
 //! | `ociseek::hook` | what `hook serve`, `hook worker` and `hook lambda` log (docs/hook-operations.md) |
 //!
-//! An event's name is that of its metadata. A field whose name ends in `.json` holds JSON as text.
+//! An event has the name of its metadata. A field whose name ends in `.json` holds JSON as text.
 //! No field holds a password, a token, or the query of a URL.
 
 use std::fmt::{Debug, Write as _};

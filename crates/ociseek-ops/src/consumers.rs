@@ -18,7 +18,7 @@ pub struct Pieces {
     pub config: Option<Digest>,
     /// Faulty ztocs in the index that a reader takes. Missing ones are in `lost`.
     pub broken: Vec<BrokenZtoc>,
-    /// Documents of the fine index that a reader takes, by which it cannot read their layers.
+    /// Documents of the fine index that a reader takes, but cannot read their layers with.
     pub documents: Vec<BrokenDocument>,
     /// Indexes that refer to the image index instead of a platform's manifest. No consumer looks
     /// there.
@@ -41,7 +41,7 @@ pub struct BrokenZtoc {
     pub effect: Effect,
 }
 
-/// A fine document by which its layer cannot be read.
+/// A fine document that its layer cannot be read with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenDocument {
     /// The document's blob.

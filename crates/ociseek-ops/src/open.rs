@@ -114,7 +114,7 @@ pub struct RootFs {
 ociseek_format::opaque_debug!(RootFs);
 
 impl RootFs {
-    /// Whose word the tree is: that of the layer about which the least is known.
+    /// Whose word the tree is. The layer that the least is known about decides.
     pub fn trust(&self) -> TrustLevel {
         self.layers.iter().map(|layer| layer.trust).min().unwrap_or(TrustLevel::Proven)
     }
@@ -125,7 +125,7 @@ impl RootFs {
 pub struct LayerFacts {
     /// The layer, as the image manifest lists it.
     pub descriptor: Descriptor,
-    /// The kind of index by which it is read.
+    /// The kind of index that it is read with.
     pub how: LayerAccess,
     /// Whose word its map is.
     pub trust: TrustLevel,

@@ -97,7 +97,7 @@ pub struct TrustOfLayers {
     pub soci: BTreeMap<Digest, TrustLevel>,
     /// For documents of the fine index.
     pub fine: BTreeMap<Digest, TrustLevel>,
-    /// The layers of which a usable document was left out.
+    /// The layers whose usable document was left out.
     pub left_out: BTreeSet<Digest>,
 }
 
@@ -166,7 +166,7 @@ struct Chooser<'a> {
 }
 
 impl Chooser<'_> {
-    /// The first of the `candidates` of which a document is allowed, with the levels of those that
+    /// The first of the `candidates` with an allowed document, with the levels of those that
     /// are. The others are removed from its content.
     async fn first(
         &self,

@@ -84,7 +84,7 @@ impl Batches {
     }
 }
 
-/// Reads `blob` for `work`, which runs on a thread of its own. `on_chunk` receives the size of each
+/// Reads `blob` for `work`, which runs on its own thread. `on_chunk` receives the size of each
 /// chunk in bytes as it arrives. Up to `side_by_side` blobs are read at the same time.
 ///
 /// Reading stops as soon as `work` returns. If the store fails or this future is dropped, the next

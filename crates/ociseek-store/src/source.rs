@@ -188,7 +188,7 @@ impl Source {
     }
 
     /// Finds out from where a registry sends a blob, if it redirects requests for blobs. Otherwise
-    /// this never ends, so it must run beside other work.
+    /// this never ends, so it must run next to other work.
     pub async fn locate(&self, blob: &Descriptor) {
         match self {
             Source::Registry(repository) => repository.locate(blob).await,

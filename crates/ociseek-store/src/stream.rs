@@ -85,7 +85,7 @@ impl Blob {
         Blob::of_chunks(digest, received)
     }
 
-    /// The blob `digest` from the chunks of another thread, of which an empty one marks the end.
+    /// The blob `digest` from the chunks of another thread; an empty one marks the end.
     pub(super) fn of_chunks(digest: Digest, chunks: mpsc::Receiver<io::Result<Bytes>>) -> Blob {
         Blob(Inner::Local { digest, chunks })
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::cli::shared::layers::{self, coverage, heading, layers, members, why_nothing};
+use crate::cli::shared::layers::{self, coverage, heading, large_ztocs, layers, members, why_nothing};
 use crate::cli::shared::size::{duration, human};
 use crate::cli::shared::terminal::{Style, safe};
 use ociseek_format::image::ImageName;
@@ -105,6 +105,7 @@ fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
         }
     }
     members(text, &image.layers, style);
+    large_ztocs(text, &image.layers, style);
 }
 
 /// The totals of bytes and time.

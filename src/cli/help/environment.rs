@@ -8,8 +8,7 @@ use clap::{Arg, Command, Error};
 
 /// Names the variable with the invalid value, and removes options from the usage line that are only
 /// there because their variables are set. `typed` are the arguments after the program's name.
-pub(super) fn name(error: &mut Error, typed: &[String], mut program: Command) {
-    program.build();
+pub(super) fn name(error: &mut Error, typed: &[String], program: Command) {
     let mut command = called(program, typed);
     if let (Some(ContextValue::String(option)), Some(ContextValue::String(value))) =
         (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
@@ -27,8 +26,10 @@ pub(super) fn name(error: &mut Error, typed: &[String], mut program: Command) {
     }
 }
 
-/// The command that was typed.
-fn called(mut command: Command, typed: &[String]) -> Command {
+/// The command of `program` that was typed.
+pub(super) fn called(mut program: Command, typed: &[String]) -> Command {
+    program.build();
+    let mut command = program;
     for word in typed {
         match command.find_subcommand(word) {
             Some(below) => command = below.clone(),

@@ -27,8 +27,8 @@ pub(super) fn print(mut message: Error, program: Command, arguments: Vec<OsStrin
     {
         message = help;
     }
+    let hint = other_tools::hint(&mut message, &typed, program.clone());
     environment::name(&mut message, &typed, program);
-    let hint = other_tools::hint(&mut message, &typed);
     // A closed pipe is not a failure of --help.
     let _ = message.print();
     if let Some(hint) = hint {

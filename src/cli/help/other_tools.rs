@@ -1,71 +1,135 @@
 //! Arguments that users of other tools type, with their equivalents here.
 
+use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Words of other tools, and what does the same here.
-const COMMANDS: [(&[&str], &str); 18] = [
+use super::environment::called;
+
+/// Words of other tools, and what does the same here. The first text is the command whose
+/// subcommand a row is about; an empty one is any.
+const COMMANDS: [(&str, &[&str], &str); 27] = [
+    ("cache", &["prune", "clean", "purge", "rm"], "ociseek cache clear empties the local caches"),
+    ("cache", &["info", "list", "show", "dir"], "ociseek cache ls shows where the local caches are"),
+    ("hook", &["start", "run", "server", "listen"], "ociseek hook serve receives push notifications"),
+    ("hook", &["consume", "queue"], "ociseek hook worker takes jobs from a queue"),
     (
+        "",
         &["umount", "unmount"],
         "to end a mount: umount DIR (as a user: fusermount3 -u DIR); to end a bundle: ociseek bundle --rm DIR",
     ),
     (
-        &["create", "build", "push", "attach"],
+        "",
+        &["create", "build", "push", "attach", "optimize", "nydusify"],
         "ociseek convert IMAGE NEW-NAME writes a SOCI-enabled image; ociseek index IMAGE attaches version 1",
     ),
     (
+        "",
         &["info", "show", "manifest"],
         "ociseek inspect IMAGE shows the indexes of an image; ociseek ztoc show FILE shows a ztoc",
     ),
-    (&["get-file"], "ociseek cat IMAGE PATH prints a file of an image"),
-    (&["export", "extract"], "ociseek mount IMAGE DIR shows all files, and ociseek cat IMAGE PATH prints one"),
-    (&["delete", "remove"], "ociseek rm IMAGE removes the indexes of an image"),
-    (&["find", "search"], "ociseek ls -R IMAGE lists all files of an image"),
-    (&["tags", "tree", "discover", "referrers"], "ociseek list REPOSITORY lists tags and their indexes"),
-    (&["catalog"], "ociseek list REPOSITORY lists one repository; ociseek backfill --dry-run REGISTRY lists them all"),
-    (&["status", "check"], "ociseek doctor IMAGE says which runtimes load an image lazily, and why others do not"),
-    (&["validate"], "ociseek verify IMAGE compares an index with its layers"),
-    (&["cp", "mirror", "sync"], "ociseek copy SOURCE DESTINATION copies an image with its indexes"),
-    (&["serve", "server"], "ociseek hook serve receives push notifications"),
-    (&["worker"], "ociseek hook worker takes jobs from a queue"),
-    (&["login", "logout"], "use docker login or podman login: ociseek uses the same credentials"),
-    (&["pull", "run"], "ociseek mount IMAGE DIR and ociseek bundle IMAGE DIR start from an image without pulling it"),
-    (&["fetch", "rebuild-db"], "not needed: ociseek works directly on registries and layouts"),
-    (&["upgrade", "update"], "ociseek does not update itself: see docs/install.md"),
+    ("", &["get-file"], "ociseek cat IMAGE PATH prints a file of an image"),
+    ("", &["export", "extract"], "ociseek mount IMAGE DIR shows all files, and ociseek cat IMAGE PATH prints one"),
+    ("", &["delete", "remove"], "ociseek rm IMAGE removes the indexes of an image"),
+    ("", &["find", "search"], "ociseek ls -R IMAGE lists all files of an image"),
+    ("", &["tags", "tree", "discover", "referrers", "images"], "ociseek list REPOSITORY lists tags and their indexes"),
+    (
+        "",
+        &["catalog"],
+        "ociseek list REPOSITORY lists one repository; ociseek backfill --dry-run REGISTRY lists them all",
+    ),
+    ("", &["status", "check"], "ociseek doctor IMAGE says which runtimes load an image lazily, and why others do not"),
+    ("", &["validate"], "ociseek verify IMAGE compares an index with its layers"),
+    ("", &["cp", "mirror", "sync"], "ociseek copy SOURCE DESTINATION copies an image with its indexes"),
+    ("", &["tag", "retag"], "ociseek copy IMAGE NEW-NAME gives an image and its indexes another name"),
+    ("", &["serve", "server", "webhook"], "ociseek hook serve receives push notifications"),
+    ("", &["worker"], "ociseek hook worker takes jobs from a queue"),
+    ("", &["lambda"], "ociseek hook lambda indexes images pushed to Amazon ECR"),
+    ("", &["daemon", "snapshotter-grpc"], "ociseek snapshotter serves containerd; ociseek hook serve indexes images"),
+    ("", &["login", "logout"], "use docker login or podman login: ociseek uses the same credentials"),
+    (
+        "",
+        &["pull", "run", "start", "exec"],
+        "ociseek mount IMAGE DIR and ociseek bundle IMAGE DIR start from an image without pulling it",
+    ),
+    ("", &["ps", "containers"], "ociseek starts no containers itself: ask the runtime (runc list, crictl ps)"),
+    ("", &["fetch", "rebuild-db"], "not needed: ociseek works directly on registries and layouts"),
+    (
+        "",
+        &["config", "configure", "init"],
+        "not needed: options and their variables are all there is (ociseek COMMAND --help)",
+    ),
+    ("", &["upgrade", "update"], "ociseek does not update itself: see docs/install.md"),
 ];
 
-/// The same for options. The first text is the command that a row is for; an empty one is any.
-const OPTIONS: [(&str, &[&str], &str); 15] = [
-    ("rm", &["--force", "-f", "--yes", "-y"], "no option is needed: rm does not ask. --dry-run only lists"),
+/// The same for options. The first text is the command that a row is for; an empty one is any that
+/// has the options which the hint names.
+const OPTIONS: [(&str, &[&str], &str); 31] = [
+    (
+        "rm",
+        &["--force", "-f", "--yes", "-y", "-r", "-R", "--recursive"],
+        "no option is needed: rm does not ask. --dry-run only lists",
+    ),
     ("prune", &["--force", "-f", "--yes", "-y"], "to remove what prune lists: --delete"),
     (
         "copy",
         &["--all", "-a", "--multi-arch", "-r", "--recursive"],
         "not needed: all platforms and referrers are copied",
     ),
-    ("convert", &["--existing", "--force", "-f"], "not needed: what DST lacks or has wrong is written again"),
+    (
+        "convert",
+        &["--existing", "--force", "-f", "--overwrite"],
+        "not needed: what DST lacks or has wrong is written again",
+    ),
     ("convert", &["--kind", "--v2", "--v2-only"], "not needed: convert writes version 2; --fine adds a fine index"),
     ("convert", &["--to"], "not needed: convert writes version 2; ociseek index attaches version 1"),
-    ("", &["--force", "-f"], "to rebuild an index: --existing replace; for JSON: --json"),
+    ("cache", &["--all", "-a", "--force", "-f"], "not needed: cache clear empties all of the local caches"),
+    ("backfill", &["--all", "-a"], "not needed: all repositories and tags are the default"),
+    ("doctor", &["--runtime", "--consumer"], "not needed: doctor lists every runtime that it knows"),
+    ("list", &["--tags", "--referrers"], "not needed: list shows all tags of a repository, and their indexes"),
+    ("version", &["--short", "--client"], "ociseek -V prints the version alone"),
+    ("", &["--force", "-f", "--overwrite"], "to rebuild an index: --existing replace; for JSON: --json"),
+    ("", &["-f"], "for JSON: --json"),
     ("", &["-o", "--output"], "for JSON: --json, and > FILE for a file"),
+    ("", &["--tag", "-t", "--dest", "--destination"], "for a SOCI-enabled image under another tag: --kind v2=TAG"),
     ("", &["--username", "--user", "--password", "-u"], "use --creds USER:PASSWORD, or --creds USER --password-stdin"),
     ("", &["--cert-dir"], "use --ca-file FILE, or put the certificates into certs.d (see --help)"),
     ("", &["-p", "--arch", "--os"], "use --platform OS/ARCH"),
+    ("", &["--port", "-p", "--address", "--addr", "--bind"], "use --listen IP:PORT, such as 0.0.0.0:8080"),
+    ("", &["--nats", "--nats-url", "--stream"], "use --queue nats://HOST:PORT/STREAM"),
     ("", &["--debug", "--log-level"], "use -v or -vv, or set OCISEEK_LOG (docs/environment.md)"),
     ("", &["--yes", "-y"], "not needed: ociseek does not ask"),
-    ("", &["--plain"], "use --plain-http"),
+    ("", &["--plain", "--http", "--use-http"], "use --plain-http"),
+    ("", &["--push"], "not needed: what is made is pushed; --dry-run only reports it"),
+    ("", &["--no-push"], "use --dry-run"),
+    ("", &["--fast", "--shallow"], "use --quick"),
+    ("", &["--threads", "--parallel", "--parallelism", "--concurrency", "--workers"], "use --jobs N"),
+    ("", &["--no-progress"], "use --progress none, or --quiet"),
+    ("", &["--no-color", "--no-colour", "--color", "--colour"], "set NO_COLOR=1 for output without colors"),
+    ("", &["--config-file", "--registries-conf"], "not read: use options, or the variables in docs/environment.md"),
     ("", &["--all", "-a"], "not needed: all platforms are the default"),
 ];
 
-/// The hint for one of these arguments. Removes clap's own suggestion from `error`, unless it is
-/// about a typing error.
-pub(super) fn hint(error: &mut clap::Error, typed: &[String]) -> Option<String> {
+/// Commands that take a single image.
+const SINGLE: [&str; 6] = ["doctor", "inspect", "mount", "report", "rm", "verify"];
+
+/// The hint for one of these arguments, which `program` refused with `error`. Removes clap's own
+/// suggestion from `error`, unless it is about a typing error.
+pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) -> Option<String> {
     // `use '-- X'`: no argument of ours begins with a dash.
     error.remove(ContextKind::Suggested);
+    let command = typed.first().map_or("", String::as_str);
     let (place, suggestion) = match error.kind() {
         ErrorKind::InvalidSubcommand => (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
         ErrorKind::UnknownArgument => (ContextKind::InvalidArg, ContextKind::SuggestedArg),
-        ErrorKind::MissingRequiredArgument if typed == ["completions"] => {
-            return Some("the shells are bash, elvish, fish, powershell and zsh".to_owned());
+        ErrorKind::MissingRequiredArgument => return missing(command, typed),
+        ErrorKind::TooManyValues => return given_a_value(error),
+        ErrorKind::InvalidValue if command == "mount" && typed.iter().any(|word| word == "-o") => {
+            return Some(
+                "mounts are read-only, and -o is not needed: see --suid, --dev and --allow-other in --help".to_owned(),
+            );
+        }
+        ErrorKind::ValueValidation if error.to_string().contains("invalid digit found in string") => {
+            return Some("expected a whole number, such as 4".to_owned());
         }
         _ => return None,
     };
@@ -76,15 +140,21 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String]) -> Option<String> 
         typed.len() > 3 && typed.starts_with(&word) && typed[1..].bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
     };
     let is_short = word.len() == 2 && word.starts_with('-');
-    let command = typed.first().map_or("", String::as_str);
     let of_command = |of: &str| of.is_empty() || of == command;
     let hint = match (error.kind(), is_short, typed.iter().find(dashed)) {
         (_, true, Some(typed)) => Some(format!("long options start with two dashes: -{typed}")),
         (ErrorKind::InvalidSubcommand, ..) => {
-            COMMANDS.iter().find(|(words, _)| words.contains(&&*word)).map(|(_, hint)| (*hint).to_owned())
+            let is_it = |row: &&(&str, &[&str], &str)| of_command(row.0) && row.1.contains(&&*word);
+            COMMANDS.iter().find(is_it).map(|row| row.2.to_owned())
         }
-        _ => (OPTIONS.iter().find(|(of, words, _)| of_command(of) && words.contains(&&*word)))
-            .map(|(_, _, hint)| (*hint).to_owned()),
+        _ if !word.starts_with('-') => surplus(command),
+        _ => {
+            let called = called(program, typed);
+            let is_it = |row: &&(&str, &[&str], &str)| {
+                row.1.contains(&&*word) && (row.0 == command || row.0.is_empty() && knows(&called, row.2))
+            };
+            OPTIONS.iter().find(is_it).map(|row| row.2.to_owned())
+        }
     };
     let is_typo = |suggested: &String| changes(&word, suggested) <= 2 || suggested.starts_with(&word);
     let keeps = match error.get(suggestion) {
@@ -98,6 +168,45 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String]) -> Option<String> 
         error.remove(ContextKind::Usage);
     }
     hint
+}
+
+/// Whether `command` has all the options that `hint` names.
+fn knows(command: &Command, hint: &str) -> bool {
+    let words = hint.split([' ', ';', ',', ':', '.', '=', ')']).filter_map(|word| word.strip_prefix("--"));
+    words.filter(|word| *word != "help").all(|word| command.get_arguments().any(|arg| arg.get_long() == Some(word)))
+}
+
+/// The hint for a missing argument.
+fn missing(command: &str, typed: &[String]) -> Option<String> {
+    match (command, typed) {
+        ("completions", [_]) => Some("the shells are bash, elvish, fish, powershell and zsh".to_owned()),
+        ("convert", [_, ..]) => Some(
+            "name the image and the SOCI-enabled image to write: ociseek convert REPOSITORY:TAG REPOSITORY:TAG-soci"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+/// The hint for a switch that was given a value.
+fn given_a_value(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
+    Some(match option.trim_end_matches("...") {
+        "--verbose" => "use -v, or -vv for more".to_owned(),
+        option => format!("use {option} without a value"),
+    })
+}
+
+/// The hint for an argument too many.
+fn surplus(command: &str) -> Option<String> {
+    match command {
+        "trace" => Some("put the command to run after two dashes: ociseek trace IMAGE -- COMMAND".to_owned()),
+        "bundle" => Some("put the command to run after two dashes: ociseek bundle IMAGE DIR -- COMMAND".to_owned()),
+        "convert" => Some("ociseek convert takes one image and the name to write".to_owned()),
+        "list" | "prune" => Some(format!("ociseek {command} takes one repository at a time")),
+        command if SINGLE.contains(&command) => Some(format!("ociseek {command} takes one image at a time")),
+        _ => None,
+    }
 }
 
 /// How many letters must be changed, added or removed to make one word of the other.

@@ -35,7 +35,7 @@ impl SharedSettings {
         let mut result = self.make(name).await;
         let made = result.as_mut().ok();
         let mut not_enabled = made.and_then(|made| made.failed.take()).map(CliError::from);
-        // The report on a requirement that is not met is about an image of which nothing was made.
+        // The report on a requirement that is not met is about an image for which nothing was made.
         if result.as_ref().is_ok_and(|made| made.index.is_none())
             && let Some(error) = not_enabled.take_if(|error| error.refused().is_some())
         {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::cli::shared::layers::{self, coverage, heading, layers, members, why_nothing};
+use crate::cli::shared::layers::{self, coverage, heading, large_ztocs, layers, members, why_nothing};
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::terminal::{Style, safe};
 use ociseek_format::image::fine::FineRef;
@@ -34,6 +34,7 @@ pub(super) fn report(image: &str, target: Option<&str>, done: &IndexedImage, sec
         }
         layers::prefetch_line(&mut text, manifest.prefetch.as_ref());
         members(&mut text, &manifest.layers, style);
+        large_ztocs(&mut text, &manifest.layers, style);
         others(&mut text, manifest, style);
         if let Some(made) = &manifest.fine {
             fine(&mut text, target, made, &mut attached, style);

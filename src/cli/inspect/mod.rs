@@ -55,7 +55,7 @@ pub(crate) struct InspectArgs {
 
     /// Show everything in one ztoc: its spans and files
     ///
-    /// The ztoc is named by its own digest or by that of its layer, or by six or more of the first
+    /// The ztoc is named by its own digest or by its layer's, or by six or more of the first
     /// digits of one.
     #[arg(long, value_name = "DIGEST", value_parser = parse::start_of_digest)]
     pub ztoc: Option<String>,

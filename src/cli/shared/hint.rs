@@ -9,6 +9,7 @@ use super::terminal::quoted;
 use ociseek_format::budget::OverBudget;
 use ociseek_format::image::{ImageName, ImageSelector, TagError};
 use ociseek_format::progress::sources;
+use ociseek_format::tree::PathError;
 use ociseek_hook::backfill::StateError;
 use ociseek_hook::job::JobError;
 use ociseek_hook::server::ServeError;
@@ -63,7 +64,10 @@ fn own_hint(error: &CliError) -> Option<String> {
              (docs/environment.md lists the targets)"
                 .into(),
         ),
-        CliError::NoIndex { image, why, .. } => to_index(image, why).or_else(|| Some(why.to_string())),
+        CliError::NoIndex { image, why, source } => match (source.downcast_ref(), why) {
+            (Some(VerifyError::NoIndex(..)), NoIndex::Impossible { has_large_zstd: true, .. }) => Some(or_fine(image)),
+            _ => to_index(image, why).or_else(|| Some(why.to_string())),
+        },
         CliError::IndexSaved(image) => Some(format!(
             "push the image (docker push) and index it in the registry, or convert the archive to a SOCI-enabled \
              image: ociseek convert {} oci:DIR",
@@ -105,6 +109,9 @@ fn own_hint(error: &CliError) -> Option<String> {
             _ => None,
         },
         CliError::Remove(RemoveError::Resolve(error)) => resolve_hint(error),
+        CliError::Path(PathError::NotFound(path)) if path.iter().any(|b| b"*?[".contains(b)) => {
+            Some("paths are taken as they are, without patterns: ociseek ls -R IMAGE lists all files".into())
+        }
         CliError::NoCacheDir => Some("set one with --cache-dir DIR".into()),
         CliError::NotRemoved { source, .. } => delete_hint(source),
         CliError::Verify(error) => verify_hint(error),
@@ -374,6 +381,17 @@ pub(crate) fn to_index(image: &ImageName, why: &NoIndex) -> Option<String> {
 /// What helps with layers that no consumer serves.
 pub(crate) const WITH_GZIP: &str = "build the image with gzip layers: docker buildx build --output \
      type=image,compression=gzip,force-compression=true";
+
+/// What helps an image of zstd layers without any index.
+pub(crate) fn or_fine(image: &ImageName) -> String {
+    match image {
+        ImageName::Archive { .. } | ImageName::Saved { .. } => WITH_GZIP.to_owned(),
+        _ => format!(
+            "{WITH_GZIP}; or, for ociseek's own mount, bundle and snapshotter: ociseek index --kind fine {}",
+            quoted_name(image)
+        ),
+    }
+}
 
 /// A name for the SOCI-enabled image of this image, in the same place; for archives, in a layout.
 pub(crate) fn new_name(image: &ImageName) -> String {

@@ -68,7 +68,7 @@ pub(crate) fn line(body: impl Serialize) -> Result<String, CliError> {
     json_line(&Document::new(body)).map_err(|error| CliError::Stdout(error.into()))
 }
 
-/// The document of a command that fails before it has one of its own.
+/// The document of a command that fails before it has one itself.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Failed {
@@ -95,7 +95,7 @@ impl Failure {
         Failure { message: causes.join(": "), causes, hint: None }
     }
 
-    /// A failure of which only the text is known.
+    /// A failure that is known only as text.
     pub(crate) fn of_text(text: &str) -> Failure {
         Failure { message: text.to_owned(), causes: vec![text.to_owned()], hint: None }
     }

@@ -95,6 +95,28 @@ pub(crate) fn members(text: &mut String, layers: &[LayerReport], style: Style) {
     }
 }
 
+/// A ztoc of this part of its layer costs more than it saves: consumers fetch it before they start.
+const LARGE_ZTOC: u64 = 5;
+
+/// Most likely the span size was meant in another unit. Layers that are pulled whole as fast do not
+/// count.
+pub(crate) fn large_ztocs(text: &mut String, layers: &[LayerReport], style: Style) {
+    let is_large = |layer: &&LayerReport| match &layer.outcome {
+        LayerOutcome::Indexed(facts) => {
+            layer.descriptor.size >= 1 << 20 && facts.size > layer.descriptor.size / LARGE_ZTOC
+        }
+        _ => false,
+    };
+    let count = layers.iter().filter(is_large).count();
+    if count > 0 {
+        let (note, ztocs) = (style.yellow("note:"), counted(count as u64, "ztoc is", "ztocs are each"));
+        let _ = writeln!(
+            text,
+            "  {note} {ztocs} larger than a fifth of the layer, and consumers fetch it first: use a larger --span-size"
+        );
+    }
+}
+
 pub(crate) fn why_nothing(layers: &[LayerReport]) -> &'static str {
     let small = |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::Small { .. }));
     match layers {

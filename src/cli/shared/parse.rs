@@ -140,7 +140,7 @@ pub(crate) fn share(text: &str) -> Result<Share, String> {
     }
     // A user who types 0.8 probably means 80%.
     if whole == "0" && part.bytes().any(|b| b != b'0') && !text.contains('%') {
-        return Err(format!("{WANT}; add a percent sign to {text} if you mean less than one percent"));
+        return Err(format!("{WANT}; if you mean less than one percent, write {text}%"));
     }
     let hundredths = |text: &str| text.parse::<u32>().ok();
     let part = hundredths(part).map(|digits| if part.len() == 1 { digits * 10 } else { digits });
@@ -175,11 +175,20 @@ pub(crate) fn destination(text: &str) -> Result<ImageName, String> {
     let name = text.parse::<ImageName>().map_err(|error| error.to_string())?;
     let last = text.rsplit('/').next().unwrap_or(text);
     match &name {
-        ImageName::Registry(image) if image.digest.is_none() && !last.contains(':') => {
-            Err(format!("the tag is missing: write {text}:TAG, or REPOSITORY:{last} if {last} is the tag"))
+        ImageName::Registry(_) if is_archive(text) => {
+            Err("archives are read-only: write to a registry or a layout, oci:DIR".into())
         }
+        ImageName::Registry(image) if image.digest.is_none() && !last.contains(':') => Err(match text.contains('/') {
+            true => format!("the tag is missing: write {text}:TAG"),
+            false => format!("the tag is missing: write {text}:TAG, or REPOSITORY:{last} if {last} is the tag"),
+        }),
         _ => Ok(name),
     }
+}
+
+/// Whether `text` ends like the name of an archive. No repository does.
+pub(crate) fn is_archive(text: &str) -> bool {
+    [".tar", ".tar.gz", ".tgz"].iter().any(|ending| text.ends_with(ending))
 }
 
 /// `oci:DIR`.

@@ -1,5 +1,9 @@
 //! Hints for failures of registries.
 
+use std::env;
+use std::path::Path;
+
+use super::terminal::quoted;
 use ociseek_format::image::ecr;
 use ociseek_store::registry::{CertificateFault, CredentialOrigin, HelperError, RegistryError};
 
@@ -76,6 +80,10 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
         (404, _) if error.is_name_unknown() => format!(
             "404 from {host}: check the name, and create the repository first if this registry does not do so on a push"
         ),
+        (404, _) if error.url().is_some_and(|url| url.ends_with("/manifests/latest")) => format!(
+            "404 from {host}: check the name, and add the tag if there is none called latest; for a private image, run \
+             {login} first"
+        ),
         (404, _) => format!("404 from {host}: check the name; for a private image, run {login} first"),
         (413, _) => format!(
             "413 from {host}: a proxy in front of it limits the size of requests: raise its limit (nginx: \
@@ -131,6 +139,14 @@ fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
 
 fn certificate_hint(why: CertificateFault, host: &str) -> String {
     const SKIP: &str = "--insecure-skip-tls-verify skips the check";
+    let lost = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().find_map(|name| {
+        let path = env::var_os(name)?;
+        let shown = quoted(path.as_encoded_bytes());
+        (!Path::new(&path).exists()).then(|| format!("${name} is {shown}, which does not exist"))
+    });
+    if let (CertificateFault::Issuer { .. }, Some(lost)) = (why, lost) {
+        return lost;
+    }
     match why {
         CertificateFault::Issuer { given: false } => format!(
             "to trust the private certificate authority of {host}, use --ca-file FILE, or store it as \

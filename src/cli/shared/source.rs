@@ -9,7 +9,7 @@ use std::{fmt, io};
 
 use super::args::RegistryArgs;
 use super::error::CliError;
-use super::parse::PlainHttp;
+use super::parse::{self, PlainHttp};
 use ociseek_format::budget::Budget;
 use ociseek_format::image::{ImageName, ImageNameError, ImageSelector, LayerKind, Reference};
 use ociseek_format::progress::Progress;
@@ -35,7 +35,7 @@ fn not_on_docker_hub(registry: &str, repository: &str, tag: Option<&str>) -> Opt
         return None;
     }
     let file = repository.strip_prefix("library/").unwrap_or(repository);
-    let is_archive = [".tar", ".tar.gz", ".tgz"].iter().any(|ending| file.ends_with(ending));
+    let is_archive = parse::is_archive(file);
     // Official images, those without a slash, have no dot in their names.
     let is_host = repository.starts_with("library/") && !is_archive && (file == "localhost" || file.contains('.'));
     let (typed, what, hint) = if is_archive && Path::new(file).is_file() {
@@ -45,6 +45,16 @@ fn not_on_docker_hub(registry: &str, repository: &str, tag: Option<&str>) -> Opt
             _ => "oci-archive",
         };
         (file.to_owned(), "a file", format!("to read the file, use {kind}:{file}"))
+    } else if is_archive && repository.starts_with("library/") {
+        let hint = "there is no such file; an archive is named oci-archive:FILE or docker-archive:FILE";
+        (file.to_owned(), "the name of an archive", hint.to_owned())
+    } else if Path::new(file).is_file() {
+        let hint = match Path::new(file).parent() {
+            Some(dir) if dir.join("oci-layout").is_file() => format!("to read the layout, use oci:{}", dir.display()),
+            _ if file.ends_with(".ztoc") => format!("to see what is in a ztoc, use ociseek ztoc show {file}"),
+            _ => "write REPOSITORY:TAG, oci:DIR, oci-archive:FILE or docker-archive:FILE".to_owned(),
+        };
+        (file.to_owned(), "a file", hint)
     } else if is_host {
         let port = tag.filter(|tag| *tag != "latest").map(|port| format!(":{port}")).unwrap_or_default();
         let host = format!("{file}{port}");

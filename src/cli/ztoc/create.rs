@@ -95,7 +95,7 @@ fn write_whole(path: &Path, bytes: &[u8], force: bool) -> io::Result<()> {
         Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
         _ => PathBuf::from("."),
     };
-    dir.metadata()?; // The error is more readable than that of the temporary file.
+    dir.metadata()?; // The error is more readable than the one about the temporary file.
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
     {

@@ -1,8 +1,10 @@
 //! What `index` prints, for people and for programs.
 
 use super::referrers;
-use crate::support::sandbox::{Sandbox, index, small_image, two_platforms};
+use crate::support::mounts::image;
+use crate::support::sandbox::{Sandbox, index, small_image, tar, two_platforms};
 use insta::assert_snapshot;
+use serde_json::json;
 
 #[test]
 fn the_text_report() {
@@ -39,6 +41,20 @@ fn the_text_report() {
     --- status 0 ---
     "#);
     assert_eq!(referrers(&sandbox, "img").len(), 1);
+}
+
+#[test]
+fn a_ztoc_that_is_a_large_part_of_its_layer_is_noted() {
+    let sandbox = Sandbox::new();
+    image(&sandbox, "img", &[tar(1, 1, 3_000_000)], &json!({}));
+    let noted = |span_size: &str| {
+        let text = sandbox.run(&["index", "--min-layer-size=0", span_size, "--existing=replace", "oci:img"]);
+        assert!(text.ends_with("--- status 0 ---"), "{text}");
+        text.contains("note: 1 ztoc is larger than a fifth of the layer") && text.contains("a larger --span-size")
+    };
+    assert!(noted("--span-size=64KiB") && !noted("--span-size=1MiB"));
+    let text = sandbox.run(&["convert", "--min-layer-size=0", "--span-size=64KiB", "oci:img", "oci:img:v2"]);
+    assert!(text.contains("note: 1 ztoc is larger"), "{text}");
 }
 
 #[test]

@@ -160,6 +160,8 @@ fn certificates_of_the_system_and_docker_are_used() {
     let hint = format!("use --ca-file FILE, or store it as /etc/docker/certs.d/{}/ca.crt\n", server.host);
     assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
 
+    let text = shown(inspect(&["--plain-http=false"]).env("SSL_CERT_FILE", "/none.pem"));
+    assert!(text.contains("hint: $SSL_CERT_FILE is /none.pem, which does not exist\n"), "{text}");
     // The folders in which the tools keep them for a user.
     for folder in [".config/containers/certs.d", ".docker/certs.d"] {
         let folder = sandbox.path(folder).join(&server.host);

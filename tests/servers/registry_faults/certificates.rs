@@ -124,6 +124,11 @@ async fn the_client_certificate_is_sent_only_to_its_registry() {
         assert!(others.len() == 2 && others.iter().all(|(_, shown)| !*shown), "{others:?}");
         assert!(others[0].0.contains("/token") && others[1].0.contains("/blobs/"), "{others:?}");
     }
+    let stranger = tempfile::tempdir().unwrap();
+    let Some(()) = private_ca(stranger.path()) else { return };
+    let (cert, key) = (Some(at("cert.pem")), Some(stranger.path().join("key.pem")));
+    let mixed = ClientConfig { client_cert: cert, client_key: key, ..trusting(at("ca.pem")) };
+    assert!(matches!(Client::new(mixed), Err(RegistryError::ClientKey)));
 }
 
 /// A self-signed certificate as in docker's documentation: `cert.pem`, `key.pem`, and a copy of the

@@ -30,7 +30,7 @@ pub trait Sink {
 /// A place where decoding can resume.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockStart<'a> {
-    /// The first byte of the blob of which no bit was used yet.
+    /// The first byte of the blob without a used bit.
     pub input: Compressed,
     /// The position of the block's first byte in the plain data.
     pub output: Uncompressed,

@@ -1,4 +1,4 @@
-//! Layers of which some spans are divided, because a start reads them: smaller spans bring fewer
+//! Layers with divided spans, because a start reads these: smaller spans bring fewer
 //! bytes that it does not read.
 
 use std::collections::BTreeMap;

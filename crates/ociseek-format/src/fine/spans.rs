@@ -21,7 +21,7 @@ pub enum Codec {
 /// A place where decoding can start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FineStart {
-    /// The first byte of the blob of which no bit was used yet.
+    /// The first byte of the blob without a used bit.
     pub input: Compressed,
     /// The position in the tar where decoding continues.
     pub output: Uncompressed,

@@ -14,7 +14,7 @@ pub struct Descriptor {
     /// The kind of content. Not verified by registries; empty if an entry of an index lacks it.
     #[serde(default, deserialize_with = "null_is_default")]
     pub media_type: String,
-    /// The digest of the content, by which it is fetched and checked.
+    /// The digest of the content, which is fetched by it and checked against it.
     pub digest: Digest,
     /// The size of the content in bytes.
     pub size: u64,

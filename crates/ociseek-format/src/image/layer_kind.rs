@@ -15,7 +15,7 @@ pub enum LayerKind {
     Unknown,
     /// A tar, compressed with zstd. No consumer of SOCI indexes supports it.
     Zstd,
-    /// Not distributed with the image: its bytes are at URLs of its own, which are never fetched.
+    /// Not distributed with the image: its bytes are at other URLs, which are never fetched.
     Foreign,
     /// Encrypted (ocicrypt), unreadable without a key.
     Encrypted,

@@ -48,6 +48,8 @@ pub enum ReferenceError {
          single . _ - between slashes"
     )]
     Repository(String, String),
+    #[error("{0:?} is not a valid image name: separate the image and the path with a space")]
+    Path(String),
     #[error("{0:?} is not a valid image name: {1:?} is not a tag; expected at most 128 letters, digits, . _ -")]
     Tag(String, String),
     #[error("{0:?} is not a valid image name: {1}")]
@@ -101,6 +103,9 @@ impl FromStr for Reference {
         }
         if repository.bytes().any(|b| b.is_ascii_uppercase()) {
             return Err(ReferenceError::UpperCase(shown, with_lower_case(typed, &repository)));
+        }
+        if repository.contains(":/") {
+            return Err(ReferenceError::Path(shown));
         }
         if !is_repository(&repository) {
             return Err(ReferenceError::Repository(shown, repository));

@@ -15,7 +15,7 @@ use crate::digest::Digest;
 /// The maximum nesting of indexes. An index in an index has depth 2.
 pub const MAX_NESTING: usize = 4;
 
-/// The annotation by which BuildKit marks attestation manifests.
+/// The annotation that BuildKit marks attestation manifests.
 pub const REFERENCE_TYPE: &str = "vnd.docker.reference.type";
 /// The only value of [`REFERENCE_TYPE`] that BuildKit writes and that Docker looks for.
 pub const ATTESTATION: &str = "attestation-manifest";

@@ -28,7 +28,7 @@ pub(super) enum LayerBody {
     Gzip(Box<GzipBody>),
     Plain(Box<PlainBody>),
     Zstd(Box<ZstdReader>, Box<WholeBody>),
-    /// Zstd of which only a fine document is made.
+    /// Zstd, for which only a fine document is made.
     FineZstd(Box<ZstdBody>),
     /// A format without ztocs: only digest and size are checked.
     Unread(UnservableReason),

@@ -1,4 +1,4 @@
-//! The map by which a layer is read: its entries, where their bytes are, and where decoding can
+//! The map that a layer is read with: its entries, where their bytes are, and where decoding can
 //! start.
 //!
 //! It is built from a published ztoc or fine document, or from the layer itself if that was read
@@ -14,7 +14,7 @@ use crate::offset::{Compressed, Uncompressed};
 use crate::tar::SparseMap;
 use crate::ztoc::{Checkpoints, Cuts, FileKind, FileMetadata, Ztoc};
 
-/// The map by which a layer is read.
+/// The map that a layer is read with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerMap {
     /// The tar's entries, in the tar's order.
@@ -72,7 +72,7 @@ impl LayerMap {
         }
     }
 
-    /// The head of the fine document by which the layer is read, if any. Its entries are in the
+    /// The head of the fine document that the layer is read with, if any. Its entries are in the
     /// map.
     pub fn fine(&self) -> Option<&Arc<FineHead>> {
         match &self.starts {

@@ -22,7 +22,7 @@ const MANY_FILES: usize = 4096;
 
 /// A layer that was read here, with the map for reading parts of it later.
 pub struct MappedLayer {
-    /// The map by which to read it.
+    /// The map to read it with.
     pub map: LayerMap,
     /// Notes taken while reading.
     pub notes: Notes,

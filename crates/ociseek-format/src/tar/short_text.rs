@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use crate::copy::copy_short;
 
-/// Any bytes. Up to `SHORT` of them take no allocation of their own.
+/// Any bytes. Up to `SHORT` of them take no separate allocation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ShortText<const SHORT: usize>(Text<SHORT>);
 
@@ -24,7 +24,7 @@ enum Text<const SHORT: usize> {
 }
 
 impl<const SHORT: usize> ShortText<SHORT> {
-    /// The longest text without an allocation of its own, in bytes.
+    /// The longest text without a separate allocation, in bytes.
     pub const SHORT: usize = SHORT;
 }
 

@@ -42,7 +42,7 @@ pub enum NodeKind {
     Directory(Directory),
     /// A regular file with the location of its content.
     File(Extent),
-    /// A regular file of which the tar stores only parts.
+    /// A regular file that the tar stores only in part.
     Sparse(Box<SparseExtent>),
     /// The target of a symbolic link: uninterpreted bytes, followed only in
     /// [`Tree::resolve`](super::Tree::resolve).

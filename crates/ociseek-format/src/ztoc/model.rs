@@ -50,7 +50,7 @@ pub enum Checkpoints {
 /// A place in a gzip blob where decoding can start.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The first byte of the blob of which no bit was used yet.
+    /// The first byte of the blob without a used bit.
     pub input: Compressed,
     /// The position in the tar where decoding continues.
     pub output: Uncompressed,

@@ -200,7 +200,7 @@ fn token_in(answer: &[u8], url: &Url) -> Result<Token, EcrError> {
     struct Answer {
         authorization_data: Option<AuthorizationData>,
     }
-    /// The response for private registries has a list, of which one element is requested. The
+    /// The response for private registries has a list, and one element was requested. The
     /// response for the public registry has a single object.
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -26,7 +26,7 @@ pub trait Monitored: Send + Sync + 'static {
 }
 
 /// Serves `GET /healthz`, `/readyz` and `/metrics` on `listener`, without authentication, for as
-/// long as this is polled. `patience` is that of the service.
+/// long as this is polled. `patience` is the service's.
 pub async fn monitor(listener: TcpListener, service: Arc<impl Monitored>, patience: Duration) {
     accept(listener, router(service), patience, std::future::pending()).await;
 }

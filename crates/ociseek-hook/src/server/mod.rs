@@ -209,7 +209,7 @@ impl Monitored for App {
         !self.stopping.load(Ordering::Relaxed) && self.queue.has_room()
     }
 
-    /// A shared queue has metrics of its own.
+    /// A shared queue has its own metrics.
     fn gauges(&self) -> Vec<(&'static str, &'static str, u64)> {
         let Some(queue) = self.queue.local() else { return Vec::new() };
         let (waiting, running) = queue.backlog.lengths();

@@ -208,7 +208,7 @@ impl Publisher<'_> {
 }
 
 /// Finds the position of a new index among those of other tools, because registries list referrers
-/// in an order of their own.
+/// in their own order.
 async fn listed(
     destination: &Destination,
     subject: &Digest,

@@ -112,7 +112,7 @@ impl Layers {
     }
 
     /// Whether some layer was not read, and all that is known against `ztoc` is another ztoc of
-    /// that layer of which only a sample was compared.
+    /// that layer if only a sample of it was compared.
     pub(super) fn only_sampled_against(&self, ztoc: &ZtocRef) -> bool {
         let built = self.by_blob.range((ztoc.layer, 0)..=(ztoc.layer, u64::MAX)).map(|(_, built)| built);
         let mut sampled = built.filter_map(|built| match (&*built.outcome, built.sampled) {

@@ -83,7 +83,7 @@ struct ReadPlan<'a> {
     number: LayerId,
     /// The spans as they are.
     now: &'a SpanTable<LayerMap>,
-    /// Those by which it is read. None if it is pulled whole.
+    /// The ones that it is read with. None if it is pulled whole.
     by: Option<&'a SpanTable<LayerMap>>,
     /// The size of its blob in bytes.
     size: u64,

@@ -103,7 +103,7 @@ impl ClaimFile {
 /// other.
 fn position(key: &SpanKey) -> i64 {
     let (first, _) = key.bytes().split_first_chunk().unwrap_or((&[0; 8], &[]));
-    // Positions are positive, also that of the byte after.
+    // Positions are positive, also the one after the last byte.
     (u64::from_le_bytes(*first) >> 2) as i64
 }
 

@@ -10,7 +10,7 @@ const FORMAT: &[u8] = b"ociseek span 1\n";
 
 /// The digest of everything that determines the decoded bytes of a span: the digest of its
 /// compressed bytes, the checkpoint's window and bits, and the number of bytes. The layer is not
-/// included. If someone altered a window, their span has a key of its own.
+/// included. If someone altered a window, their span has another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SpanKey([u8; 32]);
 
@@ -21,7 +21,7 @@ impl SpanKey {
         let size = plain.end - plain.start;
         match table.checkpoint(span) {
             Some(checkpoint) => SpanKey::gzip(&table.digest(span), checkpoint, size),
-            // The digest is not that of the span's bytes then.
+            // The digest is then not the one of the span's bytes.
             None if table.is_fine() => SpanKey::from(hasher(b"fine", &table.digest(span), size)),
             None => SpanKey::plain(&table.digest(span), size),
         }

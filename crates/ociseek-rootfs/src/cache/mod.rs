@@ -268,7 +268,7 @@ impl Inner {
     }
 }
 
-/// Updates the time of use of an entry, by which entries are evicted. A cache that is read-only
+/// Updates the time of use of an entry, which decides what is evicted. A cache that is read-only
 /// still works.
 fn touch(file: &File) {
     let now = SystemTime::now();

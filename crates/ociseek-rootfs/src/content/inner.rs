@@ -1,4 +1,4 @@
-//! The state that all reads of an image share, and that of each of its layers.
+//! The state that all reads of an image share, and the state of each of its layers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;

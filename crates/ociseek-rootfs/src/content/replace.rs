@@ -36,7 +36,7 @@ impl LayerHandle {
     /// What the layer is read by instead of its fine document.
     pub(super) fn replacement(&self) -> Option<LayerHandle> {
         let layer = Arc::clone(self.layer.replacement.get()?.as_ref()?);
-        // Its spans differ from those of the document, so they need a layer number of their own.
+        // Its spans differ from those of the document, so they need another layer number.
         let id = LayerId(self.id.0 + self.inner.layers.len() as u32);
         Some(LayerHandle { inner: Arc::clone(&self.inner), layer, id })
     }

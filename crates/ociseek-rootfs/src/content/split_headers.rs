@@ -94,7 +94,7 @@ impl<'a> SpanEnds<'a> {
         self.position = end;
     }
 
-    /// Ends the span. Returns a difference of headers of which this was the missing part.
+    /// Ends the span. Returns a difference of headers if this was their missing part.
     pub(super) fn finish(self, waiting: &SplitHeaders) -> Option<Difference> {
         let files = self.files;
         self.ends.into_iter().find_map(|end| {

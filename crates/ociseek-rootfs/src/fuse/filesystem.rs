@@ -127,7 +127,7 @@ fn give(value: Result<&[u8], Errno>, room: u32, reply: ReplyXattr) {
 /// request to another thread takes longer than copying bytes that are in memory.
 fn answer(runtime: &Handle, answer: impl Future<Output = ()> + Send + 'static) {
     let mut answer = Box::pin(answer);
-    // The runtime polls it again with a waker of its own.
+    // The runtime polls it again with its own waker.
     if answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
         runtime.spawn(answer);
     }

@@ -5,7 +5,7 @@
 //!
 //! A thread does this by listing directories, and by looking up, opening and reading ahead the
 //! files, like any other program.
-//! It uses a mount of its own, so the actual one is never busy because of it. Only root may create
+//! It uses a separate mount, so the actual one is never busy because of it. Only root may create
 //! such a mount.
 
 use std::collections::HashMap;
@@ -45,7 +45,7 @@ const LIST: usize = 128 << 10;
 
 /// A thread that fills the kernel's caches. It is stopped when this is dropped.
 ///
-/// It has a table of open files of its own, without the mount's device. A thread with the device
+/// It has its own table of open files, without the mount's device. A thread with the device
 /// that waits for an answer could not be killed: the threads that answer are killed with it, and
 /// the kernel ends the wait only when nobody has the device.
 pub(super) struct CacheFiller {
@@ -89,7 +89,7 @@ enum FillStep {
 
 impl CacheFiller {
     /// Starts the thread, which waits for a plan. Call this before the mount's device is opened.
-    /// None if there cannot be another thread, or one with a table of its own.
+    /// None if there cannot be another thread, or one with its own table.
     pub(super) fn start() -> Option<CacheFiller> {
         let shared = Arc::<Shared>::default();
         let (plans, planned) = channel();
@@ -184,7 +184,7 @@ fn wait_for(mut file: &File, at: u64) -> io::Result<()> {
     file.read_exact(&mut [0])
 }
 
-/// Gives this thread a table of open files of its own, without those of the process. A copy that is
+/// Gives this thread its own table of open files, without the files of the process. A copy that is
 /// left open here would hold what others close: connections, locks, files of other mounts.
 #[allow(unsafe_code, reason = "rustix has no safe call for a thread's own table of open files")]
 fn own_files() -> io::Result<()> {

@@ -24,7 +24,7 @@ pub struct FetchedDocument {
     pub bytes: Bytes,
 }
 
-/// A fine document by which a layer is read.
+/// A fine document that a layer is read with.
 #[derive(Debug)]
 pub struct OpenDocument {
     /// The document's blob.

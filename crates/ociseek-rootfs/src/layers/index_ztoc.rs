@@ -57,7 +57,7 @@ pub(super) fn spans(layer: &Descriptor, bytes: &[u8], memory: &mut Charge) -> Re
         ExtentFault::Overlap { other, .. } => UnfitZtoc::Overlap(other),
         ExtentFault::PastEnd { entry } => UnfitZtoc::Beyond(entry),
     })?;
-    // Every entry has a header of its own, so that each can be compared with it.
+    // Every entry has its own header, so that each can be compared with it.
     let mut end = 0_u64;
     for (number, file) in spans.map().files.iter().enumerate() {
         if file.offset.0 < end.saturating_add(BLOCK as u64) {

@@ -56,7 +56,7 @@ pub(crate) const MAX_COMPRESSED: u64 = 128 << 20;
 /// The memory that a reader needs for a span, in bytes.
 const SPAN_KEY: u64 = 40;
 
-/// The kind of index by which a layer is read.
+/// The kind of index that a layer is read with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerAccess {
@@ -83,19 +83,19 @@ impl LayerAccess {
 pub struct OpenLayer {
     /// The layer's blob.
     pub descriptor: Descriptor,
-    /// The kind of index by which it is read.
+    /// The kind of index that it is read with.
     pub how: LayerAccess,
     /// How many bytes of the blob were read to open it.
     pub bytes_read: u64,
     pub(crate) spans: SpanTable<LayerMap>,
-    /// The fine document by which it is read, if any.
+    /// The fine document that it is read with, if any.
     pub(crate) document: Option<Arc<OpenDocument>>,
     /// The memory charge for the layer.
     _memory: Arc<Charge>,
 }
 
 impl OpenLayer {
-    /// The map by which it is read.
+    /// The map that it is read with.
     pub fn map(&self) -> &Arc<LayerMap> {
         self.spans.map()
     }

@@ -29,7 +29,7 @@ pub(crate) fn read_bounded(document: impl Read, limit: usize) -> io::Result<Vec<
     Ok(bytes)
 }
 
-/// Bytes that a file holds: a range of it, or a sparse file of which such a range holds the parts.
+/// Bytes that a file holds: a range of it, or a sparse file whose parts such a range holds.
 #[derive(Debug, Clone)]
 pub(crate) struct FileRange {
     pub file: Arc<File>,

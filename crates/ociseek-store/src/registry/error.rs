@@ -103,6 +103,8 @@ pub enum RegistryError {
     Pem { path: PathBuf, what: &'static str, source: Option<Cause> },
     #[error("a client certificate needs its key, and a key its certificate")]
     ClientCertificate,
+    #[error("the client certificate is for another key")]
+    ClientKey,
     #[error("{path} {what}", path = .path.display())]
     CertsD { path: PathBuf, what: &'static str },
     #[error("{path} cannot be read", path = .path.display())]
@@ -296,6 +298,14 @@ impl RegistryError {
     pub fn refused_method(&self) -> Option<&str> {
         match self.root() {
             RegistryError::Answer(answer) => Some(answer.line.parts().0),
+            _ => None,
+        }
+    }
+
+    /// The URL of the refused request.
+    pub fn url(&self) -> Option<&str> {
+        match self.root() {
+            RegistryError::Answer(answer) => Some(answer.line.parts().1),
             _ => None,
         }
     }

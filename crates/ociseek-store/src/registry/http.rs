@@ -302,7 +302,7 @@ impl Http {
                 () = sleep_until(next) => {}
             }
             let now = progress.taken();
-            // A body that arrives slowly has limits of its own.
+            // A body that arrives slowly has other limits.
             if now > taken || progress.is_hungry() {
                 (taken, since) = (now, Instant::now());
                 continue;

@@ -103,9 +103,12 @@ impl Tls {
             .map_err(|error| RegistryError::Tls(error.into()))?;
         let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(self.verifier(given)));
         let mut tls = match identity {
-            Some(Identity { chain, key }) => builder
-                .with_client_auth_cert(chain.clone(), key.clone_key())
-                .map_err(|error| RegistryError::Tls(error.into()))?,
+            Some(Identity { chain, key }) => {
+                builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(|error| match error {
+                    rustls::Error::InconsistentKeys(_) => RegistryError::ClientKey,
+                    error => RegistryError::Tls(error.into()),
+                })?
+            }
             None => builder.with_no_client_auth(),
         };
         // Not HTTP/2: its frames of 16 KiB and its windows suit many small responses. With it,

@@ -3,7 +3,7 @@
 
 use super::{Inflate, WINDOW};
 
-/// More than the matches of 32 KiB, of which each has at least 3 bytes, and of one that begins
+/// More than the matches of 32 KiB, each with at least 3 bytes, and of one that begins
 /// there.
 const MOST: usize = 1 << 14;
 

@@ -2,8 +2,8 @@
 //! output it copies. Nothing is copied here.
 //!
 //! Why it is fast: the bits of a sequence are loaded at once, and each of its six fields takes a
-//! shift and a mask. A table entry is one word, of which neither has to mask a part. Repeat offsets
-//! are chosen without a branch. The only branches are those for references that are wanted, for
+//! shift and a mask. A table entry is one word, and neither has to mask a part of it. Repeat
+//! offsets are chosen without a branch. The only branches are for references that are wanted, for
 //! sequences of more than 56 bits, and for the first 8 bytes of the bits, which are read last.
 //!
 //! The only unsafe operation is calling a function that needs a CPU with BMI2, where both take one

@@ -90,7 +90,7 @@ impl Compare {
                     differences.add(Difference::Unservable(unservable));
                 }
                 match self.at(offset, files) {
-                    // Entries without data of their own, such as a global header, need not be in
+                    // Entries without data, such as a global header, need not be in
                     // the ztoc.
                     None => return,
                     Some(number) => number,

@@ -252,7 +252,7 @@ impl OpenSpan {
         }
     }
 
-    /// Ends the span. Returns the digest of its compressed bytes, and that of its decoded bytes.
+    /// Ends the span. Returns the digests of its compressed and of its decoded bytes.
     fn close(self, table: &SpanTable, span: SpanId) -> (Digest, Result<Digest, String>) {
         let digest = self.digest.finish();
         (digest, self.decoder.map_or(Ok(digest), |decoder| decoder.close(table, span)))

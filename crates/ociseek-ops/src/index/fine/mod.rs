@@ -147,7 +147,7 @@ impl FinePlan {
             match (options.existing, read) {
                 (Existing::Skip, Some(_)) if disputed => replaced(&seen, tool),
                 (Existing::Keep, Some(read)) => Decision::Keep(read),
-                // Readers pass over others beside it, which a registry that refuses deletion keeps.
+                // Readers skip the others, which a registry that refuses deletion keeps.
                 (Existing::Skip, Some(read)) if seen[read].is_same => Decision::Done(read),
                 _ => decide_seen(&seen, options.existing, tool),
             }

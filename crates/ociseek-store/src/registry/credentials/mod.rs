@@ -38,7 +38,7 @@ pub(super) enum Credential {
         password: String,
     },
     /// A refresh token, which the token service exchanges for tokens (RFC 6749 section 6). The user
-    /// and password beside it are for a registry without a token service.
+    /// and password next to it are for a registry without a token service.
     Identity {
         token: String,
         login: Option<(String, String)>,
