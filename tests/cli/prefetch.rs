@@ -119,10 +119,18 @@ fn paths_lists_and_profiles_resolve_to_spans() {
         "{said}"
     );
     std::fs::write(sandbox.path("bad"), "[1]").unwrap();
-    let said = sandbox.run(&index(&["--prefetch-list=bad", "oci:img:v1"]));
-    assert!(said.contains("error: bad: not a prefetch list: not a JSON array of paths"), "{said}");
-    let said = sandbox.run(&index(&["--prefetch-profile=bad", "oci:img:v1"]));
-    assert!(said.contains("error: bad: not a prefetch list: line 1 is not a record of a read"), "{said}");
+    std::fs::write(sandbox.path("worse"), "{\"ms\": 1}\n").unwrap();
+    // A file may be of any kind, under each of the names that the option had.
+    for option in ["--profile", "--prefetch-list", "--prefetch-profile"] {
+        let said = sandbox.run(&index(&[&format!("{option}=bad"), "oci:img:v1"]));
+        assert!(said.contains("error: bad: not a prefetch list: not a JSON array of paths"), "{said}");
+        let said = sandbox.run(&index(&[&format!("{option}=worse"), "oci:img:v1"]));
+        assert!(said.contains("error: worse: not a prefetch list: line 1 is not a record of a read"), "{said}");
+        for file in ["list.json", "start.jsonl"] {
+            let listed = run(&["--existing=replace", &format!("{option}={file}")]);
+            assert!(!lists(&sandbox, &listed).is_empty(), "{option} {file}");
+        }
+    }
 }
 
 #[test]

@@ -96,13 +96,14 @@ impl PrefetchList {
         self.requests.push(RequestedRead::File(path.as_bytes().to_vec()));
     }
 
-    /// Adds a file of paths: a JSON array of strings, as for soci's `--prefetch-files-json`, or one
-    /// path per line.
+    /// Adds a file: a recorded start ([`record::parse`]), a JSON array of paths, as for soci's
+    /// `--prefetch-files-json`, or one path per line.
     ///
     /// # Errors
-    /// If it is neither, or empty.
-    pub fn add_list(&mut self, text: &[u8]) -> Result<(), PathListError> {
+    /// If it is something else, or lists no path.
+    pub fn add_file(&mut self, text: &[u8]) -> Result<(), PathListError> {
         let paths: Vec<String> = match text.trim_ascii_start().first() {
+            Some(b'{') => return self.add_record(text),
             Some(b'[') => parse_lenient(text)?,
             _ => std::str::from_utf8(text).map_err(PathListError::Utf8)?.lines().map(str::to_owned).collect(),
         };
@@ -115,11 +116,7 @@ impl PrefetchList {
         }
     }
 
-    /// Adds a recorded start ([`record::parse`]).
-    ///
-    /// # Errors
-    /// If it is something else.
-    pub fn add_profile(&mut self, text: &[u8]) -> Result<(), PathListError> {
+    fn add_record(&mut self, text: &[u8]) -> Result<(), PathListError> {
         let reads = record::parse(text)?.into_iter();
         self.requests.extend(reads.map(|read| RequestedRead::Part {
             path: read.path,
@@ -449,7 +446,7 @@ mod tests {
         };
         let profile = [read("lib/a", 7000, 4096), read("gone", 0, 1), read("gone", 1, 1), read("lib/c", 9000, 1)];
         let mut list = PrefetchList::default();
-        list.add_profile(profile.join("\n").as_bytes()).unwrap();
+        list.add_file(profile.join("\n").as_bytes()).unwrap();
         let found = resolve(&list, &image()).unwrap();
         // Bytes 8,536 to 9,536 of the lower tar. A part after the end of a file that used to be
         // larger gives nothing.
@@ -478,13 +475,13 @@ mod tests {
     #[test]
     fn lists_are_json_or_lines() {
         let mut lines = PrefetchList::default();
-        lines.add_list(b" /a \n\n/b\r\n").unwrap();
+        lines.add_file(b" /a \n\n/b\r\n").unwrap();
         let mut json = PrefetchList::default();
-        json.add_list(b"\n[\"/a\", \" /b\", \"\"]").unwrap();
+        json.add_file(b"\n[\"/a\", \" /b\", \"\"]").unwrap();
         assert_eq!(lines, json);
         assert_eq!(lines, list(&["/a", "/b"]));
         for bad in [&b""[..], b"[]", b"[1]", b"\xff"] {
-            assert!(PrefetchList::default().add_list(bad).is_err());
+            assert!(PrefetchList::default().add_file(bad).is_err());
         }
     }
 

@@ -16,7 +16,7 @@ use ociseek_format::image::{ImageName, Reference};
 use ociseek_format::layer::LayerOptions;
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_ops::index::{Existing, Gate, IndexOptions, Reuse, ReuseSource};
-use ociseek_ops::prefetch::{PathListError, PrefetchList};
+use ociseek_ops::prefetch::PrefetchList;
 use ociseek_ops::versions::Versions;
 
 /// What an index must be like. Checked before anything is written.
@@ -61,15 +61,15 @@ pub(crate) struct PrefetchArgs {
     #[arg(long, value_name = "PATH", env = "OCISEEK_PREFETCH_FILE")]
     pub prefetch_file: Vec<String>,
 
-    /// The same for all paths in this file: a JSON array, as for soci, or one path per line
-    #[arg(long, value_name = "FILE", env = "OCISEEK_PREFETCH_LIST", hide_short_help = true)]
+    /// An earlier name of --profile.
+    #[arg(long, value_name = "FILE", env = "OCISEEK_PREFETCH_LIST", hide = true)]
     pub prefetch_list: Vec<PathBuf>,
 
-    /// The same for the reads of a recorded start: the output of ociseek trace or mount --record;
-    /// can be repeated
+    /// The same for what this file lists: a recorded start, or paths; can be repeated
     ///
-    /// Several are merged, in their order. In a fine index, what all of these options name comes
-    /// first, in this order. --prefetch-profile is the same option.
+    /// A recorded start is the output of ociseek trace or mount --record. Paths are in a JSON
+    /// array, as for soci, or on lines. Several files are merged, in their order. In a fine index,
+    /// what these options name comes first, in this order.
     #[arg(hide_short_help = true)]
     #[arg(long, alias = "prefetch-profile", value_name = "FILE", env = "OCISEEK_PROFILE")]
     pub profile: Vec<PathBuf>,
@@ -80,12 +80,10 @@ impl PrefetchArgs {
     pub(crate) fn list(&self) -> Result<Option<Arc<PrefetchList>>, CliError> {
         let mut list = PrefetchList::default();
         self.prefetch_file.iter().for_each(|path| list.add_path(path));
-        let mut add = |path: &PathBuf, add: fn(&mut PrefetchList, &[u8]) -> Result<(), PathListError>| {
+        for path in self.prefetch_list.iter().chain(&self.profile) {
             let text = std::fs::read(path).map_err(|source| CliError::Read { path: path.clone(), source })?;
-            add(&mut list, &text).map_err(|source| CliError::Prefetch { path: path.clone(), source })
-        };
-        self.prefetch_list.iter().try_for_each(|path| add(path, PrefetchList::add_list))?;
-        self.profile.iter().try_for_each(|path| add(path, PrefetchList::add_profile))?;
+            list.add_file(&text).map_err(|source| CliError::Prefetch { path: path.clone(), source })?;
+        }
         Ok((!list.is_empty()).then(|| Arc::new(list)))
     }
 }

@@ -189,7 +189,7 @@ fn warn_of_lists(there: &[OldIndex], progress: &Arc<dyn Progress>) {
     if there.iter().any(|index| !index.lists.is_empty()) {
         progress.report(ProgressEvent::Warning(
             "the image at the destination has a prefetch list, which is not taken over: anyone who may push there can \
-             have written it; to have one, name its files with --prefetch-list or --profile"
+             have written it; to have one, name its files with --profile"
                 .to_owned(),
         ));
     }
