@@ -12,6 +12,12 @@ pub(super) struct Percent {
     is_part: bool,
 }
 
+impl Percent {
+    pub(super) fn is_below(self, tenths: u64) -> bool {
+        self.tenths < tenths
+    }
+}
+
 impl fmt::Display for Percent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.tenths {

@@ -9,6 +9,9 @@ use ociseek_ops::report::{Group, GroupFile, LayerBreakdown, Lazy, Report};
 
 /// The maximum length of a command, in characters.
 const COMMAND: usize = 240;
+/// The facts of a layer that is pulled whole are folded away if it has less than this of the image,
+/// in tenths of a percent.
+const FOLDED: u64 = 10;
 /// How many files of a group the table names. The bar names more.
 const NAMED: usize = 3;
 
@@ -73,12 +76,19 @@ fn shade_of(layer: &LayerBreakdown) -> Shade {
 
 fn article(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown, of_image: Percent) -> fmt::Result {
     let LayerBreakdown { number, descriptor, same_as, lazy, created_by, plain, spans, files, shadowed, .. } = layer;
-    writeln!(
-        f,
-        "<article>\n<h3>Layer {number} <code title=\"{}\">{}</code></h3>",
-        descriptor.digest,
-        descriptor.digest.short()
-    )?;
+    let (digest, short) = (descriptor.digest, descriptor.digest.short());
+    let title = format!("<h3>Layer {number} <code title=\"{digest}\">{short}</code></h3>");
+    // Many images have a dozen such layers. Each is a line that can be opened.
+    let is_folded = matches!(lazy, Lazy::No(_)) && of_image.is_below(FOLDED);
+    match is_folded {
+        true => writeln!(
+            f,
+            "<article class=\"folded\"><details>\n<summary>{title} {}, pulled whole</summary>",
+            human(descriptor.size)
+        )?,
+        false => writeln!(f, "<article>\n{title}")?,
+    }
+    let end = if is_folded { "</details></article>" } else { "</article>" };
     if let Some(command) = created_by {
         let mut short: String = command.chars().take(COMMAND).collect();
         if short.len() < command.len() {
@@ -87,7 +97,7 @@ fn article(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown, of_image: Percent
         writeln!(f, "<p class=\"made\"><bdi>{}</bdi></p>", Text(&short))?;
     }
     if let Some(same) = same_as {
-        return writeln!(f, "<p>{}: the same blob as layer {same}.</p>\n</article>", human(descriptor.size));
+        return writeln!(f, "<p>{}: the same blob as layer {same}.</p>\n{end}", human(descriptor.size));
     }
     let mut facts = vec![
         format!("<b>{}</b> ({of_image} of the image)", human(descriptor.size)),
@@ -113,7 +123,7 @@ fn article(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown, of_image: Percent
     }
     bar(f, layer)?;
     table(f, layer)?;
-    writeln!(f, "</article>")
+    writeln!(f, "{end}")
 }
 
 fn shade(layer: &LayerBreakdown, group: &Group) -> Shade {
