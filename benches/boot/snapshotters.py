@@ -1,4 +1,5 @@
-"""Runs containerd with soci-snapshotter or stargz-snapshotter: mounts their images lazily and starts them like ours."""
+"""Runs containerd with a snapshotter: ours, soci-snapshotter, stargz-snapshotter or its own overlayfs. Pulls images, mounts
+them and starts them as the other arms do."""
 import os, shutil, subprocess, time
 import arms
 
@@ -29,35 +30,50 @@ disabled_plugins = [{disabled}]
 # All other settings have their default values.
 SOCI = '''no_prometheus = true
 [content_store]
-  type = "soci"
+  type = "{content}"
   containerd_address = "{folder}/containerd.sock"
 [prefetch]
   enable = {prefetch}
+[pull_modes.parallel_pull_unpack]
+  enable = {parallel}
 '''
 
 
 class Snapshotter:
-    """A snapshotter and its containerd, both with empty disks. A context manager."""
+    """A snapshotter and its containerd, both with empty disks. A context manager.
 
-    def __init__(self, kind, programs, folder, prefetch=False):
-        self.kind, self.programs, self.folder, self.prefetch = kind, programs, folder, prefetch
+    `kind` is ociseek, soci, stargz or overlayfs. `prefetch`: soci-snapshotter fetches the prefetch list. `parallel`: it
+    pulls and unpacks layers whole, side by side.
+    """
+
+    def __init__(self, kind, programs, folder, ociseek, prefetch=False, parallel=False):
+        self.kind, self.programs, self.folder, self.ociseek = kind, programs, folder, ociseek
+        self.prefetch, self.parallel = prefetch, parallel
+        self.is_lazy = kind != 'overlayfs' and not parallel
 
     def __enter__(self):
         os.makedirs(f'{self.folder}/lazy')
         socket, root = f'{self.folder}/lazy.sock', f'{self.folder}/lazy'
         self.write('containerd.toml', CONTAINERD, disabled=', '.join(f'"io.containerd.{name}"' for name in DISABLED))
-        self.write('soci.toml', SOCI, prefetch=str(self.prefetch).lower())
-        snapshotter = {'stargz': [f'{self.programs}/stargz', socket, root],
+        # Layers that are pulled whole are kept by containerd.
+        self.write('soci.toml', SOCI, content='containerd' if self.parallel else 'soci',
+                   prefetch=str(self.prefetch).lower(), parallel=str(self.parallel).lower())
+        snapshotter = {'overlayfs': None,
+                       'ociseek': [self.ociseek, 'snapshotter', '--socket', socket, '--root', root, '--plain-http',
+                                   '--trust', 'repository', '--cache-dir', f'{self.folder}/cache'],
+                       'stargz': [f'{self.programs}/stargz', socket, root],
                        'soci': [f'{BIN}/soci-snapshotter-grpc', '--address', socket, '--root', root,
                                 '--config', f'{self.folder}/soci.toml']}[self.kind]
         version = [f'{BIN}/ctr', '-a', f'{self.folder}/containerd.sock', 'version']
         self.processes = []
         containerd = [f'{BIN}/containerd', '--config', f'{self.folder}/containerd.toml']
         for name, command in {'lazy': snapshotter, 'containerd': containerd}.items():
+            if command is None:
+                continue
             log = open(f'{self.folder}/{name}.log', 'w')
             self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
         for _ in range(200):
-            if os.path.exists(socket) and subprocess.run(version, capture_output=True).returncode == 0:
+            if (os.path.exists(socket) or snapshotter is None) and subprocess.run(version, capture_output=True).returncode == 0:
                 return self
             time.sleep(0.05)
         self.__exit__()
@@ -88,13 +104,14 @@ class Snapshotter:
         shutil.copy(config, f'{bundle}/config.json')
         before, began = relay.received(), time.monotonic()
         subprocess.run([f'{self.programs}/pull', f'{self.folder}/containerd.sock', f'{relay.host}/{image}',
-                        f'{bundle}/rootfs'], check=True)
+                        f'{bundle}/rootfs', 'overlayfs' if self.kind == 'overlayfs' else 'lazy'], check=True)
         try:
             started = arms.contain(bundle, relay, began, before, to_end=False)
             with open('/proc/mounts') as file:
-                lazily = sum(' fuse' in line and f'{self.folder}/' in line for line in file)
-            if not lazily:
-                raise RuntimeError(f'{self.kind} mounted no layer of {image} lazily: see {self.folder}/lazy.log')
+                lazily = any(' fuse' in line and f'{self.folder}/' in line for line in file)
+            if lazily != self.is_lazy:
+                raise RuntimeError(f'{self.kind}: {image} was {"" if lazily else "not "}mounted lazily: see '
+                                   f'{self.folder}/lazy.log')
             return started
         finally:
             subprocess.run(['umount', f'{bundle}/rootfs'], check=True)

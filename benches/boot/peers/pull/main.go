@@ -1,5 +1,5 @@
-// pull ADDRESS IMAGE TARGET: pulls an image with the snapshotter `lazy` of the containerd at ADDRESS, as its CRI plugin
-// does, and mounts it at TARGET, writable. A single process does both, so that the time of no arm includes a second
+// pull ADDRESS IMAGE TARGET SNAPSHOTTER: pulls an image with this snapshotter of the containerd at ADDRESS, as its CRI
+// plugin does, and mounts it at TARGET, writable. A single process does both, so that the time of no arm includes a second
 // start.
 package main
 
@@ -16,13 +16,11 @@ import (
 	"github.com/opencontainers/image-spec/identity"
 )
 
-const snapshotter = "lazy"
-
 func main() {
-	if len(os.Args) != 4 {
-		log.Fatal("pull ADDRESS IMAGE TARGET")
+	if len(os.Args) != 5 {
+		log.Fatal("pull ADDRESS IMAGE TARGET SNAPSHOTTER")
 	}
-	address, name, target := os.Args[1], os.Args[2], os.Args[3]
+	address, name, target, snapshotter := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
 	daemon, err := client.New(address)
 	must(err)
 	ctx := namespaces.WithNamespace(context.Background(), "default")
