@@ -1,5 +1,5 @@
-"""Runs containerd with a snapshotter: ours, soci-snapshotter, stargz-snapshotter or its own overlayfs. Pulls images, mounts
-them and starts them as the other arms do."""
+"""Runs containerd with a snapshotter: ours, soci-snapshotter, stargz-snapshotter or its own overlayfs. Pulls images,
+mounts them and starts them as the other arms do."""
 import os, shutil, subprocess, time
 import arms
 
@@ -73,7 +73,8 @@ class Snapshotter:
             log = open(f'{self.folder}/{name}.log', 'w')
             self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
         for _ in range(200):
-            if (os.path.exists(socket) or snapshotter is None) and subprocess.run(version, capture_output=True).returncode == 0:
+            listens = snapshotter is None or os.path.exists(socket)
+            if listens and subprocess.run(version, capture_output=True).returncode == 0:
                 return self
             time.sleep(0.05)
         self.__exit__()
