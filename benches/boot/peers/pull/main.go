@@ -1,6 +1,6 @@
 // pull ADDRESS IMAGE TARGET SNAPSHOTTER: pulls an image with this snapshotter of the containerd at ADDRESS, as its CRI
-// plugin does, and mounts it at TARGET, writable. A single process does both, so that the time of no arm includes a second
-// start.
+// plugin does, and mounts it at TARGET, writable. A single process does both, so that the time of no arm includes a
+// second start.
 package main
 
 import (
