@@ -1,7 +1,7 @@
 //! What the snapshotter knows of each snapshot, and the rules of containerd's
 //! `core/snapshots/storage` for it. No file is touched here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
@@ -137,6 +137,23 @@ impl SnapshotRows {
             return Err(SnapshotError::Precondition(format!("cannot remove snapshot {name}, which has a child")));
         }
         self.rows.remove(name).ok_or_else(|| SnapshotError::NotFound(name.to_owned()))
+    }
+
+    /// Removes the rows that `is_gone` and nothing lies above, and returns their names.
+    pub(crate) fn remove_gone(&mut self, is_gone: impl Fn(&SnapshotRow) -> bool) -> Vec<String> {
+        let mut removed = Vec::new();
+        loop {
+            let parents: HashSet<&str> = self.rows.values().map(|row| row.parent.as_str()).collect();
+            let gone = self.rows.iter().filter(|(name, row)| is_gone(row) && !parents.contains(name.as_str()));
+            let gone: Vec<String> = gone.map(|(name, _)| name.clone()).collect();
+            if gone.is_empty() {
+                return removed;
+            }
+            for name in gone {
+                self.rows.remove(&name);
+                removed.push(name);
+            }
+        }
     }
 
     /// Changes labels: all, or those that `fields` names.

@@ -28,6 +28,9 @@ const IMAGE: &str = "containerd.io/snapshot/cri.image-ref";
 const MANIFEST: &str = "containerd.io/snapshot/cri.manifest-digest";
 const LAYER: &str = "containerd.io/snapshot/cri.layer-digest";
 
+/// The end of the name of a directory whose snapshot was removed.
+const HIDDEN: &str = "removed";
+
 /// A snapshotter's state. Only one process can have it at a time.
 pub struct Snapshotter {
     root: PathBuf,
@@ -59,6 +62,7 @@ impl Snapshotter {
         let store = RowStore::open(&root).map_err(failed)?;
         let images = ImageDir::new(root.join("images"), lazy);
         let snapshotter = Snapshotter { root, store, images };
+        snapshotter.remove_gone()?;
         snapshotter.cleanup().await?;
         let lazy = |rows: &SnapshotRows| -> Vec<_> {
             rows.iter().filter_map(|(_, row)| Some((row.id, row.lazy.clone()?))).collect()
@@ -90,19 +94,17 @@ impl Snapshotter {
             return Err(SnapshotError::Exists(target));
         }
         let CreateRequest { key, parent, labels } = request;
-        let id = block_in_place(|| {
+        block_in_place(|| {
             self.store.change(|rows| {
                 let id = rows.add(kind, &key, &parent, labels, None)?;
                 let dir = self.dir(id);
-                self.make(&dir, kind).map_err(|source| SnapshotError::Files { path: dir, source })?;
-                Ok(id)
+                self.make(&dir, kind).map_err(|source| SnapshotError::Files { path: dir, source })
             })
         })?;
         let mounts = self.mounts(&key).await;
         if let Err(error) = &mounts {
             warn!(key, %error, "cannot create the snapshot");
-            block_in_place(|| self.store.change(|rows| rows.remove(&key)))?;
-            self.discard(id).await?;
+            self.remove(&key).await?;
         }
         mounts
     }
@@ -197,18 +199,50 @@ impl Snapshotter {
     }
 
     pub(crate) async fn remove(&self, key: &str) -> Result<(), SnapshotError> {
-        let row = block_in_place(|| self.store.change(|rows| rows.remove(key)))?;
-        self.discard(row.id).await
+        let row = block_in_place(|| self.store.remove(key, |row| self.hide(row.id)))?;
+        self.discard(row.id).await?;
+        block_in_place(|| self.store.catch_up());
+        Ok(())
+    }
+
+    /// The name that a directory gets before its files are removed, if its row cannot be removed
+    /// from the file before.
+    fn hidden(&self, id: u64) -> PathBuf {
+        self.dir(id).with_added_extension(HIDDEN)
+    }
+
+    fn hide(&self, id: u64) -> Result<(), SnapshotError> {
+        let dir = self.dir(id);
+        match fs::rename(&dir, self.hidden(id)) {
+            // A layer that is only noted has none.
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(SnapshotError::Files { path: dir, source }),
+            _ => Ok(()),
+        }
     }
 
     /// Removes the directories and the mount of a snapshot without a row.
     async fn discard(&self, id: u64) -> Result<(), SnapshotError> {
         self.images.remove(id).await?;
-        let dir = self.dir(id);
-        match block_in_place(|| fs::remove_dir_all(&dir)) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(SnapshotError::Files { path: dir, source }),
-            _ => Ok(()),
+        for dir in [self.dir(id), self.hidden(id)] {
+            match block_in_place(|| fs::remove_dir_all(&dir)) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(SnapshotError::Files { path: dir, source });
+                }
+                _ => {}
+            }
         }
+        Ok(())
+    }
+
+    /// Removes the rows of snapshots whose directory is missing. A row is written after its
+    /// directory, so the snapshot was removed while the disk was full.
+    fn remove_gone(&self) -> Result<(), SnapshotError> {
+        let is_gone = |row: &SnapshotRow| row.lazy.is_none() && matches!(self.dir(row.id).try_exists(), Ok(false));
+        let removed = block_in_place(|| self.store.remove_gone(is_gone))?;
+        if !removed.is_empty() {
+            warn!(?removed, "snapshots without their directories are removed");
+        }
+        Ok(())
     }
 
     /// Removes what belongs to no snapshot.
@@ -218,7 +252,9 @@ impl Snapshotter {
             let mut left = HashSet::new();
             for dir in ["snapshots", "images"] {
                 for entry in fs::read_dir(self.root.join(dir))? {
-                    left.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+                    let name = entry?.file_name();
+                    let id = name.to_str().map(|name| name.split('.').next().unwrap_or_default());
+                    left.extend(id.and_then(|id| id.parse::<u64>().ok()));
                 }
             }
             // Without a row for it, the next directory is empty, and the next snapshot takes it.
@@ -282,10 +318,12 @@ fn check_same(target: &str, row: &SnapshotRow, parent: &str, lazy: &LazyLayer) -
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::os::fd::OwnedFd;
 
     use futures_util::FutureExt;
     use futures_util::future::{BoxFuture, ready};
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
     use super::*;
     use crate::images::{ImageLayers, MountOrder};
@@ -380,5 +418,81 @@ mod tests {
         drop(it);
         fs::write(root.path().join("state.json"), "{").unwrap();
         assert!(open(root.path()).await.is_err(), "a damaged state is not taken for an empty one");
+    }
+
+    /// A small file system without any space left, until it is dropped.
+    struct FullDisk(tempfile::TempDir);
+
+    impl FullDisk {
+        /// None without the right to mount one.
+        fn new() -> Option<FullDisk> {
+            let dir = tempfile::tempdir().unwrap();
+            let mounted = mount("none", dir.path(), "tmpfs", MountFlags::empty(), c"size=256k");
+            if mounted.is_err() {
+                println!("skipped: cannot mount a tmpfs");
+            }
+            mounted.is_ok().then(|| FullDisk(dir))
+        }
+
+        fn fill(&self) {
+            let mut file = fs::OpenOptions::new().create(true).append(true).open(self.0.path().join("filler")).unwrap();
+            while file.write_all(&[1; 4096]).is_ok() {}
+        }
+    }
+
+    impl Drop for FullDisk {
+        fn drop(&mut self) {
+            let _ = unmount(self.0.path(), UnmountFlags::DETACH);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn snapshots_are_removed_from_a_full_disk() {
+        let Some(disk) = FullDisk::new() else { return };
+        let root = disk.0.path().join("root");
+        let it = open(&root).await.unwrap();
+        for key in ["large", "parent", "small"] {
+            it.create(SnapshotKind::Active, request(key, "", &[])).await.unwrap();
+        }
+        let noted = it.create(SnapshotKind::Active, layer("", "chain-a", "manifest", "a")).await;
+        assert!(matches!(noted, Err(SnapshotError::Exists(_))));
+        fs::write(root.join("snapshots/1/fs/large"), [1; 65_536]).unwrap();
+        disk.fill();
+
+        let names = |it: &Snapshotter| it.list(&[]).unwrap().into_iter().map(|info| info.name).collect::<Vec<_>>();
+        let failed = it.create(SnapshotKind::Active, request("new", "", &[])).await.unwrap_err();
+        assert!(failed.to_string().contains("state.json: No space left"), "{failed}");
+        assert_eq!(names(&it), ["chain-a", "large", "parent", "small"]);
+        // Removing these frees no block of the disk.
+        it.remove("small").await.unwrap();
+        it.remove("chain-a").await.unwrap();
+        assert_eq!(names(&it), ["large", "parent"]);
+        assert!(!root.join("snapshots/3").exists());
+        drop(it);
+
+        // What is not written down is found out after a restart, but for layers without files.
+        let it = open(&root).await.unwrap();
+        assert_eq!(names(&it), ["chain-a", "large", "parent"]);
+        it.remove("large").await.unwrap();
+        drop(it);
+        let it = open(&root).await.unwrap();
+        assert_eq!(names(&it), ["chain-a", "parent"]);
+        it.create(SnapshotKind::Active, request("new", "", &[])).await.unwrap();
+        it.cleanup().await.unwrap();
+        let left = fs::read_dir(root.join("snapshots")).unwrap().count();
+        assert_eq!(left, 2, "parent and new");
+    }
+
+    /// As if the process had been killed while it removed a snapshot from a full disk.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_removal_is_completed_after_a_crash() {
+        let root = tempfile::tempdir().unwrap();
+        let it = open(root.path()).await.unwrap();
+        it.create(SnapshotKind::Active, request("gone", "", &[])).await.unwrap();
+        it.hide(1).unwrap();
+        drop(it);
+        let it = open(root.path()).await.unwrap();
+        assert!(matches!(it.stat("gone"), Err(SnapshotError::NotFound(_))));
+        assert_eq!(fs::read_dir(root.path().join("snapshots")).unwrap().count(), 0);
     }
 }
