@@ -132,7 +132,7 @@ impl Command {
             Command::Service(ServiceCommand::Hook(super::hook::HookCommand::Lambda(_))) => LogReader::Lambda,
             Command::Service(ServiceCommand::Hook(_)) => LogReader::Programs,
             #[cfg(snapshots)]
-            Command::Node(_) => LogReader::Programs,
+            Command::Node(NodeCommand::Snapshotter(args)) if args.command.is_none() => LogReader::Programs,
             _ => LogReader::People,
         }
     }
@@ -142,7 +142,10 @@ impl Command {
             Command::Service(ServiceCommand::Backfill(args)) if args.format.is_json() => return Failures::Line,
             Command::Service(_) => return Failures::None,
             #[cfg(snapshots)]
-            Command::Node(_) => return Failures::None,
+            Command::Node(NodeCommand::Snapshotter(args)) => match &args.command {
+                Some(command) => command.format(),
+                None => return Failures::None,
+            },
             Command::Index(args) => args.format,
             Command::Convert(args) => args.format,
             Command::Inspect(args) => args.format,

@@ -14,8 +14,8 @@ use serde_json::{Map, Value};
 use crate::cli::image_fs::trace;
 use crate::cli::shared::json::{Document, Failed};
 use crate::cli::{
-    backfill, cache, convert, copy, diff, doctor, image_fs, index, inspect, list, ls, prune, report, rm, verify,
-    version, ztoc,
+    backfill, cache, convert, copy, diff, doctor, image_fs, index, inspect, list, ls, prune, report, rm, snapshotter,
+    verify, version, ztoc,
 };
 
 /// The start of the tables in docs/json.md.
@@ -67,6 +67,8 @@ fn all() -> Vec<(&'static str, &'static str, Value)> {
         ("cache", "ociseek cache ls, ociseek cache clear", of::<cache::Caches>()),
         ("mount", "ociseek mount, ociseek bundle", of::<image_fs::json::Ready>()),
         ("stats", "ociseek mount --stats-file, ociseek bundle --stats-file", of::<image_fs::json::Stats>()),
+        ("snapshotter-status", "ociseek snapshotter status", of::<snapshotter::status::Status>()),
+        ("snapshotter-images", "ociseek snapshotter images", of::<snapshotter::status::Images>()),
         ("trace", "ociseek trace", of::<trace::Trace>()),
         ("report", "ociseek report", of::<report::json::Report>()),
         ("version", "ociseek version", of::<version::Version>()),

@@ -6,10 +6,27 @@ use std::fmt::Write;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Upper bounds of the histogram buckets for the duration of jobs, in seconds.
-const BUCKETS: [f64; 9] = [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0];
+/// The counters of a service, and the histogram of how long its work takes.
+pub trait Counters: Copy + Ord {
+    /// The histogram.
+    const DURATIONS: Durations;
 
-/// A counter. Labels come from fixed sets, which limits the number of time series.
+    /// The name, the name of the only label (or none), and a description.
+    fn describe(self) -> (&'static str, &'static str, &'static str);
+}
+
+/// A histogram of durations.
+#[derive(Debug, Clone, Copy)]
+pub struct Durations {
+    /// Its name.
+    pub name: &'static str,
+    /// What takes as long.
+    pub help: &'static str,
+    /// The upper bounds of its buckets, in seconds.
+    pub buckets: &'static [f64],
+}
+
+/// A counter of the hooks. Labels come from fixed sets, which limits the number of time series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Counter {
     /// Requests, by status of the response.
@@ -26,7 +43,13 @@ pub enum Counter {
     LayerBytes,
 }
 
-impl Counter {
+impl Counters for Counter {
+    const DURATIONS: Durations = Durations {
+        name: "ociseek_hook_job_seconds",
+        help: "Job duration",
+        buckets: &[0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0],
+    };
+
     fn describe(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Counter::Requests => ("ociseek_hook_requests_total", "code", "Requests answered"),
@@ -39,40 +62,54 @@ impl Counter {
     }
 }
 
-/// The counters of a service, for Prometheus.
-#[derive(Default)]
-pub struct Metrics(Mutex<Counts>);
+/// The counts of a service, for Prometheus.
+pub struct Metrics<C = Counter>(Mutex<Counts<C>>);
 
-ociseek_format::opaque_debug!(Metrics);
+impl<C> std::fmt::Debug for Metrics<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
 
-#[derive(Default)]
-struct Counts {
-    counters: BTreeMap<(Counter, &'static str), u64>,
-    buckets: [u64; BUCKETS.len()],
-    jobs: u64,
+struct Counts<C> {
+    counters: BTreeMap<(C, &'static str), u64>,
+    buckets: Vec<u64>,
+    durations: u64,
     seconds: f64,
 }
 
-impl Metrics {
+impl<C: Counters> Default for Metrics<C> {
+    fn default() -> Metrics<C> {
+        let buckets = vec![0; C::DURATIONS.buckets.len()];
+        Metrics(Mutex::new(Counts { counters: BTreeMap::new(), buckets, durations: 0, seconds: 0.0 }))
+    }
+}
+
+impl<C: Counters> Metrics<C> {
     /// Adds `by` to a counter. `label` is the value of the counter's only label.
-    pub fn add(&self, counter: Counter, label: &'static str, by: u64) {
+    pub fn add(&self, counter: C, label: &'static str, by: u64) {
         let mut counts = self.0.hold();
         *counts.counters.entry((counter, label)).or_default() += by;
     }
 
+    /// Sets a counter to a total that is counted elsewhere.
+    pub fn set(&self, counter: C, label: &'static str, total: u64) {
+        self.0.hold().counters.insert((counter, label), total);
+    }
+
     /// Adds 1 to a counter.
-    pub fn count(&self, counter: Counter, label: &'static str) {
+    pub fn count(&self, counter: C, label: &'static str) {
         self.add(counter, label, 1);
     }
 
-    /// Records the duration of a job.
-    pub fn job(&self, took: Duration) {
+    /// Records how long some work took.
+    pub fn took(&self, took: Duration) {
         let mut counts = self.0.hold();
         let seconds = took.as_secs_f64();
-        for (bucket, bound) in counts.buckets.iter_mut().zip(BUCKETS) {
-            *bucket += u64::from(seconds <= bound);
+        for (bucket, bound) in counts.buckets.iter_mut().zip(C::DURATIONS.buckets) {
+            *bucket += u64::from(seconds <= *bound);
         }
-        counts.jobs += 1;
+        counts.durations += 1;
         counts.seconds += seconds;
     }
 
@@ -91,13 +128,13 @@ impl Metrics {
                 label => writeln!(text, "{name}{{{label}=\"{value}\"}} {count}"),
             };
         }
-        let name = "ociseek_hook_job_seconds";
-        let _ = writeln!(text, "# HELP {name} Job duration\n# TYPE {name} histogram");
-        for (bucket, bound) in counts.buckets.iter().zip(BUCKETS) {
+        let Durations { name, help, buckets } = C::DURATIONS;
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
+        for (bucket, bound) in counts.buckets.iter().zip(buckets) {
             let _ = writeln!(text, "{name}_bucket{{le=\"{bound}\"}} {bucket}");
         }
-        let Counts { jobs, seconds, .. } = &*counts;
-        let _ = writeln!(text, "{name}_bucket{{le=\"+Inf\"}} {jobs}\n{name}_sum {seconds}\n{name}_count {jobs}");
+        let Counts { durations: count, seconds, .. } = &*counts;
+        let _ = writeln!(text, "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {seconds}\n{name}_count {count}");
         for (name, help, value) in gauges {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}");
         }
@@ -111,12 +148,12 @@ mod tests {
 
     #[test]
     fn the_text_format() {
-        let metrics = Metrics::default();
+        let metrics = Metrics::<Counter>::default();
         metrics.count(Counter::Requests, "202");
         metrics.count(Counter::Requests, "202");
         metrics.count(Counter::Requests, "401");
         metrics.add(Counter::LayerBytes, "", 1000);
-        metrics.job(Duration::from_millis(700));
+        metrics.took(Duration::from_millis(700));
         let text = metrics.text(&[("ociseek_hook_queued", "Jobs waiting", 3)]);
         for line in [
             "# TYPE ociseek_hook_requests_total counter",

@@ -148,7 +148,7 @@ impl Runner {
         let span = info_span!(target: TARGET, "job", image);
         let result = run(job, &self.context()).instrument(span).await;
         let took = begun.elapsed();
-        self.metrics.job(took);
+        self.metrics.took(took);
         match result {
             Ok(done) => {
                 self.metrics.count(Counter::Jobs, done.code());

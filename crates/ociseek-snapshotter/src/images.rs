@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The pauses between attempts to replace a server, in seconds.
 const PAUSES: [u64; 6] = [1, 2, 4, 8, 15, 30];
+
+/// The file of a mount's directory with the number of bytes fetched for it.
+const FETCHED: &str = "fetched";
 
 /// The layers of an image that is worth mounting, from the bottom up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,6 +58,8 @@ pub struct MountOrder<'a> {
     pub point: &'a Path,
     /// The file for warnings of the process once it is ready.
     pub log: &'a Path,
+    /// The file for the number of bytes that the process fetches.
+    pub fetched: &'a Path,
     /// The device, which this process keeps, too.
     pub device: KeptDevice,
 }
@@ -68,6 +74,8 @@ struct Inner {
     can_replace: bool,
     /// One for each image, so that a registry that is away delays the containers of one image.
     busy: Mutex<HashMap<u64, Arc<tokio::sync::Mutex<()>>>>,
+    /// The bytes that were fetched for mounts that are removed.
+    fetched: AtomicU64,
     /// The tasks that replace the servers of mounts. Each holds the mount's device.
     kept: Mutex<HashMap<u64, AbortHandle>>,
 }
@@ -80,7 +88,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl ImageDir {
     pub(crate) fn new(dir: PathBuf, lazy: Arc<dyn LazyImages>) -> ImageDir {
         let can_replace = can_replace_servers();
-        ImageDir(Arc::new(Inner { dir, lazy, can_replace, busy: Mutex::default(), kept: Mutex::default() }))
+        let (busy, fetched, kept) = (Mutex::default(), AtomicU64::new(0), Mutex::default());
+        ImageDir(Arc::new(Inner { dir, lazy, can_replace, busy, fetched, kept }))
     }
 
     pub(crate) async fn layers(&self, image: &str) -> Option<ImageLayers> {
@@ -125,7 +134,8 @@ impl ImageDir {
     ) -> Result<OwnedFd, String> {
         let dir = self.0.dir.join(id.to_string());
         let device = KeptDevice { device: Arc::clone(device), is_mounted, identity: dir.join("tree") };
-        self.0.lazy.mount(MountOrder { layer, point: &dir.join("fs"), log: &dir.join("log"), device }).await
+        let (point, log, fetched) = (&dir.join("fs"), &dir.join("log"), &dir.join(FETCHED));
+        self.0.lazy.mount(MountOrder { layer, point, log, fetched, device }).await
     }
 
     /// Keeps the device of a mount from now on, and replaces its server when that is killed.
@@ -187,6 +197,13 @@ impl ImageDir {
         }
     }
 
+    /// The bytes that were fetched for the mounts with these ids, and for those that were removed
+    /// since the start of this process.
+    pub(crate) fn fetched(&self, ids: impl Iterator<Item = u64>) -> u64 {
+        let removed = self.0.fetched.load(Ordering::Relaxed);
+        ids.fold(removed, |sum, id| sum.saturating_add(fetched(&self.0.dir.join(id.to_string()))))
+    }
+
     /// Unmounts the image of the snapshot `id`, and removes what belongs to the mount.
     pub(crate) async fn remove(&self, id: u64) -> Result<(), SnapshotError> {
         if let Some(task) = locked(&self.0.kept).remove(&id) {
@@ -195,6 +212,7 @@ impl ImageDir {
         let busy = self.busy(id);
         let _busy = busy.lock().await;
         let dir = self.0.dir.join(id.to_string());
+        self.0.fetched.fetch_add(fetched(&dir), Ordering::Relaxed);
         let removed = spawn_blocking(move || remove(&dir)).await;
         locked(&self.0.busy).remove(&id);
         removed.unwrap_or_else(|error| Err(files(&self.0.dir)(error.into())))
@@ -217,6 +235,7 @@ fn remove(dir: &Path) -> Result<(), SnapshotError> {
         fs::remove_dir(&point),
         fs::remove_file(dir.join("log")),
         fs::remove_file(dir.join("tree")),
+        fs::remove_file(dir.join(FETCHED)),
         fs::remove_dir(dir),
     ] {
         match gone {
@@ -225,6 +244,11 @@ fn remove(dir: &Path) -> Result<(), SnapshotError> {
         }
     }
     Ok(())
+}
+
+/// The bytes that were fetched for the mount with this directory; none if it has no file for that.
+pub(crate) fn fetched(dir: &Path) -> u64 {
+    fs::read_to_string(dir.join(FETCHED)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Whether an image is mounted there whose server answers. The kernel answers stat(2) for the root

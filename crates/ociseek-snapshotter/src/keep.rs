@@ -4,12 +4,14 @@
 //! mount lives on if the server is killed; the server's lets the mount outlive this process, whose
 //! successor takes one from the server again.
 
+use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{fstat, major, minor};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, geteuid, pidfd_getfd, pidfd_open};
@@ -48,36 +50,42 @@ pub(crate) async fn ended(server: &OwnedFd) -> io::Result<()> {
 /// # Errors
 /// If `/proc` or the process cannot be inspected.
 pub(crate) fn server_of(point: &Path) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
+    let Some(pid) = servers()?.remove(point) else { return Ok(None) };
+    let server = pidfd_open(pid, PidfdFlags::empty())?;
+    // Another process may have got its number in the meantime.
+    if served_by(pid).as_deref() != Some(point) {
+        return Ok(None);
+    }
+    let device = pidfd_getfd(&server, 0, PidfdGetfdFlags::empty())?;
+    let number = fstat(&device)?.st_rdev;
+    Ok(((major(number), minor(number)) == FUSE_DEVICE).then_some((server, device)))
+}
+
+/// The processes of this user that serve mounts, by mount point.
+///
+/// # Errors
+/// If `/proc` cannot be listed.
+pub(crate) fn servers() -> io::Result<HashMap<PathBuf, Pid>> {
+    let mut servers = HashMap::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else { continue };
-        if !serves(pid, point) {
-            continue;
-        }
-        let server = pidfd_open(pid, PidfdFlags::empty())?;
-        // Another process may have got its number in the meantime.
-        if !serves(pid, point) {
-            continue;
-        }
-        let device = pidfd_getfd(&server, 0, PidfdGetfdFlags::empty())?;
-        let number = fstat(&device)?.st_rdev;
-        if (major(number), minor(number)) == FUSE_DEVICE {
-            return Ok(Some((server, device)));
-        }
+        servers.extend(served_by(pid).map(|point| (point, pid)));
     }
-    Ok(None)
+    Ok(servers)
 }
 
-/// Whether the process has the arguments of the server of `point`, and runs as this user.
-fn serves(pid: Pid, point: &Path) -> bool {
+/// The mount point that a process serves, according to its arguments, if it runs as this user.
+fn served_by(pid: Pid) -> Option<PathBuf> {
     let dir = format!("/proc/{}", pid.as_raw_nonzero());
-    let arguments = fs::read(format!("{dir}/cmdline")).unwrap_or_default();
+    let arguments = fs::read(format!("{dir}/cmdline")).ok()?;
     let arguments: Vec<&[u8]> = arguments.split(|byte| *byte == 0).collect();
     let is_ours = || fs::metadata(&dir).is_ok_and(|found| found.uid() == geteuid().as_raw());
+    if !arguments.contains(&&b"--kept"[..]) || !is_ours() {
+        return None;
+    }
     // The list ends with a zero.
-    arguments.contains(&&b"--kept"[..])
-        && arguments.iter().rev().nth(1) == Some(&point.as_os_str().as_bytes())
-        && is_ours()
+    arguments.iter().rev().nth(1).map(|point| PathBuf::from(OsStr::from_bytes(point)))
 }
 
 #[cfg(test)]

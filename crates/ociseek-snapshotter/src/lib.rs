@@ -24,6 +24,8 @@ mod service;
 #[cfg(target_os = "linux")]
 mod snapshotter;
 #[cfg(target_os = "linux")]
+mod status;
+#[cfg(target_os = "linux")]
 mod store;
 #[cfg(target_os = "linux")]
 mod usage;
@@ -35,6 +37,8 @@ pub use images::{ImageLayers, LazyImages, MountOrder};
 #[cfg(target_os = "linux")]
 pub use rows::LazyLayer;
 #[cfg(target_os = "linux")]
-pub use service::{Listener, serve};
+pub use service::{AnsweredCall, CallObserver, Listener, serve};
 #[cfg(target_os = "linux")]
-pub use snapshotter::Snapshotter;
+pub use snapshotter::{KeptNumbers, Snapshotter};
+#[cfg(target_os = "linux")]
+pub use status::{KeptImage, KeptMount, KeptState, kept};

@@ -130,3 +130,21 @@ pub(crate) struct UsageAnswer {
 /// `CleanupRequest`, `google.protobuf.Empty`.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct Empty {}
+
+/// `grpc.health.v1.HealthCheckRequest`, as grpc's `grpc/health/v1/health.proto` numbers its field.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HealthRequest {
+    #[prost(string, tag = "1")]
+    pub service: String,
+}
+
+/// `grpc.health.v1.HealthCheckResponse`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct HealthAnswer {
+    /// A `ServingStatus`.
+    #[prost(int32, tag = "1")]
+    pub status: i32,
+}
+
+/// `SERVING` of `ServingStatus`.
+pub(crate) const SERVING: i32 = 1;

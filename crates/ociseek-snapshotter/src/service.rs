@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream;
@@ -24,8 +24,8 @@ use tower::{Service, service_fn};
 
 use super::error::SnapshotError;
 use super::messages::{
-    CommitRequest, CreateRequest, Empty, InfoAnswer, KeyRequest, ListAnswer, ListRequest, MountsAnswer, SnapshotInfo,
-    UpdateRequest, UsageAnswer,
+    CommitRequest, CreateRequest, Empty, HealthAnswer, HealthRequest, InfoAnswer, KeyRequest, ListAnswer, ListRequest,
+    MountsAnswer, SERVING, SnapshotInfo, UpdateRequest, UsageAnswer,
 };
 use super::rows::SnapshotKind;
 use super::snapshotter::Snapshotter;
@@ -72,12 +72,32 @@ impl Listener {
     }
 }
 
+/// A call that was answered.
+#[derive(Debug, Clone, Copy)]
+pub struct AnsweredCall {
+    /// The name of the method.
+    pub method: &'static str,
+    /// Whether it failed. "Already exists" and "not found" are answers that containerd waits for,
+    /// and not failures.
+    pub failed: bool,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Receives each call to the service, once it was answered.
+pub type CallObserver = Arc<dyn Fn(AnsweredCall) + Send + Sync>;
+
 /// Serves until `stop`, and then ends the calls that were begun. The mounts stay.
 ///
 /// # Errors
 /// If the socket fails.
-pub async fn serve(snapshotter: Snapshotter, listener: Listener, stop: impl Future<Output = ()>) -> io::Result<()> {
-    let calls = SnapshotCalls(Arc::new(snapshotter));
+pub async fn serve(
+    snapshotter: Arc<Snapshotter>,
+    listener: Listener,
+    observer: CallObserver,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let calls = SnapshotCalls { snapshotter, observer };
     let incoming = stream::unfold(listener.0, |listener| async move {
         let accepted = listener.accept().await.map(|(connection, _)| connection);
         Some((accepted, listener))
@@ -86,8 +106,8 @@ pub async fn serve(snapshotter: Snapshotter, listener: Listener, stop: impl Futu
     let stopping = async move {
         let _ = told.wait_for(|stop| *stop).await;
     };
-    let serving =
-        tonic::transport::Server::builder().add_service(calls).serve_with_incoming_shutdown(incoming, stopping);
+    let services = tonic::transport::Server::builder().add_service(calls).add_service(HealthCalls);
+    let serving = services.serve_with_incoming_shutdown(incoming, stopping);
     tokio::pin!(serving);
     tokio::select! {
         ended = &mut serving => return ended.map_err(io::Error::other),
@@ -101,10 +121,23 @@ pub async fn serve(snapshotter: Snapshotter, listener: Listener, stop: impl Futu
 }
 
 #[derive(Clone)]
-struct SnapshotCalls(Arc<Snapshotter>);
+struct SnapshotCalls {
+    snapshotter: Arc<Snapshotter>,
+    observer: CallObserver,
+}
 
 impl NamedService for SnapshotCalls {
     const NAME: &'static str = "containerd.services.snapshots.v1.Snapshots";
+}
+
+/// The methods of the service.
+const METHODS: [&str; 10] =
+    ["Prepare", "View", "Mounts", "Commit", "Remove", "Stat", "Update", "Usage", "Cleanup", "List"];
+
+fn is_failure(response: &http::Response<Body>) -> bool {
+    // An error has no body, and its status is with the headers.
+    let status = response.headers().get(Status::GRPC_STATUS).map(|status| Code::from_bytes(status.as_bytes()));
+    status.is_some_and(|code| !matches!(code, Code::Ok | Code::AlreadyExists | Code::NotFound))
 }
 
 impl Service<http::Request<Body>> for SnapshotCalls {
@@ -117,10 +150,14 @@ impl Service<http::Request<Body>> for SnapshotCalls {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let it = Arc::clone(&self.0);
+        let (it, observer) = (Arc::clone(&self.snapshotter), Arc::clone(&self.observer));
         Box::pin(async move {
-            let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
-            Ok(match method.as_str() {
+            let name = request.uri().path().rsplit('/').next().unwrap_or_default();
+            let Some(method) = METHODS.into_iter().find(|method| *method == name) else {
+                return Ok(Status::unimplemented(name).into_http());
+            };
+            let begun = Instant::now();
+            let response = match method {
                 "Prepare" => unary(request, |asked| create(it, SnapshotKind::Active, asked)).await,
                 "View" => unary(request, |asked| create(it, SnapshotKind::View, asked)).await,
                 "Mounts" => {
@@ -154,9 +191,44 @@ impl Service<http::Request<Body>> for SnapshotCalls {
                     unary(request, call).await
                 }
                 "Cleanup" => unary(request, |_: Empty| async move { it.cleanup().await.map(|()| Empty {}) }).await,
-                "List" => list(it, request).await,
-                _ => Status::unimplemented(method).into_http(),
-            })
+                _ => list(it, request).await,
+            };
+            observer(AnsweredCall { method, failed: is_failure(&response), took: begun.elapsed() });
+            Ok(response)
+        })
+    }
+}
+
+/// The health of the service, as gRPC's health checking protocol has it (`grpc.health.v1`).
+#[derive(Clone)]
+struct HealthCalls;
+
+impl NamedService for HealthCalls {
+    const NAME: &'static str = "grpc.health.v1.Health";
+}
+
+impl Service<http::Request<Body>> for HealthCalls {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(async move {
+            if !request.uri().path().ends_with("/Check") {
+                // Clients that watch fall back to checks then.
+                return Ok(Status::unimplemented("Watch").into_http());
+            }
+            let call = service_fn(|request: Request<HealthRequest>| async move {
+                match request.into_inner().service.as_str() {
+                    "" | SnapshotCalls::NAME => Ok(Response::new(HealthAnswer { status: SERVING })),
+                    other => Err(Status::not_found(other)),
+                }
+            });
+            Ok(Grpc::new(ProstCodec::<HealthAnswer, HealthRequest>::default()).unary(call, request).await)
         })
     }
 }
@@ -202,4 +274,38 @@ async fn list(it: Arc<Snapshotter>, request: http::Request<Body>) -> http::Respo
         }
     });
     Grpc::new(ProstCodec::<ListAnswer, ListRequest>::default()).server_streaming(call, request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, Full};
+
+    use super::*;
+
+    /// The body of a gRPC message.
+    fn framed(message: &impl Message) -> Vec<u8> {
+        let message = message.encode_to_vec();
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        [&[0][..], &length, &message].concat()
+    }
+
+    fn called(path: &str, message: &impl Message) -> http::Request<Body> {
+        let body = Body::new(Full::from(framed(message)).map_err(|never| match never {}));
+        http::Request::post(path).header("content-type", "application/grpc").body(body).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_service_is_healthy_as_long_as_it_answers() {
+        for (service, status) in [("", Code::Ok), (SnapshotCalls::NAME, Code::Ok), ("other", Code::NotFound)] {
+            let asked = HealthRequest { service: service.to_owned() };
+            let response = HealthCalls.call(called("/grpc.health.v1.Health/Check", &asked)).await.unwrap();
+            let header = response.headers().get(Status::GRPC_STATUS).map(|code| Code::from_bytes(code.as_bytes()));
+            assert_eq!(header.unwrap_or(Code::Ok), status, "{service}");
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            let serving = framed(&HealthAnswer { status: SERVING });
+            assert_eq!(body, if status == Code::Ok { serving } else { Vec::new() }, "{service}");
+        }
+        let watched = HealthCalls.call(called("/grpc.health.v1.Health/Watch", &HealthRequest::default())).await;
+        assert!(is_failure(&watched.unwrap()));
+    }
 }

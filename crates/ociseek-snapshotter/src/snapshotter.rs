@@ -18,6 +18,7 @@ use super::filter::SnapshotFilter;
 use super::images::{ImageDir, LazyImages};
 use super::messages::{CommitRequest, CreateRequest, SnapshotInfo, SnapshotMount};
 use super::rows::{LazyLayer, SnapshotKind, SnapshotRow, SnapshotRows};
+use super::status::points;
 use super::store::RowStore;
 use super::usage::usage;
 
@@ -39,6 +40,20 @@ pub struct Snapshotter {
 }
 
 ociseek_format::opaque_debug!(Snapshotter);
+
+/// What a snapshotter keeps, in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeptNumbers {
+    /// All snapshots.
+    pub snapshots: u64,
+    /// The images whose layers are not pulled.
+    pub images: u64,
+    /// Those that are mounted.
+    pub mounts: u64,
+    /// The bytes that were fetched for all mounts since the start of this process, and before that
+    /// for those that are still there.
+    pub fetched: u64,
+}
 
 impl Snapshotter {
     /// Opens the state in the directory `root`, which is created if it is missing. Removes what a
@@ -71,6 +86,20 @@ impl Snapshotter {
             snapshotter.images.adopt(id, &layer).await;
         }
         Ok(snapshotter)
+    }
+
+    /// The current numbers. Those that the kernel does not tell are zero.
+    pub fn numbers(&self) -> KeptNumbers {
+        self.store.read(|rows| {
+            let lazy: Vec<_> = rows.iter().filter_map(|(_, row)| Some((row.id, row.lazy.as_ref()?))).collect();
+            let images: HashSet<&str> = lazy.iter().map(|(_, layer)| layer.image.as_str()).collect();
+            KeptNumbers {
+                snapshots: rows.iter().count() as u64,
+                images: images.len() as u64,
+                mounts: points(&self.root, rows).map_or(0, |points| points.len() as u64),
+                fetched: self.images.fetched(lazy.iter().map(|(id, _)| *id)),
+            }
+        })
     }
 
     fn dir(&self, id: u64) -> PathBuf {

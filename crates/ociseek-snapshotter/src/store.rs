@@ -36,7 +36,7 @@ struct Held {
     is_ahead: bool,
 }
 
-/// Whether a write failed for want of space.
+/// Whether a write failed because there is no space.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -1,9 +1,13 @@
 //! `ociseek mount`.
 
-use std::io;
+use std::convert::Infallible;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::sync::oneshot;
@@ -19,6 +23,10 @@ use ociseek_format::image::ImageName;
 use ociseek_ops::mount::{LiveMount, MountOptions, Record, mount};
 use ociseek_ops::open::LayerChoice;
 use ociseek_rootfs::fuse::{ExistingMount, FuseOptions, KeptDevice, prepare};
+use ociseek_store::Source;
+
+/// How often the number of bytes fetched is written.
+const FETCHED_INTERVAL: Duration = Duration::from_secs(5);
 
 const MOUNT_LONG_ABOUT: &str = "\
 Mounts an image's root file system on DIR, read-only. Nothing is pulled in advance: data is fetched when it is read, \
@@ -86,6 +94,10 @@ pub(crate) struct MountArgs {
     /// With --kept: the device is mounted on DIR, and its server was killed
     #[arg(long, hide = true, requires = "kept")]
     pub take_over: bool,
+
+    /// Keep the number of bytes fetched in this file. For the snapshotter
+    #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
+    pub fetched: Option<PathBuf>,
 
     #[command(flatten)]
     pub serve: ServeArgs,
@@ -163,7 +175,12 @@ pub(crate) async fn run(
     if let Some(log) = log {
         log.ready(keeps_stdin)?;
     }
-    let end = image_fs::serve(&mut live, interrupted).await;
+    let counter = args.fetched.map(FetchedFile::open).transpose()?;
+    let source = opened.image.source.clone();
+    let end = tokio::select! {
+        end = image_fs::serve(&mut live, interrupted) => end,
+        never = keep_counting(counter, &source) => match never {},
+    };
     let mounted = live.since();
     let ended = match end {
         Ok(End::Stopped) => stop(&opened, live).await,
@@ -172,6 +189,48 @@ pub(crate) async fn run(
     };
     let written = opened.write_stats(mounted);
     ended.and(written).map_err(|error| if format.is_json() { image_fs::too_late(&error) } else { error })
+}
+
+/// A file with the number of bytes fetched for a mount, by all its servers.
+struct FetchedFile {
+    file: File,
+    /// By earlier servers.
+    before: u64,
+    written: Option<u64>,
+}
+
+impl FetchedFile {
+    fn open(path: PathBuf) -> Result<FetchedFile, CliError> {
+        let open = || {
+            let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
+            let mut text = String::new();
+            (&mut file).take(64).read_to_string(&mut text)?;
+            Ok((file, text.trim().parse().unwrap_or(0)))
+        };
+        let (file, before) = open().map_err(|source| CliError::Write { path: path.clone(), source })?;
+        Ok(FetchedFile { file, before, written: None })
+    }
+
+    /// The file may have been removed in the meantime, so it is not opened again.
+    fn write(&mut self, fetched: u64) {
+        let total = self.before.saturating_add(fetched);
+        if self.written != Some(total) {
+            // Of the same length each time, so that readers never see a part of it.
+            if self.file.write_all_at(format!("{total:020}\n").as_bytes(), 0).is_ok() {
+                self.written = Some(total);
+            }
+        }
+    }
+}
+
+/// Writes the number of bytes fetched to the file from time to time.
+async fn keep_counting(counter: Option<FetchedFile>, source: &Source) -> Infallible {
+    let Some(mut counter) = counter else { return std::future::pending().await };
+    loop {
+        let fetched = source.traffic().bytes;
+        tokio::task::block_in_place(|| counter.write(fetched));
+        tokio::time::sleep(FETCHED_INTERVAL).await;
+    }
 }
 
 /// The FUSE device on standard input.

@@ -73,6 +73,10 @@ pub(crate) enum CliError {
     /// No consumer uses an index of the image. The reasons were listed.
     #[error("no consumer uses an index of the image")]
     Unused,
+    /// The numbers were printed.
+    #[cfg(snapshots)]
+    #[error("the snapshotter does not run, or the server of a mount does not answer")]
+    NotServing,
     #[error("interrupted")]
     Interrupted(Interrupt),
     /// The exit status of another process, which has reported its error.
@@ -243,6 +247,10 @@ impl From<MakeError> for CliError {
 impl CliError {
     /// The only image or path failed, and the failure was already reported.
     pub(crate) fn is_reported(&self) -> bool {
+        #[cfg(snapshots)]
+        if matches!(self, CliError::NotServing) {
+            return true;
+        }
         matches!(
             self,
             CliError::Images { all: 1, .. }
@@ -255,6 +263,10 @@ impl CliError {
 
     /// The command printed its JSON document, or can no longer print one.
     pub(crate) fn is_in_document(&self) -> bool {
+        #[cfg(snapshots)]
+        if matches!(self, CliError::NotServing) {
+            return true;
+        }
         matches!(
             self,
             CliError::Images { .. }
@@ -296,6 +308,8 @@ impl CliError {
             | CliError::ImageName { .. }
             | CliError::LocalHere { .. } => USAGE,
             CliError::Differs | CliError::Unused => DIFFERENT,
+            #[cfg(snapshots)]
+            CliError::NotServing => DIFFERENT,
             CliError::Interrupted(signal) => signal.exit_code(),
             CliError::Exit(code) => *code,
             _ => FAILED,

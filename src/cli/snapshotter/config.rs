@@ -13,6 +13,7 @@ use toml::{Table, Value};
 
 use super::SnapshotterArgs;
 use crate::cli::args::{Cli, Command, NodeCommand};
+use crate::cli::shared::error::CliError;
 
 /// Larger files are not configurations.
 const MAX_BYTES: u64 = 1 << 20;
@@ -53,8 +54,7 @@ pub(super) fn read(
     }
     let table: Table = text.parse().map_err(|error: toml::de::Error| ConfigFileFault::Toml(first_line(&error)))?;
     let mut arguments: Vec<OsString> = typed.into_iter().collect();
-    let option = |error: clap::Error| ConfigFileFault::Option(first_line(&error));
-    let found = Cli::command().try_get_matches_from(&arguments).map_err(option)?;
+    let found = Cli::command().try_get_matches_from(&arguments).map_err(wrong_option)?;
     for (key, value) in &table {
         let given = arguments_of(key, value)?;
         let is_overridden = found.subcommand_matches("snapshotter").is_some_and(|found| is_given(found, key));
@@ -62,10 +62,32 @@ pub(super) fn read(
             arguments.extend(given.into_iter().map(OsString::from));
         }
     }
-    match Cli::try_parse_from(&arguments).map_err(option)?.command {
+    parsed(arguments)
+}
+
+fn parsed(arguments: Vec<OsString>) -> Result<(SnapshotterArgs, Vec<OsString>), ConfigFileFault> {
+    match Cli::try_parse_from(&arguments).map_err(wrong_option)?.command {
         Command::Node(NodeCommand::Snapshotter(args)) => Ok((*args, arguments)),
         _ => Err(ConfigFileFault::Option("the command is not snapshotter".to_owned())),
     }
+}
+
+fn wrong_option(error: clap::Error) -> ConfigFileFault {
+    ConfigFileFault::Option(first_line(&error))
+}
+
+/// The options of the snapshotter that has the configuration at `path`, or none.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn or_defaults(path: Option<&Path>) -> Result<SnapshotterArgs, CliError> {
+    let none = ["ociseek", "snapshotter"].map(OsString::from);
+    let wrong = |source| ConfigFileError { path: path.map(Path::to_owned).unwrap_or_default(), source };
+    let (args, _) = match path {
+        Some(path) => read(path, none).map_err(wrong)?,
+        None => parsed(none.into()).map_err(wrong)?,
+    };
+    Ok(args)
 }
 
 /// Without clap's prefix and the hint to its help.
@@ -175,7 +197,7 @@ impl ConfigFileError {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str, typed: &str) -> Result<(SnapshotterArgs, Vec<OsString>), String> {
+    fn given(text: &str, typed: &str) -> Result<(SnapshotterArgs, Vec<OsString>), String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("config.toml");
         std::fs::write(&path, text).unwrap();
@@ -186,7 +208,7 @@ mod tests {
     fn the_file_gives_what_the_command_line_does_not() {
         let text = "root = \"/r\"\nsocket = \"/s\"\ncache-dir = \"/c\"\nplain-http = true\ndeadline = \"5s\"\n\
             signature-key = [\"/a\", \"/b\"]\n";
-        let (args, arguments) = parsed(text, "ociseek -q snapshotter --root /typed").unwrap();
+        let (args, arguments) = given(text, "ociseek -q snapshotter --root /typed").unwrap();
         assert_eq!((args.root, args.socket), (PathBuf::from("/typed"), PathBuf::from("/s")));
         assert_eq!(args.lazy.deadline.as_secs(), 5);
         let has = |wanted: &str| arguments.iter().any(|argument| argument == wanted);
@@ -206,7 +228,7 @@ mod tests {
             ("deadline = \"soon\"", "invalid value 'soon' for '--deadline"),
             ("root = ", "not TOML"),
         ] {
-            let error = parsed(text, "ociseek snapshotter").unwrap_err();
+            let error = given(text, "ociseek snapshotter").unwrap_err();
             assert!(error.contains(wanted), "{text}: {error}");
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -20,23 +21,28 @@ use tracing::{info, warn};
 
 use crate::cli::image_fs::LazyArgs;
 use crate::cli::image_fs::detach::read_output;
-use crate::cli::shared::caches;
+use crate::cli::run::{blocking, until};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::Stdout;
 use crate::cli::shared::verbosity::VerbosityArgs;
+use crate::cli::shared::{caches, parse};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::{Progress, causes};
 use ociseek_ops::open::{IndexCoverage, coverage};
 use ociseek_rootfs::layers::Caches;
-use ociseek_snapshotter::{ImageLayers, LazyImages, Listener, MountOrder, Snapshotter, serve};
+use ociseek_snapshotter::{CallObserver, ImageLayers, LazyImages, Listener, MountOrder, Snapshotter, serve};
 
 pub(crate) use config::ConfigFileError;
+use metrics::{SnapshotterCounter, SnapshotterMetrics};
+pub(crate) use status::SnapshotterCommand;
 
 mod config;
+mod metrics;
+pub(crate) mod status;
 
 const SNAPSHOTTER_LONG_ABOUT: &str = "\
 Serves containerd as a snapshotter: containers start before their image is pulled, through its fine or SOCI index. The \
@@ -57,6 +63,7 @@ Examples:
   ociseek snapshotter --trust repository
   ociseek snapshotter --print-config > /etc/ociseek/snapshotter.toml
   ociseek snapshotter --config /etc/ociseek/snapshotter.toml
+  ociseek snapshotter status --config /etc/ociseek/snapshotter.toml
 
 Exit status: 0 stopped by SIGINT, SIGTERM or SIGHUP, 1 failure, 2 usage error.";
 
@@ -68,6 +75,7 @@ const KNOWN: usize = 256;
 /// Start containers in containerd before their image is pulled
 #[derive(Debug, Args)]
 #[command(long_about = SNAPSHOTTER_LONG_ABOUT, after_long_help = SNAPSHOTTER_AFTER_HELP)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub(crate) struct SnapshotterArgs {
     /// The socket to listen on
     #[arg(long, value_name = "PATH", default_value = "/run/ociseek/snapshotter.sock")]
@@ -88,8 +96,18 @@ pub(crate) struct SnapshotterArgs {
     #[arg(long)]
     pub print_config: bool,
 
+    /// Serve /healthz, /readyz and /metrics (for Prometheus) on this address
+    ///
+    /// There is no authentication: use an address of this machine only, such as 127.0.0.1:9464,
+    /// unless a firewall keeps others out.
+    #[arg(long, value_name = "IP:PORT", env = "OCISEEK_SNAPSHOTTER_METRICS_LISTEN", value_parser = parse::listen)]
+    pub metrics_listen: Option<SocketAddr>,
+
     #[command(flatten)]
     pub lazy: LazyArgs,
+
+    #[command(subcommand)]
+    pub command: Option<SnapshotterCommand>,
 }
 
 pub(crate) async fn run(
@@ -97,6 +115,9 @@ pub(crate) async fn run(
     verbosity: VerbosityArgs,
     interrupted: &mut oneshot::Receiver<Interrupt>,
 ) -> Result<(), CliError> {
+    if let Some(command) = args.command {
+        return until(interrupted, blocking(move || status::run(command))).await;
+    }
     if args.print_config {
         return Stdout::new().print(config::printed());
     }
@@ -111,20 +132,30 @@ pub(crate) async fn run(
     let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
     let caches = caches::reading(&args.lazy.cache, &progress).await?;
     let mount = mount_options(arguments.into_iter().skip(1));
-    let images = MountedByProcess { lazy: args.lazy, caches, progress, mount, known: Mutex::default() };
+    let metrics = Arc::<SnapshotterMetrics>::default();
+    let (known, counted) = (Mutex::default(), Arc::clone(&metrics));
+    let images = MountedByProcess { lazy: args.lazy, caches, progress, mount, known, metrics: Arc::clone(&metrics) };
     let snapshotter = Snapshotter::open(&args.root, Arc::new(images)).await;
-    let snapshotter = snapshotter.map_err(|source| CliError::Snapshots { path: args.root, source })?;
+    let snapshotter = Arc::new(snapshotter.map_err(|source| CliError::Snapshots { path: args.root, source })?);
+    let monitored = metrics::served(args.metrics_listen, &metrics, &snapshotter).await?;
     let listener = Listener::bind(&args.socket);
     let listener = listener.map_err(|source| CliError::Write { path: args.socket.clone(), source })?;
     info!(socket = %args.socket.display(), "listening");
-    serve(snapshotter, listener, interrupted.map(|_| ())).await.map_err(CliError::Start)
+    let observer: CallObserver = Arc::new(move |call| metrics::count(&counted, call));
+    tokio::select! {
+        ended = serve(snapshotter, listener, observer, interrupted.map(|_| ())) => ended.map_err(CliError::Start),
+        () = monitored => Ok(()),
+    }
 }
+
+/// The options with a value that `mount` does not have.
+const OWN_OPTIONS: [&str; 4] = ["--socket", "--root", "--config", "--metrics-listen"];
 
 /// This command's options that are also those of `mount`.
 fn mount_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let (mut options, mut is_own_value) = (Vec::new(), false);
     for argument in arguments {
-        let is_own = ["--socket", "--root", "--config"].iter().any(|own| {
+        let is_own = OWN_OPTIONS.iter().any(|own| {
             let rest = argument.as_encoded_bytes().strip_prefix(own.as_bytes());
             rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'=')
         });
@@ -145,6 +176,7 @@ struct MountedByProcess {
     mount: Vec<OsString>,
     /// Images that are mounted, by name with digest.
     known: Mutex<HashMap<String, ImageLayers>>,
+    metrics: Arc<SnapshotterMetrics>,
 }
 
 impl MountedByProcess {
@@ -154,6 +186,35 @@ impl MountedByProcess {
         let images = Images::new(self.lazy.registry()?, [&image], &self.progress).await?;
         let (source, root) = images.open(&image).await?;
         Ok(coverage(&source, &root, &self.lazy.open_options(&image)?, &self.caches, &self.progress).await?)
+    }
+
+    /// Starts `ociseek mount`, and waits until the image is mounted.
+    async fn mounted(&self, order: MountOrder<'_>) -> Result<OwnedFd, String> {
+        let failed = |error: io::Error| format!("cannot start ociseek mount: {error}");
+        let MountOrder { layer, point, log, fetched, device } = order;
+        let stdin = device.device.try_clone().map_err(failed)?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("mount").args(&self.mount).args(["--detach", "--detached", "--replace"]);
+        command
+            .args(["--allow-other", "--suid", "--dev", "--kept"])
+            .arg(&device.identity)
+            .arg("--fetched")
+            .arg(fetched);
+        command.args(device.is_mounted.then_some("--take-over"));
+        command.arg("--log").arg(log).arg("--lowest-layers").arg(layer.layers.to_string());
+        command.arg(&layer.image).arg(point).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(failed)?;
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let (Some(pid), Some(stdout), Some(mut stderr)) = (pid, child.stdout.take(), child.stderr.take()) else {
+            return Err("ociseek mount has no output".to_owned());
+        };
+        let server = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+        let mut talk = Vec::new();
+        let (output, read) = tokio::join!(read_output(BufReader::new(stdout)), stderr.read_to_end(&mut talk));
+        if output.and_then(|output| read.map(|_| output.is_ready)).map_err(failed)? {
+            return Ok(server);
+        }
+        Err(why(&String::from_utf8_lossy(&talk)))
     }
 }
 
@@ -168,12 +229,15 @@ impl LazyImages for MountedByProcess {
                 Ok(found) => found,
                 Err(error) => {
                     warn!(image, error = causes(&error), "is unpacked");
+                    self.metrics.count(SnapshotterCounter::Unpacked, "failed");
                     return None;
                 }
             };
             let IndexCoverage { bytes, indexed, .. } = found;
             if indexed == 0 || indexed < bytes / 100 * COVERED_PERCENT {
                 info!(image, bytes, indexed, "is unpacked");
+                let reason = if indexed == 0 { "no-index" } else { "coverage" };
+                self.metrics.count(SnapshotterCounter::Unpacked, reason);
                 return None;
             }
             let layers = ImageLayers {
@@ -190,28 +254,15 @@ impl LazyImages for MountedByProcess {
     }
 
     fn mount<'a>(&'a self, order: MountOrder<'a>) -> BoxFuture<'a, Result<OwnedFd, String>> {
-        let failed = |error: io::Error| format!("cannot start ociseek mount: {error}");
+        let is_replacement = order.device.is_mounted;
         Box::pin(async move {
-            let MountOrder { layer, point, log, device } = order;
-            let stdin = device.device.try_clone().map_err(failed)?;
-            let mut command = Command::new("/proc/self/exe");
-            command.arg("mount").args(&self.mount).args(["--detach", "--detached", "--replace"]);
-            command.args(["--allow-other", "--suid", "--dev", "--kept"]).arg(&device.identity);
-            command.args(device.is_mounted.then_some("--take-over"));
-            command.arg("--log").arg(log).arg("--lowest-layers").arg(layer.layers.to_string());
-            command.arg(&layer.image).arg(point).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let mut child = command.spawn().map_err(failed)?;
-            let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-            let (Some(pid), Some(stdout), Some(mut stderr)) = (pid, child.stdout.take(), child.stderr.take()) else {
-                return Err("ociseek mount has no output".to_owned());
+            let mounted = self.mounted(order).await;
+            let (done, counter) = match is_replacement {
+                true => ("replaced", SnapshotterCounter::Replacements),
+                false => ("mounted", SnapshotterCounter::Mounts),
             };
-            let server = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
-            let mut talk = Vec::new();
-            let (output, read) = tokio::join!(read_output(BufReader::new(stdout)), stderr.read_to_end(&mut talk));
-            if output.and_then(|output| read.map(|_| output.is_ready)).map_err(failed)? {
-                return Ok(server);
-            }
-            Err(why(&String::from_utf8_lossy(&talk)))
+            self.metrics.count(counter, if mounted.is_ok() { done } else { "failed" });
+            mounted
         })
     }
 }

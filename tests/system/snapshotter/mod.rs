@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::support::corpus::debian_layers;
 use crate::support::mounts::{assert_same, can_mount, seen, wait_until};
@@ -66,6 +67,31 @@ fn servers_are_replaced(node: &Node, image: &str, registry: &Server) {
     assert!(read("after", "/usr/share/common-licenses/Artistic").contains("Artistic License"));
     node.ctr(&["tasks", "rm", "--force", name]);
     node.ctr(&["containers", "rm", name]);
+}
+
+/// What `status`, `images` and the metrics say of one mounted image without containers, for which
+/// the link carried about `passed` bytes.
+fn assert_figures(node: &Node, passed: u64) {
+    wait_until("the bytes are counted", || node.metric("ociseek_snapshotter_fetched_bytes_total") > passed / 2);
+    let (status, found) = node.inspected("status");
+    assert_eq!(status, Some(0), "{found}");
+    assert_eq!((&found["running"], &found["images"], &found["mounts"]), (&json!(true), &json!(1), &json!(1)));
+    assert!(found["memory_bytes"].as_u64().unwrap() > 1 << 20, "{found}");
+    assert!(found["fetched_bytes"].as_u64().unwrap() <= passed, "{found}");
+    let (status, found) = node.inspected("images");
+    let image = &found["images"][0];
+    assert_eq!((status, &image["layers"], &image["users"]), (Some(0), &json!(2), &json!(0)), "{found}");
+    assert_eq!(image["mounts"][0]["server"], node.servers()[0], "{found}");
+    for (name, value) in [
+        ("ociseek_snapshotter_snapshots", 2),
+        ("ociseek_snapshotter_images", 1),
+        ("ociseek_snapshotter_mounts", 1),
+        (r#"ociseek_snapshotter_mounts_total{result="mounted"}"#, 1),
+        (r#"ociseek_snapshotter_failures_total{method="Prepare"}"#, 0),
+    ] {
+        assert_eq!(node.metric(name), value, "{name}");
+    }
+    assert!(node.metric(r#"ociseek_snapshotter_requests_total{method="Prepare"}"#) > 2);
 }
 
 /// Starts a pod with a container of `image` through the CRI, as kubelet does, and removes it.
@@ -128,6 +154,7 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     println!("{pulled} bytes for the pull, {started} until READY, of {size}");
     assert!(started < size / 4, "{started} of {size} bytes");
     assert_eq!(node.lazy_mounts().len(), 1);
+    assert_figures(&node, started - pulled);
 
     // The upper layer is not part of an image that has only the lower one, and is not indexed.
     node.pull(&base, "ociseek");
@@ -147,11 +174,15 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     assert_eq!(node.shell(&two, "cat /etc/debian_version >/dev/null && echo READY"), "READY\n");
     assert_eq!(node.servers(), before);
     servers_are_replaced(&node, &two, &registry);
+    assert!(node.metric(r#"ociseek_snapshotter_replacements_total{result="replaced"}"#) >= 2);
     // Without both, the next container gets a new mount.
     serving.kill();
     drop(serving);
+    let (status, found) = node.inspected("status");
+    assert_eq!((status, &found["running"], &found["silent_mounts"]), (Some(3), &json!(false), &json!(0)));
     node.kill_servers();
     wait_until("the servers end", || node.servers().is_empty());
+    assert_eq!(node.inspected("status").1["silent_mounts"], 2);
     let mut serving = node.snapshotter();
     assert_eq!(node.shell(&two, "cat /etc/passwd >/dev/null && echo READY"), "READY\n");
     assert_eq!(node.servers().len(), 1);
@@ -200,6 +231,7 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     assert!(passed.load(Ordering::Relaxed) > size);
     assert_eq!(node.shell(&base, "echo READY"), "READY\n");
     assert_eq!(node.lazy_mounts(), Vec::<String>::new());
+    assert_eq!(node.metric(r#"ociseek_snapshotter_unpacked_total{reason="no-index"}"#), 1);
     node.ctr(&["images", "rm", "--sync", &base]);
     serving.signal(Signal::TERM);
     assert!(serving.end().success());

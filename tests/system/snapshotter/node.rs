@@ -6,12 +6,14 @@ use std::process::{Command, Output, Stdio};
 
 use ociseek::rootfs::fuse::{MountInfo, mounts};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::child_process::ChildProcess;
+use crate::support::http::exchange;
 use crate::support::mounts::{mounts_below, wait_until};
 use crate::support::sandbox::program;
-use crate::support::servers::run;
+use crate::support::servers::{free_port, run};
 
 const CONTAINERD: &str = r#"version = 3
 root = "DIR/root"
@@ -48,12 +50,15 @@ const CONFIG: &str = r#"socket = "DIR/ociseek.sock"
 root = "DIR/lazy"
 cache-dir = "DIR/cache"
 trust = "repository"
+metrics-listen = "METRICS"
 "#;
 
 /// containerd and the snapshotter in a folder. What is mounted there is unmounted in the end.
 pub struct Node {
     pub dir: TempDir,
     programs: PathBuf,
+    /// Where the snapshotter serves metrics.
+    metrics: String,
 }
 
 impl Node {
@@ -62,7 +67,7 @@ impl Node {
         let dir = tempfile::tempdir().unwrap();
         let config = CONTAINERD.replace("DIR", dir.path().to_str().unwrap()).replace("PAUSE", pause);
         fs::write(dir.path().join("containerd.toml"), config).unwrap();
-        Node { dir, programs }
+        Node { dir, programs, metrics: format!("127.0.0.1:{}", free_port()) }
     }
 
     pub fn at(&self, name: &str) -> String {
@@ -72,7 +77,7 @@ impl Node {
     pub fn snapshotter(&self) -> ChildProcess {
         let _ = fs::remove_file(self.at("ociseek.sock"));
         let mut command = Command::new(program());
-        let config = CONFIG.replace("DIR", self.dir.path().to_str().unwrap());
+        let config = CONFIG.replace("DIR", self.dir.path().to_str().unwrap()).replace("METRICS", &self.metrics);
         fs::write(self.at("snapshotter.toml"), config).unwrap();
         command.args(["snapshotter", "--quiet", "--config", &self.at("snapshotter.toml")]).stdin(Stdio::null());
         let mut child = ChildProcess::spawn(&mut command);
@@ -91,6 +96,22 @@ impl Node {
         let child = ChildProcess::spawn(&mut command);
         wait_until("containerd serves", || self.try_ctr(&["version"]).status.success());
         child
+    }
+
+    /// The status of `ociseek snapshotter status` or `images`, and its document.
+    pub fn inspected(&self, what: &str) -> (Option<i32>, Value) {
+        let mut command = Command::new(program());
+        command.args(["snapshotter", what, "--json", "--config", &self.at("snapshotter.toml")]);
+        let output = command.output().unwrap();
+        (output.status.code(), serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    /// The value of a metric of the snapshotter. Zero if there is none yet.
+    pub fn metric(&self, name: &str) -> u64 {
+        let (status, text) = exchange(&self.metrics, b"GET /metrics HTTP/1.0\r\n\r\n");
+        assert_eq!(status, 200, "{text}");
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(0, |value| value.parse().unwrap())
     }
 
     pub fn try_ctr(&self, args: &[&str]) -> Output {

@@ -11,18 +11,14 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 
 use super::connections::accept;
-use crate::runner::Runner;
 
 /// A service with health and metrics endpoints.
 pub trait Monitored: Send + Sync + 'static {
-    /// The runner of its jobs, which has the counters.
-    fn runner(&self) -> &Runner;
-
     /// Whether it accepts work.
     fn is_ready(&self) -> bool;
 
-    /// The current values of gauges: name, description, value.
-    fn gauges(&self) -> Vec<(&'static str, &'static str, u64)>;
+    /// Its counters and gauges, in the text format of Prometheus.
+    fn metrics(&self) -> String;
 }
 
 /// Serves `GET /healthz`, `/readyz` and `/metrics` on `listener`, without authentication, for as
@@ -48,6 +44,5 @@ async fn ready<M: Monitored>(State(service): State<Arc<M>>) -> Response {
 }
 
 async fn metrics<M: Monitored>(State(service): State<Arc<M>>) -> Response {
-    let text = service.runner().metrics.text(&service.gauges());
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], service.metrics()).into_response()
 }

@@ -108,19 +108,15 @@ impl Worker {
 }
 
 impl Monitored for Worker {
-    fn runner(&self) -> &Runner {
-        &self.runner
-    }
-
     fn is_ready(&self) -> bool {
         !self.stopping.load(Ordering::SeqCst) && self.queue.is_connected()
     }
 
-    fn gauges(&self) -> Vec<(&'static str, &'static str, u64)> {
-        vec![
+    fn metrics(&self) -> String {
+        self.runner.metrics.text(&[
             ("ociseek_hook_running", "Jobs in progress", self.running.load(Ordering::SeqCst)),
             ("ociseek_hook_connected", "Whether the queue is connected", self.queue.is_connected().into()),
-        ]
+        ])
     }
 }
 

@@ -201,22 +201,18 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
 }
 
 impl Monitored for App {
-    fn runner(&self) -> &Runner {
-        &self.runner
-    }
-
     fn is_ready(&self) -> bool {
         !self.stopping.load(Ordering::Relaxed) && self.queue.has_room()
     }
 
     /// A shared queue has its own metrics.
-    fn gauges(&self) -> Vec<(&'static str, &'static str, u64)> {
-        let Some(queue) = self.queue.local() else { return Vec::new() };
+    fn metrics(&self) -> String {
+        let Some(queue) = self.queue.local() else { return self.runner.metrics.text(&[]) };
         let (waiting, running) = queue.backlog.lengths();
-        vec![
+        self.runner.metrics.text(&[
             ("ociseek_hook_queued", "Jobs waiting", waiting as u64),
             ("ociseek_hook_running", "Jobs in progress", running as u64),
-        ]
+        ])
     }
 }
 

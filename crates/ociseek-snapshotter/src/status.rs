@@ -1,0 +1,189 @@
+//! What a snapshotter keeps, read from its directory and the kernel, whether or not it runs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Pid;
+
+use super::images::fetched;
+use super::keep::servers;
+use super::rows::{SnapshotKind, SnapshotRow, SnapshotRows};
+use super::store::read;
+use ociseek_rootfs::fuse::{FS_TYPE, mounts};
+
+/// How long the servers of mounts may take to answer statfs(2), all together.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a snapshotter keeps.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeptState {
+    /// All snapshots, also those of layers that are not pulled.
+    pub snapshots: usize,
+    /// The images with such layers, by name.
+    pub images: Vec<KeptImage>,
+}
+
+/// An image whose layers are not pulled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptImage {
+    /// Its name with the digest of its manifest. An image that has the same layers, and was pulled
+    /// later, is not listed.
+    pub name: String,
+    /// How many of its layers are snapshots, from the bottom.
+    pub layers: usize,
+    /// The containers over it, and other snapshots that can be written or are mounted.
+    pub users: usize,
+    /// Its mount. There are several if images have different numbers of layers in common.
+    pub mounts: Vec<KeptMount>,
+}
+
+/// A mount of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptMount {
+    /// The mount point.
+    pub point: PathBuf,
+    /// Whether its server answers.
+    pub answers: bool,
+    /// The process that serves it.
+    pub server: Option<u32>,
+    /// The memory of that process in bytes, its part of what it shares with others included.
+    pub memory: Option<u64>,
+    /// The bytes fetched for it, a few seconds ago.
+    pub fetched: u64,
+}
+
+/// What the snapshotter with the directory `root` keeps.
+///
+/// # Errors
+/// If its state or the kernel's list of mounts cannot be read, or its state is damaged.
+pub fn kept(root: &Path) -> io::Result<KeptState> {
+    // As the snapshotter names it for the kernel.
+    let root = match root.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(KeptState::default()),
+        found => found?,
+    };
+    let rows = read(&root)?;
+    let mut users: HashMap<u64, usize> = HashMap::new();
+    let is_used = |row: &&SnapshotRow| row.kind != SnapshotKind::Committed;
+    for row in rows.iter().map(|(_, row)| row).filter(is_used) {
+        if let Some(image) = rows.below(row).find(|row| row.lazy.is_some()) {
+            *users.entry(image.id).or_default() += 1;
+        }
+    }
+    let mut mounts = kept_mounts(&root, &rows)?;
+    let mut images: BTreeMap<&str, KeptImage> = BTreeMap::new();
+    for (_, row) in rows.iter() {
+        let Some(lazy) = &row.lazy else { continue };
+        let image = images.entry(&lazy.image).or_insert_with(|| KeptImage {
+            name: lazy.image.clone(),
+            layers: 0,
+            users: 0,
+            mounts: Vec::new(),
+        });
+        image.layers = image.layers.max(lazy.layers);
+        image.users += users.get(&row.id).copied().unwrap_or(0);
+        image.mounts.extend(mounts.remove(&row.id));
+    }
+    Ok(KeptState { snapshots: rows.iter().count(), images: images.into_values().collect() })
+}
+
+/// The mounts of the images by the id of their snapshot.
+fn kept_mounts(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, KeptMount>> {
+    let points = points(root, rows)?;
+    let answering = answering(points.values());
+    let servers = servers()?;
+    let kept = points.into_iter().map(|(id, point)| {
+        let server = servers.get(&point).copied();
+        let mount = KeptMount {
+            answers: answering.contains(&point),
+            server: server.map(|server| server.as_raw_nonzero().get().cast_unsigned()),
+            memory: server.and_then(memory),
+            fetched: point.parent().map_or(0, fetched),
+            point,
+        };
+        (id, mount)
+    });
+    Ok(kept.collect())
+}
+
+/// The mount points of images that are mounted, by the id of their snapshot.
+pub(crate) fn points(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, PathBuf>> {
+    let images = root.join("images");
+    let mounted = mounts()?.into_iter().filter(|mount| mount.fs_type == FS_TYPE).map(|mount| mount.point);
+    let ids = mounted.filter_map(|point| {
+        let dir = point.strip_prefix(&images).ok()?.parent()?;
+        Some((dir.to_str()?.parse::<u64>().ok()?, point))
+    });
+    let lazy: Vec<u64> = rows.iter().filter(|(_, row)| row.lazy.is_some()).map(|(_, row)| row.id).collect();
+    Ok(ids.filter(|(id, _)| lazy.contains(id)).collect())
+}
+
+/// Those mounts whose servers answer soon. A thread may stay behind for each other one.
+fn answering<'a>(points: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> {
+    let (tell, told) = mpsc::channel();
+    for point in points {
+        let (point, tell) = (point.clone(), tell.clone());
+        thread::spawn(move || {
+            if rustix::fs::statfs(&point).is_ok() {
+                // Nobody waits any longer.
+                let _ = tell.send(point);
+            }
+        });
+    }
+    drop(tell);
+    let end = std::time::Instant::now() + PATIENCE;
+    let next = || told.recv_timeout(end.saturating_duration_since(std::time::Instant::now())).ok();
+    std::iter::from_fn(next).collect()
+}
+
+/// The proportional set size of a process in bytes (proc_pid_smaps_rollup(5)).
+fn memory(server: Pid) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", server.as_raw_nonzero())).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_kept_where_no_snapshotter_ran() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(kept(&dir.path().join("none")).unwrap(), KeptState::default());
+        assert_eq!(kept(dir.path()).unwrap(), KeptState::default());
+        fs::write(dir.path().join("state.json"), "{").unwrap();
+        assert!(kept(dir.path()).unwrap_err().to_string().contains("state.json is damaged"));
+    }
+
+    #[test]
+    fn images_and_those_who_use_them_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let row = |id: u64, kind: &str, parent: &str, lazy: &str| {
+            format!(
+                r#"{{"id":{id},"kind":"{kind}","parent":"{parent}","labels":{{}},"created":[0,0],"updated":[0,0],
+                "lazy":{lazy},"usage":[0,0]}}"#
+            )
+        };
+        let lazy = |image: &str, layers: usize| format!(r#"{{"image":"{image}","digest":"d","layers":{layers}}}"#);
+        let rows = [
+            ("a", row(1, "committed", "", &lazy("one@x", 1))),
+            ("b", row(2, "committed", "a", &lazy("one@x", 2))),
+            ("c", row(3, "committed", "b", &lazy("two@y", 3))),
+            ("above", row(4, "committed", "b", "null")),
+            ("container", row(5, "active", "above", "null")),
+            ("view", row(6, "view", "b", "null")),
+            ("other", row(7, "active", "", "null")),
+        ];
+        let rows: Vec<String> = rows.iter().map(|(name, row)| format!("{name:?}:{row}")).collect();
+        fs::write(dir.path().join("state.json"), format!(r#"{{"last_id":7,"rows":{{{}}}}}"#, rows.join(","))).unwrap();
+        let found = kept(dir.path()).unwrap();
+        let images: Vec<_> = found.images.iter().map(|image| (&*image.name, image.layers, image.users)).collect();
+        assert_eq!((found.snapshots, images), (7, vec![("one@x", 2, 2), ("two@y", 3, 0)]));
+    }
+}
