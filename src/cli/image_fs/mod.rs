@@ -214,7 +214,8 @@ pub(crate) struct LazyArgs {
 impl LazyArgs {
     /// The options for the registry, with the logins of the node.
     pub(crate) fn registry(&self) -> Result<RegistryArgs, CliError> {
-        Ok(RegistryArgs { providers: self.logins.providers()?, ..self.registry.clone() })
+        let (providers, hosts_dir) = (self.logins.providers()?, self.logins.hosts_dir.clone());
+        Ok(RegistryArgs { providers, hosts_dir, ..self.registry.clone() })
     }
 
     /// What to open of `image`, without the index that the user named.

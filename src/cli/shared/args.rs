@@ -337,6 +337,10 @@ pub(crate) struct RegistryArgs {
     /// Those of [`NodeLoginArgs`].
     #[arg(skip)]
     pub providers: Option<CredentialProviders>,
+
+    /// As [`NodeLoginArgs`] has it.
+    #[arg(skip)]
+    pub hosts_dir: Option<PathBuf>,
 }
 
 /// The logins of a Kubernetes node.
@@ -355,6 +359,13 @@ pub(crate) struct NodeLoginArgs {
     #[arg(long, value_name = "DIR", env = "OCISEEK_IMAGE_CREDENTIAL_PROVIDER_BIN_DIR", hide_short_help = true)]
     #[arg(requires = "image_credential_provider_config")]
     pub image_credential_provider_bin_dir: Option<PathBuf>,
+
+    /// Containerd's folder with a hosts.toml for each registry: mirrors, which are asked first, and
+    /// certificates
+    ///
+    /// Usually /etc/containerd/certs.d. Logins are never sent to another host than their own.
+    #[arg(long, value_name = "DIR", env = "OCISEEK_HOSTS_DIR", hide_short_help = true, help_heading = "Registry")]
+    pub hosts_dir: Option<PathBuf>,
 }
 
 impl NodeLoginArgs {

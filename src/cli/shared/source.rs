@@ -325,6 +325,7 @@ pub(crate) async fn client_config(
         ca_files: args.ca_file,
         client_cert: args.client_cert,
         client_key: args.client_key,
+        hosts_dir: args.hosts_dir,
         insecure_skip_tls_verify: args.insecure_skip_tls_verify || args.tls_verify == Some(false),
         max_memory: args.memory.max_memory.0,
         limits: limits(args.retry_for, args.stall_timeout, args.connections),

@@ -147,8 +147,11 @@ impl Repository {
 
     /// Opens a connection to the registry by asking which version of the API it has, without
     /// authorization, so that later requests need not wait for one. Failures are ignored: these
-    /// requests report them.
+    /// requests report them. Does nothing if mirrors are asked first.
     pub async fn connect(&self) {
+        if !self.registry.mirrors.is_empty() {
+            return;
+        }
         let Ok(base) = self.registry.base().await else { return };
         let mut url = base.clone();
         url.set_path("/v2/");

@@ -31,6 +31,9 @@ pub struct ClientConfig {
     /// Folders with a subfolder for each registry (`HOST[:PORT]`) that has its authorities and
     /// client certificate. None for the folders of docker and podman.
     pub certs_d: Option<Vec<PathBuf>>,
+    /// A folder with containerd's `hosts.toml` for each registry, such as `/etc/containerd/certs.d`:
+    /// mirrors, which are asked first for what is read, and certificates.
+    pub hosts_dir: Option<PathBuf>,
     /// Accepts any certificate.
     pub insecure_skip_tls_verify: bool,
     /// The hosts that the client may contact: registries, token services, and targets of redirects.
@@ -55,6 +58,7 @@ impl Default for ClientConfig {
             client_cert: None,
             client_key: None,
             certs_d: None,
+            hosts_dir: None,
             insecure_skip_tls_verify: false,
             allowed_addresses: AllowedAddresses::default(),
             limits: Limits::default(),

@@ -107,6 +107,8 @@ pub enum RegistryError {
     ClientKey,
     #[error("{path} {what}", path = .path.display())]
     CertsD { path: PathBuf, what: &'static str },
+    #[error("{path}: {what}", path = .path.display())]
+    Hosts { path: PathBuf, what: String },
     #[error("{path} cannot be read", path = .path.display())]
     File { path: PathBuf, source: std::io::Error },
     #[error("cannot set up TLS")]

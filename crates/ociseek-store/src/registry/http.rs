@@ -19,6 +19,7 @@ use super::address_filter::{AllowedAddresses, KnownAddresses, Resolver, refuse_a
 use super::backoff::RetryBudget;
 use super::config::{ClientConfig, Limits};
 use super::error::{RegistryError, RequestLine, shown};
+use super::hosts::HostTls;
 use super::one_line::one_line;
 use super::outage::Outages;
 use super::proxy::Proxies;
@@ -160,11 +161,11 @@ impl Connections {
 }
 
 impl Http {
-    /// The connections for the registry `name`.
-    pub(super) fn new(common: &Arc<Common>, name: &str) -> Result<Http, RegistryError> {
+    /// The connections for the registry `name`, with settings of its own.
+    pub(super) fn new(common: &Arc<Common>, name: &str, tls: &HostTls) -> Result<Http, RegistryError> {
         let Common { limits, allowed_addresses, proxies, known_addresses, .. } = &**common;
         let connections = |tls| Connections::new(limits, allowed_addresses, proxies, known_addresses, tls);
-        let (home, away, own_authorities) = match common.tls.own(name)? {
+        let (home, away, own_authorities) = match common.tls.own(name, tls)? {
             Some(own) => (connections(own.home)?, connections(own.away)?, own.own_authorities),
             None => (common.connections.clone(), common.connections.clone(), common.tls.has_own_authorities()),
         };

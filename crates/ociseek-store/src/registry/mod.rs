@@ -10,6 +10,7 @@
 //! | `credentials`, `go_json`, `helper` | logins |
 //! | `retry`, `backoff`, `outage` | when to retry |
 //! | `request`, `http`, `response`, `trail` | a single request, how it is sent, its response, and its line in the log |
+//! | `hosts`, `mirrors` | containerd's `hosts.toml`, and the hosts that it names |
 //! | `proxy`, `address`, `address_filter` | proxies and allowed hosts |
 //! | `tls`, `certs_d`, `verifier` | trusted authorities, and client certificates |
 //! | `config`, `error`, `transport`, `one_line` | settings and errors |
@@ -36,8 +37,10 @@ mod error;
 mod fallback;
 mod go_json;
 mod helper;
+mod hosts;
 mod http;
 mod manifests;
+mod mirrors;
 mod names;
 mod one_line;
 mod outage;

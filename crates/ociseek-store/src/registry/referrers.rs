@@ -165,7 +165,14 @@ impl Repository {
             if listed > REFERRERS || seen.len() > PAGES {
                 return Err(endless("the list does not end"));
             }
-            let Some(next) = page.next else { return Ok(Some(found)) };
+            let Some(next) = page.next else {
+                // A mirror may have the image without what was attached to it.
+                if found.is_empty() && !self.registry.mirrors.first.is_empty() && !request.is_past_caches() {
+                    (request, seen) = (request.past_caches(), HashSet::new());
+                    continue;
+                }
+                return Ok(Some(found));
+            };
             request.url = self.registry.next_page(&request, &next).await?;
         }
     }

@@ -62,6 +62,11 @@ impl Request {
         self.header(header::CACHE_CONTROL, no_cache.clone()).header(header::PRAGMA, no_cache)
     }
 
+    /// Whether caches on the way must ask the registry.
+    pub(super) fn is_past_caches(&self) -> bool {
+        self.headers.contains_key(header::CACHE_CONTROL)
+    }
+
     pub(super) fn body(mut self, content_type: HeaderValue, body: Bytes) -> Request {
         self.body = body;
         self.header(header::CONTENT_TYPE, content_type)

@@ -220,6 +220,7 @@ mod tests {
 
     use super::super::config::{ClientConfig, Limits};
     use super::super::error::{Answer, RequestLine};
+    use super::super::hosts::HostTls;
     use super::super::http::Common;
     use super::super::transport::{TransportError, TransportKind};
     use super::*;
@@ -235,7 +236,7 @@ mod tests {
             ..Limits::default()
         };
         let config = ClientConfig { limits, ..ClientConfig::default() };
-        let http = Http::new(&Arc::new(Common::new(&config).unwrap()), "r.example").unwrap();
+        let http = Http::new(&Arc::new(Common::new(&config).unwrap()), "r.example", &HostTls::default()).unwrap();
         Retry { since: Some(Instant::now() - before), tries: 10, ..Retry::new(&Arc::new(http)) }
     }
 

@@ -15,7 +15,9 @@ use super::address::{base_url, by_https, is_loopback, refuse_detour, same_origin
 use super::auth::{Authorizer, Generation, Scope};
 use super::config::ClientConfig;
 use super::error::{RegistryError, RequestLine, is_transient_status, shown};
+use super::hosts::{self, HostTls, RegistryHosts};
 use super::http::{Common, Http};
+use super::mirrors::{Mirror, Mirrors};
 use super::places::RecentPlaces;
 use super::referrers_api::ReferrersApi;
 use super::request::Request;
@@ -43,6 +45,7 @@ pub(super) struct Registry {
     is_tls_after_all: OnceCell<bool>,
     /// The headers with which the registry's root asks strangers to log in. None if it does not.
     root_challenge: OnceCell<Option<HeaderMap>>,
+    pub mirrors: Mirrors,
 }
 
 enum Scheme {
@@ -72,10 +75,38 @@ impl Ranges {
 
 impl Registry {
     pub(super) fn new(common: &Arc<Common>, config: &ClientConfig, name: &str) -> Result<Registry, RegistryError> {
+        let found = config.hosts_dir.as_ref().map(|dir| hosts::find(dir, name, &base_url("https", name)?));
+        let RegistryHosts { mirrors, server, tls } = found.transpose()?.unwrap_or_default();
+        let mirror = |mirror| Mirror::new(common, config, name, mirror);
+        let first = mirrors.into_iter().map(mirror).collect::<Result<_, _>>()?;
+        let server = server.map(mirror).transpose()?.map(Box::new);
+        let mut registry = Registry::with(common, config, name, config.plain_http, &tls)?;
+        registry.mirrors = Mirrors { first, server };
+        Ok(registry)
+    }
+
+    /// A host that has the content of another registry.
+    pub(super) fn at(
+        common: &Arc<Common>,
+        config: &ClientConfig,
+        name: &str,
+        speaks_tls: bool,
+        tls: &HostTls,
+    ) -> Result<Registry, RegistryError> {
+        Registry::with(common, config, name, Some(!speaks_tls), tls)
+    }
+
+    fn with(
+        common: &Arc<Common>,
+        config: &ClientConfig,
+        name: &str,
+        plain_http: Option<bool>,
+        tls: &HostTls,
+    ) -> Result<Registry, RegistryError> {
         let https = base_url("https", name)?;
-        let http = Arc::new(Http::new(common, name)?);
+        let http = Arc::new(Http::new(common, name, tls)?);
         let tls = config.insecure_skip_tls_verify || config.client_cert.is_some() || http.has_own_authorities();
-        let scheme = match config.plain_http {
+        let scheme = match plain_http {
             Some(true) => Scheme::Http,
             Some(false) => Scheme::Https,
             None if !is_loopback(&https) || name.ends_with(":443") => Scheme::Https,
@@ -96,6 +127,7 @@ impl Registry {
             base,
             is_tls_after_all,
             root_challenge: OnceCell::new(),
+            mirrors: Mirrors::default(),
         })
     }
 
@@ -174,20 +206,37 @@ impl Registry {
     /// Makes one try: adds authorization, renews it once if it is refused, follows redirects. A
     /// temporary status is an error.
     pub(super) async fn once(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
-        let response = match self.follow(request, scope, request.next_try()).await {
-            Err(error) if error.is_broken() && self.is_tls_after_all(&request.url).await => {
-                return Err(RegistryError::SpeaksTls { line: self.request_line(&request.method, &request.url) });
-            }
-            answered => answered?,
+        let by_mirror = self.mirrors.answer(request, scope).await;
+        let is_home = by_mirror.is_none();
+        let response = match by_mirror {
+            Some(answered) => answered?,
+            None => self.at_home(request, scope).await?,
         };
         if is_transient_status(response.status()) {
             return Err(response.refusal().await);
         }
-        self.http.answered(&self.name);
+        if is_home {
+            self.http.answered(&self.name);
+        }
         Ok(response)
     }
 
-    async fn follow(&self, request: &Request, scope: &Scope, attempt: u32) -> Result<Response, RegistryError> {
+    async fn at_home(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
+        match self.follow(request, scope, request.next_try()).await {
+            Err(error) if error.is_broken() && self.is_tls_after_all(&request.url).await => {
+                Err(RegistryError::SpeaksTls { line: self.request_line(&request.method, &request.url) })
+            }
+            answered => answered,
+        }
+    }
+
+    /// Adds authorization, renews it once if it is refused, and follows redirects.
+    pub(super) async fn follow(
+        &self,
+        request: &Request,
+        scope: &Scope,
+        attempt: u32,
+    ) -> Result<Response, RegistryError> {
         let base = self.base().await?;
         let mut hop = request.clone();
         let mut hops = 0;

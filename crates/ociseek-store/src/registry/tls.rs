@@ -12,6 +12,7 @@ use rustls::{ClientConfig as TlsConfig, RootCertStore};
 use super::certs_d;
 use super::config::ClientConfig;
 use super::error::RegistryError;
+use super::hosts::HostTls;
 use super::verifier::{CertificateVerifier, SystemRoots};
 
 /// The settings that the registries of a client share. A machine without system certificates is not
@@ -55,7 +56,7 @@ impl Tls {
         let (anyone, system) = (config.insecure_skip_tls_verify, Arc::default());
         let tls = Tls { provider, anyone, system, given, identity, folders };
         // Reports a certificate and key that do not match before anything is sent.
-        tls.build(&tls.given, tls.identity.as_ref())?;
+        tls.build(&tls.given, tls.identity.as_ref(), false)?;
         Ok(tls)
     }
 
@@ -66,42 +67,50 @@ impl Tls {
 
     /// For every host without its own settings. Does not send the client certificate.
     pub(super) fn common(&self) -> Result<TlsConfig, RegistryError> {
-        self.build(&self.given, None)
+        self.build(&self.given, None, false)
     }
 
-    /// For a registry with a folder of certificates or with a client certificate.
-    pub(super) fn own(&self, registry: &str) -> Result<Option<RegistryTls>, RegistryError> {
+    /// For a registry with a folder of certificates, with a client certificate or with settings of
+    /// its own.
+    pub(super) fn own(&self, registry: &str, set: &HostTls) -> Result<Option<RegistryTls>, RegistryError> {
         let found = certs_d::find(&self.folders, registry)?;
-        let of_folder = match (&self.identity, &found.client) {
+        let of_files = match (&self.identity, set.client.as_ref().or(found.client.as_ref())) {
             (None, Some((cert, key))) => Some(Identity::read(cert, key)?),
             _ => None,
         };
-        let identity = self.identity.as_ref().or(of_folder.as_ref());
-        if identity.is_none() && found.authorities.is_empty() {
+        let identity = self.identity.as_ref().or(of_files.as_ref());
+        if identity.is_none() && found.authorities.is_empty() && *set == HostTls::default() {
             return Ok(None);
         }
-        let given = [self.given.clone(), authorities(&found.authorities)?].concat();
+        let given = [self.given.clone(), authorities(&found.authorities)?, authorities(&set.authorities)?].concat();
         Ok(Some(RegistryTls {
-            home: self.build(&given, identity)?,
-            away: self.build(&given, None)?,
+            home: self.build(&given, identity, set.skip_verify)?,
+            away: self.build(&given, None, false)?,
             own_authorities: !given.is_empty(),
         }))
     }
 
-    fn verifier(&self, given: &[CertificateDer<'static>]) -> CertificateVerifier {
+    fn verifier(&self, given: &[CertificateDer<'static>], anyone: bool) -> CertificateVerifier {
         let (provider, system) = (Arc::clone(&self.provider), Arc::clone(&self.system));
-        CertificateVerifier { provider, anyone: self.anyone, system, given: given.to_vec(), usual: OnceLock::new() }
+        CertificateVerifier {
+            provider,
+            anyone: self.anyone || anyone,
+            system,
+            given: given.to_vec(),
+            usual: OnceLock::new(),
+        }
     }
 
     fn build(
         &self,
         given: &[CertificateDer<'static>],
         identity: Option<&Identity>,
+        anyone: bool,
     ) -> Result<TlsConfig, RegistryError> {
         let builder = TlsConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| RegistryError::Tls(error.into()))?;
-        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(self.verifier(given)));
+        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(self.verifier(given, anyone)));
         let mut tls = match identity {
             Some(Identity { chain, key }) => {
                 builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(|error| match error {
@@ -161,9 +170,9 @@ mod tests {
     fn the_authorities_of_the_system_are_read_for_the_first_certificate() {
         let tls = Tls::new(&ClientConfig::default()).unwrap();
         tls.common().unwrap();
-        assert!(tls.own("r.example").unwrap().is_none());
+        assert!(tls.own("r.example", &HostTls::default()).unwrap().is_none());
         assert!(tls.system.0.get().is_none());
-        let (verifier, name) = (tls.verifier(&[]), "r.example".try_into().unwrap());
+        let (verifier, name) = (tls.verifier(&[], false), "r.example".try_into().unwrap());
         let judged = verifier.verify_server_cert(&CertificateDer::from(vec![0]), &[], &name, &[], UnixTime::now());
         assert!(judged.is_err());
         assert!(tls.system.0.get().is_some());

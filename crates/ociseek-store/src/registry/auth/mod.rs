@@ -377,6 +377,7 @@ pub(super) fn basic(user: &str, password: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::config::{ClientConfig, Limits};
+    use super::super::hosts::HostTls;
     use super::super::http::Common;
     use std::time::Duration;
 
@@ -393,7 +394,8 @@ mod tests {
         ] {
             let limits = Limits { ecr_login: lasts, ..Limits::default() };
             let config = ClientConfig { limits, ..ClientConfig::default() };
-            let http = Arc::new(Http::new(&Arc::new(Common::new(&config).unwrap()), registry).unwrap());
+            let http =
+                Arc::new(Http::new(&Arc::new(Common::new(&config).unwrap()), registry, &HostTls::default()).unwrap());
             let (user, password) = ("AWS".to_owned(), "p".to_owned());
             let source = CredentialSource::Only { registry: registry.to_owned(), user, password };
             let auth = Authorizer::new(registry.into(), source);

@@ -1,0 +1,306 @@
+//! containerd's `hosts.toml`: other hosts that have the content of a registry, and how to reach
+//! them (containerd `docs/hosts.md`).
+//!
+//! `DIR/HOST_PORT_/hosts.toml`, `DIR/HOST:PORT/hosts.toml` or `DIR/_default/hosts.toml` names them.
+//! A folder without that file has certificates, as docker's `certs.d`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use serde::Deserialize;
+use toml::Spanned;
+use url::Url;
+
+use super::address::same_origin;
+use super::certs_d;
+use super::error::RegistryError;
+
+/// Larger files do not name hosts.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// The certificates for a host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct HostTls {
+    /// Files with authorities.
+    pub authorities: Vec<PathBuf>,
+    /// The files of a client certificate and of its key.
+    pub client: Option<(PathBuf, PathBuf)>,
+    /// Accepts any certificate.
+    pub skip_verify: bool,
+}
+
+/// A host that has the content of a registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MirrorConfig {
+    /// Scheme, host and port, with the path of its API: `/v2`, or another one.
+    pub url: Url,
+    /// Whether it may turn tags into digests, and name referrers. All may have content of a digest.
+    pub resolves: bool,
+    pub tls: HostTls,
+    /// Sent to this host only.
+    pub headers: HeaderMap,
+}
+
+/// What is configured for a registry.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct RegistryHosts {
+    /// Asked first, in this order.
+    pub mirrors: Vec<MirrorConfig>,
+    /// Asked in the end, in place of the registry itself.
+    pub server: Option<MirrorConfig>,
+    /// For the registry itself.
+    pub tls: HostTls,
+}
+
+#[derive(Deserialize)]
+struct HostsFile {
+    server: Option<String>,
+    #[serde(default)]
+    host: BTreeMap<Spanned<String>, HostEntry>,
+    #[serde(flatten)]
+    root: HostEntry,
+}
+
+#[derive(Deserialize, Default)]
+struct HostEntry {
+    capabilities: Option<BTreeSet<String>>,
+    ca: Option<OneOrMore<PathBuf>>,
+    client: Option<ClientEntry>,
+    #[serde(default)]
+    skip_verify: bool,
+    #[serde(default)]
+    header: BTreeMap<String, OneOrMore<String>>,
+    #[serde(default)]
+    override_path: bool,
+    proxy: Option<String>,
+}
+
+#[derive(Deserialize, Clone)]
+#[serde(untagged)]
+enum OneOrMore<T> {
+    One(T),
+    More(Vec<T>),
+}
+
+impl<T> OneOrMore<T> {
+    fn all(self) -> Vec<T> {
+        match self {
+            OneOrMore::One(one) => vec![one],
+            OneOrMore::More(all) => all,
+        }
+    }
+}
+
+#[derive(Deserialize, Clone)]
+#[serde(untagged)]
+enum ClientEntry {
+    One(PathBuf),
+    More(Vec<ClientFiles>),
+}
+
+#[derive(Deserialize, Clone)]
+#[serde(untagged)]
+enum ClientFiles {
+    /// The key is in the same file.
+    Both(PathBuf),
+    Pair(PathBuf, PathBuf),
+}
+
+/// What the folder `dir` has for a registry. `own` is the registry's URL.
+///
+/// # Errors
+/// If a file cannot be read or is not valid.
+pub(super) fn find(dir: &Path, registry: &str, own: &Url) -> Result<RegistryHosts, RegistryError> {
+    let with_port = registry.rsplit_once(':').map(|(host, port)| format!("{host}_{port}_"));
+    let names = [with_port.as_deref(), Some(registry), Some("_default")];
+    // `..` is accepted as a host name elsewhere.
+    for name in names.into_iter().flatten().filter(|name| !name.starts_with('.')) {
+        let folder = dir.join(name);
+        if !folder.is_dir() {
+            continue;
+        }
+        let path = folder.join("hosts.toml");
+        let mut text = String::new();
+        match File::open(&path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)) {
+            Ok(read) if read as u64 > MAX_BYTES => return Err(wrong(&path, "is larger than 1 MiB")),
+            Ok(_) => return parsed(&path, &folder, &text, own),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let found = certs_d::find(&[dir.to_owned()], name)?;
+                let tls = HostTls { authorities: found.authorities, client: found.client, skip_verify: false };
+                return Ok(RegistryHosts { tls, ..RegistryHosts::default() });
+            }
+            Err(source) => return Err(RegistryError::File { path, source }),
+        }
+    }
+    Ok(RegistryHosts::default())
+}
+
+fn wrong(path: &Path, what: impl Into<String>) -> RegistryError {
+    RegistryError::Hosts { path: path.to_owned(), what: what.into() }
+}
+
+fn parsed(path: &Path, folder: &Path, text: &str, own: &Url) -> Result<RegistryHosts, RegistryError> {
+    let first_line = |error: toml::de::Error| error.message().lines().next().unwrap_or_default().to_owned();
+    let file: HostsFile = toml::from_str(text).map_err(|error| wrong(path, first_line(error)))?;
+    let mut hosts: Vec<(Spanned<String>, HostEntry)> = file.host.into_iter().collect();
+    // In the order of the file.
+    hosts.sort_by_key(|(name, _)| name.span().start);
+    let host = |name: &str, entry: HostEntry| host(folder, name, entry).map_err(|what| wrong(path, what));
+    let mut mirrors = Vec::new();
+    for (name, entry) in hosts {
+        let can_pull = entry.capabilities.as_ref().is_none_or(|all| all.contains("pull") || all.contains("resolve"));
+        let mirror = host(name.get_ref(), entry)?;
+        if can_pull {
+            mirrors.push(mirror);
+        }
+    }
+    let server = host(file.server.as_deref().unwrap_or(own.as_str()), file.root)?;
+    let is_own = same_origin(&server.url, own) && server.url.path() == "/v2" && server.headers.is_empty();
+    let tls = server.tls.clone();
+    // Without the key, the settings of the file are those of the registry itself.
+    Ok(RegistryHosts { mirrors, server: (!is_own).then_some(server), tls })
+}
+
+fn host(folder: &Path, name: &str, entry: HostEntry) -> Result<MirrorConfig, String> {
+    if entry.proxy.is_some() {
+        return Err("has a proxy, which is not supported: use the variables of the environment".to_owned());
+    }
+    let typed = if name.contains("://") { name.to_owned() } else { format!("https://{name}") };
+    let is_http = |url: &Url| matches!(url.scheme(), "http" | "https");
+    let is_plain = |url: &Url| url.username().is_empty() && url.password().is_none() && url.query().is_none();
+    let url = Url::parse(&typed).ok().filter(|url| is_http(url) && is_plain(url) && url.has_host());
+    let mut url = url.ok_or_else(|| format!("{name:?} is not the URL of a host"))?;
+    let path = url.path().trim_end_matches('/').to_owned();
+    url.set_path(&if entry.override_path || path.ends_with("/v2") { path } else { format!("{path}/v2") });
+    url.set_fragment(None);
+    let at = |path: PathBuf| folder.join(path);
+    let client = match entry.client {
+        Some(ClientEntry::One(file)) => vec![ClientFiles::Both(file)],
+        Some(ClientEntry::More(all)) => all,
+        None => Vec::new(),
+    };
+    if client.len() > 1 {
+        return Err(format!("has several client certificates for {name:?}, of which only one can be used"));
+    }
+    let client = client.into_iter().next().map(|files| match files {
+        ClientFiles::Both(both) => (at(both.clone()), at(both)),
+        ClientFiles::Pair(cert, key) if key.as_os_str().is_empty() => (at(cert.clone()), at(cert)),
+        ClientFiles::Pair(cert, key) => (at(cert), at(key)),
+    });
+    let authorities = entry.ca.map(OneOrMore::all).unwrap_or_default().into_iter().map(at).collect();
+    let mut headers = HeaderMap::new();
+    for (name, values) in entry.header {
+        let invalid = || format!("has a header {name:?} that is not valid");
+        let header = HeaderName::try_from(&*name).map_err(|_| invalid())?;
+        for value in values.all() {
+            let mut value = HeaderValue::try_from(value).map_err(|_| invalid())?;
+            value.set_sensitive(true);
+            headers.append(header.clone(), value);
+        }
+    }
+    let resolves = entry.capabilities.is_none_or(|all| all.contains("resolve"));
+    let tls = HostTls { authorities, client, skip_verify: entry.skip_verify };
+    Ok(MirrorConfig { url, resolves, tls, headers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        dir
+    }
+
+    fn found(dir: &tempfile::TempDir, registry: &str) -> RegistryHosts {
+        find(dir.path(), registry, &Url::parse(&format!("https://{registry}/")).unwrap()).unwrap()
+    }
+
+    fn urls(hosts: &RegistryHosts) -> Vec<&str> {
+        hosts.mirrors.iter().chain(&hosts.server).map(|host| host.url.as_str()).collect()
+    }
+
+    #[test]
+    fn the_folder_of_a_registry_is_found_by_its_names() {
+        let server = |name: &str| format!("server = \"https://{name}\"\n");
+        let (with_port, plain, rest) = (server("port.example"), server("plain.example"), server("rest.example"));
+        let dir = folder(&[
+            ("r.io_5000_/hosts.toml", &with_port),
+            ("r.io:5000/hosts.toml", &plain),
+            ("q.io:5000/hosts.toml", &plain),
+            ("_default/hosts.toml", &rest),
+            ("certs.io/ca.crt", ""),
+        ]);
+        for (registry, url) in [
+            ("r.io:5000", "https://port.example/v2"),
+            ("q.io:5000", "https://plain.example/v2"),
+            ("r.io", "https://rest.example/v2"),
+        ] {
+            assert_eq!(urls(&found(&dir, registry)), [url], "{registry}");
+        }
+        let certs = found(&dir, "certs.io");
+        assert_eq!((urls(&certs).len(), certs.tls.authorities), (0, vec![dir.path().join("certs.io/ca.crt")]));
+        assert_eq!(found(&folder(&[]), "r.io"), RegistryHosts::default());
+    }
+
+    #[test]
+    fn hosts_are_in_the_order_of_the_file() {
+        let dir = folder(&[(
+            "r.io/hosts.toml",
+            "ca = \"own.pem\"\n[host.\"https://z.example\"]\ncapabilities = [\"pull\"]\n\
+             [host.\"http://a.example:5000/proxy/\"]\noverride_path = true\nca = [\"/a.pem\", \"b.pem\"]\n\
+             client = [[\"c.pem\", \"c.key\"]]\nskip_verify = true\n\
+             [host.\"http://a.example:5000/proxy/\".header]\nx-one = \"1\"\nx-two = [\"2\", \"3\"]\n\
+             [host.\"m.example/cache\"]\ndial_timeout = \"1s\"\n[host.\"https://push.example\"]\n\
+             capabilities = [\"push\"]\n",
+        )]);
+        let hosts = found(&dir, "r.io");
+        assert_eq!(urls(&hosts), ["https://z.example/v2", "http://a.example:5000/proxy", "https://m.example/cache/v2"]);
+        assert_eq!(hosts.mirrors.iter().map(|mirror| mirror.resolves).collect::<Vec<_>>(), [false, true, true]);
+        let at = |name: &str| dir.path().join("r.io").join(name);
+        assert_eq!((&hosts.tls.authorities, hosts.server), (&vec![at("own.pem")], None));
+        let tls = &hosts.mirrors[1].tls;
+        assert_eq!(tls.authorities, [PathBuf::from("/a.pem"), at("b.pem")]);
+        assert_eq!((&tls.client, tls.skip_verify), (&Some((at("c.pem"), at("c.key"))), true));
+        let headers: Vec<_> = hosts.mirrors[1].headers.values().map(|value| value.to_str().unwrap()).collect();
+        assert_eq!(headers, ["1", "2", "3"]);
+    }
+
+    #[test]
+    fn the_server_replaces_the_registry_unless_it_is_the_same() {
+        for (text, server) in [
+            ("server = \"https://r.io\"", None),
+            ("server = \"r.io/v2/\"", None),
+            ("server = \"http://r.io\"", Some("http://r.io/v2")),
+            ("server = \"https://other.example:8443\"", Some("https://other.example:8443/v2")),
+        ] {
+            let hosts = found(&folder(&[("r.io/hosts.toml", text)]), "r.io");
+            assert_eq!(hosts.server.as_ref().map(|host| host.url.as_str()), server, "{text}");
+        }
+    }
+
+    #[test]
+    fn invalid_files_are_errors() {
+        for (text, what) in [
+            ("server = [", "hosts.toml"),
+            ("server = 1", "invalid type"),
+            ("[host.\"ftp://x\"]", "is not the URL of a host"),
+            ("[host.\"https://u:p@x\"]", "is not the URL of a host"),
+            ("[host.\"https://x\"]\nproxy = \"http://p\"", "proxy"),
+            ("[host.\"https://x\".header]\n\"a b\" = \"c\"", "header \"a b\""),
+            ("client = [\"a\", \"b\"]", "several client certificates"),
+        ] {
+            let dir = folder(&[("r.io/hosts.toml", text)]);
+            let error = find(dir.path(), "r.io", &Url::parse("https://r.io/").unwrap()).unwrap_err().to_string();
+            assert!(error.contains(what) && error.contains("hosts.toml"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Sends requests that read to the mirrors of a registry before the registry itself.
+//!
+//! A mirror is a registry of its own for everything that protects logins: its credentials are those
+//! stored under its name, and its certificates and headers are not used elsewhere.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use reqwest::header::HeaderMap;
+use tracing::debug;
+use url::Url;
+
+use super::TARGET;
+use super::auth::Scope;
+use super::config::ClientConfig;
+use super::error::RegistryError;
+use super::hosts::MirrorConfig;
+use super::http::Common;
+use super::request::Request;
+use super::response::Response;
+use super::session::Registry;
+use crate::lock::Hold;
+
+/// How long a mirror that does not answer is not asked again.
+const REST: Duration = Duration::from_secs(30);
+
+pub(super) struct Mirror {
+    registry: Registry,
+    /// The path of its API.
+    root: String,
+    resolves: bool,
+    headers: HeaderMap,
+    /// The registry that it mirrors, if its name is another one.
+    namespace: Option<String>,
+    failed: Mutex<Option<Instant>>,
+}
+
+impl Mirror {
+    pub(super) fn new(
+        common: &Arc<Common>,
+        config: &ClientConfig,
+        of: &str,
+        mirror: MirrorConfig,
+    ) -> Result<Mirror, RegistryError> {
+        let MirrorConfig { url, resolves, tls, headers } = mirror;
+        let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+        // docker.io has its logins under that name.
+        let name = match url.host_str().unwrap_or_default() {
+            "registry-1.docker.io" => "docker.io".to_owned(),
+            host => format!("{host}{port}"),
+        };
+        let root = url.path().trim_end_matches('/').to_owned();
+        let namespace = (name != of).then(|| of.to_owned());
+        let registry = Registry::at(common, config, &name, url.scheme() == "https", &tls)?;
+        Ok(Mirror { registry, root, resolves, headers, namespace, failed: Mutex::default() })
+    }
+
+    fn rests(&self) -> bool {
+        self.failed.hold().is_some_and(|failed| failed.elapsed() < REST)
+    }
+
+    /// The same request to this host. None if it is not for the API.
+    async fn redirected(&self, request: &Request) -> Option<Request> {
+        let path = request.url.path().strip_prefix("/v2/")?;
+        let mut url: Url = self.registry.base().await.ok()?.clone();
+        url.set_path(&format!("{}/{path}", self.root));
+        url.set_query(request.url.query());
+        if let Some(namespace) = &self.namespace {
+            url.query_pairs_mut().append_pair("ns", namespace);
+        }
+        let mut request = request.clone();
+        request.url = url;
+        request.headers.extend(self.headers.clone());
+        Some(request)
+    }
+
+    async fn follow(&self, request: &Request, scope: &Scope) -> Option<Result<Response, RegistryError>> {
+        let request = self.redirected(request).await?;
+        let answered = self.registry.follow(&request, &self.scope(scope), request.next_try()).await;
+        *self.failed.hold() = answered.is_err().then(Instant::now);
+        Some(answered)
+    }
+
+    /// The repository has another name where the API has another path below `/v2`.
+    fn scope(&self, scope: &Scope) -> Scope {
+        let below = self.root.strip_prefix("/v2/").filter(|below| !below.is_empty());
+        let repository = below.map(|below| format!("{below}/{}", scope.repository).into());
+        Scope { repository: repository.unwrap_or_else(|| Arc::clone(&scope.repository)), ..scope.clone() }
+    }
+}
+
+/// The hosts that are asked for a registry's content.
+#[derive(Default)]
+pub(super) struct Mirrors {
+    /// In this order, before the registry.
+    pub first: Vec<Mirror>,
+    /// In place of the registry.
+    pub server: Option<Box<Mirror>>,
+}
+
+impl Mirrors {
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_empty() && self.server.is_none()
+    }
+
+    /// The answer of a mirror that has the content. None if the registry must be asked.
+    pub(super) async fn answer(&self, request: &Request, scope: &Scope) -> Option<Result<Response, RegistryError>> {
+        if self.is_empty() || !matches!(request.method, Method::GET | Method::HEAD) {
+            return None;
+        }
+        let is_immutable = is_immutable(request.url.path());
+        // A mirror is a cache: what was wrong is read again from its source.
+        let asked = self.first.iter().filter(|_| !request.is_past_caches());
+        for mirror in asked.filter(|mirror| (mirror.resolves || is_immutable) && !mirror.rests()) {
+            match mirror.follow(request, scope).await? {
+                Ok(response) if response.status().is_success() => return Some(Ok(response)),
+                Ok(response) => {
+                    let (mirror, status) = (&mirror.registry.name, response.status().as_u16());
+                    debug!(name: "mirror", target: TARGET, %mirror, status);
+                }
+                Err(error) => debug!(name: "mirror", target: TARGET, mirror = %mirror.registry.name, %error),
+            }
+        }
+        self.server.as_ref()?.follow(request, scope).await
+    }
+}
+
+/// Whether the path names content by its digest.
+fn is_immutable(path: &str) -> bool {
+    let mut parts = path.rsplit('/');
+    let (last, kind) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    matches!(kind, "blobs" | "manifests") && last.contains(':')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use bytes::Bytes;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::blob::Target;
+    use crate::registry::{Client, CredentialSource, Repository};
+    use ociseek_format::digest::Digest;
+
+    const CONTENT: &str = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json"}"#;
+    const OTHER: &str =
+        r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","annotations":{}}"#;
+    const EMPTY_LIST: &str =
+        r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[]}"#;
+    const ASK: &str = "WWW-Authenticate: Basic realm=\"r\"\r\n";
+
+    /// A server that notes the headers of its requests.
+    struct Host {
+        address: String,
+        seen: Arc<Mutex<Vec<String>>>,
+    }
+
+    /// A server that answers the header of a request with a status, headers and a body.
+    async fn host(answer: impl Fn(&str) -> (u16, &'static str, String) + Send + Sync + 'static) -> Host {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, seen) = (listener.local_addr().unwrap().to_string(), Arc::<Mutex<Vec<String>>>::default());
+        let noted = Arc::clone(&seen);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut header = Vec::new();
+                while !header.ends_with(b"\r\n\r\n") {
+                    header.push(stream.read_u8().await.unwrap());
+                }
+                let header = String::from_utf8(header).unwrap();
+                let (status, headers, body) = answer(&header);
+                noted.hold().push(header);
+                let (length, kind) = (body.len(), if body.contains("\"manifests\"") { "index" } else { "manifest" });
+                let text = format!(
+                    "HTTP/1.1 {status} S\r\nContent-Type: application/vnd.oci.image.{kind}.v1+json\r\n{headers}\
+                     Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+                );
+                // Clients need not read it.
+                let _ = stream.write_all(text.as_bytes()).await;
+            }
+        });
+        Host { address, seen }
+    }
+
+    async fn with(content: &'static str) -> Host {
+        host(move |_| (200, "", content.to_owned())).await
+    }
+
+    impl Host {
+        fn requests(&self) -> usize {
+            self.seen.hold().len()
+        }
+
+        fn was_asked(&self, path: &str) -> bool {
+            self.seen.hold().iter().any(|header| header.contains(path))
+        }
+
+        fn got_a_login(&self) -> bool {
+            self.seen.hold().iter().any(|header| header.to_ascii_lowercase().contains("\nauthorization:"))
+        }
+    }
+
+    /// The repository `a` of a registry, whose `hosts.toml` is `text`. There is a login for the registry.
+    fn repository(dir: &Path, registry: &str, text: &str) -> Repository {
+        let folder = dir.join(registry.replace(':', "_") + "_");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("hosts.toml"), text).unwrap();
+        let (user, password) = ("user".to_owned(), "password".to_owned());
+        let credentials = CredentialSource::Only { registry: registry.to_owned(), user, password };
+        let config = ClientConfig { hosts_dir: Some(dir.to_owned()), credentials, ..ClientConfig::default() };
+        Client::new(config).unwrap().repository(registry, "a").unwrap()
+    }
+
+    async fn content(repository: &Repository) -> Bytes {
+        repository.manifest(&Target::Digest(Digest::sha256(CONTENT.as_bytes()))).await.unwrap().bytes
+    }
+
+    fn table(host: &str, more: &str) -> String {
+        format!("[host.\"http://{host}\"]\n{more}\n")
+    }
+
+    #[tokio::test]
+    async fn the_first_mirror_with_the_content_answers() {
+        let (dir, own) = (tempfile::tempdir().unwrap(), with(CONTENT).await);
+        let (empty, full, last) = (host(|_| (404, "", String::new())).await, with(CONTENT).await, with(CONTENT).await);
+        let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+        let header = "[host.\"http://FULL\".header]\nx-key = \"secret\"\n".replace("FULL", &full.address);
+        let text = [&gone, &empty.address, &full.address].map(|host| table(host, "")).concat()
+            + &header
+            + &table(&last.address, "");
+        let repository = repository(dir.path(), &own.address, &text);
+        for _ in 0..2 {
+            assert_eq!(content(&repository).await, CONTENT);
+        }
+        assert_eq!([&own, &empty, &full, &last].map(Host::requests), [0, 2, 2, 0]);
+        let seen = full.seen.hold()[0].clone();
+        let path = format!("GET /v2/a/manifests/{}?ns=", Digest::sha256(CONTENT.as_bytes()));
+        assert!(seen.starts_with(&path) && seen.contains("x-key: secret"), "{seen}");
+        assert!(!empty.seen.hold().iter().any(|header| header.contains("x-key")));
+    }
+
+    #[tokio::test]
+    async fn the_registry_is_asked_in_the_end() {
+        let (dir, own) = (tempfile::tempdir().unwrap(), with(CONTENT).await);
+        let (lying, broken) = (with(OTHER).await, host(|_| (500, "", String::new())).await);
+        let text = [&broken, &lying].map(|host| table(&host.address, "capabilities = [\"pull\"]")).concat();
+        let repository = repository(dir.path(), &own.address, &text);
+        assert_eq!(content(&repository).await, CONTENT, "not what a mirror has in place of it");
+        assert!(broken.requests() > 0 && lying.requests() > 0 && own.requests() > 0);
+        // Hosts that may not resolve are not asked for tags.
+        let found = repository.manifest(&Target::Tag("v1".to_owned())).await.unwrap();
+        assert_eq!(found.bytes, CONTENT);
+        assert!(!broken.was_asked("manifests/v1") && !lying.was_asked("manifests/v1") && own.was_asked("manifests/v1"));
+    }
+
+    #[tokio::test]
+    async fn logins_are_for_their_own_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let closed = |_: &str| (401, ASK, String::new());
+        let (mirror, server) = (host(closed).await, host(closed).await);
+        let own = host(|header| match header.to_ascii_lowercase().contains("\nauthorization: basic ") {
+            true => (200, "", CONTENT.to_owned()),
+            false => (401, ASK, String::new()),
+        });
+        let own = own.await;
+        let by_mirror = repository(dir.path(), &own.address, &table(&mirror.address, ""));
+        assert_eq!(content(&by_mirror).await, CONTENT);
+        assert!(own.got_a_login() && mirror.requests() > 0 && !mirror.got_a_login());
+        // The server takes the place of the registry, and does not get its login either.
+        let before = own.requests();
+        let text = format!("server = \"http://{}\"", server.address);
+        let error = repository(dir.path(), &own.address, &text).manifest(&Target::Tag("v1".to_owned())).await;
+        assert_eq!(error.unwrap_err().status(), Some(401));
+        assert!(server.requests() > 0 && !server.got_a_login());
+        assert_eq!(own.requests(), before);
+    }
+
+    #[tokio::test]
+    async fn a_mirror_without_referrers_does_not_hide_those_of_the_registry() {
+        let list = EMPTY_LIST.replace(
+            "[]",
+            &format!(
+                r#"[{{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"{}","size":1,
+                "artifactType":"some/type"}}]"#,
+                Digest::sha256(b"x")
+            ),
+        );
+        let (dir, mirror) = (tempfile::tempdir().unwrap(), with(EMPTY_LIST).await);
+        let own = host(move |header| match header.contains("/referrers/") {
+            true => (200, "", list.clone()),
+            false => (404, "", String::new()),
+        });
+        let own = own.await;
+        let repository = repository(dir.path(), &own.address, &table(&mirror.address, ""));
+        let subject = Digest::sha256(CONTENT.as_bytes());
+        let found = repository.referrers(&subject, Some("some/type")).await.unwrap();
+        assert_eq!(found.descriptors.len(), 1);
+        assert!(mirror.requests() > 0);
+    }
+
+    #[test]
+    fn content_with_a_digest_needs_less_trust() {
+        for (path, immutable) in [
+            ("/v2/a/b/blobs/sha256:00", true),
+            ("/v2/a/manifests/sha256:00", true),
+            ("/v2/a/manifests/v1", false),
+            ("/v2/a/manifests/sha256-00", false),
+            ("/v2/a/referrers/sha256:00", false),
+            ("/v2/a/tags/list", false),
+        ] {
+            assert_eq!(is_immutable(path), immutable, "{path}");
+        }
+    }
+}
