@@ -73,17 +73,18 @@ fn servers_are_replaced(node: &Node, image: &str, registry: &Server) {
 /// the link carried about `passed` bytes.
 fn assert_figures(node: &Node, passed: u64) {
     wait_until("the bytes are counted", || node.metric("ociseek_snapshotter_fetched_bytes_total") > passed / 2);
+    // containerd removes the container's snapshot in the background.
+    wait_until("the container is gone", || node.metric("ociseek_snapshotter_snapshots") == 2);
     let (status, found) = node.inspected("status");
     assert_eq!(status, Some(0), "{found}");
     assert_eq!((&found["running"], &found["images"], &found["mounts"]), (&json!(true), &json!(1), &json!(1)));
     assert!(found["memory_bytes"].as_u64().unwrap() > 1 << 20, "{found}");
-    assert!(found["fetched_bytes"].as_u64().unwrap() <= passed, "{found}");
+    assert!(found["fetched_bytes"].as_u64().unwrap() > passed / 2, "{found}");
     let (status, found) = node.inspected("images");
     let image = &found["images"][0];
     assert_eq!((status, &image["layers"], &image["users"]), (Some(0), &json!(2), &json!(0)), "{found}");
     assert_eq!(image["mounts"][0]["server"], node.servers()[0], "{found}");
     for (name, value) in [
-        ("ociseek_snapshotter_snapshots", 2),
         ("ociseek_snapshotter_images", 1),
         ("ociseek_snapshotter_mounts", 1),
         (r#"ociseek_snapshotter_mounts_total{result="mounted"}"#, 1),

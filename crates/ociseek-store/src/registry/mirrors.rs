@@ -13,20 +13,27 @@ use url::Url;
 
 use super::TARGET;
 use super::auth::Scope;
-use super::config::ClientConfig;
 use super::error::RegistryError;
 use super::hosts::MirrorConfig;
-use super::http::Common;
 use super::request::Request;
 use super::response::Response;
-use super::session::Registry;
 use crate::lock::Hold;
 
 /// How long a mirror that does not answer is not asked again.
 const REST: Duration = Duration::from_secs(30);
 
-pub(super) struct Mirror {
-    registry: Registry,
+/// Sends requests to one host.
+pub(super) trait AskedHost {
+    fn name(&self) -> &str;
+
+    async fn base(&self) -> Result<&Url, RegistryError>;
+
+    /// Makes one try, with the authorization of this host, and follows redirects.
+    async fn follow(&self, request: &Request, scope: &Scope, attempt: u32) -> Result<Response, RegistryError>;
+}
+
+pub(super) struct Mirror<H> {
+    host: H,
     /// The path of its API.
     root: String,
     resolves: bool,
@@ -36,24 +43,22 @@ pub(super) struct Mirror {
     failed: Mutex<Option<Instant>>,
 }
 
-impl Mirror {
-    pub(super) fn new(
-        common: &Arc<Common>,
-        config: &ClientConfig,
-        of: &str,
-        mirror: MirrorConfig,
-    ) -> Result<Mirror, RegistryError> {
-        let MirrorConfig { url, resolves, tls, headers } = mirror;
-        let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-        // docker.io has its logins under that name.
-        let name = match url.host_str().unwrap_or_default() {
-            "registry-1.docker.io" => "docker.io".to_owned(),
-            host => format!("{host}{port}"),
-        };
-        let root = url.path().trim_end_matches('/').to_owned();
-        let namespace = (name != of).then(|| of.to_owned());
-        let registry = Registry::at(common, config, &name, url.scheme() == "https", &tls)?;
-        Ok(Mirror { registry, root, resolves, headers, namespace, failed: Mutex::default() })
+/// The name of a mirror, under which its logins are stored.
+pub(super) fn name_of(url: &Url) -> String {
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    match url.host_str().unwrap_or_default() {
+        "registry-1.docker.io" => "docker.io".to_owned(),
+        host => format!("{host}{port}"),
+    }
+}
+
+impl<H: AskedHost> Mirror<H> {
+    /// `host` for the registry `of`.
+    pub(super) fn new(host: H, of: &str, mirror: MirrorConfig) -> Mirror<H> {
+        let root = mirror.url.path().trim_end_matches('/').to_owned();
+        let namespace = (host.name() != of).then(|| of.to_owned());
+        let MirrorConfig { resolves, headers, .. } = mirror;
+        Mirror { host, root, resolves, headers, namespace, failed: Mutex::default() }
     }
 
     fn rests(&self) -> bool {
@@ -63,7 +68,7 @@ impl Mirror {
     /// The same request to this host. None if it is not for the API.
     async fn redirected(&self, request: &Request) -> Option<Request> {
         let path = request.url.path().strip_prefix("/v2/")?;
-        let mut url: Url = self.registry.base().await.ok()?.clone();
+        let mut url: Url = self.host.base().await.ok()?.clone();
         url.set_path(&format!("{}/{path}", self.root));
         url.set_query(request.url.query());
         if let Some(namespace) = &self.namespace {
@@ -77,7 +82,7 @@ impl Mirror {
 
     async fn follow(&self, request: &Request, scope: &Scope) -> Option<Result<Response, RegistryError>> {
         let request = self.redirected(request).await?;
-        let answered = self.registry.follow(&request, &self.scope(scope), request.next_try()).await;
+        let answered = self.host.follow(&request, &self.scope(scope), request.next_try()).await;
         *self.failed.hold() = answered.is_err().then(Instant::now);
         Some(answered)
     }
@@ -91,15 +96,20 @@ impl Mirror {
 }
 
 /// The hosts that are asked for a registry's content.
-#[derive(Default)]
-pub(super) struct Mirrors {
+pub(super) struct Mirrors<H> {
     /// In this order, before the registry.
-    pub first: Vec<Mirror>,
+    pub first: Vec<Mirror<H>>,
     /// In place of the registry.
-    pub server: Option<Box<Mirror>>,
+    pub server: Option<Box<Mirror<H>>>,
 }
 
-impl Mirrors {
+impl<H> Default for Mirrors<H> {
+    fn default() -> Mirrors<H> {
+        Mirrors { first: Vec::new(), server: None }
+    }
+}
+
+impl<H: AskedHost> Mirrors<H> {
     pub(super) fn is_empty(&self) -> bool {
         self.first.is_empty() && self.server.is_none()
     }
@@ -116,10 +126,10 @@ impl Mirrors {
             match mirror.follow(request, scope).await? {
                 Ok(response) if response.status().is_success() => return Some(Ok(response)),
                 Ok(response) => {
-                    let (mirror, status) = (&mirror.registry.name, response.status().as_u16());
-                    debug!(name: "mirror", target: TARGET, %mirror, status);
+                    let (mirror, status) = (mirror.host.name(), response.status().as_u16());
+                    debug!(name: "mirror", target: TARGET, mirror, status);
                 }
-                Err(error) => debug!(name: "mirror", target: TARGET, mirror = %mirror.registry.name, %error),
+                Err(error) => debug!(name: "mirror", target: TARGET, mirror = mirror.host.name(), %error),
             }
         }
         self.server.as_ref()?.follow(request, scope).await
@@ -143,7 +153,7 @@ mod tests {
 
     use super::*;
     use crate::blob::Target;
-    use crate::registry::{Client, CredentialSource, Repository};
+    use crate::registry::{Client, ClientConfig, CredentialSource, Repository};
     use ociseek_format::digest::Digest;
 
     const CONTENT: &str = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json"}"#;
@@ -203,7 +213,7 @@ mod tests {
         }
     }
 
-    /// The repository `a` of a registry, whose `hosts.toml` is `text`. There is a login for the registry.
+    /// The repository `a` of a registry with this `hosts.toml`. There is a login for the registry.
     fn repository(dir: &Path, registry: &str, text: &str) -> Repository {
         let folder = dir.join(registry.replace(':', "_") + "_");
         std::fs::create_dir_all(&folder).unwrap();
@@ -269,7 +279,7 @@ mod tests {
         let by_mirror = repository(dir.path(), &own.address, &table(&mirror.address, ""));
         assert_eq!(content(&by_mirror).await, CONTENT);
         assert!(own.got_a_login() && mirror.requests() > 0 && !mirror.got_a_login());
-        // The server takes the place of the registry, and does not get its login either.
+        // The server replaces the registry, and does not get its login either.
         let before = own.requests();
         let text = format!("server = \"http://{}\"", server.address);
         let error = repository(dir.path(), &own.address, &text).manifest(&Target::Tag("v1".to_owned())).await;

@@ -15,9 +15,9 @@ use super::address::{base_url, by_https, is_loopback, refuse_detour, same_origin
 use super::auth::{Authorizer, Generation, Scope};
 use super::config::ClientConfig;
 use super::error::{RegistryError, RequestLine, is_transient_status, shown};
-use super::hosts::{self, HostTls, RegistryHosts};
+use super::hosts::{self, HostTls, MirrorConfig, RegistryHosts};
 use super::http::{Common, Http};
-use super::mirrors::{Mirror, Mirrors};
+use super::mirrors::{AskedHost, Mirror, Mirrors, name_of};
 use super::places::RecentPlaces;
 use super::referrers_api::ReferrersApi;
 use super::request::Request;
@@ -45,7 +45,7 @@ pub(super) struct Registry {
     is_tls_after_all: OnceCell<bool>,
     /// The headers with which the registry's root asks strangers to log in. None if it does not.
     root_challenge: OnceCell<Option<HeaderMap>>,
-    pub mirrors: Mirrors,
+    pub mirrors: Mirrors<Registry>,
 }
 
 enum Scheme {
@@ -77,7 +77,11 @@ impl Registry {
     pub(super) fn new(common: &Arc<Common>, config: &ClientConfig, name: &str) -> Result<Registry, RegistryError> {
         let found = config.hosts_dir.as_ref().map(|dir| hosts::find(dir, name, &base_url("https", name)?));
         let RegistryHosts { mirrors, server, tls } = found.transpose()?.unwrap_or_default();
-        let mirror = |mirror| Mirror::new(common, config, name, mirror);
+        let mirror = |mirror: MirrorConfig| {
+            let plain_http = Some(mirror.url.scheme() == "http");
+            let host = Registry::with(common, config, &name_of(&mirror.url), plain_http, &mirror.tls)?;
+            Ok::<_, RegistryError>(Mirror::new(host, name, mirror))
+        };
         let first = mirrors.into_iter().map(mirror).collect::<Result<_, _>>()?;
         let server = server.map(mirror).transpose()?.map(Box::new);
         let mut registry = Registry::with(common, config, name, config.plain_http, &tls)?;
@@ -85,17 +89,7 @@ impl Registry {
         Ok(registry)
     }
 
-    /// A host that has the content of another registry.
-    pub(super) fn at(
-        common: &Arc<Common>,
-        config: &ClientConfig,
-        name: &str,
-        speaks_tls: bool,
-        tls: &HostTls,
-    ) -> Result<Registry, RegistryError> {
-        Registry::with(common, config, name, Some(!speaks_tls), tls)
-    }
-
+    /// A registry without mirrors.
     fn with(
         common: &Arc<Common>,
         config: &ClientConfig,
@@ -222,7 +216,7 @@ impl Registry {
     }
 
     async fn at_home(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
-        match self.follow(request, scope, request.next_try()).await {
+        match self.follow_redirects(request, scope, request.next_try()).await {
             Err(error) if error.is_broken() && self.is_tls_after_all(&request.url).await => {
                 Err(RegistryError::SpeaksTls { line: self.request_line(&request.method, &request.url) })
             }
@@ -230,8 +224,7 @@ impl Registry {
         }
     }
 
-    /// Adds authorization, renews it once if it is refused, and follows redirects.
-    pub(super) async fn follow(
+    async fn follow_redirects(
         &self,
         request: &Request,
         scope: &Scope,
@@ -373,6 +366,20 @@ impl Registry {
             Some(reason) => Err(RegistryError::Detour { line: line(), to: shown(&url), reason }),
             None => Ok(url),
         }
+    }
+}
+
+impl AskedHost for Registry {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn base(&self) -> Result<&Url, RegistryError> {
+        Registry::base(self).await
+    }
+
+    async fn follow(&self, request: &Request, scope: &Scope, attempt: u32) -> Result<Response, RegistryError> {
+        self.follow_redirects(request, scope, attempt).await
     }
 }
 
