@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use super::error::SnapshotError;
 use super::keep::{can_replace_servers, ended, server_of};
 use super::rows::LazyLayer;
-use ociseek_rootfs::fuse::{FS_TYPE, KeptDevice, mounted_at, open_device, take_down};
+use ociseek_rootfs::fuse::{FS_TYPE, KeptDevice, mounted_at, mounts, open_device, take_down};
 
 /// How long the server of a mount may take to answer statfs(2).
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -29,6 +29,11 @@ const PAUSES: [u64; 6] = [1, 2, 4, 8, 15, 30];
 
 /// The file of a mount's directory with the number of bytes fetched for it.
 const FETCHED: &str = "fetched";
+
+/// The file with the memory for the content of each mount.
+const SHARE: &str = "share";
+/// The least and the most memory for the content of a mount, in bytes.
+const SHARES: (u64, u64) = (1 << 20, 64 << 20);
 
 /// The layers of an image that is worth mounting, from the bottom up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,6 +65,9 @@ pub struct MountOrder<'a> {
     pub log: &'a Path,
     /// The file for the number of bytes that the process fetches.
     pub fetched: &'a Path,
+    /// A file with the number of bytes of content that the process may keep in memory. It changes
+    /// when images are mounted and unmounted.
+    pub share: &'a Path,
     /// The device, which this process keeps, too.
     pub device: KeptDevice,
 }
@@ -72,6 +80,8 @@ struct Inner {
     dir: PathBuf,
     lazy: Arc<dyn LazyImages>,
     can_replace: bool,
+    /// For the content of all mounts, in bytes.
+    memory: u64,
     /// One for each image, so that a registry that is away delays the containers of one image.
     busy: Mutex<HashMap<u64, Arc<tokio::sync::Mutex<()>>>>,
     /// The bytes that were fetched for mounts that are removed.
@@ -86,10 +96,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ImageDir {
-    pub(crate) fn new(dir: PathBuf, lazy: Arc<dyn LazyImages>) -> ImageDir {
+    pub(crate) fn new(dir: PathBuf, lazy: Arc<dyn LazyImages>, memory: u64) -> ImageDir {
         let can_replace = can_replace_servers();
         let (busy, fetched, kept) = (Mutex::default(), AtomicU64::new(0), Mutex::default());
-        ImageDir(Arc::new(Inner { dir, lazy, can_replace, busy, fetched, kept }))
+        ImageDir(Arc::new(Inner { dir, lazy, can_replace, memory, busy, fetched, kept }))
     }
 
     pub(crate) async fn layers(&self, image: &str) -> Option<ImageLayers> {
@@ -117,12 +127,31 @@ impl ImageDir {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(files(&point)(error)),
             _ => {}
         }
+        self.share_memory(1).await;
         let device = open_device().map_err(|error| SnapshotError::Mount(format!("/dev/fuse: {error}")))?;
         let device = Arc::new(device);
         let server = self.serve(id, layer, &device, false).await.map_err(SnapshotError::Mount)?;
         info!(image = layer.image, layers = layer.layers, point = %point.display(), "mounted");
         self.keep(id, layer.clone(), server, device);
         Ok(point)
+    }
+
+    /// Divides the memory among all mounts, and `more` that are not there yet.
+    pub(crate) async fn share_memory(&self, more: u64) {
+        let images = Arc::clone(&self.0);
+        let written = spawn_blocking(move || {
+            let mounts = mounts()?.into_iter();
+            let ours = mounts.filter(|mount| mount.fs_type == FS_TYPE && mount.point.starts_with(&images.dir));
+            let share = share(images.memory, ours.count() as u64 + more);
+            let mut file = tempfile::NamedTempFile::new_in(images.dir.parent().unwrap_or(&images.dir))?;
+            writeln!(file, "{share}")?;
+            // If it is lost with the power, so are the mounts.
+            file.persist(images.dir.join(SHARE))?;
+            Ok::<_, io::Error>(())
+        });
+        if let Err(error) = written.await.map_err(io::Error::from).flatten() {
+            warn!(%error, "the memory cannot be divided among the mounts");
+        }
     }
 
     async fn serve(
@@ -135,7 +164,8 @@ impl ImageDir {
         let dir = self.0.dir.join(id.to_string());
         let device = KeptDevice { device: Arc::clone(device), is_mounted, identity: dir.join("tree") };
         let (point, log, fetched) = (&dir.join("fs"), &dir.join("log"), &dir.join(FETCHED));
-        self.0.lazy.mount(MountOrder { layer, point, log, fetched, device }).await
+        let share = &self.0.dir.join(SHARE);
+        self.0.lazy.mount(MountOrder { layer, point, log, fetched, share, device }).await
     }
 
     /// Keeps the device of a mount from now on, and replaces its server when that is killed.
@@ -215,8 +245,17 @@ impl ImageDir {
         self.0.fetched.fetch_add(fetched(&dir), Ordering::Relaxed);
         let removed = spawn_blocking(move || remove(&dir)).await;
         locked(&self.0.busy).remove(&id);
-        removed.unwrap_or_else(|error| Err(files(&self.0.dir)(error.into())))
+        let was_mounted = removed.unwrap_or_else(|error| Err(files(&self.0.dir)(error.into())))?;
+        if was_mounted {
+            self.share_memory(0).await;
+        }
+        Ok(())
     }
+}
+
+/// The memory for the content of each of some mounts.
+fn share(memory: u64, mounts: u64) -> u64 {
+    (memory / mounts.max(1)).clamp(SHARES.0, SHARES.1)
 }
 
 fn files(path: &Path) -> impl FnOnce(io::Error) -> SnapshotError {
@@ -224,9 +263,11 @@ fn files(path: &Path) -> impl FnOnce(io::Error) -> SnapshotError {
     |source| SnapshotError::Files { path, source }
 }
 
-fn remove(dir: &Path) -> Result<(), SnapshotError> {
-    let point = dir.join("fs");
+/// Returns whether it was mounted.
+fn remove(dir: &Path) -> Result<bool, SnapshotError> {
+    let (point, mut was_mounted) = (dir.join("fs"), false);
     while mounted_at(&point).map_err(files(&point))?.is_some() {
+        was_mounted = true;
         let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
         take_down(&point, flags).map_err(|error| files(&point)(io::Error::other(error)))?;
     }
@@ -243,7 +284,7 @@ fn remove(dir: &Path) -> Result<(), SnapshotError> {
             _ => {}
         }
     }
-    Ok(())
+    Ok(was_mounted)
 }
 
 /// The bytes that were fetched for the mount with this directory; none if it has no file for that.
@@ -261,4 +302,17 @@ async fn is_alive(point: &Path) -> io::Result<bool> {
     });
     let late = || io::Error::other("the server of the mount does not answer");
     timeout(PATIENCE, answer).await.map_err(|_| late())??
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_divided_among_the_mounts() {
+        const MIB: u64 = 1 << 20;
+        for (mounts, share_of_each) in [(0, 64), (1, 64), (8, 64), (16, 32), (30, 17), (512, 1), (5000, 1)] {
+            assert_eq!(share(512 * MIB, mounts) / MIB, share_of_each, "{mounts}");
+        }
+    }
 }

@@ -57,11 +57,11 @@ pub struct KeptNumbers {
 
 impl Snapshotter {
     /// Opens the state in the directory `root`, which is created if it is missing. Removes what a
-    /// crash left.
+    /// crash left. `memory` is for the content that all mounts keep in memory, in bytes.
     ///
     /// # Errors
     /// If the state cannot be read, is damaged, or is used by another process.
-    pub async fn open(root: &Path, lazy: Arc<dyn LazyImages>) -> Result<Snapshotter, SnapshotError> {
+    pub async fn open(root: &Path, lazy: Arc<dyn LazyImages>, memory: u64) -> Result<Snapshotter, SnapshotError> {
         let failed = |source| SnapshotError::Files { path: root.to_owned(), source };
         let create = || {
             DirBuilder::new().recursive(true).mode(0o700).create(root)?;
@@ -75,7 +75,7 @@ impl Snapshotter {
         };
         let root = create().map_err(failed)?;
         let store = RowStore::open(&root).map_err(failed)?;
-        let images = ImageDir::new(root.join("images"), lazy);
+        let images = ImageDir::new(root.join("images"), lazy, memory);
         let snapshotter = Snapshotter { root, store, images };
         snapshotter.remove_gone()?;
         snapshotter.cleanup().await?;
@@ -85,6 +85,7 @@ impl Snapshotter {
         for (id, layer) in snapshotter.store.read(lazy) {
             snapshotter.images.adopt(id, &layer).await;
         }
+        snapshotter.images.share_memory(0).await;
         Ok(snapshotter)
     }
 
@@ -378,7 +379,7 @@ mod tests {
     }
 
     async fn open(root: &Path) -> Result<Snapshotter, SnapshotError> {
-        Snapshotter::open(root, Arc::new(Unmountable)).await
+        Snapshotter::open(root, Arc::new(Unmountable), 512 << 20).await
     }
 
     fn request(key: &str, parent: &str, labels: &[(&str, &str)]) -> CreateRequest {
@@ -422,7 +423,7 @@ mod tests {
             it.remove(key).await.unwrap();
         }
         let left = |dir| fs::read_dir(root.path().join(dir)).unwrap().count();
-        assert_eq!((left("images"), left("snapshots")), (0, 0));
+        assert_eq!((left("images"), left("snapshots")), (1, 0), "the share of the memory");
     }
 
     #[tokio::test(flavor = "multi_thread")]

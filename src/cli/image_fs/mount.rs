@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,12 +21,11 @@ use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::ImageName;
 use ociseek_ops::mount::{LiveMount, MountOptions, Record, mount};
-use ociseek_ops::open::LayerChoice;
+use ociseek_ops::open::{LayerChoice, RootFs};
 use ociseek_rootfs::fuse::{ExistingMount, FuseOptions, KeptDevice, prepare};
-use ociseek_store::Source;
 
-/// How often the number of bytes fetched is written.
-const FETCHED_INTERVAL: Duration = Duration::from_secs(5);
+/// How often a mount reports to the snapshotter.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 const MOUNT_LONG_ABOUT: &str = "\
 Mounts an image's root file system on DIR, read-only. Nothing is pulled in advance: data is fetched when it is read, \
@@ -98,6 +97,10 @@ pub(crate) struct MountArgs {
     /// Keep the number of bytes fetched in this file. For the snapshotter
     #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
     pub fetched: Option<PathBuf>,
+
+    /// Keep as much content in memory as this file says, in bytes. For the snapshotter
+    #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
+    pub share: Option<PathBuf>,
 
     #[command(flatten)]
     pub serve: ServeArgs,
@@ -176,10 +179,9 @@ pub(crate) async fn run(
         log.ready(keeps_stdin)?;
     }
     let counter = args.fetched.map(FetchedFile::open).transpose()?;
-    let source = opened.image.source.clone();
     let end = tokio::select! {
         end = image_fs::serve(&mut live, interrupted) => end,
-        never = keep_counting(counter, &source) => match never {},
+        never = report(counter, args.share.as_deref(), &opened.image) => match never {},
     };
     let mounted = live.since();
     let ended = match end {
@@ -223,14 +225,27 @@ impl FetchedFile {
     }
 }
 
-/// Writes the number of bytes fetched to the file from time to time.
-async fn keep_counting(counter: Option<FetchedFile>, source: &Source) -> Infallible {
-    let Some(mut counter) = counter else { return std::future::pending().await };
+/// Tells the snapshotter the number of bytes fetched, and follows its limit for content in memory,
+/// from time to time.
+async fn report(mut counter: Option<FetchedFile>, share: Option<&Path>, image: &RootFs) -> Infallible {
+    let mut limit = None;
     loop {
-        let fetched = source.traffic().bytes;
-        tokio::task::block_in_place(|| counter.write(fetched));
-        tokio::time::sleep(FETCHED_INTERVAL).await;
+        tokio::task::block_in_place(|| {
+            if let Some(counter) = &mut counter {
+                counter.write(image.source.traffic().bytes);
+            }
+            let share = share.and_then(read_share);
+            if share.is_some() && share != limit {
+                limit = share;
+                image.content.limit_memory(limit.unwrap_or_default());
+            }
+        });
+        tokio::time::sleep(REPORT_INTERVAL).await;
     }
+}
+
+fn read_share(path: &Path) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// The FUSE device on standard input.

@@ -25,6 +25,7 @@ use crate::cli::run::{blocking, until};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::signals::Interrupt;
+use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::Stdout;
 use crate::cli::shared::verbosity::VerbosityArgs;
@@ -103,6 +104,13 @@ pub(crate) struct SnapshotterArgs {
     #[arg(long, value_name = "IP:PORT", env = "OCISEEK_SNAPSHOTTER_METRICS_LISTEN", value_parser = parse::listen)]
     pub metrics_listen: Option<SocketAddr>,
 
+    /// How much content of images to keep in memory, for all mounts together; suffixes KiB, MiB, GiB
+    ///
+    /// It is divided equally among the mounts: at least 1 MiB and at most 64 MiB for each. The
+    /// lists of files need further memory (docs/snapshotter.md).
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_SNAPSHOTTER_MEMORY", default_value = "512MiB")]
+    pub memory: ByteSize,
+
     #[command(flatten)]
     pub lazy: LazyArgs,
 
@@ -135,7 +143,7 @@ pub(crate) async fn run(
     let metrics = Arc::<SnapshotterMetrics>::default();
     let (known, counted) = (Mutex::default(), Arc::clone(&metrics));
     let images = MountedByProcess { lazy: args.lazy, caches, progress, mount, known, metrics: Arc::clone(&metrics) };
-    let snapshotter = Snapshotter::open(&args.root, Arc::new(images)).await;
+    let snapshotter = Snapshotter::open(&args.root, Arc::new(images), args.memory.0).await;
     let snapshotter = Arc::new(snapshotter.map_err(|source| CliError::Snapshots { path: args.root, source })?);
     let monitored = metrics::served(args.metrics_listen, &metrics, &snapshotter).await?;
     let listener = Listener::bind(&args.socket);
@@ -149,7 +157,7 @@ pub(crate) async fn run(
 }
 
 /// The options with a value that `mount` does not have.
-const OWN_OPTIONS: [&str; 4] = ["--socket", "--root", "--config", "--metrics-listen"];
+const OWN_OPTIONS: [&str; 5] = ["--socket", "--root", "--config", "--metrics-listen", "--memory"];
 
 /// This command's options that are also those of `mount`.
 fn mount_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
@@ -191,7 +199,7 @@ impl MountedByProcess {
     /// Starts `ociseek mount`, and waits until the image is mounted.
     async fn mounted(&self, order: MountOrder<'_>) -> Result<OwnedFd, String> {
         let failed = |error: io::Error| format!("cannot start ociseek mount: {error}");
-        let MountOrder { layer, point, log, fetched, device } = order;
+        let MountOrder { layer, point, log, fetched, share, device } = order;
         let stdin = device.device.try_clone().map_err(failed)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg("mount").args(&self.mount).args(["--detach", "--detached", "--replace"]);

@@ -51,6 +51,7 @@ root = "DIR/lazy"
 cache-dir = "DIR/cache"
 trust = "repository"
 metrics-listen = "METRICS"
+memory = "100MiB"
 "#;
 
 /// containerd and the snapshotter in a folder. What is mounted there is unmounted in the end.

@@ -8,11 +8,11 @@ use ociseek_store::lock::Hold;
 
 /// Keeps values up to a number of bytes, and evicts the least recently used ones.
 pub(super) struct Lru<K, V> {
-    max: u64,
     entries: Mutex<LruEntries<K, V>>,
 }
 
 struct LruEntries<K, V> {
+    max: u64,
     bytes: u64,
     /// Counts uses.
     clock: u64,
@@ -29,8 +29,20 @@ struct LruEntry<V> {
 
 impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
     pub(super) fn new(max: u64) -> Lru<K, V> {
-        let entries = LruEntries { bytes: 0, clock: 0, values: HashMap::new(), order: BTreeMap::new() };
-        Lru { max, entries: Mutex::new(entries) }
+        let entries = LruEntries { max, bytes: 0, clock: 0, values: HashMap::new(), order: BTreeMap::new() };
+        Lru { entries: Mutex::new(entries) }
+    }
+
+    /// The limit in bytes.
+    pub(super) fn max(&self) -> u64 {
+        self.entries.hold().max
+    }
+
+    /// Changes the limit, and evicts what exceeds it.
+    pub(super) fn limit(&self, max: u64) {
+        let mut entries = self.entries.hold();
+        entries.max = max;
+        entries.evict();
     }
 
     pub(super) fn get(&self, key: K) -> Option<V> {
@@ -60,10 +72,16 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
             entries.order.remove(&old.used);
             entries.bytes -= old.size;
         }
-        while entries.bytes > self.max
-            && let Some((_, oldest)) = entries.order.pop_first()
+        entries.evict();
+    }
+}
+
+impl<K: Copy + Eq + Hash, V> LruEntries<K, V> {
+    fn evict(&mut self) {
+        while self.bytes > self.max
+            && let Some((_, oldest)) = self.order.pop_first()
         {
-            entries.bytes -= entries.values.remove(&oldest).map_or(0, |value| value.size);
+            self.bytes -= self.values.remove(&oldest).map_or(0, |value| value.size);
         }
     }
 }
@@ -85,6 +103,13 @@ mod tests {
         assert!([0, 2, 3].into_iter().all(|key| lru.has(key) && lru.get(key).is_some()));
         lru.put(4, (), 31);
         assert!(lru.get(4).is_none(), "larger than all of it");
+        for key in 0..3 {
+            lru.put(key, (), 10);
+        }
+        lru.limit(15);
+        assert!(!lru.has(1) && lru.has(2));
+        lru.put(3, (), 10);
+        assert!(!lru.has(2) && lru.has(3));
         assert!(Lru::<u32, ()>::new(0).get(0).is_none());
     }
 }

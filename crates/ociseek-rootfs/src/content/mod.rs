@@ -93,6 +93,12 @@ impl Content {
         read.await.inspect_err(|error| self.inner.failed(error))
     }
 
+    /// Changes [`ContentOptions::memory`] for the content read from now on, and drops what exceeds
+    /// it.
+    pub fn limit_memory(&self, bytes: u64) {
+        self.inner.memory.limit(bytes);
+    }
+
     /// The same content. A layer whose fine document turns out to be damaged is opened by `reopen`
     /// and read by that; otherwise its reads fail.
     #[must_use]

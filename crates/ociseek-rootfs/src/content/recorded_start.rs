@@ -102,7 +102,7 @@ impl StartProgress {
     /// Whether `size` more bytes may be put into memory: the spans of this image must not displace
     /// each other.
     fn has_room(&self, inner: &Inner, size: u64) -> bool {
-        self.in_memory.load(Ordering::Relaxed).saturating_add(size) <= inner.options.memory / 2
+        self.in_memory.load(Ordering::Relaxed).saturating_add(size) <= inner.memory.max() / 2
     }
 
     fn requested(&self, span: SpanOf, bytes: u64) {
