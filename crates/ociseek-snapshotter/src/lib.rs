@@ -9,6 +9,9 @@
 
 #[cfg(target_os = "linux")]
 mod error;
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod faults;
 #[cfg(target_os = "linux")]
 mod filter;
 #[cfg(target_os = "linux")]
@@ -23,6 +26,9 @@ mod rows;
 mod service;
 #[cfg(target_os = "linux")]
 mod snapshotter;
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod stand_in;
 #[cfg(target_os = "linux")]
 mod status;
 #[cfg(target_os = "linux")]

@@ -23,11 +23,11 @@ use super::store::RowStore;
 use super::usage::usage;
 
 /// The label with the name of the snapshot that containerd would commit (`core/snapshots`).
-const TARGET: &str = "containerd.io/snapshot.ref";
+pub(crate) const TARGET: &str = "containerd.io/snapshot.ref";
 /// The labels of a layer's image (`pkg/snapshotters/annotations.go`).
-const IMAGE: &str = "containerd.io/snapshot/cri.image-ref";
-const MANIFEST: &str = "containerd.io/snapshot/cri.manifest-digest";
-const LAYER: &str = "containerd.io/snapshot/cri.layer-digest";
+pub(crate) const IMAGE: &str = "containerd.io/snapshot/cri.image-ref";
+pub(crate) const MANIFEST: &str = "containerd.io/snapshot/cri.manifest-digest";
+pub(crate) const LAYER: &str = "containerd.io/snapshot/cri.layer-digest";
 
 /// The end of the name of a directory whose snapshot was removed.
 const HIDDEN: &str = "removed";
@@ -348,49 +348,11 @@ fn check_same(target: &str, row: &SnapshotRow, parent: &str, lazy: &LazyLayer) -
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::os::fd::OwnedFd;
-
-    use futures_util::FutureExt;
-    use futures_util::future::{BoxFuture, ready};
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+    use std::io::Write;
 
     use super::*;
-    use crate::images::{ImageLayers, MountOrder};
-
-    /// An image of the layers `a` and `b`, and one that states their names for others. They cannot
-    /// be mounted.
-    struct Unmountable;
-
-    impl LazyImages for Unmountable {
-        fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>> {
-            let words = |text: &str| text.split(' ').map(str::to_owned).collect();
-            let digests = match image {
-                "host/name:tag@manifest" => Some(words("a b")),
-                "host/name:tag@lying" => Some(words("x y")),
-                _ => None,
-            };
-            ready(digests.map(|digests| ImageLayers { digests, chains: words("chain-a chain-b") })).boxed()
-        }
-
-        fn mount<'a>(&'a self, _: MountOrder<'a>) -> BoxFuture<'a, Result<OwnedFd, String>> {
-            ready(Err("the registry is away".to_owned())).boxed()
-        }
-    }
-
-    async fn open(root: &Path) -> Result<Snapshotter, SnapshotError> {
-        Snapshotter::open(root, Arc::new(Unmountable), 512 << 20).await
-    }
-
-    fn request(key: &str, parent: &str, labels: &[(&str, &str)]) -> CreateRequest {
-        let labels = labels.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-        CreateRequest { key: key.to_owned(), parent: parent.to_owned(), labels }
-    }
-
-    fn layer(parent: &str, target: &str, manifest: &str, digest: &str) -> CreateRequest {
-        let labels = [(TARGET, target), (IMAGE, "host/name:tag"), (MANIFEST, manifest), (LAYER, digest)];
-        request("unpacking", parent, &labels)
-    }
+    use crate::stand_in::{layer, open, request};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn only_layers_that_fit_the_image_are_noted() {

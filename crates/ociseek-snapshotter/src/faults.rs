@@ -1,0 +1,130 @@
+//! Kills a snapshotter at each of its changes to files, or makes them fail.
+//!
+//! The program of the tests is started again as the snapshotter, by `tests/support/inject.c`. It
+//! prints the number of each call that was answered.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::messages::CommitRequest;
+use super::rows::SnapshotKind;
+use super::snapshotter::Snapshotter;
+use super::stand_in::{layer, open, request};
+
+/// The variable with the directory of the snapshotter to run.
+const ROOT: &str = "OCISEEK_SNAPSHOTTER_FAULTS";
+
+/// The snapshots after each call.
+const AFTER: [&str; 9] =
+    ["", "one", "ONE", "ONE two", "ONE seen two", "ONE chain-a seen two", "ONE chain-a two", "ONE chain-a", "chain-a"];
+
+/// Makes call number `number`, from 1. Whether it was answered as expected.
+async fn call(it: &Snapshotter, root: &Path, number: usize) -> bool {
+    let create = async |kind, key, parent| it.create(kind, request(key, parent, &[])).await.is_ok();
+    match number {
+        1 => create(SnapshotKind::Active, "one", "").await && fs::write(root.join("snapshots/1/fs/file"), "x").is_ok(),
+        2 => it
+            .commit(super::messages::CommitRequest { name: "ONE".into(), key: "one".into(), ..Default::default() })
+            .is_ok(),
+        3 => create(SnapshotKind::Active, "two", "ONE").await,
+        4 => create(SnapshotKind::View, "seen", "ONE").await,
+        5 => it.create(SnapshotKind::Active, layer("", "chain-a", "manifest", "a")).await.is_err(),
+        6 => it.remove("seen").await.is_ok(),
+        7 => it.remove("two").await.is_ok(),
+        _ => it.remove("ONE").await.is_ok(),
+    }
+}
+
+/// The snapshotter that is killed. As a test, it does nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn child() {
+    let Some(root) = std::env::var_os(ROOT).map(PathBuf::from) else { return };
+    let it = open(&root).await.expect("it starts where nothing was");
+    for number in 1..AFTER.len() {
+        if call(&it, &root, number).await {
+            println!("answered {number}");
+        }
+    }
+}
+
+/// inject.c, compiled. None if it cannot run here.
+fn injector(dir: &Path) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/support/inject.c");
+    let program = dir.join("inject");
+    let built = Command::new("gcc").args(["-O1", "-o"]).arg(&program).arg(source).status();
+    let runs = || {
+        let mut command = Command::new(&program);
+        command.arg(dir).args(["writes", "count", "0", "/dev/null", "true"]);
+        command.status().is_ok_and(|status| status.success())
+    };
+    let can_run = cfg!(target_arch = "x86_64") && built.is_ok_and(|status| status.success()) && runs();
+    if !can_run {
+        println!("skipped: no gcc, or this system does not allow ptrace and seccomp");
+    }
+    can_run.then_some(program)
+}
+
+/// Runs the child with a fault at change number `at`. The number of changes, and the last call that
+/// was answered.
+fn run(injector: &Path, root: &Path, mode: &str, at: usize) -> (usize, usize) {
+    let report = root.with_added_extension("report");
+    let mut command = Command::new(injector);
+    command.arg(root).args(["writes", mode, &at.to_string()]).arg(&report);
+    command.arg(std::env::current_exe().unwrap()).args(["faults::child", "--exact", "--nocapture"]);
+    let output = command.env(ROOT, root).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let answered = text.lines().filter_map(|line| line.split_once("answered ")?.1.trim().parse().ok()).max();
+    let report = fs::read_to_string(report).unwrap();
+    (report.lines().next().unwrap().parse().unwrap(), answered.unwrap_or(0))
+}
+
+fn names(it: &Snapshotter) -> String {
+    it.list(&[]).unwrap().into_iter().map(|info| info.name).collect::<Vec<_>>().join(" ")
+}
+
+/// The names of the files in a directory.
+fn files(dir: &Path) -> BTreeSet<String> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_fault_leaves_a_part_of_a_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(injector) = injector(dir.path()) else { return };
+    let root = dir.path().join("root");
+    let mut points = 0;
+    for mode in ["kill", "done", "torn", "eio", "enospc"] {
+        for at in 0.. {
+            fs::create_dir(&root).unwrap();
+            let (changes, answered) = run(&injector, &root, mode, at);
+            let what = format!("{mode} at {at} of {changes}, {answered} answered");
+            let it = open(&root).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let found = names(&it);
+            if !matches!(mode, "eio" | "enospc") {
+                // The next call was made or not.
+                assert!(AFTER[answered..].iter().take(2).any(|after| *after == found), "{what}: {found}");
+            }
+            let with_files = found.split(' ').filter(|name| !matches!(*name, "" | "chain-a")).count();
+            assert_eq!(files(&root.join("snapshots")).len(), with_files, "{what}: {found}");
+            assert!(!found.contains("ONE") || root.join("snapshots/1/fs/file").exists(), "{what}: {found}");
+            let rest = files(&root);
+            assert!(rest.iter().all(|name| !name.starts_with("unfinished")), "{what}: {rest:?}");
+            for key in ["seen", "two", "one", "ONE", "chain-a"] {
+                if found.split(' ').any(|name| name == key) {
+                    it.remove(key).await.unwrap_or_else(|error| panic!("{what}, {key}: {error}"));
+                }
+            }
+            assert_eq!((names(&it).as_str(), files(&root.join("snapshots")).len()), ("", 0), "{what}");
+            drop(it);
+            fs::remove_dir_all(&root).unwrap();
+            points += 1;
+            if at >= changes {
+                break;
+            }
+        }
+    }
+    println!("{points} points");
+    assert!(points > 200, "only {points}");
+}
