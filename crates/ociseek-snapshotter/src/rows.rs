@@ -87,6 +87,11 @@ impl SnapshotRows {
         id <= self.last_id
     }
 
+    /// Does not use the ids that `other` has used.
+    pub(crate) fn skip_ids_of(&mut self, other: &SnapshotRows) {
+        self.last_id = self.last_id.max(other.last_id);
+    }
+
     pub(crate) fn add(
         &mut self,
         kind: SnapshotKind,

@@ -78,7 +78,7 @@ impl Snapshotter {
         let images = ImageDir::new(root.join("images"), lazy, memory);
         let snapshotter = Snapshotter { root, store, images };
         snapshotter.remove_gone()?;
-        snapshotter.cleanup().await?;
+        snapshotter.remove_unknown(|_, _| true).await?;
         let lazy = |rows: &SnapshotRows| -> Vec<_> {
             rows.iter().filter_map(|(_, row)| Some((row.id, row.lazy.clone()?))).collect()
         };
@@ -124,13 +124,20 @@ impl Snapshotter {
             return Err(SnapshotError::Exists(target));
         }
         let CreateRequest { key, parent, labels } = request;
-        block_in_place(|| {
+        let mut new = None;
+        let added = block_in_place(|| {
             self.store.change(|rows| {
                 let id = rows.add(kind, &key, &parent, labels, None)?;
+                new = Some(id);
                 let dir = self.dir(id);
                 self.make(&dir, kind).map_err(|source| SnapshotError::Files { path: dir, source })
             })
-        })?;
+        });
+        if let (Err(_), Some(id)) = (&added, new) {
+            // What cannot be removed now is removed at the next start.
+            let _ = self.discard(id).await;
+        }
+        added?;
         let mounts = self.mounts(&key).await;
         if let Err(error) = &mounts {
             warn!(key, %error, "cannot create the snapshot");
@@ -277,6 +284,11 @@ impl Snapshotter {
 
     /// Removes what belongs to no snapshot.
     pub(crate) async fn cleanup(&self) -> Result<(), SnapshotError> {
+        // Without a row for it, the next directory is empty, and the next snapshot takes it.
+        self.remove_unknown(SnapshotRows::was_used).await
+    }
+
+    async fn remove_unknown(&self, is_old: impl Fn(&SnapshotRows, u64) -> bool) -> Result<(), SnapshotError> {
         let left = |rows: &SnapshotRows| {
             let known: HashSet<u64> = rows.iter().map(|(_, row)| row.id).collect();
             let mut left = HashSet::new();
@@ -287,8 +299,7 @@ impl Snapshotter {
                     left.extend(id.and_then(|id| id.parse::<u64>().ok()));
                 }
             }
-            // Without a row for it, the next directory is empty, and the next snapshot takes it.
-            left.retain(|id| rows.was_used(*id) && !known.contains(id));
+            left.retain(|id| is_old(rows, *id) && !known.contains(id));
             Ok(left)
         };
         // Meanwhile no snapshot is created.

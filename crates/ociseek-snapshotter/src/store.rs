@@ -67,14 +67,17 @@ impl RowStore {
         look(&self.held().rows)
     }
 
-    /// Changes the rows. If `change` or writing them fails, they stay as they were.
+    /// Changes the rows. If `change` or writing them fails, they stay as they were, but ids are not
+    /// used again.
     pub(crate) fn change<T>(
         &self,
         change: impl FnOnce(&mut SnapshotRows) -> Result<T, SnapshotError>,
     ) -> Result<T, SnapshotError> {
         let mut held = self.held();
         let mut changed = held.rows.clone();
-        let result = change(&mut changed)?;
+        let result = change(&mut changed);
+        held.rows.skip_ids_of(&changed);
+        let result = result?;
         self.replace(&mut held, changed, |full| Err(self.failed(full)))?;
         Ok(result)
     }

@@ -208,6 +208,7 @@ impl MountedByProcess {
             .arg(&device.identity)
             .arg("--fetched")
             .arg(fetched);
+        command.arg("--share").arg(share);
         command.args(device.is_mounted.then_some("--take-over"));
         command.arg("--log").arg(log).arg("--lowest-layers").arg(layer.layers.to_string());
         command.arg(&layer.image).arg(point).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
