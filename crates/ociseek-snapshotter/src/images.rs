@@ -136,7 +136,7 @@ impl ImageDir {
         Ok(point)
     }
 
-    /// Divides the memory among all mounts, and `more` that are not there yet.
+    /// Divides the memory among all mounts, and `more` that do not exist yet.
     pub(crate) async fn share_memory(&self, more: u64) {
         let images = Arc::clone(&self.0);
         let written = spawn_blocking(move || {

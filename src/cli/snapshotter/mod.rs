@@ -104,7 +104,7 @@ pub(crate) struct SnapshotterArgs {
     #[arg(long, value_name = "IP:PORT", env = "OCISEEK_SNAPSHOTTER_METRICS_LISTEN", value_parser = parse::listen)]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// How much content of images to keep in memory, for all mounts together; suffixes KiB, MiB, GiB
+    /// How much content to keep in memory, for all mounts together; suffixes KiB, MiB, GiB
     ///
     /// It is divided equally among the mounts: at least 1 MiB and at most 64 MiB for each. The
     /// lists of files need further memory (docs/snapshotter.md).

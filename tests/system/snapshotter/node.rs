@@ -86,6 +86,11 @@ impl Node {
             assert!(child.ended().is_none(), "the snapshotter ended");
             Path::new(&self.at("ociseek.sock")).exists()
         });
+        if Path::new(&self.at("containerd.sock")).exists() {
+            // containerd waits a second after it could not connect.
+            let list = ["snapshots", "--snapshotter", "ociseek", "ls"];
+            wait_until("containerd has connected again", || self.try_ctr(&list).status.success());
+        }
         child
     }
 

@@ -32,7 +32,8 @@ pub struct ClientConfig {
     /// client certificate. None for the folders of docker and podman.
     pub certs_d: Option<Vec<PathBuf>>,
     /// A folder with containerd's `hosts.toml` for each registry, such as
-    /// `/etc/containerd/certs.d`: mirrors, which are asked first for what is read, and certificates.
+    /// `/etc/containerd/certs.d`: mirrors, which are asked first for what is read, and
+    /// certificates.
     pub hosts_dir: Option<PathBuf>,
     /// Accepts any certificate.
     pub insecure_skip_tls_verify: bool,
