@@ -11,10 +11,12 @@ use super::model::{
 };
 use super::options::Existing;
 use super::supply::Layers;
+use crate::discover::UnusableIndexError;
 use crate::maker;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::soci::ZtocRef;
+use ociseek_format::layer::Outcome;
 use ociseek_format::progress::causes;
 
 /// A manifest that the destination lists as a SOCI index (version 1) of the image.
@@ -32,8 +34,20 @@ pub(super) struct DestinationContent {
     pub usual: bool,
 }
 
-/// What an index of either kind says.
-pub(super) trait ExistingContent {
+/// A kind of index that is attached to an image, and what such an index says.
+pub(super) trait IndexKind: Sized {
+    /// Destinations list such indexes by it.
+    const ARTIFACT_TYPE: &str;
+
+    /// Parses the manifest of an index of the image manifest `subject`.
+    ///
+    /// # Errors
+    /// If it is something else.
+    fn parse(manifest: &[u8], subject: &Digest) -> Result<Self, UnusableIndexError>;
+
+    /// Whether indexes of this kind do not cover a layer with this outcome.
+    fn lacks(layer: &Descriptor, outcome: &Outcome) -> bool;
+
     /// The blobs that its manifest names.
     fn blobs(&self) -> impl Iterator<Item = Descriptor>;
 
@@ -44,7 +58,7 @@ pub(super) trait ExistingContent {
     fn tool(&self) -> Option<&str>;
 }
 
-impl<C: ExistingContent> ExistingManifest<C> {
+impl<C: IndexKind> ExistingManifest<C> {
     pub(super) fn covered(&self) -> BTreeSet<Digest> {
         self.content.iter().flat_map(|content| content.covered()).collect()
     }
@@ -146,7 +160,7 @@ pub(super) fn replaced(found: &[ExistingIndex], own_name: &str) -> Decision {
 /// Which of `replaces` an index that covers only `layers` may replace, when time ran out before the
 /// others were done. An index that covers more is more useful, and stays until the complete one
 /// exists.
-pub(super) fn outdone<C: ExistingContent>(
+pub(super) fn outdone<C: IndexKind>(
     found: &[ExistingManifest<C>],
     replaces: &[Digest],
     layers: &BTreeSet<Digest>,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use futures_util::{StreamExt, stream};
 
 use super::error::IndexError;
-use super::existing::{CandidateLayer, Decision, ExistingContent};
+use super::existing::{CandidateLayer, Decision, IndexKind};
 use super::model::ExistingManifest;
 use super::options::{Existing, Work};
 use super::supply::cached;
@@ -22,7 +22,7 @@ pub(crate) const BLOBS_SIDE_BY_SIDE: usize = 4;
 /// Larger blobs, in bytes, are read one at a time, because each is in memory meanwhile.
 const SMALL_BLOB: u64 = 16 << 20;
 
-impl<C: ExistingContent> ExistingManifest<C> {
+impl<C: IndexKind> ExistingManifest<C> {
     /// Whether all blobs of the index exist.
     pub(super) async fn is_whole(&self, destination: &Destination, check: BlobCheck) -> Result<bool, IndexError> {
         let Ok(content) = &self.content else { return Ok(false) };
@@ -65,25 +65,24 @@ pub(crate) fn read_at_a_time<'a>(mut blobs: impl Iterator<Item = &'a Descriptor>
     if blobs.any(|blob| blob.size > SMALL_BLOB) { 1 } else { BLOBS_SIDE_BY_SIDE }
 }
 
-/// What is listed as indexes of `subject` with this artifact type, in the destination's order, and
-/// what `parse` makes of it.
+/// What is listed as indexes of `subject` of one kind, in the destination's order. Nothing without
+/// a destination.
 ///
 /// # Errors
 /// If the list or an index that is there cannot be read.
-pub(super) async fn find<C>(
-    destination: &Destination,
+pub(super) async fn find<C: IndexKind>(
+    destination: Option<&Destination>,
     subject: &Digest,
-    artifact_type: &'static str,
-    parse: impl Fn(&[u8], &Digest) -> Result<C, UnusableIndexError>,
 ) -> Result<Vec<ExistingManifest<C>>, IndexError> {
+    let Some(destination) = destination else { return Ok(Vec::new()) };
     let unlisted = |source| IndexError::Referrers { subject: *subject, source };
-    let listed = destination.referrers(subject, artifact_type).await.map_err(unlisted)?;
+    let listed = destination.referrers(subject, C::ARTIFACT_TYPE).await.map_err(unlisted)?;
     let mut found = Vec::with_capacity(listed.descriptors.len());
     for (descriptor, unread) in to_read(listed.descriptors) {
         let content = match unread {
             Some(why) => Err(why),
             None => match destination.manifest(&descriptor.digest).await {
-                Ok(document) => parse(&document.bytes, subject),
+                Ok(document) => C::parse(&document.bytes, subject),
                 Err(error) if error.may_exist() => return Err(unlisted(error)),
                 // Listed, but gone or damaged: then nobody can read it.
                 Err(error) => Err(UnusableIndexError::Fetch(error)),
@@ -98,7 +97,7 @@ pub(super) async fn find<C>(
 /// cache knows about the layers: an index may lack a layer because of its content, and must not
 /// contradict what this machine built. An index that is complete must also have all of its blobs at
 /// the destination.
-pub(super) async fn decide_examined<C: ExistingContent>(
+pub(super) async fn decide_examined<C: IndexKind>(
     found: &[ExistingManifest<C>],
     candidates: &[CandidateLayer],
     destination: Option<&Destination>,
@@ -115,19 +114,17 @@ pub(super) async fn decide_examined<C: ExistingContent>(
     Ok(decision)
 }
 
-/// What the cache knows about `layers`, if an existing index may depend on it. `is_unservable` says
-/// whether indexes of this kind lack a layer with such an outcome.
-pub(super) async fn candidates<'a, C>(
+/// What the cache knows about `layers`, if an existing index may depend on it.
+pub(super) async fn candidates<'a, C: IndexKind>(
     found: &[ExistingManifest<C>],
     layers: impl Iterator<Item = &'a Descriptor>,
     work: Work<'_>,
-    is_unservable: impl Fn(&Descriptor, &Outcome) -> bool,
 ) -> Vec<CandidateLayer> {
     let mut candidates = Vec::new();
     let is_needed = work.options.existing == Existing::Skip && !found.is_empty();
     for layer in layers {
         let known = if is_needed { cached(work.cache, layer, work.options).await } else { None };
-        let unservable = known.as_ref().is_some_and(|known| is_unservable(layer, known));
+        let unservable = known.as_ref().is_some_and(|known| C::lacks(layer, known));
         let built = match &known {
             Some(Outcome::Ztoc(ztoc)) if !unservable => Some(ztoc.digest),
             _ => None,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::build;
 use super::error::IndexError;
 use super::existing::{
-    CandidateLayer, Decision, DestinationContent, DestinationIndex, ExistingContent, RequestedIndex, check_of, decide,
+    CandidateLayer, Decision, DestinationContent, DestinationIndex, IndexKind, RequestedIndex, check_of, decide,
 };
 use super::existing_manifest::{candidates, decide_examined, find};
 use super::fine::FinePlan;
@@ -20,6 +20,7 @@ use crate::resolve::PlatformManifest;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::soci::{CONFIG, INDEX_V1, PREFETCH, Version, ZtocRef};
+use ociseek_format::layer::Outcome;
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_store::{Destination, Source};
 
@@ -127,9 +128,7 @@ impl IndexPlan {
             fine: None,
         };
         if options.kinds.has_soci() {
-            if let Some(destination) = destination {
-                plan.found = find(destination, &plan.manifest.descriptor.digest, INDEX_V1, content).await?;
-            }
+            plan.found = find(destination, &plan.manifest.descriptor.digest).await?;
             plan.decide(destination, work).await?;
         }
         if options.kinds.has_fine() {
@@ -142,8 +141,8 @@ impl IndexPlan {
     /// Examines the existing indexes again before anything is attached. Another run may have had
     /// more time, and an incomplete index must not be attached next to a complete one.
     pub(super) async fn renew(&mut self, destination: Option<&Destination>, work: Work<'_>) -> Result<(), IndexError> {
-        if let (Decision::Build { .. }, Some(there)) = (&self.decision, destination) {
-            self.found = find(there, &self.manifest.descriptor.digest, INDEX_V1, content).await?;
+        if matches!(self.decision, Decision::Build { .. }) {
+            self.found = find(destination, &self.manifest.descriptor.digest).await?;
             self.decide(destination, work).await?;
         }
         if let Some(fine) = &mut self.fine {
@@ -191,7 +190,7 @@ impl IndexPlan {
 
     async fn decide(&mut self, destination: Option<&Destination>, work: Work<'_>) -> Result<(), IndexError> {
         let options = work.options;
-        let candidates = candidates(&self.found, self.servable(), work, lacks_ztoc).await;
+        let candidates = candidates(&self.found, self.servable(), work).await;
         let decided = |layers: &[CandidateLayer]| {
             let tool = &options.layer.build_tool_identifier;
             let (span_size, prefetch) = (options.layer.span_size, options.prefetch.is_some());
@@ -232,14 +231,19 @@ async fn unopened(
     Ok(unopened)
 }
 
-/// The content of an index.
-fn content(manifest: &[u8], subject: &Digest) -> Result<DestinationContent, UnusableIndexError> {
-    let index = parse_index(manifest, Some(Version::V1), subject)?;
-    let usual = index.canonical && index.others.iter().all(|other| other.media_type == PREFETCH);
-    Ok(DestinationContent { tool: index.build_tool_identifier, ztocs: index.ztocs, others: index.others, usual })
-}
+impl IndexKind for DestinationContent {
+    const ARTIFACT_TYPE: &str = INDEX_V1;
 
-impl ExistingContent for DestinationContent {
+    fn parse(manifest: &[u8], subject: &Digest) -> Result<DestinationContent, UnusableIndexError> {
+        let index = parse_index(manifest, Some(Version::V1), subject)?;
+        let usual = index.canonical && index.others.iter().all(|other| other.media_type == PREFETCH);
+        Ok(DestinationContent { tool: index.build_tool_identifier, ztocs: index.ztocs, others: index.others, usual })
+    }
+
+    fn lacks(layer: &Descriptor, outcome: &Outcome) -> bool {
+        lacks_ztoc(layer, outcome)
+    }
+
     fn blobs(&self) -> impl Iterator<Item = Descriptor> {
         let ztocs = self.ztocs.iter().map(ZtocRef::blob);
         ztocs.chain(self.others.iter().cloned()).chain([Descriptor::of(INDEX_V1, CONFIG)])

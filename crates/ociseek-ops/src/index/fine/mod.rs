@@ -8,17 +8,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::IndexError;
-use super::existing::{CandidateLayer, Decision, ExistingContent, check_of, decide_seen, replaced};
+use super::existing::{CandidateLayer, Decision, IndexKind, check_of, decide_seen, replaced};
 use super::existing_manifest::{candidates, decide_examined, find};
 use super::model::{ExistingCheck, ExistingManifest};
 use super::options::{Existing, IndexOptions, Work};
 use super::reasons::{lacks_document, may_have_document};
 use super::supply::{DocumentOffer, cached_document};
-use crate::discover::{parse_fine, preferred};
+use crate::discover::{UnusableIndexError, parse_fine, preferred};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::fine::{EMPTY_CONFIG, FINE_INDEX, FineIndex, FineRef};
 use ociseek_format::image::soci::CONFIG;
+use ociseek_format::layer::Outcome;
 use ociseek_store::Destination;
 
 mod divide;
@@ -79,10 +80,7 @@ impl FinePlan {
         let mut seen = BTreeSet::new();
         let wanted = layers.iter().filter(|layer| may_have_document(layer, work.options) && seen.insert(layer.digest));
         let wanted: Vec<Descriptor> = wanted.cloned().collect();
-        let found = match destination {
-            Some(destination) => find(destination, &subject.digest, FINE_INDEX, parse_fine).await?,
-            None => Vec::new(),
-        };
+        let found = find(destination, &subject.digest).await?;
         let layers = layers.to_vec();
         let decision = Decision::Build { replaces: Vec::new() };
         let mut plan = FinePlan { wanted, layers, found, decision, check: ExistingCheck::Listed };
@@ -97,8 +95,8 @@ impl FinePlan {
         destination: Option<&Destination>,
         work: Work<'_>,
     ) -> Result<(), IndexError> {
-        if let (Decision::Build { .. }, Some(there)) = (&self.decision, destination) {
-            self.found = find(there, &subject.digest, FINE_INDEX, parse_fine).await?;
+        if matches!(self.decision, Decision::Build { .. }) {
+            self.found = find(destination, &subject.digest).await?;
             self.decide(destination, work).await?;
         }
         Ok(())
@@ -120,7 +118,7 @@ impl FinePlan {
 
     async fn decide(&mut self, destination: Option<&Destination>, work: Work<'_>) -> Result<(), IndexError> {
         let options = work.options;
-        let mut candidates = candidates(&self.found, self.wanted.iter(), work, lacks_document).await;
+        let mut candidates = candidates(&self.found, self.wanted.iter(), work).await;
         for (candidate, layer) in candidates.iter_mut().zip(&self.wanted) {
             let is_needed = options.existing == Existing::Skip && !self.found.is_empty() && !candidate.unservable;
             let budget = destination.map(|there| there.as_source().budget().clone()).filter(|_| is_needed);
@@ -172,7 +170,17 @@ fn is_disputed<'a>(found: impl Iterator<Item = &'a FineIndex>, tool: &str) -> bo
         .any(|(listed, profile)| *known.entry((listed.layer, profile)).or_insert(listed.document) != listed.document)
 }
 
-impl ExistingContent for FineIndex {
+impl IndexKind for FineIndex {
+    const ARTIFACT_TYPE: &str = FINE_INDEX;
+
+    fn parse(manifest: &[u8], subject: &Digest) -> Result<FineIndex, UnusableIndexError> {
+        parse_fine(manifest, subject)
+    }
+
+    fn lacks(layer: &Descriptor, outcome: &Outcome) -> bool {
+        lacks_document(layer, outcome)
+    }
+
     fn blobs(&self) -> impl Iterator<Item = Descriptor> {
         self.layers.iter().map(FineRef::blob).chain([Descriptor::of(EMPTY_CONFIG, CONFIG)])
     }
