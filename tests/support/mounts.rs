@@ -251,7 +251,7 @@ pub fn seen(root: &Path, directory_times: bool) -> BTreeMap<PathBuf, FileAttribu
             time: counts.then(|| (metadata.mtime(), metadata.mtime_nsec())),
             xattrs: xattrs(&path),
             content,
-            same_as: inodes.entry(metadata.ino()).or_insert_with(|| name.clone()).clone(),
+            same_as: inodes.entry((metadata.dev(), metadata.ino())).or_insert_with(|| name.clone()).clone(),
         };
         all.insert(name, seen);
     }

@@ -22,7 +22,7 @@ use ociseek_format::image::{Descriptor, NotIndexed, Platform};
 use ociseek_format::layer::LayerMap;
 use ociseek_format::offset::LayerId;
 use ociseek_format::progress::{Progress, ProgressEvent, ReadAllReason, SilentProgress, causes};
-use ociseek_format::tree::{Tree, TreeError};
+use ociseek_format::tree::{OpaqueXattr, Tree, TreeError};
 use ociseek_format::ztoc::FileMetadata;
 use ociseek_rootfs::content::{Content, ContentOptions, ReopenLayer};
 use ociseek_rootfs::layers::{self, Caches, FetchedDocument, LayerAccess, OpenLayer};
@@ -47,7 +47,7 @@ pub struct OpenOptions {
     pub platform: Option<Platform>,
     /// Use this SOCI index instead of the one that a reader would take.
     pub index: Option<Digest>,
-    /// Which layers to open as if they were the image.
+    /// Which layers to open.
     pub layers: LayerChoice,
     /// Use only SOCI indexes, and ignore fine indexes.
     pub soci_only: bool,
@@ -65,9 +65,10 @@ pub enum LayerChoice {
     /// All of them.
     #[default]
     All,
-    /// Only this one, counted from 0 at the bottom.
-    Only(usize),
-    /// This many, from the bottom.
+    /// Only this one, counted from 0 at the bottom, as a lower directory of overlayfs with this
+    /// mark for opaque directories.
+    Only(usize, OpaqueXattr),
+    /// This many, from the bottom, as if they were the image.
     Lowest(usize),
 }
 
@@ -75,7 +76,7 @@ impl LayerChoice {
     fn range(self, all: usize) -> Range<usize> {
         match self {
             LayerChoice::All => 0..all,
-            LayerChoice::Only(wanted) => wanted..wanted.saturating_add(1),
+            LayerChoice::Only(wanted, _) => wanted..wanted.saturating_add(1),
             LayerChoice::Lowest(wanted) => 0..wanted,
         }
     }
@@ -207,7 +208,7 @@ pub async fn open(
         let content = content.clone();
         BackgroundTask::spawn(async move { content.fetch_start().await })
     });
-    let tree = flatten(&facts, progress).await?;
+    let tree = flatten(&facts, options.layers, progress).await?;
     let prefetch = prefetch_artifacts(&found, &facts);
     let (mut indexes, mut fine) = (found.indexes, found.fine);
     Ok(RootFs {
@@ -365,9 +366,16 @@ fn facts(layer: &OpenLayer, trust: &TrustOfLayers) -> LayerFacts {
     LayerFacts { descriptor: descriptor.clone(), how: *how, trust, map, bytes_read: *bytes_read }
 }
 
-async fn flatten(layers: &[LayerFacts], progress: &Arc<dyn Progress>) -> Result<Tree, OpenImageError> {
+async fn flatten(
+    layers: &[LayerFacts],
+    choice: LayerChoice,
+    progress: &Arc<dyn Progress>,
+) -> Result<Tree, OpenImageError> {
     let maps: Vec<Arc<LayerMap>> = layers.iter().map(|layer| Arc::clone(&layer.map)).collect();
-    let flattened = spawn_blocking(move || Tree::flatten(maps.iter().map(|map| &**map)));
+    let flattened = spawn_blocking(move || match (choice, &maps[..]) {
+        (LayerChoice::Only(_, opaque), [map]) => Tree::for_overlay(&**map, opaque),
+        _ => Tree::flatten(maps.iter().map(|map| &**map)),
+    });
     let tree = flattened.await.map_err(|_| OpenImageError::Ending)??;
     for warning in tree.warnings() {
         progress.report(ProgressEvent::Warning(warning.clone()));

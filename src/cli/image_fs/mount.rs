@@ -20,6 +20,7 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::ImageName;
+use ociseek_format::tree::OpaqueXattr;
 use ociseek_ops::mount::{LiveMount, MountOptions, Record, mount};
 use ociseek_ops::open::{LayerChoice, RootFs};
 use ociseek_rootfs::fuse::{ExistingMount, FuseOptions, KeptDevice, prepare};
@@ -77,7 +78,12 @@ pub(crate) struct MountArgs {
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 
-    /// Mount only this layer, as if it were the image; counted from 0 at the bottom
+    /// Mount only this layer, counted from 0 at the bottom
+    ///
+    /// What the layer hides of lower ones is shown as overlayfs wants it: whiteouts are character
+    /// devices with the number 0/0, and opaque directories have the attribute
+    /// trusted.overlay.opaque (in a user namespace: user.overlay.opaque). So mounts of all layers
+    /// can be the lower directories of an overlay.
     #[arg(long, value_name = "N")]
     pub layer: Option<usize>,
 
@@ -143,7 +149,7 @@ pub(crate) async fn run(
     let (dir, name) = (args.dir, args.image);
     image_fs::check_order(&name, &dir)?;
     let lowest = args.lowest_layers.map_or(LayerChoice::All, LayerChoice::Lowest);
-    let layers = args.layer.map_or(lowest, LayerChoice::Only);
+    let layers = args.layer.map_or(lowest, |layer| LayerChoice::Only(layer, opaque_xattr()));
     let kept = args.kept.map(|identity| kept_device(identity, args.take_over)).transpose()?;
     let keeps_stdin = kept.is_some();
     let (mut opened, mut live) = until(interrupted, async {
@@ -246,6 +252,18 @@ async fn report(mut counter: Option<FetchedFile>, share: Option<&Path>, image: &
 
 fn read_share(path: &Path) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// How overlayfs marks opaque directories here: only root of the initial user namespace has trusted
+/// attributes.
+pub(super) fn opaque_xattr() -> OpaqueXattr {
+    /// All user IDs, each mapped to itself (user_namespaces(7)).
+    const INITIAL: [&str; 3] = ["0", "0", "4294967295"];
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    match rustix::process::geteuid().is_root() && map.split_whitespace().eq(INITIAL) {
+        true => OpaqueXattr::Trusted,
+        false => OpaqueXattr::User,
+    }
 }
 
 /// The FUSE device on standard input.

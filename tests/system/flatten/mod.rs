@@ -2,6 +2,7 @@
 //! fail.
 
 mod entry;
+mod overlay;
 mod scale;
 mod stacks;
 

@@ -1,6 +1,14 @@
 //! Applies layers one after the other, entry by entry, as containerd does in a directory
 //! (containerd 2.4, pkg/archive/tar.go applyNaive), but only to names and attributes in memory.
+//!
+//! A single layer for overlayfs keeps what it hides of lower layers: whiteouts become character
+//! devices with the number 0/0, and directories that hide their lower content get an attribute
+//! (Linux, Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories"). A directory
+//! is opaque if it has a marker, or if the layer itself has removed or replaced what had its name.
 
+use std::collections::HashSet;
+
+use super::OpaqueXattr;
 use super::error::{TreeError, TreeFault};
 use super::inode::{Inodes, bounded, created, device, directory_kind};
 use super::lookup::{InodeKind, Lookup, TarPath};
@@ -29,8 +37,9 @@ pub(super) struct Applier<'a> {
     pub paths: Paths<'a>,
     pub inodes: Inodes<'a>,
     pub warnings: TreeWarnings,
-    /// For a layer on its own: whiteouts are ordinary files, and links to other layers are ignored.
-    is_raw: bool,
+    purpose: Purpose,
+    /// The directories and names of files that the layer has removed, in a tree for overlayfs.
+    hidden: HashSet<(PathId, &'a [u8])>,
     implied: u32,
     work: u64,
     /// The directory of the previous entry, by its path: neighbours in a tar usually share it. An
@@ -45,6 +54,21 @@ pub(super) struct Applier<'a> {
     parts: Vec<&'a [u8]>,
 }
 
+/// What the tree is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// An image: the layers are flattened.
+    Image,
+    /// A look at a single layer: whiteouts are ordinary files, and links to other layers are
+    /// ignored.
+    Listing,
+    /// A single layer, on which overlayfs puts others.
+    Overlay(OpaqueXattr),
+}
+
+/// The value of the attribute of opaque directories.
+const OPAQUE_VALUE: &[u8] = b"y";
+
 /// The entry that is being applied.
 #[derive(Clone, Copy)]
 struct CurrentEntry<'a> {
@@ -55,9 +79,10 @@ struct CurrentEntry<'a> {
 }
 
 impl<'a> Applier<'a> {
-    pub(super) fn new(is_raw: bool) -> Applier<'a> {
+    pub(super) fn new(purpose: Purpose) -> Applier<'a> {
         Applier {
-            is_raw,
+            purpose,
+            hidden: HashSet::new(),
             paths: Paths::new(0),
             inodes: Inodes::new(),
             warnings: TreeWarnings::default(),
@@ -100,25 +125,26 @@ impl<'a> Applier<'a> {
         // containerd sets the times of directories again at the end, looked up by name. Where names
         // lead to the same directories as before, that changes nothing here.
         if !self.is_rearranged {
-            return Ok(());
+            directories.clear();
         }
         for entry in directories {
             match self.set_time_again(entry.file) {
-                Err(TreeFault::DirectoryGone) if self.is_raw => {}
+                Err(TreeFault::DirectoryGone) if self.purpose == Purpose::Listing => {}
                 result => result.map_err(|fault| failed(entry, fault))?,
             }
         }
-        Ok(())
+        let last = entries().last();
+        self.put_whiteouts().or_else(|fault| last.map_or(Ok(()), |last| Err(failed(last, fault))))
     }
 
     /// Returns false if the entry does not create a file under its name: whiteouts, and entries for
     /// the root.
     fn entry(&mut self, entry: CurrentEntry<'a>) -> Result<bool, TreeFault> {
         let Some((parent, base)) = self.place(&entry.file.name)? else { return Ok(false) };
-        if !self.is_raw && base == OPAQUE {
+        if self.purpose != Purpose::Listing && base == OPAQUE {
             return self.make_opaque(parent, entry.layer).map(|()| false);
         }
-        if !self.is_raw
+        if self.purpose != Purpose::Listing
             && let Some(hidden) = base.strip_prefix(WHITEOUT)
         {
             return self.whiteout(parent, hidden).map(|()| false);
@@ -126,9 +152,11 @@ impl<'a> Applier<'a> {
         let path = self.paths.intern(parent, base)?;
         let mut inode = self.paths.inode(path);
         let is_directory = entry.file.kind == FileKind::Directory;
+        let mut hides = false;
         if let Some(old) = inode
             && !(is_directory && self.is_directory(old))
         {
+            hides = is_directory;
             self.remove(path);
             inode = None;
         }
@@ -136,13 +164,16 @@ impl<'a> Applier<'a> {
             Some(directory) => directory,
             None => {
                 let inode = match self.create(entry, parent) {
-                    Err(TreeFault::LinkToNothing(target)) if self.is_raw => {
+                    Err(TreeFault::LinkToNothing(target)) if self.purpose == Purpose::Listing => {
                         self.warnings.link_left_out(entry.file, &target);
                         return Ok(false);
                     }
                     result => result?,
                 };
                 self.paths.occupy(path, inode);
+                if hides || (is_directory && self.hidden.contains(&(parent, base))) {
+                    self.mark_opaque(inode);
+                }
                 inode
             }
         };
@@ -195,6 +226,9 @@ impl<'a> Applier<'a> {
             let path = self.paths.intern(directory, part)?;
             let inode = self.add(created(directory_kind(), self.inherited_group(directory)))?;
             self.paths.occupy(path, inode);
+            if self.hidden.contains(&(directory, part)) {
+                self.mark_opaque(inode);
+            }
             directory = path;
         }
         self.recent = path.is(&parts).then_some((parts, directory));
@@ -312,7 +346,7 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    fn whiteout(&mut self, parent: PathId, hidden: &[u8]) -> Result<(), TreeFault> {
+    fn whiteout(&mut self, parent: PathId, hidden: &'a [u8]) -> Result<(), TreeFault> {
         if matches!(hidden, b"" | b"." | b"..") {
             return Err(TreeFault::Whiteout);
         }
@@ -322,11 +356,62 @@ impl<'a> Applier<'a> {
         if let Some(path) = self.paths.child(parent, hidden) {
             self.remove(path);
         }
+        if matches!(self.purpose, Purpose::Overlay(_)) {
+            self.hidden.insert((parent, hidden));
+        }
         Ok(())
     }
 
-    /// Removes the content of `directory`, except for what `layer` itself has written.
+    /// Puts whiteouts where the layer hides a file of lower ones and has none itself. There are none
+    /// below opaque directories: overlayfs lists them there.
+    fn put_whiteouts(&mut self) -> Result<(), TreeFault> {
+        for (parent, name) in std::mem::take(&mut self.hidden) {
+            let in_directory = self.paths.inode(parent).is_some_and(|inode| self.is_directory(inode));
+            if !in_directory || self.paths.child(parent, name).is_some() || self.is_below_opaque(parent)? {
+                continue;
+            }
+            let path = match self.paths.intern(parent, name) {
+                // No lower layer has such a path either.
+                Err(TreeFault::PathTooLong) => continue,
+                path => path?,
+            };
+            let whiteout = NodeKind::CharDevice { major: 0, minor: 0 };
+            let inode = self.add(Node { mode: 0, ..created(whiteout, 0) })?;
+            self.paths.occupy(path, inode);
+        }
+        Ok(())
+    }
+
+    /// Whether a directory or one above it is opaque. The root has no name in a directory, so
+    /// overlayfs ignores a mark there.
+    fn is_below_opaque(&mut self, directory: PathId) -> Result<bool, TreeFault> {
+        let Purpose::Overlay(xattr) = self.purpose else { return Ok(false) };
+        let mut path = directory;
+        while path != ROOT {
+            self.work = self.work.checked_sub(1).ok_or(TreeFault::TooMuchWork)?;
+            let inode = self.paths.inode(path);
+            if inode.is_some_and(|inode| self.inodes.xattrs.contains_key(&(inode, xattr.name()))) {
+                return Ok(true);
+            }
+            path = self.paths.above(path, 1);
+        }
+        Ok(false)
+    }
+
+    /// Marks a directory as opaque for overlayfs, if the tree is for that.
+    fn mark_opaque(&mut self, inode: u32) {
+        if let Purpose::Overlay(xattr) = self.purpose {
+            self.inodes.xattrs.insert((inode, xattr.name()), OPAQUE_VALUE);
+        }
+    }
+
+    /// Removes the content of `directory`, except for what `layer` itself has written. A single
+    /// layer is only marked: there is nothing else in it.
     fn make_opaque(&mut self, directory: PathId, layer: LayerId) -> Result<(), TreeFault> {
+        if let (Purpose::Overlay(_), Some(inode)) = (self.purpose, self.paths.inode(directory)) {
+            self.mark_opaque(inode);
+            return Ok(());
+        }
         if !self.paths.make_opaque(directory, layer) {
             return Ok(());
         }

@@ -19,6 +19,7 @@ mod resolve;
 mod warnings;
 mod xattrs;
 
+use apply::Purpose;
 pub(crate) use apply::WHITEOUT;
 
 pub use error::{TreeError, TreeFault};
@@ -27,6 +28,27 @@ pub use resolve::PathError;
 
 use crate::layer::map::Entries;
 use crate::offset::LayerId;
+
+/// The extended attribute by which overlayfs knows opaque directories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OpaqueXattr {
+    /// `trusted.overlay.opaque`.
+    #[default]
+    Trusted,
+    /// `user.overlay.opaque`, which overlayfs reads with the option `userxattr`: in a user
+    /// namespace there are no trusted attributes.
+    User,
+}
+
+impl OpaqueXattr {
+    /// The name of the attribute.
+    pub fn name(self) -> &'static [u8] {
+        match self {
+            OpaqueXattr::Trusted => b"trusted.overlay.opaque",
+            OpaqueXattr::User => b"user.overlay.opaque",
+        }
+    }
+}
 
 /// An immutable file system.
 #[derive(Debug)]
@@ -85,7 +107,7 @@ impl Tree {
     /// # Errors
     /// The entry that containerd could not apply either.
     pub fn flatten<'a>(layers: impl IntoIterator<Item: Into<Entries<'a>>>) -> Result<Tree, TreeError> {
-        let mut applier = apply::Applier::new(false);
+        let mut applier = apply::Applier::new(Purpose::Image);
         for (layer, entries) in (0..).zip(layers) {
             applier.layer(LayerId(layer), entries.into())?;
         }
@@ -98,7 +120,21 @@ impl Tree {
     /// # Errors
     /// The entry that cannot be part of any tree.
     pub fn of_layer<'a>(entries: impl Into<Entries<'a>>) -> Result<Tree, TreeError> {
-        let mut applier = apply::Applier::new(true);
+        let mut applier = apply::Applier::new(Purpose::Listing);
+        applier.layer(LayerId(0), entries.into())?;
+        Ok(finish::finish(applier))
+    }
+
+    /// The tree of a single layer as a lower directory of overlayfs: with whiteouts and opaque
+    /// directories as overlayfs wants them. Directories without an entry have the attributes
+    /// of new ones, and symbolic links of other layers are unknown, as where a layer is
+    /// unpacked by itself.
+    ///
+    /// # Errors
+    /// The entry that cannot be part of such a directory, such as a hard link to a file of another
+    /// layer.
+    pub fn for_overlay<'a>(entries: impl Into<Entries<'a>>, opaque: OpaqueXattr) -> Result<Tree, TreeError> {
+        let mut applier = apply::Applier::new(Purpose::Overlay(opaque));
         applier.layer(LayerId(0), entries.into())?;
         Ok(finish::finish(applier))
     }
