@@ -114,7 +114,8 @@ fn convert(original: Original) {
     let targets = original.targets(&[]).targets.into_iter();
     let indexed = targets.map(|target| {
         let image = original.contents[target.entry].image().expect("targets are images");
-        SociIndexParts { target, ztocs: image.layers().iter().map(ztoc).collect(), prefetch: Vec::new(), fine: None }
+        let ztocs = image.layers().iter().map(ztoc).collect();
+        SociIndexParts { target, ztocs, prefetch: Vec::new(), fine: None, tocs: Default::default() }
     });
     let indexed: Vec<SociIndexParts> = indexed.collect();
     let converted = original.enable(&indexed, "fuzz");

@@ -98,6 +98,7 @@ pub(super) enum LazyCommand {
     Mount(Box<crate::cli::image_fs::mount::MountArgs>),
     Bundle(Box<crate::cli::image_fs::bundle::BundleArgs>),
     Trace(Box<crate::cli::image_fs::trace::TraceArgs>),
+    Store(Box<crate::cli::image_fs::store::StoreArgs>),
 }
 
 /// The commands that containerd calls.
@@ -168,7 +169,7 @@ impl Command {
                 return Failures::Document;
             }
             #[cfg(mounts)]
-            Command::Lazy(LazyCommand::Trace(_)) => return Failures::None,
+            Command::Lazy(LazyCommand::Trace(_) | LazyCommand::Store(_)) => return Failures::None,
             #[cfg(mounts)]
             Command::Lazy(LazyCommand::Mount(args)) => args.format,
             #[cfg(mounts)]

@@ -14,7 +14,7 @@ use args::LazyCommand;
 use args::NodeCommand;
 use args::{Cli, Command, Failures, ServiceCommand};
 #[cfg(mounts)]
-use image_fs::{bundle, mount, trace};
+use image_fs::{bundle, mount, store, trace};
 use run::{blocking, settled, until};
 use shared::error::{CliError, DONE};
 use shared::report::{failure, report_error};
@@ -101,6 +101,7 @@ async fn lazily(
         LazyCommand::Mount(args) => mount::run(*args, verbosity, interrupted).await,
         LazyCommand::Bundle(args) => bundle::run(*args, verbosity, interrupted).await,
         LazyCommand::Trace(args) => trace::run(*args, verbosity, interrupted).await,
+        LazyCommand::Store(args) => store::run(*args, verbosity, interrupted).await,
     }
 }
 

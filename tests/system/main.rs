@@ -17,6 +17,7 @@ mod load;
 mod memory_laws;
 mod mount;
 mod packages;
+mod podman;
 mod readback;
 mod report;
 mod snapshotter;

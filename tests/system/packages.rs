@@ -76,6 +76,7 @@ fn apt_installs_the_package_in_a_clean_root_and_removes_it() {
         "usr/share/man/man1/ociseek-index.1.gz",
         "usr/share/bash-completion/completions/ociseek",
         "usr/lib/systemd/system/ociseek-snapshotter.service",
+        "usr/lib/systemd/system/ociseek-store.service",
     ] {
         assert!(root.join(path).is_file(), "{path}");
     }

@@ -16,7 +16,7 @@ use crate::support::servers::{Server, consumer, run, skip, tool};
 use crate::support::tarball::{end, file};
 
 /// The commands of the page: its `sh` blocks. `console` blocks need tools that this machine lacks.
-fn commands(page: &str) -> String {
+pub fn commands(page: &str) -> String {
     let (mut commands, mut indent) = (String::from("set -eu\n"), None);
     for line in page.lines() {
         let text = line.trim_start();

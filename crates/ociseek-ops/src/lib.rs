@@ -43,6 +43,8 @@ pub mod extract;
 mod head;
 pub mod index;
 pub mod inspect;
+#[cfg(all(feature = "fuse", target_os = "linux"))]
+pub mod layer_store;
 pub mod list;
 pub mod maker;
 #[cfg(all(feature = "fuse", target_os = "linux"))]

@@ -303,7 +303,7 @@ fn locate(source: &Source, found: &DiscoveredImage, layers: &[Descriptor]) -> Ve
 }
 
 /// How to open a layer of the image `found` without its fine document.
-fn reopen(source: &Source, found: &DiscoveredImage, caches: &Caches) -> ReopenLayer {
+pub(crate) fn reopen(source: &Source, found: &DiscoveredImage, caches: &Caches) -> ReopenLayer {
     let ztoc = |layer: &Descriptor| Some((layer.digest, found.ztoc_for(&layer.digest)?.clone()));
     let ztocs: HashMap<Digest, ZtocRef> = found.layers.iter().filter_map(ztoc).collect();
     let (source, ztocs, caches) = (source.clone(), Arc::new(ztocs), caches.clone());
@@ -351,7 +351,7 @@ fn announce(
 }
 
 /// The prefetch artifacts of the index that is used.
-fn prefetch_artifacts(found: &DiscoveredImage, layers: &[LayerFacts]) -> Vec<(LayerId, Descriptor)> {
+pub(crate) fn prefetch_artifacts(found: &DiscoveredImage, layers: &[LayerFacts]) -> Vec<(LayerId, Descriptor)> {
     let Some((_, content)) = found.index() else { return Vec::new() };
     let mut artifacts = prefetch_lists(&content.index.others);
     let indexed = (0..).zip(layers).filter(|(_, layer)| layer.how == LayerAccess::Index);
@@ -360,7 +360,7 @@ fn prefetch_artifacts(found: &DiscoveredImage, layers: &[LayerFacts]) -> Vec<(La
         .collect()
 }
 
-fn facts(layer: &OpenLayer, trust: &TrustOfLayers) -> LayerFacts {
+pub(crate) fn facts(layer: &OpenLayer, trust: &TrustOfLayers) -> LayerFacts {
     let OpenLayer { descriptor, how, bytes_read, .. } = layer;
     let (map, trust) = (Arc::clone(layer.map()), trust.of(&descriptor.digest, *how));
     LayerFacts { descriptor: descriptor.clone(), how: *how, trust, map, bytes_read: *bytes_read }
@@ -373,7 +373,7 @@ async fn flatten(
 ) -> Result<Tree, OpenImageError> {
     let maps: Vec<Arc<LayerMap>> = layers.iter().map(|layer| Arc::clone(&layer.map)).collect();
     let flattened = spawn_blocking(move || match (choice, &maps[..]) {
-        (LayerChoice::Only(_, opaque), [map]) => Tree::for_overlay(&**map, opaque),
+        (LayerChoice::Only(_, opaque), [map]) => Tree::for_overlay(&**map, LayerId(0), opaque),
         _ => Tree::flatten(maps.iter().map(|map| &**map)),
     });
     let tree = flattened.await.map_err(|_| OpenImageError::Ending)??;
@@ -385,7 +385,7 @@ async fn flatten(
 
 /// The config, which must list as many layers as the manifest, and the image's platform, which must
 /// be `wanted`, if that is given.
-async fn read_config(
+pub(crate) async fn read_config(
     source: &Source,
     image: &PlatformImage,
     wanted: Option<&Platform>,

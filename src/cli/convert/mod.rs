@@ -122,6 +122,16 @@ pub(crate) struct ConvertArgs {
     #[arg(long, env = "OCISEEK_FINE", value_parser = FalseyValueParser::new(), help_heading = "Fine index")]
     pub fine: bool,
 
+    /// Also state in the manifest what each layer is read by, so that podman since 5.1 and CRI-O
+    /// since 1.31 find the layers in `ociseek store`
+    ///
+    /// It is the annotation containerd.io/snapshot/stargz/toc.digest of each indexed layer, with
+    /// the digest of the layer's ztoc, or of the head of its fine document. docs/podman.md says
+    /// what other programs do with it. Without this option, the bytes are those of soci convert.
+    #[arg(long, env = "OCISEEK_TOC_DIGESTS", value_parser = FalseyValueParser::new(), hide_short_help = true)]
+    #[arg(help_heading = "Indexing")]
+    pub toc_digests: bool,
+
     #[command(flatten)]
     pub requirements: RequirementArgs,
 
@@ -165,6 +175,7 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
         gate: args.requirements.gate(),
         reuse,
         prefetch: args.prefetch.list()?,
+        names_tocs: args.toc_digests,
         ..IndexOptions::default()
     };
     display.begin(&args.source.to_string());

@@ -16,7 +16,7 @@ const GROUPS: [Group; 6] = [
     Group { title: "Make indexes", commands: &["convert", "index", "backfill", "hook"], only_long: false },
     Group {
         title: "Run containers and read files before the image is pulled",
-        commands: &["snapshotter", "mount", "bundle", "ls", "cat"],
+        commands: &["snapshotter", "store", "mount", "bundle", "ls", "cat"],
         only_long: false,
     },
     Group { title: "Check", commands: &["doctor", "verify", "trace", "report", "inspect", "diff"], only_long: false },

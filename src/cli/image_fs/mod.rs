@@ -34,6 +34,7 @@ pub(super) mod bundle;
 pub(super) mod detach;
 pub(super) mod json;
 pub(super) mod mount;
+pub(super) mod store;
 pub(super) mod trace;
 
 /// An opened image with the settings for its output.

@@ -261,5 +261,6 @@ fn options(args: &IndexArgs, kinds: Kinds, started: Instant) -> Result<IndexOpti
         deadline: args.timeout.and_then(|timeout| started.checked_add(timeout)),
         reuse: args.reuse.options(Some(&args.reuse_tags)),
         prefetch: args.prefetch.list()?,
+        names_tocs: false,
     })
 }

@@ -1,7 +1,7 @@
 //! Layers that we flatten and that containerd's own applier unpacks: the trees are equal, or both
 //! fail.
 
-mod entry;
+pub mod entry;
 mod overlay;
 mod scale;
 mod stacks;

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use ociseek::layer::LayerMap;
+use ociseek::offset::LayerId;
 use ociseek::tree::{Node, NodeId, NodeKind, OpaqueXattr, Tree};
 
 use super::entry::{device, dir, fifo, file, hard_link, opaque, symlink, whiteout};
@@ -131,7 +132,7 @@ fn layers_under_an_overlay_are_the_flattened_tree() {
         let layers: Vec<LayerMap> = stack.layers.iter().map(|layer| map(&entry::tar(layer))).collect();
         let Ok(tree) = Tree::flatten(&layers) else { continue };
         let alone: Result<Vec<Tree>, _> =
-            layers.iter().map(|layer| Tree::for_overlay(layer, OpaqueXattr::Trusted)).collect();
+            layers.iter().map(|layer| Tree::for_overlay(layer, LayerId(0), OpaqueXattr::Trusted)).collect();
         // Links to other layers.
         let Ok(alone) = alone else { continue };
         let below = |number: usize| Tree::flatten(&layers[..number]).unwrap();

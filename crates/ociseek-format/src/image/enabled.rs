@@ -21,6 +21,13 @@ use crate::digest::Digest;
 pub const INDEX_DIGEST: &str = "com.amazon.soci.index-digest";
 /// The annotation of a SOCI index's descriptor that names its image manifest.
 pub const MANIFEST_DIGEST: &str = "com.amazon.soci.image-manifest-digest";
+/// The annotation of a layer that names its table of contents, by which podman (since 5.1) and
+/// CRI-O look for the layer in an additional layer store. stargz-snapshotter named it.
+pub const TOC_DIGEST: &str = "containerd.io/snapshot/stargz/toc.digest";
+/// Annotations of layers that have a table of contents in themselves: eStargz
+/// (stargz-snapshotter, estargz/types.go) and zstd:chunked (containers/storage, pkg/chunked).
+const OWN_TOC: [&str; 2] =
+    ["io.containers.estargz.uncompressed-size", "io.github.containers.zstd-chunked.manifest-checksum"];
 /// The annotation of an attestation's descriptor that names what is attested (BuildKit).
 const REFERENCE_DIGEST: &str = "vnd.docker.reference.digest";
 
@@ -68,6 +75,8 @@ pub struct SociIndexParts {
     pub prefetch: Vec<Descriptor>,
     /// The fine index that the image should name, if any: one without a subject.
     pub fine: Option<EncodedIndex>,
+    /// The tables of contents that layers should name, by the digest of the layer.
+    pub tocs: BTreeMap<Digest, Digest>,
 }
 
 /// The images to be indexed.
@@ -233,7 +242,11 @@ impl Original {
                 made.map(|(_, made)| made.descriptor.digest)
             };
             let names = [(INDEX_DIGEST, digest_of(&indexes)), (BOUND_INDEX, digest_of(&fine))];
-            let rewritten = rewrite(entry, *manifest, descriptor, names);
+            let mut manifest = *manifest;
+            if let Some(place) = place {
+                name_tocs(&mut manifest, &indexed[place].tocs);
+            }
+            let rewritten = rewrite(entry, manifest, descriptor, names);
             if let Some(place) = place {
                 for (_, new) in indexes.iter_mut().filter(|(of, _)| *of == place) {
                     let annotations = &mut new.descriptor.annotations;
@@ -293,6 +306,16 @@ impl Original {
 fn is_attestation(descriptor: &Descriptor) -> bool {
     let unknown = |platform: &Platform| platform.os == "unknown" || platform.architecture == "unknown";
     is_marked_attestation(descriptor) || descriptor.platform.as_ref().is_some_and(unknown)
+}
+
+/// Names the tables of contents of layers. Layers that have one in themselves name it already.
+fn name_tocs(manifest: &mut GoManifest, tocs: &BTreeMap<Digest, Digest>) {
+    for layer in manifest.layers.iter_mut().flatten() {
+        let has_own = OWN_TOC.iter().any(|own| layer.annotations.contains_key(*own));
+        if let Some(toc) = tocs.get(&layer.digest).filter(|_| !has_own) {
+            layer.annotations.insert(TOC_DIGEST.to_owned(), toc.to_string());
+        }
+    }
 }
 
 /// Rewrites a manifest and its descriptor with OCI's media types, and adds the names of the SOCI

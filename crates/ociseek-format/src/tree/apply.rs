@@ -3,8 +3,9 @@
 //!
 //! A single layer for overlayfs keeps what it hides of lower layers: whiteouts become character
 //! devices with the number 0/0, and directories that hide their lower content get an attribute
-//! (Linux, Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories"). A directory
-//! is opaque if it has a marker, or if the layer itself has removed or replaced what had its name.
+//! (Linux, Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories"). A
+//! directory is opaque if it has a marker, or if the layer itself has removed or replaced what had
+//! its name.
 
 use std::collections::HashSet;
 
@@ -37,7 +38,7 @@ pub(super) struct Applier<'a> {
     pub paths: Paths<'a>,
     pub inodes: Inodes<'a>,
     pub warnings: TreeWarnings,
-    purpose: Purpose,
+    tree_use: TreeUse,
     /// The directories and names of files that the layer has removed, in a tree for overlayfs.
     hidden: HashSet<(PathId, &'a [u8])>,
     implied: u32,
@@ -56,7 +57,7 @@ pub(super) struct Applier<'a> {
 
 /// What the tree is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum TreeUse {
     /// An image: the layers are flattened.
     Image,
     /// A look at a single layer: whiteouts are ordinary files, and links to other layers are
@@ -79,9 +80,9 @@ struct CurrentEntry<'a> {
 }
 
 impl<'a> Applier<'a> {
-    pub(super) fn new(purpose: Purpose) -> Applier<'a> {
+    pub(super) fn new(tree_use: TreeUse) -> Applier<'a> {
         Applier {
-            purpose,
+            tree_use,
             hidden: HashSet::new(),
             paths: Paths::new(0),
             inodes: Inodes::new(),
@@ -129,7 +130,7 @@ impl<'a> Applier<'a> {
         }
         for entry in directories {
             match self.set_time_again(entry.file) {
-                Err(TreeFault::DirectoryGone) if self.purpose == Purpose::Listing => {}
+                Err(TreeFault::DirectoryGone) if self.tree_use == TreeUse::Listing => {}
                 result => result.map_err(|fault| failed(entry, fault))?,
             }
         }
@@ -141,10 +142,10 @@ impl<'a> Applier<'a> {
     /// the root.
     fn entry(&mut self, entry: CurrentEntry<'a>) -> Result<bool, TreeFault> {
         let Some((parent, base)) = self.place(&entry.file.name)? else { return Ok(false) };
-        if self.purpose != Purpose::Listing && base == OPAQUE {
+        if self.tree_use != TreeUse::Listing && base == OPAQUE {
             return self.make_opaque(parent, entry.layer).map(|()| false);
         }
-        if self.purpose != Purpose::Listing
+        if self.tree_use != TreeUse::Listing
             && let Some(hidden) = base.strip_prefix(WHITEOUT)
         {
             return self.whiteout(parent, hidden).map(|()| false);
@@ -164,7 +165,7 @@ impl<'a> Applier<'a> {
             Some(directory) => directory,
             None => {
                 let inode = match self.create(entry, parent) {
-                    Err(TreeFault::LinkToNothing(target)) if self.purpose == Purpose::Listing => {
+                    Err(TreeFault::LinkToNothing(target)) if self.tree_use == TreeUse::Listing => {
                         self.warnings.link_left_out(entry.file, &target);
                         return Ok(false);
                     }
@@ -356,14 +357,14 @@ impl<'a> Applier<'a> {
         if let Some(path) = self.paths.child(parent, hidden) {
             self.remove(path);
         }
-        if matches!(self.purpose, Purpose::Overlay(_)) {
+        if matches!(self.tree_use, TreeUse::Overlay(_)) {
             self.hidden.insert((parent, hidden));
         }
         Ok(())
     }
 
-    /// Puts whiteouts where the layer hides a file of lower ones and has none itself. There are none
-    /// below opaque directories: overlayfs lists them there.
+    /// Puts whiteouts where the layer hides a file of lower ones and has none itself, but not below
+    /// opaque directories: overlayfs would list them there.
     fn put_whiteouts(&mut self) -> Result<(), TreeFault> {
         for (parent, name) in std::mem::take(&mut self.hidden) {
             let in_directory = self.paths.inode(parent).is_some_and(|inode| self.is_directory(inode));
@@ -385,7 +386,7 @@ impl<'a> Applier<'a> {
     /// Whether a directory or one above it is opaque. The root has no name in a directory, so
     /// overlayfs ignores a mark there.
     fn is_below_opaque(&mut self, directory: PathId) -> Result<bool, TreeFault> {
-        let Purpose::Overlay(xattr) = self.purpose else { return Ok(false) };
+        let TreeUse::Overlay(xattr) = self.tree_use else { return Ok(false) };
         let mut path = directory;
         while path != ROOT {
             self.work = self.work.checked_sub(1).ok_or(TreeFault::TooMuchWork)?;
@@ -400,7 +401,7 @@ impl<'a> Applier<'a> {
 
     /// Marks a directory as opaque for overlayfs, if the tree is for that.
     fn mark_opaque(&mut self, inode: u32) {
-        if let Purpose::Overlay(xattr) = self.purpose {
+        if let TreeUse::Overlay(xattr) = self.tree_use {
             self.inodes.xattrs.insert((inode, xattr.name()), OPAQUE_VALUE);
         }
     }
@@ -408,7 +409,7 @@ impl<'a> Applier<'a> {
     /// Removes the content of `directory`, except for what `layer` itself has written. A single
     /// layer is only marked: there is nothing else in it.
     fn make_opaque(&mut self, directory: PathId, layer: LayerId) -> Result<(), TreeFault> {
-        if let (Purpose::Overlay(_), Some(inode)) = (self.purpose, self.paths.inode(directory)) {
+        if let (TreeUse::Overlay(_), Some(inode)) = (self.tree_use, self.paths.inode(directory)) {
             self.mark_opaque(inode);
             return Ok(());
         }

@@ -19,7 +19,7 @@ mod resolve;
 mod warnings;
 mod xattrs;
 
-use apply::Purpose;
+use apply::TreeUse;
 pub(crate) use apply::WHITEOUT;
 
 pub use error::{TreeError, TreeFault};
@@ -107,7 +107,7 @@ impl Tree {
     /// # Errors
     /// The entry that containerd could not apply either.
     pub fn flatten<'a>(layers: impl IntoIterator<Item: Into<Entries<'a>>>) -> Result<Tree, TreeError> {
-        let mut applier = apply::Applier::new(Purpose::Image);
+        let mut applier = apply::Applier::new(TreeUse::Image);
         for (layer, entries) in (0..).zip(layers) {
             applier.layer(LayerId(layer), entries.into())?;
         }
@@ -120,22 +120,27 @@ impl Tree {
     /// # Errors
     /// The entry that cannot be part of any tree.
     pub fn of_layer<'a>(entries: impl Into<Entries<'a>>) -> Result<Tree, TreeError> {
-        let mut applier = apply::Applier::new(Purpose::Listing);
+        let mut applier = apply::Applier::new(TreeUse::Listing);
         applier.layer(LayerId(0), entries.into())?;
         Ok(finish::finish(applier))
     }
 
     /// The tree of a single layer as a lower directory of overlayfs: with whiteouts and opaque
-    /// directories as overlayfs wants them. Directories without an entry have the attributes
+    /// directories as overlayfs wants them. `layer` is its number in what the tree is read with.
+    /// Directories without an entry have the attributes
     /// of new ones, and symbolic links of other layers are unknown, as where a layer is
     /// unpacked by itself.
     ///
     /// # Errors
     /// The entry that cannot be part of such a directory, such as a hard link to a file of another
     /// layer.
-    pub fn for_overlay<'a>(entries: impl Into<Entries<'a>>, opaque: OpaqueXattr) -> Result<Tree, TreeError> {
-        let mut applier = apply::Applier::new(Purpose::Overlay(opaque));
-        applier.layer(LayerId(0), entries.into())?;
+    pub fn for_overlay<'a>(
+        entries: impl Into<Entries<'a>>,
+        layer: LayerId,
+        opaque: OpaqueXattr,
+    ) -> Result<Tree, TreeError> {
+        let mut applier = apply::Applier::new(TreeUse::Overlay(opaque));
+        applier.layer(layer, entries.into())?;
         Ok(finish::finish(applier))
     }
 

@@ -11,7 +11,7 @@
 //! 5. `publish`: blobs first, then manifests, then the image index under its tag. Until the last
 //!    request the tag is unchanged.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::index::{
@@ -25,6 +25,7 @@ use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::coverage::Coverage;
 use ociseek_format::image::enabled::{EnabledDocuments, IndexTarget, SociIndexParts, names_indexes, soci_indexes};
+use ociseek_format::image::fine::parse_bound;
 use ociseek_format::progress::{Progress, ProgressEvent};
 
 mod error;
@@ -136,6 +137,11 @@ pub(crate) async fn convert_built(
             fine.extend(bound);
         }
     }
+    if options.names_tocs {
+        for parts in &mut indexed {
+            parts.tocs = tocs(parts);
+        }
+    }
     if indexed.iter().all(|parts| parts.ztocs.is_empty() && parts.fine.is_none()) {
         return Err(ConvertError::NothingToIndex {
             layers: reports.into_iter().flat_map(|(layers, _)| layers).collect(),
@@ -230,7 +236,7 @@ async fn parts<'a>(
         let list = options.prefetch.as_ref();
         let (prefetch, summary) = prefetch_artifacts(list, lists, &ztocs, budget, progress).await?;
         let listed = prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect();
-        parts.indexed.push(SociIndexParts { target, ztocs: refs, prefetch: listed, fine: None });
+        parts.indexed.push(SociIndexParts { target, ztocs: refs, prefetch: listed, fine: None, tocs: BTreeMap::new() });
         parts.prefetch.extend(prefetch);
         parts.reports.push((report, summary));
         parts.ztocs.extend(ztocs);
@@ -241,6 +247,16 @@ async fn parts<'a>(
         return Err(ConvertError::OutOfTime { left });
     }
     Ok(parts)
+}
+
+/// What each layer is read by, by the digest of the layer: the head of its fine document, or its
+/// ztoc. A reader verifies either of them when it opens the layer.
+pub(super) fn tocs(parts: &SociIndexParts) -> BTreeMap<Digest, Digest> {
+    let mut tocs: BTreeMap<Digest, Digest> = parts.ztocs.iter().map(|ztoc| (ztoc.layer, ztoc.ztoc)).collect();
+    // The bytes were made here, so they can be parsed.
+    let fine = parts.fine.as_ref().and_then(|fine| parse_bound(&fine.bytes).ok());
+    tocs.extend(fine.into_iter().flat_map(|fine| fine.layers).map(|document| (document.layer, document.head_digest)));
+    tocs
 }
 
 /// The fine index for the layers of an image that have a ztoc, and for those of zstd.

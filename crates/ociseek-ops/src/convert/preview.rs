@@ -1,12 +1,13 @@
 //! Predicts the result of a conversion, as far as possible without reading layers or fetching
 //! ztocs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::ConvertError;
 use super::load::load;
 use super::model::{ConvertDestination, ExistingImage, SourceImage};
 use super::plan::{choose, found, found_fine, plan};
+use super::tocs;
 use crate::index::{
     BlobCheck, ExistingCheck, IndexOptions, LeftOutReason, Work, are_whole, cached, is_only_fine, known_outcome,
     lacks_document,
@@ -133,7 +134,12 @@ async fn compare(
         };
         let prefetch = if options.prefetch.is_none() { prefetch(&known, &ztocs) } else { Vec::new() };
         fine_documents.extend(fine.iter().flat_map(|fine| fine.layers.clone()));
-        indexed.push(SociIndexParts { target, ztocs, prefetch, fine: fine.map(|fine| fine.encode()) });
+        let fine = fine.map(|fine| fine.encode());
+        let mut parts = SociIndexParts { target, ztocs, prefetch, fine, tocs: BTreeMap::new() };
+        if options.names_tocs {
+            parts.tocs = tocs(&parts);
+        }
+        indexed.push(parts);
     }
     if indexed.iter().all(|indexed| indexed.ztocs.is_empty() && indexed.fine.is_none()) {
         return Ok(ConvertPreview::NothingToIndex(reasons));

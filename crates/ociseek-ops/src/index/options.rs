@@ -56,6 +56,9 @@ pub struct IndexOptions {
     pub prefetch: Option<Arc<PrefetchList>>,
     /// Which existing ztocs replace reading their layers.
     pub reuse: Reuse,
+    /// For a SOCI-enabled image: whether each layer names what it is read by, so that podman and
+    /// CRI-O find it in a layer store.
+    pub names_tocs: bool,
 }
 
 /// All platforms, all layers of at least 10 MiB, as many layers at a time as there are CPUs.
@@ -74,6 +77,7 @@ impl Default for IndexOptions {
             gate: Gate::default(),
             prefetch: None,
             reuse: Reuse::default(),
+            names_tocs: false,
         }
     }
 }

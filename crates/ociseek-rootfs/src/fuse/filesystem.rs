@@ -17,32 +17,32 @@ use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::attr::{self, attributes, inode};
+use super::attr;
 use super::fill::FillerThread;
 use crate::content::Content;
 use crate::record::ReadRecorder;
 use ociseek_format::tree::{Node, NodeId, NodeKind, Tree};
 
+/// The maximum length of a file name in bytes, as on other file systems of Linux.
+pub(super) const NAME_MAX: usize = 255;
 /// Ten years stand for "without limit". More would not overflow today, but the kernel counts in
 /// jiffies.
-/// The maximum length of a file name in bytes, as on other file systems of Linux.
-const NAME_MAX: usize = 255;
-const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+pub(super) const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Inode numbers are never reused for other files.
-const GENERATION: Generation = Generation(0);
+pub(super) const GENERATION: Generation = Generation(0);
 
 /// How many read-ahead requests the kernel may send. Reads served from the cache are only delayed
 /// by a slow registry when this many are waiting.
-const BACKGROUND: u16 = 128;
+pub(super) const BACKGROUND: u16 = 128;
 
 /// The maximum length of a symbolic link for the kernel (PATH_MAX without its NUL).
 const MAX_LINK: usize = 4095;
@@ -56,6 +56,8 @@ const ACL: &[u8] = b"system.posix_acl_";
 
 /// An image's files, for the kernel.
 pub(super) struct ImageFs {
+    /// Added to all inode numbers: the file systems of several trees can be parts of one.
+    pub first_inode: u64,
     pub tree: Arc<Tree>,
     pub content: Content,
     pub runtime: Handle,
@@ -69,7 +71,7 @@ pub(super) struct ImageFs {
     /// The size of all files in bytes, for `statfs`.
     pub bytes: u64,
     /// Dropped when the session ends, which notifies those who wait for that.
-    pub _alive: oneshot::Sender<()>,
+    pub _alive: Option<oneshot::Sender<()>>,
     /// Whether the kernel can do without `open` and `opendir`. It is then told that they are not
     /// implemented.
     pub no_open: bool,
@@ -80,8 +82,17 @@ pub(super) struct ImageFs {
 
 impl ImageFs {
     fn node(&self, inode: INodeNo) -> Result<(NodeId, &Node), Errno> {
-        let id = attr::node_id(inode).ok_or(Errno::ESTALE)?;
+        let id = inode.0.checked_sub(self.first_inode).and_then(|own| attr::node_id(INodeNo(own)));
+        let id = id.ok_or(Errno::ESTALE)?;
         Ok((id, self.tree.get(id).ok_or(Errno::ESTALE)?))
+    }
+
+    fn inode(&self, id: NodeId) -> INodeNo {
+        INodeNo(self.first_inode + attr::inode(id).0)
+    }
+
+    pub(super) fn attributes(&self, id: NodeId) -> FileAttr {
+        FileAttr { ino: self.inode(id), ..attr::attributes(id, self.tree.node(id)) }
     }
 
     /// The entries of a directory from number `from` on, each with the number of the next. `.` and
@@ -179,7 +190,7 @@ impl Filesystem for ImageFs {
             return reply.error(Errno::ENAMETOOLONG);
         }
         let attributes = match self.tree.child(parent, name.as_bytes()) {
-            Some(id) => attributes(id, self.tree.node(id)),
+            Some(id) => self.attributes(id),
             None => attr::nothing(),
         };
         reply.entry(&FOREVER, &attributes, GENERATION);
@@ -187,7 +198,7 @@ impl Filesystem for ImageFs {
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         match self.node(ino) {
-            Ok((id, node)) => reply.attr(&FOREVER, &attributes(id, node)),
+            Ok((id, _)) => reply.attr(&FOREVER, &self.attributes(id)),
             Err(error) => reply.error(error),
         }
     }
@@ -281,7 +292,7 @@ impl Filesystem for ImageFs {
             Err(error) => return reply.error(error),
         };
         for (next, name, id) in entries {
-            if reply.add(inode(id), next, attr::file_type(&self.tree.node(id).kind), name) {
+            if reply.add(self.inode(id), next, attr::file_type(&self.tree.node(id).kind), name) {
                 break;
             }
         }
@@ -294,7 +305,7 @@ impl Filesystem for ImageFs {
             Err(error) => return reply.error(error),
         };
         for (next, name, id) in entries {
-            if reply.add(inode(id), next, name, &FOREVER, &attributes(id, self.tree.node(id)), GENERATION) {
+            if reply.add(self.inode(id), next, name, &FOREVER, &self.attributes(id), GENERATION) {
                 break;
             }
         }

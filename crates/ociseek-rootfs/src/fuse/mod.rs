@@ -21,6 +21,7 @@ mod helper;
 mod mounts;
 mod point;
 mod session;
+pub mod store;
 
 /// Why mounting or unmounting failed.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, SessionACL};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount};
@@ -20,6 +20,7 @@ use super::fill::CacheFiller;
 use super::handover::{KeptDevice, take_over};
 use super::mounts::{FS_TYPE, mounted_at};
 use super::point::{is_dead, take_down};
+use super::store::{LayerSource, StoreFs};
 use super::{MountError, helper};
 use crate::content::Content;
 use crate::record::ReadRecorder;
@@ -48,6 +49,8 @@ pub struct FuseOptions {
     pub dev: bool,
     /// Whether an overlay will be mounted on top.
     pub under_overlay: bool,
+    /// Mount it writable, so that the kernel passes on requests for changes, which are refused.
+    pub passes_changes: bool,
     /// Records reads, if set.
     pub recorder: Option<Arc<ReadRecorder>>,
     /// Put what the recorded start reads into the kernel's caches, as far as it is in the cache.
@@ -101,6 +104,7 @@ impl FuseMount {
         let known = Arc::clone(&tree);
         let background = runtime.clone();
         let filesystem = ImageFs {
+            first_inode: 0,
             tree,
             content,
             runtime,
@@ -111,7 +115,7 @@ impl FuseMount {
             checked: options.allow_other,
             under_overlay: options.under_overlay,
             bytes,
-            _alive: alive,
+            _alive: Some(alive),
             no_open: false,
             no_opendir: false,
             no_xattrs: false,
@@ -129,16 +133,41 @@ impl FuseMount {
             // Not before the files are available. Without it, nobody can take over.
             background.spawn_blocking(move || kept.note(&known));
         }
+        if let (Some(filler), Some((tree, content))) = (&mut filler, to_fill) {
+            filler.fill(tree, content, point);
+        }
+        Ok(FuseMount::of(point, session, filler, gone))
+    }
+
+    /// Mounts an additional layer store on `point`, a path returned by [`super::prepare`].
+    /// Everything else is as for [`FuseMount::new`]. Of `options`, those for images have no effect.
+    ///
+    /// # Errors
+    /// If mounting fails.
+    pub fn of_store(
+        source: Arc<dyn LayerSource>,
+        point: &Path,
+        options: &FuseOptions,
+        runtime: Handle,
+    ) -> Result<FuseMount, MountError> {
+        let (alive, gone) = oneshot::channel();
+        let session = new_session(StoreFs::new(source, runtime, alive), point, options)?;
+        Ok(FuseMount::of(point, session, None, gone))
+    }
+
+    fn of(
+        point: &Path,
+        session: BackgroundSession,
+        filler: Option<CacheFiller>,
+        alive: oneshot::Receiver<()>,
+    ) -> FuseMount {
         let device =
             mounted_at(point).ok().flatten().filter(|mount| mount.fs_type == FS_TYPE).map(|mount| mount.device);
         if let Some((major, minor)) = device {
             // Only root may set it. Others do with less.
             let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD);
         }
-        if let (Some(filler), Some((tree, content))) = (&mut filler, to_fill) {
-            filler.fill(tree, content, point);
-        }
-        Ok(FuseMount { point: point.to_owned(), device, filler, session: Some(session), alive: gone })
+        FuseMount { point: point.to_owned(), device, filler, session: Some(session), alive }
     }
 
     /// The mount point.
@@ -169,6 +198,17 @@ impl FuseMount {
     /// If it stays mounted.
     pub fn unmount(&mut self) -> Result<bool, MountError> {
         self.filler = None;
+        let in_use = self.detach()?;
+        self.session = None;
+        Ok(in_use)
+    }
+
+    /// Removes the mount from its mount point. What is in use is served until that ends: see
+    /// [`FuseMount::ended`]. The result is whether it is in use.
+    ///
+    /// # Errors
+    /// If it stays mounted.
+    pub fn detach(&mut self) -> Result<bool, MountError> {
         let seen = |source| MountError::Inspect { point: self.point.clone(), source };
         let there = mounted_at(&self.point).map_err(seen)?;
         // After the session has ended, another mount may have its device number, but that one
@@ -176,18 +216,16 @@ impl FuseMount {
         let ended = matches!(self.alive.try_recv(), Err(TryRecvError::Closed));
         let ours = there.is_some_and(|there| Some(there.device) == self.device)
             && (!ended || self.point.metadata().is_err_and(|error| is_dead(&error)));
-        let in_use = match ours {
-            false => false,
+        match ours {
+            false => Ok(false),
             true => match take_down(&self.point, UnmountFlags::NOFOLLOW) {
-                Ok(()) => false,
+                Ok(()) => Ok(false),
                 Err(_) => {
                     take_down(&self.point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
-                    true
+                    Ok(true)
                 }
             },
-        };
-        self.session = None;
-        Ok(in_use)
+        }
     }
 }
 
@@ -199,7 +237,11 @@ impl Drop for FuseMount {
 }
 
 /// Mounts, and starts to serve.
-fn new_session(filesystem: ImageFs, point: &Path, options: &FuseOptions) -> Result<BackgroundSession, MountError> {
+fn new_session(
+    filesystem: impl Filesystem,
+    point: &Path,
+    options: &FuseOptions,
+) -> Result<BackgroundSession, MountError> {
     let Some(device) = kernel_mount(point, options)? else { return helper_mount(filesystem, point, options) };
     let started = Session::from_fd(filesystem, device, acl(options), config(options)).and_then(Session::spawn);
     started.map_err(|source| {
@@ -218,7 +260,7 @@ fn config(options: &FuseOptions) -> Config {
     config.mount_options = vec![
         MountOption::FSName(source_name(&options.source)),
         MountOption::Subtype("ociseek".to_owned()),
-        MountOption::RO,
+        if options.passes_changes { MountOption::RW } else { MountOption::RO },
         MountOption::NoSuid,
         MountOption::NoDev,
     ];
@@ -262,7 +304,8 @@ fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, 
     let others = if options.allow_other { ",allow_other,default_permissions" } else { "" };
     let data = format!("fd={},rootmode=40000,user_id={user},group_id={group}{others}", device.as_raw_fd());
     let data = CString::new(data).map_err(|error| refused(error.into()))?;
-    let mut flags = MountFlags::RDONLY;
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, !options.passes_changes);
     flags.set(MountFlags::NOSUID, !options.suid);
     flags.set(MountFlags::NODEV, !options.dev);
     let held = hold(point).map_err(refused)?;
@@ -288,7 +331,11 @@ fn hold(point: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-fn helper_mount(filesystem: ImageFs, point: &Path, options: &FuseOptions) -> Result<BackgroundSession, MountError> {
+fn helper_mount(
+    filesystem: impl Filesystem,
+    point: &Path,
+    options: &FuseOptions,
+) -> Result<BackgroundSession, MountError> {
     let session = Session::new(filesystem, point, &config(options)).and_then(Session::spawn);
     session.map_err(|source| match options.allow_other && !helper::lets_others_in() {
         true => MountError::AllowOther,

@@ -78,7 +78,7 @@ fn convert(original: Original, requested: &[&str]) -> EnabledDocuments {
         .into_iter()
         .map(|target| {
             let ztocs = original.contents[target.entry].image().unwrap().layers().iter().map(ztoc).collect();
-            SociIndexParts { target, ztocs, prefetch: Vec::new(), fine: None }
+            SociIndexParts { target, ztocs, prefetch: Vec::new(), fine: None, tocs: BTreeMap::new() }
         })
         .collect();
     original.enable(&indexed, "tool")
@@ -192,7 +192,8 @@ fn converting_one_platform_keeps_the_index_of_another() {
     let image = read(&both, &before);
     let target = image.targets(&[platform("linux/amd64")]).targets.remove(0);
     let ztocs = image.contents[target.entry].image().unwrap().layers().iter().map(ztoc).collect();
-    let other = image.enable(&[SociIndexParts { target, ztocs, prefetch: Vec::new(), fine: None }], "other");
+    let other = image
+        .enable(&[SociIndexParts { target, ztocs, prefetch: Vec::new(), fine: None, tocs: BTreeMap::new() }], "other");
     assert_eq!(platforms(&other), ["linux/amd64", "linux/arm64"]);
     let entries = (&other.index.manifests, &both.index.manifests);
     assert_eq!((&entries.0[1], &entries.0[3]), (&entries.1[1], &entries.1[3]));

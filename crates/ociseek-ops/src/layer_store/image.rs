@@ -1,0 +1,237 @@
+//! An image of which single layers are served.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::sync::OnceCell;
+use tokio::task::spawn_blocking;
+
+use crate::background::BackgroundTask;
+use crate::discover::{DiscoverError, PlatformImage};
+use crate::open::{
+    OpenImageError, OpenOptions, charge_tree, facts, open_layers_of, prefetch_artifacts, read_config, reopen,
+};
+use crate::trust;
+use ociseek_format::budget::Charge;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::config;
+use ociseek_format::image::enabled::TOC_DIGEST;
+use ociseek_format::image::{Descriptor, LayerKind};
+use ociseek_format::layer::LayerMap;
+use ociseek_format::offset::LayerId;
+use ociseek_format::progress::Progress;
+use ociseek_format::tree::{OpaqueXattr, Tree};
+use ociseek_rootfs::content::Content;
+use ociseek_rootfs::layers::{Caches, LayerAccess};
+use ociseek_store::Source;
+
+/// An image whose indexed layers are open.
+pub(super) struct StoredImage {
+    pub manifest: Digest,
+    pub source: Source,
+    pub content: Content,
+    layers: Vec<ImageLayer>,
+    opaque: OpaqueXattr,
+    claims: bool,
+    _tasks: Vec<BackgroundTask>,
+}
+
+/// A layer that can be read.
+pub(super) struct ImageLayer {
+    pub descriptor: Descriptor,
+    /// Its number in the content.
+    number: LayerId,
+    /// The digest of its tar, as the image's config claims.
+    diff_id: Digest,
+    /// The digest of what it is read by: the head of a fine document, or a ztoc. It was verified
+    /// when the layer was opened.
+    document: Digest,
+    /// The size of its tar.
+    plain_size: u64,
+    map: Arc<LayerMap>,
+    tree: OnceCell<(Arc<Tree>, Charge)>,
+}
+
+/// What containers/storage notes down of a layer (its `Layer`, layers.go).
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct LayerInfo {
+    compressed_size: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diff_digest: Option<Digest>,
+    diff_size: u64,
+    /// Its number of a compression (pkg/archive).
+    compression: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    toc_digest: Option<Digest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flags: Option<LayerFlags>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct LayerFlags {
+    expected_layer_diffid: Digest,
+}
+
+/// What of an image is opened, and how.
+pub(super) struct StoredOptions {
+    pub open: OpenOptions,
+    pub opaque: OpaqueXattr,
+    /// Fetch the rest of the image in the background.
+    pub prefetch_all: bool,
+    /// Tell podman up to 5.0 the digests of tars that the image's config claims.
+    pub claims: bool,
+}
+
+impl StoredImage {
+    /// Opens those layers of an image that an index covers. Others are not read.
+    ///
+    /// # Errors
+    /// If the image, its config, or one of these layers cannot be read.
+    pub(super) async fn open(
+        source: &Source,
+        image: PlatformImage,
+        options: &StoredOptions,
+        caches: &Caches,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<StoredImage, OpenImageError> {
+        let StoredOptions { open, opaque, prefetch_all, claims } = options;
+        let digest = image.manifest.config.digest;
+        let (config, _) = read_config(source, &image, open.platform.as_ref()).await?;
+        let diff_ids = config::diff_ids(&config).map_err(|source| OpenImageError::OddConfig { digest, source })?;
+        let mut found = Box::pin(image.indexes(source, None, progress)).await?;
+        let trust = trust::choose(source, &mut found, None, &open.trust, &caches.ztocs, &**progress).await?;
+        if open.soci_only {
+            found.chosen_fine = None;
+        }
+        let document = |layer: &Digest, how| match how {
+            LayerAccess::Fine => found.document_for(layer).map(|document| document.head_digest),
+            LayerAccess::Index => found.ztoc_for(layer).map(|ztoc| ztoc.ztoc),
+            LayerAccess::Local | LayerAccess::Whole => None,
+        };
+        let is_indexed = |layer: &Digest| found.document_for(layer).is_some() || found.ztoc_for(layer).is_some();
+        let indexed = found.layers.iter().zip(diff_ids).filter(|(layer, _)| is_indexed(&layer.digest));
+        let (wanted, diff_ids): (Vec<Descriptor>, Vec<Digest>) =
+            indexed.map(|(layer, diff_id)| (layer.clone(), diff_id)).unzip();
+        let opened = open_layers_of(source, &found, &trust, wanted.clone(), open.start, caches, progress).await?;
+        let facts: Vec<_> = opened.iter().map(|layer| facts(layer, &trust)).collect();
+        let layers = (0..).zip(opened.iter().zip(wanted).zip(diff_ids));
+        let layers = layers.filter_map(|(number, ((layer, descriptor), diff_id))| {
+            Some(ImageLayer {
+                // Without a document that fits, it was read completely, and is left to the runtime.
+                document: document(&descriptor.digest, layer.how)?,
+                plain_size: layer.spans().plain_end().0,
+                map: Arc::clone(layer.map()),
+                number: LayerId(number),
+                diff_id,
+                descriptor,
+                tree: OnceCell::new(),
+            })
+        });
+        let layers = layers.collect();
+        let artifacts = prefetch_artifacts(&found, &facts);
+        let content =
+            Content::new(source.clone(), opened, caches.spans.clone(), open.content.clone(), Arc::clone(progress))
+                .with_reopen(reopen(source, &found, caches));
+        let (start, all) = (open.start, *prefetch_all);
+        let ahead = content.clone();
+        let task = BackgroundTask::spawn(async move {
+            if start {
+                ahead.fetch_start().await;
+                ahead.prefetch_artifacts(artifacts).await;
+            }
+            if all {
+                ahead.prefetch().await;
+            }
+        });
+        let manifest = found.manifest.digest;
+        let (opaque, claims, source) = (*opaque, *claims, source.clone());
+        Ok(StoredImage { manifest, source, content, layers, opaque, claims, _tasks: vec![task] })
+    }
+
+    /// A layer by the digest of its blob, or by that of its table of contents.
+    ///
+    /// A runtime keeps a layer by what `info` says of it, and takes it for other images that state
+    /// the same. So nothing is said that only this image claims. The table of contents must be the
+    /// document by which the layer is read. The digest of the tar could be that of another
+    /// image's layer, and is not known without reading the layer, so podman up to 5.0 gets a digest
+    /// that stands for this layer read by this document, unless claims are taken.
+    pub(super) fn layer(&self, name: &Digest) -> Option<(&ImageLayer, Bytes)> {
+        let by_digest = self.layers.iter().find(|layer| layer.descriptor.digest == *name);
+        if let Some(layer) = by_digest {
+            let diff_digest = if self.claims { layer.diff_id } else { layer.identity() };
+            let info = LayerInfo { diff_digest: Some(diff_digest), ..layer.info() };
+            return Some((layer, info.bytes()));
+        }
+        let layer = self.layers.iter().find(|layer| layer.document == *name && layer.toc() == Some(*name))?;
+        let flags = Some(LayerFlags { expected_layer_diffid: layer.diff_id });
+        let info = LayerInfo { toc_digest: Some(*name), flags, ..layer.info() };
+        Some((layer, info.bytes()))
+    }
+
+    /// The files of a layer, as a lower directory of overlayfs.
+    ///
+    /// # Errors
+    /// If they do not fit into memory, or the layer cannot be a directory by itself.
+    pub(super) async fn tree(&self, layer: &ImageLayer) -> Result<Arc<Tree>, OpenImageError> {
+        let make = || async {
+            let charge = charge_tree(self.source.budget(), std::iter::once(&layer.map.files[..]))?;
+            let (map, number, opaque) = (Arc::clone(&layer.map), layer.number, self.opaque);
+            let made = spawn_blocking(move || Tree::for_overlay(&*map, number, opaque));
+            let tree = made.await.map_err(|_| OpenImageError::Ending)??;
+            Ok::<_, OpenImageError>((Arc::new(tree), charge))
+        };
+        Ok(Arc::clone(&layer.tree.get_or_try_init(make).await?.0))
+    }
+}
+
+impl ImageLayer {
+    fn toc(&self) -> Option<Digest> {
+        self.descriptor.annotations.get(TOC_DIGEST)?.parse().ok()
+    }
+
+    fn identity(&self) -> Digest {
+        Digest::sha256(format!("ociseek store {} {}", self.descriptor.digest, self.document).as_bytes())
+    }
+
+    fn info(&self) -> LayerInfo {
+        let compression = match LayerKind::of(&self.descriptor.media_type) {
+            LayerKind::Gzip => 2,
+            LayerKind::Zstd => 4,
+            _ => 0,
+        };
+        LayerInfo {
+            compressed_size: self.descriptor.size,
+            diff_digest: None,
+            diff_size: self.plain_size,
+            compression,
+            toc_digest: None,
+            flags: None,
+        }
+    }
+}
+
+impl LayerInfo {
+    fn bytes(&self) -> Bytes {
+        // Digests and numbers are always valid JSON.
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+}
+
+impl StoredImage {
+    /// The manifest of one platform, by which an open image is found again.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) async fn find(
+        source: &Source,
+        root: &ociseek_store::blob::Target,
+        options: &StoredOptions,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<PlatformImage, OpenImageError> {
+        let found = PlatformImage::find(source, root, options.open.platform.as_ref(), progress);
+        Ok(Box::pin(found).await.map_err(DiscoverError::from)?)
+    }
+}

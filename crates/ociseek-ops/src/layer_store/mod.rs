@@ -1,0 +1,224 @@
+//! The layers of a store for podman and CRI-O: which there are, and which are in use.
+//!
+//! An image is opened when a runtime first looks for one of its layers. Layers that no index
+//! covers, or whose index is not trusted, are left to the runtime, which pulls them. What a runtime
+//! uses is found again by the manifest of its image, also after its tag was moved.
+
+mod blob;
+mod image;
+mod rows;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+use crate::open::OpenOptions;
+use blob::FetchedBlob;
+use image::{StoredImage, StoredOptions};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::{ImageName, Reference};
+use ociseek_format::progress::{Progress, ProgressEvent, causes};
+use ociseek_format::tree::OpaqueXattr;
+use ociseek_rootfs::fuse::store::{LayerSource, NoLayer, StoredLayer};
+use ociseek_rootfs::layers::Caches;
+use ociseek_store::Source;
+use ociseek_store::blob::Target;
+use rows::UsedLayers;
+
+/// For how long a tag is not looked up again. A pull looks for each layer by itself.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// The registry of an image, and what to open of it.
+pub type ImageOpener =
+    Arc<dyn Fn(Reference) -> BoxFuture<'static, Result<(Source, OpenOptions), String>> + Send + Sync>;
+
+/// Options of a store.
+pub struct StoreOptions {
+    /// How to open an image. None of its layers may be chosen.
+    pub opener: ImageOpener,
+    /// How overlayfs marks opaque directories.
+    pub opaque: OpaqueXattr,
+    /// The time limit for opening an image.
+    pub deadline: Duration,
+    /// Fetch the rest of each image in the background.
+    pub prefetch_all: bool,
+    /// Tell podman up to 5.0 the digest of each layer's tar that the image's config claims.
+    pub claims: bool,
+    /// The caches of documents and content.
+    pub caches: Caches,
+}
+
+ociseek_format::opaque_debug!(StoreOptions);
+
+/// The layers of images in registries.
+pub struct LayerStore {
+    options: StoreOptions,
+    dir: PathBuf,
+    used: UsedLayers,
+    recent: Mutex<HashMap<WantedImage, Arc<Attempt>>>,
+    /// Open images, by repository and manifest.
+    open: Mutex<HashMap<(String, Digest), Weak<StoredImage>>>,
+    progress: Arc<dyn Progress>,
+}
+
+ociseek_format::opaque_debug!(LayerStore);
+
+/// An image by its name, and by the digest of its manifest if that is known.
+type WantedImage = (String, Option<Digest>);
+
+/// An image that was opened, or could not be.
+struct Attempt {
+    begun: Instant,
+    image: OnceCell<Option<Arc<StoredImage>>>,
+}
+
+impl LayerStore {
+    /// A store that keeps its state in `dir`. Blocks.
+    ///
+    /// # Errors
+    /// If the state cannot be read, or another process uses it.
+    pub fn open(dir: &Path, options: StoreOptions, progress: Arc<dyn Progress>) -> io::Result<LayerStore> {
+        let (recent, open) = (Mutex::default(), Mutex::default());
+        Ok(LayerStore { options, dir: dir.to_owned(), used: UsedLayers::open(dir)?, recent, open, progress })
+    }
+
+    /// Lets another process open a store with the same state. Layers that are open remain so.
+    pub fn retire(&self) {
+        self.used.unlock();
+    }
+
+    fn warn(&self, text: String) {
+        self.progress.report(ProgressEvent::Warning(text));
+    }
+
+    /// The image with this name, or with this manifest in its repository. None if it cannot be
+    /// opened at present; the reason was reported.
+    async fn image(&self, name: &str, manifest: Option<Digest>) -> Option<Arc<StoredImage>> {
+        let attempt = {
+            let mut recent = locked(&self.recent);
+            recent.retain(|_, attempt| attempt.begun.elapsed() < FRESH);
+            let new = || Arc::new(Attempt { begun: Instant::now(), image: OnceCell::new() });
+            Arc::clone(recent.entry((name.to_owned(), manifest)).or_insert_with(new))
+        };
+        let open = || async {
+            match timeout(self.options.deadline, self.open_image(name, manifest)).await {
+                Ok(Ok(image)) => Some(image),
+                Ok(Err(why)) => {
+                    self.warn(format!("cannot open {name}: {why}"));
+                    None
+                }
+                Err(_) => {
+                    self.warn(format!("cannot open {name}: no answer within {:?}", self.options.deadline));
+                    None
+                }
+            }
+        };
+        attempt.image.get_or_init(open).await.clone()
+    }
+
+    async fn open_image(&self, name: &str, manifest: Option<Digest>) -> Result<Arc<StoredImage>, String> {
+        let reference = reference(name).ok_or("not the name of an image in a registry")?;
+        let repository = format!("{}/{}", reference.registry, reference.repository);
+        let root = manifest.map_or_else(|| Target::of(&reference), Target::Digest);
+        let (source, open) = (self.options.opener)(reference).await?;
+        let source = source.with_documents_in(&self.options.caches.ztocs);
+        let StoreOptions { opaque, prefetch_all, claims, caches, .. } = &self.options;
+        let (opaque, prefetch_all, claims) = (*opaque, *prefetch_all, *claims);
+        let options = StoredOptions { open, opaque, prefetch_all, claims };
+        let found = StoredImage::find(&source, &root, &options, &self.progress).await;
+        let found = found.map_err(|error| causes(&error))?;
+        let key = (repository, found.manifest.descriptor.digest);
+        if let Some(image) = locked(&self.open).get(&key).and_then(Weak::upgrade) {
+            return Ok(image);
+        }
+        let image = StoredImage::open(&source, found, &options, caches, &self.progress).await;
+        let image = Arc::new(image.map_err(|error| causes(&error))?);
+        let mut open = locked(&self.open);
+        open.retain(|_, image| image.strong_count() > 0);
+        open.insert(key, Arc::downgrade(&image));
+        Ok(image)
+    }
+
+    async fn layer(&self, name: &str, layer: &Digest) -> Result<StoredLayer, NoLayer> {
+        let manifest = self.used.manifest(name, layer);
+        let image = self.image(name, manifest).await.ok_or(NoLayer::Failed)?;
+        let (found, info) = image.layer(layer).ok_or(NoLayer::LeftToRuntime)?;
+        let tree = image.tree(found).await.map_err(|error| {
+            self.warn(format!("layer {layer} of {name} is left to the runtime: {}", causes(&error)));
+            NoLayer::LeftToRuntime
+        })?;
+        let descriptor = found.descriptor.clone();
+        let blob_size = descriptor.size;
+        let blob = FetchedBlob::new(image.source.clone(), descriptor, self.dir.clone(), Arc::clone(&self.progress));
+        Ok(StoredLayer {
+            tree,
+            content: image.content.clone(),
+            info,
+            manifest: image.manifest,
+            blob_size,
+            blob: Arc::new(blob),
+            hold: Arc::clone(&image) as _,
+        })
+    }
+}
+
+/// The name of an image in a registry. Runtimes also have images from folders and archives, whose
+/// names lead to files of this machine.
+fn reference(name: &str) -> Option<Reference> {
+    match ImageName::from_str(name) {
+        Ok(ImageName::Registry(reference)) => Some(reference),
+        _ => None,
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LayerSource for LayerStore {
+    fn is_image(&self, name: &str) -> bool {
+        reference(name).is_some()
+    }
+
+    fn open<'a>(&'a self, name: &'a str, layer: &'a Digest) -> BoxFuture<'a, Result<StoredLayer, NoLayer>> {
+        Box::pin(self.layer(name, layer))
+    }
+
+    fn is_used(&self, name: &str, layer: &Digest) -> bool {
+        self.used.manifest(name, layer).is_some()
+    }
+
+    fn begin_use(&self, name: &str, layer: &Digest, manifest: Option<Digest>) {
+        if let Err(error) = self.used.begin(name, layer, manifest) {
+            self.warn(format!("cannot write down that layer {layer} is used: {error}"));
+        }
+    }
+
+    fn end_use(&self, name: &str, layer: &Digest) {
+        if let Err(error) = self.used.end(name, layer) {
+            self.warn(format!("cannot write down that layer {layer} is used less: {error}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_images_in_registries_have_layers() {
+        for name in ["localhost:5000/a/b:v1", "docker.io/library/debian:12", "ghcr.io/a/b@sha256:0"] {
+            assert_eq!(reference(name).is_some(), !name.ends_with(":0"), "{name}");
+        }
+        for name in ["oci:/etc", "oci-archive:/a.tar", "docker-archive:/a.tar", "", "/", "a b", "..", "A"] {
+            assert!(reference(name).is_none(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Which layers runtimes use, in a file that is replaced as a whole.
+//!
+//! A runtime names a layer by the image's name and a digest. The row also has the image's
+//! manifest, by which the layer is found again after the tag was moved.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use ociseek_format::digest::Digest;
+use ociseek_store::durable::persist;
+
+const STATE: &str = "layers.json";
+/// How the names of files begin that a crash may leave.
+const UNFINISHED: &str = "unfinished-";
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct UsedLayer {
+    reference: String,
+    layer: Digest,
+    manifest: Digest,
+    uses: u64,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct State {
+    layers: Vec<UsedLayer>,
+}
+
+/// The layers that runtimes use.
+#[derive(Debug)]
+pub(super) struct UsedLayers {
+    dir: PathBuf,
+    state: Mutex<State>,
+    lock: File,
+}
+
+impl UsedLayers {
+    /// Opens the file in `dir`, which no other process may use.
+    pub(super) fn open(dir: &Path) -> io::Result<UsedLayers> {
+        fs::create_dir_all(dir)?;
+        let lock = File::create(dir.join("lock"))?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => io::Error::other("another layer store uses it"),
+            TryLockError::Error(error) => error,
+        })?;
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        let state = match fs::read(dir.join(STATE)) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|error| io::Error::other(format!("{STATE} is damaged: {error}")))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => State::default(),
+            Err(error) => return Err(error),
+        };
+        Ok(UsedLayers { dir: dir.to_owned(), state: Mutex::new(state), lock })
+    }
+
+    /// Lets another process use the file.
+    pub(super) fn unlock(&self) {
+        // It fails only where no lock is held.
+        let _ = self.lock.unlock();
+    }
+
+    /// The manifest of the image in which a used layer was found.
+    pub(super) fn manifest(&self, reference: &str, layer: &Digest) -> Option<Digest> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = state.layers.iter().find(|row| row.layer == *layer && row.reference == reference);
+        row.map(|row| row.manifest)
+    }
+
+    /// Counts one use more. `manifest` is noted down with the first one.
+    ///
+    /// # Errors
+    /// If the file cannot be written. The use counts nevertheless.
+    pub(super) fn begin(&self, reference: &str, layer: &Digest, manifest: Option<Digest>) -> io::Result<()> {
+        self.change(|layers| {
+            let row = layers.iter_mut().find(|row| row.layer == *layer && row.reference == reference);
+            match (row, manifest) {
+                (Some(row), _) => row.uses = row.uses.saturating_add(1),
+                (None, Some(manifest)) => {
+                    layers.push(UsedLayer { reference: reference.to_owned(), layer: *layer, manifest, uses: 1 });
+                }
+                (None, None) => {}
+            }
+        })
+    }
+
+    /// Counts one use less.
+    ///
+    /// # Errors
+    /// As [`UsedLayers::begin`].
+    pub(super) fn end(&self, reference: &str, layer: &Digest) -> io::Result<()> {
+        self.change(|layers| {
+            let row = layers.iter_mut().find(|row| row.layer == *layer && row.reference == reference);
+            if let Some(row) = row {
+                row.uses = row.uses.saturating_sub(1);
+            }
+            layers.retain(|row| row.uses > 0);
+        })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<UsedLayer>)) -> io::Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut state.layers);
+        let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.dir)?;
+        file.write_all(&serde_json::to_vec(&*state)?)?;
+        persist(file, &self.dir.join(STATE), true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uses_survive_and_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let (layer, one, other) = (Digest::sha256(b"layer"), Digest::sha256(b"one"), Digest::sha256(b"other"));
+        let layers = UsedLayers::open(dir.path()).unwrap();
+        assert!(UsedLayers::open(dir.path()).unwrap_err().to_string().contains("another layer store"));
+        layers.begin("a", &layer, None).unwrap();
+        assert_eq!(layers.manifest("a", &layer), None);
+        layers.begin("a", &layer, Some(one)).unwrap();
+        layers.begin("a", &layer, Some(other)).unwrap();
+        layers.begin("b", &layer, Some(other)).unwrap();
+        layers.end("b", &layer).unwrap();
+        layers.end("b", &layer).unwrap();
+        drop(layers);
+        fs::write(dir.path().join("unfinished-x"), "x").unwrap();
+        let layers = UsedLayers::open(dir.path()).unwrap();
+        assert!(!dir.path().join("unfinished-x").exists());
+        assert_eq!((layers.manifest("a", &layer), layers.manifest("b", &layer)), (Some(one), None));
+        layers.end("a", &layer).unwrap();
+        assert_eq!(layers.manifest("a", &layer), Some(one));
+        layers.end("a", &layer).unwrap();
+        drop(layers);
+        assert_eq!(UsedLayers::open(dir.path()).unwrap().manifest("a", &layer), None);
+        fs::write(dir.path().join(STATE), "{").unwrap();
+        assert!(UsedLayers::open(dir.path()).unwrap_err().to_string().contains("damaged"));
+    }
+}

@@ -1,0 +1,208 @@
+//! `ociseek store`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::FutureExt;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::cli::image_fs::LazyArgs;
+use crate::cli::image_fs::detach::{self, Log};
+use crate::cli::image_fs::mount::opaque_xattr;
+use crate::cli::run::{blocking, until};
+use crate::cli::shared::caches;
+use crate::cli::shared::error::CliError;
+use crate::cli::shared::progress::Display;
+use crate::cli::shared::signals::Interrupt;
+use crate::cli::shared::source::Images;
+use crate::cli::shared::terminal::{complain, safe};
+use crate::cli::shared::verbosity::VerbosityArgs;
+use ociseek_format::budget::Budget;
+use ociseek_format::image::{ImageName, Reference};
+use ociseek_format::progress::{Progress, ProgressEvent, causes};
+use ociseek_ops::layer_store::{ImageOpener, LayerStore, StoreOptions};
+use ociseek_ops::open::OpenOptions;
+use ociseek_rootfs::content::ContentOptions;
+use ociseek_rootfs::fuse::{ExistingMount, FuseMount, FuseOptions, prepare};
+use ociseek_store::Source;
+
+const STORE_LONG_ABOUT: &str = "\
+Serves podman, CRI-O and Buildah as an additional layer store on DIR: containers start before their image is pulled, \
+through its fine or SOCI index. The image does not change.
+
+With DIR in additionallayerstores of storage.conf (docs/podman.md), a pull takes the manifest, the config, and from \
+DIR those layers that an index covers. Layers without an index, or whose index is not trusted, are pulled as before. \
+Data is fetched when containers read it.
+
+podman up to 5.0 looks for layers by their digest, so images need not change. Since podman 5.1 (CRI-O 1.31), it looks \
+for them by an annotation of the layers: see docs/podman.md.
+
+Images are read as by ociseek mount, with the same options and logins. DIR must exist and be empty.";
+
+const STORE_AFTER_HELP: &str = "\
+Examples:
+  mkdir -p /run/ociseek/layers && ociseek store /run/ociseek/layers
+  In /etc/containers/storage.conf, under [storage.options]:
+    additionallayerstores = [\"/run/ociseek/layers:ref\"]
+
+When it is stopped while containers use layers, it leaves DIR and serves them until they end; a second signal ends it \
+at once. After it was killed: ociseek store --replace DIR. Containers that ran on it must be started again.
+
+Exit status: 0 stopped by SIGINT, SIGTERM or SIGHUP, or unmounted; 1 failure, 2 usage error.";
+
+/// How long the kernel may take to end a session that nobody uses.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+/// Decoded content that is kept in memory for each open image, in bytes.
+const MEMORY: u64 = 16 << 20;
+
+/// Start containers in podman and CRI-O before their image is pulled
+#[derive(Debug, Args)]
+#[command(long_about = STORE_LONG_ABOUT, after_long_help = STORE_AFTER_HELP)]
+pub(crate) struct StoreArgs {
+    /// Where to mount the store
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// Where to note down which layers are in use; created if it is missing [default:
+    /// /var/lib/ociseek/store, for users ~/.local/share/ociseek/store]
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+
+    /// Tell podman the digest of each layer's tar that the image's config claims. For machines
+    /// whose images all come from people who trust each other
+    ///
+    /// podman up to 5.0 then takes such a layer for each image that states the same digest, and can
+    /// push and save lazy images. Nobody has read the layer, so an image can claim the digest of
+    /// another image's layer. Without this option, podman gets another digest, and an image that it
+    /// has pulled must be removed before it can be pulled lazily.
+    #[arg(long)]
+    pub share_layers: bool,
+
+    /// Return once mounted, and serve from a background process
+    #[arg(long)]
+    pub detach: bool,
+
+    /// With --detach: write warnings to this file once mounted
+    #[arg(long, value_name = "FILE", requires = "detach")]
+    pub log: Option<PathBuf>,
+
+    /// Marks the background process of --detach.
+    #[arg(long, hide = true)]
+    pub detached: bool,
+
+    /// Replace an existing (or dead) ociseek mount on DIR
+    #[arg(long)]
+    pub replace: bool,
+
+    #[command(flatten)]
+    pub lazy: LazyArgs,
+}
+
+pub(crate) async fn run(
+    args: StoreArgs,
+    verbosity: VerbosityArgs,
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+) -> Result<(), CliError> {
+    if args.lazy.stats.is_some() || args.lazy.view.index.is_some() || args.lazy.registry.password_stdin {
+        return Err(CliError::Usage("--stats-file, --index and --password-stdin are for one image"));
+    }
+    if args.detach && !args.detached {
+        return detach::start(interrupted).await;
+    }
+    let log = args.detached.then(|| Log::open(args.log.as_deref())).transpose()?;
+    let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
+    let (store, mut mount) = until(interrupted, mounted(args, &progress)).await?;
+    let point = mount.point().display().to_string();
+    if !verbosity.quiet {
+        complain(&safe(&format!("layers are served at {point}")));
+    }
+    if let Some(log) = log {
+        log.ready(false)?;
+    }
+    tokio::select! {
+        biased;
+        Ok(_) = interrupted => {}
+        ended = mount.ended() => return Ok(ended?),
+    }
+    let mut mount = blocking(move || mount.detach().map(|_| mount)).await?;
+    store.retire();
+    // The mount point is not in use where only overlays are above it. But the kernel ends the
+    // session only when nobody uses it.
+    if let Ok(ended) = timeout(LAST_ANSWERS, mount.ended()).await {
+        return Ok(ended?);
+    }
+    progress.report(ProgressEvent::Warning(format!(
+        "containers use layers of {point}: they are served until they end, or until another signal"
+    )));
+    Ok(mount.ended().await?)
+}
+
+/// Opens the store and mounts it.
+async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<(Arc<LayerStore>, FuseMount), CliError> {
+    let StoreArgs { dir, root, lazy, replace, share_layers, .. } = args;
+    let existing = if replace { ExistingMount::Replace } else { ExistingMount::Refuse };
+    let point = blocking(move || prepare(&dir, existing)).await?;
+    let root = root.or_else(default_root).ok_or(CliError::Usage("--root is needed where HOME is not set"))?;
+    let options = StoreOptions {
+        opaque: opaque_xattr(),
+        deadline: lazy.deadline,
+        prefetch_all: lazy.prefetch,
+        claims: share_layers,
+        caches: caches::reading(&lazy.cache, progress).await?,
+        opener: opener(lazy, Arc::clone(progress)),
+    };
+    let reports = Arc::clone(progress);
+    let (store, mount) = blocking({
+        let runtime = Handle::current();
+        move || {
+            let store = LayerStore::open(&root, options, reports);
+            let store = Arc::new(store.map_err(|source| CliError::Write { path: root, source })?);
+            let is_root = rustix::process::geteuid().is_root();
+            let fuse = FuseOptions {
+                source: "layers".to_owned(),
+                // Containers have other users. The store's own directories are for this user only.
+                allow_other: is_root,
+                suid: is_root,
+                dev: is_root,
+                passes_changes: true,
+                ..FuseOptions::default()
+            };
+            let source = Arc::clone(&store);
+            let mount = FuseMount::of_store(source, &point, &fuse, runtime)?;
+            Ok::<_, CliError>((store, mount))
+        }
+    })
+    .await?;
+    Ok((store, mount))
+}
+
+fn default_root() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some(PathBuf::from("/var/lib/ociseek/store"));
+    }
+    let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = var("XDG_DATA_HOME").or_else(|| var("HOME").map(|home| home.join(".local/share")));
+    data.map(|data| data.join("ociseek/store"))
+}
+
+/// Opens images with the options of the command line. All have one memory budget.
+fn opener(lazy: LazyArgs, progress: Arc<dyn Progress>) -> ImageOpener {
+    let budget = Budget::new(lazy.registry.memory.max_memory.0);
+    let lazy = Arc::new(lazy);
+    Arc::new(move |reference: Reference| {
+        let (lazy, budget, progress) = (Arc::clone(&lazy), budget.clone(), Arc::clone(&progress));
+        let open = async move {
+            let images = Images::at(lazy.registry()?, std::iter::once(&*reference.registry), &progress).await?;
+            let name = ImageName::Registry(reference);
+            let (source, _) = images.open(&name).await?;
+            let content = ContentOptions { deadline: lazy.deadline, memory: MEMORY, ..ContentOptions::default() };
+            let options = OpenOptions { content, ..lazy.open_options(&name)? };
+            Ok::<(Source, OpenOptions), CliError>((source.with_budget(budget), options))
+        };
+        open.map(|opened| opened.map_err(|error| causes(&error))).boxed()
+    })
+}
