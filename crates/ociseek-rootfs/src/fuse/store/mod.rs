@@ -6,7 +6,8 @@
 //! begins to use the layer, removes the directory when it ends to, and expects both to fail with
 //! ENOENT. So the mount is writable, and refuses every other change.
 //!
-//! `nodes` has the names and numbers of what is known, and `filesystem` answers the kernel. Which layers there are is up to a [`LayerSource`].
+//! `nodes` has the names and numbers of what is known, and `filesystem` answers the kernel. Which
+//! layers there are is up to a [`LayerSource`].
 
 mod filesystem;
 mod nodes;
