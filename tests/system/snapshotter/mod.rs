@@ -69,6 +69,19 @@ fn servers_are_replaced(node: &Node, image: &str, registry: &Server) {
     node.ctr(&["containers", "rm", name]);
 }
 
+/// Pulls, starts and removes an image, `rounds` times. Kills the servers in every other round.
+fn come_and_go(node: &Node, image: &str, rounds: usize) {
+    for round in 0..rounds {
+        node.pull(image, "ociseek");
+        assert_eq!(node.shell(image, "cat /etc/passwd >/dev/null && echo READY"), "READY\n");
+        if round % 2 == 1 {
+            node.kill_servers();
+            assert_eq!(node.shell(image, "cat /etc/group >/dev/null && echo READY"), "READY\n");
+        }
+        node.ctr(&["images", "rm", "--sync", image]);
+    }
+}
+
 /// What `status`, `images` and the metrics say of one mounted image without containers, for which
 /// the link carried about `passed` bytes.
 fn assert_figures(node: &Node, passed: u64) {
@@ -230,6 +243,15 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     println!("{started} bytes for a pod");
     assert!(started < size / 4, "{started} of {size} bytes");
     wait_until("nothing is left", || left() == 0 && node.servers().is_empty());
+
+    // The first round opens what is kept, such as a connection.
+    come_and_go(&node, &two, 1);
+    let descriptors = || fs::read_dir(format!("/proc/{}/fd", serving.id())).unwrap().count();
+    wait_until("nothing is left", || left() == 0 && node.servers().is_empty());
+    let before = descriptors();
+    come_and_go(&node, &two, 6);
+    wait_until("nothing is left", || left() == 0 && node.servers().is_empty());
+    wait_until("no descriptor is left", || descriptors() <= before);
 
     // Without an index, containerd pulls and unpacks.
     node.pull(&base, "ociseek");
