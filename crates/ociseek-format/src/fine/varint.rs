@@ -45,7 +45,19 @@ impl<'a> Reader<'a> {
         Ok(*first)
     }
 
+    #[inline]
     pub(super) fn number(&mut self) -> Result<u64, FineError> {
+        // Most numbers have one byte.
+        match self.bytes {
+            [byte @ 0..0x80, rest @ ..] => {
+                self.bytes = rest;
+                Ok(u64::from(*byte))
+            }
+            _ => self.long_number(),
+        }
+    }
+
+    fn long_number(&mut self) -> Result<u64, FineError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;

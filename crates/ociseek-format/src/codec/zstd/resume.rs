@@ -6,7 +6,7 @@ use std::io;
 use zstd::zstd_safe::{DCtx, DDict, DParameter, InBuffer, OutBuffer, get_error_name};
 
 use super::block::{MAX_BLOCK, Tables};
-use super::{OUTPUT, WINDOW_LOG, ZstdReader};
+use super::{WINDOW_LOG, ZstdReader};
 
 /// What is needed to decode from a block, in addition to the output that it refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,8 +75,15 @@ impl ZstdState {
 pub struct ZstdResumed<'a> {
     /// None after the end of the first frame.
     first: Option<DCtx<'a>>,
-    output: Box<[u8]>,
-    rest: ZstdReader,
+    /// All output of the first frame. libzstd writes it here and nowhere else, so it must not move.
+    output: Vec<u8>,
+    /// How much of it is wanted. There is room for a block more, which is decoded as a whole.
+    wanted: usize,
+    /// How many bytes the decoder takes next: to the end of a block, so that each step decodes one
+    /// block at most.
+    next: usize,
+    /// None until another frame follows. Most spans end before that.
+    rest: Option<ZstdReader>,
 }
 
 crate::opaque_debug!(ZstdResumed<'_>);
@@ -99,8 +106,8 @@ impl<'a> ZstdDictionary<'a> {
 }
 
 impl<'a> ZstdResumed<'a> {
-    /// Starts at a block. `wanted` is the number of bytes that are decoded at most before the
-    /// dictionary is out of reach; the frame's window may be smaller.
+    /// Starts at a block. Of the first frame, at least `wanted` bytes are decoded if there are as
+    /// many; what follows the block with the last one is not.
     ///
     /// # Errors
     /// If zstd cannot allocate memory.
@@ -110,13 +117,14 @@ impl<'a> ZstdResumed<'a> {
         set(context.set_parameter(DParameter::WindowLogMax(WINDOW_LOG)))?;
         // It covers bytes that are not decoded here.
         set(context.set_parameter(DParameter::ForceIgnoreChecksum(true)))?;
+        // Otherwise libzstd decodes into a window of its own and copies from that.
+        set(context.set_parameter(DParameter::StableOutBuffer(true)))?;
         set(context.ref_ddict(&dictionary.0))?;
-        // A dictionary can be referred to as long as no more was decoded than the window holds (RFC
-        // 8878 section 5), and a smaller window takes less memory.
-        let window = window_descriptor(wanted.max(MAX_BLOCK as u64)).min(state.window);
-        let header = [0x28, 0xb5, 0x2f, 0xfd, if state.has_checksum { 4 } else { 0 }, window];
-        let mut resumed =
-            ZstdResumed { first: Some(context), output: vec![0; OUTPUT].into(), rest: ZstdReader::new()? };
+        let wanted = usize::try_from(wanted).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mut output = Vec::new();
+        output.try_reserve_exact(wanted.saturating_add(MAX_BLOCK)).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let header = [0x28, 0xb5, 0x2f, 0xfd, if state.has_checksum { 4 } else { 0 }, state.window];
+        let mut resumed = ZstdResumed { first: Some(context), output, wanted, next: header.len(), rest: None };
         resumed.push(&header, &mut |_| io::Result::Ok(()))?;
         Ok(resumed)
     }
@@ -127,27 +135,35 @@ impl<'a> ZstdResumed<'a> {
     /// Errors of zstd and of the sink.
     pub fn push<E: From<io::Error>>(
         &mut self,
-        chunk: &[u8],
+        mut chunk: &[u8],
         sink: &mut impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut input = InBuffer::around(chunk);
         while let Some(context) = &mut self.first {
-            let mut output = OutBuffer::around(&mut self.output[..]);
-            let before = input.pos();
-            let left = context.decompress_stream(&mut output, &mut input).map_err(failed)?;
-            let written = output.pos();
-            sink(self.output.get(..written).unwrap_or_default())?;
-            if left == 0 {
-                self.first = None;
-            } else if input.pos() == chunk.len() && written < self.output.len() {
+            let before = self.output.len();
+            if chunk.is_empty() || before > self.wanted {
                 return Ok(());
-            } else if input.pos() == before && written == 0 {
+            }
+            let mut input = InBuffer::around(chunk.get(..self.next).unwrap_or(chunk));
+            let mut output = OutBuffer::around_pos(&mut self.output, before);
+            self.next = context.decompress_stream(&mut output, &mut input).map_err(failed)?;
+            if input.pos() == 0 {
                 return Err(io::Error::other("the decoder makes no progress").into());
             }
+            chunk = chunk.get(input.pos()..).unwrap_or_default();
+            if self.next == 0 {
+                self.first = None;
+            }
+            sink(self.output.get(before..).unwrap_or_default())?;
         }
-        match chunk.get(input.pos()..) {
-            Some(rest) if !rest.is_empty() => self.rest.push(rest, sink),
-            _ => Ok(()),
+        match chunk {
+            [] => Ok(()),
+            rest => {
+                let reader = match self.rest.take() {
+                    Some(reader) => reader,
+                    None => ZstdReader::new()?,
+                };
+                self.rest.insert(reader).push(rest, sink)
+            }
         }
     }
 }

@@ -35,7 +35,7 @@ pub fn decode_to_next(
     let plain = spans.plain_range(span);
     let size = plain.end - plain.start;
     if spans.codec() == Codec::Zstd {
-        let parts = if start.is_some() { next.map(|next| PartsBefore::of(next, size)) } else { None };
+        let parts = next.filter(|_| start.is_some()).map(|next| parts_before(next, size));
         let filter = SpanFilter::new(size, out);
         let mut sink = ToNextZstd { filter, at: 0, size, parts, is_right: true, has_next: start.is_some() };
         return sink.decode(spans, span, [window, next], blob);
@@ -58,18 +58,15 @@ fn leads(next: &SpanWindow, window: Option<&SpanWindow>, blob: &[u8]) -> bool {
 
 /// Parts of a window, the oldest first: where each begins, counted from the start of the span
 /// before the window's, and its bytes. Negative places lie before that span.
-struct PartsBefore<'a>(Peekable<Parts<'a>>);
+struct PartsBefore<I: Iterator>(Peekable<I>);
 
-type Parts<'a> = Box<dyn Iterator<Item = (i64, &'a [u8])> + 'a>;
+/// The parts of a window that ends `size` bytes after the start of the span.
+fn parts_before(window: &SpanWindow, size: u64) -> PartsBefore<impl Iterator<Item = (i64, &[u8])>> {
+    let start = size as i64 - window.length() as i64;
+    PartsBefore(window.parts().map(move |(from, part)| (start + from as i64, part)).peekable())
+}
 
-impl<'a> PartsBefore<'a> {
-    /// `window` ends `size` bytes after the start of the span.
-    fn of(window: &'a SpanWindow, size: u64) -> PartsBefore<'a> {
-        let start = size as i64 - window.length() as i64;
-        let parts: Parts<'a> = Box::new(window.parts().map(move |(from, part)| (start + from as i64, part)));
-        PartsBefore(parts.peekable())
-    }
-
+impl<'a, I: Iterator<Item = (i64, &'a [u8])>> PartsBefore<I> {
     /// Whether the parts agree with `bytes`, which begin at `at`. Drops what ends before the end of
     /// these bytes: later calls are for later bytes.
     fn agree(&mut self, at: i64, bytes: &[u8]) -> bool {
@@ -92,18 +89,18 @@ impl<'a> PartsBefore<'a> {
 }
 
 /// Decodes a span of zstd for [`decode_to_next`].
-struct ToNextZstd<'a> {
+struct ToNextZstd<'a, I: Iterator> {
     filter: SpanFilter<'a>,
     /// How many bytes were decoded, and how many the span has.
     at: u64,
     size: u64,
     /// What was not compared yet of the next span's window.
-    parts: Option<PartsBefore<'a>>,
+    parts: Option<PartsBefore<I>>,
     is_right: bool,
     has_next: bool,
 }
 
-impl ToNextZstd<'_> {
+impl<'p, I: Iterator<Item = (i64, &'p [u8])>> ToNextZstd<'_, I> {
     /// Compares all that the next span refers to, as far as it is in this one or its window.
     fn decode(
         &mut self,
@@ -115,7 +112,7 @@ impl ToNextZstd<'_> {
         let after = SpanId(span.0 + 1);
         // Of the bytes before the span, those in its own window are known.
         if let (Some(parts), Some(window)) = (&mut self.parts, window) {
-            for (from, known) in PartsBefore::of(window, 0).0 {
+            for (from, known) in parts_before(window, 0).0 {
                 self.is_right &= parts.agree(from, known);
             }
         }
@@ -135,7 +132,7 @@ impl ToNextZstd<'_> {
     }
 }
 
-impl Sink for ToNextZstd<'_> {
+impl<'p, I: Iterator<Item = (i64, &'p [u8])>> Sink for ToNextZstd<'_, I> {
     fn output(&mut self, bytes: &[u8]) {
         if let Some(parts) = &mut self.parts {
             self.is_right &= parts.agree(self.at as i64, bytes);
@@ -147,7 +144,7 @@ impl Sink for ToNextZstd<'_> {
     fn block_start(&mut self, _at: BlockStart<'_>) {}
 }
 
-impl SpanSink for ToNextZstd<'_> {
+impl<'p, I: Iterator<Item = (i64, &'p [u8])>> SpanSink for ToNextZstd<'_, I> {
     fn left(&self) -> u64 {
         self.filter.left()
     }
