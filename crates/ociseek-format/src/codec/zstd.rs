@@ -35,9 +35,25 @@ const OUTPUT: usize = 128 << 10;
 /// Fewer bytes than any frame has: an empty skippable one has 8 (RFC 8878 section 3.1.2).
 const NO_FRAME: usize = 7;
 
+/// Receives what a [`ZstdReader`] decodes, in memory of its own.
+pub trait ZstdOutput<E> {
+    /// Where the next bytes go: at least one byte.
+    ///
+    /// # Errors
+    /// If there is no memory. They end the decoding.
+    fn room(&mut self) -> Result<&mut [u8], E>;
+
+    /// The next `size` bytes were written to the start of the room.
+    ///
+    /// # Errors
+    /// They end the decoding.
+    fn written(&mut self, size: usize) -> Result<(), E>;
+}
+
 /// Decodes a zstd blob pushed in chunks. Chunk boundaries do not matter.
 pub struct ZstdReader {
     decoder: Decoder<'static>,
+    /// The room of [`ZstdReader::push`]. Empty before the first call.
     output: Box<[u8]>,
     /// Whether the decoder is inside a frame.
     is_open: bool,
@@ -54,7 +70,7 @@ impl ZstdReader {
     pub fn new() -> io::Result<ZstdReader> {
         let mut decoder = Decoder::new()?;
         decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG))?;
-        Ok(ZstdReader { decoder, output: vec![0; OUTPUT].into(), is_open: false, frame: Frame::default() })
+        Ok(ZstdReader { decoder, output: Box::default(), is_open: false, frame: Frame::default() })
     }
 
     /// Decodes the next bytes of the blob into `sink`.
@@ -63,8 +79,27 @@ impl ZstdReader {
     /// Errors of zstd and of the sink.
     pub fn push<E: From<io::Error>>(
         &mut self,
-        mut chunk: &[u8],
+        chunk: &[u8],
         sink: &mut impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut buffer = std::mem::take(&mut self.output);
+        if buffer.is_empty() {
+            buffer = vec![0; OUTPUT].into();
+        }
+        let mut buffered = Buffered { buffer, sink };
+        let pushed = self.push_into(chunk, &mut buffered);
+        self.output = buffered.buffer;
+        pushed
+    }
+
+    /// Decodes the next bytes of the blob into `output`.
+    ///
+    /// # Errors
+    /// Errors of zstd and of the output.
+    pub fn push_into<E: From<io::Error>>(
+        &mut self,
+        mut chunk: &[u8],
+        output: &mut impl ZstdOutput<E>,
     ) -> Result<(), E> {
         loop {
             if !self.is_open {
@@ -76,11 +111,13 @@ impl ZstdReader {
             // is the middle of this one.
             let most = if self.frame.has_header() { usize::MAX } else { NO_FRAME };
             let input = chunk.get(..most).unwrap_or(chunk);
-            let status = self.decoder.run_on_buffers(input, &mut self.output).map_err(|e| self.explain(e, input))?;
+            let room = output.room()?;
+            let size = room.len();
+            let status = self.decoder.run_on_buffers(input, room).map_err(|e| self.explain(e, input))?;
             let (read, rest) = chunk.split_at_checked(status.bytes_read).unwrap_or_default();
             self.frame.read(read, status.bytes_written)?;
             chunk = rest;
-            sink(self.output.get(..status.bytes_written).unwrap_or_default())?;
+            output.written(status.bytes_written)?;
             let moved = status.bytes_read > 0 || status.bytes_written > 0;
             if moved {
                 self.is_open = status.remaining != 0;
@@ -89,7 +126,7 @@ impl ZstdReader {
                 self.frame.end()?;
             }
             // A full buffer may mean that more is waiting.
-            if chunk.is_empty() && status.bytes_written < self.output.len() {
+            if chunk.is_empty() && status.bytes_written < size {
                 return Ok(());
             }
             if !moved {
@@ -117,5 +154,21 @@ impl ZstdReader {
             }
             None => error,
         }
+    }
+}
+
+/// Hands out the output in pieces.
+struct Buffered<'a, S> {
+    buffer: Box<[u8]>,
+    sink: &'a mut S,
+}
+
+impl<E, S: FnMut(&[u8]) -> Result<(), E>> ZstdOutput<E> for Buffered<'_, S> {
+    fn room(&mut self) -> Result<&mut [u8], E> {
+        Ok(&mut self.buffer)
+    }
+
+    fn written(&mut self, size: usize) -> Result<(), E> {
+        (self.sink)(self.buffer.get(..size).unwrap_or_default())
     }
 }

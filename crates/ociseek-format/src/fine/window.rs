@@ -89,17 +89,17 @@ impl SpanWindow {
     }
 
     /// Creates the window of a span that begins with a block of zstd. It has `length` bytes. Of
-    /// these, `parts` are kept: where each begins in the window, and its bytes, in order.
-    pub(crate) fn of_zstd<'a>(
+    /// these, `pieces` are kept: where each part begins in the window, and its bytes, in order.
+    pub(crate) fn of_zstd<'a, P: IntoIterator<Item = &'a [u8]>>(
         state: ZstdState,
         length: u32,
-        pieces: impl IntoIterator<Item = (usize, [&'a [u8]; 2])>,
+        pieces: impl IntoIterator<Item = (usize, P)>,
     ) -> SpanWindow {
         let (mut parts, mut bytes) = (WindowParts::default(), Vec::new());
-        for (from, [first, second]) in pieces {
-            parts.add(from, from + first.len() + second.len());
-            bytes.extend_from_slice(first);
-            bytes.extend_from_slice(second);
+        for (from, part) in pieces {
+            let before = bytes.len();
+            part.into_iter().for_each(|piece| bytes.extend_from_slice(piece));
+            parts.add(from, from + bytes.len() - before);
         }
         let start = Start::Block(Box::new(ZstdStart { state, length }));
         let (lead, count) = (Box::default(), parts.count);

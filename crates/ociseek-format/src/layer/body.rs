@@ -15,7 +15,7 @@ use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::codec::inflate::BackReference;
 use crate::codec::sniff::Format;
 use crate::codec::stretch::{Handover, Stretch};
-use crate::codec::zstd::ZstdReader;
+use crate::codec::zstd::{ZstdOutput, ZstdReader};
 use crate::digest::Digest;
 use crate::fine::FineError;
 use crate::offset::{Compressed, Uncompressed};
@@ -59,10 +59,15 @@ pub(super) struct PlainBody {
 
 pub(super) struct ZstdBody {
     reader: ZstdReader,
-    contents: Contents,
-    fine: Option<FineZstd>,
+    output: ZstdContents,
     /// The plan of the bytes that are decoded next.
     plan: Option<ZstdPlan>,
+}
+
+/// What a blob of zstd decodes to.
+struct ZstdContents {
+    contents: Contents,
+    fine: FineZstd,
 }
 
 /// The tar of a blob that has no spans itself: spans are cut from the tar.
@@ -84,11 +89,11 @@ impl LayerBody {
                 LayerBody::plain(EntryPolicy::Strict, span_size, fine, None, memory)
             }
             Format::Zstd if fine => {
-                let fine = Some(FineZstd::new(memory.budget().open()));
+                let fine = FineZstd::new(memory.budget().open());
                 match ZstdReader::new() {
                     Ok(reader) => {
-                        let contents = Contents::new(EntryPolicy::Strict, memory);
-                        LayerBody::FineZstd(Box::new(ZstdBody { reader, contents, fine, plan: None }))
+                        let output = ZstdContents { contents: Contents::new(EntryPolicy::Strict, memory), fine };
+                        LayerBody::FineZstd(Box::new(ZstdBody { reader, output, plan: None }))
                     }
                     Err(error) => LayerBody::Failed(error.into()),
                 }
@@ -162,8 +167,8 @@ impl LayerBody {
                 reader.push(chunk, &mut |plain| body.push(plain))
             }
             LayerBody::FineZstd(body) => {
-                body.contents.permit(end);
-                body.push(chunk)
+                body.output.contents.permit(end);
+                body.reader.push_into(chunk, &mut body.output)
             }
         }
     }
@@ -176,7 +181,7 @@ impl LayerBody {
             LayerBody::Gzip(body) => body.sink.contents.check(),
             LayerBody::Plain(body) => body.contents.check(),
             LayerBody::Zstd(_, body) => body.contents.check(),
-            LayerBody::FineZstd(body) => body.contents.check(),
+            LayerBody::FineZstd(body) => body.output.contents.check(),
         }
     }
 
@@ -210,7 +215,7 @@ impl LayerBody {
         let found = match self {
             LayerBody::Unknown(_) => SpanStarts::Undecided,
             LayerBody::Unread(_) | LayerBody::Failed(_) | LayerBody::Zstd(..) => SpanStarts::Unwanted,
-            LayerBody::FineZstd(body) if body.contents.is_refused() => SpanStarts::Unwanted,
+            LayerBody::FineZstd(body) if body.output.contents.is_refused() => SpanStarts::Unwanted,
             LayerBody::FineZstd(_) => SpanStarts::Unhashed,
             LayerBody::Gzip(body) if body.sink.contents.is_refused() => SpanStarts::Unwanted,
             LayerBody::Gzip(body) => SpanStarts::Starts(body.sink.spans.starts()),
@@ -220,7 +225,7 @@ impl LayerBody {
         let fine = match self {
             LayerBody::Gzip(body) => body.sink.fine.as_mut().map(FineGzip::notes),
             LayerBody::Plain(body) => body.fine.as_mut().map(|fine| fine.notes(end)),
-            LayerBody::FineZstd(body) => body.fine.as_mut().map(FineZstd::notes),
+            LayerBody::FineZstd(body) => Some(body.output.fine.notes()),
             _ => None,
         };
         ScannedSpans { found, fine: fine.unwrap_or_default() }
@@ -252,7 +257,7 @@ impl LayerBody {
             }
             LayerBody::FineZstd(body) => {
                 body.reader.finish()?;
-                let (listed, starts) = (body.contents.finish()?, Starts::Unpacked { span_size });
+                let (listed, starts) = (body.output.contents.finish()?, Starts::Unpacked { span_size });
                 Ok(ValidLayer { listed, starts, span_digests, size, gzip_members: 0, fine })
             }
         }
@@ -261,49 +266,46 @@ impl LayerBody {
 
 impl ZstdBody {
     fn expect(&mut self, mut plan: ZstdPlan) {
-        if let Some(fine) = &mut self.fine {
-            fine.expect(&mut plan);
-        }
+        self.output.fine.expect(&mut plan);
         self.plan = Some(plan);
     }
 
-    fn push(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
-        let ZstdBody { reader, contents, fine, .. } = self;
-        reader.push(chunk, &mut |bytes| {
-            contents.push(bytes);
-            if contents.is_refused() {
-                *fine = None;
-            }
-            let taken = fine.as_mut().map_or(Ok(()), |fine| fine.output(bytes));
-            settle(taken, contents, fine)?;
-            contents.check()
-        })
-    }
-
     fn end_plan(&mut self) -> Result<(), LayerError> {
-        let ZstdBody { contents, fine, plan, .. } = self;
-        let (Some(plan), Some(unsettled)) = (plan.take(), fine.as_mut()) else { return Ok(()) };
+        let Some(plan) = self.plan.take() else { return Ok(()) };
         // Windows may end with the blob.
-        let taken = unsettled.output(&[]);
-        settle(taken, contents, fine)?;
-        fine.as_ref().map_or(Ok(()), |fine| fine.check(&plan))
+        self.output.pass()?;
+        self.output.fine.check(&plan)
     }
 }
 
-/// A layer whose fine document would be too large is valid, but has none.
-fn settle(
-    taken: Result<(), FineError>,
-    contents: &mut Contents,
-    fine: &mut Option<FineZstd>,
-) -> Result<(), LayerError> {
-    match taken {
-        Ok(()) => Ok(()),
-        Err(FineError::Memory(over)) => Err(over.into()),
-        Err(error) => {
-            *fine = None;
-            contents.refuse(UnservableReason::new(UnservableCode::SpanTooLarge, error.to_string()));
-            Ok(())
+impl ZstdContents {
+    /// Takes what is known of the output so far. A layer whose fine document would be too large is
+    /// valid, but has none.
+    fn pass(&mut self) -> Result<(), LayerError> {
+        if self.contents.is_refused() {
+            self.fine.give_up();
         }
+        match self.fine.pass() {
+            Ok(()) => Ok(()),
+            Err(FineError::Memory(over)) => Err(over.into()),
+            Err(error) => {
+                self.fine.give_up();
+                self.contents.refuse(UnservableReason::new(UnservableCode::SpanTooLarge, error.to_string()));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl ZstdOutput<LayerError> for ZstdContents {
+    fn room(&mut self) -> Result<&mut [u8], LayerError> {
+        Ok(self.fine.room()?)
+    }
+
+    fn written(&mut self, size: usize) -> Result<(), LayerError> {
+        self.contents.push(self.fine.take(size));
+        self.pass()?;
+        self.contents.check()
     }
 }
 

@@ -105,7 +105,7 @@ fn divide_zstd(
     let blocks = zstd_blocks(span, spans, window)?;
     let plan = ZstdPlanner::dividing(spans, span, blocks).plan(&chunks, true);
     let Some(mut plan) = plan else { return Ok(Vec::new()) };
-    let mut fine = FineZstd::dividing(spans, span, window);
+    let mut fine = FineZstd::dividing(spans, span, window).map_err(|error| failed(error.to_string()))?;
     fine.expect(&mut plan);
     plan.check().map_err(|error| failed(error.to_string()))?;
     let plain = spans.plain_range(span);
@@ -115,7 +115,7 @@ fn divide_zstd(
         if taken.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
     decode_zstd(span, spans, window, 0, blob, &mut SpanFilter::new(plain.end - plain.start, &mut take))?;
-    taken.and_then(|()| fine.output(&[])).map_err(|error| failed(error.to_string()))?;
+    taken.and_then(|()| fine.pass()).map_err(|error| failed(error.to_string()))?;
     Ok(fine.notes())
 }
 

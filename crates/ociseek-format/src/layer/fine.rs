@@ -1,6 +1,7 @@
 //! Collects the fine document of a layer during indexing: the decoding half contributes starts and
 //! windows, the hashing half proofs and leads.
 
+mod recent;
 mod zstd;
 
 use std::collections::VecDeque;

@@ -6,8 +6,9 @@
 
 use std::collections::VecDeque;
 
+use super::recent::RecentOutput;
 use super::{FineMessage, StartLimits, start};
-use crate::budget::{Budget, Charge};
+use crate::budget::{Budget, Charge, OverBudget};
 use crate::codec::zstd::{ZstdBlocks, ZstdBorder, ZstdReference, ZstdSink, ZstdState};
 use crate::fine::{
     DIVIDED_ZSTD_SPAN_SIZE, FineError, FineSpans, FineStart, MAX_ZSTD_SPAN, MAX_ZSTD_WINDOW, SPAN_SIZE, SpanWindow,
@@ -209,104 +210,138 @@ pub(in crate::layer) struct FineZstd {
     /// The position of the last checkpoint that was passed.
     last: Option<Uncompressed>,
     /// The output that windows can have bytes of.
-    recent: VecDeque<u8>,
-    end: Uncompressed,
-    /// Charged for `recent`.
-    memory: Charge,
+    recent: RecentOutput,
+    /// Whether no windows are wanted any more.
+    is_over: bool,
     notes: Vec<FineMessage>,
 }
 
 impl FineZstd {
     /// For a whole blob. Charges the recent output to `memory`.
     pub(in crate::layer) fn new(memory: Charge) -> FineZstd {
-        FineZstd::after(None, VecDeque::new(), memory)
+        FineZstd::after(None, RecentOutput::new(Uncompressed(0), memory))
     }
 
     /// For the part of a blob that `span` holds, to divide it, as
     /// [`FineGzip::dividing`](super::FineGzip::dividing). `window` has the bytes that the span
     /// refers to.
-    pub(in crate::layer) fn dividing(spans: &FineSpans, span: SpanId, window: Option<&SpanWindow>) -> FineZstd {
+    ///
+    /// # Errors
+    /// As [`FineZstd::output`].
+    pub(in crate::layer) fn dividing(
+        spans: &FineSpans,
+        span: SpanId,
+        window: Option<&SpanWindow>,
+    ) -> Result<FineZstd, FineError> {
         // The caller holds the span and its window already.
         let memory = Budget::new(u64::MAX).open();
-        let this = spans.starts().get(span.0 as usize).map(|start| start.output);
-        let mut recent = Vec::new();
+        let this = spans.starts().get(span.0 as usize).map_or(Uncompressed(0), |start| start.output);
+        let mut before = Vec::new();
         if let Some(window) = window {
-            recent.resize(window.length(), 0);
-            window.parts().for_each(|(from, part)| recent[from..from + part.len()].copy_from_slice(part));
+            before.resize(window.length(), 0);
+            window.parts().for_each(|(from, part)| before[from..from + part.len()].copy_from_slice(part));
         }
-        FineZstd::after(this, recent.into(), memory)
+        // The window may begin before the tar does.
+        let before = &before[before.len().saturating_sub(this.0 as usize)..];
+        let recent = RecentOutput::new(Uncompressed(this.0 - before.len() as u64), memory);
+        let mut fine = FineZstd::after(Some(this), recent);
+        fine.output(before)?;
+        Ok(fine)
     }
 
-    fn after(last: Option<Uncompressed>, recent: VecDeque<u8>, memory: Charge) -> FineZstd {
-        let (steps, end) = (VecDeque::new(), last.unwrap_or_default());
-        FineZstd { steps, last, recent, end, memory, notes: Vec::new() }
+    fn after(last: Option<Uncompressed>, recent: RecentOutput) -> FineZstd {
+        FineZstd { steps: VecDeque::new(), last, recent, is_over: false, notes: Vec::new() }
     }
 
     /// Takes the plan of the bytes that are decoded next.
     pub(in crate::layer) fn expect(&mut self, plan: &mut ZstdPlan) {
-        self.steps.extend(std::mem::take(&mut plan.steps));
+        if !self.is_over {
+            self.steps.extend(std::mem::take(&mut plan.steps));
+        }
     }
 
-    /// Takes output.
+    /// Collects nothing from now on. Output still passes through it.
+    pub(in crate::layer) fn give_up(&mut self) {
+        self.is_over = true;
+        self.last = None;
+        self.steps.clear();
+        self.notes.clear();
+        self.recent.forget(self.recent.end());
+        self.recent.shrink();
+    }
+
+    /// Where the next output goes: at least a byte.
+    ///
+    /// # Errors
+    /// If it does not fit into memory.
+    pub(in crate::layer) fn room(&mut self) -> Result<&mut [u8], OverBudget> {
+        self.recent.room()
+    }
+
+    /// Takes the first `size` bytes of the room as output, and returns them.
+    /// [`FineZstd::pass`] must follow.
+    pub(in crate::layer) fn take(&mut self, size: usize) -> &[u8] {
+        self.recent.take(size)
+    }
+
+    /// Takes output from elsewhere.
     ///
     /// # Errors
     /// If it does not fit into memory, or a span or its window is too large.
     pub(in crate::layer) fn output(&mut self, mut bytes: &[u8]) -> Result<(), FineError> {
-        while let Some(step) = self.steps.front() {
-            let before = usize::try_from(step.due().0.saturating_sub(self.end.0)).unwrap_or(usize::MAX);
-            let Some((now, rest)) = bytes.split_at_checked(before) else { break };
+        while !bytes.is_empty() {
+            let room = self.recent.room()?;
+            let size = room.len().min(bytes.len());
+            let (now, rest) = bytes.split_at(size);
+            room[..size].copy_from_slice(now);
             bytes = rest;
-            self.keep(now)?;
-            if let Some(step) = self.steps.pop_front() {
-                self.take(step)?;
-            }
+            self.take(size);
+            self.pass()?;
         }
-        self.keep(bytes)
-    }
-
-    fn keep(&mut self, bytes: &[u8]) -> Result<(), FineError> {
-        /// In bytes.
-        const GROWTH: usize = 32 << 20;
-        if let Some(last) = self.last.filter(|last| self.end - *last > MAX_ZSTD_SPAN) {
-            return Err(FineError::LongSpan(last));
-        }
-        let needed = self.recent.len() + bytes.len();
-        if needed > self.recent.capacity() {
-            // Not twice as much if it is large: while it grows, both are there.
-            let grown = needed.max(self.recent.capacity() + self.recent.capacity().min(GROWTH));
-            self.memory.grow(grown as u64, || "the output that its windows are taken from".to_owned())?;
-            self.recent.reserve_exact(grown - self.recent.len());
-            self.memory.shrink_to(grown as u64);
-        }
-        self.recent.extend(bytes);
-        self.end += bytes.len() as u64;
         Ok(())
     }
 
-    fn take(&mut self, step: Step) -> Result<(), FineError> {
+    /// Takes the steps that are due.
+    ///
+    /// # Errors
+    /// If a span or its window is too large.
+    pub(in crate::layer) fn pass(&mut self) -> Result<(), FineError> {
+        if self.is_over {
+            self.recent.forget(self.recent.end());
+        }
+        while let Some(step) = self.steps.pop_front_if(|step| step.due() <= self.recent.end()) {
+            self.step(step)?;
+        }
+        self.check_size(self.recent.end())
+    }
+
+    /// Fails if the last span is too large with the output up to `end`.
+    fn check_size(&self, end: Uncompressed) -> Result<(), FineError> {
+        match self.last {
+            // To divide a span, the output begins before it.
+            Some(last) if end.0.saturating_sub(last.0) > MAX_ZSTD_SPAN => Err(FineError::LongSpan(last)),
+            _ => Ok(()),
+        }
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), FineError> {
         let window = match step {
             Step::Start { start, kept } => {
+                self.check_size(start.output)?;
                 self.notes.push(FineMessage::Start(start));
                 self.last = Some(start.output);
-                let kept = usize::try_from(kept).unwrap_or(usize::MAX);
-                self.recent.drain(..self.recent.len().saturating_sub(kept));
+                self.recent.forget(Uncompressed(start.output.0.saturating_sub(kept)));
                 return Ok(());
             }
             Step::Window(PlannedWindow::TooLarge { at }) => return Err(FineError::LongSpan(at)),
             Step::Window(PlannedWindow::Frame) => SpanWindow::of_frame(),
             Step::Window(PlannedWindow::Block { at, state, length, parts }) => {
-                let (old, new) = self.recent.as_slices();
-                // Where the checkpoint lies in the recent output.
-                let place = self.recent.len().saturating_sub((self.end - at) as usize);
-                let bytes = |from: usize, end: usize| match (from.checked_sub(old.len()), end.checked_sub(old.len())) {
-                    (Some(from), Some(end)) => [&new[from..end], &[]],
-                    (None, Some(end)) => [&old[from..], &new[..end]],
-                    _ => [&old[from..end], &[]],
-                };
-                let parts = parts.into_iter().map(|(back, size)| (back as usize, size as usize));
-                let parts = parts.filter(|(back, _)| *back <= place);
-                let pieces =
-                    parts.map(|(back, size)| (length as usize - back, bytes(place - back, place - back + size)));
+                let most = at - self.recent.start();
+                let parts = parts.into_iter().filter(|(back, _)| u64::from(*back) <= most);
+                let pieces = parts.map(|(back, size)| {
+                    let from = Uncompressed(at.0 - u64::from(back));
+                    ((length - back) as usize, self.recent.bytes(from..from + u64::from(size)))
+                });
                 let window = SpanWindow::of_zstd(state, length, pieces);
                 if window.encoded_size() > MAX_ZSTD_WINDOW {
                     return Err(FineError::LongSpan(at));
@@ -323,11 +358,14 @@ impl FineZstd {
     /// # Errors
     /// If the blocks could not be read, or libzstd reads them in another way.
     pub(in crate::layer) fn check(&self, plan: &ZstdPlan) -> Result<(), LayerError> {
+        if self.is_over {
+            return Ok(());
+        }
         plan.check()?;
         let is_right = match plan.is_inside {
             // libzstd decodes parts of raw blocks.
-            true => self.end >= plan.output,
-            false => self.end == plan.output,
+            true => self.recent.end() >= plan.output,
+            false => self.recent.end() == plan.output,
         };
         match is_right && self.steps.is_empty() {
             true => Ok(()),
