@@ -1,6 +1,8 @@
 //! The zstd frames of a document.
 
-use zstd::zstd_safe::{compress_bound, find_frame_compressed_size, get_frame_content_size};
+use zstd::zstd_safe::{
+    ErrorCode, InBuffer, OutBuffer, ResetDirective, compress_bound, find_frame_compressed_size, get_frame_content_size,
+};
 
 use super::FineError;
 
@@ -22,16 +24,50 @@ impl Compressor {
     /// # Errors
     /// If zstd cannot allocate memory.
     pub(super) fn compress(&mut self, plain: &[u8]) -> Result<Vec<u8>, FineError> {
-        let context = match &mut self.context {
-            Some(context) => context,
-            none => none.insert(zstd::bulk::Compressor::new(self.level).map_err(|_| FineError::Compress)?),
-        };
+        let context = prepared(&mut self.context, self.level)?;
         self.stored.clear();
         self.stored.reserve(compress_bound(plain.len()));
         context.compress_to_buffer(plain, &mut self.stored).map_err(|_| FineError::Compress)?;
         // Copied, to drop the capacity reserved for the worst case.
         Ok(self.stored.to_vec())
     }
+
+    /// The same for data of two kinds, of which each gets blocks with entropy tables of their own.
+    ///
+    /// # Errors
+    /// If zstd cannot allocate memory.
+    pub(super) fn compress_both(&mut self, first: &[u8], second: &[u8]) -> Result<Vec<u8>, FineError> {
+        let context = prepared(&mut self.context, self.level)?.context_mut();
+        let size = first.len() + second.len();
+        self.stored.clear();
+        // What ends the first part takes a block more.
+        self.stored.reserve(compress_bound(size) + 64);
+        let mut stored = OutBuffer::around(&mut self.stored);
+        let mut compressed = || {
+            context.reset(ResetDirective::SessionOnly)?;
+            context.set_pledged_src_size(Some(size as u64))?;
+            let (mut one, mut other) = (InBuffer::around(first), InBuffer::around(second));
+            context.compress_stream(&mut stored, &mut one)?;
+            let left = context.flush_stream(&mut stored)?;
+            context.compress_stream(&mut stored, &mut other)?;
+            Ok(left + context.end_stream(&mut stored)? + (size - one.pos() - other.pos()))
+        };
+        match compressed() {
+            Ok(0) => Ok(self.stored.to_vec()),
+            Ok(_) | Err::<_, ErrorCode>(_) => Err(FineError::Compress),
+        }
+    }
+}
+
+/// The context, which is made at its first use.
+fn prepared<'a>(
+    context: &'a mut Option<zstd::bulk::Compressor<'static>>,
+    level: i32,
+) -> Result<&'a mut zstd::bulk::Compressor<'static>, FineError> {
+    Ok(match context {
+        Some(context) => context,
+        none => none.insert(zstd::bulk::Compressor::new(level).map_err(|_| FineError::Compress)?),
+    })
 }
 
 impl std::fmt::Debug for Compressor {
@@ -70,6 +106,17 @@ mod tests {
             let frame = compressor.compress(&plain).unwrap();
             assert_eq!(frame, zstd::bulk::compress(&plain, 3).unwrap(), "{size} bytes");
             assert_eq!(frame.capacity(), frame.len());
+        }
+    }
+
+    #[test]
+    fn both_parts_are_in_one_frame() {
+        let mut compressor = Compressor::new(3);
+        for (first, second) in [(0, 0), (0, 9), (9, 0), (1, 1), (300_000, 4), (70, 4 << 20), (1 << 20, 500_000)] {
+            let numbers: Vec<u8> = (0..first as u32).map(|n| (n.wrapping_mul(n) >> 7) as u8 & 15).collect();
+            let noise: Vec<u8> = (0..second as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            let frame = compressor.compress_both(&numbers, &noise).unwrap();
+            assert_eq!(decompress(&frame, first + second, "x"), Ok([numbers, noise].concat()));
         }
     }
 
