@@ -1,4 +1,4 @@
-"""Makes eStargz images: converts the layers of a layout with the estargz library (peers/estargz)."""
+"""Makes eStargz and zstd:chunked images: converts the layers of a layout with the estargz library (peers/estargz)."""
 import concurrent.futures as futures, hashlib, json, os, shutil, subprocess
 
 TOC = 'containerd.io/snapshot/stargz/toc.digest'
@@ -11,12 +11,13 @@ def recorded_files(record):
     return list(dict.fromkeys(path.lstrip('/') for path in paths if path))
 
 
-def converted(program, source, target, files=()):
-    """Writes the image v1 of the layout `source` as eStargz into `target`, with these files first.
+def converted(program, source, target, files=(), form='gzip'):
+    """Writes the image v1 of the layout `source` as eStargz into `target`, with these files first. With the form
+    `zstd`, it is zstd:chunked.
 
     Does nothing if it was already made with the same files.
     """
-    wanted = json.dumps(list(files))
+    wanted = json.dumps([form, *files])
     if os.path.exists(f'{target}/files') and open(f'{target}/files').read() == wanted:
         return
     shutil.rmtree(target, ignore_errors=True)
@@ -43,11 +44,12 @@ def converted(program, source, target, files=()):
 
     def convert(layer):
         made = f'{target}/{layer["digest"][7:]}'
-        command = [program, f'{source}/blobs/sha256/{layer["digest"][7:]}', made, *([listed] if files else [])]
+        command = [program, form, f'{source}/blobs/sha256/{layer["digest"][7:]}', made, *([listed] if files else [])]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         digest, diff_id, toc, size = said.split()
         os.rename(made, f'{target}/blobs/sha256/{digest[7:]}')
-        descriptor = {'mediaType': layer['mediaType'], 'digest': digest, 'size': int(size), 'annotations': {TOC: toc}}
+        media_type = layer['mediaType'].replace('+gzip', f'+{form}')
+        descriptor = {'mediaType': media_type, 'digest': digest, 'size': int(size), 'annotations': {TOC: toc}}
         return descriptor, diff_id
 
     with futures.ThreadPoolExecutor(2) as pool:

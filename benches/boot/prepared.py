@@ -1,5 +1,5 @@
 """Puts the images of the boot benchmarks into their registry: unchanged, and in the form that each arm needs."""
-import hashlib, os, re, shutil, subprocess
+import hashlib, json, os, re, shutil, subprocess
 import arms, catalogue, estargz
 
 CORPUS = os.environ.get('CORPUS') or os.path.expanduser('~/.cache/ociseek-corpus')
@@ -26,14 +26,49 @@ def push(link, layout, repository):
     return to
 
 
-def index(ociseek, link, name, repository, *options):
-    to = push(link, f'{BOOT}/{name}', repository)
+def zstd_layout(name):
+    """Makes the image again with layers that the zstd program compressed at its default level. Returns the layout."""
+    source, target = f'{BOOT}/{name}', f'{CORPUS}/work/zstd/{name}'
+    if os.path.exists(f'{target}/index.json'):
+        return target
+    shutil.rmtree(target, ignore_errors=True)
+    os.makedirs(f'{target}/blobs/sha256')
+
+    def read(digest):
+        with open(f'{source}/blobs/sha256/{digest[7:]}') as file:
+            return json.load(file)
+
+    def write(content):
+        digest = hashlib.sha256(content).hexdigest()
+        with open(f'{target}/blobs/sha256/{digest}', 'wb') as file:
+            file.write(content)
+        return {'digest': f'sha256:{digest}', 'size': len(content)}
+
+    with open(f'{source}/index.json') as file:
+        index = json.load(file)
+    entry, = index['manifests']
+    manifest = read(entry['digest'])
+    for layer in manifest['layers']:
+        command = f'pigz -dc {source}/blobs/sha256/{layer["digest"][7:]} | zstd -q -c'
+        layer |= write(subprocess.run(command, shell=True, check=True, stdout=subprocess.PIPE).stdout)
+        layer['mediaType'] = layer['mediaType'].replace('+gzip', '+zstd')
+    shutil.copy(f'{source}/blobs/sha256/{manifest["config"]["digest"][7:]}', f'{target}/blobs/sha256')
+    entry |= write(json.dumps(manifest).encode())
+    shutil.copy(f'{source}/oci-layout', target)
+    with open(f'{target}/index.json', 'w') as file:
+        json.dump(index, file)
+    return target
+
+
+def index(ociseek, link, layout, repository, *options):
+    to = push(link, layout, repository)
     subprocess.run([ociseek, 'index', '--quiet', '--plain-http', '--min-layer-size', '0', *options, to],
                    check=True, stdout=subprocess.DEVNULL)
 
 
 def ours(ociseek, link, name):
-    """Pushes and indexes an image while the link is fast, as NAME, NAME-fine and NAME-start.
+    """Pushes and indexes an image while the link is fast, as NAME, NAME-fine and NAME-start. The last two also with
+    layers of zstd, as NAME-zstd-fine and NAME-zstd-start.
 
     Returns its size in bytes, a runtime configuration for all arms, and the record of a start. The record is kept for
     later runs: two starts do not read exactly the same, so another record would change all indexes and images made from
@@ -41,14 +76,17 @@ def ours(ociseek, link, name):
     """
     with open(f'{BOOT}/{name}/index.json', 'rb') as file:
         record = f'{CORPUS}/work/records/{name}-{hashlib.sha256(file.read()).hexdigest()[:12]}.jsonl'
-    index(ociseek, link, name, name)
-    index(ociseek, link, name, f'{name}-fine', '--fine')
+    layout = f'{BOOT}/{name}'
+    index(ociseek, link, layout, name)
+    index(ociseek, link, layout, f'{name}-fine', '--fine')
     if not os.path.exists(record):
         os.makedirs(os.path.dirname(record), exist_ok=True)
         arms.lazy(ociseek, link, f'{name}-fine:v1', fresh('scratch'), fresh('cache'), '--record', f'{record}.new',
                   to_end=False)
         os.rename(f'{record}.new', record)
-    index(ociseek, link, name, f'{name}-start', '--fine', '--profile', record)
+    index(ociseek, link, layout, f'{name}-start', '--fine', '--profile', record)
+    index(ociseek, link, zstd_layout(name), f'{name}-zstd-fine', '--kind', 'fine')
+    index(ociseek, link, zstd_layout(name), f'{name}-zstd-start', '--kind', 'fine', '--profile', record)
     bundle = fresh('prepare') + '/bundle'
     subprocess.run([ociseek, 'bundle', '--detach', '--plain-http', f'{link.host}/{name}:v1', bundle], check=True,
                    stderr=subprocess.DEVNULL)
@@ -112,7 +150,7 @@ def guessed(ociseek, link, name):
         subprocess.run(['umount', folder], check=True)
     for kind, files in guesses.items():
         options = [option for file in dict.fromkeys(files) for option in ('--prefetch-file', file)]
-        index(ociseek, link, name, f'{name}-{kind}', '--fine', *options)
+        index(ociseek, link, f'{BOOT}/{name}', f'{name}-{kind}', '--fine', *options)
 
 
 def theirs(ociseek, link, name, record, programs):
@@ -121,7 +159,9 @@ def theirs(ociseek, link, name, record, programs):
         subprocess.run([ociseek, 'convert', '--quiet', '--plain-http', '--min-layer-size', '0', *options,
                         f'oci:{BOOT}/{name}:v1', f'{link.host}/{repository}:v1'],
                        check=True, stdout=subprocess.DEVNULL)
-    for repository, files in {f'{name}-stargz': (), f'{name}-stargz-start': estargz.recorded_files(record)}.items():
-        layout = f'{CORPUS}/work/estargz/{repository}'
-        estargz.converted(f'{programs}/estargz', f'{BOOT}/{name}', layout, files)
-        push(link, layout, repository)
+    recorded = estargz.recorded_files(record)
+    for arm, form, files in (('stargz', 'gzip', ()), ('stargz-start', 'gzip', recorded),
+                             ('chunked', 'zstd', ()), ('chunked-start', 'zstd', recorded)):
+        layout = f'{CORPUS}/work/estargz/{name}-{arm}'
+        estargz.converted(f'{programs}/estargz', f'{BOOT}/{name}', layout, files, form)
+        push(link, layout, f'{name}-{arm}')
