@@ -19,6 +19,7 @@ mod memory;
 mod oci_spec;
 mod prefetch;
 mod report;
+mod second_reader;
 mod signals;
 mod soci_index;
 mod span_cache;
