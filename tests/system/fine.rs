@@ -389,16 +389,18 @@ fn assert_unpacked(layout: &Path, tag: &str) {
     assert!(stats["layers"].as_array().unwrap().iter().all(|layer| layer["how"] == "fine"), "{name}: {stats}");
 }
 
-/// The Debian image of the corpus, and every tagged image of one platform in the layouts below the
-/// folder `OCISEEK_IMAGES`.
+/// The Debian image of the corpus with a gzip layer and with each of its layers of zstd, and every
+/// tagged image of one platform in the layouts below the folder `OCISEEK_IMAGES`.
 #[test]
 fn every_file_of_real_images_matches_tar() {
     let Some(layers) = debian_layers() else { return };
     if !can_mount() {
         return;
     }
-    let debian = corpus::Image::of(&layers.join("debian-rootfs.go.tar.gz"));
-    assert_unpacked(&debian.dir.path().join("image"), "v1");
+    for name in ["go", "zstd", "gozstd", "zstd9"] {
+        let debian = corpus::Image::of(&layers.join(format!("debian-rootfs.{name}.tar.gz")));
+        assert_unpacked(&debian.dir.path().join("image"), "v1");
+    }
     let Some(folder) = std::env::var_os("OCISEEK_IMAGES") else { return };
     for layout in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         let Ok(listed) = std::fs::read(layout.join("index.json")) else { continue };
