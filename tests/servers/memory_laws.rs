@@ -22,7 +22,12 @@ const GROUPS: [&[&[&str]]; 4] = [
         &["inspect"],
         &["doctor"],
     ],
-    &[&["report", "--no-cache"], &["index", "--fine-only", "--min-layer-size=0", "--no-cache"]],
+    &[
+        &["report", "--no-cache"],
+        &["index", "--fine-only", "--min-layer-size=0", "--no-cache"],
+        &["cat", "--no-cache"],
+        &["verify"],
+    ],
     &[&["convert", "--min-layer-size=0", "--no-cache"], &["copy"]],
     &[&["hook"]],
 ];

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::support::hook::{Hook, SECRET, assert_documented, images, indexes, pushed};
-use crate::support::sandbox::{Sandbox, small_image};
+use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, small_image, tar};
 use crate::support::servers::{Server, free_port, run, tool};
+use ociseek::digest::Digest;
 use serde_json::json;
 
 /// A registry that notifies `hook` of every push.
@@ -111,6 +112,57 @@ fn both_kinds_of_index_are_written_once() {
     let job = hook.events("job").pop().unwrap();
     assert_eq!((&job["bytes_read"], &job["bytes_written"]), (&json!(0), &json!(0)), "{job}");
     assert_eq!(inspect(), has);
+    assert_documented(&hook.log());
+}
+
+/// Their fine index is written where that kind is asked for, also beside layers of gzip. Without
+/// it, an image of zstd layers alone has nothing to be indexed.
+#[test]
+fn images_with_layers_of_zstd_get_a_fine_index() {
+    let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
+    let sandbox = Sandbox::new();
+    let contents = [tar(1, 4, 300_000), tar(2, 4, 300_000)];
+    let push = |name: &str, layers: [(&str, Vec<u8>); 2]| {
+        let mut layout = Layout::new(&sandbox.path(name));
+        let layers = layers.map(|(media_type, blob)| layout.blob(media_type, &blob));
+        let diff_ids = contents.each_ref().map(|tar| Digest::sha256(tar).to_string());
+        let config =
+            json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+        let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
+        let image = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+        let image = image.to_string();
+        let descriptor = layout.blob(OCI_MANIFEST, image.as_bytes());
+        layout.tag(descriptor, "v1");
+        let copied = sandbox.run(&["copy", &format!("oci:{name}:v1"), &format!("{}/{name}:v1", server.host)]);
+        assert!(copied.ends_with("--- status 0 ---"), "{copied}");
+        Digest::sha256(image.as_bytes())
+    };
+    let zstd = |content: &[u8]| ::zstd::encode_all(content, 3).unwrap();
+    let [first, second] = &contents;
+    let only = push("only", [(ZSTD, zstd(first)), (ZSTD, zstd(second))]);
+    let mixed = push("mixed", [(GZIP, gzip(first)), (ZSTD, zstd(second))]);
+
+    let allow = format!("--allow={}", server.host);
+    let hook = Hook::serve(&sandbox, &[&allow, "--no-cache"]);
+    assert_eq!(hook.post(&pushed("1", &server.host, "only", &only)).0, 202);
+    hook.until("it was looked at", |hook| hook.results().contains_key("skipped"));
+    assert_eq!(hook.events("job").pop().unwrap()["reason"], "not-servable");
+    drop(hook);
+
+    let hook = Hook::serve(&sandbox, &[&allow, "--no-cache", "--kind=v1,fine"]);
+    for (name, digest) in [("only", &only), ("mixed", &mixed)] {
+        assert_eq!(hook.post(&pushed(name, &server.host, name, digest)).0, 202);
+    }
+    hook.until("both are indexed", |hook| hook.indexed() == 2);
+    for job in hook.events("job") {
+        let is_mixed = job["image"].to_string().contains("mixed");
+        let index = &job["indexes"][0];
+        assert_eq!((index["index"].is_string(), index["fine"].is_string()), (is_mixed, true), "{job}");
+    }
+    for name in ["only", "mixed"] {
+        let verified = sandbox.run(&["verify", "--no-cache", &format!("{}/{name}:v1", server.host)]);
+        assert!(verified.contains("2 of 2 layers") && verified.ends_with("--- status 0 ---"), "{verified}");
+    }
     assert_documented(&hook.log());
 }
 

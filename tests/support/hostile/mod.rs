@@ -21,6 +21,7 @@ use super::blobs::SOCI;
 use super::child_process::ChildProcess;
 use super::faulty::Faulty;
 use super::memory_of;
+use super::random::letters;
 use super::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, program, tar};
 use super::servers::tool;
 use super::tarball::{Block, end, entry, file, pax};
@@ -160,6 +161,22 @@ fn zstd(pieces: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
+/// A layer that repeats bytes after 120 MiB of zeros, several times.
+fn far_references() -> Vec<u8> {
+    let noise: Vec<u8> = letters(5).take(1 << 20).collect();
+    let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+    encoder.window_log(27).unwrap();
+    encoder.long_distance_matching(true).unwrap();
+    let mib = 3 * 121 + 1;
+    let header = Block { name: b"l0".to_vec(), size: mib << 20, ..Block::default() };
+    encoder.write_all(&header.bytes()).unwrap();
+    for number in 0..mib {
+        encoder.write_all(if number % 121 == 0 { &noise } else { &[0; 1 << 20] }).unwrap();
+    }
+    encoder.write_all(&end()).unwrap();
+    encoder.finish().unwrap()
+}
+
 /// The descriptor of a layer in the registry.
 fn layer(registry: &Faulty, kind: &str, blob: Vec<u8>) -> Value {
     let size = blob.len();
@@ -241,6 +258,7 @@ fn layers(registry: &Faulty) -> Vec<(&'static str, String)> {
         ("50,000 empty gzip members", image(registry, 4, &[(GZIP, [many_members(), small()].concat())])),
         ("500,000 skippable zstd frames", image(registry, 5, &[(ZSTD, skipped)])),
         ("a zstd window of 2 GiB", image(registry, 6, &[(ZSTD, window)])),
+        ("spans of zstd that refer to 120 MiB", image(registry, 13, &[(ZSTD, far_references())])),
         ("30 MB of attributes", image(registry, 7, &[(GZIP, compressed(attributes.chain([end()])))])),
         ("80 names of 1 MB", image(registry, 8, &[(GZIP, compressed(long_names.chain([end()])))])),
         ("a chain of 5,000 links", image(registry, 9, &[(GZIP, compressed(chain))])),
