@@ -35,7 +35,7 @@ pub(super) struct DestinationContent {
 }
 
 /// A kind of index that is attached to an image, and what such an index says.
-pub(super) trait IndexKind: Sized {
+pub(super) trait AttachedIndex: Sized {
     /// Destinations list such indexes by it.
     const ARTIFACT_TYPE: &str;
 
@@ -58,7 +58,7 @@ pub(super) trait IndexKind: Sized {
     fn tool(&self) -> Option<&str>;
 }
 
-impl<C: IndexKind> ExistingManifest<C> {
+impl<C: AttachedIndex> ExistingManifest<C> {
     pub(super) fn covered(&self) -> BTreeSet<Digest> {
         self.content.iter().flat_map(|content| content.covered()).collect()
     }
@@ -160,7 +160,7 @@ pub(super) fn replaced(found: &[ExistingIndex], own_name: &str) -> Decision {
 /// Which of `replaces` an index that covers only `layers` may replace, when time ran out before the
 /// others were done. An index that covers more is more useful, and stays until the complete one
 /// exists.
-pub(super) fn outdone<C: IndexKind>(
+pub(super) fn outdone<C: AttachedIndex>(
     found: &[ExistingManifest<C>],
     replaces: &[Digest],
     layers: &BTreeSet<Digest>,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use futures_util::{StreamExt, stream};
 
 use super::error::IndexError;
-use super::existing::{CandidateLayer, Decision, IndexKind};
+use super::existing::{AttachedIndex, CandidateLayer, Decision};
 use super::model::ExistingManifest;
 use super::options::{Existing, Work};
 use super::supply::cached;
@@ -22,7 +22,7 @@ pub(crate) const BLOBS_SIDE_BY_SIDE: usize = 4;
 /// Larger blobs, in bytes, are read one at a time, because each is in memory meanwhile.
 const SMALL_BLOB: u64 = 16 << 20;
 
-impl<C: IndexKind> ExistingManifest<C> {
+impl<C: AttachedIndex> ExistingManifest<C> {
     /// Whether all blobs of the index exist.
     pub(super) async fn is_whole(&self, destination: &Destination, check: BlobCheck) -> Result<bool, IndexError> {
         let Ok(content) = &self.content else { return Ok(false) };
@@ -70,7 +70,7 @@ pub(crate) fn read_at_a_time<'a>(mut blobs: impl Iterator<Item = &'a Descriptor>
 ///
 /// # Errors
 /// If the list or an index that is there cannot be read.
-pub(super) async fn find<C: IndexKind>(
+pub(super) async fn find<C: AttachedIndex>(
     destination: Option<&Destination>,
     subject: &Digest,
 ) -> Result<Vec<ExistingManifest<C>>, IndexError> {
@@ -97,7 +97,7 @@ pub(super) async fn find<C: IndexKind>(
 /// cache knows about the layers: an index may lack a layer because of its content, and must not
 /// contradict what this machine built. An index that is complete must also have all of its blobs at
 /// the destination.
-pub(super) async fn decide_examined<C: IndexKind>(
+pub(super) async fn decide_examined<C: AttachedIndex>(
     found: &[ExistingManifest<C>],
     candidates: &[CandidateLayer],
     destination: Option<&Destination>,
@@ -115,7 +115,7 @@ pub(super) async fn decide_examined<C: IndexKind>(
 }
 
 /// What the cache knows about `layers`, if an existing index may depend on it.
-pub(super) async fn candidates<'a, C: IndexKind>(
+pub(super) async fn candidates<'a, C: AttachedIndex>(
     found: &[ExistingManifest<C>],
     layers: impl Iterator<Item = &'a Descriptor>,
     work: Work<'_>,

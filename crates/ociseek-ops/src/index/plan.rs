@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::build;
 use super::error::IndexError;
 use super::existing::{
-    CandidateLayer, Decision, DestinationContent, DestinationIndex, IndexKind, RequestedIndex, check_of, decide,
+    AttachedIndex, CandidateLayer, Decision, DestinationContent, DestinationIndex, RequestedIndex, check_of, decide,
 };
 use super::existing_manifest::{candidates, decide_examined, find};
 use super::fine::FinePlan;
@@ -231,7 +231,7 @@ async fn unopened(
     Ok(unopened)
 }
 
-impl IndexKind for DestinationContent {
+impl AttachedIndex for DestinationContent {
     const ARTIFACT_TYPE: &str = INDEX_V1;
 
     fn parse(manifest: &[u8], subject: &Digest) -> Result<DestinationContent, UnusableIndexError> {

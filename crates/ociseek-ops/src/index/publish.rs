@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::assemble::{IndexedZtoc, assemble};
 use super::error::IndexError;
-use super::existing::{Decision, DestinationIndex, IndexKind, disproved, others, outdoes, outdone};
+use super::existing::{AttachedIndex, Decision, DestinationIndex, disproved, others, outdoes, outdone};
 use super::existing_manifest::BlobCheck;
 use super::model::{
     ExistingCheck, ExistingManifest, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult,
@@ -180,7 +180,7 @@ impl Publisher<'_> {
     /// Attaches an index of the manifest `subject` in place of `replaces`. If it is among `found`,
     /// nothing is written unless that one lacks blobs or others must go. Also returns the number of
     /// bytes written.
-    pub(super) async fn attach<C: IndexKind>(
+    pub(super) async fn attach<C: AttachedIndex>(
         &self,
         subject: &Descriptor,
         index: NewIndex,

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::IndexError;
-use super::existing::{CandidateLayer, Decision, IndexKind, check_of, decide_seen, replaced};
+use super::existing::{AttachedIndex, CandidateLayer, Decision, check_of, decide_seen, replaced};
 use super::existing_manifest::{candidates, decide_examined, find};
 use super::model::{ExistingCheck, ExistingManifest};
 use super::options::{Existing, IndexOptions, Work};
@@ -170,7 +170,7 @@ fn is_disputed<'a>(found: impl Iterator<Item = &'a FineIndex>, tool: &str) -> bo
         .any(|(listed, profile)| *known.entry((listed.layer, profile)).or_insert(listed.document) != listed.document)
 }
 
-impl IndexKind for FineIndex {
+impl AttachedIndex for FineIndex {
     const ARTIFACT_TYPE: &str = FINE_INDEX;
 
     fn parse(manifest: &[u8], subject: &Digest) -> Result<FineIndex, UnusableIndexError> {
