@@ -62,7 +62,7 @@ codes! {
     DocumentMalformed "document-malformed" "a fine document cannot be decoded, or is not what the index says of it",
     Version "version" "the ztoc's format version is not 0.9",
     Compression "compression" "the ztoc is for another compression than the layer's",
-    Size "size" "a size in the ztoc is not that of the layer or its tar",
+    Size "size" "a size in the ztoc differs from the size of the layer or its tar",
     Spans "spans" "the ztoc's spans are inconsistent",
     Unservable "unservable" "consumers reject layers like this one",
     LayerMissing "layer-missing" "a layer does not exist",
