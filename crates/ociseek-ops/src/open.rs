@@ -253,6 +253,8 @@ pub async fn coverage(
     progress: &Arc<dyn Progress>,
 ) -> Result<IndexCoverage, OpenImageError> {
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
+    // The image is often opened right after this.
+    let source = &source.with_documents_in(&caches.ztocs);
     let image = Box::pin(PlatformImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
     let (config, _) = read_config(source, &image, platform).await?;
     let digest = image.manifest.config.digest;
