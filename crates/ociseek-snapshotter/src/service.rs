@@ -1,10 +1,10 @@
 //! The service on a socket, by gRPC.
 
 use std::convert::Infallible;
-use std::fs::{self, Permissions};
+use std::fs::{self, DirBuilder, Permissions};
 use std::future::Future;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -54,13 +54,17 @@ impl From<SnapshotError> for Status {
 pub struct Listener(UnixListener);
 
 impl Listener {
-    /// Listens on `path`. A socket that another process left there is replaced.
+    /// Listens on `path`, in a directory that is created if it is missing. A socket that another
+    /// process left there is replaced.
     ///
     /// # Errors
     /// If there is another kind of file, or the socket cannot be made.
     pub fn bind(path: &Path) -> io::Result<Listener> {
         if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
             return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+            DirBuilder::new().recursive(true).mode(0o711).create(dir)?;
         }
         // It gets its name once nobody else can connect.
         let new = path.with_added_extension("new");
@@ -281,6 +285,20 @@ mod tests {
     use http_body_util::{BodyExt, Full};
 
     use super::*;
+
+    #[tokio::test]
+    async fn the_socket_is_for_its_owner_in_a_directory_that_is_made_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run/ociseek/snapshotter.sock");
+        for _ in 0..2 {
+            Listener::bind(&path).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert_eq!(Listener::bind(&file).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(Listener::bind(&file.join("socket")).is_err());
+    }
 
     /// The body of a gRPC message.
     fn framed(message: &impl Message) -> Vec<u8> {
