@@ -123,7 +123,8 @@ impl Score {
         println!("{what}: {tried} points, {ends:?}");
         assert_eq!(ends.values().sum::<usize>(), tried, "{what}: {ends:?}");
         let missed = ends.get(MISSED).copied().unwrap_or_default();
-        assert!(missed <= tried / 4, "{missed} of {tried} points of {what} were not reached");
+        // Rounded up: a run without long tests tries three points of some kinds.
+        assert!(missed <= tried.div_ceil(4), "{missed} of {tried} points of {what} were not reached");
         let shown = wrong[..wrong.len().min(12)].join("\n\n");
         assert!(wrong.is_empty(), "{} of {tried} points of {what}:\n{shown}", wrong.len());
     }
