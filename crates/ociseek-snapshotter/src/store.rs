@@ -5,8 +5,8 @@
 //! space. The file then still has the row of a snapshot without files, until the next change is
 //! written, or until the next start finds the files missing.
 
-use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
@@ -14,12 +14,10 @@ use tracing::warn;
 
 use super::error::SnapshotError;
 use super::rows::{SnapshotRow, SnapshotRows};
-use ociseek_store::durable::persist;
 use ociseek_store::lock::Hold;
+use ociseek_store::state_file;
 
 const STATE: &str = "state.json";
-/// How the names of files begin that a crash may leave.
-const UNFINISHED: &str = "unfinished-";
 
 #[derive(Debug)]
 pub(crate) struct RowStore {
@@ -36,7 +34,7 @@ struct Held {
     is_ahead: bool,
 }
 
-/// Whether a write failed because there is no space.
+/// Whether a write failed because the disk or the quota is full.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -44,17 +42,7 @@ fn is_full(error: &io::Error) -> bool {
 impl RowStore {
     /// Opens the rows in `root`, which no other process may use.
     pub(crate) fn open(root: &Path) -> io::Result<RowStore> {
-        let lock = File::create(root.join("lock"))?;
-        lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => io::Error::other("another snapshotter uses it"),
-            TryLockError::Error(error) => error,
-        })?;
-        for entry in fs::read_dir(root)? {
-            let entry = entry?;
-            if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-                fs::remove_file(entry.path())?;
-            }
-        }
+        let lock = state_file::lock(root, "snapshotter")?;
         let held = Held { rows: read(root)?, is_ahead: false };
         Ok(RowStore { root: root.to_owned(), rows: Mutex::new(held), _lock: lock })
     }
@@ -82,8 +70,8 @@ impl RowStore {
         Ok(result)
     }
 
-    /// Removes a row. If there is no space to write the others, `hide` must make the snapshot's
-    /// files look as if they were removed, and the row is removed in memory.
+    /// Removes a row. If the disk is too full to write the others, the row is removed in memory
+    /// only, and `hide` must make the snapshot's files look as if they were removed.
     pub(crate) fn remove(
         &self,
         key: &str,
@@ -107,8 +95,8 @@ impl RowStore {
         Ok(gone)
     }
 
-    /// Writes rows and holds them from now on; also without writing them, if there is no space and
-    /// `when_full` agrees.
+    /// Writes `rows` and holds them from now on. If the disk is too full to write them, `when_full`
+    /// decides whether they are held anyway.
     fn replace(
         &self,
         held: &mut Held,
@@ -143,19 +131,11 @@ impl RowStore {
     }
 
     fn save(&self, rows: &SnapshotRows) -> io::Result<()> {
-        let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.root)?;
-        file.write_all(&serde_json::to_vec(rows)?)?;
-        persist(file, &self.root.join(STATE), true)
+        state_file::save(&self.root, STATE, rows)
     }
 }
 
-/// The rows in the file; none if there is no file.
+/// The rows in the file. A missing file has no rows.
 pub(crate) fn read(root: &Path) -> io::Result<SnapshotRows> {
-    match fs::read(root.join(STATE)) {
-        Ok(bytes) => {
-            serde_json::from_slice(&bytes).map_err(|error| io::Error::other(format!("{STATE} is damaged: {error}")))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(SnapshotRows::default()),
-        Err(error) => Err(error),
-    }
+    state_file::read(root, STATE)
 }

@@ -63,6 +63,7 @@ pub mod layout;
 pub mod lock;
 pub mod registry;
 mod source;
+pub mod state_file;
 mod stream;
 
 /// The cause of an error in a library for TLS, HTTP or the like. Its type is not named, so the

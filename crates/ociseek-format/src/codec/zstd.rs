@@ -35,18 +35,18 @@ const OUTPUT: usize = 128 << 10;
 /// Fewer bytes than any frame has: an empty skippable one has 8 (RFC 8878 section 3.1.2).
 const NO_FRAME: usize = 7;
 
-/// Receives what a [`ZstdReader`] decodes, in memory of its own.
+/// Receives what a [`ZstdReader`] decodes, in its own memory.
 pub trait ZstdOutput<E> {
     /// Where the next bytes go: at least one byte.
     ///
     /// # Errors
-    /// If there is no memory. They end the decoding.
+    /// If the memory limit is reached. Decoding then stops.
     fn room(&mut self) -> Result<&mut [u8], E>;
 
     /// The next `size` bytes were written to the start of the room.
     ///
     /// # Errors
-    /// They end the decoding.
+    /// Any that should stop decoding.
     fn written(&mut self, size: usize) -> Result<(), E>;
 }
 

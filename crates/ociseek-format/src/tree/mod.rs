@@ -35,8 +35,8 @@ pub enum OpaqueXattr {
     /// `trusted.overlay.opaque`.
     #[default]
     Trusted,
-    /// `user.overlay.opaque`, which overlayfs reads with the option `userxattr`: in a user
-    /// namespace there are no trusted attributes.
+    /// `user.overlay.opaque`, which overlayfs reads with the option `userxattr`. A user namespace
+    /// needs it, because trusted attributes cannot be read there.
     User,
 }
 

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
@@ -30,6 +30,7 @@ use ociseek_rootfs::fuse::store::{LayerSource, NoLayer, StoredLayer};
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
+use ociseek_store::lock::Hold;
 use rows::UsedLayers;
 
 /// For how long a tag is not looked up again. A pull looks for each layer by itself.
@@ -102,7 +103,7 @@ impl LayerStore {
     /// opened at present; the reason was reported.
     async fn image(&self, name: &str, manifest: Option<Digest>) -> Option<Arc<StoredImage>> {
         let attempt = {
-            let mut recent = locked(&self.recent);
+            let mut recent = self.recent.hold();
             recent.retain(|_, attempt| attempt.begun.elapsed() < FRESH);
             let new = || Arc::new(Attempt { begun: Instant::now(), image: OnceCell::new() });
             Arc::clone(recent.entry((name.to_owned(), manifest)).or_insert_with(new))
@@ -135,12 +136,12 @@ impl LayerStore {
         let found = StoredImage::find(&source, &root, &options, &self.progress).await;
         let found = found.map_err(|error| causes(&error))?;
         let key = (repository, found.manifest.descriptor.digest);
-        if let Some(image) = locked(&self.open).get(&key).and_then(Weak::upgrade) {
+        if let Some(image) = self.open.hold().get(&key).and_then(Weak::upgrade) {
             return Ok(image);
         }
         let image = StoredImage::open(&source, found, &options, caches, &self.progress).await;
         let image = Arc::new(image.map_err(|error| causes(&error))?);
-        let mut open = locked(&self.open);
+        let mut open = self.open.hold();
         open.retain(|_, image| image.strong_count() > 0);
         open.insert(key, Arc::downgrade(&image));
         Ok(image)
@@ -176,10 +177,6 @@ fn reference(name: &str) -> Option<Reference> {
         Ok(ImageName::Registry(reference)) => Some(reference),
         _ => None,
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl LayerSource for LayerStore {

@@ -3,19 +3,18 @@
 //! A runtime names a layer by the image's name and a digest. The row also has the image's
 //! manifest, by which the layer is found again after the tag was moved.
 
-use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
 use ociseek_format::digest::Digest;
-use ociseek_store::durable::persist;
+use ociseek_store::lock::Hold;
+use ociseek_store::state_file;
 
 const STATE: &str = "layers.json";
-/// How the names of files begin that a crash may leave.
-const UNFINISHED: &str = "unfinished-";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct UsedLayer {
@@ -42,24 +41,9 @@ impl UsedLayers {
     /// Opens the file in `dir`, which no other process may use.
     pub(super) fn open(dir: &Path) -> io::Result<UsedLayers> {
         fs::create_dir_all(dir)?;
-        let lock = File::create(dir.join("lock"))?;
-        lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => io::Error::other("another layer store uses it"),
-            TryLockError::Error(error) => error,
-        })?;
-        for entry in fs::read_dir(dir)? {
-            let entry = entry?;
-            if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-                fs::remove_file(entry.path())?;
-            }
-        }
-        let state = match fs::read(dir.join(STATE)) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|error| io::Error::other(format!("{STATE} is damaged: {error}")))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => State::default(),
-            Err(error) => return Err(error),
-        };
-        Ok(UsedLayers { dir: dir.to_owned(), state: Mutex::new(state), lock })
+        let lock = state_file::lock(dir, "layer store")?;
+        let state = Mutex::new(state_file::read(dir, STATE)?);
+        Ok(UsedLayers { dir: dir.to_owned(), state, lock })
     }
 
     /// Lets another process use the file.
@@ -70,7 +54,7 @@ impl UsedLayers {
 
     /// The manifest of the image in which a used layer was found.
     pub(super) fn manifest(&self, reference: &str, layer: &Digest) -> Option<Digest> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.hold();
         let row = state.layers.iter().find(|row| row.layer == *layer && row.reference == reference);
         row.map(|row| row.manifest)
     }
@@ -107,11 +91,9 @@ impl UsedLayers {
     }
 
     fn change(&self, change: impl FnOnce(&mut Vec<UsedLayer>)) -> io::Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.hold();
         change(&mut state.layers);
-        let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.dir)?;
-        file.write_all(&serde_json::to_vec(&*state)?)?;
-        persist(file, &self.dir.join(STATE), true)
+        state_file::save(&self.dir, STATE, &*state)
     }
 }
 

@@ -10,8 +10,8 @@ use crate::offset::Uncompressed;
 const BLOCK: usize = 128 << 10;
 
 /// The output from some position to the end. The decoder writes into it, so nothing is copied.
-/// Blocks that are no longer needed are used again, the last one first: it is most likely still in
-/// the CPU's cache.
+/// Blocks that are no longer needed are reused, the most recent one first, because it is most
+/// likely still in the CPU's cache.
 pub(super) struct RecentOutput {
     blocks: VecDeque<Box<[u8]>>,
     spare: Vec<Box<[u8]>>,

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use base64::Engine;
@@ -25,6 +25,7 @@ use super::nodes::{Nodes, OpenSlot, Slot, StoreNode};
 use super::{LayerSource, NoLayer};
 use ociseek_format::digest::Digest;
 use ociseek_format::tree::{NodeId, Tree};
+use ociseek_store::lock::Hold;
 
 /// The longest name that the kernel passes on (fs/fuse: FUSE_NAME_MAX).
 const NAME_LIMIT: usize = 1024;
@@ -69,7 +70,7 @@ impl StoreFs {
 
 impl Shared {
     fn nodes(&self) -> MutexGuard<'_, Nodes> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.nodes.hold()
     }
 
     fn attributes(&self, node: StoreNode) -> Result<FileAttr, Errno> {
