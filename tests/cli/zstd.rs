@@ -142,3 +142,42 @@ fn doctor_gives_each_hint_once() {
     assert_eq!(text.matches("is pulled whole: it is zstd").count(), 2, "{text}");
     assert_eq!(text.matches("next: build the image with gzip layers").count(), 1, "{text}");
 }
+
+#[test]
+fn list_and_report_show_the_documents() {
+    let sandbox = Sandbox::new();
+    // The upper layer has several spans.
+    let layers = image_of(&sandbox, [tar(7, 4, 400_000), tar(8, 12, 700_000)]);
+    let read = json!({"ms": 1.0, "path": "dir8/file1", "layer": "sha256:0", "offset": 0, "size": 4096, "spans": []});
+    fs::write(sandbox.path("start.jsonl"), read.to_string()).unwrap();
+    let made = run(&sandbox, &["--kind=fine", "--profile=start.jsonl"]);
+    let documents = fine(&made)["documents"].as_array().unwrap();
+    let sum = |key: &str| documents.iter().map(|document| document[key].as_u64().unwrap()).sum::<u64>();
+    // The window of the span that is read belongs to the recorded start.
+    assert!(sum("head_size") < sum("start_size") && sum("start_size") < sum("size"), "{made:#}");
+
+    let listed = sandbox.json(0, &["list", "--json", "oci:img"]);
+    let shown = &listed["images"][0]["manifests"][0];
+    assert_eq!(shown["indexes"], json!([]));
+    let shown = &shown["fine"][0];
+    assert_eq!((&shown["digest"], &shown["chosen"]), (&fine(&made)["index"]["digest"], &json!(true)));
+    assert_eq!((&shown["bytes"], &shown["start_bytes"]), (&json!(sum("size")), &json!(sum("start_size"))));
+    assert_eq!((&shown["coverage"]["layers"], &shown["coverage"]["percent"]), (&json!(2), &json!(100.0)));
+    let text = sandbox.run(&["list", "oci:img"]);
+    assert!(text.contains("fine") && text.ends_with("--- status 0 ---"), "{text}");
+
+    let report = sandbox.json(0, &["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
+    assert_eq!((&report["index"], &report["coverage"]["layers"]), (&Value::Null, &json!(0)));
+    assert_eq!(report["layers"][0]["reason"]["code"], "zstd", "{report:#}");
+    let shown = &report["fine"];
+    assert_eq!((&shown["digest"], &shown["coverage"]["layers"]), (&fine(&made)["index"]["digest"], &json!(2)));
+    assert_eq!((&shown["bytes"], &shown["start_bytes"]), (&json!(sum("size")), &json!(sum("start_size"))));
+    // By the documents, one span is fetched instead of both layers.
+    let fetch = &shown["fetch"];
+    assert_eq!((&fetch["whole_bytes"], &fetch["read_spans"]), (&json!(0), &json!(1)), "{fetch:#}");
+    assert!(fetch["read_bytes"].as_u64() < Some(500_000), "{fetch:#}");
+    assert_eq!(report["start"]["bytes"], report["coverage"]["of_bytes"]);
+    let page = sandbox.run(&["report", "--no-cache", "--profile=start.jsonl", "oci:img"]);
+    assert!(page.contains("<th>fine index</th>") && page.contains("<dt>Fine index</dt>"), "{page}");
+    read_by_document(&sandbox, "oci:img:v1", &layers);
+}

@@ -9,6 +9,7 @@ use ociseek::fine::{self, Codec, EncodedFine, FineLayer, FineSpans, FineStart, S
 use ociseek::image::Descriptor;
 use ociseek::image::fine::{FineIndex, FineRef};
 use ociseek::image::manifest::OCI_MANIFEST;
+use ociseek::layer::{LayerIndexer, LayerOptions};
 use ociseek::offset::SpanId;
 use ociseek::ztoc::{self, Checkpoint, Checkpoints, FileMetadata};
 
@@ -64,6 +65,34 @@ pub fn with_wrong_byte(window: &SpanWindow) -> SpanWindow {
     kept.iter().for_each(|&at| used.mark(at..at + 1));
     bytes[kept[0]] ^= 1;
     SpanWindow::new(window.lead(), &bytes, &used)
+}
+
+/// The layer's own document, of any codec.
+pub fn made_by_indexing(blob: &[u8]) -> FineLayer {
+    let mut indexer = LayerIndexer::new(LayerOptions { fine: true, ..LayerOptions::default() }, None);
+    indexer.push(blob).unwrap();
+    indexer.finish().unwrap().fine.unwrap()
+}
+
+/// A document whose page `number` has another content. It has no recorded start.
+pub fn with_page(document: &EncodedFine, number: usize, change: impl FnOnce(&mut Vec<u8>)) -> FineLayer {
+    /// The sizes of a page, and its digest.
+    const ROW: usize = 40;
+    let bytes = &document.bytes;
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+    let head = document.head_size as usize;
+    let rows = head - ROW * word(80);
+    let row = rows + ROW * number;
+    let start = head + (rows..row).step_by(ROW).map(word).sum::<usize>();
+    let end = start + word(row);
+    let mut plain = zstd::bulk::decompress(&bytes[start..end], word(row + 4)).unwrap();
+    change(&mut plain);
+    let stored = zstd::bulk::compress(&plain, 3).unwrap();
+    let mut changed = [&bytes[..start], &stored, &bytes[end..]].concat();
+    changed[row..row + 4].copy_from_slice(&(stored.len() as u32).to_le_bytes());
+    changed[row + 4..row + 8].copy_from_slice(&(plain.len() as u32).to_le_bytes());
+    changed[row + 8..row + ROW].copy_from_slice(Digest::sha256(&stored).as_bytes());
+    fine::decode(&changed, &mut Budget::new(1 << 30).open()).unwrap()
 }
 
 /// The content of a document, to be changed.

@@ -106,13 +106,19 @@ pub fn architecture() -> &'static str {
 /// An image with these layers in the layout `name` of the sandbox under the tag `v1`, indexed with
 /// small spans.
 pub fn image(sandbox: &Sandbox, name: &str, tars: &[Vec<u8>], run: &Value) {
+    let layers: Vec<_> = tars.iter().map(|tar| (GZIP, compressed(tar))).collect();
+    image_of(sandbox, name, &layers, tars, run);
+    index(sandbox, &format!("oci:{name}:v1"));
+}
+
+/// The same without an index. `layers` are the media types and blobs that `tars` are compressed to.
+pub fn image_of(sandbox: &Sandbox, name: &str, layers: &[(&str, Vec<u8>)], tars: &[Vec<u8>], run: &Value) {
     let mut layout = Layout::new(&sandbox.path(name));
-    let layers: Vec<Value> = tars.iter().map(|tar| layout.blob(GZIP, &compressed(tar))).collect();
+    let layers: Vec<Value> = layers.iter().map(|(kind, blob)| layout.blob(kind, blob)).collect();
     let config = layout.blob(OCI_CONFIG, &config(tars, run));
     let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
     let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "v1");
-    index(sandbox, &format!("oci:{name}:v1"));
 }
 
 pub fn index(sandbox: &Sandbox, image: &str) {

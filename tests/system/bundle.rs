@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::child_process::ChildProcess;
-use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, have, image, mounts_below, wait_until};
-use crate::support::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, masked};
+use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, have, image, image_of, mounts_below, wait_until};
+use crate::support::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, masked, tar};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -376,4 +376,54 @@ fn a_trace_lists_what_was_read() {
     assert!(!containers.contains(&format!("ociseek-trace-{}", child.id())), "{containers}");
     assert_eq!(std::fs::read_dir(&tmp).unwrap().count(), 0);
     assert_eq!(mounts_below(sandbox.dir.path()), Vec::<String>::new());
+}
+
+/// The image's layers have two zstd frames and one. The fine index is used by each command.
+#[test]
+fn layers_of_zstd_are_traced_and_run_by_their_documents() {
+    let Some(sandbox) = sandbox() else { return };
+    let _unmount = UnmountOnDrop(&sandbox);
+    let tars = [rootfs(&servers::tool("busybox").unwrap()), tar(5, 9, 600_000)];
+    let frames =
+        |parts: &[&[u8]]| -> Vec<u8> { parts.iter().flat_map(|part| zstd::encode_all(*part, 3).unwrap()).collect() };
+    let (first, rest) = tars[0].split_at(3_000_000);
+    let layers = [(ZSTD, frames(&[first, rest])), (ZSTD, frames(&[&tars[1]]))];
+    let size: usize = layers.iter().map(|(_, blob)| blob.len()).sum();
+    image_of(
+        &sandbox,
+        "zst",
+        &layers,
+        &tars,
+        &json!({"Entrypoint": ["sh", "-c"], "Cmd": ["cat /dir5/file2 >/dev/null && echo READY"]}),
+    );
+    let fine = ["index", "--quiet", "--kind=fine", "--min-layer-size=0", "--no-cache", "oci:zst:v1"];
+    let made = |more: &[&str]| assert!(sandbox.run(&[&fine, more].concat()).ends_with("--- status 0 ---"));
+    made(&[]);
+
+    std::fs::create_dir(sandbox.path("tmp")).unwrap();
+    let trace = |args: &[&str]| {
+        let mut command = sandbox.command(&[&["trace", "--no-cache", "oci:zst:v1"], args].concat());
+        command.env("TMPDIR", sandbox.path("tmp")).env("PATH", std::env::var_os("PATH").unwrap());
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let report: Value = serde_json::from_str(&trace(&["--format=json"])).unwrap();
+    let paths: Vec<&Value> = report["touches"].as_array().unwrap().iter().map(|touch| &touch["path"]).collect();
+    assert!(paths.contains(&&json!("bin/busybox")) && paths.contains(&&json!("dir5/file2")), "{report}");
+    assert!(report["content"]["bytes_fetched"].as_u64() < Some(size as u64 / 2), "{report}");
+    std::fs::write(sandbox.path("start.jsonl"), trace(&[])).unwrap();
+
+    // What the start needs is fetched before it is asked for, and nothing else.
+    made(&["--profile=start.jsonl"]);
+    let bundle = ["bundle", "--detach", "--quiet", "--stats", "stats", "--cache-dir", "cache", "oci:zst:v1", "b"];
+    assert_eq!(sandbox.run(&bundle), "--- stderr ---\n--- status 0 ---");
+    let (printed, code) = stdout(&mut runc(&sandbox, &name(&sandbox)));
+    assert_eq!((printed.trim(), code), ("READY", Some(0)));
+    assert_eq!(sandbox.run(&["bundle", "--rm", "b"]), "--- stderr ---\n--- status 0 ---");
+    nothing_is_left(&sandbox);
+    let stats: Value = serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
+    assert!(stats["layers"].as_array().unwrap().iter().all(|layer| layer["how"] == "fine"), "{stats}");
+    assert!(stats["content"]["bytes_fetched"].as_u64() < Some(size as u64 / 2), "{stats}");
+    assert!(stats["phases"]["start"]["bytes"].as_u64() > Some(0), "{stats}");
 }

@@ -16,9 +16,9 @@ use crate::support::fine::{DocumentParts, with_wrong_byte};
 const FILES: usize = 80;
 
 /// A name for it, and what it changes in the document, given the number of an entry in span 1.
-type Lie = (&'static str, fn(&mut DocumentParts, usize));
+pub(super) type Lie = (&'static str, fn(&mut DocumentParts, usize));
 
-const LIES: [Lie; 15] = [
+pub(super) const LIES: [Lie; 15] = [
     ("another name", |parts, at| parts.entries[at].name = (*b"dir1/other").into()),
     ("exchanged names", |parts, at| {
         let name = parts.entries[at].name.clone();
@@ -77,15 +77,15 @@ fn lying((_, lie): &Lie) -> (FineLayer, usize) {
     (ociseek::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open()).unwrap(), victim)
 }
 
-async fn open_by(reader: &Reader, target: &Target, accepted: AcceptedTrust) -> RootFs {
+pub(super) async fn open_by(reader: &Reader, target: &Target, accepted: AcceptedTrust) -> RootFs {
     let trust = TrustRules { accepted, ..TrustRules::default() };
-    let options = OpenOptions { content: options(), trust, ..OpenOptions::default() };
+    let options = OpenOptions { content: options(), trust, start: true, ..OpenOptions::default() };
     let progress = Arc::clone(&reader.recorder) as Arc<dyn Progress>;
     open(&reader.source, target, &options, &reader.caches, &progress).await.unwrap()
 }
 
 /// The content of a file, or None if it has none or cannot be read.
-async fn content(image: &RootFs, path: &str) -> Option<Bytes> {
+pub(super) async fn content(image: &RootFs, path: &str) -> Option<Bytes> {
     let NodeKind::File(extent) = image.tree.node(image.tree.resolve(path.as_bytes(), false).ok()?).kind else {
         return None;
     };
@@ -93,7 +93,7 @@ async fn content(image: &RootFs, path: &str) -> Option<Bytes> {
 }
 
 /// What is shown of the image: each file with its mode, owner, group and content.
-async fn shown(image: &RootFs) -> BTreeMap<String, (u32, u32, u32, Option<Bytes>)> {
+pub(super) async fn shown(image: &RootFs) -> BTreeMap<String, (u32, u32, u32, Option<Bytes>)> {
     let mut all = BTreeMap::new();
     for (name, id) in image.tree.children(image.tree.resolve(b"dir1", true).unwrap()) {
         let path = format!("dir1/{}", String::from_utf8_lossy(name));

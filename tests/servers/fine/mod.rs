@@ -5,6 +5,7 @@ mod damage;
 mod far;
 mod lies;
 mod starts;
+mod zstd_lies;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::corpus::debian_layers;
+use crate::support::corpus::{Image, debian_layers};
 use crate::support::mounts::{assert_same, can_mount, seen, wait_until};
 use crate::support::sandbox::program;
 use crate::support::servers::{self, Server, run, tool};
@@ -260,6 +260,43 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     assert_eq!(node.lazy_mounts(), Vec::<String>::new());
     assert_eq!(node.metric(r#"ociseek_snapshotter_unpacked_total{reason="no-index"}"#), 1);
     node.ctr(&["images", "rm", "--sync", &base]);
+    serving.signal(Signal::TERM);
+    assert!(serving.end().success());
+    containerd.kill();
+}
+
+/// The image is copied with its fine index from a layout.
+#[test]
+fn layers_of_zstd_are_started_lazily() {
+    let Some(programs) = programs() else { return };
+    let (Some(layers), Some(_)) = (debian_layers(), tool("runc")) else { return };
+    let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
+    let layer = layers.join("debian-rootfs.zstd.tar.gz");
+    let (image, size) = (Image::of(&layer), fs::metadata(&layer).unwrap().len());
+    let ociseek = |args: &[&str]| run(Path::new(program()), args);
+    ociseek(&["index", "--kind=fine", "--quiet", "--no-cache", &image.name()]);
+    ociseek(&["copy", "--quiet", &image.name(), &format!("{}/zstd:v1", registry.host)]);
+    let (link, passed) = throttled_and_counted(&registry.host, FAST);
+    let name = format!("{link}/zstd:v1");
+
+    let node = Node::new(programs, &name);
+    let mut serving = node.snapshotter();
+    let mut containerd = node.containerd();
+    node.pull(&name, "ociseek");
+    let pulled = passed.load(Ordering::Relaxed);
+    assert!(pulled < 64 << 10, "the pull took {pulled} bytes");
+    let script = "cat /etc/debian_version >/dev/null && sha256sum /usr/share/common-licenses/GPL-3";
+    let digest = "3972dc9744f6499f0f9b2dbf76696f2ae7ad8af9b23dde66d6af86c9dfb36986";
+    assert_eq!(node.shell(&name, script), format!("{digest}  /usr/share/common-licenses/GPL-3\n"));
+    let started = passed.load(Ordering::Relaxed);
+    println!("{pulled} bytes for the pull, {started} until READY, of {size}");
+    assert!(started < size / 4, "{started} of {size} bytes");
+    assert_eq!(node.lazy_mounts().len(), 1);
+    // Another server reads by the same cache.
+    node.kill_servers();
+    assert_eq!(node.shell(&name, script), format!("{digest}  /usr/share/common-licenses/GPL-3\n"));
+    node.ctr(&["images", "rm", "--sync", &name]);
+    wait_until("nothing is left", || node.lazy_mounts().is_empty() && node.servers().is_empty());
     serving.signal(Signal::TERM);
     assert!(serving.end().success());
     containerd.kill();
