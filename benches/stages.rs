@@ -2,6 +2,7 @@
 //! is `$OCISEEK_BENCH_LAYER` (gzip, one member), or a generated one of 24 MB. `benches/compare`
 //! prints ratios to other tools, measured in the same run.
 
+use ociseek_format::offset::SpanSize;
 use std::hint::black_box;
 use std::io::{Read, Seek, Write};
 use std::ops::ControlFlow;
@@ -90,7 +91,7 @@ fn group<'a>(
 
 fn stages(criterion: &mut Criterion) {
     let Layer { blob, tar } = layer();
-    let options = LayerOptions { span_size: 4 << 20, build_tool_identifier: "bench".into(), fine: false };
+    let options = LayerOptions { span_size: SpanSize::DEFAULT, build_tool_identifier: "bench".into(), fine: false };
     let index = || {
         let mut indexer = LayerIndexer::new(options.clone(), None);
         for chunk in blob.chunks(CHUNK) {

@@ -14,6 +14,7 @@ use ociseek_format::image::manifest::{self, MAX_DESCRIPTORS, Manifest, OCI_MANIF
 use ociseek_format::image::select::PlatformSelector;
 use ociseek_format::image::soci::{self, SociIndex, Version, ZtocRef};
 use ociseek_format::image::{Descriptor, config, fine, go, prefetch};
+use ociseek_format::offset::SpanSize;
 
 /// The number of documents in an input. JSON cannot hold the byte between them, 0.
 const DOCUMENTS: usize = 4;
@@ -109,7 +110,7 @@ fn convert(original: Original) {
         size: 7,
         layer: layer.digest,
         layer_media_type: layer.media_type.clone(),
-        span_size: 4 << 20,
+        span_size: SpanSize::DEFAULT,
     };
     let targets = original.targets(&[]).targets.into_iter();
     let indexed = targets.map(|target| {

@@ -29,7 +29,7 @@ use ociseek_format::digest::Algorithm;
 use ociseek_format::fine::FineLayer;
 use ociseek_format::layer::prove::LayerProof;
 use ociseek_format::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome, UnservableCode};
-use ociseek_format::offset::{Compressed, Uncompressed};
+use ociseek_format::offset::{Compressed, SpanSize, Uncompressed};
 use ociseek_format::tar::{Entry, Kind, TarError, Walker};
 use ociseek_format::ztoc::{self, Checkpoints, Ztoc};
 
@@ -238,7 +238,10 @@ pub fn ztoc(data: &[u8]) {
 }
 
 fn index<'a>(span_size: u64, fine: bool, pieces: impl Iterator<Item = &'a [u8]>) -> Result<IndexedLayer, LayerError> {
-    let mut indexer = LayerIndexer::new(LayerOptions { span_size, build_tool_identifier: "fuzz".into(), fine }, None);
+    let mut indexer = LayerIndexer::new(
+        LayerOptions { span_size: SpanSize::new(span_size).unwrap(), build_tool_identifier: "fuzz".into(), fine },
+        None,
+    );
     for piece in pieces {
         indexer.push(piece)?;
     }

@@ -13,6 +13,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::layer::map::Entries;
 use ociseek_format::layer::parallel::{Threads, read_chunks};
 use ociseek_format::layer::{LayerIndexer, LayerMap, LayerOptions, MappedLayer, Outcome, ReadOptions};
+use ociseek_format::offset::SpanSize;
 use ociseek_format::ztoc::{FileKind, FileMetadata, decode};
 
 /// Of the ztocs and maps.
@@ -23,7 +24,8 @@ const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 
 /// The ztoc of a layer that we accept; why we do not.
 pub fn built(layer: &[u8]) -> Result<Vec<u8>, String> {
-    let options = LayerOptions { span_size: SPAN, build_tool_identifier: "test".into(), fine: false };
+    let options =
+        LayerOptions { span_size: SpanSize::new(SPAN).unwrap(), build_tool_identifier: "test".into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(layer).map_err(|e| e.to_string())?;
     match indexer.finish().map_err(|e| e.to_string())?.outcome {
@@ -37,7 +39,11 @@ pub fn accepted(layer: &[u8]) -> Result<LayerMap, String> {
     if !layer.starts_with(ZSTD) {
         return built(layer).map(|ztoc| decode(&ztoc).expect("our own ztoc is sound").into());
     }
-    let options = ReadOptions { span_size: SPAN, whole_span_size: SPAN, ..ReadOptions::default() };
+    let options = ReadOptions {
+        span_size: SpanSize::new(SPAN).unwrap(),
+        whole_span_size: SpanSize::new(SPAN).unwrap(),
+        ..ReadOptions::default()
+    };
     let expected = (Digest::sha256(layer), layer.len() as u64);
     let mut batch = Some(vec![Bytes::copy_from_slice(layer)]);
     let next = || Ok::<_, std::convert::Infallible>(batch.take());

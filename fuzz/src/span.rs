@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ociseek_format::codec::gzip::{BlockStart, GzipReader, Sink};
 use ociseek_format::digest::Digest;
 use ociseek_format::layer::span::{SpanError, SpanTable};
-use ociseek_format::offset::{Compressed, SpanId, Uncompressed};
+use ociseek_format::offset::{Compressed, SpanId, SpanSize, Uncompressed};
 use ociseek_format::ztoc::{Checkpoint, Checkpoints, VERSION, Ztoc};
 
 /// The limit for the claimed size of a span.
@@ -31,7 +31,7 @@ pub fn decode(data: &[u8]) {
         compressed_size: Compressed(blob.len() as u64),
         uncompressed_size: Uncompressed(claimed),
         files: Vec::new(),
-        checkpoints: Checkpoints::Gzip { span_size: 1, list: vec![checkpoint.clone()] },
+        checkpoints: Checkpoints::Gzip { span_size: SpanSize::new(1).unwrap(), list: vec![checkpoint.clone()] },
         span_digests: vec![Digest::sha256(blob)],
     };
     let table = SpanTable::new(Arc::new(ztoc)).expect("one checkpoint at the start is in order");

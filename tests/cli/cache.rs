@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::support::caches::{assert_warns_once, spoil_entry, writer, written_by_this_process};
 use ociseek::digest::Digest;
 use ociseek::layer::{BlobForm, BuiltZtoc, Outcome, UnservableCode, UnservableReason};
+use ociseek::offset::SpanSize;
 use ociseek::progress::{Progress, Recorder, SilentProgress};
 use ociseek::store::cache::{CacheKey, ZtocCache};
 
@@ -29,7 +30,7 @@ fn ztoc(content: &[u8]) -> Outcome {
 }
 
 fn key(layer: &Digest) -> CacheKey<'_> {
-    CacheKey { layer, span_size: 4 << 20, build_tool_identifier: "tool v1" }
+    CacheKey { layer, span_size: SpanSize::DEFAULT, build_tool_identifier: "tool v1" }
 }
 
 /// The files of entries.
@@ -52,7 +53,7 @@ fn entries_are_found_only_under_their_own_key() {
     cache.put(key(&layer), 99, &ztoc(b"a\nztoc"));
     assert_eq!(open(&dir.path().join("a/b")).get(key(&layer)), Some((99, ztoc(b"a\nztoc"))));
     assert_eq!(cache.get(key(&other)), None);
-    assert_eq!(cache.get(CacheKey { span_size: 1, ..key(&layer) }), None);
+    assert_eq!(cache.get(CacheKey { span_size: SpanSize::new(1).unwrap(), ..key(&layer) }), None);
     assert_eq!(cache.get(CacheKey { build_tool_identifier: "tool v2", ..key(&layer) }), None);
     let verdict = Outcome::Unservable(UnservableReason::new(UnservableCode::SparseFile, "why \u{2028} \"so\""));
     cache.put(key(&layer), 7, &verdict);

@@ -11,7 +11,7 @@ use crate::support::layers::{SPAN, gzip, tar, ztoc};
 use ociseek::digest::{Algorithm, Digest};
 use ociseek::layer::prove::LayerProof;
 use ociseek::layer::span::SpanTable;
-use ociseek::offset::Uncompressed;
+use ociseek::offset::{SpanSize, Uncompressed};
 use ociseek::ops::extract::{ExtractError, ExtractReport, Output, extract};
 use ociseek::time::Time;
 use ociseek::tree::Tree;
@@ -76,12 +76,13 @@ fn cases(whole: &Ztoc) -> Vec<Case> {
     for span_size in [1, 1 << 40, i64::MAX as u64] {
         with(format!("a plain tar in spans of {span_size}"), false, &|z| {
             let size = z.compressed_size.0;
-            z.checkpoints = Checkpoints::Uncompressed { span_size, size };
+            z.checkpoints = Checkpoints::Uncompressed { span_size: SpanSize::new(span_size).unwrap(), size };
             z.span_digests.truncate(1);
         });
     }
     with("a plain tar with its digest".into(), true, &|z| {
-        z.checkpoints = Checkpoints::Uncompressed { span_size: 1 << 40, size: z.compressed_size.0 };
+        z.checkpoints =
+            Checkpoints::Uncompressed { span_size: SpanSize::new(1 << 40).unwrap(), size: z.compressed_size.0 };
         z.span_digests = vec![Digest::sha256(b"not it")];
     });
     // d9: extents.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::support::layers::{SPAN, gzip, tar, ztoc};
 use ociseek::digest::{Algorithm, Digest};
 use ociseek::layer::prove::{Difference, LayerProof, Proof};
-use ociseek::offset::{Compressed, Uncompressed};
+use ociseek::offset::{Compressed, SpanSize, Uncompressed};
 use ociseek::tar::PaxRecord;
 use ociseek::time::Time;
 use ociseek::ztoc::{Checkpoint, Checkpoints, FileKind, Ztoc, encode};
@@ -140,7 +140,8 @@ fn tampering_with_the_ztoc_is_found() {
         (
             "for a plain tar",
             |z| {
-                z.checkpoints = Checkpoints::Uncompressed { span_size: 1 << 30, size: z.compressed_size.0 };
+                z.checkpoints =
+                    Checkpoints::Uncompressed { span_size: SpanSize::new(1 << 30).unwrap(), size: z.compressed_size.0 };
                 z.span_digests.truncate(1);
             },
             &["compression", "span-digest"],
@@ -249,7 +250,7 @@ fn layers_that_consumers_refuse_are_detected() {
     (other.name, other.offset) = ((*b"b").into(), Uncompressed(2560));
     ztoc.files.push(other);
     (ztoc.compressed_size, ztoc.uncompressed_size) = (Compressed(tar.len() as u64), Uncompressed(tar.len() as u64));
-    ztoc.checkpoints = Checkpoints::Uncompressed { span_size: SPAN, size: tar.len() as u64 };
+    ztoc.checkpoints = Checkpoints::Uncompressed { span_size: SpanSize::new(SPAN).unwrap(), size: tar.len() as u64 };
     ztoc.span_digests = vec![Digest::sha256(&tar)];
     let found = differences(&ztoc, &tar);
     assert_eq!(codes(&found), ["unservable"]);

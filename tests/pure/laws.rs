@@ -8,7 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use ociseek::layer::span::{SpanError, SpanTable};
 use ociseek::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::{Compressed, SpanId};
+use ociseek::offset::{Compressed, SpanId, SpanSize};
 use ociseek::ztoc::{self, Checkpoints};
 use proptest::prelude::*;
 
@@ -44,7 +44,7 @@ fn gzip(tar: &[u8], level: u32, members: usize) -> Vec<u8> {
 }
 
 fn options(span_size: u64) -> LayerOptions {
-    LayerOptions { span_size, build_tool_identifier: "laws".to_owned(), fine: false }
+    LayerOptions { span_size: SpanSize::new(span_size).unwrap(), build_tool_identifier: "laws".to_owned(), fine: false }
 }
 
 fn index(blob: &[u8], span_size: u64, chunks: impl IntoIterator<Item = usize>) -> Result<IndexedLayer, LayerError> {

@@ -19,7 +19,7 @@ use ociseek::layer::{
     IndexedLayer, KeepSpans, LayerError, LayerIndexer, LayerMap, LayerOptions, MappedLayer, Notes, Outcome,
 };
 use ociseek::layer::{ReadOptions, record};
-use ociseek::offset::SpanId;
+use ociseek::offset::{SpanId, SpanSize};
 use ociseek::tar::SparseMap;
 use ociseek::time::Time;
 use ociseek::ztoc::{Checkpoint, Checkpoints, Ztoc, decode};
@@ -87,7 +87,7 @@ fn by_file(tar: &[u8], starts: &[usize]) -> Vec<u8> {
 }
 
 fn options(span_size: u64) -> LayerOptions {
-    LayerOptions { span_size, build_tool_identifier: "members".into(), fine: false }
+    LayerOptions { span_size: SpanSize::new(span_size).unwrap(), build_tool_identifier: "members".into(), fine: false }
 }
 
 fn straight(blob: &[u8], chunk: usize, span_size: u64) -> Result<IndexedLayer, LayerError> {
@@ -136,8 +136,8 @@ impl KeepSpans for Keeper {
 fn read_here(blob: &[u8], chunk: usize, cores: usize) -> Result<(MappedLayer, Vec<u8>), LayerError> {
     let keeper = Keeper::default();
     let options = ReadOptions {
-        span_size: SPAN,
-        whole_span_size: 2 * SPAN,
+        span_size: SpanSize::new(SPAN).unwrap(),
+        whole_span_size: SpanSize::new(2 * SPAN).unwrap(),
         keeper: Some(Box::new(keeper.clone())),
         keeps_plain: true,
     };
@@ -410,7 +410,11 @@ fn unsupported_layers_are_refused_early() {
             given += 1;
             all()
         };
-        let options = ReadOptions { span_size: SPAN, whole_span_size: SPAN, ..ReadOptions::default() };
+        let options = ReadOptions {
+            span_size: SpanSize::new(SPAN).unwrap(),
+            whole_span_size: SpanSize::new(SPAN).unwrap(),
+            ..ReadOptions::default()
+        };
         let expected = (Digest::sha256(blob), blob.len() as u64);
         let threads = Threads { cores: 2, guide: None };
         let result = read_chunks(options, expected, threads, Budget::new(u64::MAX).open(), next);

@@ -5,6 +5,7 @@ use std::io::Write;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome, UnservableReason};
+use ociseek::offset::SpanSize;
 
 use crate::support::tarball::{Block, end, entry, file, padded, pax};
 
@@ -17,7 +18,11 @@ enum Verdict {
 }
 
 fn index(blob: &[u8], span_size: u64) -> Verdict {
-    let options = LayerOptions { span_size, build_tool_identifier: "refusals".to_owned(), fine: false };
+    let options = LayerOptions {
+        span_size: SpanSize::new(span_size).unwrap(),
+        build_tool_identifier: "refusals".to_owned(),
+        fine: false,
+    };
     let mut indexer = LayerIndexer::new(options, None);
     match indexer.push(blob).and_then(|()| indexer.finish()).map(|layer| layer.outcome) {
         Ok(Outcome::Ztoc(built)) => Verdict::Entries(built.entries),

@@ -14,6 +14,7 @@ use flate2::write::GzEncoder;
 use ociseek::digest::Digest;
 use ociseek::image::soci::ZtocRef;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek::offset::SpanSize;
 use serde_json::{Value, json};
 
 /// Checks that it failed because of the memory limit, and names `what`.
@@ -109,7 +110,7 @@ fn with_ztoc(registry: &Faulty, layer: &[u8], times: usize, ztoc: &[u8]) -> Stri
         size: ztoc.len() as u64,
         layer: Digest::sha256(layer),
         layer_media_type: PLAIN.into(),
-        span_size: 512,
+        span_size: SpanSize::new(512).unwrap(),
     };
     indexed(registry, &image, vec![vec![reference; times]]);
     name(registry, &image)
@@ -119,7 +120,8 @@ fn with_ztoc(registry: &Faulty, layer: &[u8], times: usize, ztoc: &[u8]) -> Stri
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_layer_repeated_200_times_is_kept_once() {
     let layer = sandbox::tar(1, 1, 8 << 20);
-    let options = LayerOptions { span_size: 512, build_tool_identifier: "test".into(), fine: false };
+    let options =
+        LayerOptions { span_size: SpanSize::new(512).unwrap(), build_tool_identifier: "test".into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(&layer).unwrap();
     let Outcome::Ztoc(ztoc) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };

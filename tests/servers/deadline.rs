@@ -12,6 +12,7 @@ use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::image::soci::{self, SociIndex, ZtocRef};
 use ociseek::layer::LayerOptions;
+use ociseek::offset::SpanSize;
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
     IndexError, IndexOptions, IndexedImage, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, Origin, Reuse,
@@ -130,7 +131,7 @@ impl Add for Faulty {
 
 fn options() -> IndexOptions {
     IndexOptions {
-        layer: LayerOptions { span_size: 16 << 10, ..LayerOptions::default() },
+        layer: LayerOptions { span_size: SpanSize::new(16 << 10).unwrap(), ..LayerOptions::default() },
         min_layer_size: 0,
         jobs: 2,
         // Another run continues with what this one attached.
@@ -158,7 +159,7 @@ fn manifest_of(slow: &Slow, done: &IndexedImage, places: &[usize]) -> Vec<u8> {
             size: facts.size,
             layer: slow.layers[n].digest,
             layer_media_type: GZIP.into(),
-            span_size: 16 << 10,
+            span_size: SpanSize::new(16 << 10).unwrap(),
         },
         other => panic!("{other:?}"),
     });
@@ -268,7 +269,11 @@ async fn an_older_index_with_more_layers_stays_until_the_complete_one_exists() {
     let slow = Slow::registry(false, &[1]).await;
     slow.is_slow.store(false, SeqCst);
     // It contains nothing that can be reused.
-    let layer = LayerOptions { build_tool_identifier: "ociseek v0.0.1".into(), span_size: 8 << 10, fine: false };
+    let layer = LayerOptions {
+        build_tool_identifier: "ociseek v0.0.1".into(),
+        span_size: SpanSize::new(8 << 10).unwrap(),
+        fine: false,
+    };
     let old = slow.index(&IndexOptions { layer, ..options() }).await.unwrap();
     let old = attached(&old).0.digest;
     slow.is_slow.store(true, SeqCst);
@@ -337,7 +342,7 @@ async fn a_lost_or_damaged_ztoc_is_built_again() {
             size: ztoc.len() as u64,
             layer: slow.layers[0].digest,
             layer_media_type: GZIP.into(),
-            span_size: 16 << 10,
+            span_size: SpanSize::new(16 << 10).unwrap(),
         }],
         subject: Some(slow.subject.clone()),
         build_tool_identifier: TOOL_IDENTIFIER.into(),

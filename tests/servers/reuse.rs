@@ -16,6 +16,7 @@ use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::image::soci::{SociIndex, ZtocRef};
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek::offset::SpanSize;
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
     Existing, IndexOptions, IndexedImage, LayerOutcome, ManifestResult, Origin, Reuse, ReuseSource, Work, index,
@@ -100,7 +101,7 @@ impl Setting {
                 size: ztoc.len() as u64,
                 layer: Digest::sha256(layer),
                 layer_media_type: GZIP.into(),
-                span_size: SPAN,
+                span_size: SpanSize::new(SPAN).unwrap(),
             }],
             subject: Some(subject.clone()),
             build_tool_identifier: tool.into(),
@@ -113,7 +114,7 @@ impl Setting {
 
 pub fn options() -> IndexOptions {
     IndexOptions {
-        layer: LayerOptions { span_size: SPAN, ..LayerOptions::default() },
+        layer: LayerOptions { span_size: SpanSize::new(SPAN).unwrap(), ..LayerOptions::default() },
         min_layer_size: 0,
         jobs: 2,
         reuse: trusting(),
@@ -133,7 +134,8 @@ pub fn layer(seed: u64, size: usize) -> Bytes {
 
 /// The layer's ztoc, built from the layer.
 pub fn ztoc(layer: &Bytes, tool: &str) -> Bytes {
-    let options = LayerOptions { span_size: SPAN, build_tool_identifier: tool.into(), fine: false };
+    let options =
+        LayerOptions { span_size: SpanSize::new(SPAN).unwrap(), build_tool_identifier: tool.into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(layer).unwrap();
     match indexer.finish().unwrap().outcome {

@@ -9,6 +9,7 @@ use ociseek::digest::{Algorithm, Digest, Hasher};
 use ociseek::image::Descriptor;
 use ociseek::image::manifest::{OCI_CONFIG, OCI_MANIFEST};
 use ociseek::image::soci::{CONFIG, INDEX_V1, SociIndex, ZTOC, ZtocRef};
+use ociseek::offset::SpanSize;
 use ociseek::store::layout::Layout;
 
 use super::servers::skip;
@@ -77,7 +78,7 @@ impl Image {
             size: ztoc.size,
             layer: self.layer.digest,
             layer_media_type: self.layer.media_type.clone(),
-            span_size,
+            span_size: SpanSize::new(span_size).unwrap(),
         };
         let subject = Some(self.manifest.clone());
         let index =

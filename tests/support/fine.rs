@@ -19,8 +19,9 @@ use super::faulty::Faulty;
 pub fn layer(blob: &[u8], ztoc: &[u8]) -> FineLayer {
     let ztoc = ztoc::decode(ztoc).unwrap();
     let (codec, span_size, checkpoints) = match ztoc.checkpoints {
-        Checkpoints::Gzip { span_size, list } => (Codec::Gzip, span_size, list),
+        Checkpoints::Gzip { span_size, list } => (Codec::Gzip, span_size.get(), list),
         Checkpoints::Uncompressed { span_size, size } => {
+            let span_size = span_size.get();
             let at = |span: u64| ociseek::offset::Compressed(span * span_size);
             let spans = 0..size.div_ceil(span_size).max(1);
             let checkpoint = |span| Checkpoint {

@@ -4,6 +4,7 @@ use std::io::Write;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek::offset::SpanSize;
 use ociseek::ztoc::{Ztoc, decode};
 
 use crate::support::random::letters;
@@ -44,7 +45,11 @@ pub fn gzip(tar: &[u8], level: u32) -> Vec<u8> {
 
 /// The ztoc that ociseek builds.
 pub fn ztoc(layer: &[u8], span_size: u64) -> Ztoc {
-    let options = LayerOptions { span_size, build_tool_identifier: "test".into(), fine: false };
+    let options = LayerOptions {
+        span_size: SpanSize::new(span_size).unwrap(),
+        build_tool_identifier: "test".into(),
+        fine: false,
+    };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(layer).expect("the layer is sound");
     match indexer.finish().expect("the layer is sound").outcome {

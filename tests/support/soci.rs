@@ -11,6 +11,7 @@ use bytes::Bytes;
 use ociseek::budget::Budget;
 use ociseek::layer::parallel::{ChunksError, Threads, index_chunks};
 use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
+use ociseek::offset::SpanSize;
 use ociseek::ztoc::decode;
 
 use super::child_process::ChildProcess;
@@ -38,7 +39,8 @@ pub fn tools() -> Option<PathBuf> {
 /// Indexes a blob in a file, as callers do: on one thread, and on several for one, two and seven
 /// cores, the last time guided by the earlier ztoc. All results must be equal.
 pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, LayerError> {
-    let options = LayerOptions { span_size, build_tool_identifier: tool.into(), fine: false };
+    let options =
+        LayerOptions { span_size: SpanSize::new(span_size).unwrap(), build_tool_identifier: tool.into(), fine: false };
     let straight = straight(layer, span_size, tool);
     for cores in [1, 2, 7] {
         let guide = match &straight {
@@ -60,7 +62,8 @@ pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, L
 
 /// Likewise, on one thread.
 pub fn straight(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, LayerError> {
-    let options = LayerOptions { span_size, build_tool_identifier: tool.into(), fine: false };
+    let options =
+        LayerOptions { span_size: SpanSize::new(span_size).unwrap(), build_tool_identifier: tool.into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     chunks(layer).try_for_each(|chunk| indexer.push(&chunk))?;
     indexer.finish()

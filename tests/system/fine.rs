@@ -13,7 +13,7 @@ use std::time::Duration;
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::SpanId;
+use ociseek::offset::{SpanId, SpanSize};
 use ociseek::ops::open::{OpenOptions, RootFs, open};
 use ociseek::progress::{Progress, SilentProgress};
 use ociseek::rootfs::cache::SpanCache;
@@ -48,7 +48,8 @@ fn push(registry: &Faulty, tar: &[u8]) {
 
 fn push_with_start(registry: &Faulty, tar: &[u8], start: Vec<Range<SpanId>>) {
     let blob = compressed(tar);
-    let options = LayerOptions { span_size: 64 << 10, build_tool_identifier: "test".into(), fine: false };
+    let options =
+        LayerOptions { span_size: SpanSize::new(64 << 10).unwrap(), build_tool_identifier: "test".into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(&blob).unwrap();
     let Outcome::Ztoc(ztoc) = indexer.finish().unwrap().outcome else { panic!("no ztoc") };

@@ -33,6 +33,10 @@ use ociseek::image::Descriptor;
 const READERS: usize = 32;
 /// One of this many requests fails.
 const FAULTY: u64 = 20;
+/// The fault that revokes all tokens.
+const REVOKES: u64 = 3;
+/// Less time than this is never between two of them.
+const REFUSED: Duration = Duration::from_secs(2);
 /// `--deadline`, in seconds.
 const DEADLINE: u64 = 10;
 /// The kernel makes several requests of a read, one after the other. Each waits for the deadline,
@@ -176,13 +180,22 @@ async fn image(sandbox: &Sandbox) -> (Faulty, BTreeMap<PathBuf, Vec<u8>>) {
     (registry, files)
 }
 
+/// Ends the readers, also when the test fails: a scope waits for its threads.
+struct EndReaders<'a>(&'a Counts);
+
+impl Drop for EndReaders<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The answer to a request that fails in one of several ways, each of which passes.
 fn fault(kind: u64, seen: &ReceivedRequest, faulty: &Faulty) -> Option<Response<Body>> {
     let (answer, bytes) = match kind {
         0 => hang_up(),
         1 => return Some(problem(503, "UNAVAILABLE", "not now")),
         2 => return Some(problem(429, "TOOMANYREQUESTS", "not now")),
-        3 => {
+        REVOKES => {
             faulty.revoke_tokens();
             return None;
         }
@@ -278,14 +291,20 @@ fn every_byte_is_right_under_load_and_faults() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let counts = Arc::new(Counts::default());
     let (honest, files) = runtime.block_on(image(&sandbox));
-    let (requests, told) = (AtomicU64::new(0), Arc::clone(&counts));
+    let (requests, revoked, told) = (AtomicU64::new(0), Mutex::new(None::<Instant>), Arc::clone(&counts));
     let registry = runtime.block_on(honest.copy(move |seen, faulty| {
         let mut random = Random::new(seed, requests.fetch_add(1, Ordering::Relaxed) << 8);
         if told.is_over.load(Ordering::Relaxed) || random.below(FAULTY) > 0 {
             return None;
         }
+        let kind = random.below(7);
+        // A client that is refused with a new token too gives up.
+        if kind == REVOKES && (revoked.lock().unwrap()).replace(Instant::now()).is_some_and(|at| at.elapsed() < REFUSED)
+        {
+            return None;
+        }
         told.faults.fetch_add(1, Ordering::Relaxed);
-        fault(random.below(7), seen, faulty)
+        fault(kind, seen, faulty)
     }));
     let deadline = format!("--deadline={DEADLINE}");
     let options = ["mount", &deadline, "--cache-dir=cache", "--cache-size=16MiB", "--stall-timeout=2s"];
@@ -303,6 +322,7 @@ fn every_byte_is_right_under_load_and_faults() {
             let (mnt, files, counts) = (&mnt, &files, &counts);
             scope.spawn(move || reader(number, seed, mnt, files, begun, counts));
         }
+        let _end = EndReaders(&counts);
         let end = begun + Duration::from_secs(seconds);
         // The last process lives for a third of the time.
         let last_kill = begun + Duration::from_secs(seconds) * 2 / 3;
@@ -340,7 +360,6 @@ fn every_byte_is_right_under_load_and_faults() {
                 }
             }
         }
-        counts.is_over.store(true, Ordering::Relaxed);
     });
     lives.push(life);
     let most = Held::most(lives.iter().flat_map(|life| &life.0));

@@ -7,6 +7,7 @@ use std::io::Read;
 use std::path::Path;
 
 use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek_format::offset::SpanSize;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -17,7 +18,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Indexes the layer; a line says what its ztoc holds.
 pub fn index_layer(layer: &Path, output: &Path) -> Result<String, Box<dyn Error>> {
-    let options = LayerOptions { span_size: 4 << 20, build_tool_identifier: "index_layer".to_owned(), fine: false };
+    let options =
+        LayerOptions { span_size: SpanSize::DEFAULT, build_tool_identifier: "index_layer".to_owned(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     let (mut blob, mut chunk) = (File::open(layer)?, vec![0; 256 << 10]);
     loop {

@@ -22,7 +22,7 @@
 //! # archive.append_data(&mut header, "etc/motd", &b"hello\n"[..])?;
 //! # let blob = archive.into_inner()?.finish()?;
 //! // `blob` is a layer, tar+gzip, with a file etc/motd. It comes in chunks of any size.
-//! let options = LayerOptions { span_size: 4 << 20, build_tool_identifier: "example".to_owned(), fine: false };
+//! let options = LayerOptions { build_tool_identifier: "example".to_owned(), ..LayerOptions::default() };
 //! let mut indexer = LayerIndexer::new(options, None);
 //! for chunk in blob.chunks(100) {
 //!     indexer.push(chunk)?;

@@ -2,6 +2,7 @@
 //! separate types that cannot be confused.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::{Add, AddAssign, Range, Sub};
 
 macro_rules! offset {
@@ -74,6 +75,48 @@ impl SpanId {
 }
 
 impl fmt::Display for SpanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The least number of tar bytes between two checkpoints of a ztoc: from 1 to [`i64::MAX`], since
+/// soci stores it as a signed number (soci-snapshotter, ztoc/fbs).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SpanSize(NonZeroU64);
+
+impl SpanSize {
+    /// 4 MiB, the default of soci's own tool.
+    pub const DEFAULT: SpanSize = SpanSize::mib::<4>();
+
+    /// One byte.
+    pub const LEAST: SpanSize = SpanSize(NonZeroU64::MIN);
+
+    /// None if the number is out of range.
+    pub const fn new(bytes: u64) -> Option<SpanSize> {
+        match NonZeroU64::new(bytes) {
+            Some(size) if bytes <= i64::MAX as u64 => Some(SpanSize(size)),
+            _ => None,
+        }
+    }
+
+    /// A number of MiB. Does not compile for a number out of range.
+    pub const fn mib<const MEBIBYTES: u64>() -> SpanSize {
+        const {
+            match SpanSize::new(MEBIBYTES << 20) {
+                Some(size) => size,
+                None => panic!("a span size out of range"),
+            }
+        }
+    }
+
+    /// The number of bytes.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for SpanSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

@@ -15,6 +15,7 @@ use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::soci::ZtocRef;
 use ociseek_format::layer::servable;
 use ociseek_format::layer::span::SpanTable;
+use ociseek_format::offset::SpanSize;
 use ociseek_format::progress::causes;
 use ociseek_format::ztoc;
 use ociseek_rootfs::layers::{FetchedDocument, fit_document};
@@ -87,7 +88,7 @@ async fn opened<T: Send + 'static>(
     Ok(opening.await.unwrap_or_else(|_| Err("it cannot be decoded".to_owned())).map_err(failed))
 }
 
-fn ztoc_of(bytes: &[u8], layer_size: u64, span_size: u64, memory: &mut Charge) -> Result<SpanTable, String> {
+fn ztoc_of(bytes: &[u8], layer_size: u64, span_size: SpanSize, memory: &mut Charge) -> Result<SpanTable, String> {
     let head = ztoc::head(bytes).map_err(|error| causes(&error))?;
     if head.version != ztoc::VERSION {
         return Err("it has another version of the format".to_owned());

@@ -342,6 +342,7 @@ mod tests {
 
     use super::*;
     use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
+    use ociseek_format::offset::SpanSize;
     use ociseek_format::ztoc;
 
     const SPAN: u64 = 4096;
@@ -373,8 +374,14 @@ mod tests {
             tar.append(&header, &vec![b'x'; *size as usize][..]).unwrap();
         }
         let tar = tar.into_inner().unwrap();
-        let mut indexer =
-            LayerIndexer::new(LayerOptions { span_size, build_tool_identifier: "t".into(), fine: false }, None);
+        let mut indexer = LayerIndexer::new(
+            LayerOptions {
+                span_size: SpanSize::new(span_size).unwrap(),
+                build_tool_identifier: "t".into(),
+                fine: false,
+            },
+            None,
+        );
         indexer.push(&tar).unwrap();
         let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
         (Digest::sha256(&tar), Arc::new(ztoc::decode(&built.bytes).unwrap()))

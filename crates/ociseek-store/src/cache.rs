@@ -25,6 +25,7 @@ use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::fine;
 use ociseek_format::layer::record::{self, RECORD_VERSION};
 use ociseek_format::layer::{BlobForm, BuiltZtoc, LayerMap, Notes, Outcome, UnservableCode, UnservableReason};
+use ociseek_format::offset::SpanSize;
 use ociseek_format::progress::{Progress, ProgressEvent};
 
 /// Must change whenever another outcome becomes correct for the same layer and options. Entries of
@@ -44,7 +45,7 @@ pub struct CacheKey<'a> {
     /// The digest of the layer's blob.
     pub layer: &'a Digest,
     /// The span size in bytes.
-    pub span_size: u64,
+    pub span_size: SpanSize,
     /// The tool name recorded in the ztoc.
     pub build_tool_identifier: &'a str,
 }
@@ -57,7 +58,7 @@ pub struct MapKey<'a> {
     /// The size of the blob in bytes.
     pub size: u64,
     /// The size of a span in bytes of the tar, for maps that are made here.
-    pub span_size: u64,
+    pub span_size: SpanSize,
 }
 
 /// The key of an entry.

@@ -165,8 +165,12 @@ impl Manifest {
 impl Index {
     fn of(found: &FoundIndexRef, chosen: bool) -> Index {
         let content = found.content.as_ref().ok();
-        let listed =
-            |z: &ZtocRef| Listed { digest: z.ztoc.into(), size: z.size, layer: z.layer.into(), span_size: z.span_size };
+        let listed = |z: &ZtocRef| Listed {
+            digest: z.ztoc.into(),
+            size: z.size,
+            layer: z.layer.into(),
+            span_size: z.span_size.get(),
+        };
         let lists = content.map_or(&[][..], |content| &content.index.others).iter();
         let lists = lists.filter(|other| other.media_type == PREFETCH).map(|list| ListedPrefetch {
             digest: list.digest.into(),
@@ -198,7 +202,7 @@ impl Layer {
             Ztoc {
                 digest: reference.ztoc.into(),
                 size: reference.size,
-                span_size: reference.span_size,
+                span_size: reference.span_size.get(),
                 compression: read.map(|f| if f.is_gzip { "gzip" } else { "uncompressed" }),
                 spans: read.map(|f| f.spans),
                 entries: read.map(|f| f.entries),

@@ -18,6 +18,7 @@ use ociseek_format::budget::DEFAULT_LIMIT;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{NotIndexed, Platform};
 use ociseek_format::layer::parallel::cores;
+use ociseek_format::offset::SpanSize;
 use ociseek_format::progress::Progress;
 use ociseek_ops::discover::index_starting_with;
 use ociseek_ops::resolve::PlatformChoice;
@@ -195,7 +196,7 @@ pub(crate) struct BuildArgs {
     #[arg(hide_short_help = true)]
     #[arg(long, value_name = "SIZE", env = "OCISEEK_SPAN_SIZE", default_value = "4MiB")]
     #[arg(value_parser = parse::span_size)]
-    pub span_size: ByteSize,
+    pub span_size: SpanSize,
 
     /// The tool name recorded in each ztoc and in the index
     ///

@@ -222,11 +222,7 @@ impl UnattendedArgs {
 }
 
 pub(crate) fn layer_options(build: &BuildArgs) -> LayerOptions {
-    LayerOptions {
-        span_size: build.span_size.0,
-        build_tool_identifier: build.build_tool_identifier.clone(),
-        fine: false,
-    }
+    LayerOptions { span_size: build.span_size, build_tool_identifier: build.build_tool_identifier.clone(), fine: false }
 }
 
 /// The images of --reuse-from. Prints a warning for each image that cannot be opened.

@@ -9,6 +9,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::coverage::Share;
 use ociseek_format::image::ecr::is_account;
 use ociseek_format::image::{CANONICAL_REGISTRY, ImageName, Platform, is_canonical_registry};
+use ociseek_format::offset::SpanSize;
 use ociseek_format::time::Time;
 use ociseek_ops::inspect::LEAST_DIGITS;
 
@@ -25,17 +26,16 @@ pub(crate) enum PlainHttp {
 const LEAST_SPAN: u64 = 16 << 10;
 
 /// A span size: at most 1 TiB, because it is stored in signed 64-bit fields and no layer is larger.
-pub(crate) fn span_size(text: &str) -> Result<ByteSize, String> {
-    match text.parse::<ByteSize>().map_err(|e| e.to_string())? {
-        size if size.0 < LEAST_SPAN => {
+pub(crate) fn span_size(text: &str) -> Result<SpanSize, String> {
+    match text.parse::<ByteSize>().map_err(|e| e.to_string())?.0 {
+        size if size < LEAST_SPAN => {
             let meant = match text.parse::<u64>() {
                 Ok(number @ 1..=1024) => format!("; {number} is a number of bytes, did you mean {number}MiB?"),
                 _ => String::new(),
             };
             Err(format!("must be at least 16KiB, because each span takes 32 KiB of the ztoc{meant}"))
         }
-        size if size.0 > 1 << 40 => Err("must be at most 1024GiB".into()),
-        size => Ok(size),
+        size => SpanSize::new(size).filter(|_| size <= 1 << 40).ok_or_else(|| "must be at most 1024GiB".into()),
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn limits() {
-        assert_eq!(span_size("16384"), Ok(ByteSize(LEAST_SPAN)));
+        assert_eq!(span_size("16384"), Ok(SpanSize::new(LEAST_SPAN).unwrap()));
         for small in ["0", "0MiB", "1", "16383", "15KiB"] {
             assert!(span_size(small).is_err(), "{small}");
         }

@@ -57,7 +57,7 @@ impl<'a> Contents<'a> {
             compression: compression(&ztoc.checkpoints),
             compressed_size: ztoc.compressed_size.0,
             uncompressed_size: ztoc.uncompressed_size.0,
-            span_size: ztoc.checkpoints.span_size(),
+            span_size: ztoc.checkpoints.span_size().get(),
             spans: Spans(ztoc),
             entries: Entries(&ztoc.files),
         }

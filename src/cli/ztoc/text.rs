@@ -20,7 +20,7 @@ pub(crate) fn write(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::Resul
     writeln!(out, "made by            {}", shown(&ztoc.build_tool_identifier))?;
     writeln!(out, "compression        {}", compression(&ztoc.checkpoints))?;
     let sizes = [("compressed size", ztoc.compressed_size.0), ("uncompressed size", ztoc.uncompressed_size.0)];
-    for (name, size) in sizes.into_iter().chain([("span size", ztoc.checkpoints.span_size())]) {
+    for (name, size) in sizes.into_iter().chain([("span size", ztoc.checkpoints.span_size().get())]) {
         writeln!(out, "{name:18} {size} bytes ({})", human(size))?;
     }
 

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::{LayerId, SpanId, Uncompressed};
+use ociseek::offset::{LayerId, SpanId, SpanSize, Uncompressed};
 use ociseek::progress::{Progress, Recorder, SilentProgress};
 use ociseek::rootfs::cache::{SpanCache, SpanKey};
 use ociseek::rootfs::content::{Content, ContentOptions, ReadError};
@@ -68,7 +68,11 @@ fn zstd(plain: &[u8]) -> Bytes {
 
 /// The ztoc that `index` would build, with spans of this size.
 fn ztoc(blob: &[u8], span_size: u64) -> Bytes {
-    let options = LayerOptions { span_size, build_tool_identifier: "test".into(), fine: false };
+    let options = LayerOptions {
+        span_size: SpanSize::new(span_size).unwrap(),
+        build_tool_identifier: "test".into(),
+        fine: false,
+    };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(blob).unwrap();
     match indexer.finish().unwrap().outcome {

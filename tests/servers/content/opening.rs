@@ -4,6 +4,7 @@ use std::error::Error;
 
 use super::*;
 use ociseek::layer::{BlobForm, BuiltZtoc};
+use ociseek::offset::SpanSize;
 use ociseek::store::cache::CacheKey;
 use ociseek::tree::{NodeKind, Tree};
 use ociseek::ztoc::FileKind;
@@ -197,7 +198,8 @@ async fn cached_layer_maps_of_other_versions_are_ignored() {
     let bytes = ociseek::ztoc::encode(&old);
     let (digest, form) = (Digest::sha256(&bytes), BlobForm::Gzip { members: Some(1) });
     let built = BuiltZtoc { bytes, digest, spans: 1, entries: 2, uncompressed_size: 0, form };
-    let key = CacheKey { layer: &layer.digest, span_size: 2 << 20, build_tool_identifier: "ociseek reader 1" };
+    let key =
+        CacheKey { layer: &layer.digest, span_size: SpanSize::mib::<2>(), build_tool_identifier: "ociseek reader 1" };
     desk.caches.ztocs.put(key, layer.size, &Outcome::Ztoc(built));
     std::fs::remove_file({
         let old = entry(dir.path());

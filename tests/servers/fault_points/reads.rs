@@ -11,7 +11,7 @@ use futures_util::{StreamExt, stream};
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::{SpanId, Uncompressed};
+use ociseek::offset::{SpanId, SpanSize, Uncompressed};
 use ociseek::ops::open::{OpenImageError, OpenOptions, RootFs, open};
 use ociseek::progress::{Progress, SilentProgress, causes};
 use ociseek::rootfs::cache::SpanCache;
@@ -80,7 +80,11 @@ async fn image((_, how, listed): Kind) -> (Faulty, Vec<Vec<u8>>) {
     registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
     if how == LayerAccess::Fine {
         let fine = |(_, blob): &(&str, Vec<u8>)| {
-            let options = LayerOptions { span_size: SPAN, build_tool_identifier: "test".into(), fine: false };
+            let options = LayerOptions {
+                span_size: SpanSize::new(SPAN).unwrap(),
+                build_tool_identifier: "test".into(),
+                fine: false,
+            };
             let mut indexer = LayerIndexer::new(options, None);
             indexer.push(blob).unwrap();
             let Outcome::Ztoc(ztoc) = indexer.finish().unwrap().outcome else { panic!("no ztoc") };

@@ -1,6 +1,7 @@
 //! Fine documents that turn out to be damaged after they were opened.
 
 use super::*;
+use ociseek::offset::SpanSize;
 
 /// What a registry has beside a fine document whose pages are gone or wrong.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,7 +18,13 @@ fn add_ztoc(registry: &Faulty, image: &Image) {
     let size = ztoc.len() as u64;
     let ztoc = registry.add_blob(ztoc);
     let index = SociIndex {
-        layers: vec![ZtocRef { ztoc, size, layer, layer_media_type: GZIP.into(), span_size: SPAN }],
+        layers: vec![ZtocRef {
+            ztoc,
+            size,
+            layer,
+            layer_media_type: GZIP.into(),
+            span_size: SpanSize::new(SPAN).unwrap(),
+        }],
         subject: image.fine.subject.clone(),
         build_tool_identifier: "test".into(),
         prefetch: Vec::new(),

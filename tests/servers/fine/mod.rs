@@ -21,7 +21,7 @@ use ociseek::image::Descriptor;
 use ociseek::image::fine::FineIndex;
 use ociseek::image::soci::{SociIndex, ZtocRef};
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::{LayerId, SpanId, Uncompressed};
+use ociseek::offset::{LayerId, SpanId, SpanSize, Uncompressed};
 use ociseek::ops::open::{OpenOptions, RootFs, open};
 use ociseek::progress::{Progress, Recorder};
 use ociseek::rootfs::cache::SpanCache;
@@ -100,7 +100,8 @@ fn built(blob: &[u8]) -> FineLayer {
 }
 
 fn ztoc(blob: &[u8]) -> Vec<u8> {
-    let options = LayerOptions { span_size: SPAN, build_tool_identifier: "test".into(), fine: false };
+    let options =
+        LayerOptions { span_size: SpanSize::new(SPAN).unwrap(), build_tool_identifier: "test".into(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(blob).unwrap();
     match indexer.finish().unwrap().outcome {

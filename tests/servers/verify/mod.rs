@@ -18,6 +18,7 @@ use image::{Image, QUICK, codes};
 use insta::assert_snapshot;
 use ociseek::code::Code;
 use ociseek::image::soci::{SociIndex, ZtocRef};
+use ociseek::offset::SpanSize;
 use serde_json::json;
 
 #[test]
@@ -160,7 +161,7 @@ fn ztocs_of_soci_are_right() {
             size: bytes.len() as u64,
             layer,
             layer_media_type: ztoc["annotations"]["com.amazon.soci.image-layer-mediaType"].as_str().unwrap().into(),
-            span_size: 16 << 10,
+            span_size: SpanSize::new(16 << 10).unwrap(),
         });
     }
     assert_eq!(layers.len(), 3);

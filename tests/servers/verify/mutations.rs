@@ -4,7 +4,7 @@
 use ociseek::digest::ChainState;
 use ociseek::digest::Digest;
 use ociseek::image::fine::{FINE_INDEX, parse};
-use ociseek::offset::{Compressed, Uncompressed};
+use ociseek::offset::{Compressed, SpanSize, Uncompressed};
 use ociseek::time::Time;
 use ociseek::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
 use serde_json::Value;
@@ -119,7 +119,9 @@ fn changes_of_ztocs(is_gzip: bool) -> Vec<Change<Ztoc>> {
     add("exchanged digests", |ztoc| ztoc.span_digests.swap(1, 2));
     add("a digest less", |ztoc| ztoc.span_digests.truncate(ztoc.span_digests.len() - 1));
     add("span size", |ztoc| match &mut ztoc.checkpoints {
-        Checkpoints::Gzip { span_size, .. } | Checkpoints::Uncompressed { span_size, .. } => *span_size += 512,
+        Checkpoints::Gzip { span_size, .. } | Checkpoints::Uncompressed { span_size, .. } => {
+            *span_size = SpanSize::new(span_size.get() + 512).unwrap();
+        }
     });
     if !is_gzip {
         add("the size of a plain tar", |ztoc| match &mut ztoc.checkpoints {

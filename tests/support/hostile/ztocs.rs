@@ -2,7 +2,7 @@
 
 use ociseek::digest::Digest;
 use ociseek::image::soci::{SociIndex, ZtocRef};
-use ociseek::offset::{Compressed, Uncompressed};
+use ociseek::offset::{Compressed, SpanSize, Uncompressed};
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ztoc::{Checkpoints, VERSION, Ztoc, encode};
 use serde_json::{Value, json};
@@ -119,7 +119,7 @@ fn image(registry: &Faulty, n: usize, layers: usize, size: usize, ztoc: &[u8]) -
         size: ztoc.1,
         layer: *layer,
         layer_media_type: PLAIN.into(),
-        span_size: 512,
+        span_size: SpanSize::new(512).unwrap(),
     };
     indexed(registry, &image, vec![digests[..layers - 1].iter().map(of_layer).collect()]);
     name(registry, &image)
@@ -135,7 +135,7 @@ pub fn images(registry: &Faulty) -> Vec<(&'static str, String)> {
             compressed_size: Compressed(size),
             uncompressed_size: Uncompressed(size),
             files: Vec::new(),
-            checkpoints: Checkpoints::Uncompressed { span_size, size },
+            checkpoints: Checkpoints::Uncompressed { span_size: SpanSize::new(span_size).unwrap(), size },
             span_digests: (0..spans).map(|span| Digest::sha256(&span.to_le_bytes())).collect(),
         })
     };
@@ -146,7 +146,7 @@ pub fn images(registry: &Faulty) -> Vec<(&'static str, String)> {
             size: 1,
             layer: Digest::sha256(&number.to_be_bytes()),
             layer_media_type: PLAIN.into(),
-            span_size: 512,
+            span_size: SpanSize::new(512).unwrap(),
         };
         let index = |number: usize| (number..number + 8000).map(of_layer).collect();
         indexed(registry, &image, (0..24).map(index).collect());

@@ -14,6 +14,7 @@ use super::go;
 use super::json::{self, JsonError};
 use super::manifest::{MAX_DESCRIPTORS, MAX_DOCUMENT, OCI_MANIFEST};
 use crate::digest::Digest;
+use crate::offset::SpanSize;
 
 /// Artifact type of an index that is a referrer of its image. Also the media type of its config.
 pub const INDEX_V1: &str = "application/vnd.amazon.soci.index.v1+json";
@@ -47,7 +48,7 @@ pub struct ZtocRef {
     /// The media type of the layer.
     pub layer_media_type: String,
     /// The span size in bytes.
-    pub span_size: u64,
+    pub span_size: SpanSize,
 }
 
 impl ZtocRef {
@@ -262,10 +263,7 @@ fn ztoc_ref(descriptor: &Descriptor) -> Result<ZtocRef, SociIndexError> {
     let annotation =
         |name: &'static str| descriptor.annotations.get(name).ok_or(SociIndexError::Annotation { ztoc, name });
     let unsound = |name| SociIndexError::Annotation { ztoc, name };
-    let span_size: u64 = annotation(SPAN_SIZE)?.parse().map_err(|_| unsound(SPAN_SIZE))?;
-    if span_size == 0 || i64::try_from(span_size).is_err() {
-        return Err(unsound(SPAN_SIZE));
-    }
+    let span_size = annotation(SPAN_SIZE)?.parse().ok().and_then(SpanSize::new).ok_or_else(|| unsound(SPAN_SIZE))?;
     Ok(ZtocRef {
         ztoc,
         size: descriptor.size,
@@ -291,7 +289,7 @@ mod tests {
                     size: 1000 + i as u64,
                     layer: digest(format!("layer {i}")),
                     layer_media_type: format!("application/vnd.oci.image.layer.v1.tar+gzip{}", tool.len() % 2),
-                    span_size: 1 << (16 + i),
+                    span_size: SpanSize::new(1 << (16 + i)).unwrap(),
                 })
                 .collect(),
             subject: Some(Descriptor::new(OCI_MANIFEST, digest("subject".to_owned()), 567)),

@@ -18,7 +18,7 @@ use crate::codec::stretch::{Handover, Stretch};
 use crate::codec::zstd::{ZstdOutput, ZstdReader};
 use crate::digest::Digest;
 use crate::fine::FineError;
-use crate::offset::{Compressed, Uncompressed};
+use crate::offset::{Compressed, SpanSize, Uncompressed};
 use crate::ztoc::{Checkpoints, MAX_ENCODED};
 
 /// What reads the blob.
@@ -73,12 +73,12 @@ struct ZstdContents {
 /// The tar of a blob that has no spans itself: spans are cut from the tar.
 pub(super) struct WholeBody {
     contents: Contents,
-    span_size: u64,
+    span_size: SpanSize,
     slices: Slices,
 }
 
 impl LayerBody {
-    pub(super) fn to_publish(format: Format, span_size: u64, fine: bool, memory: Charge) -> LayerBody {
+    pub(super) fn to_publish(format: Format, span_size: SpanSize, fine: bool, memory: Charge) -> LayerBody {
         match format {
             Format::Gzip => {
                 let fine = fine.then(FineGzip::new);
@@ -111,11 +111,11 @@ impl LayerBody {
                 LayerBody::gzip(policy, span_size, None, slices, memory)
             }
             Format::Plain => {
-                let slices = keeper.filter(|_| keeps_plain).map(|keeper| Slices::new(span_size, Some(keeper)));
+                let slices = keeper.filter(|_| keeps_plain).map(|keeper| Slices::new(span_size.get(), Some(keeper)));
                 LayerBody::plain(policy, span_size, None, slices, memory)
             }
             Format::Zstd => {
-                let (contents, slices) = (Contents::new(policy, memory), Slices::new(whole_span_size, keeper));
+                let (contents, slices) = (Contents::new(policy, memory), Slices::new(whole_span_size.get(), keeper));
                 let body = WholeBody { contents, span_size: whole_span_size, slices };
                 match ZstdReader::new() {
                     Ok(reader) => LayerBody::Zstd(Box::new(reader), Box::new(body)),
@@ -128,7 +128,7 @@ impl LayerBody {
 
     fn gzip(
         policy: EntryPolicy,
-        span_size: u64,
+        span_size: SpanSize,
         fine: Option<FineGzip>,
         slices: Option<GzipSlices>,
         memory: Charge,
@@ -140,7 +140,7 @@ impl LayerBody {
 
     fn plain(
         policy: EntryPolicy,
-        span_size: u64,
+        span_size: SpanSize,
         fine: Option<FinePlain>,
         slices: Option<Slices>,
         memory: Charge,
@@ -233,7 +233,7 @@ impl LayerBody {
 
     pub(super) fn finish(
         self,
-        span_size: u64,
+        span_size: SpanSize,
         size: u64,
         span_digests: Vec<Digest>,
         fine: Option<FineParts>,
@@ -330,7 +330,7 @@ impl GzipBody {
         handed_over
     }
 
-    fn finish(mut self, span_size: u64, size: u64, span_digests: Vec<Digest>) -> Result<ValidLayer, NoZtoc> {
+    fn finish(mut self, span_size: SpanSize, size: u64, span_digests: Vec<Digest>) -> Result<ValidLayer, NoZtoc> {
         let end = self.reader.finish()?;
         self.sink.settle();
         let trailing = end.trailing.map(|from| format!("non-gzip bytes follow its last member, from byte {from}"));
@@ -352,7 +352,7 @@ impl GzipSink {
     /// between two calls of the decoder.
     fn settle(&mut self) {
         if self.contents.is_refused() {
-            (self.spans, self.fine, self.slices) = (GzipSpans::new(0), None, None);
+            (self.spans, self.fine, self.slices) = (GzipSpans::new(SpanSize::DEFAULT), None, None);
         }
         if let Some(slices) = &mut self.slices {
             slices.keep(&self.spans.list);

@@ -1,7 +1,7 @@
 //! Where spans of a ztoc start: the choice of checkpoints.
 
 use crate::codec::gzip::BlockStart;
-use crate::offset::{Compressed, Uncompressed};
+use crate::offset::{Compressed, SpanSize, Uncompressed};
 use crate::ztoc::Checkpoint;
 
 /// The first byte of a span in the blob.
@@ -14,7 +14,7 @@ pub(super) struct SpanStart {
 
 /// Chooses checkpoints among the block starts of a gzip blob.
 pub(super) struct GzipSpans {
-    span_size: u64,
+    span_size: SpanSize,
     /// The checkpoints that were chosen so far.
     pub list: Vec<Checkpoint>,
     /// How many of them [`GzipSpans::starts`] has returned.
@@ -23,7 +23,7 @@ pub(super) struct GzipSpans {
 
 impl GzipSpans {
     /// Chooses a checkpoint whenever more than `span_size` bytes of tar followed the last one.
-    pub(super) fn new(span_size: u64) -> GzipSpans {
+    pub(super) fn new(span_size: SpanSize) -> GzipSpans {
         GzipSpans { span_size, list: Vec::new(), reported: 0 }
     }
 
@@ -45,25 +45,25 @@ impl GzipSpans {
     }
 }
 
-fn is_apart(last: Uncompressed, next: Uncompressed, span_size: u64) -> bool {
-    next - last > span_size
+fn is_apart(last: Uncompressed, next: Uncompressed, span_size: SpanSize) -> bool {
+    next - last > span_size.get()
 }
 
 /// Whether indexing a gzip blob could have chosen these checkpoints. They must be in order.
-pub fn are_chosen(list: &[Checkpoint], span_size: u64) -> bool {
+pub fn are_chosen(list: &[Checkpoint], span_size: SpanSize) -> bool {
     let starts = list.first().is_some_and(|first| first.bits == 0 && first.window.iter().all(|byte| *byte == 0));
     starts && list.windows(2).all(|two| is_apart(two[0].output, two[1].output, span_size))
 }
 
 /// Cuts a plain tar into slices.
 pub(super) struct PlainSpans {
-    span_size: u64,
+    span_size: SpanSize,
     next: Compressed,
 }
 
 impl PlainSpans {
     /// Cuts every `span_size` bytes.
-    pub(super) fn new(span_size: u64) -> PlainSpans {
+    pub(super) fn new(span_size: SpanSize) -> PlainSpans {
         PlainSpans { span_size, next: Compressed(0) }
     }
 
@@ -72,7 +72,7 @@ impl PlainSpans {
         let mut starts = Vec::new();
         while self.next < end {
             starts.push(SpanStart { at: self.next, shares_byte: false });
-            self.next += self.span_size;
+            self.next += self.span_size.get();
         }
         starts
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::digest::Digest;
 use crate::fine::{Codec, FineHead};
-use crate::offset::{Compressed, Uncompressed};
+use crate::offset::{Compressed, SpanSize, Uncompressed};
 use crate::tar::SparseMap;
 use crate::ztoc::{Checkpoints, Cuts, FileKind, FileMetadata, Ztoc};
 
@@ -50,7 +50,7 @@ pub enum Starts {
     /// the last one may be shorter.
     Unpacked {
         /// The size of a span in bytes of the tar.
-        span_size: u64,
+        span_size: SpanSize,
     },
     /// At the starts listed in a fine document, which describes the same entries as the map.
     Fine(Arc<FineHead>),
@@ -84,8 +84,8 @@ impl LayerMap {
     /// The size of a span in bytes of the tar, or the least distance between two checkpoints.
     pub fn span_size(&self) -> u64 {
         match &self.starts {
-            Starts::InBlob(checkpoints) => checkpoints.span_size(),
-            Starts::Unpacked { span_size } => *span_size,
+            Starts::InBlob(checkpoints) => checkpoints.span_size().get(),
+            Starts::Unpacked { span_size } => span_size.get(),
             Starts::Fine(head) => head.spans().span_size(),
         }
     }

@@ -9,6 +9,7 @@ use crate::codec::gzip::GzipError;
 use crate::codec::sniff::Format;
 use crate::digest::Digest;
 use crate::fine::{FineError, FineLayer};
+use crate::offset::SpanSize;
 use crate::tar::TarError;
 
 /// The name and version of this program, recorded in ztocs and SOCI indexes by default.
@@ -17,8 +18,8 @@ pub const TOOL_IDENTIFIER: &str = concat!("ociseek v", env!("CARGO_PKG_VERSION")
 /// Options for indexing a layer. The same options and blob give the same ztoc, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerOptions {
-    /// Minimum number of tar bytes between two checkpoints; greater than 0.
-    pub span_size: u64,
+    /// The least number of tar bytes between two checkpoints.
+    pub span_size: SpanSize,
     /// The tool name recorded in the ztoc and in the SOCI index.
     pub build_tool_identifier: String,
     /// Whether to collect the layer's [fine document](crate::fine) too. This limits decoding to one
@@ -29,7 +30,7 @@ pub struct LayerOptions {
 /// Spans of 4 MiB, the default of soci's own tool, [`TOOL_IDENTIFIER`], and no fine document.
 impl Default for LayerOptions {
     fn default() -> LayerOptions {
-        LayerOptions { span_size: 4 << 20, build_tool_identifier: TOOL_IDENTIFIER.to_owned(), fine: false }
+        LayerOptions { span_size: SpanSize::DEFAULT, build_tool_identifier: TOOL_IDENTIFIER.to_owned(), fine: false }
     }
 }
 
@@ -284,10 +285,10 @@ pub(super) fn not_read_lazily(format: Format) -> UnservableReason {
 
 /// Options for reading a layer locally, without publishing an index.
 pub struct ReadOptions {
-    /// The least distance between two checkpoints, in bytes of the tar; greater than 0.
-    pub span_size: u64,
+    /// The least distance between two checkpoints, in bytes of the tar.
+    pub span_size: SpanSize,
     /// The size of a span in bytes of the tar, for a layer that can only be decoded from its start.
-    pub whole_span_size: u64,
+    pub whole_span_size: SpanSize,
     /// Receives the plain bytes of spans.
     pub keeper: Option<Box<dyn KeepSpans>>,
     /// Whether `keeper` also receives the spans of a plain tar.
@@ -299,7 +300,12 @@ crate::opaque_debug!(ReadOptions);
 /// Spans of 2 MiB, or of 4 MiB if the layer can only be decoded from its start, and no keeper.
 impl Default for ReadOptions {
     fn default() -> ReadOptions {
-        ReadOptions { span_size: 2 << 20, whole_span_size: 4 << 20, keeper: None, keeps_plain: false }
+        ReadOptions {
+            span_size: SpanSize::mib::<2>(),
+            whole_span_size: SpanSize::mib::<4>(),
+            keeper: None,
+            keeps_plain: false,
+        }
     }
 }
 

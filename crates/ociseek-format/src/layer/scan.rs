@@ -13,14 +13,14 @@ use super::{LayerError, LayerOptions};
 use crate::budget::Charge;
 use crate::codec::stretch::{Handover, Stretch};
 use crate::digest::{Algorithm, Digest};
-use crate::offset::Compressed;
+use crate::offset::{Compressed, SpanSize};
 use crate::tar;
 
 /// Takes a layer's blob in chunks, decodes it and walks the tar. The findings for each chunk go to
 /// a [`LayerHashes`] together with the chunk, on this or another thread.
 pub(super) struct LayerScan {
     /// The least distance between two checkpoints, in bytes of the tar.
-    span_size: u64,
+    span_size: SpanSize,
     expected: Option<(Digest, u64)>,
     /// Bytes of the blob so far.
     size: u64,
@@ -93,7 +93,7 @@ impl LayerScan {
         (scan, if has_keeper { hashes.sending_to(listener) } else { hashes })
     }
 
-    fn new(span_size: u64, expected: Option<(Digest, u64)>, start: Start) -> (LayerScan, LayerHashes) {
+    fn new(span_size: SpanSize, expected: Option<(Digest, u64)>, start: Start) -> (LayerScan, LayerHashes) {
         let algorithm = expected.map_or(Algorithm::Sha256, |(digest, _)| digest.algorithm());
         let (body, start) = (LayerBody::Unknown(Vec::new()), Some(start));
         let scan =

@@ -143,7 +143,7 @@ impl<T: HasSpans> SpanTable<T> {
             }
             Cuts::Every { span_size, .. } => {
                 let number = |span: u64| SpanId(u32::try_from(span).unwrap_or(u32::MAX).min(self.count));
-                number(range.start.0 / span_size)..number(range.end.0.div_ceil(span_size))
+                number(range.start.0 / span_size.get())..number(range.end.0.div_ceil(span_size.get()))
             }
         }
     }

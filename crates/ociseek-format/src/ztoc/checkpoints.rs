@@ -6,7 +6,7 @@ use super::model::{Checkpoint, Checkpoints};
 use super::schema::tar;
 use super::view::{FlatbufferError, View};
 use crate::codec::WINDOW;
-use crate::offset::{Compressed, SpanId, Uncompressed};
+use crate::offset::{Compressed, SpanId, SpanSize, Uncompressed};
 
 /// i32 count and i64 span size.
 const HEADER: usize = 12;
@@ -54,7 +54,7 @@ pub(super) fn encode(checkpoints: &Checkpoints, builder: &mut Builder) -> Offset
         Checkpoints::Gzip { span_size, list } => {
             let mut header = [0; HEADER];
             header[..4].copy_from_slice(&(list.len() as i32).to_le_bytes());
-            header[4..].copy_from_slice(&(*span_size as i64).to_le_bytes());
+            header[4..].copy_from_slice(&(span_size.get() as i64).to_le_bytes());
             let heads: Vec<[u8; 17]> = list.iter().map(record_head).collect();
             let mut parts: Vec<&[u8]> = Vec::with_capacity(2 * list.len() + 1);
             for (checkpoint, head) in list.iter().zip(&heads).rev() {
@@ -68,7 +68,7 @@ pub(super) fn encode(checkpoints: &Checkpoints, builder: &mut Builder) -> Offset
             let mut inner = Builder::with_capacity(64);
             let mut table = inner.start_table();
             inner.add_u32(&mut table, tar::VERSION, TAR_VERSION as u32);
-            inner.add_i64(&mut table, tar::SPAN_SIZE, *span_size as i64);
+            inner.add_i64(&mut table, tar::SPAN_SIZE, span_size.get() as i64);
             inner.add_i64(&mut table, tar::SIZE, *size as i64);
             let root = inner.end_table(table);
             builder.byte_vector(&[&inner.finish(root)])
@@ -89,7 +89,7 @@ fn record_head(checkpoint: &Checkpoint) -> [u8; 17] {
 ///
 /// # Errors
 /// If there are fewer checkpoints than claimed, or the span size is not positive.
-pub(super) fn gzip_head(bytes: &[u8]) -> Result<(u64, u64), CheckpointsError> {
+pub(super) fn gzip_head(bytes: &[u8]) -> Result<(u64, SpanSize), CheckpointsError> {
     let (Some(count), Some(span_size)) = (bytes.get(..4), bytes.get(4..HEADER)) else {
         return Err(CheckpointsError::Length(bytes.len(), 0));
     };
@@ -101,7 +101,7 @@ pub(super) fn gzip_head(bytes: &[u8]) -> Result<(u64, u64), CheckpointsError> {
         return Err(CheckpointsError::Length(bytes.len(), count));
     }
     let claimed = u64::try_from(count).map_err(|_| CheckpointsError::Length(bytes.len(), count))?;
-    Ok((claimed, positive(span_size)?))
+    Ok((claimed, stored_span_size(span_size)?))
 }
 
 /// Reads the checkpoints of a gzip layer of `size` compressed bytes.
@@ -160,12 +160,12 @@ pub(super) fn decode_tar(bytes: &[u8], size: Compressed) -> Result<Checkpoints, 
         Ok((root.i64(tar::SPAN_SIZE)?, root.i64(tar::SIZE)?))
     };
     let (span_size, stored) = read().map_err(CheckpointsError::Tar)?;
-    let span_size = positive(span_size)?;
+    let span_size = stored_span_size(span_size)?;
     let total = u64::try_from(stored).ok().filter(|&total| total == size.0);
     let size = total.ok_or(CheckpointsError::TarSize(stored))?;
     Ok(Checkpoints::Uncompressed { span_size, size })
 }
 
-fn positive(span_size: i64) -> Result<u64, CheckpointsError> {
-    u64::try_from(span_size).ok().filter(|&size| size > 0).ok_or(CheckpointsError::SpanSize(span_size))
+fn stored_span_size(span_size: i64) -> Result<SpanSize, CheckpointsError> {
+    u64::try_from(span_size).ok().and_then(SpanSize::new).ok_or(CheckpointsError::SpanSize(span_size))
 }

@@ -4,7 +4,7 @@ use super::checkpoints::{decode_tar, gzip_head};
 use super::error::ZtocError;
 use super::schema::{info, root};
 use super::view::View;
-use crate::offset::{Compressed, Uncompressed};
+use crate::offset::{Compressed, SpanSize, Uncompressed};
 
 /// The root of a ztoc. Its values are unchecked and can be anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Head<'a> {
     /// The size of the tar in bytes.
     pub uncompressed_size: Uncompressed,
     /// Minimum number of tar bytes between two checkpoints.
-    pub span_size: u64,
+    pub span_size: SpanSize,
     /// The number of spans that it claims to have.
     pub spans: u64,
 }
@@ -50,7 +50,11 @@ pub fn head(bytes: &[u8]) -> Result<Head<'_>, ZtocError> {
 mod tests {
     use super::*;
     use crate::codec::WINDOW;
-    use crate::ztoc::{Checkpoint, Checkpoints, VERSION, Ztoc, encode};
+    use crate::ztoc::{Checkpoint, Checkpoints, CheckpointsError, VERSION, Ztoc, encode};
+
+    fn size(bytes: u64) -> SpanSize {
+        SpanSize::new(bytes).unwrap()
+    }
 
     fn ztoc(checkpoints: Checkpoints) -> Ztoc {
         Ztoc {
@@ -72,8 +76,8 @@ mod tests {
             bits: 0,
             window: Box::new([0; WINDOW]),
         };
-        let gzip = Checkpoints::Gzip { span_size: 64, list: vec![checkpoint(0), checkpoint(100)] };
-        let plain = Checkpoints::Uncompressed { span_size: 300, size: 1000 };
+        let gzip = Checkpoints::Gzip { span_size: size(64), list: vec![checkpoint(0), checkpoint(100)] };
+        let plain = Checkpoints::Uncompressed { span_size: size(300), size: 1000 };
         for (checkpoints, spans, span_size) in [(gzip, 2, 64), (plain, 4, 300)] {
             let bytes = encode(&ztoc(checkpoints));
             let expected = Head {
@@ -81,7 +85,7 @@ mod tests {
                 build_tool_identifier: b"tool",
                 compressed_size: Compressed(1000),
                 uncompressed_size: Uncompressed(5000),
-                span_size,
+                span_size: size(span_size),
                 spans,
             };
             assert_eq!(head(&bytes), Ok(expected));
@@ -93,9 +97,17 @@ mod tests {
 
     #[test]
     fn unusable_heads_are_refused() {
-        let mut bad = ztoc(Checkpoints::Uncompressed { span_size: 1 << 63, size: 1000 });
-        assert!(matches!(head(&encode(&bad)), Err(ZtocError::Checkpoints(_))));
-        bad.checkpoints = Checkpoints::Uncompressed { span_size: 300, size: 999 };
+        let mut bad = ztoc(Checkpoints::Uncompressed { span_size: size(0x0102_0304), size: 1000 });
+        let encoded = encode(&bad);
+        let stored = 0x0102_0304_u64.to_le_bytes();
+        let at = encoded.windows(8).position(|bytes| bytes == stored).unwrap();
+        for wrong in [0, -1, i64::MIN] {
+            let mut encoded = encoded.clone();
+            encoded[at..at + 8].copy_from_slice(&wrong.to_le_bytes());
+            let expected = ZtocError::Checkpoints(CheckpointsError::SpanSize(wrong));
+            assert_eq!(head(&encoded), Err(expected));
+        }
+        bad.checkpoints = Checkpoints::Uncompressed { span_size: size(300), size: 999 };
         assert!(matches!(head(&encode(&bad)), Err(ZtocError::Checkpoints(_))));
         bad.compressed_size = Compressed(u64::MAX);
         assert!(matches!(head(&encode(&bad)), Err(ZtocError::NegativeSize(_))));

@@ -2,7 +2,7 @@
 
 use crate::codec::WINDOW;
 use crate::digest::Digest;
-use crate::offset::{Compressed, SpanId, Uncompressed};
+use crate::offset::{Compressed, SpanId, SpanSize, Uncompressed};
 use crate::tar::{OwnerName, PaxRecord, PaxText};
 use crate::time::Time;
 
@@ -34,14 +34,14 @@ pub enum Checkpoints {
     /// In a gzip blob.
     Gzip {
         /// Minimum number of tar bytes between two checkpoints.
-        span_size: u64,
+        span_size: SpanSize,
         /// In the order of the blob; the first is its start.
         list: Vec<Checkpoint>,
     },
     /// A plain tar: spans are slices of equal size, and decoding can start anywhere.
     Uncompressed {
         /// The size of a span in bytes. The last span may be shorter.
-        span_size: u64,
+        span_size: SpanSize,
         /// The size of the tar in bytes.
         size: u64,
     },
@@ -89,7 +89,7 @@ impl Checkpoints {
     }
 
     /// The least distance between two checkpoints in bytes of the tar, according to the ztoc.
-    pub fn span_size(&self) -> u64 {
+    pub fn span_size(&self) -> SpanSize {
         match self {
             Checkpoints::Gzip { span_size, .. } | Checkpoints::Uncompressed { span_size, .. } => *span_size,
         }
@@ -109,7 +109,7 @@ pub enum Cuts<'a> {
     /// In a tar, at equal distances.
     Every {
         /// The size of a span in bytes.
-        span_size: u64,
+        span_size: SpanSize,
         /// The size of all spans together, in bytes.
         size: u64,
     },
@@ -120,7 +120,7 @@ impl Cuts<'_> {
     pub fn count(&self) -> u64 {
         match self {
             Cuts::At(list) => list.len() as u64,
-            Cuts::Every { span_size, size } => size.div_ceil(*span_size),
+            Cuts::Every { span_size, size } => size.div_ceil(span_size.get()),
         }
     }
 
@@ -129,7 +129,7 @@ impl Cuts<'_> {
         match self {
             Cuts::At(list) => list.get(span.0 as usize).map(|checkpoint| (checkpoint.span_start(), checkpoint.output)),
             Cuts::Every { span_size, size } => {
-                let start = u64::from(span.0) * span_size;
+                let start = u64::from(span.0) * span_size.get();
                 (start < *size).then_some((Compressed(start), Uncompressed(start)))
             }
         }

@@ -175,10 +175,15 @@ mod tests {
     use super::*;
     use ociseek_format::digest::Digest;
     use ociseek_format::layer::LayerOptions;
+    use ociseek_format::offset::SpanSize;
 
     fn options(span_size: u64) -> IndexOptions {
         IndexOptions {
-            layer: LayerOptions { span_size, build_tool_identifier: "t".into(), fine: false },
+            layer: LayerOptions {
+                span_size: SpanSize::new(span_size).unwrap(),
+                build_tool_identifier: "t".into(),
+                fine: false,
+            },
             min_layer_size: 0,
             ..IndexOptions::default()
         }

@@ -338,6 +338,7 @@ fn shown(media_type: &str) -> String {
 mod tests {
     use super::*;
     use ociseek_format::image::soci::{SociIndex, ZTOC};
+    use ociseek_format::offset::SpanSize;
 
     const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
     const ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
@@ -352,7 +353,7 @@ mod tests {
             size,
             layer: layer.digest,
             layer_media_type: layer.media_type.clone(),
-            span_size: 1 << 22,
+            span_size: SpanSize::DEFAULT,
         }
     }
 

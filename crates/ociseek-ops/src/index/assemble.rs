@@ -12,6 +12,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::soci::ZtocRef;
 use ociseek_format::layer::{BuiltZtoc, Outcome};
+use ociseek_format::offset::SpanSize;
 
 /// A ztoc in the index.
 pub(crate) struct IndexedZtoc<'a> {
@@ -27,7 +28,7 @@ impl IndexedZtoc<'_> {
     }
 
     /// Its entry in the index.
-    pub(crate) fn reference(&self, span_size: u64) -> ZtocRef {
+    pub(crate) fn reference(&self, span_size: SpanSize) -> ZtocRef {
         ZtocRef {
             ztoc: self.built.digest,
             size: self.built.bytes.len() as u64,

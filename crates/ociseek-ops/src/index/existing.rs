@@ -17,6 +17,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::soci::ZtocRef;
 use ociseek_format::layer::Outcome;
+use ociseek_format::offset::SpanSize;
 use ociseek_format::progress::causes;
 
 /// A manifest that the destination lists as a SOCI index (version 1) of the image.
@@ -107,7 +108,7 @@ pub(super) enum Decision {
 pub(super) struct RequestedIndex<'a> {
     pub rule: Existing,
     pub tool: &'a str,
-    pub span_size: u64,
+    pub span_size: SpanSize,
     /// Whether it should have a prefetch list, which is only known after building.
     pub prefetch: bool,
     pub layers: &'a [CandidateLayer],
@@ -186,7 +187,7 @@ pub(super) fn disproved(found: &[DestinationIndex], replaces: &[Digest], layers:
 pub(super) fn outdoes(
     found: &[DestinationIndex],
     tool: &str,
-    span_size: u64,
+    span_size: SpanSize,
     layers: &BTreeSet<Digest>,
 ) -> Option<usize> {
     found.iter().position(|f| {
@@ -282,12 +283,14 @@ mod tests {
     use crate::discover::UnusableIndexError;
 
     const TOOL: &str = crate::TOOL_IDENTIFIER;
+    const SPANS: SpanSize = SpanSize::DEFAULT;
+    const OTHER_SPANS: SpanSize = SpanSize::mib::<8>();
 
     fn layer(n: u8) -> Digest {
         Digest::sha256(&[n])
     }
 
-    fn index(n: u8, tool: Option<&str>, span_size: u64, layers: &[u8]) -> DestinationIndex {
+    fn index(n: u8, tool: Option<&str>, span_size: SpanSize, layers: &[u8]) -> DestinationIndex {
         let ztocs = (layers.iter())
             .map(|&l| ZtocRef {
                 ztoc: Digest::sha256(&[l, 9]),
@@ -313,7 +316,7 @@ mod tests {
     }
 
     fn decided(rule: Existing, found: &[DestinationIndex], layers: &[(u8, bool)]) -> Decision {
-        decide(found, &RequestedIndex { rule, tool: TOOL, span_size: 4096, prefetch: false, layers: &wanted(layers) })
+        decide(found, &RequestedIndex { rule, tool: TOOL, span_size: SPANS, prefetch: false, layers: &wanted(layers) })
     }
 
     fn replaces(found: &[&DestinationIndex]) -> Decision {
@@ -329,18 +332,18 @@ mod tests {
 
     #[test]
     fn an_identical_index_is_left_alone() {
-        let same = index(1, Some(TOOL), 4096, &[1, 2]);
+        let same = index(1, Some(TOOL), SPANS, &[1, 2]);
         assert_eq!(decided(Existing::Skip, &[same], &[(1, false), (2, false)]), Decision::Done(0));
     }
 
     #[test]
     fn our_index_with_other_options_or_of_an_older_version_is_replaced() {
         for old in [
-            index(1, Some(TOOL), 8192, &[1]),
-            index(1, Some("ociseek v0.0.9"), 4096, &[1]),
-            index(1, Some(TOOL), 4096, &[1, 7]),
-            index(1, Some(TOOL), 4096, &[]),
-            unusual(index(1, Some(TOOL), 4096, &[1])),
+            index(1, Some(TOOL), OTHER_SPANS, &[1]),
+            index(1, Some("ociseek v0.0.9"), SPANS, &[1]),
+            index(1, Some(TOOL), SPANS, &[1, 7]),
+            index(1, Some(TOOL), SPANS, &[]),
+            unusual(index(1, Some(TOOL), SPANS, &[1])),
         ] {
             assert_eq!(decided(Existing::Skip, std::slice::from_ref(&old), &[(1, false)]), replaces(&[&old]));
         }
@@ -349,11 +352,11 @@ mod tests {
     #[test]
     fn a_version_that_does_not_exist_yet_counts_as_another_tool() {
         for unknown in ["ociseek v999.0.0", "ociseek vNext"] {
-            let later = index(1, Some(unknown), 4096, &[1]);
+            let later = index(1, Some(unknown), SPANS, &[1]);
             let found = std::slice::from_ref(&later);
             assert_eq!(decided(Existing::Skip, found, &[(1, false)]), replaces(&[]), "{unknown}");
             assert_eq!(decided(Existing::Replace, found, &[(1, false)]), replaces(&[&later]), "{unknown}");
-            let found = [later, index(2, Some(TOOL), 4096, &[1])];
+            let found = [later, index(2, Some(TOOL), SPANS, &[1])];
             assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), Decision::Done(1), "{unknown}");
         }
     }
@@ -362,17 +365,17 @@ mod tests {
     fn an_index_that_contradicts_the_cache_or_another_one_is_built_again() {
         let listed = Digest::sha256(&[1, 9]);
         let candidate = |built| [CandidateLayer { layer: layer(1), unservable: false, built }];
-        let same = index(1, Some(TOOL), 4096, &[1]);
+        let same = index(1, Some(TOOL), SPANS, &[1]);
         let decided = |found: &[DestinationIndex], layers: &[CandidateLayer]| {
             let (rule, tool) = (Existing::Skip, TOOL);
-            decide(found, &RequestedIndex { rule, tool, span_size: 4096, prefetch: false, layers })
+            decide(found, &RequestedIndex { rule, tool, span_size: SPANS, prefetch: false, layers })
         };
         let found = std::slice::from_ref(&same);
         for known in [None, Some(listed)] {
             assert_eq!(decided(found, &candidate(known)), Decision::Done(0));
         }
         assert_eq!(decided(found, &candidate(Some(layer(7)))), replaces(&[&same]));
-        let mut other = index(2, Some(TOOL), 4096, &[1]);
+        let mut other = index(2, Some(TOOL), SPANS, &[1]);
         other.content.iter_mut().for_each(|content| content.ztocs[0].ztoc = layer(7));
         for found in [[&same, &other], [&other, &same]] {
             let replaced = replaces(&found);
@@ -393,13 +396,13 @@ mod tests {
 
     #[test]
     fn an_index_by_another_tool_stays_unless_all_are_replaced() {
-        let soci = index(1, Some("AWS SOCI CLI v0.2"), 4096, &[1]);
+        let soci = index(1, Some("AWS SOCI CLI v0.2"), SPANS, &[1]);
         let found = std::slice::from_ref(&soci);
         assert_eq!(decided(Existing::Skip, found, &[(1, false)]), replaces(&[]));
         assert_eq!(decided(Existing::Replace, found, &[(1, false)]), replaces(&[&soci]));
         assert_eq!(decided(Existing::Keep, found, &[(1, false)]), Decision::Keep(0));
 
-        let found = [soci, index(3, Some(TOOL), 4096, &[1])];
+        let found = [soci, index(3, Some(TOOL), SPANS, &[1])];
         assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), Decision::Done(1));
         let others = others(&found, &found[1].descriptor.digest, &[]);
         assert_eq!(others.len(), 1);
@@ -409,10 +412,10 @@ mod tests {
 
     #[test]
     fn manifests_that_do_not_index_the_image_are_never_replaced_or_kept() {
-        let stranger = |n, why| DestinationIndex { content: Err(why), ..index(n, None, 0, &[]) };
+        let stranger = |n, why| DestinationIndex { content: Err(why), ..index(n, None, SPANS, &[]) };
         let image = stranger(1, UnusableIndexError::Subject(layer(1)));
         let unread = stranger(2, UnusableIndexError::Unread(32));
-        let soci = index(3, Some("AWS SOCI CLI v0.2"), 4096, &[1]);
+        let soci = index(3, Some("AWS SOCI CLI v0.2"), SPANS, &[1]);
         let found = [image, unread, soci];
         assert_eq!(decided(Existing::Replace, &found, &[(1, false)]), replaces(&[&found[2]]));
         assert_eq!(decided(Existing::Keep, &found, &[(1, false)]), Decision::Keep(2));
@@ -426,15 +429,15 @@ mod tests {
 
     #[test]
     fn our_outdated_index_beside_the_current_one_is_removed() {
-        let old = index(1, Some("ociseek v0.0.1"), 4096, &[1]);
-        let same = index(2, Some(TOOL), 4096, &[1]);
+        let old = index(1, Some("ociseek v0.0.1"), SPANS, &[1]);
+        let same = index(2, Some(TOOL), SPANS, &[1]);
         let found = [old, same];
         assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), replaces(&[&found[0], &found[1]]));
     }
 
     #[test]
     fn an_index_may_lack_only_unservable_layers() {
-        let partly = [index(1, Some(TOOL), 4096, &[1])];
+        let partly = [index(1, Some(TOOL), SPANS, &[1])];
         // It may have been left out for its size, or because time ran out.
         assert_eq!(decided(Existing::Skip, &partly, &[(1, false), (2, false)]), replaces(&[&partly[0]]));
         // The reason is known.
@@ -443,7 +446,7 @@ mod tests {
 
     #[test]
     fn an_index_with_fewer_layers_does_not_replace_one_with_more() {
-        let [few, more] = [index(1, Some(TOOL), 4096, &[1]), index(2, Some("ociseek v0.0.1"), 4096, &[1, 2, 3])];
+        let [few, more] = [index(1, Some(TOOL), SPANS, &[1]), index(2, Some("ociseek v0.0.1"), SPANS, &[1, 2, 3])];
         let found = [few, more];
         let all: Vec<Digest> = found.iter().map(|f| f.descriptor.digest).collect();
         let layers = |layers: &[u8]| layers.iter().map(|&l| layer(l)).collect::<BTreeSet<_>>();
@@ -451,10 +454,10 @@ mod tests {
         assert_eq!(outdone(&found, &all, &layers(&[1, 2, 3])), all);
         assert_eq!(outdone(&found, &all[..1], &layers(&[2])), []);
 
-        assert_eq!(outdoes(&found, TOOL, 4096, &layers(&[1])), Some(0));
-        assert_eq!(outdoes(&found, TOOL, 4096, &layers(&[1, 2])), None);
-        assert_eq!(outdoes(&found, TOOL, 8192, &layers(&[1])), None);
+        assert_eq!(outdoes(&found, TOOL, SPANS, &layers(&[1])), Some(0));
+        assert_eq!(outdoes(&found, TOOL, SPANS, &layers(&[1, 2])), None);
+        assert_eq!(outdoes(&found, TOOL, OTHER_SPANS, &layers(&[1])), None);
         let [few, _] = found;
-        assert_eq!(outdoes(&[unusual(few)], TOOL, 4096, &layers(&[1])), None);
+        assert_eq!(outdoes(&[unusual(few)], TOOL, SPANS, &layers(&[1])), None);
     }
 }

@@ -239,6 +239,7 @@ mod tests {
 
     use super::*;
     use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
+    use ociseek_format::offset::SpanSize;
     use ociseek_format::ztoc;
 
     /// A plain layer with one file of `size` bytes, which starts at byte 512 of its tar.
@@ -249,8 +250,14 @@ mod tests {
         header.set_mode(0o644);
         tar.append_data(&mut header, "file", &vec![b'x'; size][..]).unwrap();
         let tar = tar.into_inner().unwrap();
-        let mut indexer =
-            LayerIndexer::new(LayerOptions { span_size, build_tool_identifier: "t".into(), fine: false }, None);
+        let mut indexer = LayerIndexer::new(
+            LayerOptions {
+                span_size: SpanSize::new(span_size).unwrap(),
+                build_tool_identifier: "t".into(),
+                fine: false,
+            },
+            None,
+        );
         indexer.push(&tar).unwrap();
         let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
         SpanTable::new(Arc::new(ztoc::decode(&built.bytes).unwrap().into())).unwrap()

@@ -33,6 +33,7 @@ use ociseek_format::image::{Descriptor, LayerKind};
 use ociseek_format::layer::parallel::{ChunksError, Threads, read_chunks};
 use ociseek_format::layer::span::{SpanError, SpanTable};
 use ociseek_format::layer::{LayerMap, MappedLayer, Notes, ReadOptions};
+use ociseek_format::offset::SpanSize;
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_format::ztoc::ZtocError;
 use ociseek_store::cache::{MapKey, ZtocCache};
@@ -286,7 +287,7 @@ impl Spans {
     }
 }
 
-fn map_key(layer: &Descriptor, span_size: u64) -> MapKey<'_> {
+fn map_key(layer: &Descriptor, span_size: SpanSize) -> MapKey<'_> {
     MapKey { layer: &layer.digest, size: layer.size, span_size }
 }
 
@@ -294,7 +295,7 @@ fn map_key(layer: &Descriptor, span_size: u64) -> MapKey<'_> {
 fn from_cache(
     cache: &ZtocCache,
     layer: &Descriptor,
-    span_size: u64,
+    span_size: SpanSize,
     mut memory: Charge,
 ) -> Result<Option<Spans>, OverBudget> {
     let kept = cache.get_map(map_key(layer, span_size), &mut memory)?;
@@ -315,8 +316,9 @@ fn opened(
     Ok(OpenLayer { descriptor: layer.clone(), how, bytes_read, spans, document: None, _memory: Arc::new(memory) })
 }
 
-fn span_size(layer: u64) -> u64 {
-    SPAN_SIZE * (layer / LARGE_LAYER + 1)
+fn span_size(layer: u64) -> SpanSize {
+    // At most 2^55.
+    SpanSize::new(SPAN_SIZE * (layer / LARGE_LAYER + 1)).unwrap_or(SpanSize::DEFAULT)
 }
 
 /// Reports oddities of a layer.
@@ -336,7 +338,7 @@ async fn read(
     side_by_side: usize,
     source: &Source,
     layer: &Descriptor,
-    span_size: u64,
+    span_size: SpanSize,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) -> Result<Spans, OpenError> {
@@ -360,7 +362,7 @@ async fn read_through(
     side_by_side: usize,
     source: &Source,
     layer: &Descriptor,
-    span_size: u64,
+    span_size: SpanSize,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
     reads: u32,

@@ -2,6 +2,7 @@ use super::*;
 use crate::image::go::{decode_index, decode_manifest};
 use crate::image::select::{ATTESTATION, REFERENCE_TYPE};
 use crate::image::soci;
+use crate::offset::SpanSize;
 use proptest::prelude::*;
 
 const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
@@ -65,7 +66,7 @@ fn ztoc(layer: &Descriptor) -> ZtocRef {
         size: 7,
         layer: layer.digest,
         layer_media_type: layer.media_type.clone(),
-        span_size: 4 << 20,
+        span_size: SpanSize::DEFAULT,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::names::{MAX_KEY, shown};
 use super::{UnservableCode, UnservableReason};
-use crate::offset::{Compressed, Uncompressed};
+use crate::offset::{Compressed, SpanSize, Uncompressed};
 use crate::tar::{Entry, Kind, PaxRecord};
 use crate::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
 
@@ -163,10 +163,16 @@ pub(super) fn layer(
     tree::check(files)
 }
 
-fn plain_layer(files: &[FileMetadata], span_size: u64, size: u64, end: Uncompressed) -> Result<(), UnservableReason> {
+fn plain_layer(
+    files: &[FileMetadata],
+    span_size: SpanSize,
+    size: u64,
+    end: Uncompressed,
+) -> Result<(), UnservableReason> {
     if size == 0 {
         return Err(UnservableReason::new(UnservableCode::Empty, "the blob is empty"));
     }
+    let span_size = span_size.get();
     let last_span = (size - 1) / span_size;
     if last_span * span_size > end.0 {
         let reason = format!("zeros after the end of the tar (byte {end}) extend into span {last_span}");

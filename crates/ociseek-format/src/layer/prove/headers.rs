@@ -100,6 +100,7 @@ fn data_end(file: &FileMetadata) -> Uncompressed {
 mod tests {
     use super::*;
     use crate::layer::{LayerIndexer, LayerOptions, Outcome};
+    use crate::offset::SpanSize;
     use crate::ztoc;
 
     /// A tar of five files, and its entries.
@@ -114,7 +115,11 @@ mod tests {
             builder.append_data(&mut header, name, &vec![7; size][..]).unwrap();
         }
         let tar = builder.into_inner().unwrap();
-        let options = LayerOptions { span_size: 1 << 20, build_tool_identifier: "test".into(), fine: false };
+        let options = LayerOptions {
+            span_size: SpanSize::new(1 << 20).unwrap(),
+            build_tool_identifier: "test".into(),
+            fine: false,
+        };
         let mut indexer = LayerIndexer::new(options, None);
         indexer.push(&tar).unwrap();
         let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };

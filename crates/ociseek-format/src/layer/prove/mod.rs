@@ -27,7 +27,7 @@ use crate::digest::{Algorithm, Digest, Hasher};
 use crate::fine::FineLayer;
 use crate::layer::servable;
 use crate::layer::span::SpanTable;
-use crate::offset::Compressed;
+use crate::offset::{Compressed, SpanSize};
 use crate::ztoc::{Checkpoints, VERSION, Ztoc};
 
 mod decoder;
@@ -261,7 +261,7 @@ fn listing(fine: &FineLayer) -> Ztoc {
         compressed_size: Compressed(fine.spans().blob_size()),
         uncompressed_size: fine.spans().tar_end(),
         files: fine.entries().to_vec(),
-        checkpoints: Checkpoints::Uncompressed { span_size: 1, size: 0 },
+        checkpoints: Checkpoints::Uncompressed { span_size: SpanSize::DEFAULT, size: 0 },
         span_digests: Vec::new(),
     }
 }

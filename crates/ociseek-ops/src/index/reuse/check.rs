@@ -36,12 +36,12 @@ pub(super) fn may_fit(tool: Option<&str>, ztoc: &ZtocRef, options: &IndexOptions
         && ztoc.span_size == options.layer.span_size
 }
 
-/// The largest ztoc, in bytes, that is fetched for a layer of this size: [`SMALL`], half the layer
-/// for its entries, and the checkpoints of a layer that was compressed to an eighth. For most
-/// layers a ztoc is some hundredths of the layer. A larger one may be correct, but then reading its
-/// layer costs little more than fetching the ztoc.
-pub(in crate::index) fn in_proportion(layer_size: u64, span_size: u64) -> u64 {
-    let checkpoints = layer_size.saturating_mul(RATIO).div_ceil(span_size.max(1)).saturating_mul(CHECKPOINT);
+/// The largest ztoc, in bytes, that is fetched for a layer of this size with a checkpoint every
+/// `distance` bytes: [`SMALL`], half the layer for its entries, and the checkpoints of a layer that
+/// was compressed to an eighth. For most layers a ztoc is some hundredths of the layer. A larger
+/// one may be correct, but then reading its layer costs little more than fetching the ztoc.
+pub(in crate::index) fn in_proportion(layer_size: u64, distance: u64) -> u64 {
+    let checkpoints = layer_size.saturating_mul(RATIO).div_ceil(distance.max(1)).saturating_mul(CHECKPOINT);
     (layer_size / 2).saturating_add(checkpoints).saturating_add(SMALL).min(MAX_ZTOC)
 }
 
@@ -119,6 +119,7 @@ mod tests {
     use crate::TOOL_IDENTIFIER;
     use ociseek_format::budget::Budget;
     use ociseek_format::layer::{LayerIndexer, Outcome};
+    use ociseek_format::offset::SpanSize;
     use ociseek_format::tar::PaxRecord;
 
     #[test]
@@ -138,7 +139,7 @@ mod tests {
     }
 
     fn options(tool: &str) -> LayerOptions {
-        LayerOptions { span_size: 4096, build_tool_identifier: tool.into(), fine: false }
+        LayerOptions { span_size: SpanSize::new(4096).unwrap(), build_tool_identifier: tool.into(), fine: false }
     }
 
     /// The ztoc of a layer of 1024 bytes.
@@ -171,7 +172,7 @@ mod tests {
         };
         assert!(is_wrong(&bytes, 1025, &ours));
         assert!(is_wrong(&bytes[..bytes.len() / 2], 1024, &ours));
-        assert!(is_wrong(&bytes, 1024, &LayerOptions { span_size: 8192, ..ours.clone() }));
+        assert!(is_wrong(&bytes, 1024, &LayerOptions { span_size: SpanSize::new(8192).unwrap(), ..ours.clone() }));
         let mut sha512 = ztoc::decode(&bytes).unwrap();
         sha512.span_digests[0] = Digest::of(Algorithm::Sha512, b"x");
         assert!(is_wrong(&ztoc::encode(&sha512), 1024, &ours));

@@ -30,6 +30,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::soci::ZtocRef;
 use ociseek_format::layer::{BuiltZtoc, Outcome};
+use ociseek_format::offset::SpanSize;
 use ociseek_format::progress::{ProgressEvent, causes};
 use places::ReuseSearch;
 
@@ -85,7 +86,7 @@ pub(super) async fn reuse(layers: &mut Layers, unread: Vec<Descriptor>, supply: 
 struct ReuseContext<'a> {
     supply: &'a Supply<'a>,
     /// The ztocs that all indexes so far list, by what determines a ztoc: layer, tool, span size.
-    claims: BTreeMap<(Digest, Arc<str>, u64), BTreeSet<Digest>>,
+    claims: BTreeMap<(Digest, Arc<str>, SpanSize), BTreeSet<Digest>>,
     /// The layers about which they contradict each other.
     disputed: BTreeSet<Digest>,
     /// Chooses the spans that are compared, so that nobody can predict them.
@@ -115,7 +116,8 @@ impl ReuseContext<'_> {
 
     /// Whether indexes contradict each other about a layer. Reports it once.
     fn is_disputed(&mut self, layer: &Digest) -> bool {
-        let about = self.claims.range((*layer, Arc::from(""), 0)..).take_while(|((about, ..), _)| about == layer);
+        let about =
+            self.claims.range((*layer, Arc::from(""), SpanSize::LEAST)..).take_while(|((about, ..), _)| about == layer);
         let Some((_, ztocs)) = about.into_iter().find(|(_, ztocs)| ztocs.len() > 1) else { return false };
         if self.disputed.insert(*layer) {
             self.supply.work.progress.report(ProgressEvent::Warning(format!(
@@ -196,7 +198,7 @@ impl ReuseContext<'_> {
         layer: &Descriptor,
         read: &mut u64,
     ) -> Result<BuiltZtoc, NotReusable> {
-        if ztoc.size > check::in_proportion(layer.size, ztoc.span_size) {
+        if ztoc.size > check::in_proportion(layer.size, ztoc.span_size.get()) {
             return Err(NotReusable::Other);
         }
         let what = || format!("ztoc {} of {} bytes", ztoc.ztoc, ztoc.size);

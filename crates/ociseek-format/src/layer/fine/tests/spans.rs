@@ -12,7 +12,7 @@ use crate::fine::{self, Codec, FineLayer, SpanWindow, decode_head, decode_page};
 use crate::layer::parallel::{ChunksError, Threads, index_chunks};
 use crate::layer::span::{SpanError, SpanTable};
 use crate::layer::{IndexedLayer, LayerError, LayerIndexer, LayerMap, LayerOptions, Outcome};
-use crate::offset::SpanId;
+use crate::offset::{SpanId, SpanSize};
 use crate::ztoc;
 use bytes::Bytes;
 
@@ -126,7 +126,10 @@ fn any_chunking_gives_the_same_document() {
             assert!(index(&blob, chunk) == whole, "{name} in chunks of {chunk}");
         }
         // A ztoc with other options shows where a single member can be divided.
-        let mut finer = LayerIndexer::new(LayerOptions { span_size: 50_000, ..LayerOptions::default() }, None);
+        let mut finer = LayerIndexer::new(
+            LayerOptions { span_size: SpanSize::new(50_000).unwrap(), ..LayerOptions::default() },
+            None,
+        );
         finer.push(&blob).unwrap();
         let Outcome::Ztoc(finer) = finer.finish().unwrap().outcome else { panic!("{name}") };
         let finer = Arc::new(ztoc::decode(&finer.bytes).unwrap());
