@@ -7,12 +7,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::messages::CommitRequest;
 use super::rows::SnapshotKind;
 use super::snapshotter::Snapshotter;
 use super::stand_in::{layer, open, request};
 
+/// The faults that inject.c makes.
+const MODES: [&str; 4] = ["kill", "torn", "eio", "enospc"];
+/// How many children run at the same time.
+const WORKERS: usize = 8;
 /// The variable with the directory of the snapshotter to run.
 const ROOT: &str = "OCISEEK_SNAPSHOTTER_FAULTS";
 
@@ -87,42 +92,57 @@ fn files(dir: &Path) -> BTreeSet<String> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn no_fault_leaves_a_part_of_a_change() {
-    let dir = tempfile::tempdir().unwrap();
-    let Some(injector) = injector(dir.path()) else { return };
-    let root = dir.path().join("root");
-    let mut points = 0;
-    for mode in ["kill", "torn", "eio", "enospc"] {
-        for at in 0.. {
-            fs::create_dir(&root).unwrap();
-            let (changes, answered) = run(&injector, &root, mode, at);
-            let what = format!("{mode} at {at} of {changes}, {answered} answered");
-            let it = open(&root).await.unwrap_or_else(|error| panic!("{what}: {error}"));
-            let found = names(&it);
-            if !matches!(mode, "eio" | "enospc") {
-                // The next call was made or not.
-                assert!(AFTER[answered..].iter().take(2).any(|after| *after == found), "{what}: {found}");
-            }
-            let with_files = found.split(' ').filter(|name| !matches!(*name, "" | "chain-a")).count();
-            assert_eq!(files(&root.join("snapshots")).len(), with_files, "{what}: {found}");
-            assert!(!found.contains("ONE") || root.join("snapshots/1/fs/file").exists(), "{what}: {found}");
-            let rest = files(&root);
-            assert!(rest.iter().all(|name| !name.starts_with("unfinished")), "{what}: {rest:?}");
-            for key in ["seen", "two", "one", "ONE", "chain-a"] {
-                if found.split(' ').any(|name| name == key) {
-                    it.remove(key).await.unwrap_or_else(|error| panic!("{what}, {key}: {error}"));
-                }
-            }
-            assert_eq!((names(&it).as_str(), files(&root.join("snapshots")).len()), ("", 0), "{what}");
-            drop(it);
-            fs::remove_dir_all(&root).unwrap();
-            points += 1;
-            if at >= changes {
-                break;
-            }
+/// Runs the child in `root` with a fault, and looks at what it left. The number of its changes.
+async fn fault(injector: &Path, root: &Path, mode: &str, at: usize) -> usize {
+    fs::create_dir(root).unwrap();
+    let (changes, answered) = run(injector, root, mode, at);
+    let what = format!("{mode} at {at} of {changes}, {answered} answered");
+    let it = open(root).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let found = names(&it);
+    if !matches!(mode, "eio" | "enospc") {
+        // The next call was made or not.
+        assert!(AFTER[answered..].iter().take(2).any(|after| *after == found), "{what}: {found}");
+    }
+    let with_files = found.split(' ').filter(|name| !matches!(*name, "" | "chain-a")).count();
+    assert_eq!(files(&root.join("snapshots")).len(), with_files, "{what}: {found}");
+    assert!(!found.contains("ONE") || root.join("snapshots/1/fs/file").exists(), "{what}: {found}");
+    let rest = files(root);
+    assert!(rest.iter().all(|name| !name.starts_with("unfinished")), "{what}: {rest:?}");
+    for key in ["seen", "two", "one", "ONE", "chain-a"] {
+        if found.split(' ').any(|name| name == key) {
+            it.remove(key).await.unwrap_or_else(|error| panic!("{what}, {key}: {error}"));
         }
     }
-    println!("{points} points");
-    assert!(points > 200, "only {points}");
+    assert_eq!((names(&it).as_str(), files(&root.join("snapshots")).len()), ("", 0), "{what}");
+    drop(it);
+    fs::remove_dir_all(root).unwrap();
+    changes
+}
+
+#[test]
+fn no_fault_leaves_a_part_of_a_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(injector) = injector(dir.path()) else { return };
+    let (points, begun, ended) = (AtomicUsize::new(0), AtomicUsize::new(0), MODES.map(|_| AtomicBool::new(false)));
+    // Each waits for the disk most of the time.
+    let work = |worker: usize| {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let root = dir.path().join(worker.to_string());
+        while !ended.iter().all(|ended| ended.load(Ordering::Relaxed)) {
+            let point = begun.fetch_add(1, Ordering::Relaxed);
+            let (mode, at) = (point % MODES.len(), point / MODES.len());
+            if !ended[mode].load(Ordering::Relaxed) {
+                let changes = runtime.block_on(fault(&injector, &root, MODES[mode], at));
+                ended[mode].fetch_or(at >= changes, Ordering::Relaxed);
+                points.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for worker in 0..WORKERS {
+            scope.spawn(move || work(worker));
+        }
+    });
+    println!("{points:?} points");
+    assert!(points.into_inner() > 200, "too few");
 }
