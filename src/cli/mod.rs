@@ -60,6 +60,10 @@ const LAST_WORK: Duration = Duration::from_millis(500);
 
 /// Runs the program. The only function that `main` calls.
 pub fn run() -> ExitCode {
+    #[cfg(mounts)]
+    if let Some(code) = image_fs::keeper::run(&arguments()) {
+        return code;
+    }
     let mut program = help::groups::grouped(other_names::added(Cli::command()), true);
     let parsed = program.try_get_matches_from_mut(arguments()).and_then(|found| Cli::from_arg_matches(&found));
     let cli = match parsed {

@@ -13,10 +13,10 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// The size of the part of the image that no container here reads, in bytes.
-const UNREAD: usize = 8_000_000;
+pub const UNREAD: usize = 8_000_000;
 
 /// A tar of busybox with two users and a large file that is never read.
-fn rootfs(busybox: &Path) -> Vec<u8> {
+pub fn rootfs(busybox: &Path) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     let mut add = |name: &str, kind: tar::EntryType, mode: u32, data: &[u8], link: Option<&str>| {
         let mut header = tar::Header::new_gnu();

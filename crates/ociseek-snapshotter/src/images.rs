@@ -1,5 +1,6 @@
 //! The mounts of images. Each is served by a process of its own, which outlives this one; it is
-//! found again in the kernel's list of mounts. A server that is killed is replaced.
+//! found again in the kernel's list of mounts. A server that is killed is replaced, on the same
+//! FUSE device. This process has the device, too, and a keeper has it for when both are killed.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,15 +18,22 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::error::SnapshotError;
-use super::keep::{can_replace_servers, ended, server_of};
+use super::keep::{end, ended};
 use super::rows::LazyLayer;
-use ociseek_rootfs::fuse::{FS_TYPE, KeptDevice, mounted_at, mounts, open_device, take_down};
+use ociseek_rootfs::fuse::{
+    FS_TYPE, KeptDevice, MountInfo, TakenDevice, can_take_over, device_holders, mounted_at, mounts, open_device,
+    take_down,
+};
 
 /// How long the server of a mount may take to answer statfs(2).
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The pauses between attempts to replace a server, in seconds.
-const PAUSES: [u64; 6] = [1, 2, 4, 8, 15, 30];
+/// The pauses between attempts to replace a server, in seconds: some ten minutes together.
+const PAUSES: [u64; 15] = [1, 2, 4, 8, 15, 30, 60, 60, 60, 60, 60, 60, 60, 60, 60];
+/// How long a new container waits for another one that mounts the image, or for its new server.
+const WAIT: Duration = Duration::from_secs(60);
+/// The pause before a keeper that ended is replaced.
+const KEEPER_PAUSE: Duration = Duration::from_secs(1);
 
 /// The file of a mount's directory with the number of bytes fetched for it.
 const FETCHED: &str = "fetched";
@@ -52,6 +60,12 @@ pub trait LazyImages: Send + Sync {
     /// Starts a process that serves the lowest layers of an image, and returns a pidfd of it once
     /// it is ready. The device is its standard input, and the mount point its last argument.
     fn mount<'a>(&'a self, order: MountOrder<'a>) -> BoxFuture<'a, Result<OwnedFd, String>>;
+
+    /// Starts a process that keeps the device of a mount open, and returns a pidfd of it.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    fn keep(&self, mount: &MountInfo, device: &OwnedFd) -> io::Result<OwnedFd>;
 }
 
 /// What to mount, and where.
@@ -65,6 +79,9 @@ pub struct MountOrder<'a> {
     pub log: &'a Path,
     /// The file for the number of bytes that the process fetches.
     pub fetched: &'a Path,
+    /// The file with the answers of the registry by which the image was opened before, and is
+    /// opened again. The process may write it.
+    pub answers: &'a Path,
     /// A file with the number of bytes of content that the process may keep in memory. It changes
     /// when images are mounted and unmounted.
     pub share: &'a Path,
@@ -88,6 +105,8 @@ struct Inner {
     fetched: AtomicU64,
     /// The tasks that replace the servers of mounts. Each holds the mount's device.
     kept: Mutex<HashMap<u64, AbortHandle>>,
+    /// The pidfds of the processes that keep devices.
+    keepers: Mutex<HashMap<u64, Arc<OwnedFd>>>,
 }
 
 /// Locks what is never left in an invalid state.
@@ -97,9 +116,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl ImageDir {
     pub(crate) fn new(dir: PathBuf, lazy: Arc<dyn LazyImages>, memory: u64) -> ImageDir {
-        let can_replace = can_replace_servers();
-        let (busy, fetched, kept) = (Mutex::default(), AtomicU64::new(0), Mutex::default());
-        ImageDir(Arc::new(Inner { dir, lazy, can_replace, memory, busy, fetched, kept }))
+        let can_replace = can_take_over();
+        let (busy, fetched) = (Mutex::default(), AtomicU64::new(0));
+        let (kept, keepers) = (Mutex::default(), Mutex::default());
+        ImageDir(Arc::new(Inner { dir, lazy, can_replace, memory, busy, fetched, kept, keepers }))
     }
 
     pub(crate) async fn layers(&self, image: &str) -> Option<ImageLayers> {
@@ -118,7 +138,8 @@ impl ImageDir {
     pub(crate) async fn mounted(&self, id: u64, layer: &LazyLayer) -> Result<PathBuf, SnapshotError> {
         let point = self.point(id);
         let busy = self.busy(id);
-        let _busy = busy.lock().await;
+        let late = |_| SnapshotError::Mount(format!("{} is not mounted yet", layer.image));
+        let _busy = timeout(WAIT, busy.lock()).await.map_err(late)?;
         if is_alive(&point).await.map_err(files(&point))? {
             return Ok(point);
         }
@@ -132,7 +153,7 @@ impl ImageDir {
         let device = Arc::new(device);
         let server = self.serve(id, layer, &device, false).await.map_err(SnapshotError::Mount)?;
         info!(image = layer.image, layers = layer.layers, point = %point.display(), "mounted");
-        self.keep(id, layer.clone(), server, device);
+        self.keep(id, layer.clone(), Some(server), device);
         Ok(point)
     }
 
@@ -163,18 +184,23 @@ impl ImageDir {
     ) -> Result<OwnedFd, String> {
         let dir = self.0.dir.join(id.to_string());
         let device = KeptDevice { device: Arc::clone(device), is_mounted, identity: dir.join("tree") };
-        let (point, log, fetched) = (&dir.join("fs"), &dir.join("log"), &dir.join(FETCHED));
+        let (point, log, fetched, answers) =
+            (&dir.join("fs"), &dir.join("log"), &dir.join(FETCHED), &dir.join("answers"));
         let share = &self.0.dir.join(SHARE);
-        self.0.lazy.mount(MountOrder { layer, point, log, fetched, share, device }).await
+        self.0.lazy.mount(MountOrder { layer, point, log, fetched, answers, share, device }).await
     }
 
-    /// Keeps the device of a mount from now on, and replaces its server when that is killed.
-    fn keep(&self, id: u64, layer: LazyLayer, server: OwnedFd, device: Arc<OwnedFd>) {
+    /// Keeps the device of a mount from now on, and replaces its server when that ends: at once if
+    /// there is none.
+    fn keep(&self, id: u64, layer: LazyLayer, server: Option<OwnedFd>, device: Arc<OwnedFd>) {
         if !self.0.can_replace {
             return;
         }
         let images = self.clone();
-        let task = tokio::spawn(async move { images.replace_servers(id, &layer, server, &device).await });
+        let task = tokio::spawn(async move {
+            images.replace_servers(id, &layer, server, &device).await;
+            images.end_keeper(id);
+        });
         if let Some(old) = locked(&self.0.kept).insert(id, task.abort_handle()) {
             old.abort();
         }
@@ -182,48 +208,131 @@ impl ImageDir {
 
     /// Returns when the image is unmounted, or its server cannot be replaced. The mount is dead
     /// then, until the next container gets a new one.
-    async fn replace_servers(&self, id: u64, layer: &LazyLayer, mut server: OwnedFd, device: &Arc<OwnedFd>) {
-        let point = self.point(id);
+    async fn replace_servers(&self, id: u64, layer: &LazyLayer, server: Option<OwnedFd>, device: &Arc<OwnedFd>) {
+        let mut server = server;
         loop {
-            if let Err(error) = ended(&server).await {
+            if let Some(running) = &server
+                && let Err(error) = self.watch(id, running, device).await
+            {
                 warn!(image = layer.image, error = %error, "the server of the mount cannot be watched");
                 return;
             }
-            // Containers that are created now wait for the new server.
-            let busy = self.busy(id);
-            let _busy = busy.lock().await;
-            let mut pauses = PAUSES.iter();
-            server = loop {
-                if !matches!(mounted_at(&point), Ok(Some(mount)) if mount.fs_type == FS_TYPE) {
-                    return;
-                }
-                match (self.serve(id, layer, device, true).await, pauses.next()) {
-                    (Ok(server), _) => break server,
-                    (Err(error), Some(pause)) => {
-                        warn!(image = layer.image, error, "the server of the mount ended, and is not replaced yet");
-                        sleep(Duration::from_secs(*pause)).await;
-                    }
-                    (Err(error), None) => {
-                        warn!(image = layer.image, error, "the server of the mount ended, and cannot be replaced");
-                        return;
-                    }
-                }
-            };
-            info!(image = layer.image, point = %point.display(), "the server of the mount ended, and is replaced");
+            match self.replace_server(id, layer, device).await {
+                Some(new) => server = Some(new),
+                None => return,
+            }
         }
     }
 
-    /// Keeps the device of a mount that another process made, if its server is alive.
-    pub(crate) async fn adopt(&self, id: u64, layer: &LazyLayer) {
+    /// Waits until the server of a mount has ended. Meanwhile there is a keeper.
+    async fn watch(&self, id: u64, server: &OwnedFd, device: &OwnedFd) -> io::Result<()> {
+        loop {
+            let keeper = self.keeper(id, device);
+            let alone = async {
+                if let Some(keeper) = keeper {
+                    let _ = ended(&keeper).await;
+                    locked(&self.0.keepers).remove(&id);
+                }
+                sleep(KEEPER_PAUSE).await;
+            };
+            tokio::select! {
+                server = ended(server) => return server,
+                () = alone => {}
+            }
+        }
+    }
+
+    /// The process that keeps the device of a mount, which is started if it is missing. None if it
+    /// cannot be, or nothing is mounted.
+    fn keeper(&self, id: u64, device: &OwnedFd) -> Option<Arc<OwnedFd>> {
+        if let Some(keeper) = locked(&self.0.keepers).get(&id) {
+            return Some(Arc::clone(keeper));
+        }
         let point = self.point(id);
-        let find = move || match mounted_at(&point)? {
-            Some(mount) if mount.fs_type == FS_TYPE => server_of(&point),
-            _ => Ok(None),
+        let mount = mounted_at(&point).ok().flatten().filter(|mount| mount.fs_type == FS_TYPE)?;
+        match self.0.lazy.keep(&mount, device) {
+            Ok(keeper) => {
+                let keeper = Arc::new(keeper);
+                locked(&self.0.keepers).insert(id, Arc::clone(&keeper));
+                Some(keeper)
+            }
+            Err(error) => {
+                warn!(point = %point.display(), %error, "no process can be started that keeps the mount's device");
+                None
+            }
+        }
+    }
+
+    fn end_keeper(&self, id: u64) {
+        if let Some(keeper) = locked(&self.0.keepers).remove(&id) {
+            end(&keeper);
+        }
+    }
+
+    /// Replaces the server of a mount, which has ended. None if the image is unmounted, or it
+    /// cannot be replaced.
+    async fn replace_server(&self, id: u64, layer: &LazyLayer, device: &Arc<OwnedFd>) -> Option<OwnedFd> {
+        let point = self.point(id);
+        // Containers that are created now wait for the new server.
+        let busy = self.busy(id);
+        let _busy = busy.lock().await;
+        let mut pauses = PAUSES.iter();
+        loop {
+            if !matches!(mounted_at(&point), Ok(Some(mount)) if mount.fs_type == FS_TYPE) {
+                return None;
+            }
+            match (self.serve(id, layer, device, true).await, pauses.next()) {
+                (Ok(server), _) => {
+                    info!(image = layer.image, point = %point.display(), "the server of the mount is replaced");
+                    return Some(server);
+                }
+                (Err(error), Some(pause)) => {
+                    warn!(image = layer.image, error, "the mount has no server, and does not get one yet");
+                    sleep(Duration::from_secs(*pause)).await;
+                }
+                (Err(error), None) => {
+                    warn!(image = layer.image, error, "the mount has no server, and cannot get one");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Kills servers that were not ready when the process that started them was killed. They would
+    /// unmount what they mount.
+    pub(crate) async fn end_unready(&self) {
+        let dir = self.0.dir.clone();
+        let ended = spawn_blocking(move || {
+            let holders = device_holders()?.into_iter();
+            let mut unready = holders.filter(|it| it.serves && it.point.starts_with(&dir) && !it.is_ready());
+            unready.try_for_each(|server| server.kill())
+        });
+        if let Err(error) = ended.await.map_err(io::Error::from).flatten() {
+            warn!(%error, "the servers of mounts that were not ready cannot be ended");
+        }
+    }
+
+    /// Keeps the devices of the mounts that another process made. Those whose server was killed get
+    /// a new one.
+    pub(crate) async fn adopt(&self, layers: Vec<(u64, LazyLayer)>) {
+        if !self.0.can_replace {
+            return;
+        }
+        let points: HashMap<PathBuf, u64> = layers.iter().map(|(id, _)| (self.point(*id), *id)).collect();
+        let mut found = match spawn_blocking(move || taken(&points)).await.map_err(io::Error::from).flatten() {
+            Ok(found) => found,
+            Err(error) => return warn!(%error, "the servers of the mounts cannot be watched"),
         };
-        match spawn_blocking(find).await.map_err(io::Error::from).flatten() {
-            Ok(Some((server, device))) => self.keep(id, layer.clone(), server, Arc::new(device)),
-            Ok(None) => {}
-            Err(error) => warn!(image = layer.image, error = %error, "the server of the mount cannot be watched"),
+        for (id, layer) in layers {
+            let Some(Taken { server, keeper }) = found.remove(&id) else { continue };
+            let (keeper, kept) = keeper.map(|taken| (taken.process, taken.device)).unzip();
+            let (server, served) = server.map(|taken| (taken.process, taken.device)).unzip();
+            if let Some(keeper) = keeper {
+                locked(&self.0.keepers).insert(id, Arc::new(keeper));
+            }
+            if let Some(device) = served.or(kept) {
+                self.keep(id, layer, server, Arc::new(device));
+            }
         }
     }
 
@@ -244,6 +353,7 @@ impl ImageDir {
         let dir = self.0.dir.join(id.to_string());
         self.0.fetched.fetch_add(fetched(&dir), Ordering::Relaxed);
         let removed = spawn_blocking(move || remove(&dir)).await;
+        self.end_keeper(id);
         locked(&self.0.busy).remove(&id);
         let was_mounted = removed.unwrap_or_else(|error| Err(files(&self.0.dir)(error.into())))?;
         if was_mounted {
@@ -251,6 +361,36 @@ impl ImageDir {
         }
         Ok(())
     }
+}
+
+/// What was taken from the processes that have the device of a mount.
+#[derive(Default)]
+struct Taken {
+    server: Option<TakenDevice>,
+    keeper: Option<TakenDevice>,
+}
+
+/// The devices of the mounts on `points`.
+fn taken(points: &HashMap<PathBuf, u64>) -> io::Result<HashMap<u64, Taken>> {
+    // The last one mounted on a point is visible.
+    let mounts = mounts()?.into_iter().map(|mount| (mount.point.clone(), mount));
+    let mounts: HashMap<PathBuf, MountInfo> = mounts.filter(|(point, _)| points.contains_key(point)).collect();
+    let mut found: HashMap<u64, Taken> = HashMap::new();
+    for holder in device_holders()? {
+        let (Some(id), Some(mount)) = (points.get(&holder.point), mounts.get(&holder.point)) else { continue };
+        match holder.take(mount) {
+            Ok(Some(taken)) => {
+                let entry = found.entry(*id).or_default();
+                let place = if holder.serves { &mut entry.server } else { &mut entry.keeper };
+                *place = Some(taken);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                warn!(point = %holder.point.display(), %error, "the process that serves it cannot be watched")
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// The memory for the content of each of some mounts.
@@ -276,6 +416,7 @@ fn remove(dir: &Path) -> Result<bool, SnapshotError> {
         fs::remove_dir(&point),
         fs::remove_file(dir.join("log")),
         fs::remove_file(dir.join("tree")),
+        fs::remove_file(dir.join("answers")),
         fs::remove_file(dir.join(FETCHED)),
         fs::remove_dir(dir),
     ] {

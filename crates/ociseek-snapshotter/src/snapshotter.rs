@@ -77,14 +77,13 @@ impl Snapshotter {
         let store = RowStore::open(&root).map_err(failed)?;
         let images = ImageDir::new(root.join("images"), lazy, memory);
         let snapshotter = Snapshotter { root, store, images };
+        snapshotter.images.end_unready().await;
         snapshotter.remove_gone()?;
         snapshotter.remove_unknown(|_, _| true).await?;
         let lazy = |rows: &SnapshotRows| -> Vec<_> {
             rows.iter().filter_map(|(_, row)| Some((row.id, row.lazy.clone()?))).collect()
         };
-        for (id, layer) in snapshotter.store.read(lazy) {
-            snapshotter.images.adopt(id, &layer).await;
-        }
+        snapshotter.images.adopt(snapshotter.store.read(lazy)).await;
         snapshotter.images.share_memory(0).await;
         Ok(snapshotter)
     }

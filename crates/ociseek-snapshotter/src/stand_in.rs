@@ -1,5 +1,6 @@
 //! A snapshotter whose images cannot be mounted, for tests.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use super::error::SnapshotError;
 use super::images::{ImageLayers, LazyImages, MountOrder};
 use super::messages::CreateRequest;
 use super::snapshotter::{IMAGE, LAYER, MANIFEST, Snapshotter, TARGET};
+use ociseek_rootfs::fuse::MountInfo;
 
 /// An image of the layers `a` and `b`, and one that states their names for others. They cannot
 /// be mounted.
@@ -29,6 +31,10 @@ impl LazyImages for Unmountable {
 
     fn mount<'a>(&'a self, _: MountOrder<'a>) -> BoxFuture<'a, Result<OwnedFd, String>> {
         ready(Err("the registry is away".to_owned())).boxed()
+    }
+
+    fn keep(&self, _: &MountInfo, _: &OwnedFd) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

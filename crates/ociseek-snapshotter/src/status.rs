@@ -11,10 +11,9 @@ use std::time::Duration;
 use rustix::process::Pid;
 
 use super::images::fetched;
-use super::keep::servers;
 use super::rows::{SnapshotKind, SnapshotRow, SnapshotRows};
 use super::store::read;
-use ociseek_rootfs::fuse::{FS_TYPE, mounts};
+use ociseek_rootfs::fuse::{FS_TYPE, device_holders, mounts};
 
 /// How long the servers of mounts may take to answer statfs(2), all together.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -96,7 +95,8 @@ pub fn kept(root: &Path) -> io::Result<KeptState> {
 fn kept_mounts(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, KeptMount>> {
     let points = points(root, rows)?;
     let answering = answering(points.values());
-    let servers = servers()?;
+    let servers = device_holders()?.into_iter().filter(|holder| holder.serves);
+    let servers: HashMap<PathBuf, Pid> = servers.map(|server| (server.point, server.pid)).collect();
     let kept = points.into_iter().map(|(id, point)| {
         let server = servers.get(&point).copied();
         let mount = KeptMount {

@@ -1,10 +1,12 @@
-//! Documents that are named by their digest, from the local cache of a source.
+//! Documents that are named by their digest, from the local cache of a source, and what its
+//! registry said before.
 
 use bytes::Bytes;
 use tokio::task::spawn_blocking;
 
 use super::blob::{Document, Target};
 use super::cache::ZtocCache;
+use super::recall::Recall;
 use super::{DOCUMENT_COST, Source, StoreError, charged};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
@@ -16,6 +18,37 @@ impl Source {
         match self {
             Source::Registry(repository) => Source::Registry(repository.with_documents_in(cache)),
             Source::Layout(_) | Source::Archive(_) => self.clone(),
+        }
+    }
+
+    /// The same source, which does not ask a registry for what `answers` has, and adds what it asks
+    /// for. It needs a cache of documents ([`Source::with_documents_in`]).
+    #[must_use]
+    pub fn recalling(&self, answers: &Recall) -> Source {
+        match self {
+            Source::Registry(repository) => Source::Registry(repository.recalling(answers)),
+            Source::Layout(_) | Source::Archive(_) => self.clone(),
+        }
+    }
+
+    /// The manifest or image index that the name of an image refers to, like [`Source::manifest`].
+    ///
+    /// # Errors
+    /// As [`Source::manifest`].
+    pub async fn root(&self, target: &Target) -> Result<Document, StoreError> {
+        let recall = match self {
+            Source::Registry(repository) => repository.recall(),
+            Source::Layout(_) | Source::Archive(_) => None,
+        };
+        match (recall, target) {
+            (Some(recall), Target::Digest(digest)) if recall.has(digest) => self.document(digest).await,
+            (Some(recall), target) => {
+                let document = self.manifest(target).await?;
+                recall.add_manifest(document.digest);
+                self.keep(&document.digest, &document.media_type, &document.bytes);
+                Ok(document)
+            }
+            (None, target) => self.manifest(target).await,
         }
     }
 

@@ -61,6 +61,7 @@ pub mod entries;
 pub mod feed;
 pub mod layout;
 pub mod lock;
+pub mod recall;
 pub mod registry;
 mod source;
 pub mod state_file;

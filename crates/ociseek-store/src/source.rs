@@ -220,7 +220,7 @@ impl Source {
     pub async fn all_referrers(&self, subject: &Digest) -> Result<Referrers, StoreError> {
         let subject = *subject;
         match self {
-            Source::Registry(repository) => Ok(repository.referrers(&subject, None).await?),
+            Source::Registry(repository) => Ok(repository.recalled_referrers(&subject, None).await?),
             Source::Layout(layout) => local(layout, move |layout| layout.referrers(&subject, None)).await,
             Source::Archive(archive) => local(archive, move |archive| archive.referrers(&subject, None)).await,
         }
@@ -247,7 +247,7 @@ impl Source {
         let subject = *subject;
         let wanted = Some(artifact_type);
         match self {
-            Source::Registry(repository) => Ok(repository.referrers(&subject, wanted).await?),
+            Source::Registry(repository) => Ok(repository.recalled_referrers(&subject, wanted).await?),
             Source::Layout(layout) => local(layout, move |layout| layout.referrers(&subject, wanted)).await,
             Source::Archive(archive) => local(archive, move |archive| archive.referrers(&subject, wanted)).await,
         }

@@ -106,7 +106,7 @@ pub(crate) async fn run(
         let bundle = blocking(move || Bundle::new(&dir, &image)).await?;
         let run = image_fs::run_options(args.container, args.command);
         let prefetch = args.lazy.prefetching();
-        let opened = image_fs::open_image(&name, LayerChoice::All, args.lazy, verbosity).await?;
+        let opened = image_fs::open_image(&name, LayerChoice::All, args.lazy, verbosity, None).await?;
         let live_bundle = mount_bundle(&opened, bundle, &run, record, prefetch).await?;
         Ok((opened, live_bundle))
     })

@@ -29,10 +29,12 @@ use ociseek_ops::bundle::RunOptions;
 use ociseek_ops::mount::{LiveMount, Prefetch};
 use ociseek_ops::open::{LayerChoice, OpenOptions, RootFs, open};
 use ociseek_rootfs::content::ContentOptions;
+use ociseek_store::recall::Recall;
 
 pub(super) mod bundle;
 pub(super) mod detach;
 pub(super) mod json;
+pub(super) mod keeper;
 pub(super) mod mount;
 pub(super) mod store;
 pub(super) mod trace;
@@ -47,12 +49,14 @@ pub(super) struct OpenedImage {
     quiet: bool,
 }
 
-/// Opens the image, or some of its layers.
+/// Opens the image, or some of its layers. With `answers`, the registry is not asked for what they
+/// have, and they get the others.
 pub(super) async fn open_image(
     name: &ImageName,
     layers: LayerChoice,
     args: LazyArgs,
     verbosity: VerbosityArgs,
+    answers: Option<&Recall>,
 ) -> Result<OpenedImage, CliError> {
     let started = Instant::now();
     // Detects that the file cannot be written before anything is fetched.
@@ -63,6 +67,7 @@ pub(super) async fn open_image(
     let opening = async {
         let images = Images::new(args.registry()?, [image], &progress).await?;
         let (source, root) = images.open(image).await?;
+        let source = answers.map_or_else(|| source.clone(), |answers| source.recalling(answers));
         let caches = caches::reading(&args.cache, &progress).await?;
         let content = ContentOptions { deadline: args.deadline, ..ContentOptions::default() };
         let index = args.view.index(&source, &root, &progress).await?;

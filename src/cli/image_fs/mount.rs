@@ -24,6 +24,7 @@ use ociseek_format::tree::OpaqueXattr;
 use ociseek_ops::mount::{LiveMount, MountOptions, Record, mount};
 use ociseek_ops::open::{LayerChoice, RootFs};
 use ociseek_rootfs::fuse::{ExistingMount, FuseOptions, KeptDevice, prepare};
+use ociseek_store::recall::Recall;
 
 /// How often a mount reports to the snapshotter.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
@@ -104,6 +105,11 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
     pub fetched: Option<PathBuf>,
 
+    /// Do not ask the registry what this file says already, and write down there what it says. For
+    /// the snapshotter
+    #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
+    pub answers: Option<PathBuf>,
+
     /// Keep as much content in memory as this file says, in bytes. For the snapshotter
     #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
     pub share: Option<PathBuf>,
@@ -152,6 +158,10 @@ pub(crate) async fn run(
     let layers = args.layer.map_or(lowest, |layer| LayerChoice::Only(layer, opaque_xattr()));
     let kept = args.kept.map(|identity| kept_device(identity, args.take_over)).transpose()?;
     let keeps_stdin = kept.is_some();
+    let answers = match args.answers.clone() {
+        Some(path) => Some(blocking(move || Ok::<_, CliError>(Recall::read(&path).unwrap_or_default())).await?),
+        None => None,
+    };
     let (mut opened, mut live) = until(interrupted, async {
         let point = match args.take_over {
             // Without a server, the kernel does not answer for the mount point.
@@ -159,7 +169,7 @@ pub(crate) async fn run(
             false => blocking(move || prepare(&dir, existing)).await?,
         };
         let prefetch = args.lazy.prefetching();
-        let opened = image_fs::open_image(&name, layers, args.lazy, verbosity).await?;
+        let opened = image_fs::open_image(&name, layers, args.lazy, verbosity, answers.as_ref()).await?;
         let fuse = FuseOptions {
             source: opened.name.clone(),
             allow_other: args.allow_other,
@@ -183,6 +193,9 @@ pub(crate) async fn run(
     }
     if let Some(log) = log {
         log.ready(keeps_stdin)?;
+    }
+    if let (Some(answers), Some(path)) = (answers, args.answers) {
+        blocking(move || answers.write(&path).map_err(|source| CliError::Write { path, source })).await?;
     }
     let counter = args.fetched.map(FetchedFile::open).transpose()?;
     let end = tokio::select! {

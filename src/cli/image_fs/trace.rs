@@ -134,7 +134,7 @@ pub(crate) async fn run(
     let (mut opened, live_bundle) = until(interrupted, async {
         let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
         let prefetch = args.lazy.prefetching();
-        let opened = image_fs::open_image(&args.image, LayerChoice::All, args.lazy, verbosity).await?;
+        let opened = image_fs::open_image(&args.image, LayerChoice::All, args.lazy, verbosity, None).await?;
         let live_bundle = mount_bundle(&opened, bundle, &options, Some(Record::Memory), prefetch).await?;
         Ok((opened, live_bundle))
     })

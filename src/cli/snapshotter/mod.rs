@@ -8,7 +8,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use futures_util::FutureExt;
@@ -17,10 +18,12 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncReadExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::oneshot;
+use tokio::task::block_in_place;
 use tracing::{info, warn};
 
 use crate::cli::image_fs::LazyArgs;
 use crate::cli::image_fs::detach::read_output;
+use crate::cli::image_fs::keeper;
 use crate::cli::run::{blocking, until};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
@@ -34,8 +37,11 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::{Progress, causes};
 use ociseek_ops::open::{IndexCoverage, coverage};
+use ociseek_rootfs::fuse::MountInfo;
 use ociseek_rootfs::layers::Caches;
 use ociseek_snapshotter::{CallObserver, ImageLayers, LazyImages, Listener, MountOrder, Snapshotter, serve};
+use ociseek_store::lock::Hold;
+use ociseek_store::recall::Recall;
 
 pub(crate) use config::ConfigFileError;
 use metrics::{SnapshotterCounter, SnapshotterMetrics};
@@ -70,8 +76,10 @@ Exit status: 0 stopped by SIGINT, SIGTERM or SIGHUP, 1 failure, 2 usage error.";
 
 /// Images are mounted if an index covers this share of their bytes.
 const COVERED_PERCENT: u64 = 80;
-/// For how many images the layers are kept in memory.
+/// For how many images the layers are kept in memory, and for how long: containerd asks for each
+/// layer of a pull, and mounts the image soon after that.
 const KNOWN: usize = 256;
+const KNOWN_FOR: Duration = Duration::from_secs(300);
 
 /// Start containers in containerd before their image is pulled
 #[derive(Debug, Args)]
@@ -182,24 +190,43 @@ struct MountedByProcess {
     caches: Caches,
     progress: Arc<dyn Progress>,
     mount: Vec<OsString>,
-    /// Images that are mounted, by name with digest.
-    known: Mutex<HashMap<String, ImageLayers>>,
+    /// Images that were looked up, by name with digest.
+    known: Mutex<HashMap<String, KnownImage>>,
     metrics: Arc<SnapshotterMetrics>,
 }
 
+/// An image that was looked up.
+#[derive(Clone)]
+struct KnownImage {
+    at: Instant,
+    layers: ImageLayers,
+    /// What the registry said of it.
+    answers: Recall,
+}
+
 impl MountedByProcess {
-    async fn coverage(&self, name: &str) -> Result<IndexCoverage, CliError> {
+    /// What is known of an image since a short time.
+    fn known(&self, image: &str) -> Option<KnownImage> {
+        self.known.hold().get(image).filter(|known| known.at.elapsed() < KNOWN_FOR).cloned()
+    }
+
+    async fn coverage(&self, name: &str, answers: &Recall) -> Result<IndexCoverage, CliError> {
         let parsed = ImageName::from_str(name);
         let image = parsed.map_err(|source| CliError::ImageName { typed: name.to_owned(), source })?;
         let images = Images::new(self.lazy.registry()?, [&image], &self.progress).await?;
         let (source, root) = images.open(&image).await?;
+        let source = source.recalling(answers);
         Ok(coverage(&source, &root, &self.lazy.open_options(&image)?, &self.caches, &self.progress).await?)
     }
 
     /// Starts `ociseek mount`, and waits until the image is mounted.
     async fn mounted(&self, order: MountOrder<'_>) -> Result<OwnedFd, String> {
         let failed = |error: io::Error| format!("cannot start ociseek mount: {error}");
-        let MountOrder { layer, point, log, fetched, share, device } = order;
+        let MountOrder { layer, point, log, fetched, answers, share, device } = order;
+        if let Some(known) = self.known(&layer.image).filter(|_| !answers.exists()) {
+            // Without the file, the process asks the registry.
+            let _ = block_in_place(|| known.answers.write(answers));
+        }
         let stdin = device.device.try_clone().map_err(failed)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg("mount").args(&self.mount).args(["--detach", "--detached", "--replace"]);
@@ -208,7 +235,7 @@ impl MountedByProcess {
             .arg(&device.identity)
             .arg("--fetched")
             .arg(fetched);
-        command.arg("--share").arg(share);
+        command.arg("--share").arg(share).arg("--answers").arg(answers);
         command.args(device.is_mounted.then_some("--take-over"));
         command.arg("--log").arg(log).arg("--lowest-layers").arg(layer.layers.to_string());
         command.arg(&layer.image).arg(point).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -230,11 +257,11 @@ impl MountedByProcess {
 impl LazyImages for MountedByProcess {
     fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>> {
         Box::pin(async move {
-            let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(layers) = known().get(image) {
-                return Some(layers.clone());
+            if let Some(known) = self.known(image) {
+                return Some(known.layers);
             }
-            let found = match self.coverage(image).await {
+            let answers = Recall::default();
+            let found = match self.coverage(image, &answers).await {
                 Ok(found) => found,
                 Err(error) => {
                     warn!(image, error = causes(&error), "is unpacked");
@@ -253,11 +280,11 @@ impl LazyImages for MountedByProcess {
                 digests: found.layers.iter().map(|layer| layer.digest.to_string()).collect(),
                 chains: chains(&found.diff_ids),
             };
-            let mut known = known();
+            let mut known = self.known.hold();
             if known.len() >= KNOWN {
                 known.clear();
             }
-            known.insert(image.to_owned(), layers.clone());
+            known.insert(image.to_owned(), KnownImage { at: Instant::now(), layers: layers.clone(), answers });
             Some(layers)
         })
     }
@@ -273,6 +300,10 @@ impl LazyImages for MountedByProcess {
             self.metrics.count(counter, if mounted.is_ok() { done } else { "failed" });
             mounted
         })
+    }
+
+    fn keep(&self, mount: &MountInfo, device: &OwnedFd) -> io::Result<OwnedFd> {
+        keeper::start(mount, device)
     }
 }
 

@@ -16,9 +16,10 @@ use crate::support::mounts::{assert_same, can_mount, seen, wait_until};
 use crate::support::sandbox::program;
 use crate::support::servers::{self, Server, run, tool};
 use crate::support::throttle::throttled_and_counted;
-use node::Node;
+use node::{Node, container, kill};
 
 mod node;
+mod outages;
 
 /// Bytes in a second. The speed is not tested here.
 const FAST: u64 = 1 << 30;
@@ -45,18 +46,29 @@ fn containerds_own_suite_passes() {
     assert!(output.status.success() && passed >= 20, "{passed} passed: {text}");
 }
 
+/// Pushes an image of these layers to a registry, and returns its name.
+fn push(crane: &Path, host: &str, name: &str, layers: &[&Path]) -> String {
+    let reference = format!("{host}/{name}:v1");
+    let layers: Vec<_> = layers.iter().map(|layer| layer.to_str().unwrap()).collect();
+    run(crane, &["append", "--insecure", "--oci-empty-base", "-f", &layers.join(","), "-t", &reference]);
+    run(crane, &["mutate", "--insecure", "--set-platform", "linux/amd64", "-t", &reference, &reference]);
+    reference
+}
+
+fn index(image: &str) {
+    run(Path::new(program()), &["index", "--fine", "--min-layer-size=0", "--quiet", "--no-cache", image]);
+}
+
 /// Kills the servers of mounts while a container reads what must come from the registry.
 fn servers_are_replaced(node: &Node, image: &str, registry: &Server) {
-    // runc's state is in one folder for all of this machine.
-    let name = &*format!("ociseek-outlives-{}", std::process::id());
-    let wait = "while :; do sleep 1; done";
-    node.ctr(&["run", "--detach", "--snapshotter", "ociseek", image, name, "/bin/sh", "-c", wait]);
-    let read = |id: &str, file: &str| node.ctr(&["tasks", "exec", "--exec-id", id, name, "cat", file]);
-    assert!(read("before", "/etc/issue").starts_with("Debian"));
+    let name = &*container("outlives");
+    node.start(name, image);
+    let read = |file: &str| node.read_in(name, file);
+    assert!(read("/etc/issue").starts_with("Debian"));
     let before = node.servers();
     registry.signal(Signal::STOP);
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| read("meanwhile", "/usr/share/common-licenses/GPL-3"));
+        let reader = scope.spawn(|| read("/usr/share/common-licenses/GPL-3"));
         wait_until("a read waits for the registry", || node.waiting_requests() > 0);
         node.kill_servers();
         registry.signal(Signal::CONT);
@@ -64,9 +76,8 @@ fn servers_are_replaced(node: &Node, image: &str, registry: &Server) {
     });
     wait_until("the servers are replaced", || node.servers().len() == before.len());
     assert!(node.servers().iter().all(|server| !before.contains(server)));
-    assert!(read("after", "/usr/share/common-licenses/Artistic").contains("Artistic License"));
-    node.ctr(&["tasks", "rm", "--force", name]);
-    node.ctr(&["containers", "rm", name]);
+    assert!(read("/usr/share/common-licenses/Artistic").contains("Artistic License"));
+    node.end(name);
 }
 
 /// Pulls, starts and removes an image, `rounds` times. Kills the servers in every other round.
@@ -136,19 +147,10 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
     let (debian, files) = (layers.join("debian-rootfs.go.tar.gz"), layers.join("../small/plain-6MB.tar.gz"));
     let (link, passed) = throttled_and_counted(&registry.host, FAST);
-    let push = |name: &str, layers: &[&Path]| {
-        let reference = format!("{}/{name}:v1", registry.host);
-        let layers: Vec<_> = layers.iter().map(|layer| layer.to_str().unwrap()).collect();
-        run(&crane, &["append", "--insecure", "--oci-empty-base", "-f", &layers.join(","), "-t", &reference]);
-        run(&crane, &["mutate", "--insecure", "--set-platform", "linux/amd64", "-t", &reference, &reference]);
-        (reference, format!("{link}/{name}:v1"))
-    };
+    let push = |name: &str, layers: &[&Path]| (push(&crane, &registry.host, name, layers), format!("{link}/{name}:v1"));
     let (two_pushed, two) = push("two", &[&debian, &files]);
     let (_, base) = push("base", &[&debian]);
     let (_, above) = push("above", &[&debian, &layers.join("../small/pax-binary-xattr.tar.gz")]);
-    let index = |image: &str| {
-        run(Path::new(program()), &["index", "--fine", "--min-layer-size=0", "--quiet", "--no-cache", image])
-    };
     index(&two_pushed);
     let size = fs::metadata(&debian).unwrap().len();
 
@@ -192,9 +194,10 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     assert_eq!(node.servers(), before);
     servers_are_replaced(&node, &two, &registry);
     assert!(node.metric(r#"ociseek_snapshotter_replacements_total{result="replaced"}"#) >= 2);
-    // Without both, the next container gets a new mount.
+    // Without any process that has the device, the next container gets a new mount.
     serving.kill();
     drop(serving);
+    kill(&node.keepers());
     let (status, found) = node.inspected("status");
     assert_eq!((status, &found["running"], &found["silent_mounts"]), (Some(3), &json!(false), &json!(0)));
     node.kill_servers();

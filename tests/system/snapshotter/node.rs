@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ociseek::rootfs::fuse::{MountInfo, mounts};
 use rustix::process::{Pid, Signal, kill_process};
@@ -60,6 +61,8 @@ pub struct Node {
     programs: PathBuf,
     /// Where the snapshotter serves metrics.
     metrics: String,
+    /// More lines of the snapshotter's configuration.
+    pub config: String,
 }
 
 impl Node {
@@ -68,7 +71,7 @@ impl Node {
         let dir = tempfile::tempdir().unwrap();
         let config = CONTAINERD.replace("DIR", dir.path().to_str().unwrap()).replace("PAUSE", pause);
         fs::write(dir.path().join("containerd.toml"), config).unwrap();
-        Node { dir, programs, metrics: format!("127.0.0.1:{}", free_port()) }
+        Node { dir, programs, metrics: format!("127.0.0.1:{}", free_port()), config: String::new() }
     }
 
     pub fn at(&self, name: &str) -> String {
@@ -79,7 +82,7 @@ impl Node {
         let _ = fs::remove_file(self.at("ociseek.sock"));
         let mut command = Command::new(program());
         let config = CONFIG.replace("DIR", self.dir.path().to_str().unwrap()).replace("METRICS", &self.metrics);
-        fs::write(self.at("snapshotter.toml"), config).unwrap();
+        fs::write(self.at("snapshotter.toml"), config + &self.config).unwrap();
         command.args(["snapshotter", "--quiet", "--config", &self.at("snapshotter.toml")]).stdin(Stdio::null());
         let mut child = ChildProcess::spawn(&mut command);
         wait_until("the snapshotter listens", || {
@@ -147,8 +150,31 @@ impl Node {
 
     /// The output of a shell in a new container.
     pub fn shell(&self, image: &str, script: &str) -> String {
-        let name = &*format!("ociseek-test-{}", std::process::id());
+        self.shell_in(&container("test"), image, script)
+    }
+
+    /// The output of a shell in a new container with this name.
+    pub fn shell_in(&self, name: &str, image: &str, script: &str) -> String {
         self.ctr(&["run", "--rm", "--snapshotter", "ociseek", image, name, "/bin/sh", "-c", script])
+    }
+
+    /// Starts a container that does nothing.
+    pub fn start(&self, name: &str, image: &str) {
+        let wait = "while :; do sleep 1; done";
+        self.ctr(&["run", "--detach", "--snapshotter", "ociseek", image, name, "/bin/sh", "-c", wait]);
+    }
+
+    /// What a file of a running container has.
+    pub fn read_in(&self, name: &str, file: &str) -> String {
+        static READS: AtomicUsize = AtomicUsize::new(0);
+        let id = format!("read-{}", READS.fetch_add(1, Ordering::Relaxed));
+        self.ctr(&["tasks", "exec", "--exec-id", &id, name, "cat", file])
+    }
+
+    /// Ends a container.
+    pub fn end(&self, name: &str) {
+        self.ctr(&["tasks", "rm", "--force", name]);
+        self.ctr(&["containers", "rm", name]);
     }
 
     pub fn lazy_mounts(&self) -> Vec<String> {
@@ -157,10 +183,20 @@ impl Node {
 
     /// The processes that serve mounts.
     pub fn servers(&self) -> Vec<i32> {
+        self.processes("--detached")
+    }
+
+    /// The processes that keep the devices of mounts.
+    pub fn keepers(&self) -> Vec<i32> {
+        self.processes("device-keeper")
+    }
+
+    /// The processes for mounts with this argument.
+    fn processes(&self, argument: &str) -> Vec<i32> {
         let below = self.at("lazy/images/");
         let serves = |pid: &i32| {
             let arguments = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            arguments.contains(&below) && arguments.contains("--detached")
+            arguments.contains(&below) && arguments.contains(argument)
         };
         let entries = fs::read_dir("/proc").unwrap();
         entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).filter(serves).collect()
@@ -180,9 +216,7 @@ impl Node {
     }
 
     pub fn kill_servers(&self) {
-        for server in self.servers() {
-            kill_process(Pid::from_raw(server).unwrap(), Signal::KILL).unwrap();
-        }
+        kill(&self.servers());
     }
 
     pub fn in_dir(&self, dir: &str) -> usize {
@@ -190,8 +224,21 @@ impl Node {
     }
 }
 
+/// A name for a container. runc's state is in one folder for all of this machine.
+pub fn container(name: &str) -> String {
+    format!("ociseek-{name}-{}", std::process::id())
+}
+
+pub fn kill(processes: &[i32]) {
+    for process in processes {
+        // It may have ended by itself.
+        let _ = kill_process(Pid::from_raw(*process).unwrap(), Signal::KILL);
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
+        kill(&self.keepers());
         for mount in mounts_below(self.dir.path()).iter().rev() {
             let point = mount.split(' ').nth(1).unwrap_or_default();
             let _ = Command::new("umount").args(["--lazy", point]).status();

@@ -223,7 +223,7 @@ impl PlatformImage {
         platform: Option<&Platform>,
         progress: &Arc<dyn Progress>,
     ) -> Result<PlatformImage, ResolveError> {
-        let document = source.manifest(root).await.map_err(ResolveError::Find)?;
+        let document = source.root(root).await.map_err(ResolveError::Find)?;
         let root = document.digest;
         match resolve::parse(&document)? {
             Manifest::Image(image) => {

@@ -6,7 +6,8 @@
 use std::io;
 use std::path::PathBuf;
 
-pub use handover::KeptDevice;
+pub use handover::{KeptDevice, can_take_over};
+pub use holders::{DeviceHolder, TakenDevice, device_holders, is_keeper, keep_device, keeper_arguments};
 pub use mounts::{FS_TYPE, MountInfo, mounted_at, mounts};
 pub use point::take_down;
 pub use point::without_following;
@@ -18,6 +19,7 @@ mod filesystem;
 mod fill;
 mod handover;
 mod helper;
+mod holders;
 mod mounts;
 mod point;
 mod session;

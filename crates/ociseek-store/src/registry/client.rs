@@ -16,6 +16,7 @@ use super::session::Registry;
 use crate::Traffic;
 use crate::cache::ZtocCache;
 use crate::lock::Hold;
+use crate::recall::Recall;
 use ociseek_format::budget::Budget;
 use ociseek_format::image::is_repository;
 
@@ -75,6 +76,7 @@ impl Client {
             parts: budget.apart(PARTS),
             budget,
             documents: None,
+            recall: None,
         })
     }
 
@@ -100,6 +102,8 @@ pub struct Repository {
     pub(super) parts: Budget,
     /// The cache for documents that are named by their digest.
     documents: Option<ZtocCache>,
+    /// What it need not be asked again.
+    recall: Option<Recall>,
 }
 
 ociseek_format::opaque_debug!(Repository);
@@ -118,6 +122,14 @@ impl Repository {
 
     pub(crate) fn with_documents_in(&self, cache: &ZtocCache) -> Repository {
         Repository { documents: Some(cache.clone()), ..self.clone() }
+    }
+
+    pub(crate) fn recalling(&self, answers: &Recall) -> Repository {
+        Repository { recall: Some(answers.clone()), ..self.clone() }
+    }
+
+    pub(crate) fn recall(&self) -> Option<&Recall> {
+        self.recall.as_ref()
     }
 
     pub(crate) fn document_cache(&self) -> Option<&ZtocCache> {

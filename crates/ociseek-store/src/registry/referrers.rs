@@ -125,6 +125,22 @@ impl Repository {
         Ok(Referrers { descriptors, api })
     }
 
+    /// As [`Repository::referrers`], but what is recalled is not requested.
+    pub(crate) async fn recalled_referrers(
+        &self,
+        subject: &Digest,
+        artifact_type: Option<&str>,
+    ) -> Result<Referrers, RegistryError> {
+        if let Some(known) = self.recall().and_then(|recall| recall.referrers(subject, artifact_type)) {
+            return Ok(known);
+        }
+        let listed = self.referrers(subject, artifact_type).await?;
+        if let Some(recall) = self.recall() {
+            recall.add(subject, artifact_type, &listed);
+        }
+        Ok(listed)
+    }
+
     /// Requests the list under the fallback tag in the background.
     fn tagged_beside(&self, subject: Digest) -> FallbackRequest {
         let repository = self.clone();

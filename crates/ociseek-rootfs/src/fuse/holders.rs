@@ -1,0 +1,194 @@
+//! The processes that have the FUSE device of a mount as standard input: its server, and a keeper.
+//!
+//! A mount lives as long as a process has its device open (see `handover`). The server and those
+//! who would replace it can be killed at the same time. A keeper does nothing, so that only its own
+//! end loses the mount then. Programs that start later find both in `/proc`, and take the device
+//! from one of them (pidfd_getfd(2)).
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{fstat, major, minor};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, geteuid, pidfd_getfd, pidfd_open, pidfd_send_signal};
+
+use super::mounts::{FS_TYPE, MountInfo};
+
+/// Major and minor number of `/dev/fuse` (the kernel's `Documentation/admin-guide/devices.txt`).
+const FUSE_DEVICE: (u32, u32) = (10, 229);
+
+/// The argument that only servers on a kept device have. Their last argument is the mount point.
+const SERVER: &[u8] = b"--kept";
+/// The first argument of a keeper. The number of the file system and the mount point follow.
+const KEEPER: &str = "device-keeper";
+
+/// How often a keeper looks whether the mount is gone. Waiting for that in poll(2) would wake it
+/// with each request.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// A process that has the device of a mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceHolder {
+    /// The process.
+    pub pid: Pid,
+    /// The mount point.
+    pub point: PathBuf,
+    /// Whether it serves the mount, or only keeps the device open.
+    pub serves: bool,
+    /// The number of the file system that is mounted there, if the process knows it.
+    file_system: Option<String>,
+}
+
+/// A device that was taken from a process, which has it, too.
+#[derive(Debug)]
+pub struct TakenDevice {
+    /// The pidfd of the process.
+    pub process: OwnedFd,
+    /// The device.
+    pub device: OwnedFd,
+}
+
+/// The processes of this user that have devices of mounts.
+///
+/// # Errors
+/// If `/proc` cannot be listed.
+pub fn device_holders() -> io::Result<Vec<DeviceHolder>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let pid = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        all.extend(pid.and_then(holder));
+    }
+    Ok(all)
+}
+
+impl DeviceHolder {
+    /// Whether a server has told the process that started it that the mount is ready. Until then,
+    /// its standard output leads there.
+    pub fn is_ready(&self) -> bool {
+        let output = fs::read_link(format!("/proc/{}/fd/1", self.pid.as_raw_nonzero()));
+        output.is_ok_and(|output| output == Path::new("/dev/null"))
+    }
+
+    /// Kills the process.
+    ///
+    /// # Errors
+    /// If this process may not do that.
+    pub fn kill(&self) -> io::Result<()> {
+        let process = match pidfd_open(self.pid, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => return Ok(()),
+            opened => opened?,
+        };
+        // Another process may have got its number in the meantime.
+        match holder(self.pid).as_ref() == Some(self) {
+            true => Ok(pidfd_send_signal(&process, Signal::KILL)?),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the device of `mount` from the process. None if it has another one, or is gone.
+    ///
+    /// # Errors
+    /// If the process cannot be accessed.
+    pub fn take(&self, mount: &MountInfo) -> io::Result<Option<TakenDevice>> {
+        let is_another = self.file_system.as_ref().is_some_and(|number| *number != file_system(mount));
+        if is_another || self.point != mount.point || mount.fs_type != FS_TYPE {
+            return Ok(None);
+        }
+        let process = match pidfd_open(self.pid, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => return Ok(None),
+            opened => opened?,
+        };
+        // Another process may have got its number in the meantime.
+        if holder(self.pid).as_ref() != Some(self) {
+            return Ok(None);
+        }
+        let device = pidfd_getfd(&process, 0, PidfdGetfdFlags::empty())?;
+        Ok((is_fuse(&device)? && !is_over(&device)?).then_some(TakenDevice { process, device }))
+    }
+}
+
+/// The arguments of a process that keeps the device of `mount`, which is its standard input.
+pub fn keeper_arguments(mount: &MountInfo) -> [OsString; 3] {
+    [KEEPER.into(), file_system(mount).into(), mount.point.clone().into()]
+}
+
+/// Whether these are the arguments of a process that keeps a device, without the program's name.
+pub fn is_keeper<'a>(mut arguments: impl Iterator<Item = &'a OsStr>) -> bool {
+    arguments.next() == Some(OsStr::new(KEEPER))
+}
+
+fn file_system(mount: &MountInfo) -> String {
+    let (major, minor) = mount.device;
+    format!("{major}:{minor}")
+}
+
+/// Returns once the mount of `device` is gone.
+///
+/// # Errors
+/// If it is not a FUSE device.
+pub fn keep_device(device: &OwnedFd) -> io::Result<()> {
+    if !is_fuse(device)? {
+        return Err(io::Error::other("standard input is not a FUSE device"));
+    }
+    while !is_over(device)? {
+        sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Whether the session of a device has ended, or never began: the kernel reports an error then
+/// (fs/fuse/dev.c, `fuse_dev_poll`).
+fn is_over(device: &OwnedFd) -> io::Result<bool> {
+    let mut looked = [PollFd::new(device, PollFlags::empty())];
+    poll(&mut looked, Some(&Timespec::default()))?;
+    Ok(looked[0].revents().contains(PollFlags::ERR))
+}
+
+fn is_fuse(device: &OwnedFd) -> io::Result<bool> {
+    let number = fstat(device)?.st_rdev;
+    Ok((major(number), minor(number)) == FUSE_DEVICE)
+}
+
+/// What a process holds according to its arguments, if it runs as this user.
+fn holder(pid: Pid) -> Option<DeviceHolder> {
+    let dir = format!("/proc/{}", pid.as_raw_nonzero());
+    let arguments = fs::read(format!("{dir}/cmdline")).ok()?;
+    // The list ends with a zero.
+    let arguments: Vec<&[u8]> = arguments.strip_suffix(&[0])?.split(|byte| *byte == 0).collect();
+    let (serves, file_system) = match &arguments[..] {
+        [_, first, number, _] if *first == KEEPER.as_bytes() => (false, Some(String::from_utf8_lossy(number).into())),
+        all if all.contains(&SERVER) => (true, None),
+        _ => return None,
+    };
+    let is_ours = fs::metadata(&dir).is_ok_and(|found| found.uid() == geteuid().as_raw());
+    let point = PathBuf::from(OsStr::from_bytes(arguments.last().filter(|_| is_ours)?));
+    Some(DeviceHolder { pid, point, serves, file_system })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn only_fuse_devices_are_kept() {
+        let file = OwnedFd::from(File::open("/dev/null").unwrap());
+        assert!(keep_device(&file).is_err());
+    }
+
+    #[test]
+    fn a_device_that_was_never_mounted_is_not_kept() {
+        let Ok(device) = super::super::open_device() else { return };
+        keep_device(&device).unwrap();
+    }
+}

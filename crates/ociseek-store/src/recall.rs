@@ -1,0 +1,121 @@
+//! The answers of a registry by which an image was opened, so that it can be opened again without
+//! asking: which manifest it has, and what refers to it. The documents themselves have digests, and
+//! come from the cache.
+//!
+//! Only for an image that this machine already has, as other runtimes have it unpacked: the
+//! registry may have removed it since, or refuse it now.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use serde::{Deserialize, Serialize};
+
+use super::blob::Referrers;
+use super::durable::persist;
+use super::lock::Hold;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+
+/// The largest file of answers that is read, in bytes.
+const MAX_FILE: u64 = 16 << 20;
+
+/// The answers of a registry about an image. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Recall(Arc<Mutex<Answers>>);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Answers {
+    /// The manifests and image indexes that the registry has.
+    manifests: BTreeSet<Digest>,
+    referrers: Vec<ListAnswer>,
+    /// There are answers that the file does not have.
+    #[serde(skip)]
+    has_new: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct ListAnswer {
+    subject: Digest,
+    /// The type of the listed artifacts. None for all.
+    artifact_type: Option<String>,
+    api: bool,
+    descriptors: Vec<Descriptor>,
+}
+
+impl Recall {
+    /// The answers in a file. None if there is no valid one. Blocks.
+    pub fn read(path: &Path) -> Option<Recall> {
+        let is_small = std::fs::metadata(path).is_ok_and(|found| found.len() <= MAX_FILE);
+        let bytes = is_small.then(|| std::fs::read(path).ok()).flatten()?;
+        Some(Recall(Arc::new(Mutex::new(serde_json::from_slice(&bytes).ok()?))))
+    }
+
+    /// Replaces a file by the answers, unless it has all of them. Blocks.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let mut answers = self.0.hold();
+        if !answers.has_new && path.exists() {
+            return Ok(());
+        }
+        let bytes = serde_json::to_vec(&*answers)?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut file = tempfile::NamedTempFile::new_in(dir)?;
+        file.write_all(&bytes)?;
+        persist(file, path, true)?;
+        answers.has_new = false;
+        Ok(())
+    }
+
+    pub(crate) fn add_manifest(&self, digest: Digest) {
+        let mut answers = self.0.hold();
+        answers.has_new |= answers.manifests.insert(digest);
+    }
+
+    pub(crate) fn has(&self, manifest: &Digest) -> bool {
+        self.0.hold().manifests.contains(manifest)
+    }
+
+    pub(crate) fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Option<Referrers> {
+        let answers = self.0.hold();
+        let mut lists = answers.referrers.iter();
+        let list = lists.find(|list| list.subject == *subject && list.artifact_type.as_deref() == artifact_type)?;
+        Some(Referrers { descriptors: list.descriptors.clone(), api: list.api })
+    }
+
+    pub(crate) fn add(&self, subject: &Digest, artifact_type: Option<&str>, listed: &Referrers) {
+        let Referrers { descriptors, api } = listed.clone();
+        let (subject, artifact_type) = (*subject, artifact_type.map(str::to_owned));
+        let mut answers = self.0.hold();
+        answers.referrers.push(ListAnswer { subject, artifact_type, api, descriptors });
+        answers.has_new = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_survive_in_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("answers");
+        let (subject, other) = (Digest::sha256(b"subject"), Digest::sha256(b"other"));
+        let descriptors = vec![Descriptor::new("type".to_owned(), other, 7)];
+        let answers = Recall::default();
+        let (some, none) = (Referrers { descriptors, api: true }, Referrers { descriptors: Vec::new(), api: false });
+        answers.add(&subject, None, &some);
+        answers.add(&subject, Some("kind"), &none);
+        answers.write(&path).unwrap();
+        let read = Recall::read(&path).unwrap();
+        assert_eq!(read.referrers(&subject, None), Some(some));
+        assert_eq!(read.referrers(&subject, Some("kind")), Some(none));
+        assert_eq!(read.referrers(&subject, Some("another")), None);
+        assert_eq!(read.referrers(&other, None), None);
+        std::fs::write(&path, "{").unwrap();
+        assert!(Recall::read(&path).is_none() && Recall::read(&dir.path().join("none")).is_none());
+    }
+}

@@ -1,0 +1,233 @@
+//! What containers and images survive: the end of all processes that serve them, a reboot, a
+//! registry that is away, and tokens that become invalid.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::node::{Node, container, kill};
+use super::{index, programs, push};
+use crate::bundle::{self, rootfs};
+use crate::support::child_process::ChildProcess;
+use crate::support::corpus::debian_layers;
+use crate::support::faulty::{Faulty, RegistrySettings};
+use crate::support::mounts::wait_until;
+use crate::support::sandbox::program;
+use crate::support::servers::{Server, run, tool};
+
+/// A file that nobody reads without being asked to.
+const UNREAD: &str = "/usr/share/common-licenses/GPL-3";
+const OF_UNREAD: &str = "GNU GENERAL PUBLIC LICENSE";
+
+/// A registry with an image of Debian and these other layers, and its name. None, after a line, if
+/// something is missing.
+fn registry(others: &[&str]) -> Option<(Server, String)> {
+    let layers = debian_layers()?;
+    let (crane, registry) = (tool("crane")?, Server::distribution_on_disk("docker-registry")?);
+    let paths: Vec<PathBuf> =
+        ["debian-rootfs.go.tar.gz"].iter().chain(others).map(|layer| layers.join(layer)).collect();
+    let image = push(&crane, &registry.host, "debian", &paths.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+    index(&image);
+    Some((registry, image))
+}
+
+fn nothing_is_left(node: &Node) {
+    wait_until("nothing is left", || {
+        // The file with the share of the memory stays.
+        let files = node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") - 1;
+        files + node.lazy_mounts().len() + node.servers().len() + node.keepers().len() == 0
+    });
+}
+
+#[test]
+fn containers_outlive_the_snapshotter_and_their_server() {
+    let (Some(programs), Some((registry, image))) = (programs(), registry(&[])) else { return };
+    let node = Node::new(programs, &image);
+    let mut serving = node.snapshotter();
+    let _containerd = node.containerd();
+    node.pull(&image, "ociseek");
+    let name = &*container("outlives-both");
+    node.start(name, &image);
+    wait_until("a process keeps the device", || node.keepers().len() == 1);
+
+    // Both are killed at the same time, and the registry is away.
+    registry.signal(Signal::STOP);
+    serving.signal(Signal::STOP);
+    node.kill_servers();
+    serving.kill();
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| node.read_in(name, UNREAD));
+        wait_until("a read waits", || node.waiting_requests() > 0);
+        serving = node.snapshotter();
+        wait_until("another server was started", || node.servers().len() == 1);
+        registry.signal(Signal::CONT);
+        assert!(reader.join().unwrap().contains(OF_UNREAD));
+    });
+    // What keeps the device is killed, too, and the server after that.
+    let keepers = node.keepers();
+    kill(&keepers);
+    wait_until("another process keeps the device", || node.keepers().len() == 1 && node.keepers() != keepers);
+    node.kill_servers();
+    assert!(node.read_in(name, "/usr/share/common-licenses/Artistic").contains("Artistic License"));
+    node.end(name);
+    node.ctr(&["images", "rm", "--sync", &image]);
+    nothing_is_left(&node);
+    serving.signal(Signal::TERM);
+    assert!(serving.end().success());
+}
+
+/// As after a reboot: no process and no mount is there any more, and nothing in `/run`.
+fn reboot(node: &Node, containerd: &mut ChildProcess, snapshotter: &mut ChildProcess) {
+    containerd.kill();
+    snapshotter.kill();
+    kill(&[node.servers(), node.keepers()].concat());
+    for mount in node.lazy_mounts() {
+        run("umount".as_ref(), &["--lazy", mount.split(' ').nth(1).unwrap()]);
+    }
+    fs::remove_dir_all(node.at("state")).unwrap();
+    fs::remove_file(node.at("containerd.sock")).unwrap();
+}
+
+#[test]
+fn images_are_mounted_again_after_a_reboot_also_if_their_registry_is_away() {
+    // The other image has one layer more, or containerd would take the mount of the first.
+    let (Some(programs), Some((registry, image)), Some((_other, another))) =
+        (programs(), registry(&[]), registry(&["../small/plain-6MB.tar.gz"]))
+    else {
+        return;
+    };
+    let node = Node::new(programs, &image);
+    let mut serving = node.snapshotter();
+    let mut containerd = node.containerd();
+    let name = &*container("rebooted");
+    node.pull(&image, "ociseek");
+    node.pull(&another, "ociseek");
+    node.start(name, &image);
+    assert!(node.read_in(name, "/etc/issue").starts_with("Debian"));
+    node.ctr(&["tasks", "rm", "--force", name]);
+
+    // What was read is in the cache.
+    reboot(&node, &mut containerd, &mut serving);
+    registry.signal(Signal::STOP);
+    serving = node.snapshotter();
+    containerd = node.containerd();
+    assert_eq!(node.inspected("status").0, Some(0));
+    assert_eq!(node.lazy_mounts(), Vec::<String>::new());
+    node.ctr(&["tasks", "start", "--detach", name]);
+    assert!(node.read_in(name, "/etc/issue").starts_with("Debian"));
+    assert_eq!(node.shell(&image, "cat /etc/issue >/dev/null && echo READY"), "READY\n");
+    node.ctr(&["tasks", "rm", "--force", name]);
+
+    // Without the cache, its containers wait for the registry, and those of the other image do not.
+    reboot(&node, &mut containerd, &mut serving);
+    fs::remove_dir_all(node.at("cache")).unwrap();
+    serving = node.snapshotter();
+    containerd = node.containerd();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| node.shell_in(&container("waiting"), &image, "echo READY"));
+        wait_until("the image is being mounted", || !node.servers().is_empty());
+        assert_eq!(node.shell(&another, "cat /etc/issue >/dev/null && echo READY"), "READY\n");
+        assert_eq!(node.lazy_mounts().len(), 1);
+        assert_eq!(node.metric(r#"ociseek_snapshotter_mounts_total{result="mounted"}"#), 1);
+        registry.signal(Signal::CONT);
+        assert_eq!(waiting.join().unwrap(), "READY\n");
+    });
+    node.ctr(&["tasks", "start", "--detach", name]);
+    assert!(node.read_in(name, UNREAD).contains(OF_UNREAD));
+    node.end(name);
+    for image in [&image, &another] {
+        node.ctr(&["images", "rm", "--sync", image]);
+    }
+    nothing_is_left(&node);
+    containerd.kill();
+    serving.signal(Signal::TERM);
+    assert!(serving.end().success());
+}
+
+#[test]
+fn a_kill_while_an_image_is_mounted_or_removed_leaves_nothing() {
+    let (Some(programs), Some((registry, image))) = (programs(), registry(&[])) else { return };
+    let node = Node::new(programs, &image);
+    let mut serving = node.snapshotter();
+    let _containerd = node.containerd();
+    let run = ["run", "--rm", "--snapshotter", "ociseek", &image, &container("killed"), "/bin/true"];
+    for is_server_killed in [false, true] {
+        node.pull(&image, "ociseek");
+        registry.signal(Signal::STOP);
+        thread::scope(|scope| {
+            let failing = scope.spawn(|| node.try_ctr(&run));
+            wait_until("the image is being mounted", || !node.servers().is_empty());
+            if is_server_killed {
+                node.kill_servers();
+            } else {
+                serving.kill();
+                serving = node.snapshotter();
+                assert_eq!(node.servers(), Vec::<i32>::new());
+            }
+            registry.signal(Signal::CONT);
+            failing.join().unwrap();
+        });
+        assert_eq!(node.shell(&image, "cat /etc/issue >/dev/null && echo READY"), "READY\n");
+        assert_eq!((node.lazy_mounts().len(), node.servers().len()), (1, 1));
+        node.ctr(&["images", "rm", "--sync", &image]);
+        nothing_is_left(&node);
+        fs::remove_dir_all(node.at("cache")).unwrap();
+    }
+    for delay in [0, 5, 10, 20, 40, 80] {
+        node.pull(&image, "ociseek");
+        assert_eq!(node.shell(&image, "cat /etc/issue >/dev/null && echo READY"), "READY\n");
+        thread::scope(|scope| {
+            scope.spawn(|| node.try_ctr(&["images", "rm", "--sync", &image]));
+            thread::sleep(Duration::from_millis(delay));
+            serving.kill();
+            serving = node.snapshotter();
+        });
+    }
+    node.pull(&image, "ociseek");
+    assert_eq!(node.shell(&image, "cat /etc/issue >/dev/null && echo READY"), "READY\n");
+    node.ctr(&["images", "rm", "--sync", &image]);
+    nothing_is_left(&node);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn containers_read_on_after_a_token_became_invalid() {
+    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
+    let login = Some(("user".to_owned(), "password".to_owned()));
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, bearer: Some(login), ..RegistrySettings::default() }).await;
+    registry.add_image("v1", &rootfs(&busybox));
+    let image = format!("{}/a/b:v1", registry.host());
+    tokio::task::block_in_place(|| {
+        let login = ["--creds", "user:password"];
+        let arguments = ["index", "--fine", "--min-layer-size=0", "--quiet", "--no-cache", &image];
+        run(program().as_ref(), &[&arguments[..], &login].concat());
+        let mut node = Node::new(programs, &image);
+        let authfile = node.at("logins.json");
+        let encoded = "dXNlcjpwYXNzd29yZA==";
+        fs::write(&authfile, json!({"auths": {registry.host(): {"auth": encoded}}}).to_string()).unwrap();
+        node.config = format!("authfile = {authfile:?}\n");
+        let mut serving = node.snapshotter();
+        let mut containerd = node.containerd();
+        let pull = ["images", "pull", "--plain-http", "--snapshotter", "ociseek", "--user", "user:password", &image];
+        node.ctr(&pull);
+        let name = &*container("token");
+        node.start(name, &image);
+        registry.revoke_tokens();
+        let issued = || registry.saw("GET", "/token").len() + registry.saw("POST", "/token").len();
+        let before = issued();
+        let count = ["busybox", "wc", "-c", "/srv/unread"];
+        let counted = node.ctr(&[&["tasks", "exec", "--exec-id", "count", name][..], &count].concat());
+        assert_eq!(counted, format!("{} /srv/unread\n", bundle::UNREAD));
+        assert!(issued() > before, "a new token");
+        node.end(name);
+        node.ctr(&["images", "rm", "--sync", &image]);
+        nothing_is_left(&node);
+        containerd.kill();
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success());
+    });
+}
