@@ -1,8 +1,10 @@
 """A registry behind a link of limited speed: a network namespace, a veth pair and a token bucket. Needs root."""
-import os, shutil, subprocess, time, urllib.error, urllib.request
+import fcntl, os, shutil, subprocess, sys, time, urllib.error, urllib.request
 
 SPACE, HERE, THERE = 'ociseek-boot', 'osk-here', 'osk-there'
 OURS, ITS, PORT = '10.211.7.1', '10.211.7.2', 5000
+# Held by the benchmark that has the network: there is one for all of this machine.
+LOCK = '/run/ociseek-boot.lock'
 
 
 def run(*args, check=True):
@@ -30,9 +32,15 @@ class Link:
     """A context manager. It removes everything at the end."""
 
     def __init__(self, storage):
-        self.storage, self.servers, self.host = storage, [], f'{ITS}:{PORT}'
+        self.storage, self.servers, self.host, self.held = storage, [], f'{ITS}:{PORT}', None
 
     def __enter__(self):
+        self.held = open(LOCK, 'w')
+        try:
+            fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print('waiting for another benchmark, which has the network', file=sys.stderr)
+            fcntl.flock(self.held, fcntl.LOCK_EX)
         self.remove()
         run('ip', 'netns', 'add', SPACE)
         run('ip', 'link', 'add', HERE, 'type', 'veth', 'peer', 'name', THERE, 'netns', SPACE)
@@ -47,6 +55,7 @@ class Link:
 
     def __exit__(self, *_):
         self.remove()
+        self.held.close()
 
     def serve(self, name, port, more=''):
         """Starts a registry with this file of settings. Returns its address."""
