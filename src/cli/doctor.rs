@@ -29,9 +29,9 @@ version and settings, AWS Fargate, SageMaker Studio. It then lists problems (sev
 pieces, layers without a ztoc), each with the command to fix it.
 
 No layer is read. The ztocs that consumers would use are read, and their sizes compared with the layers; ociseek \
-verify checks them fully. If the image has a fine index, doctor also says what ociseek mount and bundle read by it; \
-no other runtime reads fine indexes. The behaviour of consumers is taken from their sources and documentation, which \
---format json names. IMAGE is as for ociseek index.";
+verify checks them fully. If the image has a fine index, doctor also says what ociseek's own readers (snapshotter, \
+store, mount, bundle) read by it; no other runtime reads fine indexes. The behaviour of consumers is taken from their \
+sources and documentation, which --format json names. IMAGE is as for ociseek index.";
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -40,8 +40,8 @@ Examples:
 
 JSON: docs/json.md describes each field.
 
-Exit status: 0 at least one consumer uses a SOCI index on at least one platform, 1 failure, 2 usage error, 3 no \
-consumer uses one or the image is incomplete; 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
+Exit status: 0 at least one of these, or ociseek itself, starts the image lazily on at least one platform, 1 failure, \
+2 usage error, 3 none does or the image is incomplete; 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
 /// Explain which runtimes will lazy-load an image, and why others will not
 #[derive(Debug, Args)]
@@ -74,11 +74,11 @@ pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<()
         OutputFormat::Text => found.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
     };
     stdout.print(text)?;
-    if found.iter().any(|one| one.inspected.verdicts().any_lazy()) { Ok(()) } else { Err(CliError::Unused) }
+    if found.iter().any(Diagnosis::is_lazy) { Ok(()) } else { Err(CliError::Unused) }
 }
 
 /// Who reads fine indexes.
-const READERS_OF_FINE: &str = "ociseek snapshotter, mount and bundle";
+const READERS_OF_FINE: &str = "ociseek snapshotter, store, mount, bundle";
 
 fn text(name: &str, found: &Diagnosis, style: Style) -> String {
     let image = &found.inspected.image;
@@ -249,7 +249,7 @@ fn is_of_version_2(finding: &Finding, found: &Diagnosis) -> bool {
 pub(crate) struct Report {
     /// The full name of IMAGE.
     image: String,
-    /// Whether at least one consumer uses an index, on at least one platform.
+    /// Whether a consumer, or ociseek itself, starts the image lazily on at least one platform.
     lazy: bool,
     /// One object for each platform's manifest.
     manifests: Vec<Manifest>,
@@ -284,7 +284,7 @@ impl Report {
     pub(crate) fn of(image: &str, found: &[Diagnosis]) -> Report {
         Report {
             image: image.to_owned(),
-            lazy: found.iter().any(|one| one.inspected.verdicts().any_lazy()),
+            lazy: found.iter().any(Diagnosis::is_lazy),
             manifests: found.iter().map(|one| Manifest::of(image, one)).collect(),
         }
     }

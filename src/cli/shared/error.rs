@@ -70,8 +70,8 @@ pub(crate) enum CliError {
     /// Verification found differences, which were listed.
     #[error("verification found differences")]
     Differs,
-    /// No consumer uses an index of the image. The reasons were listed.
-    #[error("no consumer uses an index of the image")]
+    /// Nothing starts the image lazily. The reasons were listed.
+    #[error("no runtime starts the image lazily")]
     Unused,
     /// The numbers were printed.
     #[cfg(snapshots)]

@@ -232,7 +232,8 @@ impl fmt::Display for Finding {
                 "Fargate's documentation recommends lazy loading from 250 MiB of layers on, and the image has less",
             ),
             Finding::NoFine { .. } => f.write_str(
-                "the image has no fine index, with which ociseek itself starts it sooner (snapshotter, mount, bundle)",
+                "the image has no fine index, with which ociseek itself starts it sooner (snapshotter, store, mount, \
+                 bundle)",
             ),
             Finding::UnusableFine { index, why } => write!(f, "fine index {index} cannot be used: {why}"),
             Finding::BrokenDocument(BrokenDocument { document, layer, why }) => {

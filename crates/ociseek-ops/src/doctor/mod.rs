@@ -29,7 +29,7 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
 }
 
-/// How `ociseek mount` and `ociseek bundle` use an image's fine index.
+/// How ociseek's own readers use an image's fine index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FineUse {
     /// The digest of its manifest.
@@ -43,6 +43,14 @@ pub struct FineUse {
 }
 
 impl Diagnosis {
+    /// Whether anyone starts the image lazily: a consumer of SOCI indexes, or ociseek itself.
+    pub fn is_lazy(&self) -> bool {
+        let pieces = &self.inspected.pieces;
+        let is_complete = pieces.layers.is_empty() && pieces.config.is_none();
+        let by_ours = || self.by_fine().is_some_and(|fine| fine.coverage.layers > 0);
+        self.inspected.verdicts().any_lazy() || (is_complete && by_ours())
+    }
+
     /// How the image's fine index is used. None if it has no usable one.
     pub fn by_fine(&self) -> Option<FineUse> {
         let (found, content) = self.inspected.image.fine_index()?;
