@@ -6,6 +6,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, Filesystem, MountOption, Session, SessionACL};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
@@ -32,6 +34,9 @@ use ociseek_format::tree::{NodeId, Tree};
 /// bytes that nobody reads. For sequential readers, the content itself is fetched further ahead
 /// than any kernel would request.
 const READ_AHEAD: &[u8] = b"128";
+
+/// How long the session of an unmounted file system may take to end before it counts as in use.
+const LAST_USE: Duration = Duration::from_secs(5);
 
 /// The number of threads that receive requests. They never wait, so one for each core is enough.
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
@@ -192,19 +197,33 @@ impl FuseMount {
         self.unmount().map(|_| ())
     }
 
-    /// Unmounts. If the mount is in use, it is detached at once, and the result is true.
+    /// Unmounts. If the mount is in use, it is detached at once, and the result is true. Takes up
+    /// to [`LAST_USE`] if an overlay or another mount namespace uses it.
     ///
     /// # Errors
     /// If it stays mounted.
     pub fn unmount(&mut self) -> Result<bool, MountError> {
         self.filler = None;
-        let in_use = self.detach()?;
+        let in_use = self.detach()? || !self.has_ended_soon();
         self.session = None;
         Ok(in_use)
     }
 
+    /// Whether the session ends, now that it is unmounted. The kernel ends it with the last use.
+    fn has_ended_soon(&mut self) -> bool {
+        let end = Instant::now() + LAST_USE;
+        while self.session.is_some() && !matches!(self.alive.try_recv(), Err(TryRecvError::Closed)) {
+            if Instant::now() >= end {
+                return false;
+            }
+            thread::sleep(LAST_USE / 1000);
+        }
+        true
+    }
+
     /// Removes the mount from its mount point. What is in use is served until that ends: see
-    /// [`FuseMount::ended`]. The result is whether it is in use.
+    /// [`FuseMount::ended`]. The result is whether open files or working directories are in it;
+    /// overlays over it do not count.
     ///
     /// # Errors
     /// If it stays mounted.
