@@ -19,7 +19,7 @@ use ociseek::progress::{Progress, SilentProgress};
 use ociseek::rootfs::cache::SpanCache;
 use ociseek::rootfs::fuse::{FuseMount, FuseOptions};
 use ociseek::rootfs::layers::Caches;
-use ociseek::rootfs::record::ReadRecorder;
+use ociseek::rootfs::record::{ReadRecorder, Record};
 use ociseek::store::Source;
 use ociseek::store::blob::Target;
 use ociseek::store::cache::ZtocCache;
@@ -215,7 +215,8 @@ async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it(
     tokio::task::block_in_place(|| {
         let layers: Vec<Digest> = image.layers.iter().map(|layer| layer.descriptor.digest).collect();
         let (tree, content) = (Arc::clone(&image.tree), image.content.clone());
-        let recorder = Arc::new(ReadRecorder::new(tree, content, layers, None, Arc::clone(&progress)));
+        let recorder =
+            Arc::new(ReadRecorder::new(tree, content, layers, Record::Memory(1 << 10), Arc::clone(&progress)));
         let mounted = mount(&image, &FuseOptions { recorder: Some(Arc::clone(&recorder)), ..fill.clone() });
         let files = files(&image, true);
         assert_read(&files);

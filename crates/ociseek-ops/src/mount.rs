@@ -1,6 +1,5 @@
 //! Mounts an opened image.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::progress::Progress;
 use ociseek_format::tree::Tree;
 use ociseek_rootfs::fuse::{FuseMount, FuseOptions, MountError};
+pub use ociseek_rootfs::record::Record;
 use ociseek_rootfs::record::{ReadRecorder, Touch};
 
 /// Options for mounting and for the work in the background.
@@ -34,15 +34,6 @@ pub struct Prefetch {
     pub ignore_lists: bool,
     /// Finally fetch everything.
     pub all: bool,
-}
-
-/// The destination of the records.
-#[derive(Debug)]
-pub enum Record {
-    /// A file, in which each line is written at once.
-    File(File),
-    /// Memory, for [`LiveMount::touches`].
-    Memory,
 }
 
 /// A mounted image. It is unmounted when this is dropped.
@@ -71,11 +62,7 @@ pub async fn mount(
     let (tree, content) = (&image.tree, &image.content);
     let recorder = record.map(|record| {
         let layers: Vec<Digest> = image.layers.iter().map(|layer| layer.descriptor.digest).collect();
-        let file = match record {
-            Record::File(file) => Some(file),
-            Record::Memory => None,
-        };
-        Arc::new(ReadRecorder::new(Arc::clone(tree), content.clone(), layers, file, Arc::clone(progress)))
+        Arc::new(ReadRecorder::new(Arc::clone(tree), content.clone(), layers, record, Arc::clone(progress)))
     });
     fuse.recorder = recorder.clone();
     fuse.fill = !ignore_lists;
@@ -102,6 +89,11 @@ impl LiveMount {
     /// The recorded reads, if they are kept in memory.
     pub fn touches(&self) -> Vec<Touch> {
         self.recorder.as_ref().map(|recorder| recorder.touches()).unwrap_or_default()
+    }
+
+    /// What records its reads, if they are recorded.
+    pub fn recorder(&self) -> Option<Arc<ReadRecorder>> {
+        self.recorder.clone()
     }
 
     /// Records the read of a file that did not go through the mount, if reads are recorded.

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -34,8 +35,14 @@ use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_format::tree::{Extent, NodeId, Tree};
 use ociseek_store::lock::Hold;
 
-/// The most reads that are kept for a report. An output file receives all of them.
-const MAX_TOUCHES: usize = 1_000_000;
+/// Where reads are recorded.
+#[derive(Debug)]
+pub enum Record {
+    /// A file, in which each line is written at once.
+    File(File),
+    /// Memory, for at most this many reads.
+    Memory(usize),
+}
 
 /// A read that touched something for the first time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -163,6 +170,7 @@ pub struct ReadRecorder {
     /// The digests of the layers, lowest first.
     layers: Vec<Digest>,
     started: Instant,
+    has_ended: AtomicBool,
     state: Mutex<State>,
     progress: Arc<dyn Progress>,
 }
@@ -198,34 +206,47 @@ impl Ranges {
 }
 
 enum Notes {
-    Memory(Vec<Touch>),
+    Memory {
+        touches: Vec<Touch>,
+        most: usize,
+    },
     File(File),
-    /// Writing the file failed.
-    Failed,
+    /// Writing the file failed, or the record has ended.
+    Ended,
 }
 
 impl ReadRecorder {
-    /// Starts the clock. With `output`, each touch is written there at once as a line; otherwise
-    /// touches are kept.
+    /// Starts the clock.
     pub fn new(
         tree: Arc<Tree>,
         content: Content,
         layers: Vec<Digest>,
-        output: Option<File>,
+        record: Record,
         progress: Arc<dyn Progress>,
     ) -> ReadRecorder {
-        let notes = output.map_or(Notes::Memory(Vec::new()), Notes::File);
-        let state = State { files: HashMap::new(), spans: HashSet::new(), notes };
-        ReadRecorder { tree, content, layers, started: Instant::now(), state: Mutex::new(state), progress }
+        let notes = match record {
+            Record::File(file) => Notes::File(file),
+            Record::Memory(most) => Notes::Memory { touches: Vec::new(), most },
+        };
+        let state = Mutex::new(State { files: HashMap::new(), spans: HashSet::new(), notes });
+        let (started, has_ended) = (Instant::now(), AtomicBool::new(false));
+        ReadRecorder { tree, content, layers, started, has_ended, state, progress }
     }
 
     /// Records a read of the bytes of `range` of a file, which are in the tar at `stored`.
     pub fn record_read(&self, node: NodeId, range: Range<u64>, stored: Extent) {
         let layer = stored.layer;
+        // Most reads of a long mount come after the end, and need no lock.
+        if self.has_ended.load(Ordering::Relaxed) {
+            return;
+        }
         let since_mount = self.started.elapsed();
         let Some(digest) = self.layers.get(layer.0 as usize) else { return };
         let needed = self.content.spans(layer, stored.range());
         let mut state = self.state.hold();
+        if self.has_ended.load(Ordering::Relaxed) {
+            return;
+        }
         let is_first = !state.files.contains_key(&node);
         let (offset, size) = (range.start, range.end.saturating_sub(range.start));
         let is_new = state.files.entry(node).or_default().add(range);
@@ -236,11 +257,17 @@ impl ReadRecorder {
         let path = FilePath(self.tree.path(node));
         let touch = Touch { since_mount, path, layer: *digest, offset, size, spans };
         match &mut state.notes {
-            Notes::Memory(touches) if touches.len() < MAX_TOUCHES => touches.push(touch),
-            Notes::Memory(_) | Notes::Failed => {}
+            Notes::Memory { touches, most } => {
+                touches.push(touch);
+                if touches.len() >= *most {
+                    self.has_ended.store(true, Ordering::Relaxed);
+                    (state.files, state.spans) = Default::default();
+                }
+            }
+            Notes::Ended => {}
             Notes::File(file) => {
                 if let Err(error) = write_line(file, &touch) {
-                    state.notes = Notes::Failed;
+                    state.notes = Notes::Ended;
                     let text = format!("cannot write the record of reads any further: {error}");
                     self.progress.report(ProgressEvent::Warning(text));
                 }
@@ -251,8 +278,20 @@ impl ReadRecorder {
     /// The touches so far, in order. Empty if they are written to a file.
     pub fn touches(&self) -> Vec<Touch> {
         match &self.state.hold().notes {
-            Notes::Memory(touches) => touches.clone(),
-            Notes::File(_) | Notes::Failed => Vec::new(),
+            Notes::Memory { touches, .. } => touches.clone(),
+            Notes::File(_) | Notes::Ended => Vec::new(),
+        }
+    }
+
+    /// Ends the record. Returns the touches, as [`touches`](ReadRecorder::touches), and keeps
+    /// nothing.
+    pub fn end(&self) -> Vec<Touch> {
+        let mut state = self.state.hold();
+        self.has_ended.store(true, Ordering::Relaxed);
+        let ended = State { files: HashMap::new(), spans: HashSet::new(), notes: Notes::Ended };
+        match std::mem::replace(&mut *state, ended).notes {
+            Notes::Memory { touches, .. } => touches,
+            Notes::File(_) | Notes::Ended => Vec::new(),
         }
     }
 }

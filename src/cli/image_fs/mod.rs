@@ -36,6 +36,7 @@ pub(super) mod detach;
 pub(super) mod json;
 pub(super) mod keeper;
 pub(super) mod mount;
+mod start_record;
 pub(super) mod store;
 pub(super) mod trace;
 

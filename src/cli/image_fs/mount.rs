@@ -13,10 +13,12 @@ use clap::Args;
 use tokio::sync::oneshot;
 
 use crate::cli::image_fs::detach::Log;
+use crate::cli::image_fs::start_record::{self, MAX_READS, StartRecord};
 use crate::cli::image_fs::{self, End, LazyArgs, ServeArgs, detach};
 use crate::cli::run::{blocking, until};
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
+use crate::cli::shared::parse;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::ImageName;
@@ -114,6 +116,15 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
     pub share: Option<PathBuf>,
 
+    /// Record the reads of the first --start-time in this file. For the snapshotter
+    #[arg(long, value_name = "FILE", hide = true, requires = "kept", conflicts_with = "record")]
+    pub start_record: Option<PathBuf>,
+
+    /// With --start-record: how long
+    #[arg(long, value_name = "TIME", hide = true, requires = "start_record", default_value = "60s")]
+    #[arg(value_parser = parse::duration)]
+    pub start_time: Duration,
+
     #[command(flatten)]
     pub serve: ServeArgs,
 
@@ -178,7 +189,9 @@ pub(crate) async fn run(
             kept,
             ..FuseOptions::default()
         };
-        let options = MountOptions { fuse, record: record.map(Record::File), prefetch };
+        let is_recorded = args.start_record.is_some() && start_record::is_wanted(&opened, args.lowest_layers);
+        let start = is_recorded.then_some(Record::Memory(MAX_READS));
+        let options = MountOptions { fuse, record: record.map(Record::File).or(start), prefetch };
         let live = mount(&opened.image, &point, options, &opened.progress).await?;
         Ok((opened, live))
     })
@@ -198,10 +211,13 @@ pub(crate) async fn run(
         blocking(move || answers.write(&path).map_err(|source| CliError::Write { path, source })).await?;
     }
     let counter = args.fetched.map(FetchedFile::open).transpose()?;
+    let mut start = StartRecord::new(&live, args.start_record);
     let end = tokio::select! {
         end = image_fs::serve(&mut live, interrupted) => end,
         never = report(counter, args.share.as_deref(), &opened.image) => match never {},
+        never = StartRecord::after(&mut start, args.start_time, &opened) => match never {},
     };
+    StartRecord::end(&mut start, &opened);
     let mounted = live.since();
     let ended = match end {
         Ok(End::Stopped) => stop(&opened, live).await,

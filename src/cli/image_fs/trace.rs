@@ -33,6 +33,9 @@ use ociseek_ops::trace::Container;
 use ociseek_rootfs::layers::LayerAccess;
 use ociseek_rootfs::record::{Touch, write_line};
 
+/// The most reads that a report has.
+const MAX_READS: usize = 1_000_000;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TraceFormat {
     Text,
@@ -135,7 +138,7 @@ pub(crate) async fn run(
         let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
         let prefetch = args.lazy.prefetching();
         let opened = image_fs::open_image(&args.image, LayerChoice::All, args.lazy, verbosity, None).await?;
-        let live_bundle = mount_bundle(&opened, bundle, &options, Some(Record::Memory), prefetch).await?;
+        let live_bundle = mount_bundle(&opened, bundle, &options, Some(Record::Memory(MAX_READS)), prefetch).await?;
         Ok((opened, live_bundle))
     })
     .await?;

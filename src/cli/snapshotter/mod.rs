@@ -49,6 +49,7 @@ pub(crate) use status::SnapshotterCommand;
 
 mod config;
 mod metrics;
+mod starts;
 pub(crate) mod status;
 
 const SNAPSHOTTER_LONG_ABOUT: &str = "\
@@ -119,6 +120,14 @@ pub(crate) struct SnapshotterArgs {
     #[arg(long, value_name = "SIZE", env = "OCISEEK_SNAPSHOTTER_MEMORY", default_value = "512MiB")]
     pub memory: ByteSize,
 
+    /// Record what is read in this time after an image is mounted, for `index --profile`
+    ///
+    /// Each image has a file in the directory `starts` of --root. Images whose fine index has a
+    /// recorded start are left out (docs/snapshotter.md).
+    #[arg(long, value_name = "DURATION", env = "OCISEEK_SNAPSHOTTER_RECORD_STARTS")]
+    #[arg(value_parser = parse::duration_of(1, 3600))]
+    pub record_starts: Option<Duration>,
+
     #[command(flatten)]
     pub lazy: LazyArgs,
 
@@ -150,7 +159,9 @@ pub(crate) async fn run(
     let mount = mount_options(arguments.into_iter().skip(1));
     let metrics = Arc::<SnapshotterMetrics>::default();
     let (known, counted) = (Mutex::default(), Arc::clone(&metrics));
-    let images = MountedByProcess { lazy: args.lazy, caches, progress, mount, known, metrics: Arc::clone(&metrics) };
+    let root = std::path::absolute(&args.root).map_err(CliError::Start)?;
+    let (lazy, record_starts, metered) = (args.lazy, args.record_starts, Arc::clone(&metrics));
+    let images = MountedByProcess { lazy, caches, progress, mount, known, metrics: metered, root, record_starts };
     let snapshotter = Snapshotter::open(&args.root, Arc::new(images), args.memory.0).await;
     let snapshotter = Arc::new(snapshotter.map_err(|source| CliError::Snapshots { path: args.root, source })?);
     let monitored = metrics::served(args.metrics_listen, &metrics, &snapshotter).await?;
@@ -165,7 +176,7 @@ pub(crate) async fn run(
 }
 
 /// The options with a value that `mount` does not have.
-const OWN_OPTIONS: [&str; 5] = ["--socket", "--root", "--config", "--metrics-listen", "--memory"];
+const OWN_OPTIONS: [&str; 6] = ["--socket", "--root", "--config", "--metrics-listen", "--memory", "--record-starts"];
 
 /// This command's options that are also those of `mount`.
 fn mount_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
@@ -193,6 +204,8 @@ struct MountedByProcess {
     /// Images that were looked up, by name with digest.
     known: Mutex<HashMap<String, KnownImage>>,
     metrics: Arc<SnapshotterMetrics>,
+    root: PathBuf,
+    record_starts: Option<Duration>,
 }
 
 /// An image that was looked up.
@@ -237,6 +250,12 @@ impl MountedByProcess {
             .arg(fetched);
         command.arg("--share").arg(share).arg("--answers").arg(answers);
         command.args(device.is_mounted.then_some("--take-over"));
+        // A server that replaces another one would see only a part of the start.
+        if let (Some(time), false) = (self.record_starts, device.is_mounted)
+            && let Some(file) = starts::path(&self.root, &layer.image)
+        {
+            command.arg("--start-record").arg(file).arg(format!("--start-time={}s", time.as_secs()));
+        }
         command.arg("--log").arg(log).arg("--lowest-layers").arg(layer.layers.to_string());
         command.arg(&layer.image).arg(point).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::config;
+use super::{config, starts};
 use crate::cli::shared::args::{FormatArgs, OutputFormat};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
@@ -77,8 +77,8 @@ pub(crate) struct StatusArgs {
 
 const IMAGES_LONG_ABOUT: &str = "\
 Lists the images whose layers are not pulled: how many layers, how many containers and other snapshots use them, \
-whether they are mounted, the process that serves the mount, its memory (proportional set size), and the bytes \
-fetched for the mount.
+whether they are mounted, the process that serves the mount, its memory (proportional set size), the bytes fetched for \
+the mount, and whether a start was recorded (--record-starts).
 
 It reads the snapshotter's directory, so the snapshotter need not run.";
 
@@ -217,6 +217,8 @@ struct Image {
     layers: usize,
     /// The containers and other active snapshots and views over it.
     users: usize,
+    /// The file with its recorded start, for `ociseek index --profile`, or null.
+    start: Option<String>,
     /// Its mounts. There are several if images have different numbers of its layers.
     mounts: Vec<Mount>,
 }
@@ -238,26 +240,34 @@ struct Mount {
 
 impl Images {
     fn of(root: &Path, kept: &KeptState) -> Images {
-        Images { root: root.display().to_string(), images: kept.images.iter().map(Image::of).collect() }
+        let images = kept.images.iter().map(|image| Image::of(root, image));
+        Images { root: root.display().to_string(), images: images.collect() }
     }
 
     fn text(&self, style: Style) -> String {
-        let line = |mount: &str, users: &str, layers: &str, server: &str, memory: &str, fetched: &str, image: &str| {
-            format!("{mount:<8}  {users:>5}  {layers:>6}  {server:>8}  {memory:>10}  {fetched:>10}  {image}\n")
+        let line = |[mount, users, layers, server, memory, fetched, start, image]: [&str; 8]| {
+            format!(
+                "{mount:<8}  {users:>5}  {layers:>6}  {server:>8}  {memory:>10}  {fetched:>10}  {start:<8}  {image}\n"
+            )
         };
-        let header = line("MOUNT", "USERS", "LAYERS", "SERVER", "MEMORY", "FETCHED", "IMAGE");
+        let header = line(["MOUNT", "USERS", "LAYERS", "SERVER", "MEMORY", "FETCHED", "START", "IMAGE"]);
         let mut text = style.dim(header.trim_end()) + "\n";
         for image in &self.images {
             let (users, layers, name) = (image.users.to_string(), image.layers.to_string(), safe(&image.image));
+            let start = if image.start.is_some() { "recorded" } else { "" };
             if image.mounts.is_empty() {
-                text += &line("none", &users, &layers, "", "", "", &name);
+                text += &line(["none", &users, &layers, "", "", "", start, &name]);
             }
             for mount in &image.mounts {
                 let state = if mount.answers { "mounted" } else { "silent" };
                 let server = mount.server.map(|server| server.to_string()).unwrap_or_default();
                 let memory = mount.memory_bytes.map(human).unwrap_or_default();
-                text += &line(state, &users, &layers, &server, &memory, &human(mount.fetched_bytes), &name);
+                let fetched = human(mount.fetched_bytes);
+                text += &line([state, &users, &layers, &server, &memory, &fetched, start, &name]);
             }
+        }
+        if let Some(start) = self.images.iter().find_map(|image| image.start.as_ref()) {
+            text += &format!("\nto use a recorded start: ociseek index --kind fine --profile {} IMAGE\n", safe(start));
         }
         if self.images.is_empty() {
             return format!("{} in {}\n", counted(0, "image", "images"), safe(&self.root));
@@ -267,7 +277,8 @@ impl Images {
 }
 
 impl Image {
-    fn of(kept: &KeptImage) -> Image {
+    fn of(root: &Path, kept: &KeptImage) -> Image {
+        let start = starts::path(root, &kept.name).filter(|path| path.exists());
         let mounts = kept.mounts.iter().map(|mount| Mount {
             point: mount.point.display().to_string(),
             answers: mount.answers,
@@ -275,6 +286,12 @@ impl Image {
             memory_bytes: mount.memory,
             fetched_bytes: mount.fetched,
         });
-        Image { image: kept.name.clone(), layers: kept.layers, users: kept.users, mounts: mounts.collect() }
+        Image {
+            image: kept.name.clone(),
+            layers: kept.layers,
+            users: kept.users,
+            start: start.map(|path| path.display().to_string()),
+            mounts: mounts.collect(),
+        }
     }
 }

@@ -20,6 +20,8 @@ use node::{Node, container, kill};
 
 mod node;
 mod outages;
+mod starts;
+mod userns;
 
 /// Bytes in a second. The speed is not tested here.
 const FAST: u64 = 1 << 30;

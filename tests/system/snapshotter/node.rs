@@ -26,6 +26,7 @@ state = "DIR/state"
 [proxy_plugins.ociseek]
   type = "snapshot"
   address = "DIR/ociseek.sock"
+  capabilities = ["remap-ids"]
   [proxy_plugins.ociseek.exports]
     root = "DIR/lazy"
     enable_remote_snapshot_annotations = "true"

@@ -1,0 +1,80 @@
+//! The snapshotter records the start of an image, and an index is made from the record.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::{Node, programs};
+use crate::support::corpus::debian_layers;
+use crate::support::mounts::wait_until;
+use crate::support::sandbox::program;
+use crate::support::servers::{Server, run, tool};
+
+fn ociseek(args: &[&str]) -> String {
+    run(Path::new(program()), &[args, &["--no-cache"]].concat())
+}
+
+/// Whether the image's fine index has a recorded start.
+fn has_recorded_start(image: &str) -> bool {
+    run(Path::new(program()), &["inspect", image]).contains(", with a recorded start")
+}
+
+#[test]
+fn an_index_is_made_from_a_start_that_containerd_recorded() {
+    let Some(programs) = programs() else { return };
+    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc")) else { return };
+    let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
+    let image = format!("{}/app:v1", registry.host);
+    let layer = layers.join("debian-rootfs.go.tar.gz");
+    run(&crane, &["append", "--insecure", "--oci-empty-base", "-f", layer.to_str().unwrap(), "-t", &image]);
+    run(&crane, &["mutate", "--insecure", "--set-platform", "linux/amd64", "-t", &image, &image]);
+    ociseek(&["index", "--fine", "--quiet", &image]);
+    assert!(!has_recorded_start(&image));
+
+    let mut node = Node::new(programs, &image);
+    node.config = "record-starts = \"1h\"\n".to_owned();
+    let mut serving = node.snapshotter();
+    let mut containerd = node.containerd();
+    let start = || {
+        node.pull(&image, "ociseek");
+        assert_eq!(node.shell(&image, "cat /etc/debian_version >/dev/null && echo READY"), "READY\n");
+    };
+    let remove = || {
+        node.ctr(&["images", "rm", "--sync", &image]);
+        wait_until("the servers end", || node.servers().is_empty());
+    };
+    start();
+    assert_eq!(node.inspected("images").1["images"][0]["start"], Value::Null);
+    // The start ends with the mount, at the latest. The record stays.
+    remove();
+    assert_eq!(node.in_dir("lazy/starts"), 1);
+    start();
+    let (_, found) = node.inspected("images");
+    let record = found["images"][0]["start"].as_str().unwrap();
+    let text = fs::read_to_string(record).unwrap();
+    assert!(text.contains("etc/debian_version") && text.contains("bin/cat\""), "{text}");
+    assert!(!text.contains("etc/issue"), "{text}");
+    let output = Command::new(program())
+        .args(["snapshotter", "images", "--config", &node.at("snapshotter.toml")])
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.contains(&format!("ociseek index --kind fine --profile {record} IMAGE\n")), "{shown}");
+    // A shorter start does not replace it, and a server that replaces another records nothing.
+    node.kill_servers();
+    remove();
+    assert_eq!(fs::read_to_string(record).unwrap(), text);
+
+    let record = record.to_owned();
+    ociseek(&["index", "--kind", "fine", "--quiet", "--profile", &record, &image]);
+    assert!(has_recorded_start(&image));
+    // Now there is nothing to learn.
+    fs::remove_file(&record).unwrap();
+    start();
+    remove();
+    assert_eq!(node.in_dir("lazy/starts"), 0);
+    serving.kill();
+    containerd.kill();
+}
