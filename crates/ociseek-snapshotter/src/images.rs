@@ -134,6 +134,11 @@ impl ImageDir {
         self.0.dir.join(id.to_string()).join("fs")
     }
 
+    /// Whether this is the mount point of an image.
+    pub(crate) fn has(&self, point: &Path) -> bool {
+        point.starts_with(&self.0.dir)
+    }
+
     /// Mounts the image of the snapshot `id`, unless it is mounted and its server is alive.
     pub(crate) async fn mounted(&self, id: u64, layer: &LazyLayer) -> Result<PathBuf, SnapshotError> {
         let point = self.point(id);

@@ -15,9 +15,13 @@ mod faults;
 #[cfg(target_os = "linux")]
 mod filter;
 #[cfg(target_os = "linux")]
+mod ids;
+#[cfg(target_os = "linux")]
 mod images;
 #[cfg(target_os = "linux")]
 mod keep;
+#[cfg(target_os = "linux")]
+mod kernel;
 #[cfg(target_os = "linux")]
 mod messages;
 #[cfg(target_os = "linux")]

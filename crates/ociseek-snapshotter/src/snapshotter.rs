@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,7 +15,9 @@ use tracing::{info, warn};
 
 use super::error::SnapshotError;
 use super::filter::SnapshotFilter;
+use super::ids::{MappedIds, owner};
 use super::images::{ImageDir, LazyImages};
+use super::kernel::Release;
 use super::messages::{CommitRequest, CreateRequest, SnapshotInfo, SnapshotMount};
 use super::rows::{LazyLayer, SnapshotKind, SnapshotRow, SnapshotRows};
 use super::status::points;
@@ -123,6 +125,7 @@ impl Snapshotter {
             return Err(SnapshotError::Exists(target));
         }
         let CreateRequest { key, parent, labels } = request;
+        MappedIds::of(&labels)?;
         let mut new = None;
         let added = block_in_place(|| {
             self.store.change(|rows| {
@@ -137,7 +140,7 @@ impl Snapshotter {
             let _ = self.discard(id).await;
         }
         added?;
-        let mounts = self.mounts(&key).await;
+        let mounts = self.prepared(&key).await;
         if let Err(error) = &mounts {
             warn!(key, %error, "cannot create the snapshot");
             self.remove(&key).await?;
@@ -192,8 +195,36 @@ impl Snapshotter {
         Ok(Some(target.clone()))
     }
 
+    /// The mounts of a new snapshot.
+    async fn prepared(&self, key: &str) -> Result<Vec<SnapshotMount>, SnapshotError> {
+        let (top, lower) = self.layers(key).await?;
+        block_in_place(|| {
+            self.own(&top, &lower)?;
+            Ok(vec![self.mount(&top, lower)?])
+        })
+    }
+
     /// The mounts of an active snapshot or view. Mounts its image if necessary.
     pub(crate) async fn mounts(&self, key: &str) -> Result<Vec<SnapshotMount>, SnapshotError> {
+        let (top, lower) = self.layers(key).await?;
+        block_in_place(|| Ok(vec![self.mount(&top, lower)?]))
+    }
+
+    /// Gives the root directory of a new snapshot its owner: the root of the user namespace, or
+    /// that of the directory below it.
+    fn own(&self, top: &SnapshotRow, lower: &[String]) -> Result<(), SnapshotError> {
+        let owner = match (MappedIds::of(&top.labels)?, lower.first()) {
+            (Some(ids), _) => ids.root,
+            (None, Some(below)) => owner(below)?,
+            (None, None) => return Ok(()),
+        };
+        let path = self.dir(top.id).join("fs");
+        lchown(&path, Some(owner.0), Some(owner.1)).map_err(|source| SnapshotError::Files { path, source })
+    }
+
+    /// An active snapshot or view, and the directories below it from the top down. Mounts its image
+    /// if necessary.
+    async fn layers(&self, key: &str) -> Result<(SnapshotRow, Vec<String>), SnapshotError> {
         let (top, below) = self.store.read(|rows| {
             let top = rows.get(key)?.clone();
             let below: Vec<SnapshotRow> = rows.below(&top).cloned().collect();
@@ -210,23 +241,31 @@ impl Snapshotter {
             }
             lower.push(self.part(row.id, "fs"));
         }
-        Ok(vec![self.mount(&top, lower)])
+        Ok((top, lower))
     }
 
-    fn mount(&self, top: &SnapshotRow, mut lower: Vec<String>) -> SnapshotMount {
+    fn mount(&self, top: &SnapshotRow, mut lower: Vec<String>) -> Result<SnapshotMount, SnapshotError> {
         let is_active = top.kind == SnapshotKind::Active;
         let mode = if is_active { "rw" } else { "ro" };
+        let mut options = match (MappedIds::of(&top.labels)?, lower.first()) {
+            (Some(ids), Some(below)) => {
+                let is_lazy = lower.iter().any(|dir| self.images.has(Path::new(dir)));
+                ids.options(owner(below)?, is_lazy, Release::here())?
+            }
+            // Nothing is below it, and its own directory already belongs to the mapped ids.
+            _ => Vec::new(),
+        };
         if lower.is_empty() || (!is_active && lower.len() == 1) {
             let source = lower.pop().unwrap_or_else(|| self.part(top.id, "fs"));
-            return SnapshotMount { kind: "bind".into(), source, options: vec![mode.into(), "rbind".into()] };
+            options.extend([mode.into(), "rbind".into()]);
+            return Ok(SnapshotMount { kind: "bind".into(), source, options });
         }
-        let mut options = Vec::new();
         if is_active {
             options.push(format!("workdir={}", self.part(top.id, "work")));
             options.push(format!("upperdir={}", self.part(top.id, "fs")));
         }
         options.push(format!("lowerdir={}", lower.join(":")));
-        SnapshotMount { kind: "overlay".into(), source: "overlay".into(), options }
+        Ok(SnapshotMount { kind: "overlay".into(), source: "overlay".into(), options })
     }
 
     pub(crate) fn commit(&self, request: CommitRequest) -> Result<(), SnapshotError> {

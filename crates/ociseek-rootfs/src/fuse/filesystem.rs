@@ -170,6 +170,10 @@ impl Filesystem for ImageFs {
         if self.checked && (0..self.tree.len() as u32).any(lists) {
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }
+        if self.checked {
+            // User namespaces of containers. The kernel allows it only where it checks permissions.
+            wanted |= InitFlags::FUSE_ALLOW_IDMAP;
+        }
         let has_xattrs = |id| self.tree.node(NodeId(id)).xattrs.iter().any(|(name, _)| !self.is_hidden(name));
         self.no_xattrs = !(0..self.tree.len() as u32).any(has_xattrs);
         self.no_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
