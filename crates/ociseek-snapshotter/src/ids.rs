@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use super::error::SnapshotError;
-use super::kernel::Release;
+use ociseek_rootfs::fuse::Release;
 
 /// The labels of the ids (containerd's `core/snapshots/snapshotter.go`).
 const UIDS: &str = "containerd.io/snapshot/uidmapping";

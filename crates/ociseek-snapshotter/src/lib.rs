@@ -21,8 +21,6 @@ mod images;
 #[cfg(target_os = "linux")]
 mod keep;
 #[cfg(target_os = "linux")]
-mod kernel;
-#[cfg(target_os = "linux")]
 mod messages;
 #[cfg(target_os = "linux")]
 mod rows;

@@ -17,12 +17,12 @@ use super::error::SnapshotError;
 use super::filter::SnapshotFilter;
 use super::ids::{MappedIds, owner};
 use super::images::{ImageDir, LazyImages};
-use super::kernel::Release;
 use super::messages::{CommitRequest, CreateRequest, SnapshotInfo, SnapshotMount};
 use super::rows::{LazyLayer, SnapshotKind, SnapshotRow, SnapshotRows};
 use super::status::points;
 use super::store::RowStore;
 use super::usage::usage;
+use ociseek_rootfs::fuse::Release;
 
 /// The label with the name of the snapshot that containerd would commit (`core/snapshots`).
 pub(crate) const TARGET: &str = "containerd.io/snapshot.ref";

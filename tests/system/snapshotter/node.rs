@@ -151,7 +151,9 @@ impl Node {
 
     /// The output of a shell in a new container.
     pub fn shell(&self, image: &str, script: &str) -> String {
-        self.shell_in(&container("test"), image, script)
+        // Several tests have such a container at the same time.
+        let node = self.dir.path().file_name().unwrap().to_str().unwrap().replace('.', "");
+        self.shell_in(&container(&node), image, script)
     }
 
     /// The output of a shell in a new container with this name.

@@ -4,7 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use super::{Node, programs};
+use super::node::{Node, container};
+use super::programs;
 use crate::support::corpus::debian_layers;
 use crate::support::mounts::wait_until;
 use crate::support::sandbox::program;
@@ -16,7 +17,7 @@ const OWNERS: &str = "chmod +x /etc/hostname; echo x > /new; \
 
 /// The owners that a container sees, with further options of `ctr run`.
 fn owners(node: &Node, image: &str, snapshotter: &str, options: &[&str]) -> String {
-    let name = &*format!("ociseek-userns-{}", std::process::id());
+    let name = &*container("userns");
     let command = [image, name, "/bin/sh", "-c", OWNERS];
     let container = node.ctr(&[&["run", "--snapshotter", snapshotter], options, &command].concat());
     let upper = node.at(if snapshotter == "ociseek" {

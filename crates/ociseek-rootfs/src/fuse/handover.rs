@@ -17,6 +17,7 @@ use fuser::{Config, Session, SessionACL};
 use rustix::io::{DupFlags, dup3};
 
 use super::filesystem::ImageFs;
+use super::kernel::Release;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::tree::{NodeId, Tree};
 
@@ -50,18 +51,12 @@ impl KeptDevice {
     }
 }
 
-/// The first version of Linux that has requests sent again to another server: major, minor.
-const CAN_RESEND: (u32, u32) = (6, 9);
+/// The first version of Linux that has requests sent again to another server.
+const CAN_RESEND: Release = Release(6, 9);
 
 /// Whether a server that was killed can be replaced with this kernel.
 pub fn can_take_over() -> bool {
-    can_resend(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default())
-}
-
-fn can_resend(release: &str) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-    let mut next = || numbers.next().and_then(Result::ok).unwrap_or(0);
-    (next(), next()) >= CAN_RESEND
+    Release::here() >= CAN_RESEND
 }
 
 /// `FUSE_NOTIFY_RESEND`, from the kernel's `include/uapi/linux/fuse.h`.
@@ -137,23 +132,4 @@ fn identity(tree: &Tree) -> Digest {
         }
     }
     hasher.finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kernels_are_compared_by_number() {
-        for (release, can) in [
-            ("6.9.0", true),
-            ("6.18.44-fc", true),
-            ("7.0-rc1", true),
-            ("6.8.12", false),
-            ("5.15.0-113", false),
-            ("", false),
-        ] {
-            assert_eq!(can_resend(release), can, "{release}");
-        }
-    }
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 pub use handover::{KeptDevice, can_take_over};
 pub use holders::{DeviceHolder, TakenDevice, device_holders, is_keeper, keep_device, keeper_arguments};
+pub use kernel::Release;
 pub use mounts::{FS_TYPE, MountInfo, mounted_at, mounts};
 pub use point::take_down;
 pub use point::without_following;
@@ -20,6 +21,7 @@ mod fill;
 mod handover;
 mod helper;
 mod holders;
+mod kernel;
 mod mounts;
 mod point;
 mod session;

@@ -198,7 +198,7 @@ impl FuseMount {
     }
 
     /// Unmounts. If the mount is in use, it is detached at once, and the result is true. Takes up
-    /// to [`LAST_USE`] if an overlay or another mount namespace uses it.
+    /// to five seconds if an overlay or another mount namespace uses it.
     ///
     /// # Errors
     /// If it stays mounted.

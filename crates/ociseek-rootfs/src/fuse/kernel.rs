@@ -5,11 +5,11 @@ use std::fs;
 
 /// Major and minor version of Linux.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Release(pub u32, pub u32);
+pub struct Release(pub u32, pub u32);
 
 impl Release {
     /// That of this machine. Zero if it is unknown.
-    pub(crate) fn here() -> Release {
+    pub fn here() -> Release {
         Release::parse(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default())
     }
 
