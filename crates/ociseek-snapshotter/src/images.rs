@@ -25,8 +25,9 @@ use ociseek_rootfs::fuse::{
     take_down,
 };
 
-/// How long the server of a mount may take to answer statfs(2).
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the server of a mount may take to answer statfs(2), and how often that is tried.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOKS: u32 = 10;
 
 /// The pauses between attempts to replace a server, in seconds: some ten minutes together.
 const PAUSES: [u64; 15] = [1, 2, 4, 8, 15, 30, 60, 60, 60, 60, 60, 60, 60, 60, 60];
@@ -144,10 +145,17 @@ impl ImageDir {
         let point = self.point(id);
         let busy = self.busy(id);
         let late = |_| SnapshotError::Mount(format!("{} is not mounted yet", layer.image));
-        let _busy = timeout(WAIT, busy.lock()).await.map_err(late)?;
-        if is_alive(&point).await.map_err(files(&point))? {
-            return Ok(point);
-        }
+        let mut looks = 1..=LOOKS;
+        let _busy = loop {
+            let held = timeout(WAIT, busy.lock()).await.map_err(late)?;
+            match is_alive(&point).await {
+                Ok(true) => return Ok(point),
+                Ok(false) => break held,
+                // If the server has just been killed, the task that replaces it waits for the lock.
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && looks.next() != Some(LOOKS) => {}
+                Err(error) => return Err(files(&point)(error)),
+            }
+        };
         // A dead mount point cannot be inspected, so it is not created again.
         match fs::create_dir_all(self.0.dir.join(id.to_string())).and_then(|()| fs::create_dir(&point)) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(files(&point)(error)),
@@ -446,7 +454,7 @@ async fn is_alive(point: &Path) -> io::Result<bool> {
         Some(mount) if mount.fs_type == FS_TYPE => Ok(rustix::fs::statfs(&path).is_ok()),
         _ => Ok(false),
     });
-    let late = || io::Error::other("the server of the mount does not answer");
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "the server of the mount does not answer");
     timeout(PATIENCE, answer).await.map_err(|_| late())??
 }
 

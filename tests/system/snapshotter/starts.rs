@@ -70,8 +70,11 @@ fn an_index_is_made_from_a_start_that_containerd_recorded() {
     let record = record.to_owned();
     ociseek(&["index", "--kind", "fine", "--quiet", "--profile", &record, &image]);
     assert!(has_recorded_start(&image));
-    // Now there is nothing to learn.
+    // Now there is nothing to learn. The snapshotter still knows the image without the new index.
     fs::remove_file(&record).unwrap();
+    serving.kill();
+    drop(serving);
+    let mut serving = node.snapshotter();
     start();
     remove();
     assert_eq!(node.in_dir("lazy/starts"), 0);
