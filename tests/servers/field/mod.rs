@@ -67,6 +67,7 @@ registries! {
     digitalocean DIGITALOCEAN,
     docker_hub DOCKER_HUB,
     ecr ECR,
+    ecr_2024 ECR_2024,
     ecr_immutable ECR_IMMUTABLE,
     ecr_public ECR_PUBLIC,
     ghcr GHCR,

@@ -143,6 +143,8 @@ pub enum Referrers {
     WithoutTypes,
     /// No API: the status.
     Missing(u16),
+    /// No API, status 404, but manifests are answered with `OCI-Subject`.
+    Claimed,
 }
 
 /// By how much limits are smaller than in reality.
@@ -236,7 +238,7 @@ impl Profile {
 
     pub fn has_referrers(&self) -> bool {
         self.find(|one| match one {
-            Trait::Referrers(how) => Some(!matches!(how, Referrers::Missing(_))),
+            Trait::Referrers(how) => Some(!matches!(how, Referrers::Missing(_) | Referrers::Claimed)),
             _ => None,
         })
         .unwrap_or(false)

@@ -124,6 +124,7 @@ fn says(one: Trait) -> String {
             format!("It has no referrers API: status {status}.")
         }
         Trait::ShaTagIsDigest => "The tag `sha256-HEX` is taken for the digest `sha256:HEX`.".into(),
+        Trait::Referrers(Referrers::Claimed) => "It has no referrers API, but answers `OCI-Subject`.".into(),
         Trait::MissingTag(status) => format!("A tag that does not exist gets status {status}."),
         Trait::NoLocationOfManifests => "A PUT of a manifest is answered without `Location`.".into(),
         Trait::OnlyImages(status) => format!("A manifest whose config is not that of an image gets status {status}."),

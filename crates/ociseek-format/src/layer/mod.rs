@@ -34,7 +34,7 @@ mod slices;
 pub mod span;
 
 pub use checkpoints::are_chosen;
-pub use consumer::{file as stated, servable};
+pub use consumer::{MAX_SPAN, file as stated, servable};
 pub use contents::Notes;
 pub use divide::divide_span;
 pub use format::format;

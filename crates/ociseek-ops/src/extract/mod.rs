@@ -17,14 +17,11 @@ use std::path::PathBuf;
 pub use output::Output;
 use output::UnfinishedFile;
 
-use ociseek_format::layer::shown;
 use ociseek_format::layer::span::{SpanError, SpanTable};
+use ociseek_format::layer::{MAX_SPAN, shown};
 use ociseek_format::offset::{SpanId, Uncompressed};
 use ociseek_format::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
 use ociseek_format::ztoc::{ExtentFault, FileMetadata, VERSION, Ztoc, check_extents};
-
-/// The largest span that is read, in bytes of the blob. Consumers have the same limit.
-const MAX_SPAN: u64 = i32::MAX as u64;
 
 /// The result of extracting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

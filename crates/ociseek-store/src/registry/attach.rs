@@ -39,7 +39,7 @@ impl Repository {
         let response = self.put_manifest(&target, &index.media_type, manifest, None).await?;
         let linked =
             response.text("oci-subject").and_then(|subject| subject.trim().parse().ok()) == Some(subject.digest);
-        let attached = match linked || self.api_lists(index, &subject.digest).await {
+        let attached = match self.api_lists(index, &subject.digest, linked).await {
             true => AttachMethod::ReferrersApi,
             false => AttachMethod::TagSchema(self.list_under_tag(index, subject, &replaces).await?),
         };
@@ -90,10 +90,17 @@ impl Repository {
         self.unlist_under_tag(subject, referrers).await
     }
 
-    /// Whether a registry that did not send `OCI-Subject` lists the referrer anyway. In doubt the
-    /// answer is no: then the tag schema is used as well, which does no harm.
-    async fn api_lists(&self, index: &Descriptor, subject: &Digest) -> bool {
-        let listed = self.api_referrers(subject, index.artifact_type.as_deref(), &mut self.budget.open()).await;
-        matches!(listed, Ok(Some(listed)) if listed.iter().any(|found| found.digest == index.digest))
+    /// Whether the registry lists the referrer itself. One that did not send `OCI-Subject` may do
+    /// so anyway, and one that did may have no API (Amazon ECR in 2024, sigstore/sigstore-js#1183).
+    /// One that has the API may list the referrer a little later. In doubt the answer is no: then
+    /// the tag schema is used as well, which does no harm.
+    async fn api_lists(&self, index: &Descriptor, subject: &Digest, linked: bool) -> bool {
+        if linked && self.registry.referrers.is_known() {
+            return true;
+        }
+        match self.api_referrers(subject, index.artifact_type.as_deref(), &mut self.budget.open()).await {
+            Ok(Some(listed)) => linked || listed.iter().any(|found| found.digest == index.digest),
+            Ok(None) | Err(_) => false,
+        }
     }
 }

@@ -22,6 +22,19 @@ pub const ECR: Profile = Profile {
     )],
 };
 
+/// As sigstore's client found it in June 2024. The status of the missing API was not reported.
+pub const ECR_2024: Profile = Profile {
+    name: "Amazon ECR of 2024",
+    traits: &[
+        (Trait::Login(Login::Basic), "open-policy-agent/opa#6580"),
+        (Trait::PatchStatus(201), "aws/containers-roadmap#2831"),
+        (Trait::PatchRange(PatchRange::FirstChunk), "aws/containers-roadmap#2831"),
+        (Trait::SignedUrls, "open-policy-agent/opa#6728"),
+        (Trait::Referrers(Referrers::Claimed), "sigstore/sigstore-js#1183"),
+    ],
+    refusals: &[],
+};
+
 const IMMUTABLE: &str =
     "The image tag already exists in the repository and cannot be overwritten because the repository is immutable.";
 

@@ -29,7 +29,7 @@ pub use centos::CENTOS;
 pub use cloudflare::CLOUDFLARE;
 pub use digitalocean::DIGITALOCEAN;
 pub use docker_hub::DOCKER_HUB;
-pub use ecr::{ECR, ECR_IMMUTABLE};
+pub use ecr::{ECR, ECR_2024, ECR_IMMUTABLE};
 pub use ecr_public::ECR_PUBLIC;
 pub use ghcr::GHCR;
 pub use gitea::GITEA;

@@ -65,7 +65,8 @@ impl Registry {
                 .header(header::LOCATION, format!("/v2/{name}/manifests/{digest}"))
                 .header("docker-content-digest", digest);
         }
-        if let (true, Some(subject)) = (self.profile.has_referrers(), manifest["subject"]["digest"].as_str()) {
+        let claims = self.profile.has_referrers() || self.profile.has(Trait::Referrers(Referrers::Claimed));
+        if let (true, Some(subject)) = (claims, manifest["subject"]["digest"].as_str()) {
             answer = answer.header("oci-subject", subject);
         }
         answer.body(Body::empty()).unwrap()
@@ -171,7 +172,7 @@ impl Registry {
             Trait::Referrers(how) => Some(how),
             _ => None,
         });
-        let how = how.unwrap_or(Referrers::Missing(404));
+        let how = how.filter(|how| *how != Referrers::Claimed).unwrap_or(Referrers::Missing(404));
         if let Referrers::Missing(status) = how {
             let page = if status == 404 { "404 page not found\n" } else { "" };
             return Response::builder().status(status).body(Body::from(page)).unwrap();

@@ -13,8 +13,9 @@ mod tree;
 
 pub(super) use self::tree::check as check_tree;
 
-/// The consumer counts the bytes of a span in C ints.
-const MAX_SPAN: u64 = i32::MAX as u64;
+/// The largest span that is read, in bytes of the blob and of the tar. The consumer counts both in
+/// C ints (soci-snapshotter, gzip_zinfo.c).
+pub const MAX_SPAN: u64 = i32::MAX as u64;
 
 /// A tar entry as a ztoc states it.
 ///
