@@ -82,6 +82,7 @@ registries! {
     pulp PULP,
     quay QUAY,
     quay_2023 QUAY_2023,
+    registry_k8s_io REGISTRY_K8S_IO,
     specification SPECIFICATION,
     zot ZOT,
 }

@@ -74,6 +74,8 @@ pub enum Trait {
     SignedUrls,
     /// `Range` of a GET is ignored.
     NoRanges,
+    /// The status for a GET of a blob with `Range`.
+    RangesRefused(u16),
     Referrers(Referrers),
     /// The tag `sha256-HEX` is taken for the digest `sha256:HEX`.
     ShaTagIsDigest,

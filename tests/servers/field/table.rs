@@ -113,6 +113,7 @@ fn says(one: Trait) -> String {
         Trait::CancelRefused(status) => format!("Cancelling an upload gets status {status}."),
         Trait::MountsWhatManifestsList => "A blob is mounted only if a manifest of its repository lists it.".into(),
         Trait::SignedUrls => "Blobs are redirected to URLs that expire, at a host that refuses `Authorization`.".into(),
+        Trait::RangesRefused(status) => format!("A GET of a blob with `Range` gets status {status}."),
         Trait::NoRanges => "`Range` of a GET is ignored.".into(),
         Trait::Referrers(Referrers::Api) => "It has the referrers API.".into(),
         Trait::Referrers(Referrers::Pages(_)) => "The referrers API filters, and answers in pages.".into(),

@@ -313,7 +313,7 @@ impl BlobStream {
                 }
                 self.body_end = self.size;
                 if part {
-                    if ranged && self.etag.is_none() {
+                    if (ranged || !self.ranges) && self.etag.is_none() {
                         registry.ranges.refused();
                     }
                     self.ranges = false;
@@ -327,14 +327,26 @@ impl BlobStream {
                 let range = response.text(CONTENT_RANGE).unwrap_or_default();
                 let Some(end) = continues(range, self.position, self.end, self.size) else {
                     let (from, end, size) = (self.position, self.end, self.size);
-                    return Err(protocol(format!("requested bytes {from} to {end} of {size}, but it sent {range:?}")));
+                    let what = format!("requested bytes {from} to {end} of {size}, but it sent {range:?}");
+                    return self.open_without_range(&request, protocol(what)).await;
                 };
                 self.body_end = end;
             }
+            400 | 416 | 501 if ranged => return self.open_without_range(&request, response.refusal().await).await,
             _ => return Err(response.refusal().await),
         }
         self.body = Some(response);
         Ok(())
+    }
+
+    /// Requests the blob from its start. Some servers refuse a part, or send another one, of what
+    /// they send whole (containerd/containerd#11998, kubernetes/registry.k8s.io#333).
+    async fn open_without_range(&mut self, request: &Request, error: RegistryError) -> Result<(), RegistryError> {
+        if self.check_reread(request).is_err() {
+            return Err(error);
+        }
+        self.ranges = false;
+        Box::pin(self.open()).await
     }
 
     /// Fails if too many bytes before the current position would have to be read again.

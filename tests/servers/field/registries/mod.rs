@@ -18,6 +18,7 @@ mod harbor;
 mod nexus;
 mod pulp;
 mod quay;
+mod registry_k8s_io;
 mod specification;
 mod zot;
 
@@ -39,5 +40,6 @@ pub use harbor::{HARBOR, HARBOR_IMMUTABLE, HARBOR_READ_ONLY};
 pub use nexus::{NEXUS, NEXUS_ONCE};
 pub use pulp::PULP;
 pub use quay::{QUAY, QUAY_2023};
+pub use registry_k8s_io::REGISTRY_K8S_IO;
 pub use specification::SPECIFICATION;
 pub use zot::ZOT;

@@ -25,6 +25,13 @@ impl Registry {
             content.signed.insert(key, (blob, Instant::now()));
             return Response::builder().status(307).header(header::LOCATION, to).body(Body::empty()).unwrap();
         }
+        let refused = self.profile.find(|one| match one {
+            Trait::RangesRefused(status) => Some(status),
+            _ => None,
+        });
+        if let (Some(refused), Some(_)) = (refused, asked.header("range")) {
+            return status(refused);
+        }
         let range = asked.header("range").filter(|_| !self.profile.has(Trait::NoRanges));
         part(&blob, range, Some(digest))
     }
