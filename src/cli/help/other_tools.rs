@@ -81,7 +81,11 @@ const OPTIONS: [(&str, &[&str], &str); 31] = [
         "not needed: what DST lacks or has wrong is written again",
     ),
     ("convert", &["--kind", "--v2", "--v2-only"], "not needed: convert writes version 2; --fine adds a fine index"),
-    ("convert", &["--to"], "not needed: convert writes version 2; ociseek index attaches version 1"),
+    (
+        "convert",
+        &["--to"],
+        "the destination is the second argument; convert writes version 2, and ociseek index attaches version 1",
+    ),
     ("cache", &["--all", "-a", "--force", "-f"], "not needed: cache clear empties all of the local caches"),
     ("backfill", &["--all", "-a"], "not needed: all repositories and tags are the default"),
     ("doctor", &["--runtime", "--consumer"], "not needed: doctor lists every runtime that it knows"),
