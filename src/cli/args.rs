@@ -143,10 +143,12 @@ impl Command {
             Command::Service(ServiceCommand::Backfill(args)) if args.format.is_json() => return Failures::Line,
             Command::Service(_) => return Failures::None,
             #[cfg(snapshots)]
-            Command::Node(NodeCommand::Snapshotter(args)) => match &args.command {
-                Some(command) => command.format(),
-                None => return Failures::None,
-            },
+            Command::Node(NodeCommand::Snapshotter(args)) => {
+                match args.command.as_ref().and_then(|command| command.format()) {
+                    Some(format) => format,
+                    None => return Failures::None,
+                }
+            }
             Command::Index(args) => args.format,
             Command::Convert(args) => args.format,
             Command::Inspect(args) => args.format,

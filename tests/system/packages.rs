@@ -1,6 +1,7 @@
 //! The packages are installed like users do, run, and leave nothing behind. `OCISEEK_SHIPPED` names
 //! the program to pack.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -84,6 +85,49 @@ fn apt_installs_the_package_in_a_clean_root_and_removes_it() {
     assert!(config.contains("# root = \"/var/lib/ociseek/snapshotter\"\n"), "{config}");
     in_root(&[&quiet[..], &["purge", "ociseek"]].concat());
     assert_eq!(below(&root), before);
+
+    a_pod_installs_the_snapshotter(&root);
+}
+
+/// `snapshotter install`, with a systemctl that notes down what it is told.
+fn a_pod_installs_the_snapshotter(root: &Path) {
+    let (systemctl, calls) = (root.join("usr/bin/systemctl"), root.join("calls"));
+    let script = "#!/bin/sh\necho \"$*\" >> /calls\ntest ! -e /fails || { echo no bus >&2; exit 1; }\n";
+    std::fs::write(&systemctl, script).unwrap();
+    std::fs::set_permissions(&systemctl, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let config = root.parent().unwrap().join("config.toml");
+    let at = root.to_str().unwrap();
+    let install = || {
+        let _ = std::fs::remove_file(&calls);
+        let args = ["snapshotter", "install", "--config", config.to_str().unwrap(), at];
+        let output = Command::new(program()).args(args).output().unwrap();
+        let told = std::fs::read_to_string(&calls).unwrap_or_default();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap(), told)
+    };
+    let first = "daemon-reload\nenable ociseek-snapshotter\n";
+    // The first installation, the same again, another configuration, and an invalid one.
+    for (text, status, last) in [
+        ("memory = \"1GiB\"\n", 0, "restart ociseek-snapshotter\n"),
+        ("memory = \"1GiB\"\n", 0, "start ociseek-snapshotter\n"),
+        ("memory = \"2GiB\"\n", 0, "restart ociseek-snapshotter\n"),
+        ("nonsense = true\n", 1, ""),
+    ] {
+        std::fs::write(&config, text).unwrap();
+        let (code, said, told) = install();
+        let wanted = if status == 0 { format!("{first}{last}") } else { String::new() };
+        assert_eq!((code, told), (Some(status), wanted), "{text}: {said}");
+    }
+    let installed = std::fs::read_to_string(root.join("etc/ociseek/snapshotter.toml")).unwrap();
+    assert_eq!(installed, "memory = \"2GiB\"\n");
+    let unit = std::fs::read_to_string(root.join("etc/systemd/system/ociseek-snapshotter.service")).unwrap();
+    assert!(unit.contains("KillMode=process\n"), "{unit}");
+    let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let (path, _) = command.split_once(' ').unwrap();
+    assert_eq!(run(Path::new("chroot"), &[at, path, "--version"]), format!("ociseek {VERSION}\n"));
+    std::fs::write(&config, "").unwrap();
+    std::fs::write(root.join("fails"), "").unwrap();
+    let (code, said, _) = install();
+    assert!(code == Some(1) && said.contains("systemctl daemon-reload: no bus"), "{said}");
 }
 
 #[test]

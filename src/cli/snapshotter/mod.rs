@@ -48,6 +48,7 @@ use metrics::{SnapshotterCounter, SnapshotterMetrics};
 pub(crate) use status::SnapshotterCommand;
 
 mod config;
+mod install;
 mod metrics;
 mod starts;
 pub(crate) mod status;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::install::{self, InstallArgs};
 use super::{config, starts};
 use crate::cli::shared::args::{FormatArgs, OutputFormat};
 use crate::cli::shared::error::CliError;
@@ -20,13 +21,16 @@ use ociseek_snapshotter::{KeptImage, KeptState, kept};
 pub(crate) enum SnapshotterCommand {
     Status(StatusArgs),
     Images(ImagesArgs),
+    Install(InstallArgs),
 }
 
 impl SnapshotterCommand {
-    pub(crate) fn format(&self) -> FormatArgs {
+    /// How it prints, if it does.
+    pub(crate) fn format(&self) -> Option<FormatArgs> {
         match self {
-            SnapshotterCommand::Status(args) => args.format,
-            SnapshotterCommand::Images(args) => args.format,
+            SnapshotterCommand::Status(args) => Some(args.format),
+            SnapshotterCommand::Images(args) => Some(args.format),
+            SnapshotterCommand::Install(_) => None,
         }
     }
 }
@@ -102,6 +106,7 @@ pub(super) fn run(command: SnapshotterCommand) -> Result<(), CliError> {
     match command {
         SnapshotterCommand::Status(args) => status(args),
         SnapshotterCommand::Images(args) => images(args),
+        SnapshotterCommand::Install(args) => install::run(args),
     }
 }
 

@@ -1,0 +1,161 @@
+//! The files for Kubernetes nodes: containerd accepts its configurations, the manifest names what
+//! there is, and pods of the runtime class start lazily beside others.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use yaml_rust2::{Yaml, YamlLoader};
+
+use super::{Node, index, programs, push};
+use crate::support::corpus::debian_layers;
+use crate::support::mounts::wait_until;
+use crate::support::sandbox::program;
+use crate::support::servers::{Server, run, tool};
+
+fn packaged(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(name)
+}
+
+#[test]
+fn containerd_takes_the_configurations() {
+    let Some(programs) = programs() else { return };
+    for (name, wanted) in [
+        ("ociseek.toml", &["snapshotter = 'ociseek'"][..]),
+        (
+            "ociseek-runtime-class.toml",
+            &["snapshotter = 'ociseek'", "snapshotter = 'overlayfs'", "SystemdCgroup = true"],
+        ),
+        ("ociseek-version-2.toml", &["snapshotter = 'ociseek'"]),
+    ] {
+        let path = packaged("containerd").join(name);
+        let dump = run(&programs.join("containerd"), &["--config", path.to_str().unwrap(), "config", "dump"]);
+        let both = ["disable_snapshot_annotations = false", "discard_unpacked_layers = false"];
+        let proxy = ["address = '/run/ociseek/snapshotter.sock'", "capabilities = ['remap-ids']"];
+        for line in wanted.iter().chain(&both).chain(&proxy) {
+            assert!(dump.lines().any(|found| found.trim() == *line), "{name} {line}: {dump}");
+        }
+    }
+}
+
+#[test]
+fn the_manifest_installs_what_the_configuration_names() {
+    let text = fs::read_to_string(packaged("kubernetes/snapshotter.yaml")).unwrap();
+    let documents = YamlLoader::load_from_str(&text).unwrap();
+    let of_kind = |kind: &str| documents.iter().find(|found| found["kind"].as_str() == Some(kind)).unwrap();
+    assert_eq!(of_kind("RuntimeClass")["handler"].as_str(), Some("ociseek"));
+    let pod = &of_kind("DaemonSet")["spec"]["template"]["spec"];
+    let install = &pod["initContainers"][0];
+    let arguments: Vec<&str> = install["args"].as_vec().unwrap().iter().filter_map(Yaml::as_str).collect();
+    // The arguments are valid, and stop at the directory that is missing here.
+    let output = Command::new(program()).args(&arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && said.contains("/etc/ociseek-config/snapshotter.toml"), "{said}");
+    let mounted: Vec<&str> =
+        install["volumeMounts"].as_vec().unwrap().iter().filter_map(|mount| mount["mountPath"].as_str()).collect();
+    assert_eq!(mounted, ["/host", "/etc/ociseek-config"]);
+    assert_eq!(pod["volumes"][0]["hostPath"]["path"].as_str(), Some("/"));
+    // Its configuration is one.
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("snapshotter.toml");
+    fs::write(&config, of_kind("ConfigMap")["data"]["snapshotter.toml"].as_str().unwrap()).unwrap();
+    let shown = run(Path::new(program()), &["snapshotter", "images", "--config", config.to_str().unwrap()]);
+    assert!(shown.contains("/var/lib/ociseek/snapshotter"), "{shown}");
+}
+
+fn crictl(node: &Node, programs: &Path, args: &[&str]) -> Output {
+    // Written by another call.
+    let mut command = Command::new(programs.join("crictl"));
+    command.args(["--config", &node.at("crictl.yaml")]).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Starts a container of `image` in a pod with this runtime handler. Returns its output, or why it
+/// could not be created.
+fn in_pod(node: &Node, programs: &Path, image: &str, handler: &str) -> Result<String, String> {
+    let name = format!("pod-{handler}");
+    let pod = format!(
+        r#"{{"metadata": {{"name": "{name}", "namespace": "default", "uid": "{name}"}}, "log_directory": "{}",
+        "annotations": {{"io.containerd.cri.runtime-handler": "{handler}"}},
+        "linux": {{"security_context": {{"namespace_options": {{"network": 2}}}}}}}}"#,
+        node.at("logs")
+    );
+    let container = format!(
+        r#"{{"metadata": {{"name": "app"}}, "image": {{"image": "{image}"}}, "log_path": "{name}.log",
+        "command": ["/bin/sh", "-c", "cat /etc/debian_version >/dev/null && echo READY && sleep infinity"]}}"#
+    );
+    let (pod_file, container_file) = (node.at("pod.json"), node.at("container.json"));
+    fs::write(&pod_file, pod).unwrap();
+    fs::write(&container_file, container).unwrap();
+    // kubelet does not pull an image that is there.
+    if node.crictl(&["images", "-q", image]).trim().is_empty() {
+        node.crictl(&["pull", "--pod-config", &pod_file, image]);
+    }
+    let pod = node.crictl(&["runp", "--runtime", handler, &pod_file]);
+    let created = crictl(node, programs, &["create", "--no-pull", pod.trim(), &container_file, &pod_file]);
+    let said = match created.status.success() {
+        true => {
+            node.crictl(&["start", String::from_utf8(created.stdout).unwrap().trim()]);
+            let log = || fs::read_to_string(node.at(&format!("logs/{name}.log"))).unwrap_or_default();
+            wait_until("the container is ready", || log().contains("READY"));
+            Ok(log())
+        }
+        false => Err(String::from_utf8(created.stderr).unwrap()),
+    };
+    node.crictl(&["rmp", "--force", pod.trim()]);
+    said
+}
+
+#[test]
+fn pods_of_the_runtime_class_start_lazily_beside_others() {
+    let Some(programs) = programs() else { return };
+    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc")) else { return };
+    let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
+    let debian = layers.join("debian-rootfs.go.tar.gz");
+    let base = push(&crane, &registry.host, "app", &[&debian]);
+    // The sandboxes share no layer with it.
+    let (bottom, other) = (layers.join("../small/pax-binary-xattr.tar.gz"), layers.join("debian-rootfs.go1.tar.gz"));
+    let pause = push(&crane, &registry.host, "pause", &[&bottom, &other]);
+    run(&crane, &["mutate", "--insecure", "--entrypoint", "/bin/sleep,infinity", "-t", &pause, &pause]);
+    index(&base);
+
+    let node = Node::new(programs.clone(), &pause);
+    // The node's default is overlayfs, and the rest comes from the file for runtime classes.
+    let snippet = fs::read_to_string(packaged("containerd/ociseek-runtime-class.toml")).unwrap();
+    let snippet = snippet
+        .replace("/run/ociseek/snapshotter.sock", &node.at("ociseek.sock"))
+        .replace("/var/lib/ociseek/snapshotter", &node.at("lazy"))
+        // There is no systemd here.
+        .replace("SystemdCgroup = true", "SystemdCgroup = false");
+    fs::write(node.at("ociseek.toml"), snippet).unwrap();
+    let config = fs::read_to_string(node.at("containerd.toml")).unwrap();
+    let config = config
+        .replace("version = 3\n", &format!("version = 3\nimports = [\"{}\"]\n", node.at("ociseek.toml")))
+        .replace("  snapshotter = \"ociseek\"\n  disable_snapshot_annotations = false\n", "");
+    fs::write(node.at("containerd.toml"), config).unwrap();
+    let mut serving = node.snapshotter();
+    let mut containerd = node.containerd();
+
+    in_pod(&node, &programs, &base, "ociseek").unwrap();
+    assert_eq!(node.lazy_mounts().len(), 1);
+    // The limit that docs/kubernetes-lazy.md states: overlayfs lacks the layers.
+    let refused = in_pod(&node, &programs, &base, "runc").unwrap_err();
+    assert!(refused.contains("not found"), "{refused}");
+    // Until they are fetched.
+    let archive = node.at("image.tar");
+    let export = ["--namespace", "k8s.io", "images", "export", &archive, &base];
+    assert!(!node.try_ctr(&export).status.success());
+    node.ctr(&["--namespace", "k8s.io", "content", "fetch", "--plain-http", &base]);
+    node.ctr(&export);
+    assert!(fs::metadata(&archive).unwrap().len() > fs::metadata(&debian).unwrap().len());
+    in_pod(&node, &programs, &base, "runc").unwrap();
+    node.crictl(&["rmi", "--all"]);
+    wait_until("nothing is left", || node.lazy_mounts().is_empty());
+
+    // An image that was pulled for others is mounted, too.
+    in_pod(&node, &programs, &base, "runc").unwrap();
+    in_pod(&node, &programs, &base, "ociseek").unwrap();
+    assert_eq!(node.lazy_mounts().len(), 1);
+    node.crictl(&["rmi", "--all"]);
+    serving.kill();
+    containerd.kill();
+}
