@@ -88,8 +88,9 @@ fn window(spans: &FineSpans, span: SpanId, blob: &[u8]) -> SpanWindow {
     if spans.codec() == Codec::Zstd {
         let lead = &blob[start.first() as usize..start.border() as usize];
         let state = ZstdState { window: 0x58, has_checksum: number % 2 == 1, ..ZstdState::initial() };
-        let pieces = used.ranges().map(|range| (range.start * 30, [&bytes[range], &[]]));
-        let block = SpanWindow::of_zstd(state, 30 * WINDOW as u32, pieces);
+        let parts = used.ranges().map(|range| (range.start * 30, range.len()));
+        let kept = used.ranges().flat_map(|range| bytes[range].to_vec()).collect();
+        let block = SpanWindow::of_zstd(state, 30 * WINDOW as u32, parts, kept);
         return if number % 4 == 3 { SpanWindow::of_frame() } else { block }.led_by(lead);
     }
     SpanWindow::new(&blob[start.first() as usize..start.border() as usize], &bytes, &used)

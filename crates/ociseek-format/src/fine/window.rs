@@ -89,21 +89,19 @@ impl SpanWindow {
     }
 
     /// Creates the window of a span that begins with a block of zstd. It has `length` bytes. Of
-    /// these, `pieces` are kept: where each part begins in the window, and its bytes, in order.
-    pub(crate) fn of_zstd<'a, P: IntoIterator<Item = &'a [u8]>>(
+    /// these, `bytes` are kept. `parts` says where in the window: where each begins, and its size,
+    /// in order.
+    pub(crate) fn of_zstd(
         state: ZstdState,
         length: u32,
-        pieces: impl IntoIterator<Item = (usize, P)>,
+        parts: impl IntoIterator<Item = (usize, usize)>,
+        bytes: Vec<u8>,
     ) -> SpanWindow {
-        let (mut parts, mut bytes) = (WindowParts::default(), Vec::new());
-        for (from, part) in pieces {
-            let before = bytes.len();
-            part.into_iter().for_each(|piece| bytes.extend_from_slice(piece));
-            parts.add(from, from + bytes.len() - before);
-        }
+        let mut encoded = WindowParts::default();
+        parts.into_iter().for_each(|(from, size)| encoded.add(from, from + size));
         let start = Start::Block(Box::new(ZstdStart { state, length }));
-        let (lead, count) = (Box::default(), parts.count);
-        SpanWindow { lead, start, parts: parts.encoded.into(), count, bytes: bytes.into() }
+        let (lead, count) = (Box::default(), encoded.count);
+        SpanWindow { lead, start, parts: encoded.encoded.into(), count, bytes: bytes.into() }
     }
 
     /// The window of a span that begins with a frame of zstd.

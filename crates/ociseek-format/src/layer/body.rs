@@ -17,7 +17,6 @@ use crate::codec::sniff::Format;
 use crate::codec::stretch::{Handover, Stretch};
 use crate::codec::zstd::{ZstdOutput, ZstdReader};
 use crate::digest::Digest;
-use crate::fine::FineError;
 use crate::offset::{Compressed, SpanSize, Uncompressed};
 use crate::ztoc::{Checkpoints, MAX_ENCODED};
 
@@ -89,7 +88,7 @@ impl LayerBody {
                 LayerBody::plain(EntryPolicy::Strict, span_size, fine, None, memory)
             }
             Format::Zstd if fine => {
-                let fine = FineZstd::new(memory.budget().open());
+                let fine = FineZstd::new();
                 match ZstdReader::new() {
                     Ok(reader) => {
                         let output = ZstdContents { contents: Contents::new(EntryPolicy::Strict, memory), fine };
@@ -273,7 +272,7 @@ impl ZstdBody {
     fn end_plan(&mut self) -> Result<(), LayerError> {
         let Some(plan) = self.plan.take() else { return Ok(()) };
         // Windows may end with the blob.
-        self.output.pass()?;
+        self.output.pass();
         self.output.fine.check(&plan)
     }
 }
@@ -281,30 +280,25 @@ impl ZstdBody {
 impl ZstdContents {
     /// Takes what is known of the output so far. A layer whose fine document would be too large is
     /// valid, but has none.
-    fn pass(&mut self) -> Result<(), LayerError> {
+    fn pass(&mut self) {
         if self.contents.is_refused() {
             self.fine.give_up();
         }
-        match self.fine.pass() {
-            Ok(()) => Ok(()),
-            Err(FineError::Memory(over)) => Err(over.into()),
-            Err(error) => {
-                self.fine.give_up();
-                self.contents.refuse(UnservableReason::new(UnservableCode::SpanTooLarge, error.to_string()));
-                Ok(())
-            }
+        if let Err(error) = self.fine.pass() {
+            self.fine.give_up();
+            self.contents.refuse(UnservableReason::new(UnservableCode::SpanTooLarge, error.to_string()));
         }
     }
 }
 
 impl ZstdOutput<LayerError> for ZstdContents {
     fn room(&mut self) -> Result<&mut [u8], LayerError> {
-        Ok(self.fine.room()?)
+        Ok(self.fine.room())
     }
 
     fn written(&mut self, size: usize) -> Result<(), LayerError> {
         self.contents.push(self.fine.take(size));
-        self.pass()?;
+        self.pass();
         self.contents.check()
     }
 }

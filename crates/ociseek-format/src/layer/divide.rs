@@ -105,9 +105,9 @@ fn divide_zstd(
     let blocks = zstd_blocks(span, spans, window)?;
     let plan = ZstdPlanner::dividing(spans, span, blocks).plan(&chunks, true);
     let Some(mut plan) = plan else { return Ok(Vec::new()) };
-    let mut fine = FineZstd::dividing(spans, span, window).map_err(|error| failed(error.to_string()))?;
-    fine.expect(&mut plan);
     plan.check().map_err(|error| failed(error.to_string()))?;
+    let fine = FineZstd::dividing(spans, span, window, &mut plan);
+    let mut fine = fine.map_err(|error| failed(error.to_string()))?;
     let plain = spans.plain_range(span);
     let mut taken = Ok(());
     let mut take = |bytes: &[u8]| {

@@ -1,12 +1,13 @@
 //! Collects the fine document of a layer during indexing: the decoding half contributes starts and
 //! windows, the hashing half proofs and leads.
 
-mod recent;
 mod zstd;
+mod zstd_windows;
 
 use std::collections::VecDeque;
 
-pub(super) use zstd::{FineZstd, ZstdPlan, ZstdPlanner};
+pub(super) use zstd::{PlannedWindow, ZstdPlan, ZstdPlanner};
+pub(super) use zstd_windows::FineZstd;
 
 use crate::budget::Charge;
 use crate::codec::gzip::BlockStart;

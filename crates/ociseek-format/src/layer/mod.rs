@@ -51,13 +51,13 @@ pub use slices::KeepSpans;
 use crate::budget::Budget;
 use crate::digest::Digest;
 use hashes::LayerHashes;
-use plan::LayerPlanner;
+use plan::{LayerPlanner, PlannedBatch};
 use scan::LayerScan;
 
 /// Builds the ztoc of a layer's blob, pushed in chunks, on one thread.
 pub struct LayerIndexer {
     options: LayerOptions,
-    planner: LayerPlanner,
+    planner: LayerPlanner<Vec<u8>>,
     scan: LayerScan,
     hashes: LayerHashes,
 }
@@ -74,11 +74,23 @@ impl LayerIndexer {
     /// Pushes the next bytes of the blob. Chunk boundaries do not matter.
     ///
     /// # Errors
-    /// If the layer is broken. Further calls fail the same way.
+    /// If the layer is broken, as far as it was read: zstd with a fine document is read with a
+    /// delay. Further calls fail the same way.
     pub fn push(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
-        let plan = self.planner.plan(&[chunk]);
-        let spans = self.scan.push_all(&[chunk], plan)?;
-        self.hashes.push(chunk, spans);
+        if matches!(self.planner, LayerPlanner::Idle) {
+            let spans = self.scan.push_all(&[chunk], None)?;
+            self.hashes.push(chunk, spans);
+            return Ok(());
+        }
+        let ready = self.planner.plan(vec![chunk.to_vec()]);
+        self.take(ready)
+    }
+
+    fn take(&mut self, ready: Vec<PlannedBatch<Vec<u8>>>) -> Result<(), LayerError> {
+        for (chunks, plan) in ready {
+            let spans = self.scan.push_all(&chunks, plan)?;
+            self.hashes.push_all(&chunks, spans);
+        }
         Ok(())
     }
 
@@ -87,7 +99,9 @@ impl LayerIndexer {
     /// # Errors
     /// If the size or digest is not as expected, or the blob is truncated.
     pub fn finish(mut self) -> Result<IndexedLayer, LayerError> {
-        let spans = self.scan.end(self.planner.end())?;
+        let rest = self.planner.end();
+        self.take(rest)?;
+        let spans = self.scan.end()?;
         self.hashes.push(&[], spans);
         self.scan.finish(self.hashes.finish())?.publish(self.options)
     }

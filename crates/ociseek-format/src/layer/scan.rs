@@ -65,11 +65,11 @@ pub(super) struct StretchResult {
 impl LayerScan {
     /// Both halves and what reads ahead, for a blob whose index will be published. `expected` are
     /// its digest and its size in bytes, which are checked. Charges what is collected to `memory`.
-    pub(super) fn to_publish(
+    pub(super) fn to_publish<C: AsRef<[u8]>>(
         options: &LayerOptions,
         expected: Option<(Digest, u64)>,
         memory: Charge,
-    ) -> (LayerPlanner, LayerScan, LayerHashes) {
+    ) -> (LayerPlanner<C>, LayerScan, LayerHashes) {
         let LayerOptions { span_size, fine, .. } = *options;
         let (for_fine, for_plan) = (memory.budget().open(), memory.budget().open());
         let (scan, hashes) = LayerScan::new(span_size, expected, Start { purpose: Purpose::Publish { fine }, memory });
@@ -207,11 +207,10 @@ impl LayerScan {
     ///
     /// # Errors
     /// The error of [`LayerScan::push_all`] if the layer is broken.
-    pub(super) fn end(&mut self, plan: Option<ZstdPlan>) -> Result<ScannedSpans, LayerError> {
+    pub(super) fn end(&mut self) -> Result<ScannedSpans, LayerError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        self.plan = plan;
         self.failed_at_end = self.sniff().err();
         self.pass_plan();
         self.body.end();

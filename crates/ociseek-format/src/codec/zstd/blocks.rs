@@ -156,6 +156,17 @@ impl ZstdBlocks {
         matches!(self.next, Next::Frame) && self.pending.is_empty()
     }
 
+    /// Whether nothing that follows can refer to what precedes it.
+    pub fn is_outside_frames(&self) -> bool {
+        !matches!(self.next, Next::Block)
+    }
+
+    /// What follows can only refer to output from here on.
+    pub fn referable(&self) -> Uncompressed {
+        let reach = if self.is_outside_frames() { 0 } else { self.frame.reach(self.output) };
+        Uncompressed(self.output.0.saturating_sub(reach))
+    }
+
     /// The output of the blocks so far, counted from the start of the blob's.
     pub fn output(&self) -> Uncompressed {
         self.output

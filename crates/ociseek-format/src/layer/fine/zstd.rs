@@ -1,30 +1,28 @@
-//! Chooses the checkpoints of a zstd blob and collects what their windows need.
+//! Chooses the checkpoints of a zstd blob, and finds out what their windows need.
 //!
-//! The blob is read twice, at the same time. [`ZstdPlanner`] reads the blocks, and decides from
-//! them alone where checkpoints are and which bytes are referred to. [`FineZstd`] gets the output,
-//! a bit later, and takes these bytes from it. So the one does not wait for the other.
+//! The blob is read twice. [`ZstdPlanner`] reads the blocks, and decides from them alone where
+//! checkpoints are and which bytes are referred to. The output comes later: when it does, the
+//! windows that need bytes of it are known ([`FineZstd`](super::FineZstd)).
 
-use std::collections::VecDeque;
-
-use super::recent::RecentOutput;
-use super::{FineMessage, StartLimits, start};
+use super::{StartLimits, start};
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::codec::zstd::{ZstdBlocks, ZstdBorder, ZstdReference, ZstdSink, ZstdState};
-use crate::fine::{
-    DIVIDED_ZSTD_SPAN_SIZE, FineError, FineSpans, FineStart, MAX_ZSTD_SPAN, MAX_ZSTD_WINDOW, SPAN_SIZE, SpanWindow,
-};
+use crate::fine::{DIVIDED_ZSTD_SPAN_SIZE, FineSpans, FineStart, MAX_ZSTD_SPAN, MAX_ZSTD_WINDOW, SPAN_SIZE};
 use crate::layer::LayerError;
 use crate::offset::{Compressed, SpanId, Uncompressed};
 
 /// What to do with the output of some bytes of the blob.
 pub(in crate::layer) struct ZstdPlan {
-    steps: Vec<Step>,
+    /// The checkpoints in it.
+    pub starts: Vec<FineStart>,
+    /// The windows that became known, in order. They need nothing of earlier output.
+    pub windows: Vec<PlannedWindow>,
     /// The output of all blocks so far.
-    output: Uncompressed,
+    pub output: Uncompressed,
     /// Whether the bytes end inside a block, so that there may be more output than that.
-    is_inside: bool,
+    pub is_inside: bool,
     /// Why the blocks after that cannot be read.
-    failed: Option<LayerError>,
+    pub failed: Option<LayerError>,
 }
 
 impl ZstdPlan {
@@ -33,41 +31,36 @@ impl ZstdPlan {
     pub(in crate::layer) fn check(&self) -> Result<(), LayerError> {
         self.failed.clone().map_or(Ok(()), Err)
     }
-}
 
-enum Step {
-    /// A checkpoint, and how many bytes before it are needed from now on.
-    Start { start: FineStart, kept: u64 },
-    /// The window of the last checkpoint is known.
-    Window(PlannedWindow),
-}
-
-impl Step {
-    /// How much output there must be.
-    fn due(&self) -> Uncompressed {
-        match self {
-            Step::Start { start, .. } => start.output,
-            // It lies before the checkpoint, which precedes this step.
-            Step::Window(_) => Uncompressed(0),
-        }
+    /// There is no output after that, in any case.
+    pub(in crate::layer) fn end(&self) -> Uncompressed {
+        /// The most bytes of a block.
+        const BLOCK: u64 = 128 << 10;
+        self.output + if self.is_inside { BLOCK } else { 0 }
     }
 }
 
-enum PlannedWindow {
+/// The window of a checkpoint.
+pub(in crate::layer) struct PlannedWindow {
+    /// The position of the checkpoint.
+    pub at: Uncompressed,
+    pub content: PlannedContent,
+}
+
+pub(in crate::layer) enum PlannedContent {
     /// Of a checkpoint at the start of a frame.
     Frame,
     Block {
-        /// The position of the checkpoint.
-        at: Uncompressed,
         state: ZstdState,
         /// The size of the window in bytes.
         length: u32,
         /// What is referred to, the oldest first: how far back each part begins, and its size.
         parts: Vec<(u32, u32)>,
+        /// Charged for this and for the bytes of the parts.
+        _memory: Charge,
     },
-    TooLarge {
-        at: Uncompressed,
-    },
+    /// The span or its window is too large. Nothing is planned after that.
+    TooLarge,
 }
 
 /// Chooses checkpoints, and finds out what their windows need.
@@ -89,21 +82,35 @@ struct Checkpoints {
     /// The state at the last checkpoint, if that needs a window, which the first one does not.
     window: Option<OpenWindow>,
     used: UsedOutput,
-    steps: Vec<Step>,
+    /// How many bytes a window has that was closed before the next checkpoint.
+    closed: u64,
+    starts: Vec<FineStart>,
+    windows: Vec<PlannedWindow>,
+    /// What windows are charged to, and what did not fit.
+    budget: Budget,
+    over: Option<OverBudget>,
+    /// Whether a span or window was too large.
+    is_over: bool,
 }
 
 /// A window that is not complete.
 enum OpenWindow {
     Frame,
-    /// With how far back the window reaches at least.
-    Block(ZstdState, u64),
+    Block {
+        state: ZstdState,
+        /// How far back it reaches at least.
+        reach: u64,
+        /// It needs nothing before that.
+        from: Uncompressed,
+    },
 }
 
 impl ZstdPlanner {
     /// For a whole blob.
     pub(in crate::layer) fn new(memory: Charge) -> ZstdPlanner {
         let blocks = Some(ZstdBlocks::new(Compressed(0), Uncompressed(0)));
-        ZstdPlanner { blocks, checkpoints: Checkpoints::after(None, None, StartLimits::NONE), memory, charged: 0 }
+        let checkpoints = Checkpoints::after(None, None, StartLimits::NONE, memory.budget().clone());
+        ZstdPlanner { blocks, checkpoints, memory, charged: 0 }
     }
 
     /// For the part of a blob that `span` holds, to divide it. `blocks` stands where the span
@@ -111,9 +118,10 @@ impl ZstdPlanner {
     pub(in crate::layer) fn dividing(spans: &FineSpans, span: SpanId, blocks: ZstdBlocks) -> ZstdPlanner {
         let this = spans.starts().get(span.0 as usize).copied();
         let limits = StartLimits::inside(spans, span, u64::MAX);
-        let checkpoints = Checkpoints::after(this, Some(DIVIDED_ZSTD_SPAN_SIZE), limits);
         // The caller holds the span and its window already.
-        let memory = Budget::new(u64::MAX).open();
+        let budget = Budget::new(u64::MAX);
+        let memory = budget.open();
+        let checkpoints = Checkpoints::after(this, Some(DIVIDED_ZSTD_SPAN_SIZE), limits, budget);
         ZstdPlanner { blocks: Some(blocks), checkpoints, memory, charged: 0 }
     }
 
@@ -124,48 +132,95 @@ impl ZstdPlanner {
         let (memory, charged) = (&mut self.memory, &mut self.charged);
         let read = chunks.iter().try_for_each(|chunk| {
             blocks.push(chunk.as_ref(), checkpoints)?;
+            // So that a long skippable frame does not wait for what follows it.
+            if blocks.is_outside_frames() {
+                checkpoints.end();
+            }
+            checkpoints.check_size(blocks.output());
             let used = checkpoints.used.footprint();
             memory.grow(used - *charged, || "what its windows refer to".to_owned())?;
             *charged = used;
-            Ok(())
+            Ok(checkpoints.over.take().map_or(Ok(()), Err)?)
         });
         if is_end {
             checkpoints.end();
         }
         let plan = ZstdPlan {
-            steps: std::mem::take(&mut checkpoints.steps),
+            starts: std::mem::take(&mut checkpoints.starts),
+            windows: std::mem::take(&mut checkpoints.windows),
             output: blocks.output(),
             is_inside: blocks.is_inside(),
-            failed: read.err(),
+            failed: read.err().or(checkpoints.over.take().map(LayerError::from)),
         };
         if plan.failed.is_some() {
             self.blocks = None;
         }
         Some(plan)
     }
+
+    /// Windows that are not planned yet need nothing of the output before that.
+    pub(in crate::layer) fn needs(&self) -> Uncompressed {
+        match (&self.blocks, &self.checkpoints.window) {
+            (None, _) => Uncompressed(u64::MAX),
+            _ if self.checkpoints.is_over => Uncompressed(u64::MAX),
+            (Some(blocks), Some(OpenWindow::Block { from, .. })) => blocks.referable().min(*from),
+            (Some(blocks), _) => blocks.referable(),
+        }
+    }
 }
 
 impl Checkpoints {
-    fn after(last: Option<FineStart>, divided: Option<u64>, limits: StartLimits) -> Checkpoints {
-        Checkpoints { divided, limits, last, window: None, used: UsedOutput::default(), steps: Vec::new() }
+    fn after(last: Option<FineStart>, divided: Option<u64>, limits: StartLimits, budget: Budget) -> Checkpoints {
+        Checkpoints {
+            divided,
+            limits,
+            last,
+            window: None,
+            used: UsedOutput::default(),
+            closed: 0,
+            starts: Vec::new(),
+            windows: Vec::new(),
+            budget,
+            over: None,
+            is_over: false,
+        }
     }
 
     /// Ends the last checkpoint's window: what follows cannot refer to it.
     fn end(&mut self) {
         let (Some(window), Some(last)) = (self.window.take(), self.last) else { return };
         let at = last.output;
-        let window = match window {
-            OpenWindow::Frame => PlannedWindow::Frame,
-            OpenWindow::Block(state, reach) => match self.used.take() {
-                Some(parts) => {
-                    // Repeat offsets may point to before the first byte of the frame.
-                    let length = parts.first().map_or(0, |(back, _)| *back).max(reach as u32);
-                    PlannedWindow::Block { at, state, length, parts }
+        let content = match window {
+            OpenWindow::Frame => PlannedContent::Frame,
+            OpenWindow::Block { state, reach, .. } => {
+                let count = self.used.count;
+                self.closed = count;
+                let Some(parts) = self.used.take() else { return self.give_up(at) };
+                // Repeat offsets may point to before the first byte of the frame.
+                let length = parts.first().map_or(0, |(back, _)| *back).max(reach as u32);
+                let size = count + (parts.len() * size_of::<(u32, u32)>()) as u64;
+                match self.budget.charge(size, || "the windows of its fine document".to_owned()) {
+                    Ok(memory) => PlannedContent::Block { state, length, parts, _memory: memory },
+                    Err(over) => {
+                        self.over = Some(over);
+                        return;
+                    }
                 }
-                None => PlannedWindow::TooLarge { at },
-            },
+            }
         };
-        self.steps.push(Step::Window(window));
+        self.windows.push(PlannedWindow { at, content });
+    }
+
+    /// Gives up if the last span is too large with the output up to `end`.
+    fn check_size(&mut self, end: Uncompressed) {
+        if let Some(last) = self.last.filter(|last| end - last.output > MAX_ZSTD_SPAN && !self.is_over) {
+            self.give_up(last.output);
+        }
+    }
+
+    fn give_up(&mut self, at: Uncompressed) {
+        self.windows.push(PlannedWindow { at, content: PlannedContent::TooLarge });
+        (self.window, self.is_over) = (None, true);
     }
 }
 
@@ -177,208 +232,37 @@ impl ZstdSink for Checkpoints {
             // Skippable frames may precede the first frame.
             let next = start(Compressed(0), Uncompressed(0), 0);
             self.last = Some(next);
-            return self.steps.push(Step::Start { start: next, kept: 0 });
+            return self.starts.push(next);
         };
         let distance = at.output - last.output;
         let is_next = distance > self.divided.unwrap_or(SPAN_SIZE)
-            && (self.divided.is_some() || pays(distance, self.used.count))
+            && (self.divided.is_some() || pays(distance, self.used.count + self.closed))
             && (next.border() > last.border() || last.output.0 == 0)
             && next.border() <= self.limits.border
-            && at.output.0 <= self.limits.output;
+            && at.output.0 <= self.limits.output
+            && !self.is_over;
         if is_next {
             self.end();
-            self.window = Some(at.state().map_or(OpenWindow::Frame, |state| OpenWindow::Block(state, at.reach())));
+            if self.is_over {
+                return;
+            }
+            self.closed = 0;
+            let from = Uncompressed(at.output.0.saturating_sub(at.window()));
+            let state = at.state();
+            let window = state.map(|state| OpenWindow::Block { state, reach: at.reach(), from });
+            self.window = Some(window.unwrap_or(OpenWindow::Frame));
             let next = FineStart { bits: if self.divided.is_some() { FineStart::DIVIDED } else { 0 }, ..next };
             self.last = Some(next);
-            self.steps.push(Step::Start { start: next, kept: at.window() });
+            self.starts.push(next);
         }
     }
 
     fn since(&self) -> Option<Uncompressed> {
-        self.last.filter(|_| matches!(self.window, Some(OpenWindow::Block(..)))).map(|last| last.output)
+        self.last.filter(|_| matches!(self.window, Some(OpenWindow::Block { .. }))).map(|last| last.output)
     }
 
     fn references(&mut self, references: &[ZstdReference]) {
         references.iter().for_each(|reference| self.used.mark(*reference));
-    }
-}
-
-/// Takes the windows that a [`ZstdPlanner`] has chosen from the output.
-pub(in crate::layer) struct FineZstd {
-    /// The steps that are not due.
-    steps: VecDeque<Step>,
-    /// The position of the last checkpoint that was passed.
-    last: Option<Uncompressed>,
-    /// The output that windows can have bytes of.
-    recent: RecentOutput,
-    /// Whether no windows are wanted any more.
-    is_over: bool,
-    notes: Vec<FineMessage>,
-}
-
-impl FineZstd {
-    /// For a whole blob. Charges the recent output to `memory`.
-    pub(in crate::layer) fn new(memory: Charge) -> FineZstd {
-        FineZstd::after(None, RecentOutput::new(Uncompressed(0), memory))
-    }
-
-    /// For the part of a blob that `span` holds, to divide it, as
-    /// [`FineGzip::dividing`](super::FineGzip::dividing). `window` has the bytes that the span
-    /// refers to.
-    ///
-    /// # Errors
-    /// As [`FineZstd::output`].
-    pub(in crate::layer) fn dividing(
-        spans: &FineSpans,
-        span: SpanId,
-        window: Option<&SpanWindow>,
-    ) -> Result<FineZstd, FineError> {
-        // The caller holds the span and its window already.
-        let memory = Budget::new(u64::MAX).open();
-        let this = spans.starts().get(span.0 as usize).map_or(Uncompressed(0), |start| start.output);
-        let mut before = Vec::new();
-        if let Some(window) = window {
-            before.resize(window.length(), 0);
-            window.parts().for_each(|(from, part)| before[from..from + part.len()].copy_from_slice(part));
-        }
-        // The window may begin before the tar does.
-        let before = &before[before.len().saturating_sub(this.0 as usize)..];
-        let recent = RecentOutput::new(Uncompressed(this.0 - before.len() as u64), memory);
-        let mut fine = FineZstd::after(Some(this), recent);
-        fine.output(before)?;
-        Ok(fine)
-    }
-
-    fn after(last: Option<Uncompressed>, recent: RecentOutput) -> FineZstd {
-        FineZstd { steps: VecDeque::new(), last, recent, is_over: false, notes: Vec::new() }
-    }
-
-    /// Takes the plan of the bytes that are decoded next.
-    pub(in crate::layer) fn expect(&mut self, plan: &mut ZstdPlan) {
-        if !self.is_over {
-            self.steps.extend(std::mem::take(&mut plan.steps));
-        }
-    }
-
-    /// Collects nothing from now on. Output still passes through it.
-    pub(in crate::layer) fn give_up(&mut self) {
-        self.is_over = true;
-        self.last = None;
-        self.steps.clear();
-        self.notes.clear();
-        self.recent.forget(self.recent.end());
-        self.recent.shrink();
-    }
-
-    /// Where the next output goes: at least a byte.
-    ///
-    /// # Errors
-    /// If it does not fit into memory.
-    pub(in crate::layer) fn room(&mut self) -> Result<&mut [u8], OverBudget> {
-        self.recent.room()
-    }
-
-    /// Takes the first `size` bytes of the room as output, and returns them.
-    /// [`FineZstd::pass`] must follow.
-    pub(in crate::layer) fn take(&mut self, size: usize) -> &[u8] {
-        self.recent.take(size)
-    }
-
-    /// Takes output from elsewhere.
-    ///
-    /// # Errors
-    /// If it does not fit into memory, or a span or its window is too large.
-    pub(in crate::layer) fn output(&mut self, mut bytes: &[u8]) -> Result<(), FineError> {
-        while !bytes.is_empty() {
-            let room = self.recent.room()?;
-            let size = room.len().min(bytes.len());
-            let (now, rest) = bytes.split_at(size);
-            room[..size].copy_from_slice(now);
-            bytes = rest;
-            self.take(size);
-            self.pass()?;
-        }
-        Ok(())
-    }
-
-    /// Takes the steps that are due.
-    ///
-    /// # Errors
-    /// If a span or its window is too large.
-    pub(in crate::layer) fn pass(&mut self) -> Result<(), FineError> {
-        if self.is_over {
-            self.recent.forget(self.recent.end());
-        }
-        while let Some(step) = self.steps.pop_front_if(|step| step.due() <= self.recent.end()) {
-            self.step(step)?;
-        }
-        self.check_size(self.recent.end())
-    }
-
-    /// Fails if the last span is too large with the output up to `end`.
-    fn check_size(&self, end: Uncompressed) -> Result<(), FineError> {
-        match self.last {
-            // To divide a span, the output begins before it.
-            Some(last) if end.0.saturating_sub(last.0) > MAX_ZSTD_SPAN => Err(FineError::LongSpan(last)),
-            _ => Ok(()),
-        }
-    }
-
-    fn step(&mut self, step: Step) -> Result<(), FineError> {
-        let window = match step {
-            Step::Start { start, kept } => {
-                self.check_size(start.output)?;
-                self.notes.push(FineMessage::Start(start));
-                self.last = Some(start.output);
-                self.recent.forget(Uncompressed(start.output.0.saturating_sub(kept)));
-                return Ok(());
-            }
-            Step::Window(PlannedWindow::TooLarge { at }) => return Err(FineError::LongSpan(at)),
-            Step::Window(PlannedWindow::Frame) => SpanWindow::of_frame(),
-            Step::Window(PlannedWindow::Block { at, state, length, parts }) => {
-                let most = at - self.recent.start();
-                let parts = parts.into_iter().filter(|(back, _)| u64::from(*back) <= most);
-                let pieces = parts.map(|(back, size)| {
-                    let from = Uncompressed(at.0 - u64::from(back));
-                    ((length - back) as usize, self.recent.bytes(from..from + u64::from(size)))
-                });
-                let window = SpanWindow::of_zstd(state, length, pieces);
-                if window.encoded_size() > MAX_ZSTD_WINDOW {
-                    return Err(FineError::LongSpan(at));
-                }
-                window
-            }
-        };
-        self.notes.push(FineMessage::Window(window));
-        Ok(())
-    }
-
-    /// Call this after the output of all bytes that `plan` is for.
-    ///
-    /// # Errors
-    /// If the blocks could not be read, or libzstd reads them in another way.
-    pub(in crate::layer) fn check(&self, plan: &ZstdPlan) -> Result<(), LayerError> {
-        if self.is_over {
-            return Ok(());
-        }
-        plan.check()?;
-        let is_right = match plan.is_inside {
-            // libzstd decodes parts of raw blocks.
-            true => self.recent.end() >= plan.output,
-            false => self.recent.end() == plan.output,
-        };
-        match is_right && self.steps.is_empty() {
-            true => Ok(()),
-            false => {
-                let found = "libzstd reads the zstd blocks in another way";
-                Err(LayerError::Zstd(format!("{found}, up to byte {} of the tar", plan.output)))
-            }
-        }
-    }
-
-    /// The messages since the last call.
-    pub(in crate::layer) fn notes(&mut self) -> Vec<FineMessage> {
-        std::mem::take(&mut self.notes)
     }
 }
 

@@ -242,15 +242,14 @@ fn wrong_documents_are_found() {
     let before = windows[number].parts().next().map(|(from, _)| from).unwrap();
     let start = dictionary.len() - windows[number].length();
     dictionary[start + before] ^= 1;
-    let parts: Vec<(usize, Vec<u8>)> = windows[number]
-        .parts()
-        .map(|(from, part)| (from, dictionary[start + from..start + from + part.len()].to_vec()))
-        .collect();
-    let pieces = || parts.iter().map(|(from, part)| (*from, [&part[..], &[]]));
+    let parts: Vec<(usize, usize)> = windows[number].parts().map(|(from, part)| (from, part.len())).collect();
+    let bytes: Vec<u8> =
+        parts.iter().flat_map(|(from, size)| &dictionary[start + from..start + from + size]).copied().collect();
     let lead = windows[number].lead();
-    let other = SpanWindow::of_zstd(state.clone(), windows[number].length() as u32, pieces()).led_by(lead);
+    let other =
+        SpanWindow::of_zstd(state.clone(), windows[number].length() as u32, parts.clone(), bytes.clone()).led_by(lead);
     state.has_checksum ^= true;
-    let flag = SpanWindow::of_zstd(state, windows[number].length() as u32, pieces()).led_by(lead);
+    let flag = SpanWindow::of_zstd(state, windows[number].length() as u32, parts, bytes).led_by(lead);
     for wrong in [other, flag, SpanWindow::of_frame().led_by(lead)] {
         let changed: Vec<_> =
             (0..windows.len()).map(|at| if at == number { wrong.clone() } else { windows[at].clone() }).collect();
@@ -342,22 +341,38 @@ fn within(blob: &[u8], memory: u64) -> Result<IndexedLayer, ChunksError<()>> {
 }
 
 #[test]
-fn what_windows_may_need_is_charged() {
-    // A window of 128 MiB, the tar's header, and zeros that take 4 bytes for each 128 KiB.
-    let count = 1200;
-    let tar_start = &one_file(&[])[..512];
-    let mut header = tar::Header::new_gnu();
-    header.as_mut_bytes().copy_from_slice(tar_start);
-    header.set_size(count << 17);
-    header.set_cksum();
-    let raw = [&(512u32 << 3).to_le_bytes()[..3], header.as_bytes()].concat();
-    let zeros = [&((1u32 << 17) << 3 | 2).to_le_bytes()[..3], &[0]].concat();
-    let last = [&((1024u32) << 3 | 3).to_le_bytes()[..3], &[0]].concat();
-    let blob = [&b"\x28\xb5\x2f\xfd\0\x88"[..], &raw, &zeros.repeat(count as usize), &last].concat();
-    let refused = within(&blob, 64 << 20).unwrap_err();
-    assert!(matches!(refused, ChunksError::Layer(LayerError::Memory(_))), "{refused:?}");
-    let layer = within(&blob, 512 << 20).unwrap().fine.unwrap();
+fn what_windows_wait_for_is_charged() {
+    // Raw blocks in a frame with a window of 128 MiB: what follows may refer to all of it.
+    let tar = one_file(&noise(13 << 20, 5));
+    let blocks =
+        tar.chunks(1 << 17).flat_map(|block| [&((block.len() as u32) << 3).to_le_bytes()[..3], block].concat());
+    let blob: Vec<u8> = b"\x28\xb5\x2f\xfd\0\x88".iter().copied().chain(blocks).chain(*b"\x01\0\0").collect();
+    let blob = blob.chunks(100_000).map(bytes::Bytes::copy_from_slice);
+    let within = |memory| {
+        let mut chunks = blob.clone();
+        let threads = Threads { cores: 2, guide: None };
+        index_chunks(options(), None, threads, &Budget::new(memory), || Ok::<_, ()>(chunks.next().map(|one| vec![one])))
+    };
+    let refused = within(10 << 20).unwrap_err();
+    let ChunksError::Layer(LayerError::Memory(over)) = refused else { panic!("{refused:?}") };
+    assert_eq!(over.what, "what is read ahead of it");
+    let layer = within(64 << 20).unwrap().fine.unwrap();
     assert!(layer.spans().count() > 10);
+}
+
+#[test]
+fn a_long_skippable_frame_waits_for_nothing() {
+    // The last span before it refers to earlier bytes, and ends after it.
+    let tar = one_file(&noise(300_000, 7).repeat(3));
+    let frame = |bytes: &[u8]| zstd::stream::encode_all(bytes, 3).unwrap();
+    let skipped = [&b"\x50\x2a\x4d\x18"[..], &(20u32 << 20).to_le_bytes(), &vec![7; 20 << 20]].concat();
+    let blob = [frame(&tar[..700_000]), skipped, frame(&tar[700_000..])].concat();
+    let mut chunks = blob.chunks(100_000).map(bytes::Bytes::copy_from_slice);
+    let next = || Ok::<_, ()>(chunks.next().map(|chunk| vec![chunk]));
+    let indexed = index_chunks(options(), None, Threads { cores: 2, guide: None }, &Budget::new(8 << 20), next);
+    let layer = indexed.unwrap().fine.unwrap();
+    assert!(layer == document(&blob, blob.len()));
+    read_all(&layer, &blob, &tar);
 }
 
 #[test]
