@@ -18,6 +18,7 @@ use crate::support::servers::{self, Server, run, tool};
 use crate::support::throttle::throttled_and_counted;
 use node::{Node, container, kill};
 
+mod hosts;
 mod kubernetes;
 mod node;
 mod outages;
