@@ -236,7 +236,7 @@ impl ZstdSink for Checkpoints {
         };
         let distance = at.output - last.output;
         let is_next = distance > self.divided.unwrap_or(SPAN_SIZE)
-            && (self.divided.is_some() || pays(distance, self.used.count + self.closed))
+            && (self.divided.is_some() || pays(distance, next.input - last.input, self.used.count + self.closed))
             && (next.border() > last.border() || last.output.0 == 0)
             && next.border() <= self.limits.border
             && at.output.0 <= self.limits.output
@@ -266,13 +266,17 @@ impl ZstdSink for Checkpoints {
     }
 }
 
-/// Whether a span may end after `size` bytes of the tar of which the window has `used` bytes. What
-/// a window takes in the document is in proportion to its bytes, and grows more slowly than the
-/// span. So longer spans make the document smaller, and reading a file more expensive.
-fn pays(size: u64, used: u64) -> bool {
+/// Whether a span may end after `size` bytes of the tar and `stored` bytes of the blob, if the
+/// window has `used` bytes. What a window takes in the document is in proportion to its bytes, and
+/// grows more slowly than the span. So longer spans make the document smaller, and reading a file
+/// more expensive: the limits were found by trying.
+fn pays(size: u64, stored: u64, used: u64) -> bool {
+    /// From here on, the window is compared with the tar: of what compresses well or refers far
+    /// back, spans would seldom end otherwise.
+    const LONG: u64 = 3 << 20;
     /// Spans of this size end in any case.
     const LONGEST: u64 = 16 << 20;
-    size >= LONGEST || used * 28 <= size
+    size >= LONGEST || used * 10 <= stored || size >= LONG && used * 28 <= size
 }
 
 /// The bytes before a checkpoint that are referred to.
