@@ -78,6 +78,7 @@ fn apt_installs_the_package_in_a_clean_root_and_removes_it() {
         "usr/share/bash-completion/completions/ociseek",
         "usr/lib/systemd/system/ociseek-snapshotter.service",
         "usr/lib/systemd/system/ociseek-store.service",
+        "usr/share/doc/ociseek/containerd/ociseek.toml",
     ] {
         assert!(root.join(path).is_file(), "{path}");
     }
