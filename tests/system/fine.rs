@@ -231,7 +231,7 @@ async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it(
             let mut mounted = mount(&image, &fill);
             std::thread::sleep(Duration::from_micros(pause * 200));
             match pause % 2 {
-                0 => assert!(!mounted.unmount().unwrap(), "it was in use"),
+                0 => assert!(!mounted.detach().unwrap(), "it was in use"),
                 _ => {
                     unmount(&mnt);
                     Handle::current().block_on(mounted.ended()).unwrap();
