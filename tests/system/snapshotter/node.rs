@@ -131,7 +131,11 @@ impl Node {
     }
 
     pub fn ctr(&self, args: &[&str]) -> String {
-        let output = self.try_ctr(args);
+        self.succeeded(args, self.try_ctr(args))
+    }
+
+    /// The output of a command that must have succeeded.
+    fn succeeded(&self, args: &[&str], output: Output) -> String {
         let log = || fs::read_to_string(self.at("containerd.log")).unwrap_or_default();
         assert!(output.status.success(), "ctr {args:?}: {}{}", String::from_utf8_lossy(&output.stderr), log());
         String::from_utf8(output.stdout).unwrap()
@@ -146,7 +150,18 @@ impl Node {
     }
 
     pub fn pull(&self, image: &str, snapshotter: &str) {
-        self.ctr(&["images", "pull", "--plain-http", "--snapshotter", snapshotter, image]);
+        let pull = ["images", "pull", "--plain-http", "--snapshotter", snapshotter, image];
+        // Without any snapshot, containerd answers a list by itself: it may still be waiting before
+        // it connects to the snapshotter again.
+        let mut output = self.try_ctr(&pull);
+        wait_until("containerd has connected again", || {
+            let is_late = String::from_utf8_lossy(&output.stderr).contains("connection refused");
+            if is_late {
+                output = self.try_ctr(&pull);
+            }
+            !is_late
+        });
+        self.succeeded(&pull, output);
     }
 
     /// The output of a shell in a new container.
