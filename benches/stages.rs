@@ -2,7 +2,6 @@
 //! is `$OCISEEK_BENCH_LAYER` (gzip, one member), or a generated one of 24 MB. `benches/compare`
 //! prints ratios to other tools, measured in the same run.
 
-use ociseek_format::offset::SpanSize;
 use std::hint::black_box;
 use std::io::{Read, Seek, Write};
 use std::ops::ControlFlow;
@@ -13,7 +12,7 @@ use ociseek::codec::gzip::{BlockStart, GzipReader, Sink};
 use ociseek::digest::{Algorithm, Digest, Hasher};
 use ociseek::layer::span::SpanTable;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::SpanId;
+use ociseek::offset::{SpanId, SpanSize};
 use ociseek::tar::Walker;
 use ociseek::ztoc;
 

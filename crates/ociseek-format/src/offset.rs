@@ -103,7 +103,7 @@ impl SpanSize {
     /// A number of MiB. Does not compile for a number out of range.
     pub const fn mib<const MEBIBYTES: u64>() -> SpanSize {
         const {
-            match SpanSize::new(MEBIBYTES << 20) {
+            match SpanSize::new(MEBIBYTES.saturating_mul(1 << 20)) {
                 Some(size) => size,
                 None => panic!("a span size out of range"),
             }

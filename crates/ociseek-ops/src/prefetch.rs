@@ -374,14 +374,8 @@ mod tests {
             tar.append(&header, &vec![b'x'; *size as usize][..]).unwrap();
         }
         let tar = tar.into_inner().unwrap();
-        let mut indexer = LayerIndexer::new(
-            LayerOptions {
-                span_size: SpanSize::new(span_size).unwrap(),
-                build_tool_identifier: "t".into(),
-                fine: false,
-            },
-            None,
-        );
+        let span_size = SpanSize::new(span_size).unwrap();
+        let mut indexer = LayerIndexer::new(LayerOptions { span_size, ..LayerOptions::default() }, None);
         indexer.push(&tar).unwrap();
         let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
         (Digest::sha256(&tar), Arc::new(ztoc::decode(&built.bytes).unwrap()))

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -24,6 +24,7 @@ use ociseek_rootfs::fuse::{
     FS_TYPE, KeptDevice, MountInfo, TakenDevice, can_take_over, device_holders, mounted_at, mounts, open_device,
     take_down,
 };
+use ociseek_store::lock::Hold;
 
 /// How long the server of a mount may take to answer statfs(2), and how often that is tried.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -110,11 +111,6 @@ struct Inner {
     keepers: Mutex<HashMap<u64, Arc<OwnedFd>>>,
 }
 
-/// Locks what is never left in an invalid state.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ImageDir {
     pub(crate) fn new(dir: PathBuf, lazy: Arc<dyn LazyImages>, memory: u64) -> ImageDir {
         let can_replace = can_take_over();
@@ -128,7 +124,7 @@ impl ImageDir {
     }
 
     fn busy(&self, id: u64) -> Arc<tokio::sync::Mutex<()>> {
-        Arc::clone(locked(&self.0.busy).entry(id).or_default())
+        Arc::clone(self.0.busy.hold().entry(id).or_default())
     }
 
     fn point(&self, id: u64) -> PathBuf {
@@ -214,7 +210,7 @@ impl ImageDir {
             images.replace_servers(id, &layer, server, &device).await;
             images.end_keeper(id);
         });
-        if let Some(old) = locked(&self.0.kept).insert(id, task.abort_handle()) {
+        if let Some(old) = self.0.kept.hold().insert(id, task.abort_handle()) {
             old.abort();
         }
     }
@@ -244,7 +240,7 @@ impl ImageDir {
             let alone = async {
                 if let Some(keeper) = keeper {
                     let _ = ended(&keeper).await;
-                    locked(&self.0.keepers).remove(&id);
+                    self.0.keepers.hold().remove(&id);
                 }
                 sleep(KEEPER_PAUSE).await;
             };
@@ -258,7 +254,7 @@ impl ImageDir {
     /// The process that keeps the device of a mount, which is started if it is missing. None if it
     /// cannot be, or nothing is mounted.
     fn keeper(&self, id: u64, device: &OwnedFd) -> Option<Arc<OwnedFd>> {
-        if let Some(keeper) = locked(&self.0.keepers).get(&id) {
+        if let Some(keeper) = self.0.keepers.hold().get(&id) {
             return Some(Arc::clone(keeper));
         }
         let point = self.point(id);
@@ -266,7 +262,7 @@ impl ImageDir {
         match self.0.lazy.keep(&mount, device) {
             Ok(keeper) => {
                 let keeper = Arc::new(keeper);
-                locked(&self.0.keepers).insert(id, Arc::clone(&keeper));
+                self.0.keepers.hold().insert(id, Arc::clone(&keeper));
                 Some(keeper)
             }
             Err(error) => {
@@ -277,7 +273,7 @@ impl ImageDir {
     }
 
     fn end_keeper(&self, id: u64) {
-        if let Some(keeper) = locked(&self.0.keepers).remove(&id) {
+        if let Some(keeper) = self.0.keepers.hold().remove(&id) {
             end(&keeper);
         }
     }
@@ -341,7 +337,7 @@ impl ImageDir {
             let (keeper, kept) = keeper.map(|taken| (taken.process, taken.device)).unzip();
             let (server, served) = server.map(|taken| (taken.process, taken.device)).unzip();
             if let Some(keeper) = keeper {
-                locked(&self.0.keepers).insert(id, Arc::new(keeper));
+                self.0.keepers.hold().insert(id, Arc::new(keeper));
             }
             if let Some(device) = served.or(kept) {
                 self.keep(id, layer, server, Arc::new(device));
@@ -358,7 +354,7 @@ impl ImageDir {
 
     /// Unmounts the image of the snapshot `id`, and removes what belongs to the mount.
     pub(crate) async fn remove(&self, id: u64) -> Result<(), SnapshotError> {
-        if let Some(task) = locked(&self.0.kept).remove(&id) {
+        if let Some(task) = self.0.kept.hold().remove(&id) {
             task.abort();
         }
         let busy = self.busy(id);
@@ -367,7 +363,7 @@ impl ImageDir {
         self.0.fetched.fetch_add(fetched(&dir), Ordering::Relaxed);
         let removed = spawn_blocking(move || remove(&dir)).await;
         self.end_keeper(id);
-        locked(&self.0.busy).remove(&id);
+        self.0.busy.hold().remove(&id);
         let was_mounted = removed.unwrap_or_else(|error| Err(files(&self.0.dir)(error.into())))?;
         if was_mounted {
             self.share_memory(0).await;
@@ -424,21 +420,25 @@ fn remove(dir: &Path) -> Result<bool, SnapshotError> {
         let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
         take_down(&point, flags).map_err(|error| files(&point)(io::Error::other(error)))?;
     }
-    // Not remove_dir_all, which would follow a mount.
-    for gone in [
-        fs::remove_dir(&point),
-        fs::remove_file(dir.join("log")),
-        fs::remove_file(dir.join("tree")),
-        fs::remove_file(dir.join("answers")),
-        fs::remove_file(dir.join(FETCHED)),
-        fs::remove_dir(dir),
-    ] {
-        match gone {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(files(dir)(error)),
-            _ => {}
-        }
+    match remove_files(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(files(dir)(error)),
+        _ => Ok(was_mounted),
     }
-    Ok(was_mounted)
+}
+
+/// Removes a directory of files and empty directories, also what a crash left of a file. Not
+/// remove_dir_all, which would follow a mount.
+fn remove_files(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let gone = match entry.file_type()?.is_dir() {
+            true => fs::remove_dir(entry.path()),
+            false => fs::remove_file(entry.path()),
+        };
+        // Its server may have removed it.
+        gone.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+    }
+    fs::remove_dir(dir)
 }
 
 /// The bytes that were fetched for the mount with this directory; none if it has no file for that.
@@ -468,5 +468,20 @@ mod tests {
         for (mounts, share_of_each) in [(0, 64), (1, 64), (8, 64), (16, 32), (30, 17), (512, 1), (5000, 1)] {
             assert_eq!(share(512 * MIB, mounts) / MIB, share_of_each, "{mounts}");
         }
+    }
+
+    #[test]
+    fn what_a_crash_left_of_a_file_is_removed_with_its_image() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("1");
+        fs::create_dir_all(dir.join("fs")).unwrap();
+        for name in ["log", "tree", "answers", "unfinished-aB3dEf"] {
+            fs::write(dir.join(name), "").unwrap();
+        }
+        assert!(!remove(&dir).unwrap() && !dir.exists());
+        assert!(!remove(&dir).unwrap());
+        // What is not empty may be a mount that was not seen.
+        fs::create_dir_all(dir.join("fs/file")).unwrap();
+        assert!(remove(&dir).is_err() && dir.join("fs/file").exists());
     }
 }

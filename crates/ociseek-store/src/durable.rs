@@ -2,7 +2,7 @@
 //! the directory that has the name afterwards.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 
 use tempfile::NamedTempFile;
@@ -16,6 +16,21 @@ pub fn persist(file: NamedTempFile, path: &Path, replaces: bool) -> io::Result<(
     sync(file.as_file())?;
     if replaces { file.persist(path) } else { file.persist_noclobber(path) }?;
     sync_name(path)
+}
+
+/// The prefix of the names of files that a crash may leave of [`replace`].
+pub(crate) const UNFINISHED: &str = "unfinished-";
+
+/// Replaces the file `path`, or creates it. After a crash it has all of `content`, or is as it was
+/// before.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(dir)?;
+    file.write_all(content)?;
+    persist(file, path, true)
 }
 
 /// Creates a directory and its parents as far as they are missing.

@@ -2,18 +2,18 @@
 //! asking: which manifest it has, and what refers to it. The documents themselves have digests, and
 //! come from the cache.
 //!
-//! Only for an image that this machine already has, as other runtimes have it unpacked: the
-//! registry may have removed it since, or refuse it now.
+//! Use them only for an image that this machine already has. As for an image that was unpacked, the
+//! registry may have removed it since, or may refuse it now.
 
 use std::collections::BTreeSet;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
 use super::blob::Referrers;
-use super::durable::persist;
+use super::durable::replace;
 use super::lock::Hold;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
@@ -45,7 +45,7 @@ struct ListAnswer {
 }
 
 impl Recall {
-    /// The answers in a file. None if there is no valid one. Blocks.
+    /// Reads the answers in a file. Returns None if it is missing, too large, or not valid. Blocks.
     pub fn read(path: &Path) -> Option<Recall> {
         let is_small = std::fs::metadata(path).is_ok_and(|found| found.len() <= MAX_FILE);
         let bytes = is_small.then(|| std::fs::read(path).ok()).flatten()?;
@@ -61,11 +61,7 @@ impl Recall {
         if !answers.has_new && path.exists() {
             return Ok(());
         }
-        let bytes = serde_json::to_vec(&*answers)?;
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(dir)?;
-        file.write_all(&bytes)?;
-        persist(file, path, true)?;
+        replace(path, &serde_json::to_vec(&*answers)?)?;
         answers.has_new = false;
         Ok(())
     }

@@ -2,16 +2,13 @@
 //! of a change or nothing of it.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::durable::persist;
-
-/// The prefix of the names of files that a crash may leave.
-const UNFINISHED: &str = "unfinished-";
+use crate::durable::{UNFINISHED, replace};
 
 /// Locks the directory `dir` for as long as the file is open, and removes what a crash left there.
 /// `user` names what may use it, for the error.
@@ -33,7 +30,7 @@ pub fn lock(dir: &Path, user: &str) -> io::Result<File> {
     Ok(lock)
 }
 
-/// The state in the file `name` of `dir`. The default state if there is no such file.
+/// Reads the state in the file `name` of `dir`. Returns the default state if the file is missing.
 ///
 /// # Errors
 /// If it cannot be read or is damaged.
@@ -52,7 +49,5 @@ pub fn read<T: DeserializeOwned + Default>(dir: &Path, name: &str) -> io::Result
 /// # Errors
 /// If it cannot be written.
 pub fn save<T: Serialize>(dir: &Path, name: &str, state: &T) -> io::Result<()> {
-    let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(dir)?;
-    file.write_all(&serde_json::to_vec(state)?)?;
-    persist(file, &dir.join(name), true)
+    replace(&dir.join(name), &serde_json::to_vec(state)?)
 }

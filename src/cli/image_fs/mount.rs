@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tokio::sync::oneshot;
+use tokio::task::block_in_place;
 
 use crate::cli::image_fs::detach::Log;
 use crate::cli::image_fs::start_record::{self, MAX_READS, StartRecord};
@@ -107,8 +108,8 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
     pub fetched: Option<PathBuf>,
 
-    /// Do not ask the registry what this file says already, and write down there what it says. For
-    /// the snapshotter
+    /// Read what the registry said before from this file, and add what it says now. For the
+    /// snapshotter
     #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
     pub answers: Option<PathBuf>,
 
@@ -208,7 +209,10 @@ pub(crate) async fn run(
         log.ready(keeps_stdin)?;
     }
     if let (Some(answers), Some(path)) = (answers, args.answers) {
-        blocking(move || answers.write(&path).map_err(|source| CliError::Write { path, source })).await?;
+        // Another server would ask the registry.
+        if let Err(error) = block_in_place(|| answers.write(&path)) {
+            opened.warn(&format!("cannot write {}: {error}", path.display()));
+        }
     }
     let counter = args.fetched.map(FetchedFile::open).transpose()?;
     let mut start = StartRecord::new(&live, args.start_record);

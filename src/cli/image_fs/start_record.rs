@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,7 +14,7 @@ use super::OpenedImage;
 use ociseek_format::image::config;
 use ociseek_ops::mount::LiveMount;
 use ociseek_rootfs::record::{ReadRecorder, write_line};
-use ociseek_store::durable::persist;
+use ociseek_store::durable::replace;
 
 /// The most reads of a record. Reads after these are not recorded.
 pub(super) const MAX_READS: usize = 1 << 15;
@@ -71,9 +71,7 @@ fn keep(text: &[u8], path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let mut file = tempfile::NamedTempFile::new_in(dir)?;
-    file.write_all(text)?;
-    persist(file, path, true)?;
+    replace(path, text)?;
     remove_oldest(dir)
 }
 

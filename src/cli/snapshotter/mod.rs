@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -25,6 +25,7 @@ use crate::cli::image_fs::LazyArgs;
 use crate::cli::image_fs::detach::read_output;
 use crate::cli::image_fs::keeper;
 use crate::cli::run::{blocking, until};
+use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::signals::Interrupt;
@@ -44,8 +45,9 @@ use ociseek_store::lock::Hold;
 use ociseek_store::recall::Recall;
 
 pub(crate) use config::ConfigFileError;
+use install::InstallArgs;
 use metrics::{SnapshotterCounter, SnapshotterMetrics};
-pub(crate) use status::SnapshotterCommand;
+use status::{ImagesArgs, StatusArgs};
 
 mod config;
 mod install;
@@ -136,13 +138,40 @@ pub(crate) struct SnapshotterArgs {
     pub command: Option<SnapshotterCommand>,
 }
 
+/// The commands beside the snapshotter itself.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SnapshotterCommand {
+    Status(StatusArgs),
+    Images(ImagesArgs),
+    Install(InstallArgs),
+}
+
+impl SnapshotterCommand {
+    /// How it prints, if it does.
+    pub(crate) fn format(&self) -> Option<FormatArgs> {
+        match self {
+            SnapshotterCommand::Status(args) => Some(args.format),
+            SnapshotterCommand::Images(args) => Some(args.format),
+            SnapshotterCommand::Install(_) => None,
+        }
+    }
+
+    fn run(self) -> Result<(), CliError> {
+        match self {
+            SnapshotterCommand::Status(args) => status::status(args),
+            SnapshotterCommand::Images(args) => status::images(args),
+            SnapshotterCommand::Install(args) => install::run(args),
+        }
+    }
+}
+
 pub(crate) async fn run(
     args: SnapshotterArgs,
     verbosity: VerbosityArgs,
     interrupted: &mut oneshot::Receiver<Interrupt>,
 ) -> Result<(), CliError> {
     if let Some(command) = args.command {
-        return until(interrupted, blocking(move || status::run(command))).await;
+        return until(interrupted, blocking(move || command.run())).await;
     }
     if args.print_config {
         return Stdout::new().print(config::printed());

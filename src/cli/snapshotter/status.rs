@@ -4,10 +4,9 @@ use std::fmt::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use serde::Serialize;
 
-use super::install::{self, InstallArgs};
 use super::{config, starts};
 use crate::cli::shared::args::{FormatArgs, OutputFormat};
 use crate::cli::shared::error::CliError;
@@ -15,25 +14,6 @@ use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use ociseek_snapshotter::{KeptImage, KeptState, kept};
-
-/// What to show of a snapshotter.
-#[derive(Debug, Subcommand)]
-pub(crate) enum SnapshotterCommand {
-    Status(StatusArgs),
-    Images(ImagesArgs),
-    Install(InstallArgs),
-}
-
-impl SnapshotterCommand {
-    /// How it prints, if it does.
-    pub(crate) fn format(&self) -> Option<FormatArgs> {
-        match self {
-            SnapshotterCommand::Status(args) => Some(args.format),
-            SnapshotterCommand::Images(args) => Some(args.format),
-            SnapshotterCommand::Install(_) => None,
-        }
-    }
-}
 
 /// Which snapshotter.
 #[derive(Debug, Args)]
@@ -102,15 +82,7 @@ pub(crate) struct ImagesArgs {
     pub format: FormatArgs,
 }
 
-pub(super) fn run(command: SnapshotterCommand) -> Result<(), CliError> {
-    match command {
-        SnapshotterCommand::Status(args) => status(args),
-        SnapshotterCommand::Images(args) => images(args),
-        SnapshotterCommand::Install(args) => install::run(args),
-    }
-}
-
-fn status(args: StatusArgs) -> Result<(), CliError> {
+pub(super) fn status(args: StatusArgs) -> Result<(), CliError> {
     let (socket, root) = place(args.place)?;
     let status = Status::of(&socket, &root, &look(&root)?);
     let mut stdout = Stdout::new();
@@ -122,7 +94,7 @@ fn status(args: StatusArgs) -> Result<(), CliError> {
     if status.running && status.silent_mounts == 0 { Ok(()) } else { Err(CliError::NotServing) }
 }
 
-fn images(args: ImagesArgs) -> Result<(), CliError> {
+pub(super) fn images(args: ImagesArgs) -> Result<(), CliError> {
     let (_, root) = place(args.place)?;
     let images = Images::of(&root, &look(&root)?);
     let mut stdout = Stdout::new();

@@ -100,6 +100,19 @@ async fn an_api_without_oci_subject_is_recognized_by_its_list() {
 }
 
 #[tokio::test]
+async fn oci_subject_counts_where_the_list_cannot_be_read_now() {
+    for (answer, method) in [(500, AttachMethod::ReferrersApi), (404, AttachMethod::TagSchema(tag()))] {
+        let faulty =
+            Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
+                seen.is("GET", "/referrers/").then(|| status(answer))
+            })
+            .await;
+        let attached = attach(&repository(&faulty, config()), "x", &[]).await.unwrap().attached;
+        assert_eq!(attached, method, "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn without_the_api_the_fallback_tag_is_used() {
     let faulty = Faulty::honest(RegistrySettings { conditions: true, ..RegistrySettings::default() }).await;
     let repository = repository(&faulty, config());

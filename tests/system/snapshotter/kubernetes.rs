@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -63,15 +63,9 @@ fn the_manifest_installs_what_the_configuration_names() {
     assert!(shown.contains("/var/lib/ociseek/snapshotter"), "{shown}");
 }
 
-fn crictl(node: &Node, programs: &Path, args: &[&str]) -> Output {
-    // Written by another call.
-    let mut command = Command::new(programs.join("crictl"));
-    command.args(["--config", &node.at("crictl.yaml")]).args(args).stdin(Stdio::null()).output().unwrap()
-}
-
 /// Starts a container of `image` in a pod with this runtime handler. Returns its output, or why it
 /// could not be created.
-fn in_pod(node: &Node, programs: &Path, image: &str, handler: &str) -> Result<String, String> {
+fn in_pod(node: &Node, image: &str, handler: &str) -> Result<String, String> {
     let name = format!("pod-{handler}");
     let pod = format!(
         r#"{{"metadata": {{"name": "{name}", "namespace": "default", "uid": "{name}"}}, "log_directory": "{}",
@@ -91,7 +85,7 @@ fn in_pod(node: &Node, programs: &Path, image: &str, handler: &str) -> Result<St
         node.crictl(&["pull", "--pod-config", &pod_file, image]);
     }
     let pod = node.crictl(&["runp", "--runtime", handler, &pod_file]);
-    let created = crictl(node, programs, &["create", "--no-pull", pod.trim(), &container_file, &pod_file]);
+    let created = node.try_crictl(&["create", "--no-pull", pod.trim(), &container_file, &pod_file]);
     let said = match created.status.success() {
         true => {
             node.crictl(&["start", String::from_utf8(created.stdout).unwrap().trim()]);
@@ -118,13 +112,13 @@ fn pods_of_the_runtime_class_start_lazily_beside_others() {
     run(&crane, &["mutate", "--insecure", "--entrypoint", "/bin/sleep,infinity", "-t", &pause, &pause]);
     index(&base);
 
-    let node = Node::new(programs.clone(), &pause);
+    let node = Node::new(programs, &pause);
     // The node's default is overlayfs, and the rest comes from the file for runtime classes.
     let snippet = fs::read_to_string(packaged("containerd/ociseek-runtime-class.toml")).unwrap();
     let snippet = snippet
         .replace("/run/ociseek/snapshotter.sock", &node.at("ociseek.sock"))
         .replace("/var/lib/ociseek/snapshotter", &node.at("lazy"))
-        // There is no systemd here.
+        // This machine has no systemd.
         .replace("SystemdCgroup = true", "SystemdCgroup = false");
     fs::write(node.at("ociseek.toml"), snippet).unwrap();
     let config = fs::read_to_string(node.at("containerd.toml")).unwrap();
@@ -135,10 +129,10 @@ fn pods_of_the_runtime_class_start_lazily_beside_others() {
     let mut serving = node.snapshotter();
     let mut containerd = node.containerd();
 
-    in_pod(&node, &programs, &base, "ociseek").unwrap();
+    in_pod(&node, &base, "ociseek").unwrap();
     assert_eq!(node.lazy_mounts().len(), 1);
     // The limit that docs/kubernetes-lazy.md states: overlayfs lacks the layers.
-    let refused = in_pod(&node, &programs, &base, "runc").unwrap_err();
+    let refused = in_pod(&node, &base, "runc").unwrap_err();
     assert!(refused.contains("not found"), "{refused}");
     // Until they are fetched.
     let archive = node.at("image.tar");
@@ -147,13 +141,13 @@ fn pods_of_the_runtime_class_start_lazily_beside_others() {
     node.ctr(&["--namespace", "k8s.io", "content", "fetch", "--plain-http", &base]);
     node.ctr(&export);
     assert!(fs::metadata(&archive).unwrap().len() > fs::metadata(&debian).unwrap().len());
-    in_pod(&node, &programs, &base, "runc").unwrap();
+    in_pod(&node, &base, "runc").unwrap();
     node.crictl(&["rmi", "--all"]);
     wait_until("nothing is left", || node.lazy_mounts().is_empty());
 
     // An image that was pulled for others is mounted, too.
-    in_pod(&node, &programs, &base, "runc").unwrap();
-    in_pod(&node, &programs, &base, "ociseek").unwrap();
+    in_pod(&node, &base, "runc").unwrap();
+    in_pod(&node, &base, "ociseek").unwrap();
     assert_eq!(node.lazy_mounts().len(), 1);
     node.crictl(&["rmi", "--all"]);
     serving.kill();

@@ -141,12 +141,19 @@ impl Node {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The output of crictl.
-    pub fn crictl(&self, args: &[&str]) -> String {
+    pub fn try_crictl(&self, args: &[&str]) -> Output {
         let endpoint = format!("unix://{}", self.at("containerd.sock"));
         let config = self.at("crictl.yaml");
         fs::write(&config, format!("runtime-endpoint: {endpoint}\nimage-endpoint: {endpoint}\ntimeout: 60\n")).unwrap();
-        run(&self.programs.join("crictl"), &[&["--config", &config], args].concat())
+        let mut command = Command::new(self.programs.join("crictl"));
+        command.args(["--config", &config]).args(args).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// The output of crictl.
+    pub fn crictl(&self, args: &[&str]) -> String {
+        let output = self.try_crictl(args);
+        assert!(output.status.success(), "crictl {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
     }
 
     pub fn pull(&self, image: &str, snapshotter: &str) {

@@ -193,6 +193,29 @@ fn a_kill_while_an_image_is_mounted_or_removed_leaves_nothing() {
     nothing_is_left(&node);
 }
 
+/// As on a full disk: a directory is in the way.
+#[test]
+fn a_mount_serves_although_the_answers_of_the_registry_cannot_be_written() {
+    let (Some(programs), Some((_registry, image))) = (programs(), registry(&[])) else { return };
+    let node = Node::new(programs, &image);
+    let mut serving = node.snapshotter();
+    let _containerd = node.containerd();
+    let in_the_way: Vec<_> = (1..20).map(|id| node.at(&format!("lazy/images/{id}/answers"))).collect();
+    in_the_way.iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
+    node.pull(&image, "ociseek");
+    let name = &*container("no-answers");
+    node.start(name, &image);
+    assert!(node.read_in(name, UNREAD).contains(OF_UNREAD));
+    assert_eq!(node.metric(r#"ociseek_snapshotter_mounts_total{result="mounted"}"#), 1);
+    assert_eq!(node.metric(r#"ociseek_snapshotter_replacements_total{result="replaced"}"#), 0);
+    node.end(name);
+    in_the_way.iter().for_each(|dir| fs::remove_dir_all(dir).unwrap());
+    node.ctr(&["images", "rm", "--sync", &image]);
+    wait_until("nothing is mounted", || node.lazy_mounts().is_empty() && node.servers().is_empty());
+    serving.signal(Signal::TERM);
+    assert!(serving.end().success());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn containers_read_on_after_a_token_became_invalid() {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };

@@ -6,15 +6,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{Node, programs};
+use super::{Node, index, programs, push};
 use crate::support::corpus::debian_layers;
 use crate::support::mounts::wait_until;
 use crate::support::sandbox::program;
 use crate::support::servers::{Server, run, tool};
-
-fn ociseek(args: &[&str]) -> String {
-    run(Path::new(program()), &[args, &["--no-cache"]].concat())
-}
 
 /// Whether the image's fine index has a recorded start.
 fn has_recorded_start(image: &str) -> bool {
@@ -26,11 +22,8 @@ fn an_index_is_made_from_a_start_that_containerd_recorded() {
     let Some(programs) = programs() else { return };
     let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc")) else { return };
     let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
-    let image = format!("{}/app:v1", registry.host);
-    let layer = layers.join("debian-rootfs.go.tar.gz");
-    run(&crane, &["append", "--insecure", "--oci-empty-base", "-f", layer.to_str().unwrap(), "-t", &image]);
-    run(&crane, &["mutate", "--insecure", "--set-platform", "linux/amd64", "-t", &image, &image]);
-    ociseek(&["index", "--fine", "--quiet", &image]);
+    let image = push(&crane, &registry.host, "app", &[&layers.join("debian-rootfs.go.tar.gz")]);
+    index(&image);
     assert!(!has_recorded_start(&image));
 
     let mut node = Node::new(programs, &image);
@@ -68,7 +61,9 @@ fn an_index_is_made_from_a_start_that_containerd_recorded() {
     assert_eq!(fs::read_to_string(record).unwrap(), text);
 
     let record = record.to_owned();
-    ociseek(&["index", "--kind", "fine", "--quiet", "--profile", &record, &image]);
+    let again =
+        ["index", "--kind", "fine", "--min-layer-size=0", "--quiet", "--no-cache", "--profile", &record, &image];
+    run(Path::new(program()), &again);
     assert!(has_recorded_start(&image));
     // Now there is nothing to learn. The snapshotter still knows the image without the new index.
     fs::remove_file(&record).unwrap();

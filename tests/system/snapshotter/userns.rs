@@ -2,14 +2,12 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
 
 use super::node::{Node, container};
-use super::programs;
+use super::{index, programs, push};
 use crate::support::corpus::debian_layers;
 use crate::support::mounts::wait_until;
-use crate::support::sandbox::program;
-use crate::support::servers::{Server, run, tool};
+use crate::support::servers::{Server, tool};
 
 /// The owners of files of different users and groups, and of one that is copied up and a new one.
 const OWNERS: &str = "chmod +x /etc/hostname; echo x > /new; \
@@ -41,11 +39,8 @@ fn files_of_a_user_namespace_have_their_owners() {
     let Some(programs) = programs() else { return };
     let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc")) else { return };
     let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
-    let image = format!("{}/app:v1", registry.host);
-    let layer = layers.join("debian-rootfs.go.tar.gz");
-    run(&crane, &["append", "--insecure", "--oci-empty-base", "-f", layer.to_str().unwrap(), "-t", &image]);
-    run(&crane, &["mutate", "--insecure", "--set-platform", "linux/amd64", "-t", &image, &image]);
-    run(Path::new(program()), &["index", "--fine", "--quiet", "--no-cache", &image]);
+    let image = push(&crane, &registry.host, "app", &[&layers.join("debian-rootfs.go.tar.gz")]);
+    index(&image);
 
     let node = Node::new(programs, &image);
     // The container's root needs a way to its files.

@@ -17,6 +17,7 @@ mod sequences;
 mod tests;
 
 pub use after::zstd_state_after;
+pub(crate) use block::MAX_BLOCK;
 pub use blocks::{ZstdBlocks, ZstdBorder, ZstdSink};
 pub use resume::{ZstdDictionary, ZstdResumed, ZstdState};
 pub use sequences::ZstdReference;

@@ -250,14 +250,8 @@ mod tests {
         header.set_mode(0o644);
         tar.append_data(&mut header, "file", &vec![b'x'; size][..]).unwrap();
         let tar = tar.into_inner().unwrap();
-        let mut indexer = LayerIndexer::new(
-            LayerOptions {
-                span_size: SpanSize::new(span_size).unwrap(),
-                build_tool_identifier: "t".into(),
-                fine: false,
-            },
-            None,
-        );
+        let span_size = SpanSize::new(span_size).unwrap();
+        let mut indexer = LayerIndexer::new(LayerOptions { span_size, ..LayerOptions::default() }, None);
         indexer.push(&tar).unwrap();
         let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
         SpanTable::new(Arc::new(ztoc::decode(&built.bytes).unwrap().into())).unwrap()

@@ -158,7 +158,8 @@ fn is_fuse(device: &OwnedFd) -> io::Result<bool> {
     Ok((major(number), minor(number)) == FUSE_DEVICE)
 }
 
-/// What a process holds according to its arguments, if it runs as this user.
+/// What a process holds according to its arguments, if it runs as this user and sees the same
+/// mounts. A container's root may be the same user, but has mounts of its own.
 fn holder(pid: Pid) -> Option<DeviceHolder> {
     let dir = format!("/proc/{}", pid.as_raw_nonzero());
     let arguments = fs::read(format!("{dir}/cmdline")).ok()?;
@@ -169,7 +170,9 @@ fn holder(pid: Pid) -> Option<DeviceHolder> {
         all if all.contains(&SERVER) => (true, None),
         _ => return None,
     };
-    let is_ours = fs::metadata(&dir).is_ok_and(|found| found.uid() == geteuid().as_raw());
+    let mounts = |dir: &str| fs::read_link(format!("{dir}/ns/mnt")).ok();
+    let is_ours = fs::metadata(&dir).is_ok_and(|found| found.uid() == geteuid().as_raw())
+        && mounts(&dir).is_some_and(|theirs| mounts("/proc/self") == Some(theirs));
     let point = PathBuf::from(OsStr::from_bytes(arguments.last().filter(|_| is_ours)?));
     Some(DeviceHolder { pid, point, serves, file_system })
 }

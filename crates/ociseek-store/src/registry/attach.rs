@@ -100,7 +100,9 @@ impl Repository {
         }
         match self.api_referrers(subject, index.artifact_type.as_deref(), &mut self.budget.open()).await {
             Ok(Some(listed)) => linked || listed.iter().any(|found| found.digest == index.digest),
-            Ok(None) | Err(_) => false,
+            Ok(None) => false,
+            // A refusal may mean that the path is unknown.
+            Err(error) => linked && !error.is_refusal(),
         }
     }
 }

@@ -102,7 +102,7 @@ pub struct Repository {
     pub(super) parts: Budget,
     /// The cache for documents that are named by their digest.
     documents: Option<ZtocCache>,
-    /// What it need not be asked again.
+    /// Answers that are not requested again.
     recall: Option<Recall>,
 }
 

@@ -4,7 +4,7 @@
 use super::fse::{Description, Field, TableSource};
 
 /// The maximum size of a block in bytes, compressed or not.
-pub(super) const MAX_BLOCK: usize = 128 << 10;
+pub(crate) const MAX_BLOCK: usize = 128 << 10;
 /// A Huffman table of two symbols, for dictionaries whose table is not used.
 const UNUSED_HUFFMAN: [u8; 2] = *b"\x80\x10";
 /// The size of three repeat offsets in a dictionary.

@@ -6,7 +6,7 @@
 
 use super::{StartLimits, start};
 use crate::budget::{Budget, Charge, OverBudget};
-use crate::codec::zstd::{ZstdBlocks, ZstdBorder, ZstdReference, ZstdSink, ZstdState};
+use crate::codec::zstd::{MAX_BLOCK, ZstdBlocks, ZstdBorder, ZstdReference, ZstdSink, ZstdState};
 use crate::fine::{DIVIDED_ZSTD_SPAN_SIZE, FineSpans, FineStart, MAX_ZSTD_SPAN, MAX_ZSTD_WINDOW, SPAN_SIZE};
 use crate::layer::LayerError;
 use crate::offset::{Compressed, SpanId, Uncompressed};
@@ -32,11 +32,9 @@ impl ZstdPlan {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// There is no output after that, in any case.
+    /// The position that the output cannot exceed.
     pub(in crate::layer) fn end(&self) -> Uncompressed {
-        /// The most bytes of a block.
-        const BLOCK: u64 = 128 << 10;
-        self.output + if self.is_inside { BLOCK } else { 0 }
+        self.output + if self.is_inside { MAX_BLOCK as u64 } else { 0 }
     }
 }
 

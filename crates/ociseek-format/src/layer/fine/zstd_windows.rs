@@ -47,8 +47,9 @@ impl WindowTaker {
             if part >= end {
                 return;
             }
-            let place = |at: u64| (at - from.0) as usize;
-            self.bytes.extend_from_slice(&output[place(part.max(from.0))..place(part_end.min(end))]);
+            let place = |at: u64| at.saturating_sub(from.0) as usize;
+            let found = output.get(place(part)..place(part_end.min(end)));
+            self.bytes.extend_from_slice(found.unwrap_or_default());
             if part_end > end {
                 return;
             }

@@ -115,11 +115,7 @@ mod tests {
             builder.append_data(&mut header, name, &vec![7; size][..]).unwrap();
         }
         let tar = builder.into_inner().unwrap();
-        let options = LayerOptions {
-            span_size: SpanSize::new(1 << 20).unwrap(),
-            build_tool_identifier: "test".into(),
-            fine: false,
-        };
+        let options = LayerOptions { span_size: SpanSize::mib::<1>(), ..LayerOptions::default() };
         let mut indexer = LayerIndexer::new(options, None);
         indexer.push(&tar).unwrap();
         let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
