@@ -60,7 +60,7 @@ const LAST_WORK: Duration = Duration::from_millis(500);
 
 /// Runs the program. The only function that `main` calls.
 pub fn run() -> ExitCode {
-    #[cfg(snapshots)]
+    #[cfg(mounts)]
     if let Some(code) = image_fs::keeper::run(&arguments()) {
         return code;
     }

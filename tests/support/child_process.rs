@@ -88,3 +88,20 @@ impl Drop for ChildProcess {
         self.kill();
     }
 }
+
+/// The processes whose command line has all of these texts.
+pub fn processes_with(texts: &[&str]) -> Vec<i32> {
+    let has_all = |pid: &i32| {
+        let arguments = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        texts.iter().all(|text| arguments.contains(text))
+    };
+    let entries = std::fs::read_dir("/proc").unwrap();
+    entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).filter(has_all).collect()
+}
+
+pub fn kill(processes: &[i32]) {
+    for process in processes {
+        // It may have ended by itself.
+        let _ = kill_process(Pid::from_raw(*process).unwrap(), Signal::KILL);
+    }
+}

@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::flatten::entry::{self, device, dir, fifo, file, hard_link, opaque, symlink as link, whiteout};
-use crate::support::child_process::ChildProcess;
+use crate::support::child_process::{ChildProcess, kill, processes_with};
 use crate::support::corpus::debian_layers;
 use crate::support::mounts::{FileAttributes, assert_same, can_mount, compressed, mounts_below, seen, wait_until};
 use crate::support::sandbox::program;
@@ -95,14 +95,27 @@ impl Machine {
         self.podman(&["run", "--rm", image, "/bin/sh", "-c", script])
     }
 
+    /// The command of a store with further options.
+    fn store_command(&self, more: &[&str]) -> Command {
+        let mut command = Command::new(program());
+        let arguments = ["store", "--root", &self.at("state"), "--cache-dir", &self.at("cache"), &self.at("layers")];
+        command.args(arguments).args(more);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).env("HOME", self.dir.path());
+        command
+    }
+
+    /// The processes that keep the store's device.
+    fn keepers(&self) -> Vec<i32> {
+        processes_with(&["device-keeper", &self.at("layers")])
+    }
+
     /// A store with further options.
     fn store(&self, more: &[&str]) -> Store {
-        let (log, layers) = (self.at("store.log"), self.at("layers"));
+        let log = self.at("store.log");
         let file = fs::File::options().append(true).create(true).open(&log).unwrap();
         let before = fs::read_to_string(&log).unwrap().len();
-        let mut command = Command::new(program());
-        command.args(["store", "--root", &self.at("state"), "--cache-dir", &self.at("cache"), &layers]).args(more);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).env("HOME", self.dir.path());
+        let mut command = self.store_command(more);
+        command.stderr(file);
         let mut store = Store { child: ChildProcess::spawn(&mut command), log: PathBuf::from(log), before };
         wait_until("the store is ready", || {
             assert!(store.child.ended().is_none(), "{}", store.log());
@@ -269,6 +282,52 @@ fn podman_starts_images_lazily_and_releases_them() {
     assert_eq!(machine.used(), 0);
     images.server.signal(Signal::CONT);
     store.end(Signal::TERM);
+    assert!(mounts_below(Path::new(&machine.at("layers"))).is_empty());
+}
+
+#[test]
+fn containers_outlive_a_store_that_is_killed() {
+    let (Some(machine), Some(layers)) = (Machine::new(), debian_layers()) else { return };
+    let Some(images) = Images::new(&machine) else { return };
+    let (debian, files) = (layers.join("debian-rootfs.go.tar.gz"), layers.join("../small/plain-6MB.tar.gz"));
+    let two = images.push("two:v1", &[&debian, &files]);
+    images.index("two:v1", &["--kind", "fine", "--min-layer-size=0"]);
+    let mut store = machine.store(&[]);
+    machine.podman(&["pull", "--quiet", &two]);
+    let container = machine.podman(&["run", "--detach", &two, "/bin/sh", "-c", "while :; do sleep 1; done"]);
+    let exec = |script: &str| machine.podman(&["exec", container.trim(), "/bin/sh", "-c", script]);
+    assert!(exec("cat /etc/issue").contains("Debian"));
+    let mounted = mounts_below(Path::new(&machine.at("layers")));
+    // What is read waits for the next store, also one that is started as by the systemd unit.
+    for (more, file, content) in
+        [(&[][..], "GPL-3", "GNU GENERAL PUBLIC LICENSE"), (&["--replace"], "Artistic", "Artistic License")]
+    {
+        wait_until("a process keeps the device", || machine.keepers().len() == 1);
+        store.end(Signal::KILL);
+        store = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| exec(&format!("cat /usr/share/common-licenses/{file}")));
+            let next = machine.store(more);
+            assert!(reader.join().unwrap().contains(content));
+            next
+        });
+        assert_eq!(mounts_below(Path::new(&machine.at("layers"))), mounted);
+        assert_eq!(machine.shell(&two, "cat /f010 >/dev/null && echo READY"), "READY\n");
+    }
+    // A second store does not disturb one that is alive.
+    let mut refused = machine.store_command(&["--replace"]);
+    let output = refused.stderr(Stdio::piped()).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("another layer store uses it"), "{output:?}");
+    assert!(exec("cat /usr/share/common-licenses/BSD").contains("Redistribution"));
+    // Without the process that keeps the device, containers must be started again.
+    kill(&machine.keepers());
+    store.end(Signal::KILL);
+    let store = machine.store(&["--replace"]);
+    assert_eq!(machine.shell(&two, "cat /f011 >/dev/null && echo READY"), "READY\n");
+    machine.podman(&["rm", "--force", "--time", "0", container.trim()]);
+    machine.podman(&["rmi", &two]);
+    assert_eq!(machine.used(), 0);
+    store.end(Signal::TERM);
+    wait_until("no process is left", || machine.keepers().is_empty());
     assert!(mounts_below(Path::new(&machine.at("layers"))).is_empty());
 }
 

@@ -34,7 +34,6 @@ use ociseek_store::recall::Recall;
 pub(super) mod bundle;
 pub(super) mod detach;
 pub(super) mod json;
-#[cfg(snapshots)]
 pub(super) mod keeper;
 pub(super) mod mount;
 mod start_record;

@@ -1,17 +1,23 @@
 //! `ociseek store`.
 
-use std::path::PathBuf;
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use futures_util::FutureExt;
+use rustix::process::{Signal, pidfd_send_signal};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::cli::image_fs::LazyArgs;
 use crate::cli::image_fs::detach::{self, Log};
+use crate::cli::image_fs::keeper::DeviceKeeper;
 use crate::cli::image_fs::mount::opaque_xattr;
 use crate::cli::run::{blocking, until};
 use crate::cli::shared::caches;
@@ -27,7 +33,11 @@ use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_ops::layer_store::{ImageOpener, LayerStore, StoreOptions};
 use ociseek_ops::open::OpenOptions;
 use ociseek_rootfs::content::ContentOptions;
-use ociseek_rootfs::fuse::{ExistingMount, FuseMount, FuseOptions, prepare};
+use ociseek_rootfs::fuse::store::KnownNames;
+use ociseek_rootfs::fuse::{
+    ExistingMount, FS_TYPE, FuseMount, FuseOptions, KeptDevice, MountInfo, TakenDevice, can_take_over, device_holders,
+    mounted_at, open_device, prepare, without_following,
+};
 use ociseek_store::Source;
 
 const STORE_LONG_ABOUT: &str = "\
@@ -50,7 +60,8 @@ Examples:
     additionallayerstores = [\"/run/ociseek/layers:ref\"]
 
 When it is stopped while containers use layers, it leaves DIR and serves them until they end; a second signal ends it \
-at once. After it was killed: ociseek store --replace DIR. Containers that ran on it must be started again.
+at once. After it was killed, start it again: containers wait for that (as root, with Linux 6.9). Otherwise, ociseek \
+store --replace DIR, and start the containers again.
 
 Exit status: 0 stopped by SIGINT, SIGTERM or SIGHUP, or unmounted; 1 failure, 2 usage error.";
 
@@ -115,7 +126,7 @@ pub(crate) async fn run(
     }
     let log = args.detached.then(|| Log::open(args.log.as_deref())).transpose()?;
     let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
-    let (store, mut mount) = until(interrupted, mounted(args, &progress)).await?;
+    let Served { store, mut mount, mut keeper } = until(interrupted, mounted(args, &progress)).await?;
     let point = mount.point().display().to_string();
     if !verbosity.quiet {
         complain(&safe(&format!("layers are served at {point}")));
@@ -123,13 +134,26 @@ pub(crate) async fn run(
     if let Some(log) = log {
         log.ready(false)?;
     }
-    tokio::select! {
+    let keeping = async {
+        if let Some(keeper) = &mut keeper {
+            progress.report(unprotected(&keeper.watch().await));
+        }
+        pending::<Infallible>().await
+    };
+    let ended = tokio::select! {
         biased;
-        Ok(_) = interrupted => {}
-        ended = mount.ended() => return Ok(ended?),
+        Ok(_) = interrupted => None,
+        ended = mount.ended() => Some(ended),
+        never = keeping => match never {},
+    };
+    if let Some(ended) = ended {
+        end(keeper).await;
+        return Ok(ended?);
     }
     let mut mount = blocking(move || mount.detach().map(|_| mount)).await?;
     store.retire();
+    // Nobody takes over from a store that has left.
+    end(keeper).await;
     // The mount point is not in use where only overlays are above it. But the kernel ends the
     // session only when nobody uses it.
     if let Ok(ended) = timeout(LAST_ANSWERS, mount.ended()).await {
@@ -141,12 +165,58 @@ pub(crate) async fn run(
     Ok(mount.ended().await?)
 }
 
-/// Opens the store and mounts it.
-async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<(Arc<LayerStore>, FuseMount), CliError> {
+async fn end(keeper: Option<DeviceKeeper>) {
+    if let Some(keeper) = keeper {
+        keeper.end().await;
+    }
+}
+
+fn unprotected(error: &io::Error) -> ProgressEvent {
+    ProgressEvent::Warning(format!("if the store is killed, its containers must be started again: {error}"))
+}
+
+/// A store that is mounted.
+struct Served {
+    store: Arc<LayerStore>,
+    mount: FuseMount,
+    keeper: Option<DeviceKeeper>,
+}
+
+/// A mounted store whose server was killed.
+struct Orphaned {
+    mount: MountInfo,
+    names: KnownNames,
+    taken: TakenDevice,
+}
+
+impl Orphaned {
+    /// The one on `dir` of a store with its state in `root`, if there is one. It may also be alive:
+    /// then the state is locked. Blocks.
+    fn find(dir: &Path, root: &Path) -> Option<Orphaned> {
+        // Without a server, the kernel does not answer for the mount point.
+        let point = without_following(dir).ok()?;
+        let mount = mounted_at(&point).ok().flatten().filter(|mount| mount.fs_type == FS_TYPE)?;
+        let names = LayerStore::names_of(root, &mount)?;
+        let holders = device_holders().ok()?;
+        let taken = holders.iter().find_map(|holder| holder.take(&mount).ok().flatten())?;
+        Some(Orphaned { mount, names, taken })
+    }
+}
+
+/// Opens the store and mounts it, or takes over from one that was killed.
+async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<Served, CliError> {
     let StoreArgs { dir, root, lazy, replace, share_layers, .. } = args;
     let existing = if replace { ExistingMount::Replace } else { ExistingMount::Refuse };
-    let point = blocking(move || prepare(&dir, existing)).await?;
     let root = root.or_else(default_root).ok_or(CliError::Usage("--root is needed where HOME is not set"))?;
+    let is_root = rustix::process::geteuid().is_root();
+    let (orphaned, root) = blocking(move || {
+        let orphaned = Some(()).filter(|()| is_root && can_take_over()).and_then(|()| Orphaned::find(&dir, &root));
+        match orphaned {
+            Some(orphaned) => Ok((Ok(orphaned), root)),
+            None => prepare(&dir, existing).map(|point| (Err(point), root)),
+        }
+    })
+    .await?;
     let options = StoreOptions {
         opaque: opaque_xattr(),
         deadline: lazy.deadline,
@@ -156,13 +226,12 @@ async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<(Arc<L
         opener: opener(lazy, Arc::clone(progress)),
     };
     let reports = Arc::clone(progress);
-    let (store, mount) = blocking({
+    let (store, mount, kept, replaced) = blocking({
         let runtime = Handle::current();
         move || {
             let store = LayerStore::open(&root, options, reports);
             let store = Arc::new(store.map_err(|source| CliError::Write { path: root, source })?);
-            let is_root = rustix::process::geteuid().is_root();
-            let fuse = FuseOptions {
+            let mut fuse = FuseOptions {
                 source: "layers".to_owned(),
                 // Containers have other users. The store's own directories are for this user only.
                 allow_other: is_root,
@@ -172,12 +241,42 @@ async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<(Arc<L
                 ..FuseOptions::default()
             };
             let source = Arc::clone(&store);
-            let mount = FuseMount::of_store(source, &point, &fuse, runtime)?;
-            Ok::<_, CliError>((store, mount))
+            let (mount, device, replaced) = match orphaned {
+                Ok(Orphaned { mount, names, taken: TakenDevice { process, device } }) => {
+                    let kept = device.try_clone().map_err(CliError::Start)?;
+                    let mount = FuseMount::of_store_again(source, &names, device, &mount.point, &fuse, runtime)?;
+                    (mount, Some(kept), Some(process))
+                }
+                Err(point) => {
+                    let device = if is_root && can_take_over() { open_device().ok().map(Arc::new) } else { None };
+                    let kept = |device: &Arc<OwnedFd>| KeptDevice {
+                        device: Arc::clone(device),
+                        is_mounted: false,
+                        identity: PathBuf::new(),
+                    };
+                    fuse.kept = device.as_ref().map(kept);
+                    let mount = FuseMount::of_store(source, &point, &fuse, runtime)?;
+                    (mount, device.and_then(|device| device.try_clone().ok()), None)
+                }
+            };
+            let info = mounted_at(mount.point()).ok().flatten();
+            if let Some(info) = &info {
+                store.mounted(info);
+            }
+            Ok::<_, CliError>((store, mount, info.zip(device), replaced))
         }
     })
     .await?;
-    Ok((store, mount))
+    let keeper = kept.map(|(info, device)| DeviceKeeper::start(info, device)).transpose();
+    let keeper = keeper.unwrap_or_else(|error| {
+        progress.report(unprotected(&error));
+        None
+    });
+    if let Some(replaced) = replaced {
+        // It has ended, if it is not a keeper.
+        let _ = pidfd_send_signal(replaced, Signal::KILL);
+    }
+    Ok(Served { store, mount, keeper })
 }
 
 fn default_root() -> Option<PathBuf> {

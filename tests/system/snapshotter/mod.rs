@@ -11,12 +11,13 @@ use std::sync::atomic::Ordering;
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::support::child_process::kill;
 use crate::support::corpus::{Image, debian_layers};
 use crate::support::mounts::{assert_same, can_mount, seen, wait_until};
 use crate::support::sandbox::program;
 use crate::support::servers::{self, Server, run, tool};
 use crate::support::throttle::throttled_and_counted;
-use node::{Node, container, kill};
+use node::{Node, container};
 
 mod hosts;
 mod kubernetes;

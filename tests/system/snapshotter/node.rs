@@ -6,11 +6,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ociseek::rootfs::fuse::{MountInfo, mounts};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::child_process::ChildProcess;
+use crate::support::child_process::{ChildProcess, kill, processes_with};
 use crate::support::http::exchange;
 use crate::support::mounts::{mounts_below, wait_until};
 use crate::support::sandbox::program;
@@ -225,13 +224,7 @@ impl Node {
 
     /// The processes for mounts with this argument.
     fn processes(&self, argument: &str) -> Vec<i32> {
-        let below = self.at("lazy/images/");
-        let serves = |pid: &i32| {
-            let arguments = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            arguments.contains(&below) && arguments.contains(argument)
-        };
-        let entries = fs::read_dir("/proc").unwrap();
-        entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).filter(serves).collect()
+        processes_with(&[argument, &self.at("lazy/images/")])
     }
 
     /// How many requests of the mounts are not answered.
@@ -259,13 +252,6 @@ impl Node {
 /// A name for a container. runc's state is in one folder for all of this machine.
 pub fn container(name: &str) -> String {
     format!("ociseek-{name}-{}", std::process::id())
-}
-
-pub fn kill(processes: &[i32]) {
-    for process in processes {
-        // It may have ended by itself.
-        let _ = kill_process(Pid::from_raw(*process).unwrap(), Signal::KILL);
-    }
 }
 
 impl Drop for Node {

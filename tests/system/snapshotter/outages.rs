@@ -9,10 +9,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::node::{Node, container, kill};
+use super::node::{Node, container};
 use super::{index, programs, push};
 use crate::bundle::{self, rootfs};
-use crate::support::child_process::ChildProcess;
+use crate::support::child_process::{ChildProcess, kill};
 use crate::support::corpus::debian_layers;
 use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::mounts::wait_until;

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
@@ -26,11 +27,13 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::{ImageName, Reference};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_format::tree::OpaqueXattr;
-use ociseek_rootfs::fuse::store::{LayerSource, NoLayer, StoredLayer};
+use ociseek_rootfs::fuse::MountInfo;
+use ociseek_rootfs::fuse::store::{KnownNames, LayerSource, NoLayer, StoredLayer};
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
 use ociseek_store::lock::Hold;
+use ociseek_store::state_file;
 use rows::UsedLayers;
 
 /// For how long a tag is not looked up again. A pull looks for each layer by itself.
@@ -66,10 +69,23 @@ pub struct LayerStore {
     recent: Mutex<HashMap<WantedImage, Arc<Attempt>>>,
     /// Open images, by repository and manifest.
     open: Mutex<HashMap<(String, Digest), Weak<StoredImage>>>,
+    /// What the kernel knows, and where. None once another process may serve the state.
+    served: Mutex<Option<ServedNames>>,
     progress: Arc<dyn Progress>,
 }
 
 ociseek_format::opaque_debug!(LayerStore);
+
+/// The file with what the kernel knows of a mounted store.
+const NAMES: &str = "names.json";
+
+/// What the kernel knows of a mounted store.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct ServedNames {
+    /// The mount point, and the number of the file system that is mounted there.
+    mount: Option<(PathBuf, (u32, u32))>,
+    names: KnownNames,
+}
 
 /// An image by its name, and by the digest of its manifest if that is known.
 type WantedImage = (String, Option<Digest>);
@@ -87,12 +103,38 @@ impl LayerStore {
     /// If the state cannot be read, or another process uses it.
     pub fn open(dir: &Path, options: StoreOptions, progress: Arc<dyn Progress>) -> io::Result<LayerStore> {
         let (recent, open) = (Mutex::default(), Mutex::default());
-        Ok(LayerStore { options, dir: dir.to_owned(), used: UsedLayers::open(dir)?, recent, open, progress })
+        let (used, served) = (UsedLayers::open(dir)?, Mutex::new(Some(ServedNames::default())));
+        Ok(LayerStore { options, dir: dir.to_owned(), used, recent, open, served, progress })
+    }
+
+    /// What the last process with the state in `dir` has told the kernel of `mount`. None if it
+    /// served another mount, or nothing is known. Blocks.
+    pub fn names_of(dir: &Path, mount: &MountInfo) -> Option<KnownNames> {
+        let found: ServedNames = state_file::read(dir, NAMES).ok()?;
+        let (point, file_system) = found.mount?;
+        (point == mount.point && file_system == mount.device).then_some(found.names)
+    }
+
+    /// The store is mounted here. Begins to keep what another process needs that takes over.
+    pub fn mounted(&self, mount: &MountInfo) {
+        self.change_served(|served| served.mount = Some((mount.point.clone(), mount.device)));
     }
 
     /// Lets another process open a store with the same state. Layers that are open remain so.
     pub fn retire(&self) {
+        *self.served.hold() = None;
         self.used.unlock();
+    }
+
+    fn change_served(&self, change: impl FnOnce(&mut ServedNames)) {
+        let mut served = self.served.hold();
+        let Some(served) = &mut *served else { return };
+        change(served);
+        if served.mount.is_some()
+            && let Err(error) = state_file::save(&self.dir, NAMES, served)
+        {
+            self.warn(format!("if the store is killed, its containers must be started again: {NAMES}: {error}"));
+        }
     }
 
     fn warn(&self, text: String) {
@@ -202,6 +244,10 @@ impl LayerSource for LayerStore {
         if let Err(error) = self.used.end(name, layer) {
             self.warn(format!("cannot write down that layer {layer} is used less: {error}"));
         }
+    }
+
+    fn save_names(&self, names: KnownNames) {
+        self.change_served(|served| served.names = names);
     }
 }
 

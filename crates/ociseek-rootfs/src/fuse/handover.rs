@@ -13,10 +13,9 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fuser::{Config, Session, SessionACL};
+use fuser::{Config, Filesystem, Session, SessionACL};
 use rustix::io::{DupFlags, dup3};
 
-use super::filesystem::ImageFs;
 use super::kernel::Release;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::tree::{NodeId, Tree};
@@ -64,7 +63,7 @@ const NOTIFY_RESEND: u32 = 7;
 
 /// The start of a session, as a kernel would send it: a `fuse_in_header` and a `fuse_init_in`.
 ///
-/// The capabilities are those that [`ImageFs`] uses and that every kernel with
+/// The capabilities are those that our file systems look at and that every kernel with
 /// `FUSE_NOTIFY_RESEND` has.
 fn init_request() -> Vec<u8> {
     const FUSE_INIT: u32 = 26;
@@ -83,12 +82,12 @@ fn init_request() -> Vec<u8> {
 ///
 /// # Errors
 /// If the kernel cannot send requests again: it is older than 6.9, or the mount is gone.
-pub(super) fn take_over(
-    filesystem: ImageFs,
+pub(super) fn take_over<F: Filesystem>(
+    filesystem: F,
     device: OwnedFd,
     acl: SessionACL,
     config: Config,
-) -> io::Result<Session<ImageFs>> {
+) -> io::Result<Session<F>> {
     // fuser begins each session with a handshake, and this device has had one. So the session is
     // made on a socket, and the device replaces it afterwards.
     let (kernel, server) = UnixDatagram::pair()?;
@@ -101,7 +100,7 @@ pub(super) fn take_over(
 
 /// Replaces the session's descriptor by `device`.
 #[allow(unsafe_code, reason = "the session does not give away its descriptor")]
-fn exchange(session: &Session<ImageFs>, device: &OwnedFd) -> io::Result<()> {
+fn exchange(session: &Session<impl Filesystem>, device: &OwnedFd) -> io::Result<()> {
     // SAFETY: The session owns the descriptor and keeps it open, and it is never closed here. No
     // other thread uses it before the session is spawned.
     let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(session.as_fd().as_raw_fd()) });
@@ -118,7 +117,7 @@ fn resend(device: OwnedFd) -> io::Result<()> {
 
 /// Identifies what the kernel may have cached of a tree: which name has which inode number, and the
 /// attributes.
-fn identity(tree: &Tree) -> Digest {
+pub(super) fn identity(tree: &Tree) -> Digest {
     let mut hasher = Hasher::new(Algorithm::Sha256);
     for id in 0..u32::try_from(tree.len()).unwrap_or(u32::MAX) {
         let node = tree.node(NodeId(id));

@@ -22,7 +22,7 @@ use super::fill::CacheFiller;
 use super::handover::{KeptDevice, take_over};
 use super::mounts::{FS_TYPE, mounted_at};
 use super::point::{is_dead, take_down};
-use super::store::{LayerSource, StoreFs};
+use super::store::{KnownNames, LayerSource, StoreFs};
 use super::{MountError, helper};
 use crate::content::Content;
 use crate::record::ReadRecorder;
@@ -156,7 +156,29 @@ impl FuseMount {
         runtime: Handle,
     ) -> Result<FuseMount, MountError> {
         let (alive, gone) = oneshot::channel();
-        let session = new_session(StoreFs::new(source, runtime, alive), point, options)?;
+        let session = new_session(StoreFs::new(source, None, runtime, alive), point, options)?;
+        Ok(FuseMount::of(point, session, None, gone))
+    }
+
+    /// Continues to serve the store that is mounted on `point` with this `device`, whose server was
+    /// killed. It has told the kernel the names in `known`. Blocks while layers are opened again.
+    ///
+    /// # Errors
+    /// If the kernel cannot send requests again.
+    pub fn of_store_again(
+        source: Arc<dyn LayerSource>,
+        known: &KnownNames,
+        device: OwnedFd,
+        point: &Path,
+        options: &FuseOptions,
+        runtime: Handle,
+    ) -> Result<FuseMount, MountError> {
+        let (alive, gone) = oneshot::channel();
+        source.save_names(known.clone());
+        let store = StoreFs::new(source, Some(known), runtime.clone(), alive);
+        runtime.block_on(store.reopen());
+        let session = take_over(store, device, acl(options), config(options)).and_then(Session::spawn);
+        let session = session.map_err(|source| MountError::Session { point: point.to_owned(), source })?;
         Ok(FuseMount::of(point, session, None, gone))
     }
 

@@ -15,13 +15,16 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
+use futures_util::future::join_all;
 use rustix::process::{getegid, geteuid};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tracing::warn;
 
 use super::super::attr::{self, BLOCK};
 use super::super::filesystem::{BACKGROUND, FOREVER, GENERATION, ImageFs, NAME_MAX};
-use super::nodes::{Nodes, OpenSlot, Slot, StoreNode};
+use super::super::handover::identity;
+use super::nodes::{KnownNames, Nodes, OpenSlot, Slot, StoreNode};
 use super::{LayerSource, NoLayer};
 use ociseek_format::digest::Digest;
 use ociseek_format::tree::{NodeId, Tree};
@@ -51,20 +54,45 @@ struct Shared {
 }
 
 impl StoreFs {
-    pub(crate) fn new(source: Arc<dyn LayerSource>, runtime: Handle, alive: oneshot::Sender<()>) -> StoreFs {
+    /// With `known`, it takes over from another server.
+    pub(crate) fn new(
+        source: Arc<dyn LayerSource>,
+        known: Option<&KnownNames>,
+        runtime: Handle,
+        alive: oneshot::Sender<()>,
+    ) -> StoreFs {
         let owner = (geteuid().as_raw(), getegid().as_raw());
-        let (nodes, no_open) = (Mutex::default(), OnceLock::new());
+        let (nodes, no_open) = (Mutex::new(known.map_or_else(Nodes::default, Nodes::restored)), OnceLock::new());
         StoreFs { shared: Arc::new(Shared { source, nodes, runtime, no_open, owner }), _alive: alive }
+    }
+
+    /// Opens the layers that an earlier server has shown and runtimes use, as far as that is
+    /// possible at present. Their files are needed at once.
+    pub(crate) async fn reopen(&self) {
+        let slots: Vec<_> = self.shared.nodes().slots().map(Arc::clone).collect();
+        let used = slots.iter().filter(|slot| self.shared.source.is_used(&slot.reference, &slot.layer));
+        join_all(used.map(|slot| self.shared.open(slot))).await;
     }
 
     /// The files of the layer that an inode is in.
     fn inside(&self, inode: INodeNo) -> Option<Result<Arc<Slot>, Errno>> {
         match StoreNode::of(inode) {
             StoreNode::Diff(slot) | StoreNode::Inside(slot) => {
-                Some(self.shared.nodes().slot(slot).filter(|slot| slot.open.initialized()).ok_or(Errno::ESTALE))
+                let slot = self.shared.nodes().slot(slot).ok_or(Errno::ESTALE);
+                Some(slot.and_then(|slot| if slot.open.initialized() { Ok(slot) } else { Err(self.unopened(slot)) }))
             }
             _ => None,
         }
+    }
+
+    /// The answer for a layer that could not be opened again yet. The next attempt begins.
+    fn unopened(&self, slot: Arc<Slot>) -> Errno {
+        let shared = Arc::clone(&self.shared);
+        self.shared.runtime.spawn(async move {
+            // It has reported why it fails.
+            let _ = shared.open(&slot).await;
+        });
+        Errno::EIO
     }
 }
 
@@ -129,25 +157,50 @@ impl Shared {
         let slot = self.nodes().add(parent, name).ok_or(Errno::ESTALE)?;
         if let Some(layer) = opened {
             // Another lookup may have opened it meanwhile.
-            let _ = slot.open.set(self.open_slot(&slot, layer));
+            let _ = slot.open.set(self.open_slot(&slot, layer).await?);
         }
+        self.save_names();
         Ok(StoreNode::Layer(slot.number))
     }
 
     /// `diff`, `info` or `blob` of a layer, which is opened for that.
     async fn part(&self, slot: &Slot, part: StoreNode) -> Result<StoreNode, Errno> {
+        self.open(slot).await.map(|()| part)
+    }
+
+    /// Opens a layer that a runtime has.
+    async fn open(&self, slot: &Slot) -> Result<(), Errno> {
+        if slot.open.initialized() {
+            return Ok(());
+        }
         let open = || async {
             let layer = self.source.open(&slot.reference, &slot.layer).await.map_err(|error| match error {
                 // A runtime has it already, so it cannot be left to it any more.
                 NoLayer::LeftToRuntime | NoLayer::Failed => Errno::EIO,
             })?;
-            Ok::<_, Errno>(self.open_slot(slot, layer))
+            self.open_slot(slot, layer).await
         };
         slot.open.get_or_try_init(open).await?;
-        Ok(part)
+        self.save_names();
+        Ok(())
     }
 
-    fn open_slot(&self, slot: &Slot, layer: super::StoredLayer) -> OpenSlot {
+    /// Has the names saved, for a server that takes over.
+    fn save_names(&self) {
+        // One after the other, so that the last one has everything.
+        let nodes = self.nodes();
+        self.source.save_names(nodes.known_names());
+    }
+
+    /// A slot of an open layer, whose tree must be the one that the kernel knows.
+    async fn open_slot(&self, slot: &Slot, layer: super::StoredLayer) -> Result<OpenSlot, Errno> {
+        let tree = Arc::clone(&layer.tree);
+        let identified = self.runtime.spawn_blocking(move || identity(&tree)).await;
+        let identity = identified.map_err(|_| Errno::EIO)?;
+        if *slot.identity.get_or_init(|| identity) != identity {
+            warn!(layer = %slot.layer, reference = &*slot.reference, "other files than before: it is not served");
+            return Err(Errno::EIO);
+        }
         let tree = Arc::clone(&layer.tree);
         let bytes = (0..tree.len() as u32).map(|id| tree.node(NodeId(id)).kind.size()).fold(0, u64::saturating_add);
         let files = ImageFs {
@@ -166,7 +219,7 @@ impl Shared {
             no_opendir: false,
             no_xattrs: false,
         };
-        OpenSlot { files, layer }
+        Ok(OpenSlot { files, layer })
     }
 
     /// The names in one of the store's own directories, from number `from` on, each with the number
@@ -201,7 +254,13 @@ impl Shared {
                 }
             }
             let is_used = shared.source.is_used(reference, layer);
-            shared.nodes().tidy(slot.number, is_used);
+            {
+                let mut nodes = shared.nodes();
+                if ends && !is_used {
+                    nodes.released(slot.number);
+                }
+                nodes.tidy(slot.number, is_used);
+            }
             reply();
         });
     }
@@ -273,7 +332,16 @@ impl Filesystem for StoreFs {
                 let found = name.to_str().ok_or_else(missing).and_then(|name| {
                     let reference = STANDARD.decode(name).ok().and_then(|bytes| String::from_utf8(bytes).ok());
                     let reference = reference.filter(|reference| shared.source.is_image(reference));
-                    Ok(shared.nodes().reference(name, &reference.ok_or_else(missing)?))
+                    let reference = reference.ok_or_else(missing)?;
+                    let (node, is_new) = {
+                        let mut nodes = shared.nodes();
+                        let is_new = !nodes.knows(name);
+                        (nodes.reference(name, &reference), is_new)
+                    };
+                    if is_new {
+                        shared.save_names();
+                    }
+                    Ok(node)
                 });
                 shared.found(found, reply);
             }

@@ -19,6 +19,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 pub(super) use filesystem::StoreFs;
+pub use nodes::KnownNames;
 
 use crate::content::Content;
 use ociseek_format::digest::Digest;
@@ -76,4 +77,7 @@ pub trait LayerSource: Send + Sync + 'static {
 
     /// A runtime ends to use a layer once. Blocks.
     fn end_use(&self, reference: &str, layer: &Digest);
+
+    /// Keeps what a server needs that takes over after this one was killed. Blocks briefly.
+    fn save_names(&self, names: KnownNames);
 }

@@ -2,14 +2,16 @@
 //!
 //! Each layer that was looked up gets a slot, whose number is the upper half of its inode numbers.
 //! A slot lives as long as the kernel knows one of its directories or files, or a runtime uses the
-//! layer. Numbers are not used again.
+//! layer. Numbers are not used again, also not by a server that takes over from one that was
+//! killed: [`KnownNames`] is what it needs to know.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use fuser::INodeNo;
+use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
 use super::super::filesystem::ImageFs;
@@ -24,6 +26,8 @@ const INFO: u32 = u32::MAX - 1;
 const BLOB: u32 = u32::MAX - 2;
 /// The number of the tree's root.
 const DIFF: u32 = 1;
+/// How often the kernel may have looked up what an earlier server told it of.
+const UNKNOWN_LOOKUPS: u64 = u64::MAX / 2;
 
 /// What an inode number stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,15 +99,49 @@ pub(super) struct Slot {
     pub reference: Arc<str>,
     pub layer: Digest,
     pub open: OnceCell<OpenSlot>,
+    /// Identifies the layer's tree. An earlier server may have shown it.
+    pub identity: OnceLock<Digest>,
     /// How often the kernel has looked up its directory, its files, and the root of its tree,
     /// without those that it has forgotten.
     lookups: AtomicU64,
+}
+
+impl Slot {
+    /// Whether an earlier server told the kernel of it.
+    pub(super) fn is_restored(&self) -> bool {
+        self.lookups.load(Ordering::Relaxed) > UNKNOWN_LOOKUPS / 2
+    }
 }
 
 /// An open layer.
 pub(super) struct OpenSlot {
     pub files: ImageFs,
     pub layer: StoredLayer,
+}
+
+/// Which numbers stand for which images and layers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownNames {
+    last_reference: u64,
+    last_slot: u32,
+    references: Vec<KnownReference>,
+    layers: Vec<KnownLayer>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct KnownReference {
+    number: u64,
+    name: String,
+    reference: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct KnownLayer {
+    slot: u32,
+    parent: u64,
+    layer: Digest,
+    /// Identifies the tree. None if the layer was not open yet.
+    tree: Option<Digest>,
 }
 
 /// All that is known.
@@ -118,6 +156,65 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
+    /// What another server told the kernel.
+    pub(super) fn restored(known: &KnownNames) -> Nodes {
+        let KnownNames { last_reference, last_slot, .. } = *known;
+        let mut nodes = Nodes { last_reference, last_slot, ..Nodes::default() };
+        for KnownReference { number, name, reference } in &known.references {
+            nodes.by_name.insert(name.clone(), *number);
+            let (name, reference) = (name.clone(), reference.as_str().into());
+            nodes.references.insert(*number, NamedImage { name, reference, lookups: UNKNOWN_LOOKUPS });
+        }
+        for KnownLayer { slot, parent, layer, tree } in &known.layers {
+            let Some(reference) = nodes.reference_at(*parent) else { continue };
+            let identity = tree.map_or_else(OnceLock::new, OnceLock::from);
+            let (open, lookups) = (OnceCell::new(), AtomicU64::new(UNKNOWN_LOOKUPS));
+            let restored = Slot { number: *slot, parent: *parent, reference, layer: *layer, open, identity, lookups };
+            nodes.slots.insert(*slot, Arc::new(restored));
+            nodes.by_layer.insert((*parent, *layer), *slot);
+        }
+        nodes
+    }
+
+    /// What another server needs to take over.
+    pub(super) fn known_names(&self) -> KnownNames {
+        let references = self.references.iter().map(|(number, image)| KnownReference {
+            number: *number,
+            name: image.name.clone(),
+            reference: image.reference.to_string(),
+        });
+        let layers = self.slots.values().map(|slot| KnownLayer {
+            slot: slot.number,
+            parent: slot.parent,
+            layer: slot.layer,
+            tree: slot.identity.get().copied(),
+        });
+        KnownNames {
+            last_reference: self.last_reference,
+            last_slot: self.last_slot,
+            references: references.collect(),
+            layers: layers.collect(),
+        }
+    }
+
+    /// All layers that were looked up.
+    pub(super) fn slots(&self) -> impl Iterator<Item = &Arc<Slot>> {
+        self.slots.values()
+    }
+
+    /// Whether an image's name was looked up before: in base64.
+    pub(super) fn knows(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    /// No runtime uses a layer any more. If an earlier server was asked for it, it is not known how
+    /// often, but nothing needs it now.
+    pub(super) fn released(&mut self, number: u32) {
+        if let Some(slot) = self.slots.get(&number).filter(|slot| slot.is_restored()) {
+            slot.lookups.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Looks up an image's name, which is `name` in base64.
     pub(super) fn reference(&mut self, name: &str, reference: &str) -> StoreNode {
         let number = match self.by_name.entry(name.to_owned()) {
@@ -154,8 +251,8 @@ impl Nodes {
         let reference = self.reference_at(parent)?;
         let number = self.last_slot.checked_add(1)?;
         self.last_slot = number;
-        let (open, lookups) = (OnceCell::new(), AtomicU64::new(0));
-        let slot = Arc::new(Slot { number, parent, reference, layer, open, lookups });
+        let (open, identity, lookups) = (OnceCell::new(), OnceLock::new(), AtomicU64::new(0));
+        let slot = Arc::new(Slot { number, parent, reference, layer, open, identity, lookups });
         self.slots.insert(number, Arc::clone(&slot));
         self.by_layer.insert((parent, layer), number);
         Some(slot)
@@ -259,6 +356,31 @@ mod tests {
             assert_eq!(StoreNode::of(node.inode()), node);
         }
         assert_eq!(StoreNode::of(INodeNo(7 << 32 | 2)), StoreNode::Inside(7));
+    }
+
+    #[test]
+    fn another_server_has_the_same_numbers() {
+        let mut nodes = Nodes::default();
+        let (layer, other, tree) = (Digest::sha256(b"layer"), Digest::sha256(b"other"), Digest::sha256(b"tree"));
+        let StoreNode::Reference(parent) = nodes.reference("YQ==", "a") else { panic!("a reference") };
+        let first = nodes.add(parent, layer).unwrap();
+        first.identity.set(tree).unwrap();
+        let second = nodes.add(parent, other).unwrap().number;
+        let known = nodes.known_names();
+        let known: KnownNames = serde_json::from_slice(&serde_json::to_vec(&known).unwrap()).unwrap();
+        let mut restored = Nodes::restored(&known);
+        assert_eq!(restored.reference("YQ==", "a"), StoreNode::Reference(parent));
+        let found = restored.known(parent, &layer).unwrap();
+        assert_eq!((found.number, found.identity.get()), (first.number, Some(&tree)));
+        assert_eq!(restored.known(parent, &other).unwrap().identity.get(), None);
+        assert_eq!(restored.add(parent, tree).unwrap().number, second + 1, "not used again");
+        // It is not known how often the kernel has looked it up.
+        restored.forgotten(StoreNode::Diff(first.number), 5);
+        restored.tidy(first.number, false);
+        assert!(restored.slot(first.number).is_some());
+        restored.released(first.number);
+        restored.tidy(first.number, false);
+        assert!(restored.slot(first.number).is_none());
     }
 
     #[test]
