@@ -75,7 +75,10 @@ pub fn system(program: &str, args: &[&OsStr]) -> String {
 /// Everything below `dir` as a tar, packed by GNU tar with all attributes that it supports.
 pub fn packed(dir: &Path) -> Vec<u8> {
     let output = Command::new("tar")
-        .args(["--create", "--format=pax", "--xattrs", "--xattrs-include=*", "--numeric-owner", "--sort=name", "-C"])
+        .args(["--create", "--format=pax", "--xattrs", "--xattrs-include=*", "--numeric-owner", "--sort=name"])
+        // Otherwise up to 10 KiB of zeros follow the tar's end. If a span begins in them, which
+        // depends on the times of the files, the layer has no ztoc.
+        .args(["--blocking-factor=1", "-C"])
         .arg(dir)
         .arg(".")
         .output()

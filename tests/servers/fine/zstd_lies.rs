@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::ops::Range;
 
 use ociseek::budget::Budget;
 use ociseek::ops::trust::{AcceptedTrust, TrustLevel};
@@ -45,9 +46,12 @@ fn layer() -> (Vec<u8>, FineLayer) {
     (blob, document)
 }
 
-/// A registry with an image of this layer and a fine index of this document, whose recorded start
-/// has the windows of spans 1 and 2. And the image's manifest.
-async fn registry(blob: &[u8], document: FineLayer) -> (Faulty, Bytes) {
+/// The windows of spans 1 and 2 are fetched with the head.
+const START: Range<SpanId> = SpanId(1)..SpanId(3);
+
+/// A registry with an image of this layer and a fine index of this document, which has this
+/// recorded start. And the image's manifest.
+async fn registry(blob: &[u8], document: FineLayer, start: Vec<Range<SpanId>>) -> (Faulty, Bytes) {
     let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let diff_ids = [Digest::sha256(&tarball())];
     let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
@@ -59,7 +63,7 @@ async fn registry(blob: &[u8], document: FineLayer) -> (Faulty, Bytes) {
     let manifest = Bytes::from(manifest.to_string());
     registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
     registry.add_manifest(&Digest::sha256(&manifest).to_string(), OCI_MANIFEST, manifest.clone());
-    fine::attach(&registry, &manifest, &[(document, vec![SpanId(1)..SpanId(3)])]);
+    fine::attach(&registry, &manifest, &[(document, start)]);
     (registry, manifest)
 }
 
@@ -94,7 +98,11 @@ fn lying(honest: &FineLayer) -> BTreeMap<&'static str, FineLayer> {
 
 /// The number of an entry in span 1.
 fn victim(layer: &FineLayer) -> usize {
-    let span = layer.spans().plain_range(SpanId(1));
+    entry_in(layer, SpanId(1))
+}
+
+fn entry_in(layer: &FineLayer, span: SpanId) -> usize {
+    let span = layer.spans().plain_range(span);
     layer.entries().iter().position(|file| file.offset.0 > span.start.0 + 8192).unwrap()
 }
 
@@ -103,7 +111,7 @@ async fn under_a_digest_only_the_layer_of_zstd_is_shown() {
     let (blob, honest) = layer();
     let mut truth = None;
     for (name, document) in lying(&honest) {
-        let (registry, manifest) = registry(&blob, document).await;
+        let (registry, manifest) = registry(&blob, document, vec![START]).await;
         let reader = Reader::new(&registry, None);
         let by_digest = Target::Digest(Digest::sha256(&manifest));
         let image = open_by(&reader, &by_digest, AcceptedTrust::Vouched).await;
@@ -119,7 +127,7 @@ async fn a_span_of_zstd_that_contradicts_the_index_ends_it() {
     let (blob, honest) = layer();
     let before = format!("dir1/file{}", victim(&honest) - 1);
     for (name, document) in lying(&honest).into_iter().chain([("nothing", honest.clone())]) {
-        let (registry, _) = registry(&blob, document).await;
+        let (registry, _) = registry(&blob, document, vec![START]).await;
         let reader = Reader::new(&registry, None);
         let image = open_by(&reader, &Target::Tag("v1".into()), AcceptedTrust::Repository).await;
         assert_eq!(image.layers[0].how, LayerAccess::Fine, "{name}");
@@ -131,5 +139,30 @@ async fn a_span_of_zstd_that_contradicts_the_index_ends_it() {
         assert_ne!(reader.warnings().iter().any(contradiction), is_honest, "{name}: {:?}", reader.warnings());
         // Nothing is read by that index any more, although this is right.
         assert_eq!(content(&image, "dir1/file0").await.is_some(), is_honest, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_window_that_arrives_after_the_span_before_it_is_compared_before_it_is_used() {
+    let (blob, honest) = layer();
+    let [first, second] = [1, 2].map(|span| format!("dir1/file{}", entry_in(&honest, SpanId(span))));
+    let truth = {
+        let (registry, _) = registry(&blob, honest.clone(), vec![]).await;
+        let image = open_by(&Reader::new(&registry, None), &Target::Tag("v1".into()), AcceptedTrust::Repository).await;
+        content(&image, &second).await.unwrap()
+    };
+    let names = WINDOW_LIES.map(|(name, _)| name);
+    let lying = lying(&honest).into_iter().filter(|(name, _)| names.contains(name));
+    for (name, document) in lying.chain([("nothing", honest.clone())]) {
+        let (registry, _) = registry(&blob, document, vec![]).await;
+        let reader = Reader::new(&registry, None);
+        let image = open_by(&reader, &Target::Tag("v1".into()), AcceptedTrust::Repository).await;
+        assert!(content(&image, &first).await.is_some(), "{name}: {:?}", reader.warnings());
+        let is_honest = name == "nothing";
+        let shown = content(&image, &second).await;
+        assert_eq!(shown.as_ref() == Some(&truth), is_honest, "{name}: {:?}", reader.warnings());
+        assert_eq!(shown.is_some(), is_honest, "{name}: {:?}", reader.warnings());
+        let contradiction = |warning: &String| warning.contains("the window of span 2 is not");
+        assert_ne!(reader.warnings().iter().any(contradiction), is_honest, "{name}: {:?}", reader.warnings());
     }
 }

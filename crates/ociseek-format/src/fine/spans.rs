@@ -245,7 +245,7 @@ impl FineSpans {
     }
 
     /// The number of bytes of a span before its border.
-    pub(super) fn lead(&self, span: SpanId) -> usize {
+    pub(crate) fn lead(&self, span: SpanId) -> usize {
         match self.starts.get(span.0 as usize) {
             Some(start) if span.0 > 0 => (start.border() - start.first()) as usize,
             _ => 0,

@@ -4,6 +4,7 @@ use super::varint::{self, Reader};
 use super::{BLOCK, Codec, FineError};
 use crate::codec::zstd::ZstdState;
 use crate::codec::{UsedBytes, WINDOW};
+use crate::offset::Uncompressed;
 
 /// What decoding a span needs in addition to its fetched bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -187,6 +188,17 @@ impl SpanWindow {
             let (part, rest) = bytes.split_at(length);
             (at, bytes) = (from + length, rest);
             Some((from, part))
+        })
+    }
+
+    /// The parts as bytes of the tar, each with its offset in it. The window ends at `at`. What
+    /// would be before the tar is left out.
+    pub fn parts_of_tar(&self, at: Uncompressed) -> impl Iterator<Item = (Uncompressed, &[u8])> {
+        let length = if self.codec() == Codec::Gzip { WINDOW } else { self.length() };
+        self.parts().filter_map(move |(from, part)| {
+            let offset = at.0 as i64 - length as i64 + from as i64;
+            let first = usize::try_from(-offset).unwrap_or(0);
+            Some((Uncompressed(offset.max(0) as u64), part.get(first..)?))
         })
     }
 

@@ -153,6 +153,12 @@ impl LayerHandle {
             Ok(windows) => windows,
             Err(error) => return wanted.promise.complete(Err(error)),
         };
+        let next = SpanId(span.0 + 1);
+        if self.layer.window_checks.was_used(next) {
+            // It may not be in memory any more. The span that is decoded now shows whether it was
+            // right.
+            let _ = self.windows(next, purpose).await;
+        }
         let result = match self.decode_off(span, &wanted.pieces, windows.clone(), blob).await {
             // A cache between us and the registry may have stored wrong bytes.
             Some(Err(SpanError::Digest { .. } | SpanError::Length { .. } | SpanError::Proof { .. })) => {

@@ -15,6 +15,7 @@ use super::race::Pace;
 use super::readers::Readers;
 use super::recorded_start::{self, StartProgress};
 use super::split_headers::SplitHeaders;
+use super::window_checks::WindowChecks;
 use super::windows::WindowStore;
 use crate::cache::{PIECE, SpanCache, SpanKey};
 use crate::layers::{LayerAccess, OpenLayer};
@@ -206,6 +207,7 @@ pub(super) struct Layer {
     /// Held while pages of the layer's fine document are fetched.
     pub paging: tokio::sync::Mutex<()>,
     pub split_headers: SplitHeaders,
+    pub window_checks: WindowChecks,
     /// What the layer is read by after its fine document turned out to be damaged; None if there is
     /// nothing.
     pub replacement: tokio::sync::OnceCell<Option<Arc<Layer>>>,
@@ -240,6 +242,7 @@ impl Layer {
             unpacking,
             paging,
             split_headers: SplitHeaders::default(),
+            window_checks: WindowChecks::default(),
             replacement: Default::default(),
             keys,
         }

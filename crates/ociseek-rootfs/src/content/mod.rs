@@ -30,6 +30,7 @@ mod recorded_start;
 mod replace;
 mod split_headers;
 mod unpack;
+mod window_checks;
 mod windows;
 
 use std::ops::Range;

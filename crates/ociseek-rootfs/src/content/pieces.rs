@@ -194,7 +194,8 @@ impl LayerHandle {
     /// there is one. Blocks.
     ///
     /// What the span shows of an index's other claims is compared: the window and the place of the
-    /// next checkpoint, and the tar headers in the span.
+    /// next checkpoint, and the tar headers in the span. If the next window is not known, it is
+    /// compared before it is used.
     pub(super) fn decode(
         &self,
         span: SpanId,
@@ -209,12 +210,15 @@ impl LayerHandle {
             spans.decode_with(span, window, blob, &mut |bytes| sink.push(bytes))?;
             return Ok(sink.finish().0);
         }
-        let next = SpanId(span.0 + 1);
-        let next_page = self.loaded_windows(next);
-        let next = next_page.as_ref().and_then(|page| page.get(next));
+        if let Some(window) = window {
+            self.check_used_window(span, window)?;
+        }
+        let after = SpanId(span.0 + 1);
+        let next_page = self.loaded_windows(after);
+        let next = next_page.as_ref().and_then(|page| page.get(after));
         let (files, plain) = (&spans.map().files, spans.plain_range(span));
         let (mut headers, mut ends) = (SpanHeaders::new(files, &plain), SpanEnds::new(files, &plain));
-        spans.decode_to_next(span, [window, next], blob, &mut |bytes| {
+        let tail = spans.decode_to_next(span, [window, next], blob, &mut |bytes| {
             headers.push(bytes);
             ends.push(bytes);
             sink.push(bytes)
@@ -222,7 +226,11 @@ impl LayerHandle {
         let split = ends.finish(&self.layer.split_headers);
         match headers.finish().first().or(split.as_ref()) {
             Some(difference) => Err(SpanError::Header { span, what: difference.to_string() }),
-            None => Ok(sink.finish().0),
+            None => {
+                let run = sink.finish().0;
+                self.check_next_window(after, next.is_some(), tail)?;
+                Ok(run)
+            }
         }
     }
 }

@@ -42,7 +42,7 @@ mod spans;
 pub use difference::{Difference, Differences};
 pub use entries::differing;
 pub use headers::{SpanHeaders, headers_across, headers_of};
-pub use next::decode_to_next;
+pub use next::{SpanTail, decode_to_next};
 
 /// How many batches of chunks the decoder on the other thread may lag behind.
 const BATCHES: usize = 4;

@@ -5,16 +5,39 @@ use std::ops::ControlFlow;
 
 use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, Sink};
-use crate::codec::zstd::zstd_state_after;
+use crate::codec::zstd::{ZstdState, zstd_state_after};
 use crate::fine::{Codec, FineSpans, SpanWindow};
 use crate::layer::span::{
     HasSpans, SpanBounds, SpanError, SpanFilter, SpanSink, SpanTable, decode_checkpoint, decode_fine, decode_zstd,
 };
 use crate::offset::{Compressed, SpanId, Uncompressed};
 
+/// What a decoded span shows of the next span's window, apart from the bytes of the tar. To be
+/// compared with that window when it is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpanTail {
+    lead: Box<[u8]>,
+    state: Option<ZstdState>,
+}
+
+impl SpanTail {
+    /// The tail of a span before this window.
+    pub fn of(window: &SpanWindow) -> SpanTail {
+        SpanTail { lead: window.lead().into(), state: window.state().cloned() }
+    }
+
+    /// Whether a window has the same. Its bytes of the tar are not compared
+    /// ([`SpanWindow::parts_of_tar`]).
+    pub fn agrees(&self, window: &SpanWindow) -> bool {
+        *self == SpanTail::of(window)
+    }
+}
+
 /// Decodes a span as [`SpanTable::decode_with`](crate::layer::span::SpanTable::decode_with) does. A
 /// deflate block must start where the next span does, and `next`, the next span's window, must have
-/// the bytes before that block. `window` is the span's own. None stands for no window.
+/// the bytes before that block. `window` is the span's own. None stands for no window. If the next
+/// span has a window that is not given, returns what must be compared with it later, unless `out`
+/// stopped early.
 ///
 /// # Errors
 /// If `blob` is not what the span's proof says, cannot be decoded, or does not lead to the next
@@ -25,7 +48,7 @@ pub fn decode_to_next(
     [window, next]: [Option<&SpanWindow>; 2],
     blob: &[u8],
     out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
-) -> Result<(), SpanError> {
+) -> Result<Option<SpanTail>, SpanError> {
     if !spans.proves(span, blob) {
         return Err(SpanError::Proof { span });
     }
@@ -42,18 +65,22 @@ pub fn decode_to_next(
     }
     let mut sink = ToNext::new(SpanFilter::new(size, out), start);
     decode_fine(span, spans, window, blob, size, &mut sink)?;
-    let Some(before) = sink.before(after)? else { return Ok(()) };
-    match next.is_none_or(|next| next.is_part_of(&before) && leads(next, window, blob)) {
-        true => Ok(()),
-        false => Err(SpanError::Window { span: after }),
+    let Some(before) = sink.before(after)? else { return Ok(None) };
+    let tail = SpanTail { lead: lead_after(spans, span, window, blob), state: None };
+    match next {
+        None => Ok(Some(tail)),
+        Some(next) if next.is_part_of(&before) && tail.agrees(next) => Ok(None),
+        Some(_) => Err(SpanError::Window { span: after }),
     }
 }
 
-/// Whether a span's bytes end with the lead of the next one.
-fn leads(next: &SpanWindow, window: Option<&SpanWindow>, blob: &[u8]) -> bool {
+/// The lead of the next span, which a span's bytes end with.
+fn lead_after(spans: &FineSpans, span: SpanId, window: Option<&SpanWindow>, blob: &[u8]) -> Box<[u8]> {
+    let size = spans.lead(SpanId(span.0 + 1));
     let own_lead = window.map_or(&[][..], SpanWindow::lead);
-    let bytes = blob.iter().rev().chain(own_lead.iter().rev());
-    next.lead().iter().rev().eq(bytes.take(next.lead().len()))
+    let missing = size.saturating_sub(blob.len()).min(own_lead.len());
+    let (first, rest) = (&own_lead[own_lead.len() - missing..], &blob[blob.len().saturating_sub(size)..]);
+    [first, rest].concat().into()
 }
 
 /// Parts of a window, the oldest first: where each begins, counted from the start of the span
@@ -108,7 +135,7 @@ impl<'p, I: Iterator<Item = (i64, &'p [u8])>> ToNextZstd<'_, I> {
         span: SpanId,
         [window, next]: [Option<&SpanWindow>; 2],
         blob: &[u8],
-    ) -> Result<(), SpanError> {
+    ) -> Result<Option<SpanTail>, SpanError> {
         let after = SpanId(span.0 + 1);
         // Of the bytes before the span, those in its own window are known.
         if let (Some(parts), Some(window)) = (&mut self.parts, window) {
@@ -118,7 +145,7 @@ impl<'p, I: Iterator<Item = (i64, &'p [u8])>> ToNextZstd<'_, I> {
         }
         decode_zstd(span, spans, window, 0, blob, self)?;
         if self.filter.is_broken_off() || !self.has_next {
-            return Ok(());
+            return Ok(None);
         }
         if self.at != self.size {
             return Err(SpanError::NoBlock { span: after });
@@ -126,9 +153,12 @@ impl<'p, I: Iterator<Item = (i64, &'p [u8])>> ToNextZstd<'_, I> {
         let lead = window.map_or(&[][..], SpanWindow::lead);
         let state = zstd_state_after(window.and_then(SpanWindow::state), lead, spans.own(span, blob));
         let state = state.ok_or(SpanError::NoBlock { span: after })?;
-        let is_right =
-            self.is_right && next.is_none_or(|next| next.state() == state.as_ref() && leads(next, window, blob));
-        if is_right { Ok(()) } else { Err(SpanError::Window { span: after }) }
+        let tail = SpanTail { lead: lead_after(spans, span, window, blob), state };
+        match next {
+            None => Ok(Some(tail)),
+            Some(next) if self.is_right && tail.agrees(next) => Ok(None),
+            Some(_) => Err(SpanError::Window { span: after }),
+        }
     }
 }
 
@@ -159,7 +189,8 @@ impl<T: HasSpans> SpanTable<T> {
     /// Decodes a span as [`SpanTable::decode_with`] does. A deflate block must start where the next
     /// span does, and the next span's window must have the bytes before that block. `windows` are
     /// those of the span and of the next one from pages of the fine document, as far as they are
-    /// known. Nothing of the next span is compared if `out` stops early.
+    /// known. Nothing of the next span is compared if `out` stops early. Returns what
+    /// [`decode_to_next`] does.
     ///
     /// # Errors
     /// As [`SpanTable::decode`], and if the span does not lead to the next one.
@@ -169,13 +200,13 @@ impl<T: HasSpans> SpanTable<T> {
         windows: [Option<&SpanWindow>; 2],
         blob: &[u8],
         out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
-    ) -> Result<(), SpanError> {
+    ) -> Result<Option<SpanTail>, SpanError> {
         self.check_length(span, blob)?;
         if let SpanBounds::Fine(head) = self.bounds() {
             return decode_to_next(head.spans(), span, windows, blob, out);
         }
         let (Some(checkpoint), Some(next)) = (self.checkpoint(span), self.checkpoint(SpanId(span.0 + 1))) else {
-            return self.decode(span, blob, out);
+            return self.decode(span, blob, out).map(|()| None);
         };
         self.check_digest(span, blob)?;
         let plain = self.plain_range(span);
@@ -184,7 +215,7 @@ impl<T: HasSpans> SpanTable<T> {
         decode_checkpoint(span, checkpoint, blob, size, &mut sink)?;
         match sink.before(SpanId(span.0 + 1))? {
             Some(before) if before != next.window => Err(SpanError::Window { span: SpanId(span.0 + 1) }),
-            _ => Ok(()),
+            _ => Ok(None),
         }
     }
 }

@@ -3,12 +3,12 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::{blobs, gzip, index, tar};
+use super::{blobs, gzip, index, plain, tar};
 use crate::codec::UsedBytes;
 use crate::digest::{Algorithm, ChainState};
 use crate::fine::{FineLayer, FineSpans, SpanParts, SpanWindow};
 use crate::layer::Outcome;
-use crate::layer::prove::{Difference, LayerProof, decode_to_next};
+use crate::layer::prove::{Difference, LayerProof, SpanTail, decode_to_next};
 use crate::layer::span::SpanError;
 use crate::offset::{SpanId, Uncompressed};
 use crate::ztoc::{self, FileMetadata};
@@ -20,7 +20,9 @@ fn to_next(layer: &FineLayer, blob: &[u8]) -> Vec<Result<(), SpanError>> {
         let [own, next] = [span, SpanId(span.0 + 1)].map(|span| layer.window(span).unwrap());
         let range = spans.fetch_range(span);
         let blob = &blob[range.start.0 as usize..range.end.0 as usize];
-        decode_to_next(spans, span, [own.as_ref(), next.as_ref()], blob, &mut |_| ControlFlow::Continue(()))
+        let found =
+            decode_to_next(spans, span, [own.as_ref(), next.as_ref()], blob, &mut |_| ControlFlow::Continue(()));
+        found.map(|tail| assert_eq!(tail, None))
     };
     SpanId::each(SpanId(0)..SpanId(spans.count())).map(decode).collect()
 }
@@ -32,6 +34,28 @@ fn each_span_leads_to_the_next() {
         for (span, outcome) in to_next(&layer, &blob).into_iter().enumerate() {
             assert_eq!(outcome, Ok(()), "{name} {span}");
         }
+        assert_tails(&layer, &blob, &plain(&blob));
+    }
+}
+
+/// What each span shows of the next window is what that has, and so are the window's bytes.
+pub(super) fn assert_tails(layer: &FineLayer, blob: &[u8], tar: &[u8]) {
+    let spans = layer.spans();
+    for span in SpanId::each(SpanId(0)..SpanId(spans.count())) {
+        let [own, next] = [span, SpanId(span.0 + 1)].map(|span| layer.window(span).unwrap());
+        let range = spans.fetch_range(span);
+        let blob = &blob[range.start.0 as usize..range.end.0 as usize];
+        let mut go_on = |_: &[u8]| ControlFlow::Continue(());
+        let tail = decode_to_next(spans, span, [own.as_ref(), None], blob, &mut go_on).unwrap();
+        assert_eq!(tail, next.as_ref().map(SpanTail::of), "{span}");
+        let Some(window) = next else { continue };
+        let mut size = 0;
+        for (at, part) in window.parts_of_tar(spans.plain_range(span).end) {
+            assert!(tar[at.0 as usize..][..part.len()] == *part, "{span}, at {at}");
+            size += part.len();
+        }
+        assert_eq!(size, window.used());
+        assert!(tail.is_some_and(|tail| !tail.agrees(&window.led_by(b"another"))));
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use zstd::zstd_safe::CParameter;
 
+use super::proof::assert_tails;
 use super::{index, noise, options, text};
 use crate::budget::Budget;
 use crate::digest::Algorithm;
@@ -140,6 +141,7 @@ fn read_all(layer: &FineLayer, blob: &[u8], tar: &[u8]) {
         let bytes = blob_of(layer, blob, span);
         decode_to_next(layer.spans(), span, [window, next], bytes, &mut |_| ControlFlow::Continue(())).unwrap();
     }
+    assert_tails(layer, blob, tar);
 }
 
 /// Whether `verify` finds nothing wrong.
