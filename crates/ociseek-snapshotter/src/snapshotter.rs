@@ -374,7 +374,11 @@ impl Snapshotter {
             return Ok(row.usage);
         }
         let path = self.dir(row.id).join("fs");
-        usage(&path).map_err(|source| SnapshotError::Files { path, source })
+        usage(&path).map_err(|source| match source.kind() {
+            // It was removed meanwhile.
+            io::ErrorKind::NotFound => SnapshotError::NotFound(key.to_owned()),
+            _ => SnapshotError::Files { path, source },
+        })
     }
 }
 

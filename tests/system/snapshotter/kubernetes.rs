@@ -31,7 +31,13 @@ fn containerd_takes_the_configurations() {
         let path = packaged("containerd").join(name);
         let dump = run(&programs.join("containerd"), &["--config", path.to_str().unwrap(), "config", "dump"]);
         let both = ["disable_snapshot_annotations = false", "discard_unpacked_layers = false"];
-        let proxy = ["address = '/run/ociseek/snapshotter.sock'", "capabilities = ['remap-ids']"];
+        let proxy = [
+            "address = '/run/ociseek/snapshotter.sock'",
+            "capabilities = ['remap-ids']",
+            // Without it, kubelet looks for a directory of containerd that does not exist, and
+            // neither removes images nor limits the disk of pods.
+            "root = '/var/lib/ociseek/snapshotter'",
+        ];
         for line in wanted.iter().chain(&both).chain(&proxy) {
             assert!(dump.lines().any(|found| found.trim() == *line), "{name} {line}: {dump}");
         }

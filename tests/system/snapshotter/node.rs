@@ -98,9 +98,19 @@ impl Node {
     }
 
     pub fn containerd(&self) -> ChildProcess {
+        self.containerd_by(Command::new(self.programs.join("containerd")))
+    }
+
+    /// containerd in a network namespace, which is named by its file.
+    pub fn containerd_in(&self, network: &Path) -> ChildProcess {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", network.display())).arg(self.programs.join("containerd"));
+        self.containerd_by(command)
+    }
+
+    fn containerd_by(&self, mut command: Command) -> ChildProcess {
         let path = format!("{}:{}", self.programs.display(), std::env::var("PATH").unwrap());
         let log = fs::File::create(self.at("containerd.log")).unwrap();
-        let mut command = Command::new(self.programs.join("containerd"));
         command.args(["--config", &self.at("containerd.toml")]).env("PATH", path).stderr(log);
         let child = ChildProcess::spawn(&mut command);
         wait_until("containerd serves", || self.try_ctr(&["version"]).status.success());
