@@ -57,6 +57,7 @@ macro_rules! registries {
 
 registries! {
     acr ACR,
+    acr_replicated ACR_REPLICATED,
     aliyun ALIYUN,
     artifactory ARTIFACTORY,
     artifactory_6 ARTIFACTORY_6,
@@ -65,6 +66,7 @@ registries! {
     centos CENTOS,
     cloudflare CLOUDFLARE,
     digitalocean DIGITALOCEAN,
+    docker_hardened DOCKER_HARDENED,
     docker_hub DOCKER_HUB,
     ecr ECR,
     ecr_2024 ECR_2024,

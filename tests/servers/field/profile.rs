@@ -33,6 +33,8 @@ pub enum Trait {
     HeadRefused(u16),
     /// The status for a password that was right once.
     ExpiredPassword(u16),
+    /// A token that has expired gets 401 without a challenge.
+    NoChallengeAfterExpiry,
     /// How long its tokens are valid, in seconds.
     TokensExpire(u64),
     /// Deleting takes a token for `delete`.
@@ -81,6 +83,8 @@ pub enum Trait {
     ShaTagIsDigest,
     /// The status for a tag that is not there.
     MissingTag(u16),
+    /// The first so many PUTs of a manifest get 400, because its blobs are not known yet.
+    KnowsBlobsLate(usize),
     /// A PUT of a manifest is answered without Location and Docker-Content-Digest.
     NoLocationOfManifests,
     /// The config of a manifest must have a media type of images. The status otherwise.

@@ -72,6 +72,7 @@ fn says(one: Trait) -> String {
         Trait::AnonymousPull => "A token for pulling takes no login.".into(),
         Trait::HeadRefused(status) => format!("HEAD gets status {status}."),
         Trait::ExpiredPassword(status) => format!("A password that has expired gets status {status}."),
+        Trait::NoChallengeAfterExpiry => "A token that has expired gets status 401 without a challenge.".into(),
         Trait::TokensExpire(_) => "Tokens expire during a long upload.".into(),
         Trait::DeleteHasItsScope => "Deleting takes a token for `delete`.".into(),
         Trait::NoNewRepositories(status, says) => {
@@ -127,6 +128,7 @@ fn says(one: Trait) -> String {
         Trait::ShaTagIsDigest => "The tag `sha256-HEX` is taken for the digest `sha256:HEX`.".into(),
         Trait::Referrers(Referrers::Claimed) => "It has no referrers API, but answers `OCI-Subject`.".into(),
         Trait::MissingTag(status) => format!("A tag that does not exist gets status {status}."),
+        Trait::KnowsBlobsLate(_) => "Blobs are unknown for a while to the place that takes the manifest.".into(),
         Trait::NoLocationOfManifests => "A PUT of a manifest is answered without `Location`.".into(),
         Trait::OnlyImages(status) => format!("A manifest whose config is not that of an image gets status {status}."),
         Trait::SubjectFirst(status) => format!("A manifest whose subject does not exist gets status {status}."),

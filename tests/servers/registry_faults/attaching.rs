@@ -48,6 +48,23 @@ async fn a_list_that_is_refused_for_a_missing_manifest_is_read_again() {
     }
 }
 
+/// Behind one name there may be several registries, one of which does not have the blobs yet.
+#[tokio::test]
+async fn a_manifest_whose_blobs_are_known_late_is_pushed_again() {
+    for (times, works) in [(3, true), (4, false)] {
+        let late = first(times);
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
+            (seen.is("PUT", "/manifests/sha256:") && late())
+                .then(|| problem(400, "MANIFEST_BLOB_UNKNOWN", "blob unknown to registry"))
+        })
+        .await;
+        let attached = attach(&repository(&faulty, config()), "x", &[]).await;
+        assert_eq!(attached.is_ok(), works, "{attached:?}");
+        assert!(works || attached.unwrap_err().is_blob_unknown());
+        assert_eq!(faulty.saw("PUT", "/manifests/sha256:").len(), 4);
+    }
+}
+
 /// Sign-in pages and proxies answer everything with 200. Some registries declare empty bodies as
 /// HTML.
 #[tokio::test]

@@ -36,7 +36,7 @@ impl Repository {
             replaces.iter().copied().filter(|digest| *digest != index.digest && *digest != subject.digest).collect();
 
         let target = Target::Digest(index.digest);
-        let response = self.put_manifest(&target, &index.media_type, manifest, None).await?;
+        let response = self.put_new_manifest(&target, &index.media_type, manifest).await?;
         let linked =
             response.text("oci-subject").and_then(|subject| subject.trim().parse().ok()) == Some(subject.digest);
         let attached = match self.api_lists(index, &subject.digest, linked).await {

@@ -5,8 +5,10 @@ use bytes::Bytes;
 use reqwest::header::{ACCEPT, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode};
 use serde::de::IgnoredAny;
+use tokio::time::sleep;
 
 use super::auth::Access;
+use super::backoff::jitter;
 use super::client::Repository;
 use super::error::RegistryError;
 use super::request::Request;
@@ -20,6 +22,9 @@ use ociseek_format::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST, MAX_DOCUMENT
 
 /// The size limit of a manifest in bytes. The distribution spec lets registries refuse larger ones.
 pub(super) const MANIFEST: u64 = MAX_DOCUMENT as u64;
+/// How often a manifest is pushed again that is refused for a missing blob. With the usual waits
+/// between them, that takes three seconds.
+const LATE_BLOBS: u32 = 3;
 
 /// The media types that we read. Includes schema 1, to refuse it by name instead of as "not found".
 const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
@@ -184,13 +189,33 @@ impl Repository {
         Ok(response)
     }
 
+    /// Pushes a manifest whose parts were written just before. Behind one name there may be several
+    /// registries, or a storage that shows new blobs late. So a manifest that is refused for a
+    /// missing blob is pushed again a few times (Azure/acr#588, openshift/image-registry#220).
+    pub(super) async fn put_new_manifest(
+        &self,
+        target: &Target,
+        media_type: &str,
+        bytes: Bytes,
+    ) -> Result<Response, RegistryError> {
+        let mut pause = self.registry.http.limits.first_wait;
+        for _ in 0..LATE_BLOBS {
+            match self.put_manifest(target, media_type, bytes.clone(), None).await {
+                Err(error) if error.is_blob_unknown() => sleep(jitter(pause)).await,
+                answered => return answered,
+            }
+            pause *= 3;
+        }
+        self.put_manifest(target, media_type, bytes, None).await
+    }
+
     /// Pushes a manifest or index, whose parts all exist, by its digest or under a tag.
     ///
     /// # Errors
     /// [`RegistryError::is_blob_unknown`] if a part is missing; other errors of the registry.
     pub async fn push_manifest(&self, target: &Target, media_type: &str, bytes: Bytes) -> Result<(), RegistryError> {
         self.check_tag(target)?;
-        self.put_manifest(target, media_type, bytes, None).await.map(drop)
+        self.put_new_manifest(target, media_type, bytes).await.map(drop)
     }
 
     fn check_tag(&self, target: &Target) -> Result<(), RegistryError> {

@@ -19,8 +19,11 @@ use super::request::Request;
 use super::response::Response;
 use crate::lock::Hold;
 
-/// How long a mirror that does not answer is not asked again.
+/// How long a mirror that does not answer is not asked again. It doubles each time: asking one that
+/// accepts connections and says nothing takes as long (goodrain/rainbond#2598).
 const REST: Duration = Duration::from_secs(30);
+/// How often it doubles.
+const DOUBLINGS: u32 = 4;
 
 /// Sends requests to one host.
 pub(super) trait AskedHost {
@@ -40,7 +43,30 @@ pub(super) struct Mirror<H> {
     headers: HeaderMap,
     /// The registry that it mirrors, if its name is another one.
     namespace: Option<String>,
-    failed: Mutex<Option<Instant>>,
+    failures: Mutex<Failures>,
+}
+
+/// How often in a row a mirror did not answer, and when it was asked last.
+#[derive(Default)]
+struct Failures {
+    count: u32,
+    last: Option<Instant>,
+}
+
+impl Failures {
+    /// When the mirror is asked again.
+    fn until(&self) -> Option<Instant> {
+        self.last.map(|last| last + REST * (1 << self.count.saturating_sub(1).min(DOUBLINGS)))
+    }
+
+    fn note(&mut self, now: Instant, failed: bool) {
+        // Those that were begun together count once.
+        let is_next = self.until().is_none_or(|until| until <= now);
+        *self = match failed {
+            true => Failures { count: self.count + u32::from(is_next), last: Some(now) },
+            false => Failures::default(),
+        };
+    }
 }
 
 /// The name of a mirror, under which its logins are stored.
@@ -58,11 +84,11 @@ impl<H: AskedHost> Mirror<H> {
         let root = mirror.url.path().trim_end_matches('/').to_owned();
         let namespace = (host.name() != of).then(|| of.to_owned());
         let MirrorConfig { resolves, headers, .. } = mirror;
-        Mirror { host, root, resolves, headers, namespace, failed: Mutex::default() }
+        Mirror { host, root, resolves, headers, namespace, failures: Mutex::default() }
     }
 
     fn rests(&self) -> bool {
-        self.failed.hold().is_some_and(|failed| failed.elapsed() < REST)
+        self.failures.hold().until().is_some_and(|until| Instant::now() < until)
     }
 
     /// The same request to this host. None if it is not for the API.
@@ -83,7 +109,7 @@ impl<H: AskedHost> Mirror<H> {
     async fn follow(&self, request: &Request, scope: &Scope) -> Option<Result<Response, RegistryError>> {
         let request = self.redirected(request).await?;
         let answered = self.host.follow(&request, &self.scope(scope), request.next_try()).await;
-        *self.failed.hold() = answered.is_err().then(Instant::now);
+        self.failures.hold().note(Instant::now(), answered.is_err());
         Some(answered)
     }
 
@@ -309,6 +335,22 @@ mod tests {
         let found = repository.referrers(&subject, Some("some/type")).await.unwrap();
         assert_eq!(found.descriptors.len(), 1);
         assert!(mirror.requests() > 0);
+    }
+
+    #[test]
+    fn a_mirror_that_keeps_silent_is_asked_less_and_less() {
+        let (mut failures, mut now) = (Failures::default(), Instant::now());
+        let mut rests = Vec::new();
+        for _ in 0..7 {
+            for _ in 0..3 {
+                failures.note(now, true);
+            }
+            rests.push((failures.until().unwrap() - now).as_secs());
+            now = failures.until().unwrap();
+        }
+        assert_eq!(rests, [30, 60, 120, 240, 480, 480, 480]);
+        failures.note(now, false);
+        assert_eq!(failures.until(), None);
     }
 
     #[test]

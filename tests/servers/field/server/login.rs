@@ -55,7 +55,8 @@ impl Registry {
             }
         }
         let token = format!("token-{}", content.tokens.len());
-        content.tokens.insert(token.clone(), Token { allows, issued: Instant::now() });
+        let is_first = content.tokens.values().all(|token| token.allows != allows);
+        content.tokens.insert(token.clone(), Token { allows, issued: Instant::now(), is_first, is_used: false });
         let name = if self.login() == Some(Login::Identity) { "access_token" } else { "token" };
         json_answer(200, &json!({name: token, "expires_in": self.lifetime().as_secs()}))
     }
@@ -91,7 +92,16 @@ impl Registry {
     }
 
     fn without_token(&self, asked: &Asked, token: &str) -> Option<Response<Body>> {
-        let content = self.content.lock().unwrap();
+        let mut content = self.content.lock().unwrap();
+        // Requests for manifests come one after the other, so none is refused twice.
+        if let Some(token) = content.tokens.get_mut(token)
+            && std::mem::replace(&mut token.is_used, true)
+            && token.is_first
+            && asked.path.contains("/manifests/")
+            && self.profile.has(Trait::NoChallengeAfterExpiry)
+        {
+            return Some(problem(401, "UNAUTHORIZED", "the token has expired"));
+        }
         let mut name = split(&asked.path).map_or("", |(name, _, _)| name);
         if let Some(id) = asked.path.strip_prefix("/artifacts-uploads/") {
             name = content.uploads.get(id).map_or("", |upload| upload.repository.as_str());

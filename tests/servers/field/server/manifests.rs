@@ -82,12 +82,23 @@ impl Registry {
         {
             return Some(problem(400, "DIGEST_INVALID", "provided digest did not match uploaded content"));
         }
-        let content = self.content.lock().unwrap();
+        let mut content = self.content.lock().unwrap();
         let repository = content.repositories.get(name).cloned().unwrap_or_default();
         let blobs = manifest["layers"].as_array().into_iter().flatten().chain([&manifest["config"]]);
         for blob in blobs.filter_map(|blob| blob["digest"].as_str()) {
             if !repository.blobs.contains_key(blob) {
                 return Some(problem(400, "MANIFEST_BLOB_UNKNOWN", &format!("blob unknown to registry: {blob}")));
+            }
+        }
+        let late = self.profile.find(|one| match one {
+            Trait::KnowsBlobsLate(times) => Some(times),
+            _ => None,
+        });
+        if let (Some(times), Some(config)) = (late, manifest["config"]["digest"].as_str()) {
+            let refused = content.late.entry(digest.to_owned()).or_default();
+            *refused += 1;
+            if *refused <= times {
+                return Some(problem(400, "MANIFEST_BLOB_UNKNOWN", &format!("blob unknown to registry; {config}")));
             }
         }
         for child in manifest["manifests"].as_array().into_iter().flatten() {

@@ -40,6 +40,8 @@ struct Content {
     repositories: BTreeMap<String, Repository>,
     uploads: HashMap<String, Upload>,
     tokens: HashMap<String, Token>,
+    /// How often each manifest was refused.
+    late: HashMap<String, usize>,
     signed: HashMap<String, (Bytes, Instant)>,
     count: usize,
     requests: Vec<String>,
@@ -58,6 +60,9 @@ struct Upload {
 struct Token {
     allows: Vec<(String, Vec<String>)>,
     issued: Instant,
+    /// Whether it is the first one that allows this.
+    is_first: bool,
+    is_used: bool,
 }
 
 #[derive(Clone)]
@@ -124,6 +129,8 @@ impl Registry {
         let mut content = self.content.lock().unwrap();
         content.repositories = repositories;
         content.requests.clear();
+        content.tokens.clear();
+        content.late.clear();
     }
 
     pub fn repository(&self, name: &str) -> Repository {
