@@ -3,7 +3,7 @@
 //! A row is written after what it needs, and removed before that. What a crash leaves without a row
 //! is removed at the next start, or by containerd's `Cleanup`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, lchown};
@@ -30,6 +30,10 @@ pub(crate) const TARGET: &str = "containerd.io/snapshot.ref";
 pub(crate) const IMAGE: &str = "containerd.io/snapshot/cri.image-ref";
 pub(crate) const MANIFEST: &str = "containerd.io/snapshot/cri.manifest-digest";
 pub(crate) const LAYER: &str = "containerd.io/snapshot/cri.layer-digest";
+/// The labels of BuildKit, for a snapshotter with the name `stargz` (`util/estargz/labels.go`). The
+/// reference has the digest of the image manifest or of the image index.
+const BUILD_REFERENCE: &str = "containerd.io/snapshot/remote/stargz.reference";
+const BUILD_LAYER: &str = "containerd.io/snapshot/remote/stargz.digest";
 
 /// The end of the name of a directory whose snapshot was removed.
 const HIDDEN: &str = "removed";
@@ -162,20 +166,13 @@ impl Snapshotter {
     /// down, and returns its name.
     async fn noted(&self, request: &CreateRequest) -> Result<Option<String>, SnapshotError> {
         let CreateRequest { parent, labels, .. } = request;
-        let label = |name: &str| labels.get(name).filter(|value| !value.is_empty());
-        let (Some(target), Some(image), Some(manifest), Some(digest)) =
-            (label(TARGET), label(IMAGE), label(MANIFEST), label(LAYER))
-        else {
-            return Ok(None);
-        };
+        let Some((target, image, digest)) = remote_layer(labels) else { return Ok(None) };
         let below = self.store.read(|rows| match parent.is_empty() {
             true => Some(0),
             false => rows.get(parent).ok().and_then(|row| row.lazy.as_ref()).map(|lazy| lazy.layers),
         });
         // An unpacked layer below it is not one of a mount.
         let Some(below) = below else { return Ok(None) };
-        let name = image.split('@').next().unwrap_or_default();
-        let image = format!("{name}@{manifest}");
         let Some(layers) = self.images.layers(&image).await else { return Ok(None) };
         // Labels come from the client that asks containerd to unpack an image.
         if layers.digests.get(below) != Some(digest) || layers.chains.get(below) != Some(target) {
@@ -382,6 +379,19 @@ impl Snapshotter {
     }
 }
 
+/// The name of the snapshot, the image with a digest, and the digest of the layer, if the labels
+/// say that a layer of an image should be unpacked.
+fn remote_layer(labels: &BTreeMap<String, String>) -> Option<(&String, String, &String)> {
+    let label = |name: &str| labels.get(name).filter(|value| !value.is_empty());
+    let target = label(TARGET)?;
+    if let (Some(image), Some(manifest), Some(digest)) = (label(IMAGE), label(MANIFEST), label(LAYER)) {
+        let name = image.split('@').next().unwrap_or_default();
+        return Some((target, format!("{name}@{manifest}"), digest));
+    }
+    let image = label(BUILD_REFERENCE).filter(|image| image.contains('@'))?;
+    Some((target, image.clone(), label(BUILD_LAYER)?))
+}
+
 /// Checks that the snapshot `target`, which already exists, has the layer of `lazy`.
 ///
 /// Its name comes from the config of an image, where anyone can write the digest of another image's
@@ -439,6 +449,20 @@ mod tests {
         }
         let left = |dir| fs::read_dir(root.path().join(dir)).unwrap().count();
         assert_eq!((left("images"), left("snapshots")), (1, 0), "the share of the memory");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn layers_of_buildkit_are_noted() {
+        let root = tempfile::tempdir().unwrap();
+        let it = open(root.path()).await.unwrap();
+        let create = |reference| {
+            let labels = [(TARGET, "chain-a"), (BUILD_REFERENCE, reference), (BUILD_LAYER, "a")];
+            it.create(SnapshotKind::Active, request("unpacking", "", &labels))
+        };
+        // A tag may be moved between the pull and the first container.
+        assert_eq!(create("host/name:tag").await.unwrap()[0].kind, "bind");
+        it.remove("unpacking").await.unwrap();
+        assert!(matches!(create("host/name:tag@manifest").await, Err(SnapshotError::Exists(_))));
     }
 
     #[tokio::test(flavor = "multi_thread")]
