@@ -324,6 +324,12 @@ fn containers_outlive_a_store_that_is_killed() {
     let store = machine.store(&["--replace"]);
     assert_eq!(machine.shell(&two, "cat /f011 >/dev/null && echo READY"), "READY\n");
     machine.podman(&["rm", "--force", "--time", "0", container.trim()]);
+    // The next store opens the image while its registry is away.
+    store.end(Signal::TERM);
+    images.server.signal(Signal::STOP);
+    let store = machine.store(&["--deadline", "2s"]);
+    assert_eq!(machine.shell(&two, "cat /f011 >/dev/null && echo READY"), "READY\n");
+    images.server.signal(Signal::CONT);
     machine.podman(&["rmi", &two]);
     assert_eq!(machine.used(), 0);
     store.end(Signal::TERM);

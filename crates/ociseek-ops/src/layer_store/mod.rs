@@ -4,6 +4,7 @@
 //! covers, or whose index is not trusted, are left to the runtime, which pulls them. What a runtime
 //! uses is found again by the manifest of its image, also after its tag was moved.
 
+mod answers;
 mod blob;
 mod image;
 mod rows;
@@ -21,6 +22,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use crate::open::OpenOptions;
+use answers::AnswerFiles;
 use blob::FetchedBlob;
 use image::{StoredImage, StoredOptions};
 use ociseek_format::digest::Digest;
@@ -33,6 +35,7 @@ use ociseek_rootfs::layers::Caches;
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
 use ociseek_store::lock::Hold;
+use ociseek_store::recall::Recall;
 use ociseek_store::state_file;
 use rows::UsedLayers;
 
@@ -68,7 +71,8 @@ pub struct LayerStore {
     used: UsedLayers,
     recent: Mutex<HashMap<WantedImage, Arc<Attempt>>>,
     /// Open images, by repository and manifest.
-    open: Mutex<HashMap<(String, Digest), Weak<StoredImage>>>,
+    open: Mutex<HashMap<(String, Digest), OpenedImage>>,
+    answers: AnswerFiles,
     /// What the kernel knows, and where. None once another process may serve the state.
     served: Mutex<Option<ServedNames>>,
     progress: Arc<dyn Progress>,
@@ -96,6 +100,12 @@ struct Attempt {
     image: OnceCell<Option<Arc<StoredImage>>>,
 }
 
+/// An image that may be open, and what the registry said when it was opened.
+struct OpenedImage {
+    image: Weak<StoredImage>,
+    answers: Recall,
+}
+
 impl LayerStore {
     /// A store that keeps its state in `dir`. Blocks.
     ///
@@ -104,7 +114,8 @@ impl LayerStore {
     pub fn open(dir: &Path, options: StoreOptions, progress: Arc<dyn Progress>) -> io::Result<LayerStore> {
         let (recent, open) = (Mutex::default(), Mutex::default());
         let (used, served) = (UsedLayers::open(dir)?, Mutex::new(Some(ServedNames::default())));
-        Ok(LayerStore { options, dir: dir.to_owned(), used, recent, open, served, progress })
+        let answers = AnswerFiles::open(dir, |manifest| used.has(manifest));
+        Ok(LayerStore { options, dir: dir.to_owned(), used, recent, open, answers, served, progress })
     }
 
     /// What the last process with the state in `dir` has told the kernel of `mount`. None if it
@@ -168,24 +179,26 @@ impl LayerStore {
 
     async fn open_image(&self, name: &str, manifest: Option<Digest>) -> Result<Arc<StoredImage>, String> {
         let reference = reference(name).ok_or("not the name of an image in a registry")?;
-        let repository = format!("{}/{}", reference.registry, reference.repository);
+        let repository = repository(&reference);
         let root = manifest.map_or_else(|| Target::of(&reference), Target::Digest);
         let (source, open) = (self.options.opener)(reference).await?;
-        let source = source.with_documents_in(&self.options.caches.ztocs);
+        // An image that is used is opened again without asking.
+        let answers = manifest.and_then(|manifest| self.answers.read(&repository, &manifest)).unwrap_or_default();
+        let source = source.with_documents_in(&self.options.caches.ztocs).recalling(&answers);
         let StoreOptions { opaque, prefetch_all, claims, caches, .. } = &self.options;
         let (opaque, prefetch_all, claims) = (*opaque, *prefetch_all, *claims);
         let options = StoredOptions { open, opaque, prefetch_all, claims };
         let found = StoredImage::find(&source, &root, &options, &self.progress).await;
         let found = found.map_err(|error| causes(&error))?;
         let key = (repository, found.manifest.descriptor.digest);
-        if let Some(image) = self.open.hold().get(&key).and_then(Weak::upgrade) {
+        if let Some(image) = self.open.hold().get(&key).and_then(|opened| opened.image.upgrade()) {
             return Ok(image);
         }
         let image = StoredImage::open(&source, found, &options, caches, &self.progress).await;
         let image = Arc::new(image.map_err(|error| causes(&error))?);
         let mut open = self.open.hold();
-        open.retain(|_, image| image.strong_count() > 0);
-        open.insert(key, Arc::downgrade(&image));
+        open.retain(|_, opened| opened.image.strong_count() > 0);
+        open.insert(key, OpenedImage { image: Arc::downgrade(&image), answers });
         Ok(image)
     }
 
@@ -210,6 +223,10 @@ impl LayerStore {
             hold: Arc::clone(&image) as _,
         })
     }
+}
+
+fn repository(reference: &Reference) -> String {
+    format!("{}/{}", reference.registry, reference.repository)
 }
 
 /// The name of an image in a registry. Runtimes also have images from folders and archives, whose
@@ -238,11 +255,22 @@ impl LayerSource for LayerStore {
         if let Err(error) = self.used.begin(name, layer, manifest) {
             self.warn(format!("cannot write down that layer {layer} is used: {error}"));
         }
+        let repository = reference(name).map(|reference| repository(&reference));
+        if let Some(key) = repository.zip(manifest)
+            && let Some(answers) = self.open.hold().get(&key).map(|opened| opened.answers.clone())
+            && let Err(error) = self.answers.write(&key.0, &key.1, &answers)
+        {
+            self.warn(format!("{name} cannot be opened without its registry: {error}"));
+        }
     }
 
     fn end_use(&self, name: &str, layer: &Digest) {
+        let manifest = self.used.manifest(name, layer);
         if let Err(error) = self.used.end(name, layer) {
             self.warn(format!("cannot write down that layer {layer} is used less: {error}"));
+        }
+        if let Some(manifest) = manifest.filter(|manifest| !self.used.has(manifest)) {
+            self.answers.remove(&manifest);
         }
     }
 

@@ -59,6 +59,11 @@ impl UsedLayers {
         row.map(|row| row.manifest)
     }
 
+    /// Whether a layer of the image with this manifest is used.
+    pub(super) fn has(&self, manifest: &Digest) -> bool {
+        self.state.hold().layers.iter().any(|row| row.manifest == *manifest)
+    }
+
     /// Counts one use more. `manifest` is noted down with the first one.
     ///
     /// # Errors
@@ -119,6 +124,7 @@ mod tests {
         let layers = UsedLayers::open(dir.path()).unwrap();
         assert!(!dir.path().join("unfinished-x").exists());
         assert_eq!((layers.manifest("a", &layer), layers.manifest("b", &layer)), (Some(one), None));
+        assert!(layers.has(&one) && !layers.has(&other));
         layers.end("a", &layer).unwrap();
         assert_eq!(layers.manifest("a", &layer), Some(one));
         layers.end("a", &layer).unwrap();
