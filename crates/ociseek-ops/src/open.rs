@@ -175,12 +175,7 @@ pub async fn open(
 ) -> Result<RootFs, OpenImageError> {
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
     let source = &source.with_documents_in(&caches.ztocs);
-    let connections = if options.start { CONNECTIONS } else { 0 };
-    let connect = |_| {
-        let source = source.clone();
-        BackgroundTask::spawn(async move { source.connect().await })
-    };
-    let _connecting: Vec<BackgroundTask> = (0..connections).map(connect).collect();
+    let _connecting = if options.start { connect(source) } else { Vec::new() };
     let image = Box::pin(PlatformImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
     let opening = Box::pin(async {
         let mut found = image.indexes(source, index, progress).await?;
@@ -228,6 +223,15 @@ pub async fn open(
     })
 }
 
+/// Opens connections in the background.
+fn connect(source: &Source) -> Vec<BackgroundTask> {
+    let connect = |_| {
+        let source = source.clone();
+        BackgroundTask::spawn(async move { source.connect().await })
+    };
+    (0..CONNECTIONS).map(connect).collect()
+}
+
 /// How much of an image an index covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexCoverage {
@@ -255,11 +259,12 @@ pub async fn coverage(
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
     // The image is often opened right after this.
     let source = &source.with_documents_in(&caches.ztocs);
+    let _connecting = connect(source);
     let image = Box::pin(PlatformImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
-    let (config, _) = read_config(source, &image, platform).await?;
     let digest = image.manifest.config.digest;
+    let indexes = Box::pin(async { Ok(image.indexes(source, index, progress).await?) });
+    let ((config, _), mut found) = both(read_config(source, &image, platform), indexes).await?;
     let diff_ids = config::diff_ids(&config).map_err(|source| OpenImageError::OddConfig { digest, source })?;
-    let mut found = Box::pin(image.indexes(source, index, progress)).await?;
     trust::choose(source, &mut found, index, &options.trust, &caches.ztocs, &**progress).await?;
     if options.soci_only {
         found.chosen_fine = None;
