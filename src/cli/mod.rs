@@ -15,6 +15,8 @@ use args::NodeCommand;
 use args::{Cli, Command, Failures, ServiceCommand};
 #[cfg(mounts)]
 use image_fs::{bundle, mount, store, trace};
+#[cfg(mounts)]
+use ociseek_format::layer::parallel::cores;
 use run::{blocking, settled, until};
 use shared::error::{CliError, DONE};
 use shared::report::{failure, report_error};
@@ -64,11 +66,9 @@ pub fn run() -> ExitCode {
     if let Some(code) = image_fs::keeper::run(&arguments()) {
         return code;
     }
-    let mut program = help::groups::grouped(other_names::added(Cli::command()), true);
-    let parsed = program.try_get_matches_from_mut(arguments()).and_then(|found| Cli::from_arg_matches(&found));
-    let cli = match parsed {
+    let cli = match parsed() {
         Ok(cli) => cli,
-        Err(message) => return help::print(message.format(&mut program), program, arguments()),
+        Err(code) => return code,
     };
     let failures = cli.command.failures();
     let started = cli.verbosity.start_log(cli.command.log_readers());
@@ -84,6 +84,23 @@ pub fn run() -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// The command line. If it asks for help or is not valid, this prints the help or the error, and
+/// returns the exit code.
+fn parsed() -> Result<Cli, ExitCode> {
+    // Building the options of all commands takes over a megabyte of stack. The main thread's stack
+    // never shrinks, so servers of mounts would keep that.
+    match std::thread::Builder::new().stack_size(STACK).spawn(parse) {
+        Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Err(_) => parse(),
+    }
+}
+
+fn parse() -> Result<Cli, ExitCode> {
+    let mut program = help::groups::grouped(other_names::added(Cli::command()), true);
+    let parsed = program.try_get_matches_from_mut(arguments()).and_then(|found| Cli::from_arg_matches(&found));
+    parsed.map_err(|message| help::print(message.format(&mut program), program, arguments()))
 }
 
 /// The arguments. AWS Lambda passes none.
@@ -125,9 +142,18 @@ fn print_json_error(failures: Failures, error: &CliError) {
 /// in Cargo's profile `release`, a job of `hook serve` takes more than the default of 2 MiB.
 const STACK: usize = 8 << 20;
 
+/// The most threads that run the tasks of a mount. Each thread takes memory, and a node has many
+/// mounts.
+#[cfg(mounts)]
+const MOUNT_WORKERS: usize = 8;
+
 fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
     let mut interrupted = signals::listen().map_err(CliError::Start)?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    #[cfg(mounts)]
+    if matches!(command, Command::Lazy(_)) {
+        runtime.worker_threads(cores().min(MOUNT_WORKERS));
+    }
     let runtime = runtime.enable_all().thread_stack_size(STACK).build().map_err(CliError::Start)?;
     let result = runtime.block_on(async {
         let interrupted = &mut interrupted;

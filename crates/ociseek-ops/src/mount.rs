@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 use super::background::BackgroundTask;
 use super::open::RootFs;
@@ -15,6 +16,10 @@ use ociseek_format::tree::Tree;
 use ociseek_rootfs::fuse::{FuseMount, FuseOptions, MountError};
 pub use ociseek_rootfs::record::Record;
 use ociseek_rootfs::record::{ReadRecorder, Touch};
+
+/// Content that is not read for this long is dropped from memory, after at most twice the time.
+/// Most containers read little after their start.
+const UNUSED: Duration = Duration::from_secs(30);
 
 /// Options for mounting and for the work in the background.
 #[derive(Debug, Default)]
@@ -41,7 +46,7 @@ pub struct LiveMount {
     /// The mount itself.
     pub mount: FuseMount,
     recorder: Option<Arc<ReadRecorder>>,
-    _prefetch: BackgroundTask,
+    _background: [BackgroundTask; 2],
     since: Instant,
 }
 
@@ -77,7 +82,14 @@ pub async fn mount(
             content.prefetch().await;
         }
     });
-    Ok(LiveMount { mount, recorder, _prefetch: prefetch, since: Instant::now() })
+    let content = image.content.clone();
+    let dropping = BackgroundTask::spawn(async move {
+        loop {
+            sleep(UNUSED).await;
+            content.drop_unused();
+        }
+    });
+    Ok(LiveMount { mount, recorder, _background: [prefetch, dropping], since: Instant::now() })
 }
 
 impl LiveMount {

@@ -40,10 +40,12 @@ const KEEPER_PAUSE: Duration = Duration::from_secs(1);
 /// The file of a mount's directory with the number of bytes fetched for it.
 const FETCHED: &str = "fetched";
 
-/// The file with the memory for the content of each mount.
+/// The file with the memory for the server of each mount, and that for everything, in bytes.
 const SHARE: &str = "share";
-/// The least and the most memory for the content of a mount, in bytes.
-const SHARES: (u64, u64) = (1 << 20, 64 << 20);
+/// The memory of the snapshotter itself, with the program's code that all processes share.
+const SNAPSHOTTER: u64 = 32 << 20;
+/// The memory of the process that keeps a mount's device.
+const KEEPER: u64 = 1 << 20;
 
 /// The layers of an image that is worth mounting, from the bottom up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -84,8 +86,8 @@ pub struct MountOrder<'a> {
     /// The file with the answers of the registry by which the image was opened before, and is
     /// opened again. The process may write it.
     pub answers: &'a Path,
-    /// A file with the number of bytes of content that the process may keep in memory. It changes
-    /// when images are mounted and unmounted.
+    /// A file whose first line is the number of bytes of memory that the process may use. It
+    /// changes when images are mounted and unmounted.
     pub share: &'a Path,
     /// The device, which this process keeps, too.
     pub device: KeptDevice,
@@ -99,7 +101,7 @@ struct Inner {
     dir: PathBuf,
     lazy: Arc<dyn LazyImages>,
     can_replace: bool,
-    /// For the content of all mounts, in bytes.
+    /// For this process and those of all mounts, in bytes.
     memory: u64,
     /// One for each image, so that a registry that is away delays the containers of one image.
     busy: Mutex<HashMap<u64, Arc<tokio::sync::Mutex<()>>>>,
@@ -174,7 +176,7 @@ impl ImageDir {
             let ours = mounts.filter(|mount| mount.fs_type == FS_TYPE && mount.point.starts_with(&images.dir));
             let share = share(images.memory, ours.count() as u64 + more);
             let mut file = tempfile::NamedTempFile::new_in(images.dir.parent().unwrap_or(&images.dir))?;
-            writeln!(file, "{share}")?;
+            writeln!(file, "{share}\n{}", images.memory)?;
             // If it is lost with the power, so are the mounts.
             file.persist(images.dir.join(SHARE))?;
             Ok::<_, io::Error>(())
@@ -402,9 +404,14 @@ fn taken(points: &HashMap<PathBuf, u64>) -> io::Result<HashMap<u64, Taken>> {
     Ok(found)
 }
 
-/// The memory for the content of each of some mounts.
+/// The memory for the server of each of some mounts.
 fn share(memory: u64, mounts: u64) -> u64 {
-    (memory / mounts.max(1)).clamp(SHARES.0, SHARES.1)
+    (memory.saturating_sub(SNAPSHOTTER) / mounts.max(1)).saturating_sub(KEEPER)
+}
+
+/// The memory that the snapshotter with this directory of mounts may use, if it ran.
+pub(crate) fn limit(dir: &Path) -> Option<u64> {
+    fs::read_to_string(dir.join(SHARE)).ok()?.lines().nth(1)?.trim().parse().ok()
 }
 
 fn files(path: &Path) -> impl FnOnce(io::Error) -> SnapshotError {
@@ -465,9 +472,12 @@ mod tests {
     #[test]
     fn memory_is_divided_among_the_mounts() {
         const MIB: u64 = 1 << 20;
-        for (mounts, share_of_each) in [(0, 64), (1, 64), (8, 64), (16, 32), (30, 17), (512, 1), (5000, 1)] {
+        for (mounts, share_of_each) in [(0, 479), (1, 479), (8, 59), (16, 29), (30, 15), (512, 0), (5000, 0)] {
             assert_eq!(share(512 * MIB, mounts) / MIB, share_of_each, "{mounts}");
+            let all = SNAPSHOTTER + (share(512 * MIB, mounts) + KEEPER) * mounts;
+            assert!(all <= 512 * MIB || share(512 * MIB, mounts) == 0, "{mounts}");
         }
+        assert_eq!(share(0, 3), 0);
     }
 
     #[test]

@@ -49,4 +49,4 @@ pub use service::{AnsweredCall, CallObserver, Listener, serve};
 #[cfg(target_os = "linux")]
 pub use snapshotter::{KeptNumbers, Snapshotter};
 #[cfg(target_os = "linux")]
-pub use status::{KeptImage, KeptMount, KeptState, kept};
+pub use status::{KeptImage, KeptMount, KeptState, kept, memory};

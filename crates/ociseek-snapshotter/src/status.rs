@@ -3,17 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
+use std::ops::Add;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::Pid;
-
-use super::images::fetched;
+use super::images::{fetched, limit};
 use super::rows::{SnapshotKind, SnapshotRow, SnapshotRows};
 use super::store::read;
-use ociseek_rootfs::fuse::{FS_TYPE, device_holders, mounts};
+use ociseek_rootfs::fuse::{DeviceHolder, FS_TYPE, device_holders, mounts};
 
 /// How long the servers of mounts may take to answer statfs(2), all together.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -25,6 +24,8 @@ pub struct KeptState {
     pub snapshots: usize,
     /// The images with such layers, by name.
     pub images: Vec<KeptImage>,
+    /// The memory that it may use for itself and all mounts, in bytes. None if it never ran.
+    pub memory_limit: Option<u64>,
 }
 
 /// An image whose layers are not pulled.
@@ -50,7 +51,8 @@ pub struct KeptMount {
     pub answers: bool,
     /// The process that serves it.
     pub server: Option<u32>,
-    /// The memory of that process in bytes, its part of what it shares with others included.
+    /// The memory of that process, and of the one that keeps the mount's device, in bytes. Their
+    /// part of what they share with others is included.
     pub memory: Option<u64>,
     /// The bytes fetched for it, a few seconds ago.
     pub fetched: u64,
@@ -88,21 +90,24 @@ pub fn kept(root: &Path) -> io::Result<KeptState> {
         image.users += users.get(&row.id).copied().unwrap_or(0);
         image.mounts.extend(mounts.remove(&row.id));
     }
-    Ok(KeptState { snapshots: rows.iter().count(), images: images.into_values().collect() })
+    let memory_limit = limit(&root.join("images"));
+    Ok(KeptState { snapshots: rows.iter().count(), images: images.into_values().collect(), memory_limit })
 }
 
 /// The mounts of the images by the id of their snapshot.
 fn kept_mounts(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, KeptMount>> {
     let points = points(root, rows)?;
     let answering = answering(points.values());
-    let servers = device_holders()?.into_iter().filter(|holder| holder.serves);
-    let servers: HashMap<PathBuf, Pid> = servers.map(|server| (server.point, server.pid)).collect();
+    let (servers, keepers): (Vec<_>, Vec<_>) = device_holders()?.into_iter().partition(|holder| holder.serves);
+    let number = |holder: DeviceHolder| (holder.point, holder.pid.as_raw_nonzero().get().cast_unsigned());
+    let by_point = |holders: Vec<DeviceHolder>| holders.into_iter().map(number).collect();
+    let [servers, keepers]: [HashMap<PathBuf, u32>; 2] = [servers, keepers].map(by_point);
     let kept = points.into_iter().map(|(id, point)| {
         let server = servers.get(&point).copied();
         let mount = KeptMount {
             answers: answering.contains(&point),
-            server: server.map(|server| server.as_raw_nonzero().get().cast_unsigned()),
-            memory: server.and_then(memory),
+            server,
+            memory: [server, keepers.get(&point).copied()].into_iter().flatten().filter_map(memory).reduce(Add::add),
             fetched: point.parent().map_or(0, fetched),
             point,
         };
@@ -141,9 +146,10 @@ fn answering<'a>(points: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> {
     std::iter::from_fn(next).collect()
 }
 
-/// The proportional set size of a process in bytes (proc_pid_smaps_rollup(5)).
-fn memory(server: Pid) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", server.as_raw_nonzero())).ok()?;
+/// The proportional set size of a process in bytes (proc_pid_smaps_rollup(5)). None if it is gone,
+/// or may not be inspected.
+pub fn memory(process: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

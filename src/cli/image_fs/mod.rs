@@ -35,6 +35,7 @@ pub(super) mod bundle;
 pub(super) mod detach;
 pub(super) mod json;
 pub(super) mod keeper;
+mod memory_share;
 pub(super) mod mount;
 mod start_record;
 pub(super) mod store;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 
 use crate::cli::image_fs::detach::Log;
+use crate::cli::image_fs::memory_share::MemoryShare;
 use crate::cli::image_fs::start_record::{self, MAX_READS, StartRecord};
 use crate::cli::image_fs::{self, End, LazyArgs, ServeArgs, detach};
 use crate::cli::run::{blocking, until};
@@ -113,7 +114,7 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
     pub answers: Option<PathBuf>,
 
-    /// Keep as much content in memory as this file says, in bytes. For the snapshotter
+    /// Use as much memory as this file says, in bytes. For the snapshotter
     #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
     pub share: Option<PathBuf>,
 
@@ -174,7 +175,7 @@ pub(crate) async fn run(
         Some(path) => Some(blocking(move || Ok::<_, CliError>(Recall::read(&path).unwrap_or_default())).await?),
         None => None,
     };
-    let (mut opened, mut live) = until(interrupted, async {
+    let (mut opened, mut live, share) = until(interrupted, async {
         let point = match args.take_over {
             // Without a server, the kernel does not answer for the mount point.
             true => dir,
@@ -182,6 +183,7 @@ pub(crate) async fn run(
         };
         let prefetch = args.lazy.prefetching();
         let opened = image_fs::open_image(&name, layers, args.lazy, verbosity, answers.as_ref()).await?;
+        let share = args.share.map(|path| block_in_place(|| MemoryShare::new(path, &opened.image.content)));
         let fuse = FuseOptions {
             source: opened.name.clone(),
             allow_other: args.allow_other,
@@ -194,7 +196,7 @@ pub(crate) async fn run(
         let start = is_recorded.then_some(Record::Memory(MAX_READS));
         let options = MountOptions { fuse, record: record.map(Record::File).or(start), prefetch };
         let live = mount(&opened.image, &point, options, &opened.progress).await?;
-        Ok((opened, live))
+        Ok((opened, live, share))
     })
     .await?;
     let point = live.mount.point().display();
@@ -218,7 +220,7 @@ pub(crate) async fn run(
     let mut start = StartRecord::new(&live, args.start_record);
     let end = tokio::select! {
         end = image_fs::serve(&mut live, interrupted) => end,
-        never = report(counter, args.share.as_deref(), &opened.image) => match never {},
+        never = report(counter, share, &opened.image) => match never {},
         never = StartRecord::after(&mut start, args.start_time, &opened) => match never {},
     };
     StartRecord::end(&mut start, &opened);
@@ -264,27 +266,20 @@ impl FetchedFile {
     }
 }
 
-/// Tells the snapshotter the number of bytes fetched, and follows its limit for content in memory,
-/// from time to time.
-async fn report(mut counter: Option<FetchedFile>, share: Option<&Path>, image: &RootFs) -> Infallible {
-    let mut limit = None;
+/// Tells the snapshotter the number of bytes fetched, and follows its limit for memory, from time
+/// to time.
+async fn report(mut counter: Option<FetchedFile>, mut share: Option<MemoryShare>, image: &RootFs) -> Infallible {
     loop {
         tokio::task::block_in_place(|| {
             if let Some(counter) = &mut counter {
                 counter.write(image.source.traffic().bytes);
             }
-            let share = share.and_then(read_share);
-            if share.is_some() && share != limit {
-                limit = share;
-                image.content.limit_memory(limit.unwrap_or_default());
+            if let Some(share) = &mut share {
+                share.follow(&image.content);
             }
         });
         tokio::time::sleep(REPORT_INTERVAL).await;
     }
-}
-
-fn read_share(path: &Path) -> Option<u64> {
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// How overlayfs marks opaque directories here: only root of the initial user namespace has trusted

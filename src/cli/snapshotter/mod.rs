@@ -38,6 +38,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::{Progress, causes};
 use ociseek_ops::open::{IndexCoverage, coverage};
+use ociseek_rootfs::cache::PIECE;
 use ociseek_rootfs::fuse::MountInfo;
 use ociseek_rootfs::layers::Caches;
 use ociseek_snapshotter::{CallObserver, ImageLayers, LazyImages, Listener, MountOrder, Snapshotter, serve};
@@ -116,10 +117,10 @@ pub(crate) struct SnapshotterArgs {
     #[arg(long, value_name = "IP:PORT", env = "OCISEEK_SNAPSHOTTER_METRICS_LISTEN", value_parser = parse::listen)]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// How much content to keep in memory, for all mounts together; suffixes KiB, MiB, GiB
+    /// How much memory to use, for all mounts together; suffixes KiB, MiB, GiB
     ///
-    /// It is divided equally among the mounts: at least 1 MiB and at most 64 MiB for each. The
-    /// lists of files need further memory (docs/snapshotter.md).
+    /// It is divided equally among the mounts. What a mount does not need for its list of files and
+    /// its buffers is for content, from 1 to 64 MiB (docs/snapshotter.md).
     #[arg(long, value_name = "SIZE", env = "OCISEEK_SNAPSHOTTER_MEMORY", default_value = "512MiB")]
     pub memory: ByteSize,
 
@@ -278,6 +279,9 @@ impl MountedByProcess {
             .arg(&device.identity)
             .arg("--fetched")
             .arg(fetched);
+        // glibc then returns pieces of content to the kernel, and does not keep memory for each
+        // thread. Other allocators ignore this.
+        command.env("MALLOC_ARENA_MAX", "1").env("MALLOC_MMAP_THRESHOLD_", PIECE.to_string());
         command.arg("--share").arg(share).arg("--answers").arg(answers);
         command.args(device.is_mounted.then_some("--take-over"));
         // A server that replaces another one would see only a part of the start.

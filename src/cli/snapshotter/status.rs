@@ -13,7 +13,7 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Stdout, Style, safe};
-use ociseek_snapshotter::{KeptImage, KeptState, kept};
+use ociseek_snapshotter::{KeptImage, KeptState, kept, memory};
 
 /// Which snapshotter.
 #[derive(Debug, Args)]
@@ -33,10 +33,10 @@ pub(crate) struct PlaceArgs {
 
 const STATUS_LONG_ABOUT: &str = "\
 Shows whether the snapshotter runs, and what it keeps: snapshots, images whose layers are not pulled, their mounts, \
-and the memory of the processes that serve these.
+and the memory of all processes.
 
 The numbers come from the snapshotter's directory and the kernel, so they are also there when it does not run. \
-Memory is the proportional set size of the servers.";
+Memory is the proportional set size of the snapshotter and of the processes of its mounts.";
 
 const STATUS_AFTER_HELP: &str = "\
 Examples:
@@ -115,6 +115,13 @@ fn look(root: &Path) -> Result<KeptState, CliError> {
     kept(root).map_err(|source| CliError::Read { path: root.to_owned(), source })
 }
 
+/// The process that listens on a socket. Must be called on a tokio runtime.
+fn listener(connection: &UnixStream) -> Option<u32> {
+    connection.set_nonblocking(true).ok()?;
+    let connection = tokio::net::UnixStream::from_std(connection.try_clone().ok()?).ok()?;
+    connection.peer_cred().ok()?.pid().map(i32::cast_unsigned)
+}
+
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Status {
@@ -132,8 +139,11 @@ pub(crate) struct Status {
     mounts: usize,
     /// The number of mounts whose servers do not answer.
     silent_mounts: usize,
-    /// The memory of the processes that serve mounts: their proportional set size in bytes.
+    /// The memory of the snapshotter and of the processes of all mounts: their proportional set
+    /// size in bytes.
     memory_bytes: u64,
+    /// The memory that they may use together, or null if the snapshotter never ran.
+    memory_limit_bytes: Option<u64>,
     /// The number of bytes fetched for these mounts, a few seconds ago.
     fetched_bytes: u64,
 }
@@ -141,15 +151,18 @@ pub(crate) struct Status {
 impl Status {
     fn of(socket: &Path, root: &Path, kept: &KeptState) -> Status {
         let mounts = || kept.images.iter().flat_map(|image| &image.mounts);
+        let connection = UnixStream::connect(socket);
+        let snapshotter = connection.as_ref().ok().and_then(listener).and_then(memory);
         Status {
             socket: socket.display().to_string(),
-            running: UnixStream::connect(socket).is_ok(),
+            running: connection.is_ok(),
             root: root.display().to_string(),
             snapshots: kept.snapshots,
             images: kept.images.len(),
             mounts: mounts().count(),
             silent_mounts: mounts().filter(|mount| !mount.answers).count(),
-            memory_bytes: mounts().filter_map(|mount| mount.memory).sum(),
+            memory_bytes: mounts().filter_map(|mount| mount.memory).chain(snapshotter).sum(),
+            memory_limit_bytes: kept.memory_limit,
             fetched_bytes: mounts().map(|mount| mount.fetched).sum(),
         }
     }
@@ -169,7 +182,8 @@ impl Status {
             silent => style.red(&format!(", {silent} without an answer")),
         };
         line("mounts", format!("{}{silent}", self.mounts));
-        line("memory", human(self.memory_bytes));
+        let limit = self.memory_limit_bytes.map(|limit| format!(" (limit {})", human(limit))).unwrap_or_default();
+        line("memory", human(self.memory_bytes) + &limit);
         line("fetched", human(self.fetched_bytes));
         text
     }
@@ -209,7 +223,8 @@ struct Mount {
     answers: bool,
     /// The process that serves it, or null.
     server: Option<u32>,
-    /// The proportional set size of that process in bytes, or null.
+    /// The proportional set size of that process, and of the one that keeps the mount's device, in
+    /// bytes, or null.
     memory_bytes: Option<u64>,
     /// The number of bytes fetched for it, a few seconds ago.
     fetched_bytes: u64,

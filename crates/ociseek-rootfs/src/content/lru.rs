@@ -16,6 +16,8 @@ struct LruEntries<K, V> {
     bytes: u64,
     /// Counts uses.
     clock: u64,
+    /// The clock when the unused values were dropped last.
+    dropped_at: u64,
     values: HashMap<K, LruEntry<V>>,
     /// Keys by the time of their last use.
     order: BTreeMap<u64, K>,
@@ -29,7 +31,8 @@ struct LruEntry<V> {
 
 impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
     pub(super) fn new(max: u64) -> Lru<K, V> {
-        let entries = LruEntries { max, bytes: 0, clock: 0, values: HashMap::new(), order: BTreeMap::new() };
+        let entries =
+            LruEntries { max, bytes: 0, clock: 0, dropped_at: 0, values: HashMap::new(), order: BTreeMap::new() };
         Lru { entries: Mutex::new(entries) }
     }
 
@@ -43,6 +46,21 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         let mut entries = self.entries.hold();
         entries.max = max;
         entries.evict();
+    }
+
+    /// The size of all values in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.entries.hold().bytes
+    }
+
+    /// Evicts the values that were not used since the last call.
+    pub(super) fn drop_unused(&self) {
+        let mut entries = self.entries.hold();
+        let entries = &mut *entries;
+        let last = std::mem::replace(&mut entries.dropped_at, entries.clock);
+        while entries.order.first_key_value().is_some_and(|(used, _)| *used <= last) {
+            entries.evict_oldest();
+        }
     }
 
     pub(super) fn get(&self, key: K) -> Option<V> {
@@ -78,9 +96,13 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
 
 impl<K: Copy + Eq + Hash, V> LruEntries<K, V> {
     fn evict(&mut self) {
-        while self.bytes > self.max
-            && let Some((_, oldest)) = self.order.pop_first()
-        {
+        while self.bytes > self.max && !self.order.is_empty() {
+            self.evict_oldest();
+        }
+    }
+
+    fn evict_oldest(&mut self) {
+        if let Some((_, oldest)) = self.order.pop_first() {
             self.bytes -= self.values.remove(&oldest).map_or(0, |value| value.size);
         }
     }
@@ -111,5 +133,20 @@ mod tests {
         lru.put(3, (), 10);
         assert!(!lru.has(2) && lru.has(3));
         assert!(Lru::<u32, ()>::new(0).get(0).is_none());
+    }
+
+    #[test]
+    fn values_that_are_not_used_between_two_calls_are_dropped() {
+        let lru = Lru::new(100);
+        lru.put(0, (), 10);
+        lru.put(1, (), 10);
+        lru.drop_unused();
+        assert!(lru.has(0) && lru.has(1) && lru.bytes() == 20, "they are new");
+        lru.get(1);
+        lru.put(2, (), 10);
+        lru.drop_unused();
+        assert!(!lru.has(0) && lru.has(1) && lru.has(2) && lru.bytes() == 20);
+        lru.drop_unused();
+        assert_eq!(lru.bytes(), 0);
     }
 }

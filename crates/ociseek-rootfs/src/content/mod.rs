@@ -100,6 +100,19 @@ impl Content {
         self.inner.memory.limit(bytes);
     }
 
+    /// How many bytes of decoded content are in memory.
+    pub fn memory(&self) -> u64 {
+        self.inner.memory.bytes()
+    }
+
+    /// Drops what is in memory and was not read since the last call, if the cache on disk has such
+    /// content, too.
+    pub fn drop_unused(&self) {
+        if self.inner.cache.is_enabled() {
+            self.inner.memory.drop_unused();
+        }
+    }
+
     /// The same content. A layer whose fine document turns out to be damaged is opened by `reopen`
     /// and read by that; otherwise its reads fail.
     #[must_use]
