@@ -5,9 +5,6 @@
 //! Clearing the buffer would make all of it take memory. Smaller blocks are cleared here, because
 //! dlmalloc would keep all other threads from allocating meanwhile.
 //!
-//! Pieces of decoded content are mappings, too. dlmalloc returns memory to the kernel only if all
-//! around it is free, so a mount would keep the memory of content that it has dropped.
-//!
 //! The invariant: the layout of a block alone decides whether it is large, so a block is always
 //! freed by the allocator that it came from.
 
@@ -21,8 +18,6 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munma
 /// The least size of a large block. Smaller blocks, such as those for spans, are allocated again
 /// and again, and the kernel would have to zero their pages each time.
 pub(crate) const LARGE: usize = 8 << 20;
-/// The size of a piece of decoded content (`ociseek_rootfs::cache::PIECE`).
-pub(crate) const PIECE: usize = 64 << 10;
 /// The least alignment of a mapping.
 const PAGE: usize = 4096;
 
@@ -30,7 +25,7 @@ const PAGE: usize = 4096;
 pub(crate) struct WithLargeBlocks<A>(pub A);
 
 fn is_large(layout: Layout) -> bool {
-    (layout.size() >= LARGE || layout.size() == PIECE) && layout.align() <= PAGE
+    layout.size() >= LARGE && layout.align() <= PAGE
 }
 
 /// Maps a large block of zeros. Null if the kernel refuses.

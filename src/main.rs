@@ -12,9 +12,6 @@ mod allocator;
 static ALLOCATOR: allocator::WithLargeBlocks<dlmalloc::GlobalDlmalloc> =
     allocator::WithLargeBlocks(dlmalloc::GlobalDlmalloc);
 
-#[cfg(target_env = "musl")]
-const _: () = assert!(allocator::PIECE == ociseek_rootfs::cache::PIECE);
-
 fn main() -> ExitCode {
     ociseek::cli::run()
 }
