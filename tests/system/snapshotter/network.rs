@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{FAST, Node, index, programs, push};
 use crate::support::corpus::debian_layers;
 use crate::support::mounts::wait_until;
-use crate::support::servers::{Server, run, tool};
+use crate::support::servers::{Server, run, skip, tool};
 use crate::support::throttle::throttled_and_counted;
 
 /// Where Debian has the CNI plugins (containernetworking-plugins).
@@ -69,10 +69,10 @@ fn a_lazy_pod_has_an_address_and_a_port_of_the_host() {
     let Some(programs) = programs() else { return };
     let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc")) else { return };
     let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
-    if !Path::new(PLUGINS).join("bridge").exists() || tool("ip").is_none() || tool("iptables").is_none() {
-        println!("skipped: no CNI plugins in {PLUGINS}, or no ip and iptables");
-        return;
+    if !Path::new(PLUGINS).join("bridge").exists() {
+        return skip(&format!("no CNI plugins in {PLUGINS}"));
     }
+    let (Some(_), Some(_)) = (tool("ip"), tool("iptables")) else { return };
     let pushed = push(&crane, &registry.host, "app", &[&layers.join("debian-rootfs.go.tar.gz")]);
     run(&crane, &["mutate", "--insecure", "--entrypoint", "/bin/sleep,infinity", "-t", &pushed, &pushed]);
     index(&pushed);
