@@ -345,6 +345,8 @@ fn a_converted_image_whose_config_states_no_platform() {
         layout.tag(manifest, "v1");
         let (from, to) = (format!("oci:{name}"), format!("oci:{name}-soci"));
         sandbox.json(0, &["convert", "--format=json", "--no-cache", "--min-layer-size=0", &from, &to]);
+        let text = sandbox.run(&["convert", "--no-cache", "--min-layer-size=0", &from, &format!("{to}-2")]);
+        assert_eq!(text.contains("unknown platform"), platform.ends_with("unknown"), "{text}");
         let files = |image: &str| sandbox.run(&["ls", "--no-cache", image]);
         assert_eq!(files(&to), files(&from), "{name}");
         assert_eq!(sandbox.json(0, &["inspect", "--format=json", &to])["manifests"][0]["platform"], platform, "{name}");

@@ -84,7 +84,8 @@ fn to_sign(name: &ImageName, done: &ConvertReport) -> String {
 }
 
 fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
-    heading(text, source, Some(&image.platform.to_string()), &image.was, style);
+    let platform = image.platform.is_complete().then(|| image.platform.to_string());
+    heading(text, source, platform.as_deref(), &image.was, style);
     layers(text, &image.layers, style);
     match (&image.index, &image.fine) {
         (Some(index), fine) => {
