@@ -1,7 +1,6 @@
 //! What a snapshotter keeps, read from its directory and the kernel, whether or not it runs.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::io;
 use std::ops::Add;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use std::time::Duration;
 use super::images::{fetched, limit};
 use super::rows::{SnapshotKind, SnapshotRow, SnapshotRows};
 use super::store::read;
-use ociseek_rootfs::fuse::{DeviceHolder, FS_TYPE, device_holders, mounts};
+use ociseek_rootfs::fuse::{DeviceHolder, FS_TYPE, device_holders, mounts, process_memory};
 
 /// How long the servers of mounts may take to answer statfs(2), all together.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -146,16 +145,16 @@ fn answering<'a>(points: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> {
     std::iter::from_fn(next).collect()
 }
 
-/// The proportional set size of a process in bytes (proc_pid_smaps_rollup(5)). None if it is gone,
-/// or may not be inspected.
+/// Returns the proportional set size of a process in bytes (proc_pid_smaps_rollup(5)), or `None` if
+/// it is gone or may not be inspected.
 pub fn memory(process: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    process_memory(&process.to_string(), "smaps_rollup", "Pss")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -31,7 +31,7 @@ pub(crate) fn usage(dir: &Path) -> io::Result<(u64, u64)> {
     Ok((bytes, seen.len() as u64))
 }
 
-/// None if it failed because the file is gone, or is no longer a directory.
+/// Returns `None` if the file is gone or is not a directory any more.
 fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
