@@ -588,6 +588,7 @@ for i, names in enumerate((['.wh.a'], ['a', '.wh.a'], ['.wh.a', 'a'], ['.wh.a', 
 tar('a39-whiteout-dir', hdr('.wh.d/', b'5') + Z + END)
 tar('a39-whiteout-with-content', f('.wh.a', b'content') + Z + END)
 tar('a39-whiteout-hardlink', A + hdr('.wh.a', b'1', link='a.txt') + END)
+tar('a39-whiteout-hardlink-lower', A + hdr('.wh.b', b'1', link='lower/c') + hdr('d/.wh..wh..opq', b'1', link='lower/c') + hdr('d/.wh.e', b'1', link='.wh.b') + END)
 for mode in (0o4755, 0o2755, 0o1777, 0o6755, 0o7777, 0o7000):
     tar(f'a40-mode-{mode:o}', f('s', b'x', mode=mode) + hdr('d/', b'5', mode=mode) + END)
 tar('a40-device-0-0', hdr('c', b'3') + hdr('b', b'4') + hdr('p', b'6') + Z + END)

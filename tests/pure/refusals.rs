@@ -100,6 +100,7 @@ fn odd_but_servable_entries() {
     let x = |records: &[(&str, &[u8])]| pax(b'x', records);
     let long =
         || Block { name: b"@LongLink".to_vec(), flag: b'L', size: 150, magic: *b"ustar  \0", ..Block::default() };
+    let a = || file("a", b"hello");
     let one = || x(&[("SCHILY.xattr.user.a", b"1")]);
     let two = || x(&[("SCHILY.xattr.user.a", b"1"), ("SCHILY.xattr.user.b", b"2")]);
     for (entries, tar) in [
@@ -119,6 +120,10 @@ fn odd_but_servable_entries() {
         (3, vec![one(), dir("d", 0, 0), one(), dir("d", 0, 0), two(), dir("d", 0, 0), end()]),
         (2, vec![with(|b| b.uid = 5), with(|b| b.uid = 0), end()]), // a file does not keep the owner
         (1, vec![with(|b| (b.flag, b.name) = (0, b"olddir/".to_vec())), end()]),
+        // A whiteout that is a hard link (smol-machines/smolvm#397).
+        (2, vec![a(), entry(b'1', "d/.wh.x", "below/in/another/layer"), end()]),
+        (2, vec![entry(b'5', "d", ""), entry(b'1', "d/.wh..wh..opq", "d"), end()]),
+        (2, vec![entry(b'1', ".wh.x", ".wh.x"), entry(b'1', ".wh.y", ".wh.x"), end()]),
         (0, vec![end()]),
     ] {
         assert_eq!(judge(&tar), Verdict::Entries(entries));

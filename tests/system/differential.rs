@@ -22,9 +22,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::support::soci::{Oracle, TOOL, Verdict};
-use ociseek::layer::Outcome;
+use ociseek::layer::{Outcome, servable};
 use ociseek::offset::Uncompressed;
-use ociseek::ztoc::{Checkpoints, decode};
+use ociseek::ztoc::{Checkpoints, FileKind, FileMetadata, decode};
 
 /// Layers that soci builds and serves correctly but that are refused here: the code and the reason.
 const CAUTIOUS: &[(&str, &str)] = &[
@@ -138,11 +138,17 @@ impl Judge<'_> {
     }
 }
 
-/// The known fault of soci's ztocs: with empty blocks or members at the start, they have several
-/// checkpoints at output 0, which soci's reader rejects as not monotonic.
+/// The known faults of soci's ztocs. With empty blocks or members at the start, they have several
+/// checkpoints at output 0, which soci's reader rejects as not monotonic. And a whiteout may be a
+/// hard link to a file of a lower layer, which soci's reader does not find.
 fn known_defect(theirs: &[u8]) -> Option<&'static str> {
     let at_zero = |list: &[ociseek::ztoc::Checkpoint]| list.iter().filter(|c| c.output == Uncompressed(0)).count();
+    let is_link =
+        |file: &FileMetadata| file.kind == FileKind::HardLink && String::from_utf8_lossy(&file.name).contains(".wh.");
     match decode(theirs) {
+        Ok(ztoc) if ztoc.files.iter().any(is_link) && servable(&ztoc).is_err() => {
+            Some("a whiteout that is a hard link to nothing")
+        }
         Ok(ztoc) => match &ztoc.checkpoints {
             Checkpoints::Gzip { list, .. } if at_zero(list) > 1 => Some("several checkpoints at output 0"),
             _ => None,

@@ -96,7 +96,9 @@ impl ValidLayer {
         const JUDGED: usize = 96;
         let ValidLayer { listed, starts, span_digests, size, gzip_members, fine } = self;
         let blob = digest;
-        let TarListing { files, end: uncompressed_size, mut memory, .. } = listed;
+        let TarListing { mut files, end: uncompressed_size, mut memory, .. } = listed;
+        memory.grow((files.len() * JUDGED) as u64, || "the tree of its files".to_owned())?;
+        consumer::unlink_whiteouts(&mut files);
         let document = |fine: Option<FineParts>, codec, files| match fine {
             // Their memory stays charged until here.
             Some(FineParts { starts, windows, memory: _charged }) => {
@@ -107,7 +109,6 @@ impl ValidLayer {
             None => Ok::<_, NoZtoc>(None),
         };
         let Starts::InBlob(checkpoints) = starts else {
-            memory.grow((files.len() * JUDGED) as u64, || "the tree of its files".to_owned())?;
             consumer::check_tree(&files)?;
             let fine = match document(fine, Codec::Zstd, files) {
                 Err(NoZtoc::Broken(LayerError::Fine(error @ FineError::LongSpan(_)))) => {
@@ -122,7 +123,6 @@ impl ValidLayer {
             Checkpoints::Gzip { .. } => BlobForm::Gzip { members: Some(gzip_members) },
             Checkpoints::Uncompressed { .. } => BlobForm::Tar,
         };
-        memory.grow((files.len() * JUDGED) as u64, || "the tree of its files".to_owned())?;
         let encoded = ztoc::encoded_size_bound(&files, &checkpoints);
         if encoded > MAX_ENCODED {
             let judged = consumer::layer(&files, &checkpoints, compressed_size, uncompressed_size);

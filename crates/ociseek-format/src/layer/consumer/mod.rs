@@ -3,10 +3,11 @@
 //! and checks the spans (fs/span-manager/span_manager.go, ztoc/compression/gzip_zinfo.c). A layer
 //! that would fail one of these checks gets no ztoc.
 
-use super::names::{MAX_KEY, shown};
+use super::names::{MAX_KEY, clean, shown};
 use super::{UnservableCode, UnservableReason};
 use crate::offset::{Compressed, SpanSize, Uncompressed};
 use crate::tar::{Entry, Kind, PaxRecord};
+use crate::tree::WHITEOUT;
 use crate::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
 
 mod tree;
@@ -102,6 +103,36 @@ pub(super) fn metadata(entry: Entry, kind: FileKind, uid: u32, gid: u32) -> File
         devminor: entry.devminor,
         pax: entry.pax,
     }
+}
+
+/// States whiteouts as empty files if they are hard links that the consumer would reject. Docker
+/// with AUFS wrote whiteouts as hard links (vmware/vic#5997), and in some images their target is a
+/// file of a lower layer (smol-machines/smolvm#397). Unpackers and the consumer go by the name
+/// alone (containerd, pkg/archive/tar.go applyNaive; soci-snapshotter, fs/layer/node.go).
+pub(super) fn unlink_whiteouts(files: &mut [FileMetadata]) {
+    if !files.iter().any(is_linked_whiteout) {
+        return;
+    }
+    for number in tree::loose_whiteouts(files) {
+        let file = &mut files[number];
+        *file = as_empty_file(std::mem::take(file));
+    }
+}
+
+/// The entry as the ztoc may state it: a whiteout that is a hard link may also be an empty file.
+pub(super) fn stated_like(stated: &FileMetadata, actual: FileMetadata) -> FileMetadata {
+    if stated.kind == FileKind::Regular && is_linked_whiteout(&actual) { as_empty_file(actual) } else { actual }
+}
+
+/// Whether this is a whiteout that is a hard link, and could be an empty file instead.
+fn is_linked_whiteout(file: &FileMetadata) -> bool {
+    file.kind == FileKind::HardLink
+        && !states_other_type(file.mode)
+        && clean(&file.name).last().is_some_and(|base| base.starts_with(WHITEOUT))
+}
+
+fn as_empty_file(file: FileMetadata) -> FileMetadata {
+    FileMetadata { kind: FileKind::Regular, size: 0, linkname: Box::default(), ..file }
 }
 
 /// Checks whether the consumer could serve a layer from this ztoc, made by any tool.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 
-use super::xattrs;
+use super::{as_empty_file, is_linked_whiteout, xattrs};
 use crate::layer::names::{MAX_KEY, clean, clean_into, shown};
 use crate::layer::{UnservableCode, UnservableReason};
 use crate::time::Time;
@@ -85,19 +85,29 @@ impl Stored {
 /// # Errors
 /// The entry that the consumer would reject or misplace.
 pub(in crate::layer) fn check(files: &[FileMetadata]) -> Result<(), UnservableReason> {
-    let mut tree = Tree {
-        children: HashMap::with_capacity(files.len()),
-        nodes: vec![Node::directory()],
-        parts: Vec::new(),
-        recent: (Vec::new(), Some(ROOT)),
-    };
-    files.iter().try_for_each(|file| {
-        let mut parts = std::mem::take(&mut tree.parts);
-        clean_into(&mut parts, &file.name);
-        let added = tree.add(file, &parts);
-        tree.parts = parts;
-        added
-    })
+    let mut tree = Tree::new(files.len());
+    files.iter().try_for_each(|file| tree.add_named(file, file))
+}
+
+/// The whiteouts that are hard links which the consumer would reject, such as one to a file of a
+/// lower layer. As another kind of file they would do the same.
+pub(in crate::layer) fn loose_whiteouts(files: &[FileMetadata]) -> Vec<usize> {
+    let mut tree = Tree::new(files.len());
+    let mut loose = Vec::new();
+    for (number, file) in files.iter().enumerate() {
+        let is_loose = is_linked_whiteout(file) && tree.link_target(file, &clean(&file.name)).is_err();
+        let added = if is_loose {
+            loose.push(number);
+            tree.add_named(file, &as_empty_file(file.clone()))
+        } else {
+            tree.add_named(file, file)
+        };
+        // The whole layer is rejected for another reason.
+        if added.is_err() {
+            break;
+        }
+    }
+    loose
 }
 
 impl Node {
@@ -125,7 +135,25 @@ impl Node {
 }
 
 impl<'a> Tree<'a> {
-    fn add(&mut self, file: &'a FileMetadata, path: &[&'a [u8]]) -> Result<(), UnservableReason> {
+    fn new(files: usize) -> Tree<'a> {
+        Tree {
+            children: HashMap::with_capacity(files),
+            nodes: vec![Node::directory()],
+            parts: Vec::new(),
+            recent: (Vec::new(), Some(ROOT)),
+        }
+    }
+
+    /// Adds an entry under the name of `named`.
+    fn add_named(&mut self, named: &'a FileMetadata, file: &FileMetadata) -> Result<(), UnservableReason> {
+        let mut parts = std::mem::take(&mut self.parts);
+        clean_into(&mut parts, &named.name);
+        let added = self.add(file, &parts);
+        self.parts = parts;
+        added
+    }
+
+    fn add(&mut self, file: &FileMetadata, path: &[&'a [u8]]) -> Result<(), UnservableReason> {
         let is_dir = file.kind == FileKind::Directory;
         let Some((&base, parents)) = path.split_last() else {
             if is_dir {

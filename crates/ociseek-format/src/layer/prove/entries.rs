@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::difference::{Difference, Differences};
+use crate::layer::consumer::stated_like;
 use crate::layer::stated;
 use crate::offset::Uncompressed;
 use crate::tar::{Entry, PaxRecord, Walker};
@@ -82,7 +83,8 @@ impl Compare {
                     differences.add(Difference::EntryMissing { name: actual.name, offset });
                     return;
                 };
-                fields(number, &files[number], &actual, differences);
+                let file = &files[number];
+                fields(number, file, &stated_like(file, actual), differences);
                 number
             }
             Err(unservable) => {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::difference::{Difference, Differences};
 use super::entries::fields;
+use crate::layer::consumer::stated_like;
 use crate::layer::stated;
 use crate::offset::Uncompressed;
 use crate::tar::{BLOCK, Walker};
@@ -56,7 +57,7 @@ impl<'a> SpanHeaders<'a> {
             match (stated(entry), files.get(*next)) {
                 (Err(unservable), _) => differences.add(Difference::Unservable(unservable)),
                 (Ok(_), None) => differences.add(Difference::EntryMissing { name, offset }),
-                (Ok(actual), Some(stated)) => fields(*next, stated, &actual, differences),
+                (Ok(actual), Some(file)) => fields(*next, file, &stated_like(file, actual), differences),
             }
             *next += 1;
         });
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
     use crate::layer::{LayerIndexer, LayerOptions, Outcome};
     use crate::offset::SpanSize;
-    use crate::ztoc;
+    use crate::ztoc::{self, FileKind};
 
     /// A tar of five files, and its entries.
     fn tar() -> (Vec<u8>, Vec<FileMetadata>) {
@@ -115,11 +116,16 @@ mod tests {
             builder.append_data(&mut header, name, &vec![7; size][..]).unwrap();
         }
         let tar = builder.into_inner().unwrap();
+        let files = entries(&tar);
+        (tar, files)
+    }
+
+    fn entries(tar: &[u8]) -> Vec<FileMetadata> {
         let options = LayerOptions { span_size: SpanSize::mib::<1>(), ..LayerOptions::default() };
         let mut indexer = LayerIndexer::new(options, None);
-        indexer.push(&tar).unwrap();
+        indexer.push(tar).unwrap();
         let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
-        (tar, ztoc::decode(&built.bytes).unwrap().files)
+        ztoc::decode(&built.bytes).unwrap().files
     }
 
     fn codes(tar: &[u8], files: &[FileMetadata], span: Range<u64>) -> Vec<&'static str> {
@@ -138,6 +144,30 @@ mod tests {
                 assert_eq!(codes(&tar, &files, start..end), [""; 0], "{start}..{end}");
             }
         }
+    }
+
+    #[test]
+    fn a_whiteout_that_is_a_hard_link_may_be_stated_as_an_empty_file() {
+        let mut builder = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Link);
+        builder.append_link(&mut header, "d/.wh.x", "below/in/another/layer").unwrap();
+        let tar = builder.into_inner().unwrap();
+        let files = entries(&tar);
+        assert_eq!((files[0].kind, &*files[0].linkname), (FileKind::Regular, &b""[..]));
+        let all = 0..tar.len() as u64;
+        assert_eq!(codes(&tar, &files, all.clone()), [""; 0]);
+        let stated = |change: fn(&mut FileMetadata)| {
+            let mut files = files.clone();
+            change(&mut files[0]);
+            codes(&tar, &files, all.clone())
+        };
+        let as_link = |file: &mut FileMetadata| {
+            (file.kind, file.linkname) = (FileKind::HardLink, b"below/in/another/layer".as_slice().into());
+        };
+        assert_eq!(stated(as_link), [""; 0]);
+        assert_eq!(stated(|file| file.kind = FileKind::Symlink), ["entry-field"; 2]);
+        assert_eq!(stated(|file| file.linkname = b"y".as_slice().into()), ["entry-field"]);
     }
 
     #[test]
