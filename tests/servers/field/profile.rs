@@ -71,6 +71,8 @@ pub enum Trait {
     CancelRefused(u16),
     /// Blobs are mounted from another repository only if a manifest there lists them.
     MountsWhatManifestsList,
+    /// Mounting a blob takes a token that allows reading the other repository, too.
+    MountReadsTheOther,
     /// Blobs are answered by a redirect to another host, whose URLs expire, and which refuses
     /// requests with `Authorization`.
     SignedUrls,

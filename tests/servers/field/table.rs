@@ -113,6 +113,9 @@ fn says(one: Trait) -> String {
         Trait::NoRangeUnit => "`Content-Range` of a PATCH must not have a unit.".into(),
         Trait::CancelRefused(status) => format!("Cancelling an upload gets status {status}."),
         Trait::MountsWhatManifestsList => "A blob is mounted only if a manifest of its repository lists it.".into(),
+        Trait::MountReadsTheOther => {
+            "Mounting a blob takes a token for reading the repository that has it, too.".into()
+        }
         Trait::SignedUrls => "Blobs are redirected to URLs that expire, at a host that refuses `Authorization`.".into(),
         Trait::RangesRefused(status) => format!("A GET of a blob with `Range` gets status {status}."),
         Trait::NoRanges => "`Range` of a GET is ignored.".into(),

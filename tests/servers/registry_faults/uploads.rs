@@ -409,3 +409,37 @@ async fn errors_of_refused_uploads_contain_the_message_of_the_registry() {
         assert!(!error.to_string().contains("_state"), "{error}");
     }
 }
+
+/// A blob of `a/b` is mounted into `c/d`, with a lie.
+async fn mounted(lie: impl Fn(&ReceivedRequest) -> Option<u16> + Send + Sync + 'static) -> (bool, Faulty) {
+    let settings = RegistrySettings { bearer: Some(None), ..RegistrySettings::default() };
+    let faulty = Faulty::start(settings, move |seen, _| lie(seen).map(|status| problem(status, "DENIED", "no"))).await;
+    let digest = faulty.add_blob("x");
+    let client = Client::new(config()).unwrap();
+    let [from, to] = ["a/b", "c/d"].map(|name| client.repository(&faulty.host(), name).unwrap());
+    let mounted = to.mount_blob(&digest, &from).await.unwrap();
+    to.push_blob_unchecked(&Descriptor::of("x/y", b"x"), Bytes::from_static(b"x")).await.unwrap();
+    (mounted, faulty)
+}
+
+#[tokio::test]
+async fn a_mount_asks_for_both_repositories() {
+    let (_, faulty) = mounted(|_| None).await;
+    let scopes = |seen: &ReceivedRequest| seen.path.split_once("&scope=").unwrap().1.to_owned();
+    let scopes: Vec<String> = faulty.saw("GET", "/token").iter().map(scopes).collect();
+    let own = "repository%3Ac%2Fd%3Apull%2Cpush";
+    assert_eq!(scopes.last().unwrap(), own);
+    assert!(scopes.contains(&format!("{own}&scope=repository%3Aa%2Fb%3Apull")), "{scopes:?}");
+}
+
+#[tokio::test]
+async fn a_refused_mount_becomes_an_upload() {
+    for status in [400, 401, 403, 404, 500] {
+        let (mounted, faulty) = mounted(move |seen| seen.is("POST", "mount=").then_some(status)).await;
+        assert!(!mounted && faulty.blob(&Digest::sha256(b"x")).is_some(), "{status}");
+        let token_refused =
+            move |seen: &ReceivedRequest| (seen.is("GET", "/token") && seen.path.contains("a%2Fb")).then_some(status);
+        let (mounted, _) = self::mounted(token_refused).await;
+        assert!(!mounted, "no token, {status}");
+    }
+}

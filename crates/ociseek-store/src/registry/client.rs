@@ -176,7 +176,7 @@ impl Repository {
     }
 
     pub(super) fn scope(&self, access: Access) -> Scope {
-        Scope { repository: Arc::clone(&self.name), access }
+        Scope { repository: Arc::clone(&self.name), access, from: None }
     }
 
     /// A request for `/v2/<name>/<path>`. The path must only consist of digests, tags and our own

@@ -67,7 +67,7 @@ impl Client {
     pub async fn repositories(&self, registry: &str) -> Result<Names, RegistryError> {
         let registry = self.registry(registry)?;
         // Not a repository, but the scope of the catalog.
-        let scope = Scope { repository: "".into(), access: Access::Pull };
+        let scope = Scope { repository: "".into(), access: Access::Pull, from: None };
         Names::new(registry, scope, Kind::Repositories, "/v2/_catalog").await
     }
 }

@@ -6,11 +6,15 @@
 //! chunks only if the registry asks for them or refuses the PUT. Positions that cannot be true are
 //! ignored: the digest decides.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use reqwest::Method;
 use reqwest::header::{CONTENT_RANGE, HeaderValue, RANGE};
+use tracing::debug;
 use url::Url;
 
+use super::TARGET;
 use super::auth::{Access, Scope};
 use super::client::Repository;
 use super::error::RegistryError;
@@ -19,6 +23,7 @@ use super::response::Response;
 use super::retry::Retry;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
+use ociseek_format::progress::causes;
 
 /// The limit for the chunk size that a registry may request (`OCI-Chunk-Min-Length`), in bytes.
 const LARGEST_CHUNK: u64 = 1 << 30;
@@ -132,18 +137,29 @@ impl Repository {
     /// Asks the registry to mount a blob from another of its repositories. Returns false if it does
     /// not, and the blob must be uploaded.
     ///
+    /// The token must also allow reading the other repository (oras-project/rust-oci-client#235). A
+    /// client that may not read it gets no such token, or 401 or 403 (containerd/containerd#12163,
+    /// containerd/containerd#14086), and can still upload.
+    ///
     /// # Errors
     /// If the registry cannot be reached.
     pub async fn mount_blob(&self, digest: &Digest, from: &Repository) -> Result<bool, RegistryError> {
-        let scope = self.scope(Access::Push);
+        let scope = Scope { from: Some(Arc::clone(&from.name)), ..self.scope(Access::Push) };
         let mut request = self.request(Method::POST, "blobs/uploads/").await?;
         request.url.query_pairs_mut().append_pair("mount", &digest.to_string()).append_pair("from", &from.name);
-        let response = self.registry.send(&request, &scope).await?;
+        let response = match self.registry.once(&request, &scope).await {
+            Ok(response) => response,
+            Err(error) if error.status().is_some() => {
+                debug!(name: "no_mount", target: TARGET, registry = &*self.registry.name, error = causes(&error));
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        };
         if response.status() == 202
             && let Some(at) = self.location(&response).await?
         {
             // It started an upload instead.
-            cancel(self, at, &scope).await;
+            cancel(self, at).await;
         }
         Ok(response.status() == 201)
     }
@@ -201,7 +217,7 @@ impl UploadAttempts {
         if asks_for_chunks || self.mode != UploadMode::Whole {
             self.mode = UploadMode::Chunks(size);
         }
-        let session = UploadSession { repository: repository.clone(), scope, at, open: true };
+        let session = UploadSession { repository: repository.clone(), at, open: true };
         Ok(BegunUpload::Session(session, self.mode))
     }
 
@@ -269,7 +285,6 @@ impl UploadAttempts {
 /// is cancelled.
 pub(super) struct UploadSession {
     repository: Repository,
-    scope: Scope,
     /// The URL for the next request.
     at: Url,
     open: bool,
@@ -299,7 +314,7 @@ impl UploadSession {
     pub(super) async fn put_stream(&mut self, digest: &Digest, body: StreamBody) -> Result<(), UploadFailure> {
         let octets = HeaderValue::from_static("application/octet-stream");
         let request = Request::new(Method::PUT, self.last(digest)).stream(octets, body);
-        finished(self.repository.registry.once(&request, &self.scope).await?).await
+        finished(self.repository.registry.once(&request, &self.repository.scope(Access::Push)).await?).await
     }
 
     fn last(&self, digest: &Digest) -> Url {
@@ -358,7 +373,7 @@ impl UploadSession {
     /// Asks for the registry's part of the upload, which must be from `sent` to `end` bytes.
     async fn kept(&self, sent: u64, end: u64) -> Result<(Response, u64), UploadFailure> {
         let request = Request::new(Method::GET, self.at.clone());
-        let response = self.repository.registry.send(&request, &self.scope).await?;
+        let response = self.repository.registry.send(&request, &self.repository.scope(Access::Push)).await?;
         match response.status().as_u16() {
             200 | 202 | 204 => {
                 let stated = response.text(RANGE).and_then(|range| taken(range, end));
@@ -386,7 +401,7 @@ impl UploadSession {
         let registry = &self.repository.registry;
         let mut retry = Retry::new(&registry.http);
         loop {
-            match registry.once(request, &self.scope).await {
+            match registry.once(request, &self.repository.scope(Access::Push)).await {
                 Err(error) if error.status() == Some(429) => retry.after_failure(error).await?,
                 other => return other,
             }
@@ -398,7 +413,7 @@ impl UploadSession {
         self.open = false;
         use UploadFailure::{Expired, Other, Refused, TooLarge};
         if matches!(outcome, Err(TooLarge(_) | Refused(_) | Expired(_) | Other(RegistryError::Answer(_)))) {
-            cancel(&self.repository, self.at.clone(), &self.scope).await;
+            cancel(&self.repository, self.at.clone()).await;
         }
     }
 }
@@ -408,16 +423,16 @@ impl Drop for UploadSession {
         if self.open
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let (repository, at, scope) = (self.repository.clone(), self.at.clone(), self.scope.clone());
+            let (repository, at) = (self.repository.clone(), self.at.clone());
             // The caller that drops it decides how long to wait for this.
-            drop(runtime.spawn(async move { cancel(&repository, at, &scope).await }));
+            drop(runtime.spawn(async move { cancel(&repository, at).await }));
         }
     }
 }
 
 /// Cancels a session. Only to be polite: the registry deletes it eventually.
-async fn cancel(repository: &Repository, at: Url, scope: &Scope) {
-    let _ = repository.registry.once(&Request::new(Method::DELETE, at), scope).await;
+async fn cancel(repository: &Repository, at: Url) {
+    let _ = repository.registry.once(&Request::new(Method::DELETE, at), &repository.scope(Access::Push)).await;
 }
 
 /// Handles the response to the request that ends a session.

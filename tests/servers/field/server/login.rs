@@ -112,17 +112,21 @@ impl Registry {
             _ if deletes && self.profile.has(Trait::DeleteHasItsScope) => "delete",
             _ => "push",
         };
+        let from = asked.parameter("from").filter(|_| self.profile.has(Trait::MountReadsTheOther));
         let allowed = content.tokens.get(token).is_some_and(|token| {
-            let mut scopes = token.allows.iter();
-            let granted =
-                name.is_empty() || scopes.any(|(of, actions)| of == name && actions.iter().any(|one| one == action));
-            granted && token.issued.elapsed() < self.lifetime()
+            let granted = |name: &str, action: &str| {
+                let mut scopes = token.allows.iter();
+                name.is_empty() || scopes.any(|(of, actions)| of == name && actions.iter().any(|one| one == action))
+            };
+            let reads = from.as_ref().is_none_or(|from| granted(from, "pull"));
+            granted(name, action) && reads && token.issued.elapsed() < self.lifetime()
         });
         let actions = if action == "push" { "pull,push" } else { action };
         let host = self.address;
+        let other = from.map(|from| format!(" repository:{from}:pull")).unwrap_or_default();
         (!allowed).then(|| {
             challenge(&format!(
-                "Bearer realm=\"http://{host}/token\",service=\"field\",scope=\"repository:{name}:{actions}\""
+                "Bearer realm=\"http://{host}/token\",service=\"field\",scope=\"repository:{name}:{actions}{other}\""
             ))
         })
     }

@@ -57,6 +57,8 @@ impl Access {
 pub(super) struct Scope {
     pub repository: Arc<str>,
     pub access: Access,
+    /// Another repository to read, from which a blob is mounted.
+    pub from: Option<Arc<str>>,
 }
 
 /// The version of the authorization that a request carried. If the request gets a 401, it tells
@@ -245,7 +247,7 @@ impl Authorizer {
             }
             (Challenge::Basic, _) => None,
             (Challenge::Bearer { realm, service, scope: requested }, _) => {
-                let scopes = union(&scope.repository, scope.access, requested.as_deref());
+                let scopes = union(scope, requested.as_deref());
                 let token = |found| self.token(http, base, realm, service.as_deref(), &scopes, found);
                 let mut fetched = token(found.clone()).await;
                 // The password may have been changed since it was looked up.
@@ -401,7 +403,7 @@ mod tests {
             let auth = Authorizer::new(registry.into(), source);
             *auth.last() = Some(Challenge::Basic);
             let base = base_url("https", registry).unwrap();
-            let scope = Scope { repository: "a".into(), access: Access::Pull };
+            let scope = Scope { repository: "a".into(), access: Access::Pull, from: None };
             let (_, first) = auth.header(&http, &base, &scope).await.unwrap();
             let (shown, second) = auth.header(&http, &base, &scope).await.unwrap();
             assert!(shown.is_some_and(|shown| shown.value == basic("AWS", "p")));
@@ -412,7 +414,7 @@ mod tests {
     #[tokio::test]
     async fn memory_does_not_grow_with_the_registry() {
         let mut tokens = TokenCache::default();
-        let scope = |n: usize| Scope { repository: format!("r{n}").into(), access: Access::Pull };
+        let scope = |n: usize| Scope { repository: format!("r{n}").into(), access: Access::Pull, from: None };
         let waiting = tokens.slot(&scope(0));
         tokens.slot(&scope(1)).lock().await.generation = 7;
         for n in 2..10 * KEPT {

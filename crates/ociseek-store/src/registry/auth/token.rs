@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tracing::debug;
 use url::{Url, form_urlencoded};
 
-use super::{Access, AuthorizationHeader, Authorizer, basic};
+use super::{Access, AuthorizationHeader, Authorizer, Scope, basic};
 use crate::registry::TARGET;
 use crate::registry::address::{refuse_realm, same_origin};
 use crate::registry::credentials::{Credential, FoundCredential};
@@ -58,7 +58,10 @@ impl Authorizer {
                 if let Some(service) = service {
                     query.append_pair("service", service);
                 }
-                query.append_pair("scope", scope);
+                // As docker asks for several.
+                for scope in scope.split(' ') {
+                    query.append_pair("scope", scope);
+                }
                 if let Some(Credential::Password { user, .. }) = &credential {
                     query.append_pair("account", user);
                 }
@@ -181,9 +184,10 @@ fn lifetime(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.clamp(SHORTEST.as_secs_f64(), LONGEST.as_secs_f64()))
 }
 
-/// The scope to request: our access, plus the access that the challenge requests for the same
-/// repository. If the challenge names something else, its scope is used.
-pub(super) fn union(repository: &str, access: Access, requested: Option<&str>) -> String {
+/// The scopes to request, separated by spaces: our access, plus the access that the challenge
+/// requests for the same repository. If the challenge names something else, its scopes are used.
+pub(super) fn union(scope: &Scope, requested: Option<&str>) -> String {
+    let Scope { repository, access, from } = scope;
     if repository.is_empty() {
         // The scope for the list of repositories (distribution's token specification, "Resource
         // Class and Type").
@@ -191,15 +195,19 @@ pub(super) fn union(repository: &str, access: Access, requested: Option<&str>) -
     }
     let prefix = format!("repository:{repository}:");
     let own = access.actions();
-    match requested {
+    let scope = match requested {
         None => format!("{prefix}{own}"),
         Some(requested) => match requested.strip_prefix(&prefix).filter(|actions| !actions.contains(' ')) {
             Some(actions) => {
                 let more = actions.split(',').filter(|a| !a.is_empty() && !own.split(',').any(|o| o == *a));
                 more.fold(format!("{prefix}{own}"), |scope, action| scope + "," + action)
             }
-            None => requested.to_owned(),
+            None => return requested.to_owned(),
         },
+    };
+    match from {
+        Some(from) => format!("{scope} repository:{from}:{}", Access::Pull.actions()),
+        None => scope,
     }
 }
 
@@ -209,6 +217,11 @@ mod tests {
 
     #[test]
     fn scopes_combine_our_needs_and_the_challenge() {
+        let scope = |repository: &str, access, from: Option<&str>| Scope {
+            repository: repository.into(),
+            access,
+            from: from.map(Into::into),
+        };
         for (access, requested, want) in [
             (Access::Pull, None, "repository:a/b:pull"),
             (Access::Push, Some("repository:a/b:pull"), "repository:a/b:pull,push"),
@@ -217,10 +230,15 @@ mod tests {
             (Access::Pull, Some("registry:catalog:*"), "registry:catalog:*"),
             (Access::Pull, Some("repository:x:pull repository:a/b:pull"), "repository:x:pull repository:a/b:pull"),
         ] {
-            assert_eq!(union("a/b", access, requested), want);
+            assert_eq!(union(&scope("a/b", access, None), requested), want);
         }
-        assert_eq!(union("", Access::Pull, None), "registry:catalog:*");
-        assert_eq!(union("", Access::Pull, Some("registry:catalog:pull")), "registry:catalog:pull");
+        let catalog = scope("", Access::Pull, None);
+        assert_eq!(union(&catalog, None), "registry:catalog:*");
+        assert_eq!(union(&catalog, Some("registry:catalog:pull")), "registry:catalog:pull");
+        let both = "repository:a/b:pull,push repository:c:pull";
+        for requested in [None, Some("repository:a/b:pull,push"), Some(both)] {
+            assert_eq!(union(&scope("a/b", Access::Push, Some("c")), requested), both);
+        }
     }
 
     #[test]
