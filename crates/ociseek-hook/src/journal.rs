@@ -7,7 +7,7 @@
 //! job runs once more, which changes nothing.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use super::backlog::Item;
 use super::job::{Job, Unit};
 use ociseek_store::durable::sync_name;
 use ociseek_store::lock::Hold;
+use ociseek_store::state_file::lock_file;
 
 /// The size limit of a line that is read, in bytes.
 const MAX_LINE: u64 = 4096;
@@ -92,12 +93,10 @@ impl Journal {
         let lock = path.with_added_extension("lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(lock);
         let lock = lock.map_err(failed("locked"))?;
-        lock.try_lock().map_err(|error| {
-            failed("locked")(match error {
-                TryLockError::WouldBlock => {
-                    io::Error::new(io::ErrorKind::WouldBlock, "another ociseek process uses it")
-                }
-                TryLockError::Error(error) => error,
+        lock_file(&lock).map_err(|error| {
+            failed("locked")(match error.kind() {
+                kind @ io::ErrorKind::WouldBlock => io::Error::new(kind, "another ociseek process uses it"),
+                _ => error,
             })
         })?;
         let open = match File::open(path) {
