@@ -76,6 +76,10 @@ pub enum Trait {
     /// Blobs are answered by a redirect to another host, whose URLs expire, and which refuses
     /// requests with `Authorization`.
     SignedUrls,
+    /// So are manifests, by URLs for GET alone.
+    SignedManifests,
+    /// HEAD of a blob gets 404.
+    NoHeadOfBlobs,
     /// `Range` of a GET is ignored.
     NoRanges,
     /// The status for a GET of a blob with `Range`.
@@ -105,6 +109,8 @@ pub enum Trait {
     DeleteByDigest,
     /// `Link` as `rel=next` without quotation marks.
     PlainLinks,
+    /// `Link` has a path that the registry does not have under its own name.
+    LinksElsewhere,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

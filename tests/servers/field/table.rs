@@ -142,6 +142,11 @@ fn says(one: Trait) -> String {
         Trait::DeleteRefused(status) => format!("Deleting a manifest gets status {status}."),
         Trait::TaggedStays(status) => format!("Deleting a manifest that has a tag gets status {status}."),
         Trait::DeleteByDigest => "Only digests can be deleted, not tags.".into(),
+        Trait::SignedManifests => {
+            "Manifests are answered by a redirect to signed URLs of another host, for GET alone.".into()
+        }
+        Trait::NoHeadOfBlobs => "HEAD of a blob gets status 404 until it was read.".into(),
+        Trait::LinksElsewhere => "`Link` has a path that only the registry's other port has.".into(),
         Trait::PlainLinks => "`Link` has `rel=next` without quotation marks.".into(),
     }
 }

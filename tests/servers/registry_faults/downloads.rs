@@ -119,6 +119,98 @@ async fn a_blob_has_exactly_the_bytes_of_its_descriptor() {
 }
 
 #[tokio::test]
+async fn content_with_a_label_of_its_encoding_is_the_blob_if_it_has_its_size() {
+    for encoding in ["gzip", "x-gzip", "aws-chunked", "UTF-8", ""] {
+        let blob = content(300_000);
+        let (whole, once) = (blob.clone(), first(1));
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
+            seen.is("GET", "/blobs/").then(|| {
+                let mut answer = match once() {
+                    true => cut(Response::new(Body::empty()), &whole, 100_000),
+                    false => truth.truth_now(seen),
+                };
+                answer.headers_mut().insert(header::CONTENT_ENCODING, encoding.parse().unwrap());
+                answer
+            })
+        })
+        .await;
+        faulty.add_blob(blob.clone());
+        assert_eq!(read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap(), blob, "{encoding}");
+        assert_eq!(faulty.saw("GET", "/blobs/")[1].header("range"), Some("bytes=100000-299999"), "{encoding}");
+    }
+}
+
+#[tokio::test]
+async fn parts_and_wholes_may_have_the_status_of_the_other() {
+    let blob = content(300_000);
+    let part = |from: usize, end: usize, status: u16, range: Option<String>| {
+        let mut answer = Response::builder().status(status);
+        if let Some(range) = range {
+            answer = answer.header(header::CONTENT_RANGE, range);
+        }
+        answer.body(Body::from(content(300_000).slice(from..end))).unwrap()
+    };
+    // The status of a part with and without its range, and of the whole.
+    for (of_part, with_range, of_whole, requests) in
+        [(200, true, 200, 2), (200, false, 200, 3), (206, true, 206, 2), (200, true, 206, 2)]
+    {
+        let (whole, once) = (blob.clone(), first(1));
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
+            seen.is("GET", "/blobs/").then(|| match seen.header("range") {
+                None if once() => cut(Response::new(Body::empty()), &whole, 100_000),
+                None => part(0, 300_000, of_whole, (of_whole == 206).then(|| "bytes 0-299999/300000".into())),
+                Some(_) => part(100_000, 300_000, of_part, with_range.then(|| "bytes 100000-299999/300000".into())),
+            })
+        })
+        .await;
+        assert_eq!(read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap(), blob);
+        assert_eq!(faulty.saw("GET", "/blobs/").len(), requests, "{of_part} {with_range} {of_whole}");
+        // The first answer is the whole.
+        assert_eq!(read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap(), blob);
+    }
+}
+
+#[tokio::test]
+async fn a_mirror_that_lost_the_content_is_passed_over() {
+    let blob = content(300_000);
+    let manifest = index("x").0;
+    let lost = blob.clone();
+    let mirror = Faulty::start(RegistrySettings::default(), move |seen, truth| {
+        let is_content = seen.is("GET", "/blobs/") || seen.is("GET", "/manifests/");
+        is_content.then(|| cut(truth.truth_now(seen), &lost, 0))
+    })
+    .await;
+    let faulty = Faulty::honest(RegistrySettings::default()).await;
+    for registry in [&mirror, &faulty] {
+        registry.add_blob(blob.clone());
+        registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
+    }
+    let hosts = tempfile::tempdir().unwrap();
+    let dir = hosts.path().join(faulty.host());
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join("hosts.toml"), format!("[host.\"http://{}\"]\n", mirror.host())).unwrap();
+    let config = || ClientConfig { hosts_dir: Some(hosts.path().to_owned()), ..config() };
+    let repository = repository(&faulty, config());
+    assert_eq!(read(&repository, &descriptor(&blob)).await.unwrap(), blob);
+    let found = repository.manifest(&Target::Digest(Digest::sha256(&manifest))).await.unwrap();
+    assert_eq!(found.bytes, manifest);
+    assert_eq!((mirror.saw("GET", "/blobs/").len(), mirror.saw("GET", "/manifests/").len()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_cache_that_denies_a_blob_to_head_is_asked_with_get() {
+    let blob = content(1000);
+    let faulty =
+        Faulty::start(RegistrySettings::default(), |seen, _| seen.is("HEAD", "/blobs/").then(|| status(404))).await;
+    faulty.add_blob(blob.clone());
+    let repository = repository(&faulty, config());
+    assert!(repository.blob_exists(&Digest::sha256(&blob), Some(1000)).await.unwrap());
+    assert!(!repository.blob_exists(&Digest::sha256(&blob), Some(999)).await.unwrap());
+    assert!(!repository.blob_exists(&Digest::sha256(b"none"), None).await.unwrap());
+    assert!(faulty.saw("GET", "/blobs/").iter().all(|get| get.header("range") == Some("bytes=0-0")));
+}
+
+#[tokio::test]
 async fn encoded_content_is_refused() {
     let blob = content(100);
     let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {

@@ -36,7 +36,7 @@ async fn too_long_a_retry_after_is_not_waited_for() {
 
 #[tokio::test]
 async fn transient_failures_are_retried() {
-    for status in [408, 425, 429, 500, 502, 503, 504] {
+    for status in [408, 425, 429, 499, 500, 502, 503, 504, 520, 522, 524] {
         let thrice = first(3);
         let faulty =
             Faulty::start(RegistrySettings::default(), move |_, _| thrice().then(|| faulty::status(status))).await;

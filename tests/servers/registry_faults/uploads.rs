@@ -16,7 +16,8 @@ async fn blobs_are_uploaded_whole_and_in_chunks() {
         assert!(!repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
         assert!(repository.blob_exists(&Digest::sha256(&blob), None).await.unwrap());
         assert!(!repository.blob_exists(&Digest::sha256(b"no"), None).await.unwrap());
-        let made: Vec<_> = faulty.requests().iter().map(|s| s.method.to_string()).filter(|m| m != "HEAD").collect();
+        let made: Vec<_> =
+            faulty.requests().iter().map(|s| s.method.to_string()).filter(|m| m != "HEAD" && m != "GET").collect();
         assert_eq!(made.join(" "), requests);
         let put = &faulty.saw("PUT", "uploads")[0];
         assert!(put.path.contains("?_state=a%2Fb&digest=sha256%3A"), "{}", put.path);

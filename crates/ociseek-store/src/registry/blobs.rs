@@ -103,8 +103,9 @@ impl Repository {
         let path = format!("blobs/{digest}");
         let request = self.request(Method::HEAD, &path).await?;
         let mut response = self.registry.send(&request, &self.scope(Access::Pull)).await?;
-        // Some registries refuse HEAD.
-        if matches!(response.status().as_u16(), 400 | 403 | 405 | 501) {
+        // Some registries refuse HEAD, and caches may only tell what they have already
+        // (goharbor/harbor#22609).
+        if matches!(response.status().as_u16(), 400 | 403 | 404 | 405 | 501) {
             let request = self.request(Method::GET, &path).await?;
             let request = request.header(RANGE, HeaderValue::from_static("bytes=0-0"));
             response = self.registry.send(&request, &self.scope(Access::Pull)).await?;
@@ -134,6 +135,9 @@ pub struct BlobStream {
     end: u64,
     /// Whether caches on the way must not answer.
     bypass_caches: bool,
+    /// Whether the next request is not for mirrors, because the last body ended before its first
+    /// byte. A mirror may state the length of what it has lost (containerd/containerd#9552).
+    skips_mirrors: bool,
     /// The ETag in the first response to a request for the whole blob, if it is strong (RFC 9110
     /// section 8.8.3).
     etag: Option<HeaderValue>,
@@ -154,6 +158,17 @@ pub struct BlobStream {
 
 ociseek_format::opaque_debug!(BlobStream);
 
+/// What a response has of a blob.
+enum Sent {
+    /// From the current position to this one.
+    Part(u64),
+    Whole,
+    /// Something else, and the error to report.
+    Other(RegistryError),
+    /// It is a refusal.
+    Nothing,
+}
+
 impl BlobStream {
     fn new(repository: &Repository, blob: &Descriptor, range: Range<u64>) -> BlobStream {
         BlobStream {
@@ -163,6 +178,7 @@ impl BlobStream {
             position: range.start,
             end: range.end,
             bypass_caches: false,
+            skips_mirrors: false,
             etag: None,
             body: None,
             body_end: range.end,
@@ -217,7 +233,8 @@ impl BlobStream {
     }
 
     async fn failed(&mut self, error: RegistryError) -> Result<(), RegistryError> {
-        self.body = None;
+        let is_empty = self.body.take().is_some() && self.position == self.failed_at;
+        self.skips_mirrors = is_empty && !self.skips_mirrors;
         // The registry may redirect elsewhere now.
         self.repository.registry.places.forget(&self.request().await?);
         if self.position - self.failed_at >= PROGRESS {
@@ -295,22 +312,15 @@ impl BlobStream {
         } else if part {
             self.check_reread(&request)?;
         }
+        request.skips_mirrors = self.skips_mirrors;
         if self.bypass_caches {
             request = request.past_caches();
         }
         self.requests += 1;
         let response = registry.once(&request, &self.repository.scope(Access::Pull)).await?;
-        let protocol = |what: String| RegistryError::Protocol { line: response.line.clone(), what };
-        if let Some(encoding) = response.text(CONTENT_ENCODING).filter(|e| !e.eq_ignore_ascii_case("identity")) {
-            return Err(protocol(format!(
-                "the blob comes with Content-Encoding {encoding:?}, which was not asked for"
-            )));
-        }
-        match response.status().as_u16() {
-            200 => {
-                if let Some(found) = response.content_length().filter(|length| *length != self.size) {
-                    return Err(RegistryError::Size { line: response.line, expected: self.size, found });
-                }
+        match (self.sent(&response, ranged)?, response.status().as_u16()) {
+            (Sent::Part(end), _) => self.body_end = end,
+            (Sent::Whole, _) => {
                 self.body_end = self.size;
                 if part {
                     if (ranged || !self.ranges) && self.etag.is_none() {
@@ -323,20 +333,51 @@ impl BlobStream {
                 let etag = response.headers().get(ETAG).filter(|etag| etag.as_bytes().starts_with(b"\""));
                 self.etag = etag.cloned();
             }
-            206 if ranged => {
-                let range = response.text(CONTENT_RANGE).unwrap_or_default();
-                let Some(end) = continues(range, self.position, self.end, self.size) else {
-                    let (from, end, size) = (self.position, self.end, self.size);
-                    let what = format!("requested bytes {from} to {end} of {size}, but it sent {range:?}");
-                    return self.open_without_range(&request, protocol(what)).await;
-                };
-                self.body_end = end;
+            (Sent::Other(error), _) if ranged => return self.open_without_range(&request, error).await,
+            (Sent::Other(error), _) => return Err(error),
+            (Sent::Nothing, 400 | 416 | 501) if ranged => {
+                return self.open_without_range(&request, response.refusal().await).await;
             }
-            400 | 416 | 501 if ranged => return self.open_without_range(&request, response.refusal().await).await,
-            _ => return Err(response.refusal().await),
+            (Sent::Nothing, _) => return Err(response.refusal().await),
         }
         self.body = Some(response);
         Ok(())
+    }
+
+    /// What the response has of the blob. Some servers answer with 200 and a part, or with 206 to a
+    /// request for the whole.
+    fn sent(&self, response: &Response, ranged: bool) -> Result<Sent, RegistryError> {
+        let status = response.status().as_u16();
+        if !matches!(status, 200 | 206) {
+            return Ok(Sent::Nothing);
+        }
+        let protocol = |what: String| RegistryError::Protocol { line: response.line.clone(), what };
+        let range = response.text(CONTENT_RANGE).unwrap_or_default();
+        let length = response.content_length();
+        // Some servers label blobs by their first bytes (moby/moby#17595). What has the blob's size
+        // is the blob.
+        let is_sized = length == Some(self.size) || range.trim_end().ends_with(&format!("/{}", self.size));
+        let encoding = response.text(CONTENT_ENCODING).filter(|encoding| !encoding.eq_ignore_ascii_case("identity"));
+        if let Some(encoding) = encoding.filter(|encoding| !encoding.is_empty() && !is_sized) {
+            let what = format!("the blob comes with Content-Encoding {encoding:?}, which was not asked for");
+            return Err(protocol(what));
+        }
+        Ok(match continues(range, self.position, self.end, self.size) {
+            Some(end) if ranged || self.position == 0 => Sent::Part(end),
+            _ if status == 206 && !ranged && continues(range, 0, self.size, self.size) == Some(self.size) => {
+                Sent::Whole
+            }
+            _ if status == 206 => {
+                let (from, end, size) = (self.position, self.end, self.size);
+                Sent::Other(protocol(format!("requested bytes {from} to {end} of {size}, but it sent {range:?}")))
+            }
+            _ => match length.filter(|length| *length != self.size) {
+                Some(found) => {
+                    Sent::Other(RegistryError::Size { line: response.line.clone(), expected: self.size, found })
+                }
+                None => Sent::Whole,
+            },
+        })
     }
 
     /// Requests the blob from its start. Some servers refuse a part, or send another one, of what

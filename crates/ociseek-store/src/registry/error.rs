@@ -426,9 +426,11 @@ impl RegistryError {
     }
 }
 
-/// Temporary statuses: RFC 9110 section 15, RFC 6585 section 4, RFC 8470 section 5.2.
+/// Temporary statuses: RFC 9110 section 15, RFC 6585 section 4, RFC 8470 section 5.2. Those of
+/// proxies whose server does not answer: nginx's 499, and Cloudflare's from 520
+/// (google/go-containerregistry#1707).
 pub(super) fn is_transient_status(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504)
+    matches!(status.as_u16(), 408 | 425 | 429 | 499 | 500 | 502 | 503 | 504 | 520..=524 | 527 | 530)
 }
 
 /// An error response of the registry.

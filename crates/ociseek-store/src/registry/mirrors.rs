@@ -147,7 +147,7 @@ impl<H: AskedHost> Mirrors<H> {
         }
         let is_immutable = is_immutable(request.url.path());
         // A mirror is a cache: what was wrong is read again from its source.
-        let asked = self.first.iter().filter(|_| !request.is_past_caches());
+        let asked = self.first.iter().filter(|_| !request.is_past_caches() && !request.skips_mirrors);
         for mirror in asked.filter(|mirror| (mirror.resolves || is_immutable) && !mirror.rests()) {
             match mirror.follow(request, scope).await? {
                 Ok(response) if response.status().is_success() => return Some(Ok(response)),

@@ -22,6 +22,8 @@ pub(super) struct Request {
     pub method: Method,
     pub url: Url,
     pub headers: HeaderMap,
+    /// Whether only the registry itself is asked, not its mirrors.
+    pub skips_mirrors: bool,
     body: Bytes,
     stream: Option<Arc<StreamBody>>,
     /// How many times it was sent, counting its clones.
@@ -37,7 +39,8 @@ pub(super) struct Authorization {
 
 impl Request {
     pub(super) fn new(method: Method, url: Url) -> Request {
-        Request { method, url, headers: HeaderMap::new(), body: Bytes::new(), stream: None, tries: Arc::default() }
+        let (headers, body, tries) = (HeaderMap::new(), Bytes::new(), Arc::default());
+        Request { method, url, headers, skips_mirrors: false, body, stream: None, tries }
     }
 
     /// The number of the next try, from 1. Counts it as made.

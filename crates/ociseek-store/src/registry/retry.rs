@@ -68,6 +68,9 @@ impl Retry {
             *request = request.clone().past_caches();
             return Ok(());
         }
+        // A mirror may state the length of what it has lost (containerd/containerd#9552), or be the
+        // only one that can be reached.
+        request.skips_mirrors = error.is_broken() && !request.skips_mirrors;
         self.after_failure(error).await
     }
 

@@ -340,7 +340,8 @@ impl Registry {
     }
 
     /// The URL of the next page of a list. It is at the registry: behind a proxy, a link may have
-    /// the scheme or the host that the registry has there (containers/image reads it like this).
+    /// the scheme or the host that the registry has there (containers/image reads it like this), or
+    /// a prefix of the path (sonatype/nexus-public#1011).
     pub(super) async fn next_page(&self, request: &Request, link: &str) -> Result<Url, RegistryError> {
         let mut url = self.base().await?.clone();
         let linked = request.url.join(link).ok().filter(|linked| matches!(linked.scheme(), "http" | "https"));
@@ -348,7 +349,8 @@ impl Registry {
             line: self.request_line(&request.method, &request.url),
             what: "the link to the next page of the list is not a URL".to_owned(),
         })?;
-        url.set_path(linked.path());
+        let path = request.url.path();
+        url.set_path(if linked.path().ends_with(path) { path } else { linked.path() });
         url.set_query(linked.query());
         Ok(url)
     }

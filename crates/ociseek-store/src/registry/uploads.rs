@@ -203,14 +203,16 @@ impl UploadAttempts {
             line: response.line.clone(),
             what: "the upload has no Location".to_owned(),
         })?;
-        let limit = |name: &str| response.text(name).and_then(|length| length.trim().parse::<u64>().ok());
+        let limit = |name: &str| {
+            response.text(name).and_then(|length| length.trim().parse::<u64>().ok()).filter(|length| *length > 0)
+        };
         let (least, most) = (limit("oci-chunk-min-length"), limit("oci-chunk-max-length"));
         let mut size = match self.mode {
             UploadMode::Chunks(size) => size,
             UploadMode::Whole => repository.registry.http.limits.chunk,
         };
         if let Some(most) = most {
-            size = size.min(most.max(1));
+            size = size.min(most);
         }
         size = size.max(least.unwrap_or(0)).clamp(1, LARGEST_CHUNK);
         let asks_for_chunks = (least.is_some() || most.is_some()) && !self.are_chunks_refused && self.blob.size > size;

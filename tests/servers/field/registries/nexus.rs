@@ -4,7 +4,10 @@ use super::super::profile::{Command, Login, Profile, Refusal, Trait};
 
 pub const NEXUS: Profile = Profile {
     name: "Nexus",
-    traits: &[(Trait::Login(Login::Basic), "datadrivers/terraform-provider-nexus#341")],
+    traits: &[
+        (Trait::Login(Login::Basic), "datadrivers/terraform-provider-nexus#341"),
+        (Trait::LinksElsewhere, "sonatype/nexus-public#1011"),
+    ],
     refusals: &[],
 };
 

@@ -8,7 +8,7 @@ use axum::http::{Request, Response, header};
 use bytes::Bytes;
 
 use super::super::profile::Trait;
-use super::{Asked, Registry, unknown};
+use super::{Asked, Content, Registry, unknown};
 use crate::support::faulty::{problem, status};
 
 /// How long a signed URL is valid.
@@ -19,11 +19,11 @@ impl Registry {
         let mut content = self.content.lock().unwrap();
         let blob = content.repositories.get(name).and_then(|repository| repository.blobs.get(digest)).cloned();
         let Some(blob) = blob else { return unknown("BLOB") };
+        if self.profile.has(Trait::NoHeadOfBlobs) && asked.method == "HEAD" {
+            return unknown("BLOB");
+        }
         if self.profile.has(Trait::SignedUrls) && asked.method == "GET" {
-            let key = format!("s{}", content.signed.len());
-            let to = format!("http://{}/{key}?X-Amz-Expires=1&X-Amz-Signature={key}", self.storage);
-            content.signed.insert(key, (blob, Instant::now()));
-            return Response::builder().status(307).header(header::LOCATION, to).body(Body::empty()).unwrap();
+            return self.signed(&mut content, blob);
         }
         let refused = self.profile.find(|one| match one {
             Trait::RangesRefused(status) => Some(status),
@@ -34,6 +34,14 @@ impl Registry {
         }
         let range = asked.header("range").filter(|_| !self.profile.has(Trait::NoRanges));
         part(&blob, range, Some(digest))
+    }
+
+    /// A redirect to a signed URL of this content.
+    pub(super) fn signed(&self, content: &mut Content, bytes: Bytes) -> Response<Body> {
+        let key = format!("s{}", content.signed.len());
+        let to = format!("http://{}/{key}?X-Amz-Expires=1&X-Amz-Signature={key}", self.storage);
+        content.signed.insert(key, (bytes, Instant::now()));
+        Response::builder().status(307).header(header::LOCATION, to).body(Body::empty()).unwrap()
     }
 }
 
@@ -47,6 +55,9 @@ pub(super) async fn stored(State(registry): State<Registry>, request: Request<Bo
     }
     if let Some(id) = asked.path.strip_prefix("/uploads/") {
         return registry.upload(&asked, id);
+    }
+    if asked.method == "HEAD" {
+        return problem(403, "AccessDenied", "The request signature we calculated does not match");
     }
     let content = registry.content.lock().unwrap();
     match content.signed.get(asked.path.trim_start_matches('/')) {

@@ -14,7 +14,12 @@ const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 impl Registry {
     pub(super) fn get_manifest(&self, name: &str, reference: &str) -> Response<Body> {
         let digest = self.digest(name, reference);
-        let content = self.content.lock().unwrap();
+        let mut content = self.content.lock().unwrap();
+        let there =
+            content.repositories.get(name).zip(digest.as_ref()).and_then(|(it, digest)| it.manifests.get(digest));
+        if let (true, Some((_, bytes))) = (self.profile.has(Trait::SignedManifests), there.cloned()) {
+            return self.signed(&mut content, bytes);
+        }
         let repository = content.repositories.get(name);
         let found = repository.zip(digest).and_then(|(repository, digest)| repository.manifests.get(&digest));
         let missing = self.profile.find(|one| match one {
@@ -172,7 +177,11 @@ impl Registry {
         if names.len() > page {
             names.truncate(page);
             let rel = if self.profile.has(Trait::PlainLinks) { "next" } else { "\"next\"" };
-            let next = format!("</v2/{name}/tags/list?n={count}&last={}>; rel={rel}", names[page - 1]);
+            let at = match self.profile.has(Trait::LinksElsewhere) {
+                true => format!("http://{}/repository/docker", self.address),
+                false => String::new(),
+            };
+            let next = format!("<{at}/v2/{name}/tags/list?n={count}&last={}>; rel={rel}", names[page - 1]);
             answer = answer.header(header::LINK, next);
         }
         answer.body(Body::from(json!({"name": name, "tags": names}).to_string())).unwrap()
