@@ -47,6 +47,52 @@ async fn any_response_but_an_index_means_that_there_is_no_referrers_api() {
     }
 }
 
+/// Anyone who may push can list something under the fallback tag, and a registry may know more
+/// algorithms than we do.
+#[tokio::test]
+async fn entries_that_cannot_be_read_do_not_hide_the_others() {
+    let strange = [
+        json!({"mediaType": OCI_MANIFEST, "digest": "blake3:abab", "size": 7, "artifactType": SOCI}),
+        json!({"mediaType": OCI_MANIFEST, "digest": "sha256:../../x", "size": 7, "artifactType": SOCI}),
+        json!({"mediaType": OCI_MANIFEST, "digest": index("y").1.digest, "size": -1, "artifactType": SOCI}),
+        json!({"mediaType": OCI_MANIFEST, "size": 7}),
+        json!(null),
+        json!([[]]),
+    ];
+    for api in [true, false] {
+        let ours = index("x").1;
+        let [first, rest @ ..] = &strange;
+        let mut entries = vec![first.clone(), serde_json::to_value(&ours).unwrap()];
+        entries.extend_from_slice(rest);
+        let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries});
+        let by_api = list.clone();
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
+            (api && seen.is("GET", "/referrers/")).then(|| index_answer(&by_api["manifests"]))
+        })
+        .await;
+        if !api {
+            faulty.add_manifest(&tag(), OCI_INDEX, list.to_string());
+        }
+        let recorder = Arc::new(Recorder::default());
+        let config = ClientConfig { progress: recorder.clone(), ..config() };
+        let repository = repository(&faulty, config);
+        let found = repository.referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
+        assert_eq!((found.descriptors, found.api), (vec![ours], api));
+        let warnings = recorder
+            .events()
+            .into_iter()
+            .filter(|event| matches!(event, ProgressEvent::Warning(text) if text.contains("skipping entries")));
+        assert_eq!(warnings.count(), 1);
+        if !api {
+            // Those of others stay.
+            attach(&repository, "z", &[]).await.unwrap();
+            let after: serde_json::Value = serde_json::from_slice(&faulty.manifest(&tag()).unwrap()).unwrap();
+            let manifests = after["manifests"].as_array().unwrap();
+            assert!(strange.iter().all(|one| manifests.contains(one)) && manifests.len() == strange.len() + 2);
+        }
+    }
+}
+
 #[tokio::test]
 async fn one_web_page_does_not_hide_the_referrers_api() {
     let pages = AtomicUsize::new(0);

@@ -83,7 +83,10 @@ impl Repository {
             TagContent::Referrers(index) => {
                 let target =
                     self.request(reqwest::Method::GET, &format!("manifests/{}", referrers_tag(subject))).await?;
-                descriptors(&index.bytes, &self.request_line(&target), 1)
+                let line = self.request_line(&target);
+                let (descriptors, others) = descriptors(&index.bytes, &line, 1)?;
+                self.warn_of_others(&line, others);
+                Ok(descriptors)
             }
             TagContent::Nothing | TagContent::Subject | TagContent::Other { .. } => Ok(Vec::new()),
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use reqwest::Method;
 use reqwest::header::{ACCEPT, HeaderValue, LINK};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -243,7 +244,21 @@ impl Repository {
         if bytes.is_empty() {
             return Ok(PageAnswer::Other);
         }
-        Ok(PageAnswer::Page(Page { descriptors: descriptors(&bytes, &line, reads)?, next }))
+        let (descriptors, others) = descriptors(&bytes, &line, reads)?;
+        self.warn_of_others(&line, others);
+        Ok(PageAnswer::Page(Page { descriptors, next }))
+    }
+}
+
+impl Repository {
+    /// Warns of entries that cannot be read.
+    pub(super) fn warn_of_others(&self, line: &RequestLine, others: usize) {
+        if others > 0 {
+            let entries = if others == 1 { "an entry" } else { "entries" };
+            let what =
+                format!("skipping {entries} without a supported digest or a valid size in the list of referrers");
+            self.registry.http.warn_once(format!("{what}: {line}"));
+        }
     }
 }
 
@@ -284,14 +299,35 @@ fn charge_list(charge: &mut Charge, subject: &Digest, list: &[Descriptor]) -> Re
     charge.grow(bytes as u64, || format!("the list of referrers of {subject}"))
 }
 
-/// The entries of an index of referrers.
-pub(super) fn descriptors(index: &[u8], line: &RequestLine, reads: u32) -> Result<Vec<Descriptor>, RegistryError> {
+/// The entries of an index of referrers, and how many more it has that cannot be read. Anyone who
+/// may push could make a list useless with one, and digests may have algorithms of the future.
+pub(super) fn descriptors(
+    index: &[u8],
+    line: &RequestLine,
+    reads: u32,
+) -> Result<(Vec<Descriptor>, usize), RegistryError> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Entry {
+        Descriptor(Box<Descriptor>),
+        Other(IgnoredAny),
+    }
     #[derive(Deserialize)]
     struct Index {
         // Go encodes an empty list as null unless the program prevents it.
-        manifests: Option<Vec<Descriptor>>,
+        manifests: Option<Vec<Entry>>,
     }
     let wrong = |source| RegistryError::Json { line: line.clone(), source, reads };
     let index: Index = parse_lenient(index).map_err(wrong)?;
-    Ok(index.manifests.unwrap_or_default())
+    let entries = index.manifests.unwrap_or_default();
+    let listed = entries.len();
+    let descriptors: Vec<Descriptor> = entries
+        .into_iter()
+        .filter_map(|entry| match entry {
+            Entry::Descriptor(descriptor) => Some(*descriptor),
+            Entry::Other(_) => None,
+        })
+        .collect();
+    let others = listed - descriptors.len();
+    Ok((descriptors, others))
 }
