@@ -12,11 +12,11 @@ mod tests;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use futures_util::stream::{self, StreamExt, TryStreamExt};
+use futures_util::stream::{self, StreamExt};
 
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{Descriptor, JsonError};
-use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_format::progress::{Progress, ProgressEvent, chain};
 use ociseek_store::blob::Target;
 use ociseek_store::copy::CopyMethod;
 use ociseek_store::feed::reported;
@@ -121,8 +121,8 @@ pub async fn copy(
 ) -> Result<CopyReport, CopyError> {
     let document = from.manifest(root).await.map_err(CopyError::Find)?;
     let digest = document.digest;
-    let graph = Graph::read(from, document, options, progress).await?;
-    let blobs = blobs(&graph, from, to, options.jobs, progress).await?;
+    let mut graph = Graph::read(from, document, options, progress).await?;
+    let blobs = blobs(&mut graph, from, to, options.jobs, progress).await?;
 
     let order = graph.order();
     let mut referrers = Vec::new();
@@ -146,9 +146,10 @@ pub async fn copy(
     Ok(CopyReport { digest, manifests: order.len() - referrers.len(), referrers, blobs })
 }
 
-/// Copies the blobs that the documents name, without duplicates.
+/// Copies the blobs that the documents name, without duplicates. Referrers whose blobs the source
+/// does not have are left out.
 async fn blobs(
-    graph: &Graph,
+    graph: &mut Graph,
     from: &Source,
     to: &Destination,
     jobs: usize,
@@ -156,17 +157,34 @@ async fn blobs(
 ) -> Result<BlobCounts, CopyError> {
     let mut seen = BTreeSet::new();
     let all = graph.order().into_iter().flat_map(|node| &node.blobs);
-    let blobs: Vec<&Descriptor> = all.filter(|blob| seen.insert(blob.digest)).collect();
-    let copied: Vec<(u64, CopyMethod)> = stream::iter(blobs)
+    // A referrer may state a wrong size for a blob of another one.
+    let blobs: Vec<&Descriptor> = all.filter(|blob| seen.insert((blob.digest, blob.size))).collect();
+    let mut copied = Vec::new();
+    let mut lost = Vec::new();
+    let mut results = stream::iter(blobs)
         .map(|blob| async move {
             let layer = blob.digest;
             let sent = |bytes| progress.report(ProgressEvent::LayerRead { layer, bytes });
-            let copied = reported(progress, blob, to.copy_blob(blob, from, jobs, &sent)).await;
-            copied.map(|copied| (blob.size, copied)).map_err(|source| CopyError::Blob { digest: layer, source })
+            (blob, reported(progress, blob, to.copy_blob(blob, from, jobs, &sent)).await)
         })
-        .buffer_unordered(jobs)
-        .try_collect()
-        .await?;
+        .buffer_unordered(jobs);
+    while let Some((blob, result)) = results.next().await {
+        match result {
+            Ok(method) => copied.push((blob.size, method)),
+            Err(source) => {
+                let is_lost = source.is_lost() || source.is_other_content();
+                let error = CopyError::Blob { digest: blob.digest, source };
+                match graph.referrers_with(blob).filter(|_| is_lost) {
+                    Some(referrers) => lost.push((referrers, chain(&error).join(": "))),
+                    None => return Err(error),
+                }
+            }
+        }
+    }
+    drop(results);
+    for (referrers, why) in lost {
+        referrers.into_iter().for_each(|referrer| graph.leave_out(referrer, &why, progress));
+    }
     let mut counts = BlobCounts::default();
     for (bytes, copied) in copied {
         match copied {

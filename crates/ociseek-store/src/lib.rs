@@ -129,7 +129,7 @@ impl StoreError {
     }
 
     /// The content is something else than what was to be copied.
-    pub(crate) fn is_other_content(&self) -> bool {
+    pub fn is_other_content(&self) -> bool {
         match self {
             StoreError::Registry(error) => error.is_other_content(),
             StoreError::Local(error) => matches!(error, LayoutError::Content { .. }),

@@ -56,8 +56,10 @@ pub(super) struct GraphNode {
     children: Vec<Descriptor>,
     pub(super) blobs: Vec<Descriptor>,
     pub(super) subject: Option<Descriptor>,
-    /// The referrer, neither an index nor a signature, that this is or that lists it.
-    foreign: Option<Digest>,
+    /// The referrer that this is or that lists it, directly or not. None for what the image needs.
+    pub(super) referrer: Option<Digest>,
+    /// Whether that referrer is neither an index nor a signature.
+    is_foreign: bool,
 }
 
 impl GraphNode {
@@ -76,6 +78,8 @@ pub(super) struct Graph {
     /// other.
     roots: Vec<Digest>,
     pub(super) referrers: BTreeSet<Digest>,
+    /// Referrers that are not copied, which was reported.
+    left_out: BTreeSet<Digest>,
 }
 
 impl Graph {
@@ -106,6 +110,7 @@ impl Graph {
             while !level.is_empty() {
                 level = reading.below(&level, true).await?;
             }
+            reading.leave_out_incomplete();
         }
         Ok(reading.graph)
     }
@@ -114,11 +119,35 @@ impl Graph {
         self.nodes.insert(node.descriptor.digest, node);
     }
 
-    /// All documents. Each follows those that it lists, and referrers follow their subjects.
+    /// The referrers that name a blob. None if the image needs it.
+    pub(super) fn referrers_with(&self, blob: &Descriptor) -> Option<BTreeSet<Digest>> {
+        let names =
+            |node: &&GraphNode| node.blobs.iter().any(|named| (named.digest, named.size) == (blob.digest, blob.size));
+        self.order().into_iter().filter(names).map(|node| node.referrer).collect()
+    }
+
+    /// A referrer and what it lists are not copied.
+    pub(super) fn leave_out(&mut self, referrer: Digest, why: &str, progress: &Arc<dyn Progress>) {
+        if self.referrers.remove(&referrer) {
+            self.roots.retain(|root| *root != referrer);
+        }
+        if self.left_out.insert(referrer) {
+            let what = format!("{referrer} is listed as a referrer but was not copied: {why}");
+            progress.report(ProgressEvent::Warning(what));
+        }
+    }
+
+    /// All documents that are copied. Each follows those that it lists, and referrers follow their
+    /// subjects.
     pub(super) fn order(&self) -> Vec<&GraphNode> {
         let mut order = Vec::with_capacity(self.nodes.len());
         let mut begun = BTreeSet::new();
         for root in &self.roots {
+            // What refers to a referrer that was left out is left out, too.
+            let subject = self.nodes.get(root).and_then(|node| node.subject.as_ref());
+            if self.referrers.contains(root) && subject.is_none_or(|subject| !begun.contains(&subject.digest)) {
+                continue;
+            }
             let mut stack = vec![(*root, false)];
             while let Some((digest, listed_are_done)) = stack.pop() {
                 let Some(node) = self.nodes.get(&digest) else { continue };
@@ -150,11 +179,12 @@ struct Reading<'a> {
 /// Why a document is copied.
 #[derive(Clone, Copy)]
 enum Part {
-    /// The image lists it, or a document that is copied in full.
+    /// The image lists it, directly or not.
     Image,
-    /// It is listed by such a referrer, directly or not.
-    OfForeign {
+    /// A referrer lists it, directly or not.
+    OfReferrer {
         referrer: Digest,
+        is_foreign: bool,
     },
     Referrer {
         subject: Digest,
@@ -163,13 +193,19 @@ enum Part {
 }
 
 impl Part {
-    /// The referrer that is left out if this does not fit.
-    fn foreign(self, digest: Digest) -> Option<Digest> {
+    /// The referrer that is left out if this cannot be copied: anyone who can push decides what it
+    /// is.
+    fn referrer(self, digest: Digest) -> Option<Digest> {
         match self {
-            Part::OfForeign { referrer } => Some(referrer),
-            Part::Referrer { is_foreign: true, .. } => Some(digest),
-            Part::Image | Part::Referrer { .. } => None,
+            Part::OfReferrer { referrer, .. } => Some(referrer),
+            Part::Referrer { .. } => Some(digest),
+            Part::Image => None,
         }
+    }
+
+    /// Whether the image can do without it.
+    fn is_foreign(self) -> bool {
+        matches!(self, Part::OfReferrer { is_foreign: true, .. } | Part::Referrer { is_foreign: true, .. })
     }
 }
 
@@ -179,7 +215,8 @@ impl Reading<'_> {
     async fn below(&mut self, level: &[Digest], referrers: bool) -> Result<Vec<Digest>, CopyError> {
         let mut next: Vec<(Descriptor, Part)> = Vec::new();
         for node in level.iter().filter_map(|digest| self.graph.nodes.get(digest)) {
-            let part = node.foreign.map_or(Part::Image, |referrer| Part::OfForeign { referrer });
+            let is_foreign = node.is_foreign;
+            let part = node.referrer.map_or(Part::Image, |referrer| Part::OfReferrer { referrer, is_foreign });
             next.extend(node.children.iter().map(|child| (child.clone(), part)));
         }
         if referrers {
@@ -210,7 +247,10 @@ impl Reading<'_> {
         }
         let mut seen = BTreeSet::new();
         next.retain(|(found, _)| !self.missing.contains(&found.digest));
-        next.retain(|(found, _)| !self.graph.nodes.contains_key(&found.digest) && seen.insert(found.digest));
+        // A referrer may state a wrong size for what another one lists.
+        next.retain(|(found, _)| {
+            !self.graph.nodes.contains_key(&found.digest) && seen.insert((found.digest, found.size))
+        });
         let room = MAX_MANIFESTS.saturating_sub(self.graph.nodes.len());
         let mut surplus = next.len().saturating_sub(room);
         let mut left_out = 0;
@@ -231,15 +271,15 @@ impl Reading<'_> {
         self.fetch(next).await
     }
 
-    /// Reads documents and returns those that are new. A referrer that is listed but missing, or
-    /// refers to something else, is ignored.
+    /// Reads documents and returns those that are new. A referrer that is listed but missing or not
+    /// valid, or refers to something else, is ignored.
     async fn fetch(&mut self, wanted: Vec<(Descriptor, Part)>) -> Result<Vec<Digest>, CopyError> {
         let from = self.from;
         let mut fetched = stream::iter(wanted)
             .map(|(descriptor, part)| async move {
                 // Charged for what is kept of it, which is less.
                 let apart = from.budget().apart(FOREIGN_SHARE);
-                let from = part.foreign(descriptor.digest).map_or_else(|| from.clone(), |_| from.with_budget(apart));
+                let from = if part.is_foreign() { from.with_budget(apart) } else { from.clone() };
                 let document = from.manifest(&Target::Digest(descriptor.digest)).await;
                 (descriptor, part, document)
             })
@@ -248,16 +288,12 @@ impl Reading<'_> {
         while let Some((descriptor, part, document)) = fetched.next().await {
             let digest = descriptor.digest;
             let is_referrer = matches!(part, Part::Referrer { .. });
-            let foreign = part.foreign(digest);
+            let referrer = part.referrer(digest);
             let document = match document {
                 Ok(document) => document,
-                Err(error) if is_referrer && error.is_lost() => {
-                    self.leave_out(digest, &causes(&error));
-                    continue;
-                }
                 Err(error)
-                    if error.is_over_budget()
-                        && let Some(referrer) = foreign =>
+                    if (error.is_lost() || error.is_over_budget() && part.is_foreign())
+                        && let Some(referrer) = referrer =>
                 {
                     self.leave_out(referrer, &causes(&error));
                     continue;
@@ -271,17 +307,27 @@ impl Reading<'_> {
                 Err(source) => return Err(CopyError::Read { digest, source }),
             };
             let found = document.bytes.len() as u64;
-            if !is_referrer && found != descriptor.size {
-                return Err(CopyError::Size { digest, expected: descriptor.size, found });
-            }
-            let mut node = node(document)?;
+            let read = if !is_referrer && found != descriptor.size {
+                Err(CopyError::Size { digest, expected: descriptor.size, found })
+            } else {
+                node(document)
+            };
+            let mut node = match (read, referrer) {
+                (Ok(node), _) => node,
+                (Err(error), Some(referrer)) => {
+                    self.leave_out(referrer, &causes(&error));
+                    continue;
+                }
+                (Err(error), None) => return Err(error),
+            };
             if let Part::Referrer { subject, .. } = part
                 && node.subject.as_ref().is_none_or(|named| named.digest != subject)
             {
                 self.leave_out(digest, "it does not refer to the image");
                 continue;
             }
-            if let Some(referrer) = foreign {
+            (node.referrer, node.is_foreign) = (referrer, part.is_foreign());
+            if let Some(referrer) = referrer.filter(|_| part.is_foreign()) {
                 // A list with them could exceed what stores accept.
                 if node.descriptor.footprint() > MAX_LISTED {
                     node.descriptor.annotations.clear();
@@ -294,7 +340,6 @@ impl Reading<'_> {
                         continue;
                     }
                 }
-                node.foreign = Some(referrer);
             }
             if is_referrer {
                 self.graph.referrers.insert(digest);
@@ -306,11 +351,29 @@ impl Reading<'_> {
         Ok(added)
     }
 
-    /// A referrer and what it lists are not copied.
+    /// Leaves out the referrers that list what could not be read for another one.
+    fn leave_out_incomplete(&mut self) {
+        let nodes = &self.graph.nodes;
+        let lacks = |referrer: &Digest| {
+            let mut open = vec![*referrer];
+            let mut seen = BTreeSet::new();
+            while let Some(digest) = open.pop() {
+                let Some(node) = nodes.get(&digest) else { return Some(digest) };
+                if seen.insert(digest) {
+                    open.extend(node.children.iter().map(|child| child.digest));
+                }
+            }
+            None
+        };
+        let lacking: Vec<_> =
+            self.graph.referrers.iter().filter_map(|referrer| Some((*referrer, lacks(referrer)?))).collect();
+        for (referrer, lacked) in lacking {
+            self.leave_out(referrer, &format!("it lists {lacked}, which cannot be copied"));
+        }
+    }
+
     fn leave_out(&mut self, referrer: Digest, why: &str) {
-        self.graph.referrers.remove(&referrer);
-        self.graph.roots.retain(|root| *root != referrer);
-        self.warn(format!("{referrer} is listed as a referrer but was not copied: {why}"));
+        self.graph.leave_out(referrer, why, self.progress);
     }
 
     fn warn(&self, text: String) {
@@ -355,7 +418,8 @@ fn node(document: Document) -> Result<GraphNode, CopyError> {
         descriptor,
         bytes,
         children,
-        foreign: None,
+        referrer: None,
+        is_foreign: false,
         // Foreign layers are downloaded from elsewhere, so registries need not have them.
         blobs: blobs.filter(|blob| LayerKind::of(&blob.media_type) != LayerKind::Foreign).collect(),
         subject: references.subject,

@@ -93,3 +93,47 @@ fn referrers_of_strangers_do_not_take_the_image_s_memory() {
     let (_, report, _) = copied(&store, &image, 8 << 20);
     assert!(matches!(report, Err(CopyError::Read { .. })), "{report:?}");
 }
+
+#[test]
+fn what_strangers_attach_does_not_keep_an_image_from_being_copied() {
+    let store = Store::new();
+    let image = store.image("amd64");
+    let ours = referrer(&store, &image, INDEX_V1, "ours");
+    let empty = store.put("application/vnd.oci.empty.v1+json", &json!({}));
+    let gone = Descriptor::of("application/x", b"not here");
+    let wrong_size = Descriptor { size: 7, ..empty.clone() };
+    let attach = |artifact_type: &str, subject: &Descriptor, media_type: &str, fields: Value| {
+        let mut manifest = json!({
+            "schemaVersion": 2, "mediaType": media_type, "artifactType": artifact_type, "subject": subject,
+        });
+        manifest.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let referrer = store.put(media_type, &manifest);
+        let listed = Descriptor { artifact_type: Some(artifact_type.to_owned()), ..referrer.clone() };
+        store.layout.attach(&listed, manifest.to_string().as_bytes(), &[]).unwrap();
+        referrer
+    };
+    let mut strange = Vec::new();
+    for kind in [INDEX_V1, "application/x"] {
+        for blobs in [
+            json!({"config": empty, "layers": [gone]}),
+            json!({"config": wrong_size, "layers": []}),
+            json!({"config": empty, "layers": [{"mediaType": "x/y", "digest": "blake3:ab", "size": 1}]}),
+            json!({"config": empty, "layers": [], "fsLayers": []}),
+        ] {
+            strange.push(attach(kind, &image, OCI_MANIFEST, blobs));
+        }
+        let child = Descriptor { media_type: OCI_MANIFEST.to_owned(), ..wrong_size.clone() };
+        strange.push(attach(kind, &image, OCI_INDEX, json!({"manifests": [child]})));
+    }
+    // What refers to those goes with them.
+    let of_strange = referrer(&store, &strange[0], "application/x", "of a stranger");
+    let (to, report, warnings) = copied(&store, &image, 100 << 20);
+    let copied: Vec<_> = report.unwrap().referrers.iter().map(|one| one.digest).collect();
+    assert_eq!(copied, [ours.digest], "{warnings:#?}");
+    assert!(to.layout.blob_exists(&image.digest, None).unwrap());
+    assert!(!to.layout.blob_exists(&of_strange.digest, None).unwrap());
+    for one in &strange {
+        let told = warnings.iter().filter(|warning| warning.starts_with(&one.digest.to_string()));
+        assert_eq!(told.count(), 1, "{one:?}: {warnings:#?}");
+    }
+}
