@@ -364,7 +364,8 @@ pub(crate) struct NodeLoginArgs {
     /// Containerd's folder with a hosts.toml for each registry: mirrors, which are asked first, and
     /// certificates
     ///
-    /// Usually /etc/containerd/certs.d. Logins are never sent to another host than their own.
+    /// Usually /etc/containerd/certs.d. May be several with colons in between, as in containerd's
+    /// config_path. Logins are never sent to another host than their own.
     #[arg(long, value_name = "DIR", env = "OCISEEK_HOSTS_DIR", hide_short_help = true, help_heading = "Registry")]
     pub hosts_dir: Option<PathBuf>,
 }

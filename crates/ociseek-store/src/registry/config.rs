@@ -33,7 +33,8 @@ pub struct ClientConfig {
     pub certs_d: Option<Vec<PathBuf>>,
     /// A folder with containerd's `hosts.toml` for each registry, such as
     /// `/etc/containerd/certs.d`: mirrors, which are asked first for what is read, and
-    /// certificates.
+    /// certificates. Or several with colons in between, of which the first counts that has
+    /// something for a registry.
     pub hosts_dir: Option<PathBuf>,
     /// Accepts any certificate.
     pub insecure_skip_tls_verify: bool,

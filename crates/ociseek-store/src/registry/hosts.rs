@@ -109,7 +109,10 @@ enum ClientFiles {
     Pair(PathBuf, PathBuf),
 }
 
-/// What the folder `dir` has for a registry. `own` is the registry's URL.
+/// What the folder `dir` has for a registry. `own` is the registry's URL. As in containerd's
+/// `config_path`, `dir` may be several folders with colons in between, of which the first counts
+/// that has something for the registry. By default, containerd 2.2 has two
+/// (containerd/containerd#12808).
 ///
 /// # Errors
 /// If a file cannot be read or is not valid.
@@ -117,7 +120,9 @@ pub(super) fn find(dir: &Path, registry: &str, own: &Url) -> Result<RegistryHost
     let with_port = registry.rsplit_once(':').map(|(host, port)| format!("{host}_{port}_"));
     let names = [with_port.as_deref(), Some(registry), Some("_default")];
     // `..` is accepted as a host name elsewhere.
-    for name in names.into_iter().flatten().filter(|name| !name.starts_with('.')) {
+    let names: Vec<&str> = names.into_iter().flatten().filter(|name| !name.starts_with('.')).collect();
+    let dirs: Vec<PathBuf> = std::env::split_paths(dir).filter(|dir| !dir.as_os_str().is_empty()).collect();
+    for (dir, name) in dirs.iter().flat_map(|dir| names.iter().map(move |name| (dir, *name))) {
         let folder = dir.join(name);
         if !folder.is_dir() {
             continue;
@@ -128,7 +133,7 @@ pub(super) fn find(dir: &Path, registry: &str, own: &Url) -> Result<RegistryHost
             Ok(read) if read as u64 > MAX_BYTES => return Err(wrong(&path, "is larger than 1 MiB")),
             Ok(_) => return parsed(&path, &folder, &text, own),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let found = certs_d::find(&[dir.to_owned()], name)?;
+                let found = certs_d::find(std::slice::from_ref(dir), name)?;
                 let tls = HostTls { authorities: found.authorities, client: found.client, skip_verify: false };
                 return Ok(RegistryHosts { tls, ..RegistryHosts::default() });
             }
@@ -245,6 +250,17 @@ mod tests {
             ("r.io", "https://rest.example/v2"),
         ] {
             assert_eq!(urls(&found(&dir, registry)), [url], "{registry}");
+        }
+        let two = folder(&[("two.io/hosts.toml", &server("two.example")), ("r.io_5000_/hosts.toml", &plain)]);
+        let both = std::env::join_paths([dir.path().join("none"), two.path().into(), dir.path().into()]).unwrap();
+        for (registry, url) in [
+            ("two.io", "https://two.example/v2"),
+            ("r.io:5000", "https://plain.example/v2"),
+            ("q.io:5000", "https://plain.example/v2"),
+            ("r.io", "https://rest.example/v2"),
+        ] {
+            let own = Url::parse(&format!("https://{registry}/")).unwrap();
+            assert_eq!(urls(&find(Path::new(&both), registry, &own).unwrap()), [url], "{registry}");
         }
         let certs = found(&dir, "certs.io");
         assert_eq!((urls(&certs).len(), certs.tls.authorities), (0, vec![dir.path().join("certs.io/ca.crt")]));
