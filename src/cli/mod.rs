@@ -17,7 +17,7 @@ use args::{Cli, Command, Failures, ServiceCommand};
 use image_fs::{bundle, mount, store, trace};
 #[cfg(mounts)]
 use ociseek_format::layer::parallel::cores;
-use run::{blocking, settled, until};
+use run::{blocking, boxed, settled, until};
 use shared::error::{CliError, DONE};
 use shared::report::{failure, report_error};
 use shared::terminal::Stdout;
@@ -119,10 +119,10 @@ async fn lazily(
     interrupted: &mut oneshot::Receiver<signals::Interrupt>,
 ) -> Result<(), CliError> {
     match command {
-        LazyCommand::Mount(args) => mount::run(*args, verbosity, interrupted).await,
-        LazyCommand::Bundle(args) => bundle::run(*args, verbosity, interrupted).await,
-        LazyCommand::Trace(args) => trace::run(*args, verbosity, interrupted).await,
-        LazyCommand::Store(args) => store::run(*args, verbosity, interrupted).await,
+        LazyCommand::Mount(args) => boxed(|| mount::run(*args, verbosity, interrupted)).await,
+        LazyCommand::Bundle(args) => boxed(|| bundle::run(*args, verbosity, interrupted)).await,
+        LazyCommand::Trace(args) => boxed(|| trace::run(*args, verbosity, interrupted)).await,
+        LazyCommand::Store(args) => boxed(|| store::run(*args, verbosity, interrupted)).await,
     }
 }
 
@@ -158,27 +158,29 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
     let result = runtime.block_on(async {
         let interrupted = &mut interrupted;
         match command {
-            Command::Index(args) => settled(until(interrupted, index::run(*args, verbosity)).await).await,
-            Command::Convert(args) => settled(until(interrupted, convert::run(*args, verbosity)).await).await,
-            Command::Inspect(args) => until(interrupted, inspect::run(*args, verbosity)).await,
-            Command::Ls(args) => until(interrupted, ls::run(*args, verbosity)).await,
-            Command::Report(args) => until(interrupted, report::run(*args, verbosity)).await,
-            Command::Cat(args) => until(interrupted, cat::run(*args, verbosity)).await,
-            Command::Verify(args) => until(interrupted, verify::run(*args, verbosity)).await,
-            Command::Doctor(args) => until(interrupted, doctor::run(*args, verbosity)).await,
-            Command::List(args) => until(interrupted, list::run(*args)).await,
-            Command::Copy(args) => settled(until(interrupted, copy::run(*args, verbosity)).await).await,
-            Command::Prune(args) => until(interrupted, prune::run(*args)).await,
-            Command::Diff(args) => until(interrupted, diff::run(*args, verbosity)).await,
-            Command::Rm(args) => until(interrupted, rm::run(*args)).await,
+            Command::Index(args) => settled(until(interrupted, boxed(|| index::run(*args, verbosity))).await).await,
+            Command::Convert(args) => settled(until(interrupted, boxed(|| convert::run(*args, verbosity))).await).await,
+            Command::Inspect(args) => until(interrupted, boxed(|| inspect::run(*args, verbosity))).await,
+            Command::Ls(args) => until(interrupted, boxed(|| ls::run(*args, verbosity))).await,
+            Command::Report(args) => until(interrupted, boxed(|| report::run(*args, verbosity))).await,
+            Command::Cat(args) => until(interrupted, boxed(|| cat::run(*args, verbosity))).await,
+            Command::Verify(args) => until(interrupted, boxed(|| verify::run(*args, verbosity))).await,
+            Command::Doctor(args) => until(interrupted, boxed(|| doctor::run(*args, verbosity))).await,
+            Command::List(args) => until(interrupted, boxed(|| list::run(*args))).await,
+            Command::Copy(args) => settled(until(interrupted, boxed(|| copy::run(*args, verbosity))).await).await,
+            Command::Prune(args) => until(interrupted, boxed(|| prune::run(*args))).await,
+            Command::Diff(args) => until(interrupted, boxed(|| diff::run(*args, verbosity))).await,
+            Command::Rm(args) => until(interrupted, boxed(|| rm::run(*args))).await,
             #[cfg(mounts)]
             Command::Lazy(command) => lazily(command, verbosity, interrupted).await,
             #[cfg(snapshots)]
-            Command::Node(NodeCommand::Snapshotter(args)) => snapshotter::run(*args, verbosity, interrupted).await,
-            Command::Service(ServiceCommand::Backfill(args)) => {
-                settled(until(interrupted, backfill::run(*args, verbosity)).await).await
+            Command::Node(NodeCommand::Snapshotter(args)) => {
+                boxed(|| snapshotter::run(*args, verbosity, interrupted)).await
             }
-            Command::Service(ServiceCommand::Hook(command)) => hook::run(command, interrupted).await,
+            Command::Service(ServiceCommand::Backfill(args)) => {
+                settled(until(interrupted, boxed(|| backfill::run(*args, verbosity))).await).await
+            }
+            Command::Service(ServiceCommand::Hook(command)) => boxed(|| hook::run(command, interrupted)).await,
             Command::Cache(command) => until(interrupted, blocking(move || cache::run(command))).await,
             Command::Completions(args) => version::completions(&args, Cli::command()),
             Command::Man(args) => version::man(&args, Cli::command()),

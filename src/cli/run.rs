@@ -1,5 +1,6 @@
 //! Runs a command, and ends it on signals.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -39,6 +40,14 @@ pub(super) async fn until<T>(
         Ok(signal) = interrupted => Err(CliError::Interrupted(signal)),
         result = work => result,
     }
+}
+
+/// The future of `make` on the heap. Those of commands are large, and a stack never returns memory
+/// to the kernel. Not inlined: a function has room on its stack for all futures that it makes, and
+/// touches all of it.
+#[inline(never)]
+pub(super) fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+    Box::pin(make())
 }
 
 /// Runs `work` on a thread that may block.

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::cli::image_fs::detach::Log;
 use crate::cli::image_fs::{self, ContainerArgs, End, LazyArgs, OpenedImage, ServeArgs, detach};
-use crate::cli::run::{blocking, until};
+use crate::cli::run::{blocking, boxed, until};
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
@@ -101,15 +101,18 @@ pub(crate) async fn run(
     }
     let log = serve.detached.then(|| Log::open(serve.log.as_deref())).transpose()?;
     let record = serve.record.as_deref().map(image_fs::create).transpose()?.map(Record::File);
-    let (mut opened, live_bundle) = until(interrupted, async {
-        let image = name.to_string();
-        let bundle = blocking(move || Bundle::new(&dir, &image)).await?;
-        let run = image_fs::run_options(args.container, args.command);
-        let prefetch = args.lazy.prefetching();
-        let opened = image_fs::open_image(&name, LayerChoice::All, args.lazy, verbosity, None).await?;
-        let live_bundle = mount_bundle(&opened, bundle, &run, record, prefetch).await?;
-        Ok((opened, live_bundle))
-    })
+    let (mut opened, live_bundle) = until(
+        interrupted,
+        boxed(async || {
+            let image = name.to_string();
+            let bundle = blocking(move || Bundle::new(&dir, &image)).await?;
+            let run = image_fs::run_options(args.container, args.command);
+            let prefetch = args.lazy.prefetching();
+            let opened = image_fs::open_image(&name, LayerChoice::All, args.lazy, verbosity, None).await?;
+            let live_bundle = mount_bundle(&opened, bundle, &run, record, prefetch).await?;
+            Ok((opened, live_bundle))
+        }),
+    )
     .await?;
     let LiveBundle { bundle, mut live } = live_bundle;
     let dir = bundle.dir().display();

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::cli::image_fs::bundle::mount_bundle;
 use crate::cli::image_fs::json::Figures;
 use crate::cli::image_fs::{self, ContainerArgs, LazyArgs, OpenedImage};
-use crate::cli::run::{blocking, until};
+use crate::cli::run::{blocking, boxed, until};
 use crate::cli::shared::error::{CliError, FAILED};
 use crate::cli::shared::json::{DigestText, milliseconds, text as text_of, utf8};
 use crate::cli::shared::signals::Interrupt;
@@ -134,13 +134,17 @@ pub(crate) async fn run(
     let dir = temporary.path().join("bundle");
     let options = image_fs::run_options(args.container, args.command);
     let name = args.image.to_string();
-    let (mut opened, live_bundle) = until(interrupted, async {
-        let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
-        let prefetch = args.lazy.prefetching();
-        let opened = image_fs::open_image(&args.image, LayerChoice::All, args.lazy, verbosity, None).await?;
-        let live_bundle = mount_bundle(&opened, bundle, &options, Some(Record::Memory(MAX_READS)), prefetch).await?;
-        Ok((opened, live_bundle))
-    })
+    let (mut opened, live_bundle) = until(
+        interrupted,
+        boxed(async || {
+            let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
+            let prefetch = args.lazy.prefetching();
+            let opened = image_fs::open_image(&args.image, LayerChoice::All, args.lazy, verbosity, None).await?;
+            let live_bundle =
+                mount_bundle(&opened, bundle, &options, Some(Record::Memory(MAX_READS)), prefetch).await?;
+            Ok((opened, live_bundle))
+        }),
+    )
     .await?;
     let started = Instant::now();
     // The container's standard output must not be mixed with ours.
