@@ -75,13 +75,14 @@ fn plain(layer: &[u8]) -> std::io::Result<Vec<u8>> {
 
 /// The listing in the form of the oracle's command `list`.
 fn listing(map: &LayerMap, plain: &[u8]) -> String {
+    let entries = map.entries();
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let line = |(number, file): (u32, &FileMetadata)| {
         let stored = |size: u64| {
             let at = file.offset.0 as usize;
             plain.get(at..at + size as usize).expect("a file's bytes are in the tar")
         };
-        let content = match Entries::from(map).sparse(number) {
+        let content = match Entries::from(&entries).sparse(number) {
             // Go would take as long to read the zeros.
             Some(sparse) if sparse.size() > MAX_EXPANDED.max(plain.len() as u64) => format!("{}:-", sparse.size()),
             Some(sparse) => {
@@ -121,7 +122,7 @@ fn listing(map: &LayerMap, plain: &[u8]) -> String {
             records.join(",")
         )
     };
-    (0..).zip(&map.files).map(line).collect()
+    (0..).zip(&*entries.files).map(line).collect()
 }
 
 /// Go's archive/tar, in a process that answers layer after layer.

@@ -367,7 +367,9 @@ fn layer_map_records_round_trip_and_reject_damage() {
     let sparse =
         |entry, parts: &[(u64, u64)]| SparseFile { entry, map: SparseMap::new(50, parts.iter().copied()).unwrap() };
     map.sparse = vec![sparse(0, &[(10, 5), (20, 30)]), sparse(2, &[])];
-    map.files[1].mtime = Some(Time { seconds: 1 << 40, nanos: 5 });
+    let mut files = map.files.all().to_vec();
+    files[1].mtime = Some(Time { seconds: 1 << 40, nanos: 5 });
+    map.files = files.into();
     let notes = Notes { warnings: vec!["odd \n \"so\"".to_owned()], more_warnings: 3 };
     let [head, rest] = record::encode(&map, &notes).unwrap();
     let record = [&head[..], &rest].concat();

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -13,13 +14,17 @@ use super::open::RootFs;
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::Progress;
 use ociseek_format::tree::Tree;
-use ociseek_rootfs::fuse::{FuseMount, FuseOptions, MountError};
+use ociseek_rootfs::fuse::{FuseMount, FuseOptions, MountError, release_freed_memory};
 pub use ociseek_rootfs::record::Record;
 use ociseek_rootfs::record::{ReadRecorder, Touch};
 
 /// Content that is not read for this long is dropped from memory, after at most twice the time.
 /// Most containers read little after their start.
 const UNUSED: Duration = Duration::from_secs(30);
+
+/// How long after mounting the memory is released that only opening needs. A container that starts
+/// needs the processor.
+const SETTLED: Duration = Duration::from_secs(5);
 
 /// Options for mounting and for the work in the background.
 #[derive(Debug, Default)]
@@ -46,6 +51,7 @@ pub struct LiveMount {
     /// The mount itself.
     pub mount: FuseMount,
     recorder: Option<Arc<ReadRecorder>>,
+    is_settled: Arc<AtomicBool>,
     _background: [BackgroundTask; 2],
     since: Instant,
 }
@@ -82,20 +88,34 @@ pub async fn mount(
             content.prefetch().await;
         }
     });
-    let content = image.content.clone();
+    let (content, layers) = (image.content.clone(), image.layers.clone());
+    let is_settled = Arc::new(AtomicBool::new(false));
+    let settled = Arc::clone(&is_settled);
     let dropping = BackgroundTask::spawn(async move {
+        sleep(SETTLED).await;
+        let settle = spawn_blocking(move || {
+            layers.iter().for_each(|layer| layer.map.files.pack());
+            release_freed_memory();
+            settled.store(true, Ordering::Relaxed);
+        });
+        let _ = settle.await;
         loop {
             sleep(UNUSED).await;
             content.drop_unused();
         }
     });
-    Ok(LiveMount { mount, recorder, _background: [prefetch, dropping], since: Instant::now() })
+    Ok(LiveMount { mount, recorder, is_settled, _background: [prefetch, dropping], since: Instant::now() })
 }
 
 impl LiveMount {
     /// The time since mounting.
     pub fn since(&self) -> Duration {
         self.since.elapsed()
+    }
+
+    /// Whether the memory that only opening needs was released.
+    pub fn is_settled(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_settled)
     }
 
     /// The recorded reads, if they are kept in memory.

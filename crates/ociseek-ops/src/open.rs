@@ -195,7 +195,9 @@ pub async fn open(
         both(read_config(source, &image, platform), opening).await?;
     let opening = source.traffic();
     let facts: Vec<LayerFacts> = opened.iter().map(|layer| facts(layer, &trust)).collect();
-    let memory = charge_tree(source.budget(), facts.iter().map(|layer| &layer.map.files[..]))?;
+    let lists: Vec<_> = facts.iter().map(|layer| layer.map.files.all()).collect();
+    let memory = charge_tree(source.budget(), lists.iter().map(|files| &files[..]))?;
+    drop(lists);
     let content =
         Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress))
             .with_reopen(reopen(source, &found, caches));
@@ -379,9 +381,12 @@ async fn flatten(
     progress: &Arc<dyn Progress>,
 ) -> Result<Tree, OpenImageError> {
     let maps: Vec<Arc<LayerMap>> = layers.iter().map(|layer| Arc::clone(&layer.map)).collect();
-    let flattened = spawn_blocking(move || match (choice, &maps[..]) {
-        (LayerChoice::Only(_, opaque), [map]) => Tree::for_overlay(&**map, LayerId(0), opaque),
-        _ => Tree::flatten(maps.iter().map(|map| &**map)),
+    let flattened = spawn_blocking(move || {
+        let entries: Vec<_> = maps.iter().map(|map| map.entries()).collect();
+        match (choice, &entries[..]) {
+            (LayerChoice::Only(_, opaque), [layer]) => Tree::for_overlay(layer, LayerId(0), opaque),
+            _ => Tree::flatten(&entries),
+        }
     });
     let tree = flattened.await.map_err(|_| OpenImageError::Ending)??;
     for warning in tree.warnings() {

@@ -23,12 +23,15 @@ pub(super) struct MemoryShare {
 impl MemoryShare {
     /// Call this when the image is open, and before it is mounted. Blocks.
     pub(super) fn new(path: PathBuf, content: &Content) -> MemoryShare {
-        // What is not from files.
-        let anonymous = process_memory("self", "status", "RssAnon").unwrap_or(0);
-        let base = anonymous.saturating_sub(content.memory()) + READING;
-        let mut share = MemoryShare { path, base, share: None };
+        let mut share = MemoryShare { path, base: base(content), share: None };
         share.follow(content);
         share
+    }
+
+    /// Measures again what the process needs. Call this when the memory was released that only
+    /// opening needs. Blocks.
+    pub(super) fn settle(&mut self, content: &Content) {
+        (self.base, self.share) = (base(content), None);
     }
 
     /// Limits the content to what the file says now. Blocks.
@@ -39,6 +42,12 @@ impl MemoryShare {
             content.limit_memory(for_content(bytes, self.base));
         }
     }
+}
+
+fn base(content: &Content) -> u64 {
+    // What is not from files.
+    let anonymous = process_memory("self", "status", "RssAnon").unwrap_or(0);
+    anonymous.saturating_sub(content.memory()) + READING
 }
 
 fn for_content(share: u64, base: u64) -> u64 {

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
@@ -17,7 +18,7 @@ use crate::cli::image_fs::detach::Log;
 use crate::cli::image_fs::memory_share::MemoryShare;
 use crate::cli::image_fs::start_record::{self, MAX_READS, StartRecord};
 use crate::cli::image_fs::{self, End, LazyArgs, ServeArgs, detach};
-use crate::cli::run::{blocking, until};
+use crate::cli::run::{blocking, boxed, until};
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::parse;
@@ -175,29 +176,32 @@ pub(crate) async fn run(
         Some(path) => Some(blocking(move || Ok::<_, CliError>(Recall::read(&path).unwrap_or_default())).await?),
         None => None,
     };
-    let (mut opened, mut live, share) = until(interrupted, async {
-        let point = match args.take_over {
-            // Without a server, the kernel does not answer for the mount point.
-            true => dir,
-            false => blocking(move || prepare(&dir, existing)).await?,
-        };
-        let prefetch = args.lazy.prefetching();
-        let opened = image_fs::open_image(&name, layers, args.lazy, verbosity, answers.as_ref()).await?;
-        let share = args.share.map(|path| block_in_place(|| MemoryShare::new(path, &opened.image.content)));
-        let fuse = FuseOptions {
-            source: opened.name.clone(),
-            allow_other: args.allow_other,
-            suid: args.suid,
-            dev: args.dev,
-            kept,
-            ..FuseOptions::default()
-        };
-        let is_recorded = args.start_record.is_some() && start_record::is_wanted(&opened, args.lowest_layers);
-        let start = is_recorded.then_some(Record::Memory(MAX_READS));
-        let options = MountOptions { fuse, record: record.map(Record::File).or(start), prefetch };
-        let live = mount(&opened.image, &point, options, &opened.progress).await?;
-        Ok((opened, live, share))
-    })
+    let (mut opened, mut live, share) = until(
+        interrupted,
+        boxed(async || {
+            let point = match args.take_over {
+                // Without a server, the kernel does not answer for the mount point.
+                true => dir,
+                false => blocking(move || prepare(&dir, existing)).await?,
+            };
+            let prefetch = args.lazy.prefetching();
+            let opened = image_fs::open_image(&name, layers, args.lazy, verbosity, answers.as_ref()).await?;
+            let share = args.share.map(|path| block_in_place(|| MemoryShare::new(path, &opened.image.content)));
+            let fuse = FuseOptions {
+                source: opened.name.clone(),
+                allow_other: args.allow_other,
+                suid: args.suid,
+                dev: args.dev,
+                kept,
+                ..FuseOptions::default()
+            };
+            let is_recorded = args.start_record.is_some() && start_record::is_wanted(&opened, args.lowest_layers);
+            let start = is_recorded.then_some(Record::Memory(MAX_READS));
+            let options = MountOptions { fuse, record: record.map(Record::File).or(start), prefetch };
+            let live = mount(&opened.image, &point, options, &opened.progress).await?;
+            Ok((opened, live, share))
+        }),
+    )
     .await?;
     let point = live.mount.point().display();
     let unmount = if rustix::process::geteuid().is_root() { "umount" } else { "fusermount3 -u" };
@@ -218,9 +222,10 @@ pub(crate) async fn run(
     }
     let counter = args.fetched.map(FetchedFile::open).transpose()?;
     let mut start = StartRecord::new(&live, args.start_record);
+    let settled = live.is_settled();
     let end = tokio::select! {
         end = image_fs::serve(&mut live, interrupted) => end,
-        never = report(counter, share, &opened.image) => match never {},
+        never = report(counter, share, settled, &opened.image) => match never {},
         never = StartRecord::after(&mut start, args.start_time, &opened) => match never {},
     };
     StartRecord::end(&mut start, &opened);
@@ -268,13 +273,22 @@ impl FetchedFile {
 
 /// Tells the snapshotter the number of bytes fetched, and follows its limit for memory, from time
 /// to time.
-async fn report(mut counter: Option<FetchedFile>, mut share: Option<MemoryShare>, image: &RootFs) -> Infallible {
+async fn report(
+    mut counter: Option<FetchedFile>,
+    mut share: Option<MemoryShare>,
+    settled: Arc<AtomicBool>,
+    image: &RootFs,
+) -> Infallible {
     loop {
         tokio::task::block_in_place(|| {
             if let Some(counter) = &mut counter {
                 counter.write(image.source.traffic().bytes);
             }
             if let Some(share) = &mut share {
+                // Only once.
+                if settled.swap(false, Ordering::Relaxed) {
+                    share.settle(&image.content);
+                }
                 share.follow(&image.content);
             }
         });

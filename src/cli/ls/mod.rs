@@ -107,7 +107,8 @@ pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), Cl
     if let Some(number) = args.layer {
         let opening = async { open_one(&find().await?, &args, number).await };
         let (layer, open) = display.during(&image, opening).await?;
-        let entries = entries(&open.map().files, path);
+        let files = open.map().files.all();
+        let entries = entries(&files, path);
         if entries.is_empty() && !is_root(path) {
             return Err(CliError::NoEntry(quoted(path)));
         }

@@ -123,14 +123,24 @@ async fn under_a_digest_only_the_layer_is_shown() {
     }
 }
 
+/// Packs the list of files, as a mount does after a while, or leaves it.
+fn pack(image: &RootFs, is_packed: bool) {
+    let files = &image.layers[0].map.files;
+    if is_packed {
+        files.pack();
+    }
+    assert_eq!(files.is_packed(), is_packed);
+}
+
 #[tokio::test]
 async fn a_span_that_contradicts_the_index_ends_it() {
-    for lie in &LIES {
+    for (lie, is_packed) in LIES.iter().flat_map(|lie| [(lie, false), (lie, true)]) {
         let (registry, manifest) = registry().await;
         let (document, victim) = lying(lie);
         fine::attach(&registry, &manifest, &[(document, Vec::new())]);
         let reader = Reader::new(&registry, None);
         let image = open_by(&reader, &Target::Tag("v1".into()), AcceptedTrust::Repository).await;
+        pack(&image, is_packed);
         // The first files are in span 0, of which nothing is wrong.
         let first = content(&image, "dir1/file0").await;
         assert!(first.is_some(), "{}", lie.0);
@@ -155,7 +165,7 @@ async fn headers_in_two_spans_are_compared_when_both_were_read() {
         .map(|at| honest.entries().partition_point(|file| file.offset <= at))
         .collect();
     assert!(!split.is_empty());
-    for victim in split {
+    for (victim, is_packed) in split.into_iter().flat_map(|victim| [(victim, false), (victim, true)]) {
         let (registry, manifest) = registry().await;
         let mut parts = DocumentParts::of(&honest.encode(&[]).unwrap().bytes);
         parts.entries[victim].mode = 0o4755;
@@ -164,6 +174,7 @@ async fn headers_in_two_spans_are_compared_when_both_were_read() {
         fine::attach(&registry, &manifest, &[(document, Vec::new())]);
         let reader = Reader::new(&registry, None);
         let image = open_by(&reader, &Target::Tag("v1".into()), AcceptedTrust::Repository).await;
+        pack(&image, is_packed);
         let all = shown(&image).await;
         let lie = format!("dir1/file{victim}");
         assert!(reader.warnings().iter().any(|said| said.contains("contradicts the index")), "{:?}", reader.warnings());

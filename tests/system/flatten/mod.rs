@@ -101,7 +101,8 @@ fn unhex(text: &str) -> Vec<u8> {
 fn compare(stack: &Stack, answer: &Value) -> Vec<String> {
     let tars: Vec<Vec<u8>> = stack.layers.iter().map(|layer| entry::tar(layer)).collect();
     let layers: Vec<LayerMap> = tars.iter().map(|tar| map(tar)).collect();
-    let flattened = Tree::flatten(&layers);
+    let entries: Vec<_> = layers.iter().map(LayerMap::entries).collect();
+    let flattened = Tree::flatten(&entries);
     let refused = answer["error"].as_str();
     let tree = match (flattened, refused) {
         (Ok(tree), None) => tree,

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use ociseek::layer::LayerMap;
+use ociseek::layer::map::LayerEntries;
 use ociseek::offset::LayerId;
 use ociseek::tree::{Node, NodeId, NodeKind, OpaqueXattr, Tree};
 
@@ -104,7 +105,7 @@ fn flattened(tree: &Tree) -> Lines {
 /// Whether overlayfs must show something else. It shows the lower files of an opaque root, and what
 /// a layer itself has in an opaque directory, which containerd removes if it has no entry. Where a
 /// layer has a file below a symbolic link of a lower one, containerd follows the link.
-fn differs(lower: &Tree, layer: &Tree, entries: &LayerMap) -> bool {
+fn differs(lower: &Tree, layer: &Tree, entries: &LayerEntries<'_>) -> bool {
     let is_link = |path: &[u8]| {
         let found = lower.resolve(path, false).ok();
         found.is_some_and(|id| matches!(lower.node(id).kind, NodeKind::Symlink(_)))
@@ -129,7 +130,8 @@ fn layers_under_an_overlay_are_the_flattened_tree() {
     all.extend(stacks::random(2, 600));
     let (mut compared, mut hiding, mut wrong) = (0, 0, Vec::new());
     for stack in &all {
-        let layers: Vec<LayerMap> = stack.layers.iter().map(|layer| map(&entry::tar(layer))).collect();
+        let maps: Vec<LayerMap> = stack.layers.iter().map(|layer| map(&entry::tar(layer))).collect();
+        let layers: Vec<_> = maps.iter().map(LayerMap::entries).collect();
         let Ok(tree) = Tree::flatten(&layers) else { continue };
         let alone: Result<Vec<Tree>, _> =
             layers.iter().map(|layer| Tree::for_overlay(layer, LayerId(0), OpaqueXattr::Trusted)).collect();

@@ -8,6 +8,7 @@ use crate::support::mounts::{
     self, MountProcess, UnmountOnDrop, assert_same, can_mount, image, mounts_below, seen, system,
 };
 use crate::support::sandbox::{self, Sandbox};
+use ociseek::rootfs::fuse::process_memory;
 use rustix::mount::{MountFlags, mount_remount};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -107,6 +108,32 @@ fn a_single_layer_is_mounted() {
         sandbox.run(&mount_with(&["--layer", "2"])),
         "--- stderr ---\nerror: no layer 2: the image has 2 layers, counted from 0\n--- status 1 ---"
     );
+}
+
+/// What only opening needs is released after a while, and the files can still be read: those of an
+/// index are compared with its list of files, which is packed.
+#[cfg(target_env = "gnu")]
+#[test]
+fn a_mount_releases_what_only_opening_needs() {
+    const FILES: usize = 20_000;
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let _unmount = UnmountOnDrop(&sandbox);
+    image(&sandbox, "img", &[sandbox::tar(1, FILES, 100)], &json!({}));
+    mounts::index(&sandbox, "oci:img:v1");
+    std::fs::create_dir(sandbox.path("mnt")).unwrap();
+    let serving = MountProcess::start(&sandbox, &mount_with(&["--no-cache"]));
+    let process = serving.child.id().to_string();
+    let memory = || process_memory(&process, "status", "RssAnon").unwrap();
+    let before = memory();
+    mounts::wait_until("the list of files is released", || memory() + 100 * (FILES as u64) < before);
+    for number in [0, FILES / 2, FILES - 1] {
+        let bytes = std::fs::read(sandbox.path("mnt/dir1").join(format!("file{number}"))).unwrap();
+        assert_eq!(bytes.len(), 100, "{number}");
+    }
+    assert!(!serving.stderr().contains("warning: "), "{}", serving.stderr());
 }
 
 /// Processes that share a cache do not wait for each other, and none takes a wrong byte from it.

@@ -28,7 +28,7 @@ const KINDS: [FileKind; 7] = [
 ];
 
 /// Writes all columns.
-pub(super) fn encode(files: &[FileMetadata]) -> Vec<u8> {
+pub(crate) fn encode(files: &[FileMetadata]) -> Vec<u8> {
     let mut out = Vec::with_capacity(files.len() * 32);
     for file in files {
         let kind = KINDS.iter().position(|kind| *kind == file.kind).unwrap_or(0) as u8;
@@ -90,7 +90,7 @@ fn texts<'a>(out: &mut Vec<u8>, texts: impl Iterator<Item = &'a [u8]> + Clone) {
 ///
 /// # Errors
 /// If the bytes are not valid or the entries do not fit into memory.
-pub(super) fn decode(plain: &[u8], count: usize, memory: &mut Charge) -> Result<Vec<FileMetadata>, FineError> {
+pub(crate) fn decode(plain: &[u8], count: usize, memory: &mut Charge) -> Result<Vec<FileMetadata>, FineError> {
     let mut reader = Reader::new(plain, SECTION);
     if count > plain.len() / LEAST {
         return Err(FineError::Short(SECTION));

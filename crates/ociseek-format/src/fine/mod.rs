@@ -26,6 +26,7 @@ mod tests;
 
 pub use division::SpanDivision;
 pub use encode::EncodedFine;
+pub(crate) use entries::{decode as decode_entries, encode as encode_entries};
 pub use error::FineError;
 pub use head::{FineHead, PageId, decode_head};
 pub(crate) use layer::Groups;

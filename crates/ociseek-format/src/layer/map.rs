@@ -8,6 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::file_list::{FileList, NearbyFiles};
 use crate::digest::Digest;
 use crate::fine::{Codec, FineHead};
 use crate::offset::{Compressed, SpanSize, Uncompressed};
@@ -18,7 +19,7 @@ use crate::ztoc::{Checkpoints, Cuts, FileKind, FileMetadata, Ztoc};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerMap {
     /// The tar's entries, in the tar's order.
-    pub files: Vec<FileMetadata>,
+    pub files: FileList,
     /// The sparse files among `files`, in order.
     pub sparse: Vec<SparseFile>,
     /// The end of the tar, where its reader stopped. A published ztoc states it.
@@ -90,27 +91,27 @@ impl LayerMap {
         }
     }
 
-    /// The ranges of the tar that hold files' bytes, in its order.
-    pub fn stored_ranges(&self) -> impl Iterator<Item = Range<u64>> {
-        let entries = Entries::from(self);
-        let files = (0..).zip(&self.files).filter(|(_, file)| file.kind == FileKind::Regular);
-        let size = move |number, file: &FileMetadata| entries.sparse(number).map_or(file.size, SparseMap::stored);
-        let ranges = files.map(move |(number, file)| file.offset.0..file.offset.0.saturating_add(size(number, file)));
-        ranges.filter(|range| !range.is_empty())
+    /// Its entries.
+    pub fn entries(&self) -> LayerEntries<'_> {
+        LayerEntries { files: self.files.all(), sparse: &self.sparse }
     }
 
-    /// The regular files that have bytes in the tar, in its order, without sparse files.
-    pub fn files_with_bytes(&self) -> impl Iterator<Item = &FileMetadata> {
-        let entries = Entries::from(self);
-        let readable = (0..).zip(&self.files).filter(move |(number, _)| entries.sparse(*number).is_none());
-        readable.map(|(_, file)| file).filter(|file| file.kind == FileKind::Regular && file.size > 0)
+    /// The range of the tar with the bytes of the file that `at` lies in. None if it lies in none.
+    pub fn stored_range(&self, at: Uncompressed) -> Option<Range<Uncompressed>> {
+        let NearbyFiles { first, files } = self.files.near(&(at..at));
+        let next = files.partition_point(|file| file.offset <= at);
+        let (number, file) = next.checked_sub(1).and_then(|number| Some((number, files.get(number)?)))?;
+        let sparse = u32::try_from(first + number).ok().and_then(|number| sparse_map(&self.sparse, number));
+        let size = if file.kind == FileKind::Regular { sparse.map_or(file.size, SparseMap::stored) } else { 0 };
+        let range = file.offset..Uncompressed(file.offset.0.saturating_add(size));
+        range.contains(&at).then_some(range)
     }
 }
 
 impl From<Ztoc> for LayerMap {
     fn from(ztoc: Ztoc) -> LayerMap {
         LayerMap {
-            files: ztoc.files,
+            files: ztoc.files.into(),
             sparse: Vec::new(),
             tar_end: ztoc.uncompressed_size,
             size: ztoc.compressed_size,
@@ -123,7 +124,7 @@ impl From<Ztoc> for LayerMap {
 impl From<FineHead> for LayerMap {
     fn from(mut head: FineHead) -> LayerMap {
         LayerMap {
-            files: head.take_entries(),
+            files: head.take_entries().into(),
             sparse: Vec::new(),
             tar_end: head.spans().tar_end(),
             size: Compressed(head.blob_size()),
@@ -168,9 +169,13 @@ pub struct Entries<'a> {
 impl<'a> Entries<'a> {
     /// The map of the entry with this number, if that is a sparse file.
     pub fn sparse(&self, number: u32) -> Option<&'a SparseMap> {
-        let at = self.sparse.binary_search_by_key(&number, |file| file.entry).ok()?;
-        Some(&self.sparse[at].map)
+        sparse_map(self.sparse, number)
     }
+}
+
+fn sparse_map(sparse: &[SparseFile], number: u32) -> Option<&SparseMap> {
+    let at = sparse.binary_search_by_key(&number, |file| file.entry).ok()?;
+    Some(&sparse[at].map)
 }
 
 impl<'a> From<&'a [FileMetadata]> for Entries<'a> {
@@ -180,9 +185,26 @@ impl<'a> From<&'a [FileMetadata]> for Entries<'a> {
     }
 }
 
-impl<'a> From<&'a LayerMap> for Entries<'a> {
-    fn from(map: &'a LayerMap) -> Entries<'a> {
-        Entries { files: &map.files, sparse: &map.sparse }
+/// The entries of a map, in memory while this is.
+#[derive(Debug)]
+pub struct LayerEntries<'a> {
+    /// In the tar's order.
+    pub files: Arc<Vec<FileMetadata>>,
+    sparse: &'a [SparseFile],
+}
+
+impl LayerEntries<'_> {
+    /// The regular files that have bytes in the tar, in its order, without sparse files.
+    pub fn with_bytes(&self) -> impl Iterator<Item = &FileMetadata> {
+        let entries = Entries::from(self);
+        let readable = (0..).zip(entries.files).filter(move |(number, _)| entries.sparse(*number).is_none());
+        readable.map(|(_, file)| file).filter(|file| file.kind == FileKind::Regular && file.size > 0)
+    }
+}
+
+impl<'a> From<&'a LayerEntries<'_>> for Entries<'a> {
+    fn from(entries: &'a LayerEntries<'_>) -> Entries<'a> {
+        Entries { files: &entries.files, sparse: entries.sparse }
     }
 }
 

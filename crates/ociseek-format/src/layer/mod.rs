@@ -18,6 +18,7 @@ mod checkpoints;
 mod consumer;
 mod contents;
 mod divide;
+mod file_list;
 mod fine;
 mod format;
 mod hashes;
@@ -37,6 +38,7 @@ pub use checkpoints::are_chosen;
 pub use consumer::{MAX_SPAN, file as stated, servable};
 pub use contents::Notes;
 pub use divide::divide_span;
+pub use file_list::{FileList, NearbyFiles};
 pub use format::format;
 pub use map::{LayerMap, Starts};
 pub use model::{

@@ -13,7 +13,7 @@ use super::map::{LayerMap, SparseFile, Starts};
 use crate::budget::{Charge, OverBudget};
 use crate::tar::SparseMap;
 use crate::time::Time;
-use crate::ztoc::{self, Checkpoints, FileKind, VERSION, ZtocError, ZtocParts};
+use crate::ztoc::{self, Checkpoints, FileKind, VERSION, Ztoc, ZtocError, ZtocParts};
 
 /// Must change whenever layers are read differently or the layout of records changes. Records of
 /// other versions are ignored.
@@ -39,14 +39,15 @@ struct ExtraFacts {
 
 /// The most memory that the larger part of a record takes while it is written, in bytes.
 pub fn encoded_size_bound(map: &LayerMap) -> usize {
-    checkpoints(map).map_or(0, |checkpoints| ztoc::encoded_size_bound(&map.files, &checkpoints))
+    checkpoints(map).map_or(0, |checkpoints| ztoc::encoded_size_bound(&map.files.all(), &checkpoints))
 }
 
 /// The record of a layer with its notes, in two parts. None if they cannot be written as JSON, and
 /// for a layer that is read by a fine document, which can be fetched again.
 pub fn encode(map: &LayerMap, notes: &Notes) -> Option<[Vec<u8>; 2]> {
     let checkpoints = checkpoints(map)?;
-    let times = (0..).zip(&map.files).filter_map(|(number, file)| {
+    let files = map.files.all();
+    let times = (0..).zip(&*files).filter_map(|(number, file)| {
         let time = file.mtime.filter(|time| !time.has_rfc3339())?;
         Some((number, time.seconds, time.nanos))
     });
@@ -60,7 +61,7 @@ pub fn encode(map: &LayerMap, notes: &Notes) -> Option<[Vec<u8>; 2]> {
         build_tool_identifier: &[],
         compressed_size: map.size,
         uncompressed_size: map.tar_end,
-        files: &map.files,
+        files: &files,
         checkpoints: &checkpoints,
         span_digests: &map.span_digests,
     };
@@ -78,7 +79,7 @@ pub fn decode(record: &[u8], memory: &mut Charge) -> Result<Option<(LayerMap, No
     memory.grow(extra.len() as u64 * PER_BYTE, || "what is noted of its files".to_owned())?;
     let Ok(extra) = serde_json::from_slice::<ExtraFacts>(extra) else { return Ok(None) };
     match ztoc::decode_within(ztoc, memory) {
-        Ok(ztoc) => Ok(joined(LayerMap::from(ztoc), extra)),
+        Ok(ztoc) => Ok(joined(ztoc, extra)),
         Err(ZtocError::Memory(over)) => Err(over),
         Err(_) => Ok(None),
     }
@@ -91,19 +92,19 @@ fn split(record: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&rest[..end], &rest[end + 1..]))
 }
 
-fn joined(mut map: LayerMap, extra: ExtraFacts) -> Option<(LayerMap, Notes)> {
+fn joined(mut ztoc: Ztoc, extra: ExtraFacts) -> Option<(LayerMap, Notes)> {
     for &(number, seconds, nanos) in &extra.times {
-        map.files.get_mut(number as usize)?.mtime = Some(Time { seconds, nanos });
+        ztoc.files.get_mut(number as usize)?.mtime = Some(Time { seconds, nanos });
     }
     let mut sparse = Vec::with_capacity(extra.sparse.len());
     for (entry, size, parts) in extra.sparse {
         let is_next = sparse.last().is_none_or(|before: &SparseFile| before.entry < entry);
-        let file = map.files.get(entry as usize).filter(|file| is_next && file.kind == FileKind::Regular)?;
+        let file = ztoc.files.get(entry as usize).filter(|file| is_next && file.kind == FileKind::Regular)?;
         let sound = SparseMap::new(size, parts)?;
-        file.offset.0.checked_add(sound.stored()).filter(|end| *end <= map.tar_end.0)?;
+        file.offset.0.checked_add(sound.stored()).filter(|end| *end <= ztoc.uncompressed_size.0)?;
         sparse.push(SparseFile { entry, map: sound });
     }
-    map.sparse = sparse;
+    let mut map = LayerMap { sparse, ..LayerMap::from(ztoc) };
     map.starts = match map.starts {
         Starts::InBlob(Checkpoints::Uncompressed { span_size, .. }) if extra.unpacked => Starts::Unpacked { span_size },
         Starts::InBlob(_) if extra.unpacked => return None,

@@ -81,7 +81,7 @@ impl ScanResult {
             Starts::Unpacked { .. } => tar_size,
         };
         let (size, tar_end) = (Compressed(size), Uncompressed(tar_size));
-        let map = LayerMap { files, sparse, tar_end, size, starts, span_digests };
+        let map = LayerMap { files: files.into(), sparse, tar_end, size, starts, span_digests };
         if record::encoded_size_bound(&map) > MAX_ENCODED {
             return Err(LayerError::TooLarge);
         }

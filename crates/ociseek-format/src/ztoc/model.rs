@@ -3,7 +3,7 @@
 use crate::codec::WINDOW;
 use crate::digest::Digest;
 use crate::offset::{Compressed, SpanId, SpanSize, Uncompressed};
-use crate::tar::{OwnerName, PaxRecord, PaxText};
+use crate::tar::{BLOCK, OwnerName, PaxRecord, PaxText};
 use crate::time::Time;
 
 /// The only version of the format.
@@ -170,6 +170,11 @@ pub struct FileMetadata {
 }
 
 impl FileMetadata {
+    /// The end of its data, including padding.
+    pub fn data_end(&self) -> Uncompressed {
+        Uncompressed((self.offset.0 + self.size).next_multiple_of(BLOCK as u64))
+    }
+
     /// Approximate memory use in bytes.
     pub fn footprint(&self) -> usize {
         let texts = text_footprint(self.name.len()) + text_footprint(self.linkname.len());

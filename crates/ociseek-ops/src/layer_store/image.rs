@@ -177,9 +177,10 @@ impl StoredImage {
     /// If they do not fit into memory, or the layer cannot be a directory by itself.
     pub(super) async fn tree(&self, layer: &ImageLayer) -> Result<Arc<Tree>, OpenImageError> {
         let make = || async {
-            let charge = charge_tree(self.source.budget(), std::iter::once(&layer.map.files[..]))?;
+            let files = layer.map.files.all();
+            let charge = charge_tree(self.source.budget(), std::iter::once(&files[..]))?;
             let (map, number, opaque) = (Arc::clone(&layer.map), layer.number, self.opaque);
-            let made = spawn_blocking(move || Tree::for_overlay(&*map, number, opaque));
+            let made = spawn_blocking(move || Tree::for_overlay(&map.entries(), number, opaque));
             let tree = made.await.map_err(|_| OpenImageError::Ending)??;
             Ok::<_, OpenImageError>((Arc::new(tree), charge))
         };

@@ -129,7 +129,8 @@ pub(super) fn layers(
     let opened = (0..).map(LayerId).zip(image.content.layers().zip(&image.layers).zip(same));
     let all = opened.map(|(number, ((open, facts), first))| {
         let table = open.spans();
-        let files: Vec<&FileMetadata> = facts.map.files_with_bytes().collect();
+        let entries = facts.map.entries();
+        let files: Vec<&FileMetadata> = entries.with_bytes().collect();
         let is_first = number == *first;
         let read = reads.map(|reads| reads.spans(*first, table)).unwrap_or_default();
         let share = u128::from(facts.descriptor.size) * u128::from(GROUPS) / u128::from(bytes.max(1));

@@ -90,7 +90,7 @@ pub(crate) async fn probe_document(
     seed: u64,
 ) -> Result<LayerCheck, VerifyError> {
     let mut done = LayerCheck::default();
-    let numbers = probed(spans, &spans.map().files, count, seed);
+    let numbers = probed(spans, &spans.map().files.all(), count, seed);
     let check = move |spans: &SpanTable<LayerMap>, span, bytes: &Bytes| check_fine(spans, &document, span, bytes);
     read(source, layer, spans, numbers.into_iter(), check, &mut done).await?;
     Ok(done)
@@ -219,7 +219,8 @@ fn check_fine(spans: &SpanTable<LayerMap>, document: &Bytes, span: SpanId, bytes
         (Err(wrong), _) | (_, Err(wrong)) => return wrong,
     };
     let windows = [(&own_page, span), (&next_page, next)].map(|(page, span)| page.as_ref()?.get(span));
-    let mut headers = SpanHeaders::new(&spans.map().files, &spans.plain_range(span));
+    let files = spans.map().files.all();
+    let mut headers = SpanHeaders::new(&files, &spans.plain_range(span));
     let decoded = decode_to_next(head.spans(), span, windows, bytes, &mut |piece| {
         headers.push(piece);
         ControlFlow::Continue(())

@@ -233,7 +233,7 @@ pub(super) struct SpanOf {
 
 impl Layer {
     pub(super) fn new(open: OpenLayer, options: &ContentOptions) -> Layer {
-        let readers = Mutex::new(Readers::new(open.map(), options.read_ahead));
+        let readers = Mutex::new(Readers::new(options.read_ahead));
         let keys = open.spans.each().map(|_| OnceLock::new()).collect();
         let [unpacking, paging] = [(), ()].map(tokio::sync::Mutex::new);
         Layer {
@@ -255,6 +255,12 @@ impl Layer {
     /// The end of the tar, as far as spans hold it.
     pub(super) fn end(&self) -> u64 {
         self.open.spans.plain_end().0
+    }
+
+    /// The bytes of the tar that belong to the file at `at`.
+    pub(super) fn file_at(&self, at: u64) -> Option<Range<u64>> {
+        let range = self.open.map().stored_range(Uncompressed(at))?;
+        Some(range.start.0..range.end.0)
     }
 
     pub(super) fn key(&self, span: SpanId) -> SpanKey {

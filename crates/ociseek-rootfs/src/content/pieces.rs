@@ -216,8 +216,10 @@ impl LayerHandle {
         let after = SpanId(span.0 + 1);
         let next_page = self.loaded_windows(after);
         let next = next_page.as_ref().and_then(|page| page.get(after));
-        let (files, plain) = (&spans.map().files, spans.plain_range(span));
-        let (mut headers, mut ends) = (SpanHeaders::new(files, &plain), SpanEnds::new(files, &plain));
+        let plain = spans.plain_range(span);
+        let near = spans.map().files.near(&plain);
+        let (mut headers, mut ends) =
+            (SpanHeaders::among(near.first, &near.files, &plain), SpanEnds::new(&near, &plain));
         let tail = spans.decode_to_next(span, [window, next], blob, &mut |bytes| {
             headers.push(bytes);
             ends.push(bytes);

@@ -51,7 +51,7 @@ impl LayerHandle {
             return Ok(Bytes::new());
         }
         let range = self.range(at, size).ok_or(ReadError::Beyond { layer, at, size })?;
-        let ahead = self.layer.readers.hold().note(range.clone());
+        let ahead = self.layer.readers.hold().note(range.clone(), |at| self.layer.file_at(at));
         let mut parts = self.parts(&range);
         self.inner.start.read(parts.iter().map(|part| self.span(part.span)));
         self.inner.counts.memory_hits.add(self.look_in_memory(&mut parts));

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use ociseek_format::layer::LayerMap;
-
 /// How many readers of a layer are tracked at the same time.
 const STREAMS: usize = 16;
 /// The size of the first read-ahead in bytes. Each further one is twice as large.
@@ -16,8 +14,6 @@ const IN_ORDER: u32 = 2;
 
 /// The readers of a layer.
 pub(super) struct Readers {
-    /// The ranges of the layer's files, in order.
-    files: Vec<Range<u64>>,
     /// The most recently active ones are last.
     streams: Vec<Stream>,
     most: u64,
@@ -32,19 +28,23 @@ struct Stream {
     window: u64,
     /// The end of the bytes that were fetched.
     fetched: u64,
+    /// The file that the last reads were in. Empty if it was not looked up.
+    file: Range<u64>,
 }
 
 impl Readers {
     /// Reads ahead by at most `most` bytes.
-    pub(super) fn new(map: &LayerMap, most: u64) -> Readers {
-        let mut files: Vec<_> = map.stored_ranges().collect();
-        files.sort_by_key(|file| file.start);
-        Readers { files, streams: Vec::new(), most }
+    pub(super) fn new(most: u64) -> Readers {
+        Readers { streams: Vec::new(), most }
     }
 
     /// Records a read. Returns a range after it, within the same file, that should be fetched in
-    /// addition.
-    pub(super) fn note(&mut self, read: Range<u64>) -> Option<Range<u64>> {
+    /// addition. `file_at` returns the range of the file that an offset lies in.
+    pub(super) fn note(
+        &mut self,
+        read: Range<u64>,
+        file_at: impl FnOnce(u64) -> Option<Range<u64>>,
+    ) -> Option<Range<u64>> {
         if self.most == 0 {
             return None;
         }
@@ -53,7 +53,8 @@ impl Readers {
             if self.streams.len() == STREAMS {
                 self.streams.remove(0);
             }
-            self.streams.push(Stream { next: read.end, in_order: 0, window: 0, fetched: read.end });
+            let (next, fetched) = (read.end, read.end);
+            self.streams.push(Stream { next, in_order: 0, window: 0, fetched, file: 0..0 });
             return None;
         };
         let mut stream = self.streams.remove(at);
@@ -66,8 +67,10 @@ impl Readers {
         // requests stay large.
         if is_on && stream.in_order >= IN_ORDER && stream.fetched - stream.next <= stream.window / 2 {
             stream.window = (stream.window * 2).clamp(FIRST.min(self.most), self.most);
-            let end = self.file_end(read.start).unwrap_or(read.end);
-            let to = stream.next.saturating_add(stream.window).min(end);
+            if !stream.file.contains(&read.start) {
+                stream.file = file_at(read.start).unwrap_or(read.clone());
+            }
+            let to = stream.next.saturating_add(stream.window).min(stream.file.end);
             if to > stream.fetched {
                 ahead = Some(stream.fetched..to);
                 stream.fetched = to;
@@ -75,12 +78,6 @@ impl Readers {
         }
         self.streams.push(stream);
         ahead
-    }
-
-    /// The end of the file that contains `at`.
-    fn file_end(&self, at: u64) -> Option<u64> {
-        let before = self.files.partition_point(|file| file.start <= at);
-        self.files.get(before.checked_sub(1)?).filter(|file| file.contains(&at)).map(|file| file.end)
     }
 }
 
@@ -91,8 +88,17 @@ mod tests {
     const K: u64 = 1 << 10;
     const M: u64 = 1 << 20;
 
-    fn readers(files: Vec<Range<u64>>, most: u64) -> Readers {
-        Readers { files, streams: Vec::new(), most }
+    /// The readers of a layer with these files.
+    struct ReadersOf(Vec<Range<u64>>, Readers);
+
+    impl ReadersOf {
+        fn note(&mut self, read: Range<u64>) -> Option<Range<u64>> {
+            self.1.note(read, |at| self.0.iter().find(|file| file.contains(&at)).cloned())
+        }
+    }
+
+    fn readers(files: Vec<Range<u64>>, most: u64) -> ReadersOf {
+        ReadersOf(files, Readers::new(most))
     }
 
     #[test]
@@ -121,7 +127,7 @@ mod tests {
             assert_eq!(readers.note(file * 4 * M..file * 4 * M + 4096), None);
             assert_eq!(readers.note(file * 4 * M + 4096..file * 4 * M + 5000), None);
         }
-        assert!(readers.streams.len() <= STREAMS);
+        assert!(readers.1.streams.len() <= STREAMS);
     }
 
     #[test]
@@ -133,7 +139,7 @@ mod tests {
             first.is_some() | readers.note(64 * M + at..64 * M + at + 128 * K).is_some()
         });
         assert!(followed.count() > 0);
-        assert_eq!(readers.streams.len(), 2);
-        assert!(readers.streams.iter().all(|s| s.window > 0));
+        assert_eq!(readers.1.streams.len(), 2);
+        assert!(readers.1.streams.iter().all(|s| s.window > 0));
     }
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
 
+use ociseek_format::layer::NearbyFiles;
 use ociseek_format::layer::prove::{Difference, SpanHeaders, headers_across};
 use ociseek_format::offset::Uncompressed;
-use ociseek_format::ztoc::FileMetadata;
 use ociseek_store::lock::Hold;
 
 /// Larger headers are not compared, in bytes.
@@ -50,7 +50,7 @@ impl SplitHeaders {
 
 /// What a span holds of headers that begin before it or end after it.
 pub(super) struct SpanEnds<'a> {
-    files: &'a [FileMetadata],
+    near: &'a NearbyFiles,
     position: Uncompressed,
     ends: Vec<SpanEnd>,
 }
@@ -72,13 +72,13 @@ impl SpanEnd {
 }
 
 impl<'a> SpanEnds<'a> {
-    /// For the bytes of the tar in `span`. `files` are the tar's entries in its order.
-    pub(super) fn new(files: &'a [FileMetadata], span: &Range<Uncompressed>) -> SpanEnds<'a> {
+    /// For the bytes of the tar in `span`, which has the entries in `near`.
+    pub(super) fn new(near: &'a NearbyFiles, span: &Range<Uncompressed>) -> SpanEnds<'a> {
         let ends = [(span.start, 1), (span.end, 0)].into_iter().filter_map(|(at, part)| {
-            let headers = headers_across(files, at).filter(|headers| headers.end - headers.start <= LARGEST)?;
+            let headers = headers_across(&near.files, at).filter(|headers| headers.end - headers.start <= LARGEST)?;
             Some(SpanEnd { at, part, headers, bytes: Vec::new() })
         });
-        SpanEnds { files, position: span.start, ends: ends.collect() }
+        SpanEnds { near, position: span.start, ends: ends.collect() }
     }
 
     /// Takes the next bytes of the span.
@@ -96,7 +96,7 @@ impl<'a> SpanEnds<'a> {
 
     /// Ends the span. Returns a difference of headers if this was their missing part.
     pub(super) fn finish(self, waiting: &SplitHeaders) -> Option<Difference> {
-        let files = self.files;
+        let NearbyFiles { first, files } = self.near;
         self.ends.into_iter().find_map(|end| {
             let wanted = end.wanted();
             // A span may have been decoded only in part.
@@ -104,7 +104,7 @@ impl<'a> SpanEnds<'a> {
                 return None;
             }
             let parts = waiting.join(end.at, end.part, end.bytes)?;
-            let mut both = SpanHeaders::new(files, &end.headers);
+            let mut both = SpanHeaders::among(*first, files, &end.headers);
             parts.iter().for_each(|part| both.push(part));
             both.finish().into_iter().next()
         })

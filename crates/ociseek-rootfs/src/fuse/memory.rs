@@ -1,4 +1,4 @@
-//! The memory of processes, as `/proc` states it.
+//! The memory of processes, as `/proc` states it, and returning it to the kernel.
 
 /// Reads a field with a number of kB from a file of `/proc/PROCESS` (proc(5)), in bytes. `process`
 /// is a number or `self`. Returns `None` if the process is gone, may not be inspected, or has no
@@ -9,9 +9,38 @@ pub fn process_memory(process: &str, file: &str, field: &str) -> Option<u64> {
     value.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// Returns freed memory to the kernel, where the allocator can: glibc keeps it for later, unless it
+/// is at the end of its heap.
+#[allow(unsafe_code, reason = "there is no safe interface")]
+pub fn release_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        unsafe extern "C" {
+            fn malloc_trim(pad: usize) -> std::ffi::c_int;
+        }
+        // SAFETY: malloc_trim(3) is safe to call from any thread, and leaves what is allocated.
+        unsafe { malloc_trim(0) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn freed_memory_is_returned() {
+        const BLOCKS: usize = 64 << 10;
+        let resident = || process_memory("self", "status", "RssAnon").unwrap();
+        let mut blocks: Vec<Box<[u8]>> = (0..BLOCKS).map(|_| vec![1; 200].into()).collect();
+        let last = blocks.pop();
+        let before = resident();
+        drop(blocks);
+        release_freed_memory();
+        // Other tests may allocate meanwhile.
+        assert!(resident() + (8 << 20) < before, "{} of {before}", resident());
+        drop(last);
+    }
 
     #[test]
     fn this_process_has_memory() {

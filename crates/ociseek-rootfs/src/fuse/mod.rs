@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub use handover::{KeptDevice, can_take_over};
 pub use holders::{DeviceHolder, TakenDevice, device_holders, is_keeper, keep_device, keeper_arguments};
 pub use kernel::Release;
-pub use memory::process_memory;
+pub use memory::{process_memory, release_freed_memory};
 pub use mounts::{FS_TYPE, MountInfo, mounted_at, mounts};
 pub use point::take_down;
 pub use point::without_following;

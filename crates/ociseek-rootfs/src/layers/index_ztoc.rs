@@ -53,13 +53,14 @@ pub(super) fn spans(layer: &Descriptor, bytes: &[u8], memory: &mut Charge) -> Re
         _ => {}
     }
     let spans = SpanTable::new(Arc::new(LayerMap::from(ztoc)))?;
-    check_extents(spans.map().files.iter().enumerate(), spans.plain_end()).map_err(|fault| match fault {
+    let files = spans.map().files.all();
+    check_extents(files.iter().enumerate(), spans.plain_end()).map_err(|fault| match fault {
         ExtentFault::Overlap { other, .. } => UnfitZtoc::Overlap(other),
         ExtentFault::PastEnd { entry } => UnfitZtoc::Beyond(entry),
     })?;
     // Every entry has its own header, so that each can be compared with it.
     let mut end = 0_u64;
-    for (number, file) in spans.map().files.iter().enumerate() {
+    for (number, file) in files.iter().enumerate() {
         if file.offset.0 < end.saturating_add(BLOCK as u64) {
             return Err(UnfitZtoc::Order(number));
         }

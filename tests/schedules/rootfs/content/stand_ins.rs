@@ -206,7 +206,11 @@ pub(super) mod layer {
     pub(in super::super) struct Readers(pub u64);
 
     impl Readers {
-        pub(in super::super) fn note(&mut self, read: Range<u64>) -> Option<Range<u64>> {
+        pub(in super::super) fn note(
+            &mut self,
+            read: Range<u64>,
+            _: impl FnOnce(u64) -> Option<Range<u64>>,
+        ) -> Option<Range<u64>> {
             (self.0 > 0).then(|| read.end..read.end + self.0)
         }
     }
@@ -224,6 +228,11 @@ pub(super) mod layer {
 
         pub(in super::super) fn end(&self) -> u64 {
             u64::from(self.spans) * SPAN
+        }
+
+        /// The whole tar is one file.
+        pub(in super::super) fn file_at(&self, _: u64) -> Option<Range<u64>> {
+            Some(0..self.end())
         }
 
         pub(in super::super) fn size(&self, _: SpanId) -> u64 {

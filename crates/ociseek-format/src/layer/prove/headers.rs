@@ -7,12 +7,14 @@ use super::entries::fields;
 use crate::layer::consumer::stated_like;
 use crate::layer::stated;
 use crate::offset::Uncompressed;
-use crate::tar::{BLOCK, Walker};
+use crate::tar::Walker;
 use crate::ztoc::FileMetadata;
 
 /// Takes a decoded span and compares each entry whose headers are all in it.
 pub struct SpanHeaders<'a> {
     files: &'a [FileMetadata],
+    /// The number of the first one in the tar.
+    first: usize,
     /// The entry whose headers come next.
     next: usize,
     /// Where these headers begin in the tar, according to the ztoc. Earlier bytes of the span are
@@ -30,17 +32,25 @@ crate::opaque_debug!(SpanHeaders<'_>);
 impl<'a> SpanHeaders<'a> {
     /// For the bytes of the tar in `span`. `files` are the tar's entries in its order.
     pub fn new(files: &'a [FileMetadata], span: &Range<Uncompressed>) -> SpanHeaders<'a> {
+        SpanHeaders::among(0, files, span)
+    }
+
+    /// For the bytes of the tar in `span`. `files` are those of its entries that [`FileList::near`]
+    /// returns, and `first` is the number of the first one.
+    ///
+    /// [`FileList::near`]: crate::layer::FileList::near
+    pub fn among(first: usize, files: &'a [FileMetadata], span: &Range<Uncompressed>) -> SpanHeaders<'a> {
         // The headers of an entry begin after the padded data of the previous one.
         let next = match span.start {
             Uncompressed(0) => 0,
-            start => files.partition_point(|file| data_end(file) < start) + 1,
+            start => files.partition_point(|file| file.data_end() < start) + 1,
         };
         let before = next.checked_sub(1).map(|before| files.get(before));
         // If no earlier entry reaches into the span, it only holds the end of the tar.
-        let begin = before.map_or(Uncompressed(0), |before| before.map_or(span.end, data_end));
+        let begin = before.map_or(Uncompressed(0), |before| before.map_or(span.end, FileMetadata::data_end));
         let differences = Differences::default();
         let (position, end, walker) = (span.start, span.end, Walker::new());
-        SpanHeaders { files, next, begin, position, end, walker, error: None, differences }
+        SpanHeaders { files, first, next, begin, position, end, walker, error: None, differences }
     }
 
     /// Takes the next bytes of the span.
@@ -50,14 +60,14 @@ impl<'a> SpanHeaders<'a> {
         if self.error.is_some() || self.walker.is_over() {
             return;
         }
-        let SpanHeaders { files, next, begin, walker, differences, .. } = self;
+        let SpanHeaders { files, first, next, begin, walker, differences, .. } = self;
         let walked = walker.push(&piece[skipped as usize..], &mut |mut entry| {
             entry.data = *begin + entry.data.0;
             let (name, offset) = (entry.name.clone(), entry.data);
             match (stated(entry), files.get(*next)) {
                 (Err(unservable), _) => differences.add(Difference::Unservable(unservable)),
                 (Ok(_), None) => differences.add(Difference::EntryMissing { name, offset }),
-                (Ok(actual), Some(file)) => fields(*next, file, &stated_like(file, actual), differences),
+                (Ok(actual), Some(file)) => fields(*first + *next, file, &stated_like(file, actual), differences),
             }
             *next += 1;
         });
@@ -73,7 +83,7 @@ impl<'a> SpanHeaders<'a> {
         if let Some(error) = self.error {
             self.differences.add(Difference::Tar(error));
         } else if let Some(file) = overdue.filter(|_| self.begin < end) {
-            self.differences.add(Difference::EntryAdded { entry: self.next, name: file.name.clone() });
+            self.differences.add(Difference::EntryAdded { entry: self.first + self.next, name: file.name.clone() });
         }
         self.differences.list
     }
@@ -89,12 +99,7 @@ pub fn headers_across(files: &[FileMetadata], at: Uncompressed) -> Option<Range<
 pub fn headers_of(files: &[FileMetadata], entry: usize) -> Range<Uncompressed> {
     let before = entry.checked_sub(1).and_then(|before| files.get(before));
     let end = files.get(entry).map_or(Uncompressed(0), |file| file.offset);
-    before.map_or(Uncompressed(0), data_end).min(end)..end
-}
-
-/// The end of an entry's data, including padding.
-fn data_end(file: &FileMetadata) -> Uncompressed {
-    Uncompressed((file.offset.0 + file.size).next_multiple_of(BLOCK as u64))
+    before.map_or(Uncompressed(0), FileMetadata::data_end).min(end)..end
 }
 
 #[cfg(test)]
