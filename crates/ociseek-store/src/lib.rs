@@ -133,6 +133,7 @@ impl StoreError {
         match self {
             StoreError::Registry(error) => error.is_other_content(),
             StoreError::Local(error) => matches!(error, LayoutError::Content { .. }),
+            StoreError::Twice(error) => error.is_other_content(),
             _ => false,
         }
     }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{found, image, indexed_by, is_there, lost, pushed_from, registries, subjects, without_api};
+use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::sandbox::{
     Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, gzip, index, small_image, tar,
 };
@@ -187,4 +188,34 @@ fn hostile_lists_of_referrers_are_refused() {
     assert!(text.contains("/c has no tag: write ") && text.ends_with("--- status 2 ---"), "{text}");
     let text = sandbox.run(&["copy", &image, "oci-archive:out.tar"]);
     assert!(text.contains("archives are read-only") && text.ends_with("--- status 2 ---"), "{text}");
+}
+
+/// A registry need not check what a manifest says of its blobs. Anyone who may push a referrer
+/// decides that.
+#[tokio::test(flavor = "multi_thread")]
+async fn referrers_with_other_blobs_than_they_say_are_left_out() {
+    let faulty = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let layer = faulty.add_image("v1", &tar(1, 2, 40_000));
+    let (image, size) = (faulty.manifest("v1").unwrap(), faulty.blob(&layer).unwrap().len());
+    let config = faulty.add_blob("{}");
+    let missing = ociseek::digest::Digest::sha256(b"not there");
+    let attach = |kind: &str, layers: Value| {
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": OCI_MANIFEST, "artifactType": kind, "layers": layers,
+            "config": {"mediaType": "application/vnd.oci.empty.v1+json", "digest": config, "size": 2},
+            "subject": {
+                "mediaType": OCI_MANIFEST, "digest": ociseek::digest::Digest::sha256(&image), "size": image.len(),
+            },
+        });
+        faulty.add_manifest("referrer", OCI_MANIFEST, manifest.to_string()).to_string()
+    };
+    let good = attach("application/good", json!([{"mediaType": "x/y", "digest": layer, "size": size}]));
+    attach("application/x", json!([{"mediaType": "x/y", "digest": layer, "size": size + 1}]));
+    attach("application/x", json!([{"mediaType": "x/y", "digest": config, "size": 1}]));
+    attach("application/x", json!([{"mediaType": "x/y", "digest": missing, "size": 1}]));
+    let sandbox = Sandbox::new();
+    let report = tokio::task::block_in_place(|| copied(&sandbox, &format!("{}/a/b:v1", faulty.host()), "oci:out:v1"));
+    let referrers: Vec<&str> =
+        report["referrers"].as_array().unwrap().iter().map(|one| one["digest"].as_str().unwrap()).collect();
+    assert_eq!(referrers, [good.as_str()]);
 }
