@@ -109,3 +109,31 @@ async fn warnings_of_registries_are_shown_once() {
     }
     assert_eq!(recorder.events(), [ProgressEvent::Warning(format!("{} says: moving away", faulty.host()))]);
 }
+
+#[tokio::test]
+async fn what_is_there_need_not_be_written_again() {
+    for status in [400, 403, 405, 409, 412] {
+        let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
+            let reference = seen.path.rsplit('/').next().unwrap();
+            let is_there = seen.is("PUT", "/manifests/") && truth.manifest(reference).is_some();
+            is_there.then(|| problem(status, "DENIED", "the tag is immutable"))
+        })
+        .await;
+        let repository = repository(&faulty, config());
+        let push = |tag: &str, text: &'static str| {
+            let target = Target::Tag(tag.to_owned());
+            let repository = repository.clone();
+            async move { repository.push_manifest(&target, OCI_MANIFEST, Bytes::from_static(text.as_bytes())).await }
+        };
+        let [one, other] = ["{\"schemaVersion\":2}", "{\"schemaVersion\":2,\"layers\":[]}"];
+        push("t", one).await.unwrap();
+        push("t", one).await.unwrap();
+        let error = push("t", other).await.unwrap_err();
+        assert!(error.status() == Some(status) && error.to_string().contains("immutable"), "{error}");
+        assert_eq!(faulty.manifest("t").unwrap(), one);
+        // So is a referrer.
+        for _ in 0..2 {
+            attach(&repository, "x", &[]).await.unwrap();
+        }
+    }
+}

@@ -37,8 +37,9 @@ impl Repository {
 
         let target = Target::Digest(index.digest);
         let response = self.put_new_manifest(&target, &index.media_type, manifest).await?;
-        let linked =
-            response.text("oci-subject").and_then(|subject| subject.trim().parse().ok()) == Some(subject.digest);
+        let linked = response.is_some_and(|response| {
+            response.text("oci-subject").and_then(|subject| subject.trim().parse().ok()) == Some(subject.digest)
+        });
         let attached = match self.api_lists(index, &subject.digest, linked).await {
             true => AttachMethod::ReferrersApi,
             false => AttachMethod::TagSchema(self.list_under_tag(index, subject, &replaces).await?),

@@ -192,21 +192,29 @@ impl Repository {
     /// Pushes a manifest whose parts were written just before. Behind one name there may be several
     /// registries, or a storage that shows new blobs late. So a manifest that is refused for a
     /// missing blob is pushed again a few times (Azure/acr#588, openshift/image-registry#220).
+    ///
+    /// Returns None if the registry refused the manifest and has it already: some refuse to write
+    /// what is there, even if nothing would change (replicatedhq/kots#5940).
     pub(super) async fn put_new_manifest(
         &self,
         target: &Target,
         media_type: &str,
         bytes: Bytes,
-    ) -> Result<Response, RegistryError> {
-        let mut pause = self.registry.http.limits.first_wait;
-        for _ in 0..LATE_BLOBS {
+    ) -> Result<Option<Response>, RegistryError> {
+        let (mut tries, mut pause) = (0, self.registry.http.limits.first_wait);
+        loop {
             match self.put_manifest(target, media_type, bytes.clone(), None).await {
-                Err(error) if error.is_blob_unknown() => sleep(jitter(pause)).await,
-                answered => return answered,
+                Err(error) if error.is_blob_unknown() && tries < LATE_BLOBS => sleep(jitter(pause)).await,
+                Err(error) if matches!(error.status(), Some(400 | 403 | 405 | 409 | 412)) => {
+                    let there = self.document(target, Access::Push).await;
+                    let is_there = there.is_ok_and(|(document, _)| document.bytes == bytes);
+                    return if is_there { Ok(None) } else { Err(error) };
+                }
+                answered => return answered.map(Some),
             }
+            tries += 1;
             pause *= 3;
         }
-        self.put_manifest(target, media_type, bytes, None).await
     }
 
     /// Pushes a manifest or index, whose parts all exist, by its digest or under a tag.
