@@ -77,6 +77,7 @@ registries! {
     gitlab GITLAB,
     google GOOGLE,
     harbor HARBOR,
+    harbor_2_10 HARBOR_2_10,
     harbor_immutable HARBOR_IMMUTABLE,
     harbor_read_only HARBOR_READ_ONLY,
     nexus NEXUS,

@@ -155,6 +155,9 @@ pub enum Referrers {
     Filtered,
     /// Without `artifactType`, if the manifest has it as the media type of its config.
     WithoutTypes,
+    /// Filtered on demand, each with the media type of its config as its type, and with the size of
+    /// its manifest and blobs together.
+    OfConfigs,
     /// No API: the status.
     Missing(u16),
     /// No API, status 404, but manifests are answered with `OCI-Subject`.

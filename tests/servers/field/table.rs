@@ -125,6 +125,9 @@ fn says(one: Trait) -> String {
         Trait::Referrers(Referrers::WithoutTypes) => {
             "The referrers API does not show a type that only the config states.".into()
         }
+        Trait::Referrers(Referrers::OfConfigs) => {
+            "The referrers API filters, states types of configs alone, and sizes with those of blobs.".into()
+        }
         Trait::Referrers(Referrers::Missing(status)) => {
             format!("It has no referrers API: status {status}.")
         }

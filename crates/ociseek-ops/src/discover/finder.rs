@@ -231,9 +231,10 @@ impl Finder<'_> {
         document: Result<Document, UnusableIndexError>,
     ) -> FoundIndexRef {
         let found = document.as_ref().ok().map(|document| document.bytes.len() as u64);
-        let content = document.and_then(|document| self.judge(&document, size, version, via));
+        let expected = binding(size, via);
+        let content = document.and_then(|document| self.judge(&document, expected, version, via));
         let version = content.as_ref().map_or(version, |content| content.index.version);
-        FoundIndexRef { digest, size: size.or(found), version, via, content }
+        FoundIndexRef { digest, size: expected.or(found).or(size), version, via, content }
     }
 
     fn fine(
@@ -244,12 +245,13 @@ impl Finder<'_> {
         document: Result<Document, UnusableIndexError>,
     ) -> FoundFineRef {
         let found = document.as_ref().ok().map(|document| document.bytes.len() as u64);
+        let expected = binding(size, via);
         let content = document.and_then(|document| {
-            check(&document, size)?;
+            check(&document, expected)?;
             let is_bound = via == DiscoveryMethod::Annotation;
             judge::judge_fine(&document.bytes, is_bound, self.manifest, self.layers)
         });
-        FoundFineRef { digest, size: size.or(found), via, content }
+        FoundFineRef { digest, size: expected.or(found).or(size), via, content }
     }
 
     fn judge(
@@ -264,6 +266,13 @@ impl Finder<'_> {
         let version = (via != DiscoveryMethod::Requested).then_some(version);
         judge::judge(&document.bytes, version, self.manifest, self.layers)
     }
+}
+
+/// The size that a manifest must have. What a registry itself states in its list of referrers may
+/// be wrong: Harbor counted blobs until version 2.10 (goharbor/harbor#20187), and Google's Artifact
+/// Registry was seen with another size (oras-project/oras#1626).
+fn binding(size: Option<u64>, via: DiscoveryMethod) -> Option<u64> {
+    size.filter(|_| via != DiscoveryMethod::Api)
 }
 
 /// Whether a manifest has the listed size, and the media type of all indexes.

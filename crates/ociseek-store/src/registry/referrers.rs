@@ -23,6 +23,7 @@ use ociseek_format::budget::{Charge, OverBudget};
 use ociseek_format::digest::Digest;
 use ociseek_format::header::next_link;
 use ociseek_format::image::Descriptor;
+use ociseek_format::image::fine::EMPTY_CONFIG;
 use ociseek_format::image::json::parse_lenient;
 use ociseek_format::image::manifest::{OCI_INDEX, OCI_MANIFEST};
 
@@ -194,9 +195,10 @@ impl Repository {
         }
     }
 
-    /// Finds out the types of entries that have none. Azure's registry leaves a type out that only
-    /// the config states (Azure/acr#784), and so do some clients in the list under the fallback
-    /// tag.
+    /// Finds out the types of entries that have none, or that of the empty config. Azure's registry
+    /// leaves a type out that only the config states (Azure/acr#784), and so do some clients in the
+    /// list under the fallback tag. Harbor stated the config's type alone until version 2.10
+    /// (goharbor/harbor#19867).
     async fn find_types(&self, descriptors: &mut [Descriptor]) -> Result<(), RegistryError> {
         let untyped = descriptors.iter_mut().filter(|one| is_untyped(one) && one.media_type == OCI_MANIFEST);
         for descriptor in untyped.take(UNTYPED) {
@@ -272,7 +274,7 @@ fn keep_wanted(descriptors: &mut Vec<Descriptor>, artifact_type: Option<&str>) {
 }
 
 fn is_untyped(descriptor: &Descriptor) -> bool {
-    descriptor.artifact_type.as_ref().is_none_or(String::is_empty)
+    descriptor.artifact_type.as_ref().is_none_or(|stated| stated.is_empty() || stated == EMPTY_CONFIG)
 }
 
 /// The artifact type of a manifest: the one it states, otherwise the media type of its config

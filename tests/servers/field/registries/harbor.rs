@@ -12,6 +12,16 @@ pub const HARBOR: Profile = Profile {
     refusals: &[],
 };
 
+/// Until 2.10.
+pub const HARBOR_2_10: Profile = Profile {
+    name: "Harbor before 2.11",
+    traits: &[
+        (Trait::Login(Login::Token), "goharbor/harbor#18860"),
+        (Trait::Referrers(Referrers::OfConfigs), "goharbor/harbor#19867, goharbor/harbor#20187"),
+    ],
+    refusals: &[],
+};
+
 /// A project whose tags are immutable, and a version without the referrers API.
 pub const HARBOR_IMMUTABLE: Profile = Profile {
     name: "Harbor, immutable tags",

@@ -38,7 +38,7 @@ pub use ghcr::GHCR;
 pub use gitea::GITEA;
 pub use gitlab::GITLAB;
 pub use google::GOOGLE;
-pub use harbor::{HARBOR, HARBOR_IMMUTABLE, HARBOR_READ_ONLY};
+pub use harbor::{HARBOR, HARBOR_2_10, HARBOR_IMMUTABLE, HARBOR_READ_ONLY};
 pub use nexus::{NEXUS, NEXUS_ONCE};
 pub use pulp::PULP;
 pub use quay::{QUAY, QUAY_2023};

@@ -206,8 +206,17 @@ impl Registry {
             }
             let stated = manifest["artifactType"].as_str().map(str::to_owned);
             let config = manifest["config"]["mediaType"].as_str().map(str::to_owned);
-            let kind = if how == Referrers::WithoutTypes { stated } else { stated.or(config) };
-            let mut entry = json!({"mediaType": media_type, "digest": digest, "size": bytes.len()});
+            let kind = match how {
+                Referrers::WithoutTypes => stated,
+                Referrers::OfConfigs => config,
+                _ => stated.or(config),
+            };
+            let blobs = manifest["layers"].as_array().into_iter().flatten().chain([&manifest["config"]]);
+            let size = match how {
+                Referrers::OfConfigs => blobs.filter_map(|blob| blob["size"].as_u64()).sum::<u64>(),
+                _ => 0,
+            };
+            let mut entry = json!({"mediaType": media_type, "digest": digest, "size": bytes.len() as u64 + size});
             if let Some(kind) = kind {
                 entry["artifactType"] = json!(kind);
             }
@@ -218,7 +227,7 @@ impl Registry {
         }
         let mut answer = Response::builder().header(header::CONTENT_TYPE, OCI_INDEX);
         let wanted = asked.parameter("artifactType");
-        if let (Some(wanted), Referrers::Filtered | Referrers::Pages(_)) = (&wanted, how) {
+        if let (Some(wanted), Referrers::Filtered | Referrers::Pages(_) | Referrers::OfConfigs) = (&wanted, how) {
             found.retain(|entry| entry["artifactType"] == **wanted);
             answer = answer.header("oci-filters-applied", "artifactType");
         }
