@@ -8,7 +8,7 @@ use super::frame::Compressor;
 use super::head::{self, FineHeader, PageOrder, group_of};
 use super::layer::members;
 use super::pages::{PageWriter, StoredPage};
-use super::{FineError, FineLayer, FineSpans, MAX_HEAD, PageId, Windows, entries};
+use super::{Codec, FineError, FineLayer, FineSpans, MAX_HEAD, PageId, Windows, entries};
 use crate::digest::Digest;
 use crate::offset::SpanId;
 
@@ -80,12 +80,13 @@ impl FineLayer {
     fn pages(&self, places: &PageOrder) -> Result<Vec<StoredPage>, FineError> {
         let mut decoded: BTreeMap<usize, Windows> = BTreeMap::new();
         let mut pages = Vec::with_capacity(places.pages().len());
-        let mut writer = PageWriter::default();
+        let (mut writer, mut start_writer) = (PageWriter::default(), PageWriter::of_start());
         for page in places.pages() {
             let spans = places.spans(page);
             let group_of = |span| group_of(self.spans.codec(), span);
             let group = group_of(spans[0]);
-            if members(&self.spans, group) == spans {
+            let is_smaller = self.spans.codec() == Codec::Zstd && places.is_start(page);
+            if !is_smaller && members(&self.spans, group) == spans {
                 pages.push(self.groups.get(group).cloned().ok_or(FineError::NoPage(PageId(group as u32)))?);
                 continue;
             }
@@ -94,6 +95,7 @@ impl FineLayer {
                     entry.insert(self.group(group_of(*span))?);
                 }
             }
+            let writer = if is_smaller { &mut start_writer } else { &mut writer };
             pages.push(writer.write(spans.iter().filter_map(|span| decoded.get(&group_of(*span))?.get(*span)))?);
         }
         Ok(pages)

@@ -236,6 +236,11 @@ impl PageOrder {
     pub(super) fn start_pages(&self) -> usize {
         self.start_pages
     }
+
+    /// Whether a page belongs to the recorded start.
+    pub(super) fn is_start(&self, page: PageId) -> bool {
+        (page.0 as usize) < self.start_pages
+    }
 }
 
 /// Encodes the spans, column by column, as distances from one to the next, followed by the recorded
@@ -441,6 +446,11 @@ impl FineHead {
     /// All pages in order. Those of the recorded start come first.
     pub fn pages(&self) -> impl ExactSizeIterator<Item = PageId> + use<> {
         self.places.pages()
+    }
+
+    /// Whether a page belongs to the recorded start.
+    pub(super) fn is_start(&self, page: PageId) -> bool {
+        self.places.is_start(page)
     }
 
     /// The page that holds a span's window. None if the span is decoded without one.

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::head::{FineHeader, decode_head, group_of};
 use super::pages::{self, StoredPage};
-use super::{FineError, FineSpans, PageId, SpanWindow, Windows, decode_page, entries, frame};
+use super::{Codec, FineError, FineSpans, PageId, SpanWindow, Windows, decode_page, entries, frame};
 use crate::budget::Charge;
 use crate::offset::{SpanId, Uncompressed};
 use crate::ztoc::FileMetadata;
@@ -134,7 +134,10 @@ pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineErr
         let decoded = decode_page(&head, page, bytes)?;
         let spans = head.page_spans(page);
         let group = group_of(head.spans().codec(), spans[0]);
-        if let Some((_, plain)) = head.page(page).filter(|_| members(head.spans(), group) == spans) {
+        // Pages of a recorded start of zstd are compressed more than groups are.
+        let is_group =
+            members(head.spans(), group) == spans && (head.spans().codec() != Codec::Zstd || !head.is_start(page));
+        if let Some((_, plain)) = head.page(page).filter(|_| is_group) {
             groups.insert(group, StoredPage { bytes: bytes.to_vec(), plain });
             continue;
         }

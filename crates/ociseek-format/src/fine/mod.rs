@@ -42,8 +42,6 @@ pub const DIVIDED_SPAN_SIZE: u64 = 64 << 10;
 /// The size limit of a head that is written or read, in bytes, both stored and with its frames
 /// decoded. A layer with a million files needs about that much.
 pub const MAX_HEAD: usize = 64 << 20;
-/// The least distance between two checkpoints of a divided span of zstd, in bytes of the tar.
-pub(crate) const DIVIDED_ZSTD_SPAN_SIZE: u64 = 256 << 10;
 /// The most bytes of the tar that a span of zstd holds. It takes at most twice as many of the blob.
 pub(crate) const MAX_ZSTD_SPAN: u64 = 64 << 20;
 /// The size limit of a window of zstd in bytes, as it is encoded.

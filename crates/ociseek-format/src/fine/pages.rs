@@ -92,6 +92,13 @@ impl Default for PageWriter {
 }
 
 impl PageWriter {
+    /// For pages of the recorded start of a zstd layer, which are few.
+    pub(super) fn of_start() -> PageWriter {
+        /// Saves a tenth compared with level 2. Higher levels save nothing more.
+        const LEVEL: i32 = 15;
+        PageWriter { of_zstd: Compressor::new(LEVEL), ..PageWriter::default() }
+    }
+
     /// Encodes the next page.
     ///
     /// # Errors

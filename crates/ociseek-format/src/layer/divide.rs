@@ -1,8 +1,8 @@
 //! Divides a span of a fine document, for a start that reads only parts of it.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
-use super::fine::{FineGzip, FineMessage, FineZstd, ZstdPlanner};
+use super::fine::{FineGzip, FineMessage, FineZstd, ZstdPlanner, cuts};
 use super::span::{SpanError, SpanFilter, SpanSink, decode_fine, decode_zstd, zstd_blocks};
 use crate::codec::gzip::{BlockStart, Sink};
 use crate::codec::inflate::BackReference;
@@ -13,7 +13,12 @@ use crate::offset::{SpanId, Uncompressed};
 /// Divides `span` at blocks that are at least [`DIVIDED_SPAN_SIZE`](crate::fine::DIVIDED_SPAN_SIZE)
 /// apart. `window` is the one of the span, if it has one, and `blob` has the bytes of its
 /// [`fetch_range`](FineSpans::fetch_range). The division is empty if the span has no such block, or
-/// the layer is a plain tar. The same layer always gives the same division.
+/// the layer is a plain tar.
+///
+/// Spans of gzip are divided at all such blocks, and those of zstd where `reads`, which are bytes
+/// of the tar in any order, begin or end: a window of zstd is as large as some blocks. The same
+/// layer and reads always give the same division, and so does reading all of the new spans that
+/// `reads` touches.
 ///
 /// # Errors
 /// If `blob` is not what the span's proof says, or cannot be decoded.
@@ -22,6 +27,7 @@ pub fn divide_span(
     span: SpanId,
     window: Option<&SpanWindow>,
     blob: &[u8],
+    reads: &[Range<Uncompressed>],
 ) -> Result<SpanDivision, SpanError> {
     let Some(whole) = spans.starts().get(span.0 as usize).filter(|_| spans.codec() != Codec::Plain) else {
         return Ok(SpanDivision::default());
@@ -37,7 +43,7 @@ pub fn divide_span(
         blocks.fine.end();
         blocks.fine.notes()
     } else {
-        divide_zstd(spans, span, window, blob)?
+        divide_zstd(spans, span, window, blob, reads)?
     };
     let mut division = SpanDivision::default();
     let first = spans.fetch_range(span).start.0;
@@ -99,11 +105,16 @@ fn divide_zstd(
     span: SpanId,
     window: Option<&SpanWindow>,
     blob: &[u8],
+    reads: &[Range<Uncompressed>],
 ) -> Result<Vec<FineMessage>, SpanError> {
     let failed = |reason: String| SpanError::Zstd { span, reason };
     let chunks = [window.map_or(&[][..], SpanWindow::lead), spans.own(span, blob)];
-    let blocks = zstd_blocks(span, spans, window)?;
-    let plan = ZstdPlanner::dividing(spans, span, blocks).plan(&chunks, true);
+    let blocks = || zstd_blocks(span, spans, window);
+    let cuts = cuts(spans, span, blocks()?, &chunks, reads).map_err(|error| failed(error.to_string()))?;
+    if cuts.is_empty() {
+        return Ok(Vec::new());
+    }
+    let plan = ZstdPlanner::dividing(spans, span, blocks()?, cuts).plan(&chunks, true);
     let Some(mut plan) = plan else { return Ok(Vec::new()) };
     plan.check().map_err(|error| failed(error.to_string()))?;
     let fine = FineZstd::dividing(spans, span, window, &mut plan);
@@ -166,7 +177,7 @@ mod tests {
     fn divide(layer: &FineLayer, blob: &[u8], span: SpanId) -> Result<SpanDivision, SpanError> {
         let range = layer.spans().fetch_range(span);
         let window = layer.window(span).unwrap();
-        divide_span(layer.spans(), span, window.as_ref(), &blob[range.start.0 as usize..range.end.0 as usize])
+        divide_span(layer.spans(), span, window.as_ref(), &blob[range.start.0 as usize..range.end.0 as usize], &[])
     }
 
     /// What a span decodes to by the encoded document, with `fill` in place of the bytes that its

@@ -2,11 +2,13 @@
 //! windows, the hashing half proofs and leads.
 
 mod zstd;
+mod zstd_cuts;
 mod zstd_windows;
 
 use std::collections::VecDeque;
 
 pub(super) use zstd::{PlannedWindow, ZstdPlan, ZstdPlanner};
+pub(super) use zstd_cuts::cuts;
 pub(super) use zstd_windows::FineZstd;
 
 use crate::budget::Charge;

@@ -4,10 +4,10 @@
 //! checkpoints are and which bytes are referred to. The output comes later: when it does, the
 //! windows that need bytes of it are known ([`FineZstd`](super::FineZstd)).
 
-use super::{StartLimits, start};
+use super::start;
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::codec::zstd::{MAX_BLOCK, ZstdBlocks, ZstdBorder, ZstdReference, ZstdSink, ZstdState};
-use crate::fine::{DIVIDED_ZSTD_SPAN_SIZE, FineSpans, FineStart, MAX_ZSTD_SPAN, MAX_ZSTD_WINDOW, SPAN_SIZE};
+use crate::fine::{FineSpans, FineStart, MAX_ZSTD_SPAN, MAX_ZSTD_WINDOW, SPAN_SIZE};
 use crate::layer::LayerError;
 use crate::offset::{Compressed, SpanId, Uncompressed};
 
@@ -72,10 +72,9 @@ pub(in crate::layer) struct ZstdPlanner {
 }
 
 struct Checkpoints {
-    /// The least distance between two of them in bytes of the tar, to divide a span. None for a
-    /// whole blob: then it depends on how much is referred to.
-    divided: Option<u64>,
-    limits: StartLimits,
+    /// Where they are, to divide a span. None for a whole blob: then that depends on how much is
+    /// referred to.
+    cuts: Option<Vec<Compressed>>,
     last: Option<FineStart>,
     /// The state at the last checkpoint, if that needs a window, which the first one does not.
     window: Option<OpenWindow>,
@@ -107,19 +106,23 @@ impl ZstdPlanner {
     /// For a whole blob.
     pub(in crate::layer) fn new(memory: Charge) -> ZstdPlanner {
         let blocks = Some(ZstdBlocks::new(Compressed(0), Uncompressed(0)));
-        let checkpoints = Checkpoints::after(None, None, StartLimits::NONE, memory.budget().clone());
+        let checkpoints = Checkpoints::after(None, None, memory.budget().clone());
         ZstdPlanner { blocks, checkpoints, memory, charged: 0 }
     }
 
-    /// For the part of a blob that `span` holds, to divide it. `blocks` stands where the span
-    /// begins.
-    pub(in crate::layer) fn dividing(spans: &FineSpans, span: SpanId, blocks: ZstdBlocks) -> ZstdPlanner {
+    /// For the part of a blob that `span` holds, to divide it at the blocks that begin at `cuts`.
+    /// `blocks` stands where the span begins.
+    pub(in crate::layer) fn dividing(
+        spans: &FineSpans,
+        span: SpanId,
+        blocks: ZstdBlocks,
+        cuts: Vec<Compressed>,
+    ) -> ZstdPlanner {
         let this = spans.starts().get(span.0 as usize).copied();
-        let limits = StartLimits::inside(spans, span, u64::MAX);
         // The caller holds the span and its window already.
         let budget = Budget::new(u64::MAX);
         let memory = budget.open();
-        let checkpoints = Checkpoints::after(this, Some(DIVIDED_ZSTD_SPAN_SIZE), limits, budget);
+        let checkpoints = Checkpoints::after(this, Some(cuts), budget);
         ZstdPlanner { blocks: Some(blocks), checkpoints, memory, charged: 0 }
     }
 
@@ -168,10 +171,9 @@ impl ZstdPlanner {
 }
 
 impl Checkpoints {
-    fn after(last: Option<FineStart>, divided: Option<u64>, limits: StartLimits, budget: Budget) -> Checkpoints {
+    fn after(last: Option<FineStart>, cuts: Option<Vec<Compressed>>, budget: Budget) -> Checkpoints {
         Checkpoints {
-            divided,
-            limits,
+            cuts,
             last,
             window: None,
             used: UsedOutput::default(),
@@ -232,13 +234,16 @@ impl ZstdSink for Checkpoints {
             self.last = Some(next);
             return self.starts.push(next);
         };
-        let distance = at.output - last.output;
-        let is_next = distance > self.divided.unwrap_or(SPAN_SIZE)
-            && (self.divided.is_some() || pays(distance, next.input - last.input, self.used.count + self.closed))
-            && (next.border() > last.border() || last.output.0 == 0)
-            && next.border() <= self.limits.border
-            && at.output.0 <= self.limits.output
-            && !self.is_over;
+        let is_next = match &self.cuts {
+            Some(cuts) => cuts.binary_search(&at.input).is_ok(),
+            None => {
+                let distance = at.output - last.output;
+                distance > SPAN_SIZE
+                    && pays(distance, next.input - last.input, self.used.count + self.closed)
+                    && (next.border() > last.border() || last.output.0 == 0)
+            }
+        };
+        let is_next = is_next && !self.is_over;
         if is_next {
             self.end();
             if self.is_over {
@@ -249,7 +254,7 @@ impl ZstdSink for Checkpoints {
             let state = at.state();
             let window = state.map(|state| OpenWindow::Block { state, reach: at.reach(), from });
             self.window = Some(window.unwrap_or(OpenWindow::Frame));
-            let next = FineStart { bits: if self.divided.is_some() { FineStart::DIVIDED } else { 0 }, ..next };
+            let next = FineStart { bits: if self.cuts.is_some() { FineStart::DIVIDED } else { 0 }, ..next };
             self.last = Some(next);
             self.starts.push(next);
         }

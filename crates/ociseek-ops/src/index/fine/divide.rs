@@ -58,9 +58,10 @@ pub(super) async fn divide(
     memory.grow(starts, what).map_err(unwritten)?;
     let spans = Arc::new(fine.spans().clone());
     let batches = batches(&spans, reads);
+    let read: Arc<[Range<Uncompressed>]> = reads.into();
     let mut divided = BTreeMap::new();
     let dividing = async {
-        let mut batches = batches.into_iter().map(|batch| divide_batch(writer, layer, fine, &spans, batch));
+        let mut batches = batches.into_iter().map(|batch| divide_batch(writer, layer, fine, &spans, &read, batch));
         // Whether the registry sends parts of blobs is known after one request.
         let first = stream::iter(batches.next()).buffered(1);
         let mut done = first.chain(stream::iter(batches).buffer_unordered(AT_A_TIME));
@@ -129,6 +130,7 @@ async fn divide_batch(
     layer: &Descriptor,
     fine: &FineLayer,
     spans: &Arc<FineSpans>,
+    reads: &Arc<[Range<Uncompressed>]>,
     batch: Vec<SpanId>,
 ) -> Result<Vec<(SpanId, Result<SpanDivision, SpanError>)>, IndexError> {
     let unwritten = |source| IndexError::Fine { layer: layer.digest, source };
@@ -144,8 +146,8 @@ async fn divide_batch(
         let read = writer.source.blob_range_bypassing(layer, range.clone(), bypass_caches).await;
         let bytes = read.map_err(|source| IndexError::ReadSpans { layer: layer.digest, source })?;
         writer.bytes_read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        let (spans, whole, start) = (Arc::clone(spans), whole.clone(), range.start);
-        let dividing = spawn_blocking(move || divide_all(&spans, whole, &bytes, start));
+        let (spans, reads, whole, start) = (Arc::clone(spans), Arc::clone(reads), whole.clone(), range.start);
+        let dividing = spawn_blocking(move || divide_all(&spans, whole, &reads, &bytes, start));
         let divided = dividing.await.map_err(|_| IndexError::PrefetchThread)?;
         // The bytes may have been damaged on the way, or by a cache.
         if bypass_caches || !writer.source.is_remote() || divided.iter().all(|(_, division)| division.is_ok()) {
@@ -159,13 +161,14 @@ async fn divide_batch(
 fn divide_all(
     spans: &FineSpans,
     whole: Vec<WholeSpan>,
+    reads: &[Range<Uncompressed>],
     bytes: &Bytes,
     start: u64,
 ) -> Vec<(SpanId, Result<SpanDivision, SpanError>)> {
     let divide = |(span, window): WholeSpan| {
         let range = spans.fetch_range(span);
         let blob = bytes.get((range.start.0 - start) as usize..(range.end.0 - start) as usize).unwrap_or_default();
-        (span, divide_span(spans, span, window.as_ref(), blob))
+        (span, divide_span(spans, span, window.as_ref(), blob, reads))
     };
     whole.into_iter().map(divide).collect()
 }

@@ -1,7 +1,7 @@
 //! Documents of zstd layers: every span decodes to its bytes, however the layer was compressed.
 
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -11,12 +11,12 @@ use super::proof::assert_tails;
 use super::{index, noise, options, text};
 use crate::budget::Budget;
 use crate::digest::Algorithm;
-use crate::fine::{self, Codec, FineLayer, FineStart, SPAN_SIZE, SpanParts, SpanWindow};
+use crate::fine::{self, Codec, FineLayer, FineStart, SPAN_SIZE, SpanDivision, SpanParts, SpanWindow};
 use crate::layer::parallel::{ChunksError, Threads, index_chunks};
 use crate::layer::prove::{LayerProof, decode_to_next};
 use crate::layer::span::{SpanError, SpanTable};
 use crate::layer::{IndexedLayer, LayerError, LayerIndexer, LayerMap, Outcome, UnservableCode, divide_span};
-use crate::offset::SpanId;
+use crate::offset::{SpanId, Uncompressed};
 
 /// A tar with one file, whose words are repeated at all distances.
 fn tar(size: usize, seed: u64) -> Vec<u8> {
@@ -161,6 +161,7 @@ proptest! {
         size in 500_000usize..3_000_000,
         seed in any::<u32>(),
         chunk in 1usize..300_000,
+        reads in prop::collection::vec((0u64..3_000_000, 1u64..300_000), 0..8),
     ) {
         let tar = tar(size, seed.into());
         let blob = encode(&tar, &encoding);
@@ -169,19 +170,75 @@ proptest! {
         read_all(&layer, &blob, &tar);
         prop_assert!(holds(&layer, &blob));
 
-        let mut divisions = BTreeMap::new();
-        for span in SpanId::each(SpanId(0)..SpanId(layer.spans().count())).filter(|span| span.0 % 3 != 1) {
-            let window = layer.window(span).unwrap();
-            let bytes = blob_of(&layer, &blob, span);
-            divisions.insert(span, divide_span(layer.spans(), span, window.as_ref(), bytes).unwrap());
-        }
+        let reads: Vec<_> = reads.iter().map(|(from, size)| Uncompressed(*from)..Uncompressed(from + size)).collect();
+        let divisions = divisions(&layer, &blob, &reads);
         let divided = layer.clone().divided(&divisions).unwrap();
         let new: usize = divisions.values().map(|division| division.starts.len()).sum();
         prop_assert_eq!(divided.spans().count() as usize, layer.spans().count() as usize + new);
         read_all(&divided, &blob, &tar);
         prop_assert!(holds(&divided, &blob));
-        prop_assert!(divided.undivided().unwrap() == layer);
+        prop_assert!(divided.clone().undivided().unwrap() == layer);
+
+        // A reader of what it is divided for fetches no more than before.
+        let fetched = |layer: &FineLayer| -> Vec<SpanId> {
+            let spans: BTreeSet<SpanId> =
+                reads.iter().flat_map(|read| SpanId::each(layer.spans_of(read.clone()))).collect();
+            spans.into_iter().collect()
+        };
+        let size_of = |layer: &FineLayer| -> u64 {
+            let range = |span: SpanId| layer.spans().fetch_range(span);
+            fetched(layer).into_iter().map(range).map(|range| range.end - range.start).sum()
+        };
+        prop_assert!(size_of(&divided) <= size_of(&layer));
+        // Reading all of it divides the layer in the same way: a start is carried over as that.
+        let again: Vec<_> = fetched(&divided).into_iter().map(|span| divided.spans().plain_range(span)).collect();
+        prop_assert_eq!(self::divisions(&layer, &blob, &again), divisions);
     }
+}
+
+/// The divisions of all spans that hold bytes of `reads`.
+fn divisions(layer: &FineLayer, blob: &[u8], reads: &[Range<Uncompressed>]) -> BTreeMap<SpanId, SpanDivision> {
+    let spans = reads.iter().flat_map(|read| SpanId::each(layer.spans_of(read.clone())));
+    let divide = |span| {
+        let window = layer.window(span).unwrap();
+        let bytes = blob_of(layer, blob, span);
+        (span, divide_span(layer.spans(), span, window.as_ref(), bytes, reads).unwrap())
+    };
+    spans.map(divide).collect()
+}
+
+#[test]
+fn spans_are_divided_where_reads_begin_and_end() {
+    // Words of a file that compress by about half.
+    let tar = one_file(&text(3 << 20, 9));
+    let blob = zstd::stream::encode_all(&tar[..], 1).unwrap();
+    let layer = document(&blob, blob.len());
+    let (first, end) = (Uncompressed(1_500_000), Uncompressed(1_700_000));
+    let divisions = divisions(&layer, &blob, std::slice::from_ref(&(first..end)));
+    let starts: Vec<FineStart> = divisions.values().flat_map(|division| division.starts.clone()).collect();
+    assert!(starts.iter().all(|start| start.bits == FineStart::DIVIDED));
+    let divided = layer.clone().divided(&divisions).unwrap();
+    let read = divided.spans_of(first..end);
+    let plain = divided.spans().plain_range(read.start).start..divided.spans().plain_range(SpanId(read.end.0 - 1)).end;
+    // Blocks hold at most 128 KiB, so little more is read, and nothing in it is divided.
+    assert!(plain.start <= first && first - plain.start < 192 << 10, "{plain:?}");
+    assert!(plain.end >= end && plain.end - end < 192 << 10, "{plain:?}");
+    assert!(starts.iter().all(|start| start.output <= first || start.output >= end), "{starts:?}");
+    assert!(divided.spans().count() > layer.spans().count());
+}
+
+#[test]
+fn windows_of_a_start_are_compressed_more() {
+    let (_, blob) = sample();
+    let layer = document(&blob, blob.len());
+    let all = SpanId(0)..SpanId(layer.spans().count());
+    let (plain, start) = (layer.encode(&[]).unwrap(), layer.encode(std::slice::from_ref(&all)).unwrap());
+    let [of_plain, of_start] = [&plain, &start].map(|one| one.bytes.len() as u64 - one.head_size);
+    assert_eq!(start.start_size, start.bytes.len() as u64);
+    assert!(of_start * 100 < of_plain * 97, "{of_start} of {of_plain}");
+    // Without the start, it is the document that indexing makes.
+    let decoded = fine::decode(&start.bytes, &mut Budget::new(u64::MAX).open()).unwrap();
+    assert!(decoded.encode(&[]).unwrap() == plain);
 }
 
 /// A layer of several spans, most of which have a window.
