@@ -13,15 +13,20 @@ use bytes::Bytes;
 use super::inner::LayerHandle;
 use super::pieces::covering;
 use crate::cache::PIECE;
+use crate::layers::WINDOW_CHECK;
 use ociseek_format::fine::SpanWindow;
 use ociseek_format::layer::prove::SpanTail;
 use ociseek_format::layer::span::SpanError;
 use ociseek_format::offset::SpanId;
 use ociseek_store::lock::Hold;
 
-/// What is known about the windows of a layer, by span.
+/// What is known about the windows of a layer, by span. The layer's memory charge includes
+/// [`WINDOW_CHECK`] for each span.
 #[derive(Default)]
 pub(super) struct WindowChecks(Mutex<BTreeMap<SpanId, WindowState>>);
+
+// Half of the places in a tree's nodes may be empty, and a node has more than its entries.
+const _: () = assert!(WINDOW_CHECK >= 3 * size_of::<(SpanId, WindowState)>() as u64);
 
 enum WindowState {
     /// The span before it was decoded, and shows this.
@@ -148,9 +153,9 @@ mod tests {
         // Used first: it is wanted again when the span before it is decoded.
         assert!(checks.used(span).is_none());
         assert!(checks.was_used(span));
-        checks.shown(span, tail.clone());
+        checks.shown(span, tail);
         assert!(!checks.was_used(span));
-        assert_eq!(checks.used(span), Some(tail.clone()));
+        assert_eq!(checks.used(span), Some(tail));
         checks.compared(span);
         assert!(!checks.was_used(span));
         assert!(checks.used(span).is_none());

@@ -15,6 +15,9 @@ use ociseek_format::layer::LayerMap;
 use ociseek_format::layer::span::{SpanError, SpanTable};
 use ociseek_format::offset::SpanId;
 
+/// Memory for what a mount notes of a span's window, in bytes.
+pub(crate) const WINDOW_CHECK: u64 = 256;
+
 /// The start of a fine document, as fetched: at least the head.
 #[derive(Debug, Clone)]
 pub struct FetchedDocument {
@@ -72,6 +75,8 @@ pub fn open(
         return Err(UnfitDocument::Head { expected, actual });
     }
     let head = decode_head(head, reference.size, memory)?;
+    let checks = u64::from(head.spans().count()) * WINDOW_CHECK;
+    memory.grow(checks, || format!("what is noted of the spans of {}", layer.digest)).map_err(FineError::Memory)?;
     if head.layer() != layer.digest {
         return Err(UnfitDocument::Layer(head.layer()));
     }
@@ -103,4 +108,54 @@ pub fn open(
         }
     }
     Ok((spans, OpenDocument { blob: reference.blob(), pages }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ociseek_format::budget::Budget;
+    use ociseek_format::digest::ChainState;
+    use ociseek_format::fine::{FineLayer, FineSpans, FineStart, SPAN_SIZE, SpanParts};
+    use ociseek_format::offset::{Compressed, Uncompressed};
+
+    #[test]
+    fn what_a_mount_notes_of_windows_is_charged() {
+        const SPANS: u64 = 1000;
+        let (digest, size) = (Digest::sha256(b"layer"), SPANS * SPAN_SIZE);
+        let start = |number: u64| FineStart {
+            input: Compressed(number * SPAN_SIZE),
+            output: Uncompressed(number * SPAN_SIZE),
+            bits: 0,
+            state: ChainState::INITIAL,
+        };
+        let parts = SpanParts {
+            layer: digest,
+            codec: Codec::Plain,
+            blob_size: size,
+            tar_end: Uncompressed(size),
+            span_size: SPAN_SIZE,
+            starts: (0..SPANS).map(start).collect(),
+        };
+        let layer = FineLayer::new(Vec::new(), FineSpans::new(parts).unwrap(), std::iter::empty()).unwrap();
+        let encoded = layer.encode(&[]).unwrap();
+        let reference = FineRef {
+            document: encoded.digest,
+            size: encoded.bytes.len() as u64,
+            layer: digest,
+            head_size: encoded.head_size,
+            head_digest: encoded.head_digest,
+            start_size: encoded.start_size,
+        };
+        let fetched = FetchedDocument { reference, bytes: encoded.bytes.into() };
+        let layer = Descriptor::new("application/vnd.oci.image.layer.v1.tar", digest, size);
+        let used = |memory| {
+            let budget = Budget::new(memory);
+            let mut charge = budget.open();
+            open(&layer, &fetched, &mut charge).map(|_| budget.used())
+        };
+        let used_by_all = used(u64::MAX).unwrap();
+        assert!(used_by_all > SPANS * WINDOW_CHECK);
+        let refused = used(used_by_all - 1).unwrap_err();
+        assert!(matches!(refused, UnfitDocument::Fine(FineError::Memory(_))), "{refused}");
+    }
 }

@@ -20,6 +20,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
 pub use document::FetchedDocument;
+pub(crate) use document::WINDOW_CHECK;
 pub use document::{OpenDocument, UnfitDocument, open as fit_document};
 pub use error::OpenError;
 use index_ztoc::UnfitZtoc;

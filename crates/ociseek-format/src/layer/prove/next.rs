@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, Sink};
 use crate::codec::zstd::{ZstdState, zstd_state_after};
+use crate::digest::Digest;
 use crate::fine::{Codec, FineSpans, SpanWindow};
 use crate::layer::span::{
     HasSpans, SpanBounds, SpanError, SpanFilter, SpanSink, SpanTable, decode_checkpoint, decode_fine, decode_zstd,
@@ -13,17 +14,26 @@ use crate::layer::span::{
 use crate::offset::{Compressed, SpanId, Uncompressed};
 
 /// What a decoded span shows of the next span's window, apart from the bytes of the tar. To be
-/// compared with that window when it is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SpanTail {
-    lead: Box<[u8]>,
-    state: Option<ZstdState>,
-}
+/// compared with that window when it is known. It is a digest, because a mount keeps one for each
+/// span of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpanTail(Digest);
 
 impl SpanTail {
+    fn new(lead: &[u8], state: Option<&ZstdState>) -> SpanTail {
+        // A lead has at most 64 bytes.
+        let mut text = vec![lead.len() as u8];
+        text.extend_from_slice(lead);
+        if let Some(ZstdState { window, has_checksum, tables }) = state {
+            text.extend_from_slice(&[*window, u8::from(*has_checksum)]);
+            text.extend_from_slice(tables);
+        }
+        SpanTail(Digest::sha256(&text))
+    }
+
     /// The tail of a span before this window.
     pub fn of(window: &SpanWindow) -> SpanTail {
-        SpanTail { lead: window.lead().into(), state: window.state().cloned() }
+        SpanTail::new(window.lead(), window.state())
     }
 
     /// Whether a window has the same. Its bytes of the tar are not compared
@@ -66,7 +76,7 @@ pub fn decode_to_next(
     let mut sink = ToNext::new(SpanFilter::new(size, out), start);
     decode_fine(span, spans, window, blob, size, &mut sink)?;
     let Some(before) = sink.before(after)? else { return Ok(None) };
-    let tail = SpanTail { lead: lead_after(spans, span, window, blob), state: None };
+    let tail = SpanTail::new(&lead_after(spans, span, window, blob), None);
     match next {
         None => Ok(Some(tail)),
         Some(next) if next.is_part_of(&before) && tail.agrees(next) => Ok(None),
@@ -75,12 +85,12 @@ pub fn decode_to_next(
 }
 
 /// The lead of the next span, which a span's bytes end with.
-fn lead_after(spans: &FineSpans, span: SpanId, window: Option<&SpanWindow>, blob: &[u8]) -> Box<[u8]> {
+fn lead_after(spans: &FineSpans, span: SpanId, window: Option<&SpanWindow>, blob: &[u8]) -> Vec<u8> {
     let size = spans.lead(SpanId(span.0 + 1));
     let own_lead = window.map_or(&[][..], SpanWindow::lead);
     let missing = size.saturating_sub(blob.len()).min(own_lead.len());
     let (first, rest) = (&own_lead[own_lead.len() - missing..], &blob[blob.len().saturating_sub(size)..]);
-    [first, rest].concat().into()
+    [first, rest].concat()
 }
 
 /// Parts of a window, the oldest first: where each begins, counted from the start of the span
@@ -153,7 +163,7 @@ impl<'p, I: Iterator<Item = (i64, &'p [u8])>> ToNextZstd<'_, I> {
         let lead = window.map_or(&[][..], SpanWindow::lead);
         let state = zstd_state_after(window.and_then(SpanWindow::state), lead, spans.own(span, blob));
         let state = state.ok_or(SpanError::NoBlock { span: after })?;
-        let tail = SpanTail { lead: lead_after(spans, span, window, blob), state };
+        let tail = SpanTail::new(&lead_after(spans, span, window, blob), state.as_ref());
         match next {
             None => Ok(Some(tail)),
             Some(next) if self.is_right && tail.agrees(next) => Ok(None),
