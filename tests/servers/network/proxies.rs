@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, RegistrySettings};
+use crate::support::mounts::wait_until;
 use crate::support::sandbox::{Sandbox, index, shown, small_image, tar};
 use crate::support::servers::{Server, run, tool};
 
@@ -30,8 +31,9 @@ impl Proxy {
         Some(Proxy { _child: child, port, asked })
     }
 
-    /// The hosts that it was asked for, each once.
+    /// The hosts that it was asked for, each once. It tells of them in its own time.
     fn asked(&self) -> Vec<String> {
+        wait_until("the proxy is asked", || !self.asked.lock().unwrap().is_empty());
         let mut asked = self.asked.lock().unwrap().clone();
         asked.sort();
         asked.dedup();
