@@ -63,7 +63,7 @@ const LAST_WORK: Duration = Duration::from_millis(500);
 /// Runs the program. The only function that `main` calls.
 pub fn run() -> ExitCode {
     #[cfg(mounts)]
-    if let Some(code) = image_fs::keeper::run(&arguments()) {
+    if let Some(code) = image_fs::keeper::run(&arguments()).or_else(|| image_fs::detach::run(&arguments())) {
         return code;
     }
     let cli = match parsed() {

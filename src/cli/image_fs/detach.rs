@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitCode, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
@@ -13,12 +13,55 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::oneshot;
 
-use crate::cli::shared::error::CliError;
-use crate::cli::shared::signals::Interrupt;
+use crate::cli::shared::error::{CliError, DONE};
+use crate::cli::shared::report::report_error;
+use crate::cli::shared::signals::{self, Interrupt};
 use crate::cli::shared::terminal::Stdout;
 
 /// The message of the background process after mounting.
 const READY: &str = "ready\n";
+
+/// Does what [`start`] does, if the arguments clearly ask for it. Parsing all options takes this
+/// process two milliseconds, and the background process does it, too.
+pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
+    let may_be_json = std::env::var_os("OCISEEK_FORMAT").is_some();
+    if may_be_json || !is_detached(arguments.iter().skip(1).map(|typed| typed.as_encoded_bytes())) {
+        return None;
+    }
+    let started = signals::listen().and_then(|mut interrupted| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(runtime.block_on(start(&mut interrupted)))
+    });
+    let error = match started.map_err(CliError::Start).flatten() {
+        Ok(()) => return Some(ExitCode::from(DONE)),
+        Err(error) => error,
+    };
+    if !error.is_reported() {
+        report_error(None, &error);
+    }
+    Some(ExitCode::from(error.exit_code()))
+}
+
+/// Whether these arguments, without the program's name, make a mount or a bundle that a background
+/// process serves. False if they could also ask for another thing: help, JSON, or a removal.
+fn is_detached<'a>(mut arguments: impl Iterator<Item = &'a [u8]>) -> bool {
+    let is_other = |typed: &[u8]| {
+        let is_short = typed.starts_with(b"-") && !typed.starts_with(b"--");
+        let others: [&[u8]; 6] = [b"--help", b"--version", b"--json", b"--format", b"--rm", b"--detached"];
+        (is_short && typed.iter().any(|letter| matches!(letter, b'h' | b'V')))
+            || others.iter().any(|other| typed.starts_with(other))
+    };
+    // Options before the name have no values.
+    let Some(command) = arguments.find(|typed| !typed.starts_with(b"-") || is_other(typed)) else { return false };
+    let mut is_detached = false;
+    for typed in arguments.take_while(|typed| *typed != b"--") {
+        if is_other(typed) {
+            return false;
+        }
+        is_detached |= typed == b"--detach";
+    }
+    is_detached && matches!(command, b"mount" | b"bundle")
+}
 
 /// Starts this program again with the same arguments and `--detached`, and waits until it is ready.
 /// The background process reports its own errors.
@@ -128,5 +171,35 @@ impl Log {
             Ok(())
         };
         leave().map_err(CliError::Start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn only_what_clearly_asks_for_a_background_process_is_started_in_one() {
+        let is_detached = |line: &str| super::is_detached(line.split(' ').map(str::as_bytes));
+        for line in
+            ["mount --detach a b", "-q mount a b --detach", "bundle --cache-dir=c --detach a b -- sh --help -h --rm"]
+        {
+            assert!(is_detached(line), "{line}");
+        }
+        for line in [
+            "",
+            "mount a b",
+            "ls --detach a",
+            "--detach mount a b",
+            "mount a b -- --detach",
+            "bundle a b --detach=1",
+            "mount --detach --help",
+            "mount -qh --detach a b",
+            "mount --detach --json a b",
+            "mount --detach --format=json a b",
+            "bundle --rm a --detach",
+            "--version mount --detach a b",
+            "mount --detach --detached a b",
+        ] {
+            assert!(!is_detached(line), "{line}");
+        }
     }
 }
