@@ -49,20 +49,21 @@ pub fn divide_span(
     let first = spans.fetch_range(span).start.0;
     let mut hasher = Hasher::resume(whole.state, first);
     let mut hashed = 0;
+    // All of them lie in the blob: the span's own border is before them.
+    let at = |offset: u64| (offset.saturating_sub(first) as usize).min(blob.len());
     for message in messages {
         match message {
             FineMessage::Start(start) => {
-                // Both lie in the blob: the span's own border is before them.
-                let at = |offset: u64| (offset.saturating_sub(first) as usize).min(blob.len());
                 hasher.update(&blob[hashed..at(start.border())]);
                 hashed = at(start.border());
                 let Some(state) = hasher.chain_state() else { break };
                 division.starts.push(FineStart { state, ..start });
             }
             FineMessage::Window(window) => {
+                // Two starts may precede the window of the first.
                 let Some(start) = division.starts.get(division.windows.len()) else { break };
-                let lead = (start.first().saturating_sub(first) as usize).min(hashed)..hashed;
-                division.windows.push(window.led_by(&blob[lead]));
+                let border = at(start.border());
+                division.windows.push(window.led_by(&blob[at(start.first()).min(border)..border]));
             }
         }
     }

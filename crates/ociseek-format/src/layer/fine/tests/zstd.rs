@@ -228,6 +228,23 @@ fn spans_are_divided_where_reads_begin_and_end() {
 }
 
 #[test]
+fn spans_that_begin_in_one_piece_of_the_output_have_their_own_leads() {
+    let tar = tar(2_136_577, 3_076_543_123);
+    let (parameters, is_sized) = (vec![CParameter::ChecksumFlag(false)], false);
+    let encoding = Encoding { level: 0, parameters, frames: 3, flushes: 8, is_sized, has_skippable: false };
+    let blob = encode(&tar, &encoding);
+    let layer = document(&blob, blob.len());
+    let read = |from, size| Uncompressed(from)..Uncompressed(from + size);
+    let divisions = divisions(&layer, &blob, &[read(1_330_949, 267_470), read(1_919_447, 197_325)]);
+    let starts: Vec<u64> =
+        divisions.values().flat_map(|division| &division.starts).map(|start| start.output.0).collect();
+    assert!(starts.windows(2).any(|two| two[1] - two[0] < 128 << 10), "{starts:?}");
+    let divided = layer.divided(&divisions).unwrap();
+    read_all(&divided, &blob, &tar);
+    assert!(holds(&divided, &blob));
+}
+
+#[test]
 fn windows_of_a_start_are_compressed_more() {
     let (_, blob) = sample();
     let layer = document(&blob, blob.len());
