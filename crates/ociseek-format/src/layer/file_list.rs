@@ -74,7 +74,7 @@ impl FileList {
         matches!(self.stored(), Stored::Packed(_))
     }
 
-    /// Whether there is no entry.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -11,15 +11,12 @@ pub fn process_memory(process: &str, file: &str, field: &str) -> Option<u64> {
 
 /// Returns freed memory to the kernel, where the allocator can: glibc keeps it for later, unless it
 /// is at the end of its heap.
-#[allow(unsafe_code, reason = "there is no safe interface")]
+#[allow(unsafe_code, reason = "no crate has a safe call for malloc_trim(3)")]
 pub fn release_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    {
-        unsafe extern "C" {
-            fn malloc_trim(pad: usize) -> std::ffi::c_int;
-        }
-        // SAFETY: malloc_trim(3) is safe to call from any thread, and leaves what is allocated.
-        unsafe { malloc_trim(0) };
+    // SAFETY: malloc_trim(3) may be called from any thread, and keeps what is allocated.
+    unsafe {
+        nix::libc::malloc_trim(0);
     }
 }
 
