@@ -48,6 +48,53 @@ async fn a_list_that_is_refused_for_a_missing_manifest_is_read_again() {
     }
 }
 
+/// A client that knows nothing of the list deletes a manifest that it names (`crane delete`, `oras
+/// manifest delete`), and distribution then refuses every list with it. What is missing is taken off
+/// the list; all else stays.
+#[tokio::test]
+async fn a_manifest_that_was_deleted_without_the_list_is_taken_off_it() {
+    let settings = RegistrySettings { complete_lists: true, ..RegistrySettings::default() };
+    let faulty = Faulty::honest(settings).await;
+    let repository = repository(&faulty, config());
+    attach(&repository, "kept", &[]).await.unwrap();
+    attach(&repository, "deleted", &[]).await.unwrap();
+    let deleted = index("deleted").1.digest;
+    faulty.remove_manifest(&deleted.to_string());
+    let recorder = Arc::new(Recorder::default());
+    let config = ClientConfig { progress: recorder.clone(), ..config() };
+    let repository = Client::new(config).unwrap().repository(&faulty.host(), "a/b").unwrap();
+    attach(&repository, "new", &[]).await.unwrap();
+    let listed = repository.referrers(&subject().1.digest, None).await.unwrap().descriptors;
+    let digests: Vec<_> = listed.iter().map(|d| d.digest).collect();
+    assert_eq!(digests, [index("kept").1.digest, index("new").1.digest]);
+    let warnings = recorder.warnings();
+    assert!(matches!(&warnings[..], [warning] if warning.contains(&deleted.to_string())), "{warnings:?}");
+    // A list can also be emptied.
+    faulty.remove_manifest(&index("new").1.digest.to_string());
+    repository.unlist(&subject().1.digest, &[index("kept").1.digest]).await.unwrap();
+    assert!(repository.referrers(&subject().1.digest, None).await.unwrap().descriptors.is_empty());
+}
+
+/// Another client deletes our manifest, which it found under an older list, before it is listed.
+#[tokio::test]
+async fn a_manifest_that_is_deleted_before_it_is_listed_is_pushed_again() {
+    let once = first(1);
+    let settings = RegistrySettings { complete_lists: true, ..RegistrySettings::default() };
+    let faulty = Faulty::start(settings, move |seen, truth| {
+        if seen.is("PUT", "/manifests/sha256-") && once() {
+            truth.remove_manifest(&index("x").1.digest.to_string());
+        }
+        None
+    })
+    .await;
+    let repository = repository(&faulty, config());
+    attach(&repository, "x", &[]).await.unwrap();
+    let listed = repository.referrers(&subject().1.digest, None).await.unwrap().descriptors;
+    assert_eq!(listed.iter().map(|d| d.digest).collect::<Vec<_>>(), [index("x").1.digest]);
+    assert!(faulty.manifest(&index("x").1.digest.to_string()).is_some());
+    assert_eq!(faulty.saw("PUT", "/manifests/sha256:").len(), 2);
+}
+
 /// Behind one name there may be several registries, one of which does not have the blobs yet.
 #[tokio::test]
 async fn a_manifest_whose_blobs_are_known_late_is_pushed_again() {

@@ -59,6 +59,8 @@ pub struct RegistrySettings {
     pub basic: Option<(String, String)>,
     /// Whether it honours If-Match and If-None-Match for tags.
     pub conditions: bool,
+    /// Whether it refuses an image index that names a missing manifest, as distribution does.
+    pub complete_lists: bool,
     /// The delay before each response to a manifest PUT and after each manifest GET.
     pub slow_manifests: Duration,
     /// The delay before each response to a blob GET.
@@ -218,6 +220,10 @@ impl Faulty {
 
     pub fn remove_blob(&self, digest: &Digest) {
         self.content.lock().unwrap().blobs.remove(&digest.to_string());
+    }
+
+    pub fn remove_manifest(&self, reference: &str) {
+        self.content.lock().unwrap().manifests.remove(reference);
     }
 
     pub fn manifest(&self, reference: &str) -> Option<Bytes> {

@@ -203,6 +203,10 @@ impl Faulty {
                 return problem(400, "MANIFEST_BLOB_UNKNOWN", "blob unknown to registry");
             }
         }
+        let listed = parsed["manifests"].as_array().into_iter().flatten().filter_map(|entry| entry["digest"].as_str());
+        if self.settings.complete_lists && listed.into_iter().any(|digest| !all.manifests.contains_key(digest)) {
+            return problem(400, "MANIFEST_BLOB_UNKNOWN", "blob unknown to registry");
+        }
         let media_type = request.header("content-type").unwrap_or_default().to_owned();
         all.manifests.insert(digest.clone(), (media_type.clone(), request.body.clone()));
         all.manifests.insert(reference.into(), (media_type, request.body.clone()));

@@ -36,13 +36,13 @@ impl Repository {
             replaces.iter().copied().filter(|digest| *digest != index.digest && *digest != subject.digest).collect();
 
         let target = Target::Digest(index.digest);
-        let response = self.put_new_manifest(&target, &index.media_type, manifest).await?;
+        let response = self.put_new_manifest(&target, &index.media_type, manifest.clone()).await?;
         let linked = response.is_some_and(|response| {
             response.text("oci-subject").and_then(|subject| subject.trim().parse().ok()) == Some(subject.digest)
         });
         let attached = match self.api_lists(index, &subject.digest, linked).await {
             true => AttachMethod::ReferrersApi,
-            false => AttachMethod::TagSchema(self.list_under_tag(index, subject, &replaces).await?),
+            false => AttachMethod::TagSchema(self.list_under_tag(index, &manifest, subject, &replaces).await?),
         };
 
         let mut not_deleted = Vec::new();

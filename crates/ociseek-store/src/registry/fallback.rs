@@ -27,9 +27,13 @@ use ociseek_format::progress::ProgressEvent;
 const WRITES: u32 = 32;
 /// How many times our own reading may have the change and a later one not, before we go on.
 const AGREED: u32 = 8;
-/// How many times the registry may lack a manifest that the list names. A client that removes one
-/// needs a while to take it off the list, and longer if others undo that.
+/// How many times the registry may lack a manifest that the list names.
 const INCOMPLETE: u32 = 8;
+/// After how many of these refusals the missing manifests are left out. A client that removes a
+/// manifest needs a while to take it off the list, and longer if others undo that.
+const MISSING: u32 = 4;
+/// The number of listed manifests that are looked for.
+const LOOKED_FOR: usize = 256;
 /// Before each new write the wait doubles, up to this many times. Otherwise, writers that collided
 /// would return at the same time and collide again.
 const DOUBLINGS: u32 = 4;
@@ -45,15 +49,16 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// A change to the list of a subject's referrers.
 struct Change<'a> {
-    /// The entry to add.
-    entry: Option<&'a Descriptor>,
+    /// The entry to add, and the manifest that it names.
+    entry: Option<(&'a Descriptor, &'a Bytes)>,
     /// The entries to remove.
     goes: &'a [Digest],
 }
 
 impl Change<'_> {
     fn is_made(&self, listed: &[Descriptor]) -> bool {
-        self.entry.is_none_or(|entry| listed.contains(entry)) && !listed.iter().any(|d| self.goes.contains(&d.digest))
+        self.entry.is_none_or(|(entry, _)| listed.contains(entry))
+            && !listed.iter().any(|d| self.goes.contains(&d.digest))
     }
 }
 
@@ -118,15 +123,16 @@ impl Repository {
         }
     }
 
-    /// Lists `entry` under the fallback tag, replacing `replaces`, and makes sure, as far as
-    /// possible, that it stays listed.
+    /// Lists `entry`, whose manifest is `content`, under the fallback tag, replacing `replaces`,
+    /// and makes sure, as far as possible, that it stays listed.
     pub(super) async fn list_under_tag(
         &self,
         entry: &Descriptor,
+        content: &Bytes,
         subject: &Descriptor,
         replaces: &[Digest],
     ) -> Result<String, RegistryError> {
-        self.change_list(&subject.digest, &Change { entry: Some(entry), goes: replaces }).await
+        self.change_list(&subject.digest, &Change { entry: Some((entry, content)), goes: replaces }).await
     }
 
     /// Removes `goes` from the list under the fallback tag, if there is one. The list stays even if
@@ -162,6 +168,7 @@ impl Repository {
         // ignored.
         let mut refused: Option<Option<Digest>> = None;
         let (mut writes, mut agreed, mut incomplete) = (0, 0, 0);
+        let mut missing = Vec::new();
         loop {
             let begun = Instant::now();
             let there = match self.tag_content(subject, Access::Push).await? {
@@ -210,6 +217,8 @@ impl Repository {
                 return Err(failed(format!("others overwrote our change {WRITES} times")));
             }
             writes += 1;
+            let after = amended(Some(&after), &Change { entry: None, goes: &missing })
+                .ok_or_else(|| failed("its index has no list".into()))?;
             let bytes = Bytes::from(after.to_string());
             if bytes.len() as u64 > MANIFEST {
                 return Err(failed(format!("its index would be larger than {MANIFEST} bytes")));
@@ -227,10 +236,18 @@ impl Repository {
                     self.wait_for_others(writes).await;
                     continue;
                 }
-                // Another client has removed a manifest that we read in the list.
+                // Another client has removed a manifest that the list names, or that we pushed.
                 Err(error) if error.is_blob_unknown() && incomplete < INCOMPLETE => {
                     incomplete += 1;
                     self.wait_for_others(writes).await;
+                    if let Some((entry, content)) = change.entry
+                        && self.lacks(&entry.digest).await
+                    {
+                        let target = Target::Digest(entry.digest);
+                        self.put_new_manifest(&target, &entry.media_type, content.clone()).await?;
+                    } else if incomplete >= MISSING {
+                        missing = self.missing(&after, &tag).await;
+                    }
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -240,6 +257,30 @@ impl Repository {
             }
             self.wait_for_others(writes).await;
         }
+    }
+
+    /// Whether the registry says that it has no such manifest. Caches answer HEAD with 404 for what
+    /// they have (goharbor/harbor#22609).
+    async fn lacks(&self, digest: &Digest) -> bool {
+        self.document(&Target::Digest(*digest), Access::Push).await.is_err_and(|error| error.is_not_found())
+    }
+
+    /// The manifests in a list of referrers that the registry lacks. A client that knows nothing of
+    /// the list may have deleted them. A registry that checks lists then refuses every change.
+    async fn missing(&self, list: &Value, tag: &str) -> Vec<Digest> {
+        let mut missing = Vec::new();
+        for listed in list["manifests"].as_array().into_iter().flatten().take(LOOKED_FOR) {
+            let Some(digest) = listed["digest"].as_str().and_then(|digest| digest.parse().ok()) else { continue };
+            if self.lacks(&digest).await {
+                let what = format!(
+                    "the list of referrers under {}/{}:{tag} names {digest}, which is missing; taken off the list",
+                    self.registry.name, self.name
+                );
+                self.registry.http.progress().report(ProgressEvent::Warning(what));
+                missing.push(digest);
+            }
+        }
+        missing
     }
 
     /// Waits for other writers to finish, after `writes` of our writes were undone.
@@ -285,11 +326,13 @@ fn amended(index: Option<&Value>, change: &Change<'_>) -> Option<Value> {
     let list = list.as_array_mut()?;
     let goes = |listed: &Value| {
         let digest = listed.get("digest").and_then(Value::as_str).and_then(|digest| digest.parse::<Digest>().ok());
-        digest.is_some_and(|digest| change.entry.is_some_and(|e| e.digest == digest) || change.goes.contains(&digest))
+        digest.is_some_and(|digest| {
+            change.entry.is_some_and(|(e, _)| e.digest == digest) || change.goes.contains(&digest)
+        })
     };
     let place = list.iter().position(goes).unwrap_or(list.len());
     list.retain(|listed| !goes(listed));
-    if let Some(entry) = change.entry {
+    if let Some((entry, _)) = change.entry {
         list.insert(place, serde_json::to_value(entry).ok()?);
     }
     Some(index)
@@ -306,7 +349,7 @@ mod tests {
     }
 
     fn listing(index: Option<&Value>, entry: &Descriptor, goes: &[Digest]) -> Option<Value> {
-        amended(index, &Change { entry: Some(entry), goes })
+        amended(index, &Change { entry: Some((entry, &Bytes::new())), goes })
     }
 
     #[test]
@@ -322,7 +365,8 @@ mod tests {
         let goes = [a.digest];
         let gone = Change { entry: None, goes: &goes };
         assert!(gone.is_made(std::slice::from_ref(&b)) && !gone.is_made(&[b.clone(), a.clone()]));
-        let moved = Change { entry: Some(&b), goes: &goes };
+        let content = Bytes::new();
+        let moved = Change { entry: Some((&b, &content)), goes: &goes };
         assert!(moved.is_made(std::slice::from_ref(&b)) && !moved.is_made(&[c]) && !moved.is_made(&[a, b.clone()]));
     }
 
