@@ -49,8 +49,8 @@ async fn a_list_that_is_refused_for_a_missing_manifest_is_read_again() {
 }
 
 /// A client that knows nothing of the list deletes a manifest that it names (`crane delete`, `oras
-/// manifest delete`), and distribution then refuses every list with it. What is missing is taken off
-/// the list; all else stays.
+/// manifest delete`), and distribution then refuses every list with it. What is missing is taken
+/// off the list; all else stays.
 #[tokio::test]
 async fn a_manifest_that_was_deleted_without_the_list_is_taken_off_it() {
     let settings = RegistrySettings { complete_lists: true, ..RegistrySettings::default() };
