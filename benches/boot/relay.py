@@ -8,7 +8,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def built(folder):
     """Builds the Go programs of `peers` and returns their folder."""
     os.makedirs(folder, exist_ok=True)
-    programs = ('relay', 'store', 'pull', 'stargz', 'estargz')
+    programs = ('relay', 'store', 'pull', 'prepare', 'stargz', 'estargz')
     subprocess.run(['go', 'build', '-o', folder + '/', *(f'./{name}' for name in programs)], check=True,
                    cwd=f'{HERE}/peers')
     return folder

@@ -97,15 +97,38 @@ class Snapshotter:
         with open(f'{self.folder}/{name}', 'w') as file:
             file.write(template.format(folder=self.folder, **values))
 
+    def bundle(self, config):
+        """Makes a bundle without a root directory."""
+        bundle = f'{self.folder}/bundle'
+        shutil.rmtree(bundle, ignore_errors=True)
+        os.makedirs(f'{bundle}/rootfs')
+        shutil.copy(config, f'{bundle}/config.json')
+        return bundle
+
+    def client(self, program, *arguments):
+        """Runs a client of containerd from peers, and returns its output."""
+        command = [f'{self.programs}/{program}', f'{self.folder}/containerd.sock', *arguments]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def pull(self, relay, image, target, snapshotter):
+        self.client('pull', f'{relay.host}/{image}', target, snapshotter)
+
+    def another(self, relay, image, config, snapshotter):
+        """Runs one more container over an image that is pulled. The time starts when the client has connected and
+        asks for a snapshot."""
+        bundle = self.bundle(config)
+        took = float(self.client('prepare', f'{relay.host}/{image}', f'{bundle}/rootfs', snapshotter))
+        try:
+            return arms.contain(bundle, relay, time.monotonic() - took, relay.received())
+        finally:
+            self.client('prepare', 'remove', f'{bundle}/rootfs', snapshotter)
+
     def start(self, relay, image, config):
         """Pulls as containerd does with this snapshotter, mounts, and runs the container with runc until it is
         ready."""
-        bundle = f'{self.folder}/bundle'
-        os.makedirs(f'{bundle}/rootfs')
-        shutil.copy(config, f'{bundle}/config.json')
+        bundle = self.bundle(config)
         before, began = relay.received(), time.monotonic()
-        subprocess.run([f'{self.programs}/pull', f'{self.folder}/containerd.sock', f'{relay.host}/{image}',
-                        f'{bundle}/rootfs', 'overlayfs' if self.kind == 'overlayfs' else 'lazy'], check=True)
+        self.pull(relay, image, f'{bundle}/rootfs', 'overlayfs' if self.kind == 'overlayfs' else 'lazy')
         try:
             started = arms.contain(bundle, relay, began, before, to_end=False)
             with open('/proc/mounts') as file:
