@@ -9,7 +9,7 @@ mod graph;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
@@ -124,30 +124,50 @@ pub async fn copy(
     let mut graph = Graph::read(from, document, options, progress).await?;
     let blobs = blobs(&mut graph, from, to, options.jobs, progress).await?;
 
-    let order = graph.order();
+    let mut manifests = 0;
     let mut referrers = Vec::new();
-    for node in &order {
-        let pushed = |source| CopyError::Push { digest: node.descriptor.digest, source };
-        match node.subject.as_ref().filter(|_| graph.referrers.contains(&node.descriptor.digest)) {
-            None => to.push_manifest(&node.descriptor, node.bytes.clone(), None).await.map_err(pushed)?,
+    let mut refused: BTreeMap<Digest, String> = BTreeMap::new();
+    for node in graph.order() {
+        let digest = node.descriptor.digest;
+        let subject = node.subject.as_ref().filter(|_| graph.referrers.contains(&digest));
+        let is_refused = |part: Option<Digest>| part.is_some_and(|part| refused.contains_key(&part));
+        if is_refused(node.referrer) || is_refused(subject.map(|subject| subject.digest)) {
+            continue;
+        }
+        let pushed = match subject {
+            None => to.push_manifest(&node.descriptor, node.bytes.clone(), None).await,
+            Some(subject) => to.attach(&node.descriptor, node.bytes.clone(), subject, &[]).await.map(drop),
+        };
+        match (pushed, node.foreign_referrer()) {
+            (Ok(()), _) => {}
+            (Err(source), Some(referrer)) if source.is_refused_content() => {
+                refused.insert(referrer, chain(&CopyError::Push { digest, source }).join(": "));
+                continue;
+            }
+            (Err(source), _) => return Err(CopyError::Push { digest, source }),
+        }
+        match subject {
+            None => manifests += 1,
             Some(subject) => {
-                to.attach(&node.descriptor, node.bytes.clone(), subject, &[]).await.map_err(pushed)?;
                 let artifact_type = node.descriptor.artifact_type.clone();
-                let subject = subject.digest;
-                referrers.push(CopiedReferrer { digest: node.descriptor.digest, subject, artifact_type });
+                referrers.push(CopiedReferrer { digest, subject: subject.digest, artifact_type });
             }
         }
+    }
+    for (referrer, why) in refused {
+        graph.leave_out(referrer, &why, progress);
     }
     if let Some(image) = graph.nodes.get(&digest) {
         let plain = Descriptor::new(image.descriptor.media_type.clone(), digest, image.descriptor.size);
         let tagged = to.tag_manifest(&plain, image.bytes.clone(), tag).await;
         tagged.map_err(|source| CopyError::Tag { tag: tag.to_owned(), source })?;
     }
-    Ok(CopyReport { digest, manifests: order.len() - referrers.len(), referrers, blobs })
+    Ok(CopyReport { digest, manifests, referrers, blobs })
 }
 
 /// Copies the blobs that the documents name, without duplicates. Referrers whose blobs the source
-/// does not have are left out.
+/// does not have are left out, as are those that are neither indexes nor signatures and whose blobs
+/// the destination refuses.
 async fn blobs(
     graph: &mut Graph,
     from: &Source,
@@ -173,8 +193,10 @@ async fn blobs(
             Ok(method) => copied.push((blob.size, method)),
             Err(source) => {
                 let is_lost = source.is_lost() || source.is_other_content();
+                let is_refused = source.is_refused_content();
                 let error = CopyError::Blob { digest: blob.digest, source };
-                match graph.referrers_with(blob).filter(|_| is_lost) {
+                let can_go = |with: &BTreeSet<Digest>| is_lost || is_refused && graph.are_foreign(with);
+                match graph.referrers_with(blob).filter(can_go) {
                     Some(referrers) => lost.push((referrers, chain(&error).join(": "))),
                     None => return Err(error),
                 }

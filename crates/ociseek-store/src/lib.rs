@@ -148,6 +148,18 @@ impl StoreError {
         }
     }
 
+    /// The store refused what was written because of its kind, form or size. A refusal of the
+    /// login (401, 403) is none of these, nor are "try again" (408, 429) and faults of the server.
+    pub fn is_refused_content(&self) -> bool {
+        match self {
+            StoreError::Registry(RegistryError::FallbackTag { .. }) => true,
+            StoreError::Registry(error) => {
+                matches!(error.status(), Some(400..=499)) && !matches!(error.status(), Some(401 | 403 | 408 | 429))
+            }
+            _ => false,
+        }
+    }
+
     /// A manifest was refused because a blob that it names does not exist.
     pub fn is_blob_unknown(&self) -> bool {
         matches!(self, StoreError::Registry(error) if error.is_blob_unknown())

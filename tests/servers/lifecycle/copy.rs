@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{found, image, indexed_by, is_there, lost, pushed_from, registries, subjects, without_api};
-use crate::support::faulty::{Faulty, RegistrySettings};
+use crate::support::faulty::{Faulty, RegistrySettings, problem};
 use crate::support::sandbox::{
     Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, gzip, index, small_image, tar,
 };
@@ -190,6 +190,21 @@ fn hostile_lists_of_referrers_are_refused() {
     assert!(text.contains("archives are read-only") && text.ends_with("--- status 2 ---"), "{text}");
 }
 
+/// Another manifest that refers to `image`, of the type `kind` with `layers`. Its config is `{}`.
+fn attached(faulty: &Faulty, image: &[u8], kind: &str, layers: &Value) -> String {
+    let digest = ociseek::digest::Digest::sha256;
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": OCI_MANIFEST, "artifactType": kind, "layers": layers,
+        "config": {"mediaType": "application/vnd.oci.empty.v1+json", "digest": digest(b"{}"), "size": 2},
+        "subject": {"mediaType": OCI_MANIFEST, "digest": digest(image), "size": image.len()},
+    });
+    faulty.add_manifest("referrer", OCI_MANIFEST, manifest.to_string()).to_string()
+}
+
+fn referrers_of(report: &Value) -> Vec<&str> {
+    report["referrers"].as_array().unwrap().iter().map(|one| one["digest"].as_str().unwrap()).collect()
+}
+
 /// A registry need not check what a manifest says of its blobs. Anyone who may push a referrer
 /// decides that.
 #[tokio::test(flavor = "multi_thread")]
@@ -199,23 +214,50 @@ async fn referrers_with_other_blobs_than_they_say_are_left_out() {
     let (image, size) = (faulty.manifest("v1").unwrap(), faulty.blob(&layer).unwrap().len());
     let config = faulty.add_blob("{}");
     let missing = ociseek::digest::Digest::sha256(b"not there");
-    let attach = |kind: &str, layers: Value| {
-        let manifest = json!({
-            "schemaVersion": 2, "mediaType": OCI_MANIFEST, "artifactType": kind, "layers": layers,
-            "config": {"mediaType": "application/vnd.oci.empty.v1+json", "digest": config, "size": 2},
-            "subject": {
-                "mediaType": OCI_MANIFEST, "digest": ociseek::digest::Digest::sha256(&image), "size": image.len(),
-            },
-        });
-        faulty.add_manifest("referrer", OCI_MANIFEST, manifest.to_string()).to_string()
-    };
+    let attach = |kind: &str, layers: Value| attached(&faulty, &image, kind, &layers);
     let good = attach("application/good", json!([{"mediaType": "x/y", "digest": layer, "size": size}]));
     attach("application/x", json!([{"mediaType": "x/y", "digest": layer, "size": size + 1}]));
     attach("application/x", json!([{"mediaType": "x/y", "digest": config, "size": 1}]));
     attach("application/x", json!([{"mediaType": "x/y", "digest": missing, "size": 1}]));
     let sandbox = Sandbox::new();
     let report = tokio::task::block_in_place(|| copied(&sandbox, &format!("{}/a/b:v1", faulty.host()), "oci:out:v1"));
-    let referrers: Vec<&str> =
-        report["referrers"].as_array().unwrap().iter().map(|one| one["digest"].as_str().unwrap()).collect();
-    assert_eq!(referrers, [good.as_str()]);
+    assert_eq!(referrers_of(&report), [good.as_str()]);
+}
+
+/// Anyone who may push a referrer decides whether other registries accept it: some limit sizes and
+/// types. The image and all else are copied. An index or a signature that is refused is an error.
+#[tokio::test(flavor = "multi_thread")]
+async fn referrers_that_the_destination_refuses_are_left_out() {
+    let with_api = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let from = Faulty::honest(with_api.clone()).await;
+    from.add_image("v1", &tar(1, 2, 40_000));
+    let image = from.manifest("v1").unwrap();
+    from.add_blob("{}");
+    let blob = from.add_blob("too large");
+    let attach = |kind: &str, layers: Value| attached(&from, &image, kind, &layers);
+    let good = attach("application/good", json!([]));
+    let refused = attach("application/refused", json!([]));
+    let large = attach("application/large", json!([{"mediaType": "x/y", "digest": blob, "size": 9}]));
+    let to = Faulty::start(with_api.clone(), move |seen, _| {
+        let body = String::from_utf8_lossy(&seen.body);
+        let is_manifest = seen.is("PUT", "/manifests/");
+        if is_manifest && (body.contains("application/refused") || body.contains("index.v1")) {
+            return Some(problem(415, "MANIFEST_INVALID", "no such type here"));
+        }
+        (!is_manifest && body.contains("too large")).then(|| problem(413, "SIZE_INVALID", "too large"))
+    })
+    .await;
+    let sandbox = Sandbox::new();
+    let (source, copy) = (format!("{}/a/b:v1", from.host()), format!("{}/a/b:v1", to.host()));
+    let text = tokio::task::block_in_place(|| sandbox.run(&["copy", "--progress=none", &source, &copy]));
+    assert!(text.contains("1 manifest, 1 referrer;") && text.ends_with("--- status 0 ---"), "{text}");
+    for (digest, why) in [(&refused, "no such type here"), (&large, "too large")] {
+        let warning = format!("warning: {digest} is listed as a referrer but was not copied: ");
+        assert!(text.contains(&warning) && text.contains(why), "{text}");
+    }
+    assert!(to.manifest("v1").is_some() && to.manifest(&good).is_some());
+
+    attach("application/vnd.amazon.soci.index.v1+json", json!([]));
+    let text = tokio::task::block_in_place(|| sandbox.run(&["copy", "--progress=none", &source, &copy]));
+    assert!(text.contains("the destination rejected manifest ") && text.ends_with("--- status 1 ---"), "{text}");
 }

@@ -63,6 +63,11 @@ pub(super) struct GraphNode {
 }
 
 impl GraphNode {
+    /// The referrer that this belongs to, if it is neither an index nor a signature.
+    pub(super) fn foreign_referrer(&self) -> Option<Digest> {
+        self.referrer.filter(|_| self.is_foreign)
+    }
+
     /// The approximate memory use in bytes.
     fn footprint(&self) -> u64 {
         let named = self.children.iter().chain(&self.blobs).chain(&self.subject).chain([&self.descriptor]);
@@ -124,6 +129,11 @@ impl Graph {
         let names =
             |node: &&GraphNode| node.blobs.iter().any(|named| (named.digest, named.size) == (blob.digest, blob.size));
         self.order().into_iter().filter(names).map(|node| node.referrer).collect()
+    }
+
+    /// Whether none of these referrers is an index or a signature.
+    pub(super) fn are_foreign(&self, referrers: &BTreeSet<Digest>) -> bool {
+        referrers.iter().all(|digest| self.nodes.get(digest).is_some_and(|node| node.is_foreign))
     }
 
     /// A referrer and what it lists are not copied.
