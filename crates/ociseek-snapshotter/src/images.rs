@@ -37,6 +37,9 @@ const WAIT: Duration = Duration::from_secs(60);
 /// The pause before a keeper that ended is replaced.
 const KEEPER_PAUSE: Duration = Duration::from_secs(1);
 
+/// The end of the name of a mount's directory, if the mount supports extended attributes.
+const WITH_XATTRS: &str = ".xattrs";
+
 /// The file of a mount's directory with the number of bytes fetched for it.
 const FETCHED: &str = "fetched";
 
@@ -91,6 +94,36 @@ pub struct MountOrder<'a> {
     pub share: &'a Path,
     /// The device, which this process keeps, too.
     pub device: KeptDevice,
+    /// Whether extended attributes are supported even if no file has any (see
+    /// `FuseOptions::answers_xattrs` of ociseek-rootfs).
+    pub answers_xattrs: bool,
+}
+
+/// A mount of the lazy snapshot `id`. It has one for containers, and one for programs that compare
+/// files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct MountKey {
+    pub id: u64,
+    /// Slower for containers: an overlay asks for attributes of each file that it looks up.
+    pub answers_xattrs: bool,
+}
+
+impl MountKey {
+    /// Both mounts that a snapshot can have.
+    fn both(id: u64) -> [MountKey; 2] {
+        [false, true].map(|answers_xattrs| MountKey { id, answers_xattrs })
+    }
+
+    /// The name of its directory.
+    fn dir(self) -> String {
+        format!("{}{}", self.id, if self.answers_xattrs { WITH_XATTRS } else { "" })
+    }
+
+    /// The mount with this directory.
+    pub(crate) fn of_dir(name: &str) -> Option<MountKey> {
+        let id = name.strip_suffix(WITH_XATTRS);
+        Some(MountKey { id: id.unwrap_or(name).parse().ok()?, answers_xattrs: id.is_some() })
+    }
 }
 
 /// The directory of the mounts, one for each snapshot that was mounted.
@@ -103,14 +136,14 @@ struct Inner {
     can_replace: bool,
     /// For this process and those of all mounts, in bytes.
     memory: u64,
-    /// One for each image, so that a registry that is away delays the containers of one image.
-    busy: Mutex<HashMap<u64, Arc<tokio::sync::Mutex<()>>>>,
+    /// One for each mount, so that a registry that is away delays the containers of one image.
+    busy: Mutex<HashMap<MountKey, Arc<tokio::sync::Mutex<()>>>>,
     /// The bytes that were fetched for mounts that are removed.
     fetched: AtomicU64,
     /// The tasks that replace the servers of mounts. Each holds the mount's device.
-    kept: Mutex<HashMap<u64, AbortHandle>>,
+    kept: Mutex<HashMap<MountKey, AbortHandle>>,
     /// The pidfds of the processes that keep devices.
-    keepers: Mutex<HashMap<u64, Arc<OwnedFd>>>,
+    keepers: Mutex<HashMap<MountKey, Arc<OwnedFd>>>,
 }
 
 impl ImageDir {
@@ -125,12 +158,21 @@ impl ImageDir {
         self.0.lazy.layers(image).await
     }
 
-    fn busy(&self, id: u64) -> Arc<tokio::sync::Mutex<()>> {
-        Arc::clone(self.0.busy.hold().entry(id).or_default())
+    fn busy(&self, key: MountKey) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(self.0.busy.hold().entry(key).or_default())
     }
 
-    fn point(&self, id: u64) -> PathBuf {
-        self.0.dir.join(id.to_string()).join("fs")
+    fn dir(&self, key: MountKey) -> PathBuf {
+        self.0.dir.join(key.dir())
+    }
+
+    fn point(&self, key: MountKey) -> PathBuf {
+        self.dir(key).join("fs")
+    }
+
+    /// The file with the registry's answers, the same for both mounts of a snapshot.
+    fn answers(&self, key: MountKey) -> PathBuf {
+        self.dir(MountKey { answers_xattrs: false, ..key }).join("answers")
     }
 
     /// Whether this is the mount point of an image.
@@ -138,10 +180,10 @@ impl ImageDir {
         point.starts_with(&self.0.dir)
     }
 
-    /// Mounts the image of the snapshot `id`, unless it is mounted and its server is alive.
-    pub(crate) async fn mounted(&self, id: u64, layer: &LazyLayer) -> Result<PathBuf, SnapshotError> {
-        let point = self.point(id);
-        let busy = self.busy(id);
+    /// Mounts the image of a snapshot, unless it is mounted and its server is alive.
+    pub(crate) async fn mounted(&self, key: MountKey, layer: &LazyLayer) -> Result<PathBuf, SnapshotError> {
+        let point = self.point(key);
+        let busy = self.busy(key);
         let late = |_| SnapshotError::Mount(format!("{} is not mounted yet", layer.image));
         let mut looks = 1..=LOOKS;
         let _busy = loop {
@@ -155,16 +197,18 @@ impl ImageDir {
             }
         };
         // A dead mount point cannot be inspected, so it is not created again.
-        match fs::create_dir_all(self.0.dir.join(id.to_string())).and_then(|()| fs::create_dir(&point)) {
+        let dirs = [Some(self.dir(key)), self.answers(key).parent().map(Path::to_owned)];
+        let made = dirs.into_iter().flatten().try_for_each(fs::create_dir_all);
+        match made.and_then(|()| fs::create_dir(&point)) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(files(&point)(error)),
             _ => {}
         }
         self.share_memory(1).await;
         let device = open_device().map_err(|error| SnapshotError::Mount(format!("/dev/fuse: {error}")))?;
         let device = Arc::new(device);
-        let server = self.serve(id, layer, &device, false).await.map_err(SnapshotError::Mount)?;
+        let server = self.serve(key, layer, &device, false).await.map_err(SnapshotError::Mount)?;
         info!(image = layer.image, layers = layer.layers, point = %point.display(), "mounted");
-        self.keep(id, layer.clone(), Some(server), device);
+        self.keep(key, layer.clone(), Some(server), device);
         Ok(point)
     }
 
@@ -188,47 +232,47 @@ impl ImageDir {
 
     async fn serve(
         &self,
-        id: u64,
+        key: MountKey,
         layer: &LazyLayer,
         device: &Arc<OwnedFd>,
         is_mounted: bool,
     ) -> Result<OwnedFd, String> {
-        let dir = self.0.dir.join(id.to_string());
+        let (dir, answers_xattrs) = (self.dir(key), key.answers_xattrs);
         let device = KeptDevice { device: Arc::clone(device), is_mounted, identity: dir.join("tree") };
         let (point, log, fetched, answers) =
-            (&dir.join("fs"), &dir.join("log"), &dir.join(FETCHED), &dir.join("answers"));
+            (&dir.join("fs"), &dir.join("log"), &dir.join(FETCHED), &self.answers(key));
         let share = &self.0.dir.join(SHARE);
-        self.0.lazy.mount(MountOrder { layer, point, log, fetched, answers, share, device }).await
+        self.0.lazy.mount(MountOrder { layer, point, log, fetched, answers, share, device, answers_xattrs }).await
     }
 
     /// Keeps the device of a mount from now on, and replaces its server when that ends: at once if
     /// there is none.
-    fn keep(&self, id: u64, layer: LazyLayer, server: Option<OwnedFd>, device: Arc<OwnedFd>) {
+    fn keep(&self, key: MountKey, layer: LazyLayer, server: Option<OwnedFd>, device: Arc<OwnedFd>) {
         if !self.0.can_replace {
             return;
         }
         let images = self.clone();
         let task = tokio::spawn(async move {
-            images.replace_servers(id, &layer, server, &device).await;
-            images.end_keeper(id);
+            images.replace_servers(key, &layer, server, &device).await;
+            images.end_keeper(key);
         });
-        if let Some(old) = self.0.kept.hold().insert(id, task.abort_handle()) {
+        if let Some(old) = self.0.kept.hold().insert(key, task.abort_handle()) {
             old.abort();
         }
     }
 
     /// Returns when the image is unmounted, or its server cannot be replaced. The mount is dead
     /// then, until the next container gets a new one.
-    async fn replace_servers(&self, id: u64, layer: &LazyLayer, server: Option<OwnedFd>, device: &Arc<OwnedFd>) {
+    async fn replace_servers(&self, key: MountKey, layer: &LazyLayer, server: Option<OwnedFd>, device: &Arc<OwnedFd>) {
         let mut server = server;
         loop {
             if let Some(running) = &server
-                && let Err(error) = self.watch(id, running, device).await
+                && let Err(error) = self.watch(key, running, device).await
             {
                 warn!(image = layer.image, error = %error, "the server of the mount cannot be watched");
                 return;
             }
-            match self.replace_server(id, layer, device).await {
+            match self.replace_server(key, layer, device).await {
                 Some(new) => server = Some(new),
                 None => return,
             }
@@ -236,13 +280,13 @@ impl ImageDir {
     }
 
     /// Waits until the server of a mount has ended. Meanwhile there is a keeper.
-    async fn watch(&self, id: u64, server: &OwnedFd, device: &OwnedFd) -> io::Result<()> {
+    async fn watch(&self, key: MountKey, server: &OwnedFd, device: &OwnedFd) -> io::Result<()> {
         loop {
-            let keeper = self.keeper(id, device);
+            let keeper = self.keeper(key, device);
             let alone = async {
                 if let Some(keeper) = keeper {
                     let _ = ended(&keeper).await;
-                    self.0.keepers.hold().remove(&id);
+                    self.0.keepers.hold().remove(&key);
                 }
                 sleep(KEEPER_PAUSE).await;
             };
@@ -255,16 +299,16 @@ impl ImageDir {
 
     /// The process that keeps the device of a mount, which is started if it is missing. None if it
     /// cannot be, or nothing is mounted.
-    fn keeper(&self, id: u64, device: &OwnedFd) -> Option<Arc<OwnedFd>> {
-        if let Some(keeper) = self.0.keepers.hold().get(&id) {
+    fn keeper(&self, key: MountKey, device: &OwnedFd) -> Option<Arc<OwnedFd>> {
+        if let Some(keeper) = self.0.keepers.hold().get(&key) {
             return Some(Arc::clone(keeper));
         }
-        let point = self.point(id);
+        let point = self.point(key);
         let mount = mounted_at(&point).ok().flatten().filter(|mount| mount.fs_type == FS_TYPE)?;
         match self.0.lazy.keep(&mount, device) {
             Ok(keeper) => {
                 let keeper = Arc::new(keeper);
-                self.0.keepers.hold().insert(id, Arc::clone(&keeper));
+                self.0.keepers.hold().insert(key, Arc::clone(&keeper));
                 Some(keeper)
             }
             Err(error) => {
@@ -274,25 +318,25 @@ impl ImageDir {
         }
     }
 
-    fn end_keeper(&self, id: u64) {
-        if let Some(keeper) = self.0.keepers.hold().remove(&id) {
+    fn end_keeper(&self, key: MountKey) {
+        if let Some(keeper) = self.0.keepers.hold().remove(&key) {
             end(&keeper);
         }
     }
 
     /// Replaces the server of a mount, which has ended. None if the image is unmounted, or it
     /// cannot be replaced.
-    async fn replace_server(&self, id: u64, layer: &LazyLayer, device: &Arc<OwnedFd>) -> Option<OwnedFd> {
-        let point = self.point(id);
+    async fn replace_server(&self, key: MountKey, layer: &LazyLayer, device: &Arc<OwnedFd>) -> Option<OwnedFd> {
+        let point = self.point(key);
         // Containers that are created now wait for the new server.
-        let busy = self.busy(id);
+        let busy = self.busy(key);
         let _busy = busy.lock().await;
         let mut pauses = PAUSES.iter();
         loop {
             if !matches!(mounted_at(&point), Ok(Some(mount)) if mount.fs_type == FS_TYPE) {
                 return None;
             }
-            match (self.serve(id, layer, device, true).await, pauses.next()) {
+            match (self.serve(key, layer, device, true).await, pauses.next()) {
                 (Ok(server), _) => {
                     info!(image = layer.image, point = %point.display(), "the server of the mount is replaced");
                     return Some(server);
@@ -329,48 +373,59 @@ impl ImageDir {
         if !self.0.can_replace {
             return;
         }
-        let points: HashMap<PathBuf, u64> = layers.iter().map(|(id, _)| (self.point(*id), *id)).collect();
+        let layers: Vec<(MountKey, LazyLayer)> =
+            layers.into_iter().flat_map(|(id, layer)| MountKey::both(id).map(|key| (key, layer.clone()))).collect();
+        let points: HashMap<PathBuf, MountKey> = layers.iter().map(|(key, _)| (self.point(*key), *key)).collect();
         let mut found = match spawn_blocking(move || taken(&points)).await.map_err(io::Error::from).flatten() {
             Ok(found) => found,
             Err(error) => return warn!(%error, "the servers of the mounts cannot be watched"),
         };
-        for (id, layer) in layers {
-            let Some(Taken { server, keeper }) = found.remove(&id) else { continue };
+        for (key, layer) in layers {
+            let Some(Taken { server, keeper }) = found.remove(&key) else { continue };
             let (keeper, kept) = keeper.map(|taken| (taken.process, taken.device)).unzip();
             let (server, served) = server.map(|taken| (taken.process, taken.device)).unzip();
             if let Some(keeper) = keeper {
-                self.0.keepers.hold().insert(id, Arc::new(keeper));
+                self.0.keepers.hold().insert(key, Arc::new(keeper));
             }
             if let Some(device) = served.or(kept) {
-                self.keep(id, layer, server, Arc::new(device));
+                self.keep(key, layer, server, Arc::new(device));
             }
         }
     }
 
-    /// The bytes that were fetched for the mounts with these ids, and for those that were removed
-    /// since the start of this process.
+    /// The bytes that were fetched for the mounts of the snapshots with these ids, and for those
+    /// that were removed since the start of this process.
     pub(crate) fn fetched(&self, ids: impl Iterator<Item = u64>) -> u64 {
         let removed = self.0.fetched.load(Ordering::Relaxed);
-        ids.fold(removed, |sum, id| sum.saturating_add(fetched(&self.0.dir.join(id.to_string()))))
+        ids.flat_map(MountKey::both).fold(removed, |sum, key| sum.saturating_add(fetched(&self.dir(key))))
     }
 
-    /// Unmounts the image of the snapshot `id`, and removes what belongs to the mount.
+    /// Unmounts the image of the snapshot `id`, and removes what belongs to its mounts.
     pub(crate) async fn remove(&self, id: u64) -> Result<(), SnapshotError> {
-        if let Some(task) = self.0.kept.hold().remove(&id) {
-            task.abort();
+        let mut was_mounted = false;
+        // The answers, which both use, are removed last.
+        for key in MountKey::both(id).into_iter().rev() {
+            was_mounted |= self.remove_mount(key).await?;
         }
-        let busy = self.busy(id);
-        let _busy = busy.lock().await;
-        let dir = self.0.dir.join(id.to_string());
-        self.0.fetched.fetch_add(fetched(&dir), Ordering::Relaxed);
-        let removed = spawn_blocking(move || remove(&dir)).await;
-        self.end_keeper(id);
-        self.0.busy.hold().remove(&id);
-        let was_mounted = removed.unwrap_or_else(|error| Err(files(&self.0.dir)(error.into())))?;
         if was_mounted {
             self.share_memory(0).await;
         }
         Ok(())
+    }
+
+    /// Returns whether it was mounted.
+    async fn remove_mount(&self, key: MountKey) -> Result<bool, SnapshotError> {
+        if let Some(task) = self.0.kept.hold().remove(&key) {
+            task.abort();
+        }
+        let busy = self.busy(key);
+        let _busy = busy.lock().await;
+        let dir = self.dir(key);
+        self.0.fetched.fetch_add(fetched(&dir), Ordering::Relaxed);
+        let removed = spawn_blocking(move || remove(&dir)).await;
+        self.end_keeper(key);
+        self.0.busy.hold().remove(&key);
+        removed.unwrap_or_else(|error| Err(files(&self.0.dir)(error.into())))
     }
 }
 
@@ -382,16 +437,16 @@ struct Taken {
 }
 
 /// The devices of the mounts on `points`.
-fn taken(points: &HashMap<PathBuf, u64>) -> io::Result<HashMap<u64, Taken>> {
+fn taken(points: &HashMap<PathBuf, MountKey>) -> io::Result<HashMap<MountKey, Taken>> {
     // The last one mounted on a point is visible.
     let mounts = mounts()?.into_iter().map(|mount| (mount.point.clone(), mount));
     let mounts: HashMap<PathBuf, MountInfo> = mounts.filter(|(point, _)| points.contains_key(point)).collect();
-    let mut found: HashMap<u64, Taken> = HashMap::new();
+    let mut found: HashMap<MountKey, Taken> = HashMap::new();
     for holder in device_holders()? {
-        let (Some(id), Some(mount)) = (points.get(&holder.point), mounts.get(&holder.point)) else { continue };
+        let (Some(key), Some(mount)) = (points.get(&holder.point), mounts.get(&holder.point)) else { continue };
         match holder.take(mount) {
             Ok(Some(taken)) => {
-                let entry = found.entry(*id).or_default();
+                let entry = found.entry(*key).or_default();
                 let place = if holder.serves { &mut entry.server } else { &mut entry.keeper };
                 *place = Some(taken);
             }
@@ -478,6 +533,18 @@ mod tests {
             assert!(all <= 512 * MIB || share(512 * MIB, mounts) == 0, "{mounts}");
         }
         assert_eq!(share(0, 3), 0);
+    }
+
+    #[test]
+    fn both_mounts_of_a_snapshot_have_a_directory() {
+        for key in MountKey::both(7) {
+            assert_eq!(MountKey::of_dir(&key.dir()), Some(key));
+            // What is found there belongs to this snapshot.
+            assert_eq!(key.dir().split('.').next(), Some("7"));
+        }
+        for other in ["share", "7.removed", ".xattrs", "7.xattrs.xattrs"] {
+            assert_eq!(MountKey::of_dir(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::error::SnapshotError;
 use super::filter::SnapshotFilter;
 use super::ids::{MappedIds, owner};
-use super::images::{ImageDir, LazyImages};
+use super::images::{ImageDir, LazyImages, MountKey};
 use super::messages::{CommitRequest, CreateRequest, SnapshotInfo, SnapshotMount};
 use super::rows::{LazyLayer, SnapshotKind, SnapshotRow, SnapshotRows};
 use super::status::points;
@@ -233,7 +233,8 @@ impl Snapshotter {
         let mut lower = Vec::new();
         for row in below {
             if let Some(lazy) = &row.lazy {
-                lower.push(self.images.mounted(row.id, lazy).await?.to_string_lossy().into_owned());
+                let key = MountKey { id: row.id, answers_xattrs: is_compared(&top, &row) };
+                lower.push(self.images.mounted(key, lazy).await?.to_string_lossy().into_owned());
                 break;
             }
             lower.push(self.part(row.id, "fs"));
@@ -252,6 +253,12 @@ impl Snapshotter {
             // Nothing is below it, and its own directory already belongs to the mapped ids.
             _ => Vec::new(),
         };
+        if let ([below], false) = (&mut lower[..], options.is_empty()) {
+            // Before 2.3, containerd maps ids in the directory above all lower ones, without the
+            // mounts in it (`core/mount/mount_linux.go`, `getCommonDirectory`): here the image's
+            // root directory itself.
+            below.push_str("/.");
+        }
         if lower.is_empty() || (!is_active && lower.len() == 1) {
             let source = lower.pop().unwrap_or_else(|| self.part(top.id, "fs"));
             options.extend([mode.into(), "rbind".into()]);
@@ -392,6 +399,13 @@ fn remote_layer(labels: &BTreeMap<String, String>) -> Option<(&String, String, &
     Some((target, image.clone(), label(BUILD_LAYER)?))
 }
 
+/// Whether programs may compare the files of the lazy snapshot `below` with those of `top` above
+/// it. containerd does that with a view. BuildKit has a view, too, and checks that its mounts are
+/// those below the active snapshot, so that both need the same.
+fn is_compared(top: &SnapshotRow, below: &SnapshotRow) -> bool {
+    top.kind == SnapshotKind::View || below.labels.contains_key(BUILD_REFERENCE)
+}
+
 /// Checks that the snapshot `target`, which already exists, has the layer of `lazy`.
 ///
 /// Its name comes from the config of an image, where anyone can write the digest of another image's
@@ -487,6 +501,20 @@ mod tests {
         drop(it);
         fs::write(root.path().join("state.json"), "{").unwrap();
         assert!(open(root.path()).await.is_err(), "a damaged state is not taken for an empty one");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn containerd_maps_the_ids_of_the_lower_directory_itself() {
+        let root = tempfile::tempdir().unwrap();
+        let it = open(root.path()).await.unwrap();
+        let labels = [("containerd.io/snapshot/uidmapping", "0:7:9"), ("containerd.io/snapshot/gidmapping", "0:7:9")];
+        for (key, labels, end) in [("mapped", &labels[..], "/."), ("plain", &[], "")] {
+            it.create(SnapshotKind::Active, request(key, "", labels)).await.unwrap();
+            let row = it.store.read(|rows| rows.get(key).cloned()).unwrap();
+            let below = root.path().to_str().unwrap();
+            let mounted = it.mount(&row, vec![below.to_owned()]).unwrap();
+            assert!(mounted.options.contains(&format!("lowerdir={below}{end}")), "{mounted:?}");
+        }
     }
 
     /// A small file system without any space left, until it is dropped.

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use super::images::{fetched, limit};
+use super::images::{MountKey, fetched, limit};
 use super::rows::{SnapshotKind, SnapshotRow, SnapshotRows};
 use super::store::read;
 use ociseek_rootfs::fuse::{DeviceHolder, FS_TYPE, device_holders, mounts, process_memory};
@@ -37,7 +37,8 @@ pub struct KeptImage {
     pub layers: usize,
     /// The containers over it, and other snapshots that can be written or are mounted.
     pub users: usize,
-    /// Its mount. There are several if images have different numbers of layers in common.
+    /// Its mount. There are several if images have different numbers of layers in common, or if
+    /// the image was mounted for programs that compare its files.
     pub mounts: Vec<KeptMount>,
 }
 
@@ -87,21 +88,22 @@ pub fn kept(root: &Path) -> io::Result<KeptState> {
         });
         image.layers = image.layers.max(lazy.layers);
         image.users += users.get(&row.id).copied().unwrap_or(0);
-        image.mounts.extend(mounts.remove(&row.id));
+        image.mounts.extend(mounts.remove(&row.id).into_iter().flatten());
     }
     let memory_limit = limit(&root.join("images"));
     Ok(KeptState { snapshots: rows.iter().count(), images: images.into_values().collect(), memory_limit })
 }
 
 /// The mounts of the images by the id of their snapshot.
-fn kept_mounts(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, KeptMount>> {
+fn kept_mounts(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, Vec<KeptMount>>> {
     let points = points(root, rows)?;
     let answering = answering(points.values());
     let (servers, keepers): (Vec<_>, Vec<_>) = device_holders()?.into_iter().partition(|holder| holder.serves);
     let number = |holder: DeviceHolder| (holder.point, holder.pid.as_raw_nonzero().get().cast_unsigned());
     let by_point = |holders: Vec<DeviceHolder>| holders.into_iter().map(number).collect();
     let [servers, keepers]: [HashMap<PathBuf, u32>; 2] = [servers, keepers].map(by_point);
-    let kept = points.into_iter().map(|(id, point)| {
+    let mut kept: HashMap<u64, Vec<KeptMount>> = HashMap::new();
+    for (key, point) in points {
         let server = servers.get(&point).copied();
         let mount = KeptMount {
             answers: answering.contains(&point),
@@ -110,21 +112,22 @@ fn kept_mounts(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, Kept
             fetched: point.parent().map_or(0, fetched),
             point,
         };
-        (id, mount)
-    });
-    Ok(kept.collect())
+        kept.entry(key.id).or_default().push(mount);
+    }
+    kept.values_mut().for_each(|mounts| mounts.sort_by(|one, other| one.point.cmp(&other.point)));
+    Ok(kept)
 }
 
-/// The mount points of images that are mounted, by the id of their snapshot.
-pub(crate) fn points(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, PathBuf>> {
+/// The mount points of images that are mounted.
+pub(crate) fn points(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<MountKey, PathBuf>> {
     let images = root.join("images");
     let mounted = mounts()?.into_iter().filter(|mount| mount.fs_type == FS_TYPE).map(|mount| mount.point);
-    let ids = mounted.filter_map(|point| {
+    let keys = mounted.filter_map(|point| {
         let dir = point.strip_prefix(&images).ok()?.parent()?;
-        Some((dir.to_str()?.parse::<u64>().ok()?, point))
+        Some((MountKey::of_dir(dir.to_str()?)?, point))
     });
     let lazy: Vec<u64> = rows.iter().filter(|(_, row)| row.lazy.is_some()).map(|(_, row)| row.id).collect();
-    Ok(ids.filter(|(id, _)| lazy.contains(id)).collect())
+    Ok(keys.filter(|(key, _)| lazy.contains(&key.id)).collect())
 }
 
 /// Those mounts whose servers answer soon. A thread may stay behind for each other one.

@@ -119,6 +119,10 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
     pub share: Option<PathBuf>,
 
+    /// Support extended attributes, even if no file has any. For the snapshotter
+    #[arg(long, hide = true, requires = "kept")]
+    pub answer_xattrs: bool,
+
     /// Record the reads of the first --start-time in this file. For the snapshotter
     #[arg(long, value_name = "FILE", hide = true, requires = "kept", conflicts_with = "record")]
     pub start_record: Option<PathBuf>,
@@ -192,6 +196,7 @@ pub(crate) async fn run(
                 allow_other: args.allow_other,
                 suid: args.suid,
                 dev: args.dev,
+                answers_xattrs: args.answer_xattrs,
                 kept,
                 ..FuseOptions::default()
             };

@@ -266,7 +266,7 @@ impl MountedByProcess {
     /// Starts `ociseek mount`, and waits until the image is mounted.
     async fn mounted(&self, order: MountOrder<'_>) -> Result<OwnedFd, String> {
         let failed = |error: io::Error| format!("cannot start ociseek mount: {error}");
-        let MountOrder { layer, point, log, fetched, answers, share, device } = order;
+        let MountOrder { layer, point, log, fetched, answers, share, device, answers_xattrs } = order;
         if let Some(known) = self.known(&layer.image).filter(|_| !answers.exists()) {
             // Without the file, the process asks the registry.
             let _ = block_in_place(|| known.answers.write(answers));
@@ -284,8 +284,9 @@ impl MountedByProcess {
         command.env("MALLOC_ARENA_MAX", "1").env("MALLOC_MMAP_THRESHOLD_", PIECE.to_string());
         command.arg("--share").arg(share).arg("--answers").arg(answers);
         command.args(device.is_mounted.then_some("--take-over"));
+        command.args(answers_xattrs.then_some("--answer-xattrs"));
         // A server that replaces another one would see only a part of the start.
-        if let (Some(time), false) = (self.record_starts, device.is_mounted)
+        if let (Some(time), false) = (self.record_starts, device.is_mounted || answers_xattrs)
             && let Some(file) = starts::path(&self.root, &layer.image)
         {
             command.arg("--start-record").arg(file).arg(format!("--start-time={}s", time.as_secs()));

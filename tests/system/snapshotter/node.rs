@@ -171,7 +171,9 @@ impl Node {
         // it connects to the snapshotter again.
         let mut output = self.try_ctr(&pull);
         wait_until("containerd has connected again", || {
-            let is_late = String::from_utf8_lossy(&output.stderr).contains("connection refused");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            // Reset if the snapshotter was killed while containerd connected.
+            let is_late = ["connection refused", "connection reset by peer"].iter().any(|late| said.contains(late));
             if is_late {
                 output = self.try_ctr(&pull);
             }

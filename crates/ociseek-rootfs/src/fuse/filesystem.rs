@@ -76,7 +76,10 @@ pub(super) struct ImageFs {
     /// implemented.
     pub no_open: bool,
     pub no_opendir: bool,
-    /// Whether the kernel need not ask for extended attributes, since no file has any.
+    /// Whether the kernel may always ask for extended attributes. See
+    /// [`super::FuseOptions::answers_xattrs`].
+    pub answers_xattrs: bool,
+    /// Whether the kernel need not ask for them, since no file has any.
     pub no_xattrs: bool,
 }
 
@@ -175,7 +178,7 @@ impl Filesystem for ImageFs {
             wanted |= InitFlags::FUSE_ALLOW_IDMAP;
         }
         let has_xattrs = |id| self.tree.node(NodeId(id)).xattrs.iter().any(|(name, _)| !self.is_hidden(name));
-        self.no_xattrs = !(0..self.tree.len() as u32).any(has_xattrs);
+        self.no_xattrs = !self.answers_xattrs && !(0..self.tree.len() as u32).any(has_xattrs);
         self.no_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.no_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         // An older kernel has fewer capabilities, which is fine.
@@ -322,7 +325,8 @@ impl Filesystem for ImageFs {
     }
 
     /// An overlay asks for its own attributes at each lookup, which can be more than a third of all
-    /// requests of a start. The kernel takes ENOSYS for an answer to all later ones.
+    /// requests of a start. The kernel takes ENOSYS for an answer to all later ones, and tells
+    /// programs that attributes are not supported.
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         if self.no_xattrs {
             return reply.error(Errno::ENOSYS);

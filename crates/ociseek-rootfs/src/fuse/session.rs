@@ -54,6 +54,10 @@ pub struct FuseOptions {
     pub dev: bool,
     /// Whether an overlay will be mounted on top.
     pub under_overlay: bool,
+    /// Say of each file which extended attributes it has, also if no file has any. Otherwise they
+    /// are not supported then, which makes containers start faster. Some programs that compare
+    /// files take that for an error (`fs/diff_unix.go` of containerd's continuity before 0.5).
+    pub answers_xattrs: bool,
     /// Mount it writable, so that the kernel passes on requests for changes, which are refused.
     pub passes_changes: bool,
     /// Records reads, if set.
@@ -123,6 +127,7 @@ impl FuseMount {
             _alive: Some(alive),
             no_open: false,
             no_opendir: false,
+            answers_xattrs: options.answers_xattrs,
             no_xattrs: false,
         };
         let session = match mounted {

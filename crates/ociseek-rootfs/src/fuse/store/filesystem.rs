@@ -217,6 +217,7 @@ impl Shared {
             no_open: self.no_open.get().copied().unwrap_or_default(),
             // ENOSYS would be the answer for all directories and all layers.
             no_opendir: false,
+            answers_xattrs: true,
             no_xattrs: false,
         };
         Ok(OpenSlot { files, layer })
