@@ -36,6 +36,14 @@ fn a_mount_matches_the_packed_files() {
     system("cp", &[OsStr::new("-a"), conf.as_os_str(), sandbox.path("copy").as_os_str()]);
     assert_eq!(mounts::xattrs(&sandbox.path("copy")), mounts::xattrs(&conf));
 
+    // As for root elsewhere, what nobody may execute is not executable.
+    for (path, may) in [("etc/conf", false), ("dev/pipe", false), ("usr/bin/tool", true), ("etc", true)] {
+        for dir in [&mnt, &sandbox.path("source")] {
+            let access = rustix::fs::access(dir.join(path), rustix::fs::Access::EXEC_OK);
+            assert_eq!(access.is_ok(), may, "{}: {access:?}", dir.join(path).display());
+        }
+    }
+
     // Nothing can be written, even after repeated attempts.
     for _ in 0..2 {
         let error = std::fs::write(mnt.join("etc/new"), b"x").unwrap_err();

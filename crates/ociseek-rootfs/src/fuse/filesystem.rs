@@ -345,10 +345,13 @@ impl Filesystem for ImageFs {
     }
 
     /// Only called if the kernel does not check permissions itself: then only the user who mounted
-    /// has access, and may read everything.
+    /// has access, may read everything, and may execute what anybody may (as root elsewhere, see
+    /// generic_permission() in Linux's fs/namei.c).
     fn access(&self, _: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let is_executable = |node: &Node| matches!(node.kind, NodeKind::Directory(_)) || node.mode & 0o111 != 0;
         match self.node(ino) {
             Ok(_) if mask.contains(AccessFlags::W_OK) => reply.error(Errno::EROFS),
+            Ok((_, node)) if mask.contains(AccessFlags::X_OK) && !is_executable(node) => reply.error(Errno::EACCES),
             Ok(_) => reply.ok(),
             Err(error) => reply.error(error),
         }
