@@ -1,5 +1,5 @@
 //! What registries said of images whose layers are used, so that these are opened again while their
-//! registry is away: a directory for each manifest, with a file for each repository.
+//! registry is away: a directory for each manifest (`sha256-...`), with a file for each repository.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ impl AnswerFiles {
         let files = AnswerFiles(dir.join("answers"));
         for entry in fs::read_dir(&files.0).into_iter().flatten().flatten() {
             let name = entry.file_name().into_string().unwrap_or_default();
-            if !format!("sha256:{name}").parse().is_ok_and(|manifest| is_used(&manifest)) {
+            if !name.replacen('-', ":", 1).parse().is_ok_and(|manifest| is_used(&manifest)) {
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
@@ -27,7 +27,7 @@ impl AnswerFiles {
     }
 
     fn image(&self, manifest: &Digest) -> PathBuf {
-        self.0.join(manifest.hex())
+        self.0.join(manifest.to_string().replace(':', "-"))
     }
 
     fn file(&self, repository: &str, manifest: &Digest) -> PathBuf {
@@ -58,12 +58,14 @@ impl AnswerFiles {
 
 #[cfg(test)]
 mod tests {
+    use ociseek_format::digest::Algorithm;
+
     use super::*;
 
     #[test]
     fn answers_stay_as_long_as_their_image_is_used() {
         let dir = tempfile::tempdir().unwrap();
-        let [one, other] = [b"one", b"two"].map(|name| Digest::sha256(name));
+        let (one, other) = (Digest::of(Algorithm::Sha512, b"one"), Digest::sha256(b"two"));
         let files = AnswerFiles::open(dir.path(), |_| false);
         for (repository, manifest) in [("a/b", one), ("c/d", one), ("a/b", other)] {
             assert!(files.read(repository, &manifest).is_none());
