@@ -147,7 +147,7 @@ impl Ground {
                 (indexes == Some(usize::from(attaches))).then_some(()).ok_or(list.to_string())
             }
             Command::Index => {
-                self.done(0, &["index", "{}/app:v1"])?;
+                self.twice(&["index", "{}/app:v1"])?;
                 self.has("app", &image.indexed)
             }
             Command::IndexV2 => {
@@ -155,7 +155,7 @@ impl Ground {
                 self.has("app", &image.with_v2)
             }
             Command::IndexFine => {
-                self.done(0, &["index", "--fine", "{}/app:v1"])?;
+                self.twice(&["index", "--fine", "{}/app:v1"])?;
                 self.has("app", &image.with_fine)
             }
             Command::ConvertWithin => {
@@ -227,6 +227,13 @@ impl Ground {
                 empty.then_some(()).ok_or("the tag still lists it".into())
             }
         }
+    }
+
+    /// The second time, everything is there: no layer is read and nothing written.
+    fn twice(&self, args: &[&str]) -> Checked {
+        self.done(0, args)?;
+        let again = String::from_utf8(self.done(0, args)?).unwrap();
+        again.contains("read 0 B, in ").then_some(()).ok_or(format!("again: {again}"))
     }
 
     /// The hosts of the registry: hooks send requests to no other private addresses.

@@ -39,6 +39,8 @@ pub(super) struct DestinationContent {
 pub(super) trait AttachedIndex: Sized {
     /// Destinations list such indexes by it.
     const ARTIFACT_TYPE: &str;
+    /// Whether the config has this type, too.
+    const IS_TYPE_OF_CONFIG: bool;
 
     /// Parses the manifest of an index of the image manifest `subject`.
     ///

@@ -233,6 +233,7 @@ async fn unopened(
 
 impl AttachedIndex for DestinationContent {
     const ARTIFACT_TYPE: &str = INDEX_V1;
+    const IS_TYPE_OF_CONFIG: bool = true;
 
     fn parse(manifest: &[u8], subject: &Digest) -> Result<DestinationContent, UnusableIndexError> {
         let index = parse_index(manifest, Some(Version::V1), subject)?;

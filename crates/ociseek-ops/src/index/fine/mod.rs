@@ -172,6 +172,7 @@ fn is_disputed<'a>(found: impl Iterator<Item = &'a FineIndex>, tool: &str) -> bo
 
 impl AttachedIndex for FineIndex {
     const ARTIFACT_TYPE: &str = FINE_INDEX;
+    const IS_TYPE_OF_CONFIG: bool = false;
 
     fn parse(manifest: &[u8], subject: &Digest) -> Result<FineIndex, UnusableIndexError> {
         parse_fine(manifest, subject)
