@@ -19,6 +19,7 @@ use tokio::io::{AsyncReadExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::oneshot;
 use tokio::task::block_in_place;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::cli::image_fs::LazyArgs;
@@ -36,14 +37,16 @@ use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, parse};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
-use ociseek_format::progress::{Progress, causes};
+use ociseek_format::progress::{Progress, causes, sources};
 use ociseek_ops::open::{IndexCoverage, coverage};
 use ociseek_rootfs::cache::PIECE;
 use ociseek_rootfs::fuse::MountInfo;
 use ociseek_rootfs::layers::Caches;
 use ociseek_snapshotter::{CallObserver, ImageLayers, LazyImages, Listener, MountOrder, Snapshotter, serve};
+use ociseek_store::StoreError;
 use ociseek_store::lock::Hold;
 use ociseek_store::recall::Recall;
+use ociseek_store::registry::RegistryError;
 
 pub(crate) use config::ConfigFileError;
 use install::InstallArgs;
@@ -85,6 +88,10 @@ const COVERED_PERCENT: u64 = 80;
 /// layer of a pull, and mounts the image soon after that.
 const KNOWN: usize = 256;
 const KNOWN_FOR: Duration = Duration::from_secs(300);
+/// How long a pull waits to learn whether the image has an index. containerd may reach the registry
+/// by a mirror that is not configured here. The CRI cancels a pull that makes no progress for a
+/// minute or more (`image_pull_progress_timeout`).
+const LOOKUP: Duration = Duration::from_secs(20);
 
 /// Start containers in containerd before their image is pulled
 #[derive(Debug, Args)]
@@ -315,10 +322,23 @@ impl LazyImages for MountedByProcess {
                 return Some(known.layers);
             }
             let answers = Recall::default();
-            let found = match self.coverage(image, &answers).await {
-                Ok(found) => found,
-                Err(error) => {
+            let found = match timeout(LOOKUP, self.coverage(image, &answers)).await {
+                Ok(Ok(found)) => found,
+                Ok(Err(error)) if needs_login(&error) => {
+                    let hint = "log in as the user of the snapshotter, or give it kubelet's credential providers: \
+                        it does not receive the logins of a pull, such as imagePullSecrets";
+                    warn!(image, error = causes(&error), hint, "is unpacked");
+                    self.metrics.count(SnapshotterCounter::Unpacked, "login");
+                    return None;
+                }
+                Ok(Err(error)) => {
                     warn!(image, error = causes(&error), "is unpacked");
+                    self.metrics.count(SnapshotterCounter::Unpacked, "failed");
+                    return None;
+                }
+                Err(_) => {
+                    let error = format!("the registry did not answer within {} s", LOOKUP.as_secs());
+                    warn!(image, error, "is unpacked");
                     self.metrics.count(SnapshotterCounter::Unpacked, "failed");
                     return None;
                 }
@@ -359,6 +379,17 @@ impl LazyImages for MountedByProcess {
     fn keep(&self, mount: &MountInfo, device: &OwnedFd) -> io::Result<OwnedFd> {
         keeper::start(mount, device)
     }
+}
+
+/// Whether the registry wants a login that may read the image.
+fn needs_login(error: &CliError) -> bool {
+    sources(error).any(|cause| {
+        let refused = match cause.downcast_ref() {
+            Some(StoreError::Registry(error)) => Some(error),
+            _ => cause.downcast_ref::<RegistryError>(),
+        };
+        matches!(refused.and_then(RegistryError::status), Some(401 | 403))
+    })
 }
 
 /// Why `ociseek mount` failed, from what it wrote to standard error. Hints are for its own options.

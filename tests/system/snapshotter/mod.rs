@@ -21,6 +21,7 @@ use node::{Node, container};
 
 mod hosts;
 mod kubernetes;
+mod logins;
 mod network;
 mod node;
 mod outages;
