@@ -103,6 +103,37 @@ async fn a_warm_cache_needs_no_requests() {
     assert_eq!(fourth.stats().requests, 0);
 }
 
+#[tokio::test]
+async fn a_read_takes_from_disk_only_the_pieces_that_memory_lacks() {
+    use ociseek::rootfs::cache::PIECE;
+    let dir = tempfile::tempdir().unwrap();
+    let (faulty, source, layer, plain, _) = served(&[1_000_000]).await;
+    let ztoc = ztoc(&faulty.blob(&layer.digest).unwrap(), 4 << 20);
+    let first = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc.clone())).await;
+    check(&first, 0, &plain, 60).await;
+    let asked = faulty.requests().len();
+
+    let second = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc)).await;
+    let read_well = async |at: usize, size: usize| {
+        assert!(read(&second, at, size).await.unwrap() == plain[at..at + size], "{size} bytes at {at}");
+    };
+    read_well(0, 2 * PIECE).await;
+    assert_eq!(second.memory(), 0, "whole pieces are with the reader");
+    read_well(2 * PIECE, PIECE + 10).await;
+    read_well(6 * PIECE + 10, 10).await;
+    assert_eq!(second.memory(), 2 * PIECE as u64);
+    // Both pieces in memory can no longer be read from disk.
+    for path in entries(dir.path()) {
+        let mut bytes = std::fs::read(&path).unwrap();
+        let start = bytes.len() - plain.len();
+        [3, 6].iter().for_each(|piece| bytes[start + piece * PIECE] ^= 1);
+        std::fs::write(&path, bytes).unwrap();
+    }
+    read_well(3 * PIECE + 10, 3 * PIECE).await;
+    assert_eq!((faulty.requests().len(), second.stats().errors), (asked, 0));
+    read_well(3 * PIECE, 1).await;
+}
+
 /// The bytes that the first poll of a read returns, without a runtime.
 fn first_poll(content: &Content, at: usize, size: usize) -> Option<Bytes> {
     let content = content.clone();

@@ -21,6 +21,11 @@ pub(super) fn covering(range: &Range<u64>) -> Range<u32> {
     number(range.start / PIECE as u64)..number(range.end.div_ceil(PIECE as u64))
 }
 
+/// Where a piece begins in its span.
+pub(super) fn start_of(piece: u32) -> u64 {
+    u64::from(piece) * PIECE as u64
+}
+
 /// Adjacent pieces of a span.
 #[derive(Debug, Default)]
 pub(super) struct Run {
@@ -32,11 +37,10 @@ impl Run {
     /// The bytes of `range`, relative to the start of the span, in as many parts as there are
     /// pieces. None if some are missing.
     pub(super) fn get(&self, range: &Range<u64>) -> Option<Vec<Bytes>> {
-        let start = u64::from(self.first) * PIECE as u64;
         let mut parts = Vec::new();
         for number in covering(range) {
             let piece = self.pieces.get(number.checked_sub(self.first)? as usize)?;
-            let at = start + u64::from(number - self.first) * PIECE as u64;
+            let at = start_of(number);
             let from = usize::try_from(range.start.saturating_sub(at)).ok()?;
             let to = usize::try_from(range.end - at).ok()?.min(PIECE);
             if from > to || to > piece.len() {

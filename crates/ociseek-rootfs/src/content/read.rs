@@ -11,7 +11,7 @@ use super::fetch::Disk;
 use super::in_flight::{FetchRole, SpanRequest, Waiter};
 use super::inner::{CountGuard, LayerHandle};
 use super::model::{FetchCause, ReadError};
-use super::pieces::{HANDED_OVER, Run, covering};
+use super::pieces::{HANDED_OVER, Run, covering, start_of};
 use ociseek_format::offset::{SpanId, Uncompressed};
 use ociseek_store::cache::TARGET;
 use ociseek_store::lock::Hold;
@@ -26,6 +26,14 @@ struct Part {
     /// Relative to the start of the span.
     range: Range<u64>,
     found: Option<Vec<Bytes>>,
+}
+
+/// What memory has of adjacent pieces of a span.
+struct KnownEnds {
+    first: Vec<Bytes>,
+    /// The numbers of those between.
+    missing: Range<u32>,
+    last: Vec<Bytes>,
 }
 
 /// The bytes of all parts. None if they are not `size` bytes.
@@ -156,21 +164,46 @@ impl LayerHandle {
         }
         let LayerHandle { inner, layer, .. } = self;
         for part in parts.iter_mut().filter(|part| part.found.is_none()) {
-            let numbers = covering(&part.range);
-            let pieces = inner.cache.read_nonblocking(&layer.key(part.span), layer.size(part.span), numbers.clone());
-            part.found = pieces.and_then(|pieces| self.found_on_disk(part.span, &part.range, pieces));
+            let ends = self.ends_in_memory(part.span, &part.range);
+            let missing = ends.missing.clone();
+            let pieces = inner.cache.read_nonblocking(&layer.key(part.span), layer.size(part.span), missing);
+            part.found = pieces.and_then(|pieces| self.found_on_disk(part.span, &part.range, ends, pieces));
         }
     }
 
-    /// Puts pieces from the cache on disk into memory, and returns what a part wants of them.
-    fn found_on_disk(&self, span: SpanId, range: &Range<u64>, pieces: Vec<Bytes>) -> Option<Vec<Bytes>> {
-        let (inner, of, numbers) = (&self.inner, self.layer.digest(), covering(range));
+    /// What memory has of the pieces with bytes of `range`. A read mostly starts in the piece in
+    /// which the one before ended.
+    fn ends_in_memory(&self, span: SpanId, range: &Range<u64>) -> KnownEnds {
+        let get = |number| self.inner.memory.get(self.piece(span, number));
+        let mut missing = covering(range);
+        let first: Vec<Bytes> = missing.clone().map_while(get).collect();
+        missing.start += first.len() as u32;
+        let mut last: Vec<Bytes> = missing.clone().rev().map_while(get).collect();
+        missing.end -= last.len() as u32;
+        last.reverse();
+        KnownEnds { first, missing, last }
+    }
+
+    /// Puts pieces from the cache on disk into memory, and returns what a part wants of them. Those
+    /// that it wants whole are not kept: whoever reads has all of their bytes.
+    fn found_on_disk(
+        &self,
+        span: SpanId,
+        range: &Range<u64>,
+        ends: KnownEnds,
+        pieces: Vec<Bytes>,
+    ) -> Option<Vec<Bytes>> {
+        let (inner, of) = (&self.inner, self.layer.digest());
         trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = true);
-        for (number, bytes) in numbers.clone().zip(&pieces) {
-            inner.memory.put(self.piece(span, number), bytes.clone(), bytes.len() as u64);
+        for (number, bytes) in ends.missing.zip(&pieces) {
+            let (start, size) = (start_of(number), bytes.len() as u64);
+            if start < range.start || start + size > range.end {
+                inner.memory.put(self.piece(span, number), bytes.clone(), size);
+            }
         }
         inner.counts.disk_hits.add(1);
-        Run { first: numbers.start, pieces }.get(range)
+        let pieces = [ends.first, pieces, ends.last].concat();
+        Run { first: covering(range).start, pieces }.get(range)
     }
 
     /// Looks on disk for all missing parts together.
@@ -187,12 +220,13 @@ impl LayerHandle {
         let looked = spawn_blocking(move || {
             let read = |(span, range): (SpanId, Range<u64>)| {
                 let LayerHandle { inner, layer, .. } = &on;
-                let Some(pieces) = inner.cache.read(&layer.key(span), layer.size(span), covering(&range)) else {
+                let ends = on.ends_in_memory(span, &range);
+                let Some(pieces) = inner.cache.read(&layer.key(span), layer.size(span), ends.missing.clone()) else {
                     let of = layer.digest();
                     trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = false);
                     return None;
                 };
-                on.found_on_disk(span, &range, pieces)
+                on.found_on_disk(span, &range, ends, pieces)
             };
             missing.into_iter().map(read).collect::<Vec<_>>()
         });

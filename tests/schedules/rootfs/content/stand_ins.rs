@@ -307,6 +307,10 @@ pub(super) mod pieces {
         0..1
     }
 
+    pub(in super::super) fn start_of(_: u32) -> u64 {
+        0
+    }
+
     #[derive(Debug, Default)]
     pub(in super::super) struct Run {
         pub first: u32,
