@@ -1,5 +1,8 @@
 //! The file of an entry: the digest of the head; the head with key, size, and digests of the
 //! pieces; the pieces.
+//!
+//! The digests are BLAKE3, since a start from the cache hashes tens of megabytes while the container
+//! needs the processor, and no other program has to know them.
 
 use std::io;
 use std::ops::Range;
@@ -10,11 +13,10 @@ use bytes::{Bytes, BytesMut};
 use tempfile::NamedTempFile;
 
 use super::SpanKey;
-use ociseek_format::digest::Digest;
 
 /// The size of a piece in bytes. To get one byte, a whole piece must be read and hashed.
 pub const PIECE: usize = 64 << 10;
-const DIGEST: usize = 32;
+const DIGEST: usize = blake3::OUT_LEN;
 /// The size of the fixed part: the head's digest, the key, and the size.
 const FIXED: usize = 2 * DIGEST + 8;
 
@@ -65,7 +67,7 @@ pub(super) fn read(
     let mut head = vec![0; usize::try_from(layout.start()).ok()?];
     fill(&mut head, 0)?;
     let (digest, rest) = head.split_at_checked(DIGEST)?;
-    if Digest::sha256(rest).as_bytes() != digest || rest.get(..DIGEST)? != key.bytes() {
+    if blake3::hash(rest).as_bytes() != digest || rest.get(..DIGEST)? != key.bytes() {
         return None;
     }
     let digests = head.get(FIXED..)?;
@@ -75,7 +77,7 @@ pub(super) fn read(
             let mut piece = BytesMut::zeroed(usize::try_from(range.end - range.start).ok()?);
             fill(&mut piece, layout.start() + range.start)?;
             let at = number as usize * DIGEST;
-            (Digest::sha256(&piece).as_bytes() == digests.get(at..at + DIGEST)?).then(|| piece.freeze())
+            (blake3::hash(&piece).as_bytes() == digests.get(at..at + DIGEST)?).then(|| piece.freeze())
         })
         .collect()
 }
@@ -99,7 +101,7 @@ impl EntryWriter {
 
     pub(super) fn write(&mut self, piece: &[u8]) -> io::Result<()> {
         self.file.as_file().write_all_at(piece, self.layout.start() + self.written)?;
-        self.head.extend_from_slice(Digest::sha256(piece).as_bytes());
+        self.head.extend_from_slice(blake3::hash(piece).as_bytes());
         self.written += piece.len() as u64;
         Ok(())
     }
@@ -110,7 +112,7 @@ impl EntryWriter {
             return Err(io::Error::other("a span of another size was written"));
         }
         let (digest, rest) = self.head.split_at_mut(DIGEST);
-        digest.copy_from_slice(Digest::sha256(rest).as_bytes());
+        digest.copy_from_slice(blake3::hash(rest).as_bytes());
         self.file.as_file().write_all_at(&self.head, 0)?;
         self.file.persist(path).map_err(|e| e.error)?;
         Ok(self.layout.file_size())

@@ -6,7 +6,7 @@ use ociseek_format::offset::SpanId;
 use ociseek_format::ztoc::Checkpoint;
 
 /// Must change whenever spans decode differently or the layout of entries changes.
-const FORMAT: &[u8] = b"ociseek span 1\n";
+const FORMAT: &[u8] = b"ociseek span 2\n";
 
 /// The digest of everything that determines the decoded bytes of a span: the digest of its
 /// compressed bytes, the checkpoint's window and bits, and the number of bytes. The layer is not
