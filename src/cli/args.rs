@@ -101,6 +101,26 @@ pub(super) enum LazyCommand {
     Store(Box<crate::cli::image_fs::store::StoreArgs>),
 }
 
+/// The program with these commands alone. Containers wait for them, and building the options of all
+/// commands takes most of the time of parsing.
+#[cfg(mounts)]
+#[derive(Debug, Parser)]
+#[command(name = "ociseek", version)]
+pub(in crate::cli) struct LazyCli {
+    #[command(subcommand)]
+    command: LazyCommand,
+
+    #[command(flatten)]
+    verbosity: VerbosityArgs,
+}
+
+#[cfg(mounts)]
+impl From<LazyCli> for Cli {
+    fn from(cli: LazyCli) -> Cli {
+        Cli { command: Command::Lazy(cli.command), verbosity: cli.verbosity }
+    }
+}
+
 /// The commands that containerd calls.
 #[cfg(snapshots)]
 #[derive(Debug, Subcommand)]

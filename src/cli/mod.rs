@@ -8,11 +8,11 @@ use clap::{CommandFactory, FromArgMatches};
 #[cfg(mounts)]
 use tokio::sync::oneshot;
 
-#[cfg(mounts)]
-use args::LazyCommand;
 #[cfg(snapshots)]
 use args::NodeCommand;
 use args::{Cli, Command, Failures, ServiceCommand};
+#[cfg(mounts)]
+use args::{LazyCli, LazyCommand};
 #[cfg(mounts)]
 use image_fs::{bundle, mount, store, trace};
 #[cfg(mounts)]
@@ -98,9 +98,25 @@ fn parsed() -> Result<Cli, ExitCode> {
 }
 
 fn parse() -> Result<Cli, ExitCode> {
+    #[cfg(mounts)]
+    if let Some(cli) = parse_lazy(&arguments()) {
+        return Ok(cli);
+    }
     let mut program = help::groups::grouped(other_names::added(Cli::command()), true);
     let parsed = program.try_get_matches_from_mut(arguments()).and_then(|found| Cli::from_arg_matches(&found));
     parsed.map_err(|message| help::print(message.format(&mut program), program, arguments()))
+}
+
+/// The command line of a command that shows an image as a file system. None for other commands, for
+/// help, and for mistakes.
+#[cfg(mounts)]
+fn parse_lazy(arguments: &[OsString]) -> Option<Cli> {
+    let mut program = LazyCli::command();
+    let command = arguments.iter().skip(1).find(|typed| !typed.as_encoded_bytes().starts_with(b"-"))?;
+    program.find_subcommand(command)?;
+    program = other_names::added(program);
+    let found = program.try_get_matches_from_mut(arguments).ok()?;
+    LazyCli::from_arg_matches(&found).ok().map(Cli::from)
 }
 
 /// The arguments. AWS Lambda passes none.
@@ -202,4 +218,30 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
     });
     runtime.shutdown_timeout(LAST_WORK);
     result
+}
+
+#[cfg(all(test, mounts))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_that_containers_wait_for_are_parsed_as_by_the_whole_program() {
+        for line in [
+            "ociseek mount a b",
+            "ociseek -q bundle --detached --detach --cache-dir c a:1 b -- sh --help",
+            "ociseek mount -o json --layer 2 -v a b",
+            "ociseek trace --quiet a -- true",
+            "ociseek store /x --prefetch",
+            "ociseek bundle --rm d",
+        ] {
+            let typed: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let program = help::groups::grouped(other_names::added(Cli::command()), true);
+            let whole = program.try_get_matches_from(&typed).map(|found| Cli::from_arg_matches(&found).unwrap());
+            assert_eq!(format!("{:?}", parse_lazy(&typed)), format!("{:?}", whole.ok()), "{line}");
+        }
+        for line in ["ociseek", "ociseek ls a", "ociseek mount -h", "ociseek mount", "ociseek --version mount a b"] {
+            let typed: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert!(parse_lazy(&typed).is_none(), "{line}");
+        }
+    }
 }
