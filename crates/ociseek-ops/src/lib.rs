@@ -40,6 +40,7 @@ pub mod diff;
 pub mod discover;
 pub mod doctor;
 pub mod extract;
+mod foresight;
 mod head;
 pub mod index;
 pub mod inspect;

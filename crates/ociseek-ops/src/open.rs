@@ -11,6 +11,7 @@ use super::background::BackgroundTask;
 use super::discover::{
     self, DiscoverError, DiscoveredImage, FoundFineRef, FoundIndexRef, MAX_ZTOC, PlatformImage, both,
 };
+use super::foresight::Foresight;
 use super::resolve::{self, PlatformChoice, PlatformManifest};
 use super::trust::{self, TrustLevel, TrustOfLayers, TrustRules};
 use ociseek_format::budget::{Budget, Charge, OverBudget};
@@ -176,6 +177,7 @@ pub async fn open(
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
     let source = &source.with_documents_in(&caches.ztocs);
     let _connecting = if options.start { connect(source) } else { Vec::new() };
+    let foresight = Foresight::start(source, root, options, caches);
     let image = Box::pin(PlatformImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
     let opening = Box::pin(async {
         let mut found = image.indexes(source, index, progress).await?;
@@ -188,16 +190,20 @@ pub async fn open(
         let missing = OpenImageError::NoLayer { wanted: range.end.saturating_sub(1), layers };
         let wanted = found.layers.get(range).ok_or(missing)?.to_vec();
         let locating = options.start.then(|| locate(source, &found, &wanted));
-        let opened = open_layers_of(source, &found, &trust, wanted, options.start, caches, progress).await?;
-        Ok((found, trust, chosen_fine, opened, locating))
+        let foreseen = match foresight {
+            Some(foresight) => foresight.layers_of(&found, &wanted, caches).await,
+            None => None,
+        };
+        let opened = match &foreseen {
+            Some(foreseen) => foreseen.layers.clone(),
+            None => open_layers_of(source, &found, &trust, wanted, options.start, caches, progress).await?,
+        };
+        Ok((found, trust, chosen_fine, opened, foreseen, locating))
     });
-    let ((config, stated), (found, trust, chosen_fine, opened, _locating)) =
+    let ((config, stated), (found, trust, chosen_fine, opened, foreseen, _locating)) =
         both(read_config(source, &image, platform), opening).await?;
     let opening = source.traffic();
     let facts: Vec<LayerFacts> = opened.iter().map(|layer| facts(layer, &trust)).collect();
-    let lists: Vec<_> = facts.iter().map(|layer| layer.map.files.all()).collect();
-    let memory = charge_tree(source.budget(), lists.iter().map(|files| &files[..]))?;
-    drop(lists);
     let content =
         Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress))
             .with_reopen(reopen(source, &found, caches));
@@ -205,7 +211,17 @@ pub async fn open(
         let content = content.clone();
         BackgroundTask::spawn(async move { content.fetch_start().await })
     });
-    let tree = flatten(&facts, options.layers, progress).await?;
+    let tree = match foreseen {
+        Some(foreseen) => foreseen.tree().await,
+        None => None,
+    };
+    let (tree, memory) = match tree {
+        Some(tree) => tree,
+        None => flatten(source.budget(), &facts, options.layers).await?,
+    };
+    for warning in tree.warnings() {
+        progress.report(ProgressEvent::Warning(warning.clone()));
+    }
     let prefetch = prefetch_artifacts(&found, &facts);
     let (mut indexes, mut fine) = (found.indexes, found.fine);
     Ok(RootFs {
@@ -376,10 +392,13 @@ pub(crate) fn facts(layer: &OpenLayer, trust: &TrustOfLayers) -> LayerFacts {
 }
 
 async fn flatten(
+    budget: &Budget,
     layers: &[LayerFacts],
     choice: LayerChoice,
-    progress: &Arc<dyn Progress>,
-) -> Result<Tree, OpenImageError> {
+) -> Result<(Tree, Charge), OpenImageError> {
+    let lists: Vec<_> = layers.iter().map(|layer| layer.map.files.all()).collect();
+    let memory = charge_tree(budget, lists.iter().map(|files| &files[..]))?;
+    drop(lists);
     let maps: Vec<Arc<LayerMap>> = layers.iter().map(|layer| Arc::clone(&layer.map)).collect();
     let flattened = spawn_blocking(move || {
         let entries: Vec<_> = maps.iter().map(|map| map.entries()).collect();
@@ -389,10 +408,7 @@ async fn flatten(
         }
     });
     let tree = flattened.await.map_err(|_| OpenImageError::Ending)??;
-    for warning in tree.warnings() {
-        progress.report(ProgressEvent::Warning(warning.clone()));
-    }
-    Ok(tree)
+    Ok((tree, memory))
 }
 
 /// The config, which must list as many layers as the manifest, and the image's platform, which must

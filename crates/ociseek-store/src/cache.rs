@@ -1,9 +1,9 @@
 //! The local cache of ztocs: a layer that was indexed before is not read again.
 //!
-//! The keys (`Key`) define seven kinds of entries: the outcome of indexing a layer, its fine
+//! The keys (`Key`) define eight kinds of entries: the outcome of indexing a layer, its fine
 //! document, a ztoc from elsewhere, the head of a fine document from elsewhere, the map of a layer,
-//! the manifests and configs of images that were read, and marks for documents that were proven. An
-//! entry is a file named by the digest of its key. It holds the digest of the following bytes, a
+//! the manifests and configs of images that were read, marks for documents that were proven, and what
+//! images were when they were last opened. An entry is a file named by the digest of its key. It holds the digest of the following bytes, a
 //! line of JSON, and the content. It is written to a temporary file, which is then renamed.
 //! Renaming is atomic, so processes need no locks and never wait for each other. A process that
 //! dies leaves at most a temporary file. A damaged entry does not match its digest and is dropped.
@@ -75,6 +75,8 @@ enum Key<'a> {
     Map(MapKey<'a>),
     /// The fine document of a layer without a recorded start, by the digest of the layer's blob.
     Fine(&'a Digest),
+    /// What an image was when it was last opened, by a digest of its name.
+    Opened(&'a Digest),
     /// The mark that a document was made from a layer here, or compared completely with it.
     Proven {
         /// The digest of the layer's blob.
@@ -93,16 +95,19 @@ impl Key<'_> {
             Key::Document(_) => "document",
             Key::Map(_) => "map",
             Key::Fine(_) => "fine document",
+            Key::Opened(_) => "opened image",
             Key::Proven { .. } => "proof",
         }
     }
 
-    /// The digest of the layer, the ztoc, the head or the document.
+    /// The digest of the layer, the ztoc, the head, the document or the name.
     fn digest(&self) -> &Digest {
         match self {
             Key::Outcome(CacheKey { layer, .. }) | Key::Map(MapKey { layer, .. }) => layer,
             Key::Proven { document, .. } => document,
-            Key::Ztoc(digest) | Key::Head(digest) | Key::Document(digest) | Key::Fine(digest) => digest,
+            Key::Ztoc(digest) | Key::Head(digest) | Key::Document(digest) | Key::Fine(digest) | Key::Opened(digest) => {
+                digest
+            }
         }
     }
 
@@ -116,6 +121,7 @@ impl Key<'_> {
             Key::Ztoc(digest) => format!("ociseek found ztoc 1\n{digest}"),
             Key::Head(digest) => format!("ociseek fine head 1\n{digest}"),
             Key::Document(digest) => format!("ociseek document 1\n{digest}"),
+            Key::Opened(name) => format!("ociseek opened image 1\n{name}"),
             Key::Fine(layer) => format!("ociseek fine document 1\n{}\n{layer}", fine::SPAN_SIZE),
             Key::Proven { layer, document } => format!("ociseek proof 1\n{layer}\n{document}"),
             Key::Map(MapKey { layer, size, span_size }) => format!("{RECORD_VERSION}\n{layer}\n{size}\n{span_size}"),
@@ -267,6 +273,16 @@ impl ZtocCache {
     /// Stores the fine document of a layer without a recorded start.
     pub fn put_fine(&self, layer: &Digest, document: &[u8]) {
         self.store(&Key::Fine(layer), NoFacts {}, &[document]);
+    }
+
+    /// What an image was when it was last opened, by a digest of its name. It may be another one now.
+    pub fn get_opened(&self, name: &Digest) -> Option<Vec<u8>> {
+        self.load(&Key::Opened(name), |NoFacts {}, bytes| Some(bytes))
+    }
+
+    /// Stores what the image with this digest of its name is.
+    pub fn put_opened(&self, name: &Digest, image: &[u8]) {
+        self.store(&Key::Opened(name), NoFacts {}, &[image]);
     }
 
     /// The map of the layer under `key`, with its notes. Charged to `memory`.

@@ -3,6 +3,7 @@
 
 mod damage;
 mod far;
+mod foresight;
 mod lies;
 mod starts;
 mod zstd_lies;
