@@ -1,6 +1,6 @@
 //! Opens an image ahead: while the registry is asked what the image is, the fine documents that it
-//! had when it was last opened are read from the cache, decoded, and flattened. The registry decides
-//! whether the result is used.
+//! had when it was last opened are read from the cache, decoded, and flattened. The result is used
+//! if the registry still has the same.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::discover::DiscoveredImage;
-use super::open::{LayerChoice, OpenOptions, charge_tree};
+use super::tree_memory::charge_tree;
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;
-use ociseek_format::image::Descriptor;
 use ociseek_format::image::fine::FineRef;
+use ociseek_format::image::{Descriptor, Platform};
 use ociseek_format::layer::LayerMap;
 use ociseek_format::progress::{Progress, SilentProgress};
 use ociseek_format::tree::Tree;
@@ -69,14 +69,16 @@ pub(super) struct Foreseen {
 }
 
 impl Foresight {
-    /// Starts to open the image `root` of `source`. Needs a tokio runtime. None if images with these
-    /// options are not opened ahead.
-    pub(super) fn start(source: &Source, root: &Target, options: &OpenOptions, caches: &Caches) -> Option<Foresight> {
+    /// Starts to open the image `root` of `source`. Needs a tokio runtime. None if no registry
+    /// would be asked.
+    pub(super) fn start(
+        source: &Source,
+        root: &Target,
+        platform: Option<&Platform>,
+        caches: &Caches,
+    ) -> Option<Foresight> {
         let Source::Registry(repository) = source else { return None };
-        let OpenOptions { platform, index: None, layers: LayerChoice::All, soci_only: false, .. } = options else {
-            return None;
-        };
-        let platform = platform.as_ref().map(ToString::to_string).unwrap_or_default();
+        let platform = platform.map(ToString::to_string).unwrap_or_default();
         let name = format!("{}/{}\n{root}\n{platform}", repository.registry(), repository.name());
         let name = Digest::sha256(name.as_bytes());
         let (to_flatten, maps) = oneshot::channel();
@@ -85,8 +87,8 @@ impl Foresight {
         Some(Foresight { name, layers, tree })
     }
 
-    /// The opened layers, if the registry says that the image has these `layers`, to be read by what
-    /// was `found`. Otherwise, this waits for the end, and remembers what the image is now.
+    /// The opened layers, if the registry says that the image has these `layers`, to be read by
+    /// what was `found`. Otherwise, this waits for the end, and remembers what the image is now.
     pub(super) async fn layers_of(
         self,
         found: &DiscoveredImage,
@@ -122,7 +124,7 @@ impl Foreseen {
     }
 }
 
-/// Opens all layers that the image with this digest of its name had, by heads that are in the cache.
+/// Opens all layers that the image with this digest of its name had, by heads in the cache.
 async fn open_all(
     source: Source,
     name: Digest,

@@ -59,6 +59,7 @@ pub mod report;
 pub mod resolve;
 #[cfg(all(feature = "fuse", target_os = "linux"))]
 pub mod trace;
+mod tree_memory;
 pub mod trust;
 pub mod verify;
 pub mod versions;

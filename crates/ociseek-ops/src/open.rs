@@ -13,6 +13,7 @@ use super::discover::{
 };
 use super::foresight::Foresight;
 use super::resolve::{self, PlatformChoice, PlatformManifest};
+use super::tree_memory::charge_tree;
 use super::trust::{self, TrustLevel, TrustOfLayers, TrustRules};
 use ociseek_format::budget::{Budget, Charge, OverBudget};
 use ociseek_format::digest::Digest;
@@ -24,7 +25,6 @@ use ociseek_format::layer::LayerMap;
 use ociseek_format::offset::LayerId;
 use ociseek_format::progress::{Progress, ProgressEvent, ReadAllReason, SilentProgress, causes};
 use ociseek_format::tree::{OpaqueXattr, Tree, TreeError};
-use ociseek_format::ztoc::FileMetadata;
 use ociseek_rootfs::content::{Content, ContentOptions, ReopenLayer};
 use ociseek_rootfs::layers::{self, Caches, FetchedDocument, LayerAccess, OpenLayer};
 use ociseek_store::blob::Target;
@@ -177,7 +177,8 @@ pub async fn open(
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
     let source = &source.with_documents_in(&caches.ztocs);
     let _connecting = if options.start { connect(source) } else { Vec::new() };
-    let foresight = Foresight::start(source, root, options, caches);
+    let is_usual = options.index.is_none() && options.layers == LayerChoice::All && !options.soci_only;
+    let foresight = is_usual.then(|| Foresight::start(source, root, platform, caches)).flatten();
     let image = Box::pin(PlatformImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
     let opening = Box::pin(async {
         let mut found = image.indexes(source, index, progress).await?;
@@ -432,18 +433,6 @@ pub(crate) async fn read_config(
         true => Ok((bytes, platform)),
         false => Err(OpenImageError::DiffIds { digest, diff_ids, layers }),
     }
-}
-
-/// Charges the memory for flattening the layers, in addition to the lists of their files.
-pub(crate) fn charge_tree<'a>(
-    budget: &Budget,
-    layers: impl Iterator<Item = &'a [FileMetadata]> + Clone,
-) -> Result<Charge, OverBudget> {
-    /// A node, its name, and its entries in lookup tables.
-    const NODE: u64 = 256;
-    let files = || layers.clone().flatten();
-    let bytes = files().map(|file| NODE + file.name.len() as u64 + file.linkname.len() as u64).sum();
-    budget.charge(bytes, || format!("the tree of {} files", files().count()))
 }
 
 /// The start of a fine document, if there is one and it can be fetched: its head, and with `start`

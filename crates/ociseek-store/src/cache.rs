@@ -2,11 +2,12 @@
 //!
 //! The keys (`Key`) define eight kinds of entries: the outcome of indexing a layer, its fine
 //! document, a ztoc from elsewhere, the head of a fine document from elsewhere, the map of a layer,
-//! the manifests and configs of images that were read, marks for documents that were proven, and what
-//! images were when they were last opened. An entry is a file named by the digest of its key. It holds the digest of the following bytes, a
-//! line of JSON, and the content. It is written to a temporary file, which is then renamed.
-//! Renaming is atomic, so processes need no locks and never wait for each other. A process that
-//! dies leaves at most a temporary file. A damaged entry does not match its digest and is dropped.
+//! the manifests and configs of images that were read, marks for documents that were proven, and
+//! what images were when they were last opened. An entry is a file named by the digest of its key.
+//! It holds the digest of the following bytes, a line of JSON, and the content. It is written to a
+//! temporary file, which is then renamed. Renaming is atomic, so processes need no locks and never
+//! wait for each other. A process that dies leaves at most a temporary file. A damaged entry does
+//! not match its digest and is dropped.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -275,7 +276,7 @@ impl ZtocCache {
         self.store(&Key::Fine(layer), NoFacts {}, &[document]);
     }
 
-    /// What an image was when it was last opened, by a digest of its name. It may be another one now.
+    /// What an image was when it was last opened, by a digest of its name. It may have changed.
     pub fn get_opened(&self, name: &Digest) -> Option<Vec<u8>> {
         self.load(&Key::Opened(name), |NoFacts {}, bytes| Some(bytes))
     }

@@ -9,9 +9,8 @@ use tokio::task::spawn_blocking;
 
 use crate::background::BackgroundTask;
 use crate::discover::{DiscoverError, PlatformImage};
-use crate::open::{
-    OpenImageError, OpenOptions, charge_tree, facts, open_layers_of, prefetch_artifacts, read_config, reopen,
-};
+use crate::open::{OpenImageError, OpenOptions, facts, open_layers_of, prefetch_artifacts, read_config, reopen};
+use crate::tree_memory::charge_tree;
 use crate::trust;
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;

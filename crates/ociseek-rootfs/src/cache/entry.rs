@@ -1,8 +1,8 @@
 //! The file of an entry: the digest of the head; the head with key, size, and digests of the
 //! pieces; the pieces.
 //!
-//! The digests are BLAKE3, since a start from the cache hashes tens of megabytes while the container
-//! needs the processor, and no other program has to know them.
+//! The digests are BLAKE3, since a start from the cache hashes tens of megabytes while the
+//! container needs the processor, and no other program has to know them.
 
 use std::io;
 use std::ops::Range;

@@ -185,7 +185,7 @@ impl LayerHandle {
     }
 
     /// Puts pieces from the cache on disk into memory, and returns what a part wants of them. Those
-    /// that it wants whole are not kept: whoever reads has all of their bytes.
+    /// that it wants whole are not kept: the reader has all of their bytes.
     fn found_on_disk(
         &self,
         span: SpanId,
