@@ -19,6 +19,8 @@ fn deflated(content: &[u8]) -> Vec<u8> {
 fn frame(content: &[u8], level: i32, has_checksum: bool) -> Vec<u8> {
     let mut encoder = ::zstd::Encoder::new(Vec::new(), level).unwrap();
     encoder.include_checksum(has_checksum).unwrap();
+    // With small windows, even layers of this size have several spans.
+    encoder.window_log(11).unwrap();
     encoder.write_all(content).unwrap();
     encoder.finish().unwrap()
 }

@@ -3,6 +3,7 @@
 
 mod zstd;
 mod zstd_cuts;
+mod zstd_parts;
 mod zstd_windows;
 
 use std::collections::VecDeque;

@@ -7,6 +7,7 @@ use super::fine::{PlannedWindow, ZstdPlan, ZstdPlanner};
 use super::format::format;
 use crate::budget::{Budget, Charge};
 use crate::codec::sniff::Format;
+use crate::fine::FineStart;
 use crate::tar;
 
 /// Takes a layer's blob in chunks, before [`LayerScan`](super::scan::LayerScan) does, and hands
@@ -22,14 +23,16 @@ pub(super) enum LayerPlanner<C> {
 /// Chunks that can be scanned, with their plan if the layer is zstd.
 pub(super) type PlannedBatch<C> = (Vec<C>, Option<ZstdPlan>);
 
-/// The chunks of a zstd blob that were planned and cannot be scanned yet: windows that need some of
-/// their output are not known before the spans end that refer to it.
+/// The chunks of a zstd blob that were planned and cannot be scanned yet: checkpoints in them may
+/// not be chosen yet, and windows that need some of their output are not known before the spans end
+/// that refer to it.
 pub(super) struct ReadAhead<C> {
     planner: ZstdPlanner,
     budget: Budget,
     /// With the charge for the chunks.
     waiting: VecDeque<(Vec<C>, ZstdPlan, Charge)>,
-    /// Windows that became known since chunks were handed on.
+    /// Checkpoints and windows that became known since chunks were handed on.
+    starts: Vec<FineStart>,
     windows: Vec<PlannedWindow>,
 }
 
@@ -79,8 +82,9 @@ impl<C: AsRef<[u8]>> LayerPlanner<C> {
         if format(&head) != Format::Zstd {
             return vec![(held, None)];
         }
-        let (budget, windows) = (memory.budget().clone(), Vec::new());
-        let mut ahead = ReadAhead { planner: ZstdPlanner::new(memory), budget, waiting: VecDeque::new(), windows };
+        let budget = memory.budget().clone();
+        let (planner, waiting) = (ZstdPlanner::new(memory), VecDeque::new());
+        let mut ahead = ReadAhead { planner, budget, waiting, starts: Vec::new(), windows: Vec::new() };
         let ready = ahead.plan(held, is_end);
         *self = LayerPlanner::Zstd(Box::new(ahead));
         ready
@@ -94,6 +98,7 @@ impl<C: AsRef<[u8]>> ReadAhead<C> {
         let charged = memory.grow(size(&chunks), || "what is read ahead of it".to_owned());
         plan.failed = plan.failed.or(charged.err().map(LayerError::from));
         let is_last = is_end || plan.failed.is_some();
+        self.starts.append(&mut plan.starts);
         self.windows.append(&mut plan.windows);
         self.waiting.push_back((chunks, plan, memory));
         let needed = self.planner.needs();
@@ -101,6 +106,7 @@ impl<C: AsRef<[u8]>> ReadAhead<C> {
         while let Some((chunks, mut plan, _)) =
             self.waiting.pop_front_if(|(_, plan, _)| is_last || plan.end() <= needed)
         {
+            plan.starts = std::mem::take(&mut self.starts);
             plan.windows = std::mem::take(&mut self.windows);
             ready.push((chunks, Some(plan)));
         }

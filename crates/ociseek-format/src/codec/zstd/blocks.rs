@@ -17,6 +17,9 @@ pub trait ZstdSink {
     /// Decoding can resume here.
     fn block_start(&mut self, at: ZstdBorder<'_>);
 
+    /// A skippable frame of this size begins. Nothing that follows can refer to the output so far.
+    fn skippable(&mut self, _at: Compressed, _output: Uncompressed, _size: u32) {}
+
     /// The position in the output that references to the bytes before it are wanted of. None if
     /// none are wanted.
     fn since(&self) -> Option<Uncompressed>;
@@ -167,6 +170,11 @@ impl ZstdBlocks {
         Uncompressed(self.output.0.saturating_sub(reach))
     }
 
+    /// The bytes of the blob so far, as far as they were read.
+    pub fn input(&self) -> Compressed {
+        self.input
+    }
+
     /// The output of the blocks so far, counted from the start of the blob's.
     pub fn output(&self) -> Uncompressed {
         self.output
@@ -210,6 +218,7 @@ impl ZstdBlocks {
             Next::Frame => {
                 if let [0x50..=0x5f, 0x2a, 0x4d, 0x18, size @ ..] = unit {
                     let size = size.try_into().map_or(0, u32::from_le_bytes);
+                    sink.skippable(self.input, self.output, size);
                     self.next = if size > 0 { Next::Skipped(size.into()) } else { Next::Frame };
                 } else if let Some(FrameHead { window, has_checksum, .. }) = FrameHead::read(unit) {
                     self.frame = OpenFrame { window, has_checksum, start: Some(self.output) };

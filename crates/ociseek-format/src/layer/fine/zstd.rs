@@ -5,15 +5,16 @@
 //! windows that need bytes of it are known ([`FineZstd`](super::FineZstd)).
 
 use super::start;
+use super::zstd_parts::{BlobPart, BlobParts, OpenWindow};
 use crate::budget::{Budget, Charge, OverBudget};
 use crate::codec::zstd::{MAX_BLOCK, ZstdBlocks, ZstdBorder, ZstdReference, ZstdSink, ZstdState};
-use crate::fine::{FineSpans, FineStart, MAX_ZSTD_SPAN, MAX_ZSTD_WINDOW, SPAN_SIZE};
+use crate::fine::{FineSpans, FineStart, MAX_ZSTD_SPAN, MAX_ZSTD_WINDOW};
 use crate::layer::LayerError;
 use crate::offset::{Compressed, SpanId, Uncompressed};
 
 /// What to do with the output of some bytes of the blob.
 pub(in crate::layer) struct ZstdPlan {
-    /// The checkpoints in it.
+    /// The checkpoints that became known, in order. They are not in earlier bytes.
     pub starts: Vec<FineStart>,
     /// The windows that became known, in order. They need nothing of earlier output.
     pub windows: Vec<PlannedWindow>,
@@ -72,15 +73,11 @@ pub(in crate::layer) struct ZstdPlanner {
 }
 
 struct Checkpoints {
-    /// Where they are, to divide a span. None for a whole blob: then that depends on how much is
-    /// referred to.
-    cuts: Option<Vec<Compressed>>,
+    choice: Choice,
     last: Option<FineStart>,
     /// The state at the last checkpoint, if that needs a window, which the first one does not.
     window: Option<OpenWindow>,
     used: UsedOutput,
-    /// How many bytes a window has that was closed before the next checkpoint.
-    closed: u64,
     starts: Vec<FineStart>,
     windows: Vec<PlannedWindow>,
     /// What windows are charged to, and what did not fit.
@@ -90,23 +87,19 @@ struct Checkpoints {
     is_over: bool,
 }
 
-/// A window that is not complete.
-enum OpenWindow {
-    Frame,
-    Block {
-        state: ZstdState,
-        /// How far back it reaches at least.
-        reach: u64,
-        /// It needs nothing before that.
-        from: Uncompressed,
-    },
+/// How checkpoints are chosen.
+enum Choice {
+    /// To divide a span: where they are.
+    Given(Vec<Compressed>),
+    /// For a whole blob: by what is referred to.
+    Own(Box<BlobParts>),
 }
 
 impl ZstdPlanner {
     /// For a whole blob.
     pub(in crate::layer) fn new(memory: Charge) -> ZstdPlanner {
         let blocks = Some(ZstdBlocks::new(Compressed(0), Uncompressed(0)));
-        let checkpoints = Checkpoints::after(None, None, memory.budget().clone());
+        let checkpoints = Checkpoints::after(None, Choice::Own(Box::new(BlobParts::new())), memory.budget().clone());
         ZstdPlanner { blocks, checkpoints, memory, charged: 0 }
     }
 
@@ -122,7 +115,7 @@ impl ZstdPlanner {
         // The caller holds the span and its window already.
         let budget = Budget::new(u64::MAX);
         let memory = budget.open();
-        let checkpoints = Checkpoints::after(this, Some(cuts), budget);
+        let checkpoints = Checkpoints::after(this, Choice::Given(cuts), budget);
         ZstdPlanner { blocks: Some(blocks), checkpoints, memory, charged: 0 }
     }
 
@@ -134,16 +127,17 @@ impl ZstdPlanner {
         let read = chunks.iter().try_for_each(|chunk| {
             blocks.push(chunk.as_ref(), checkpoints)?;
             // So that a long skippable frame does not wait for what follows it.
-            if blocks.is_outside_frames() {
+            if blocks.is_outside_frames() && checkpoints.undecided().next().is_none() {
                 checkpoints.end();
             }
             checkpoints.check_size(blocks.output());
-            let used = checkpoints.used.footprint();
-            memory.grow(used - *charged, || "what its windows refer to".to_owned())?;
-            *charged = used;
+            let used = checkpoints.footprint();
+            memory.grow(used.saturating_sub(*charged), || "what its windows refer to".to_owned())?;
+            *charged = used.max(*charged);
             Ok(checkpoints.over.take().map_or(Ok(()), Err)?)
         });
         if is_end {
+            checkpoints.decide(start(blocks.input(), blocks.output(), 0));
             checkpoints.end();
         }
         let plan = ZstdPlan {
@@ -161,29 +155,84 @@ impl ZstdPlanner {
 
     /// Windows that are not planned yet need nothing of the output before that.
     pub(in crate::layer) fn needs(&self) -> Uncompressed {
-        match (&self.blocks, &self.checkpoints.window) {
-            (None, _) => Uncompressed(u64::MAX),
-            _ if self.checkpoints.is_over => Uncompressed(u64::MAX),
-            (Some(blocks), Some(OpenWindow::Block { from, .. })) => blocks.referable().min(*from),
-            (Some(blocks), _) => blocks.referable(),
-        }
+        let Some(blocks) = self.blocks.as_ref().filter(|_| !self.checkpoints.is_over) else {
+            return Uncompressed(u64::MAX);
+        };
+        let windows = self.checkpoints.window.iter().chain(self.checkpoints.undecided().map(|part| &part.window));
+        let starts = self.checkpoints.undecided().map(|part| Uncompressed(part.start.output.0.saturating_sub(1)));
+        let needed = windows.filter_map(|window| match window {
+            OpenWindow::Frame => None,
+            OpenWindow::Block { from, .. } => Some(*from),
+        });
+        // The bytes before a checkpoint are part of what is hashed after it is known.
+        needed.chain(starts).fold(blocks.referable(), Uncompressed::min)
     }
 }
 
 impl Checkpoints {
-    fn after(last: Option<FineStart>, cuts: Option<Vec<Compressed>>, budget: Budget) -> Checkpoints {
+    fn after(last: Option<FineStart>, choice: Choice, budget: Budget) -> Checkpoints {
         Checkpoints {
-            cuts,
+            choice,
             last,
             window: None,
             used: UsedOutput::default(),
-            closed: 0,
             starts: Vec::new(),
             windows: Vec::new(),
             budget,
             over: None,
             is_over: false,
         }
+    }
+
+    /// The parts of a whole blob that begin no span yet, but could.
+    fn undecided(&self) -> impl Iterator<Item = &BlobPart> {
+        let parts = match &self.choice {
+            Choice::Own(parts) => Some(parts.undecided()),
+            Choice::Given(_) => None,
+        };
+        parts.into_iter().flatten()
+    }
+
+    /// Its memory in bytes.
+    fn footprint(&self) -> u64 {
+        let parts = match &self.choice {
+            Choice::Own(parts) => parts.footprint(),
+            Choice::Given(_) => 0,
+        };
+        self.used.footprint() + parts
+    }
+
+    /// Takes a checkpoint with this window.
+    fn take(&mut self, next: FineStart, window: OpenWindow) {
+        self.end();
+        if !self.is_over {
+            (self.last, self.window) = (Some(next), Some(window));
+            self.starts.push(next);
+        }
+    }
+
+    /// Chooses all checkpoints up to `end`, without what follows.
+    fn decide(&mut self, end: FineStart) {
+        while let Choice::Own(parts) = &mut self.choice
+            && let Some(count) = parts.choose_at_end(end)
+        {
+            self.advance(count);
+        }
+        if let Choice::Own(parts) = &mut self.choice {
+            parts.following(usize::MAX).for_each(|(distance, part)| mark(&mut self.used, distance, &part.references));
+            parts.pass();
+        }
+    }
+
+    /// Takes the checkpoint that is `count` parts after the last one.
+    fn advance(&mut self, count: usize) {
+        let Choice::Own(parts) = &mut self.choice else { return };
+        parts.following(count).for_each(|(distance, part)| mark(&mut self.used, distance, &part.references));
+        let Some(first) = parts.advance(count) else { return };
+        let (next, window) = (first.start, std::mem::replace(&mut first.window, OpenWindow::Frame));
+        let own = std::mem::take(&mut first.references);
+        self.take(next, window);
+        mark(&mut self.used, 0, &own);
     }
 
     /// Ends the last checkpoint's window: what follows cannot refer to it.
@@ -194,7 +243,6 @@ impl Checkpoints {
             OpenWindow::Frame => PlannedContent::Frame,
             OpenWindow::Block { state, reach, .. } => {
                 let count = self.used.count;
-                self.closed = count;
                 let Some(parts) = self.used.take() else { return self.give_up(at) };
                 // Repeat offsets may point to before the first byte of the frame.
                 let length = parts.first().map_or(0, |(back, _)| *back).max(reach as u32);
@@ -225,61 +273,79 @@ impl Checkpoints {
 }
 
 impl ZstdSink for Checkpoints {
-    /// Takes a checkpoint as [`FineGzip::block_start`](super::FineGzip::block_start) does.
     fn block_start(&mut self, at: ZstdBorder<'_>) {
+        if self.is_over {
+            return;
+        }
         let next = start(at.input, at.output, 0);
-        let Some(last) = self.last else {
-            // Skippable frames may precede the first frame.
-            let next = start(Compressed(0), Uncompressed(0), 0);
-            self.last = Some(next);
-            return self.starts.push(next);
-        };
-        let is_next = match &self.cuts {
-            Some(cuts) => cuts.binary_search(&at.input).is_ok(),
-            None => {
-                let distance = at.output - last.output;
-                distance > SPAN_SIZE
-                    && pays(distance, next.input - last.input, self.used.count + self.closed)
-                    && (next.border() > last.border() || last.output.0 == 0)
+        let window = || match at.state() {
+            None => OpenWindow::Frame,
+            Some(state) => {
+                let from = Uncompressed(at.output.0.saturating_sub(at.window()));
+                OpenWindow::Block { state, reach: at.reach(), from }
             }
         };
-        let is_next = is_next && !self.is_over;
-        if is_next {
-            self.end();
-            if self.is_over {
-                return;
+        match &mut self.choice {
+            Choice::Given(cuts) => {
+                if cuts.binary_search(&at.input).is_ok() {
+                    self.take(FineStart { bits: FineStart::DIVIDED, ..next }, window());
+                }
             }
-            self.closed = 0;
-            let from = Uncompressed(at.output.0.saturating_sub(at.window()));
-            let state = at.state();
-            let window = state.map(|state| OpenWindow::Block { state, reach: at.reach(), from });
-            self.window = Some(window.unwrap_or(OpenWindow::Frame));
-            let next = FineStart { bits: if self.cuts.is_some() { FineStart::DIVIDED } else { 0 }, ..next };
-            self.last = Some(next);
-            self.starts.push(next);
+            Choice::Own(parts) if parts.last().is_none() => {
+                // Skippable frames may precede the first frame.
+                let next = start(Compressed(0), Uncompressed(0), 0);
+                parts.begin(next, OpenWindow::Frame);
+                self.last = Some(next);
+                self.starts.push(next);
+            }
+            Choice::Own(parts) if parts.can_begin(&next) => {
+                parts.begin(next, window());
+                while let Choice::Own(parts) = &self.choice
+                    && let Some(count) = parts.choose()
+                {
+                    self.advance(count);
+                }
+            }
+            Choice::Own(_) => {}
+        }
+    }
+
+    fn skippable(&mut self, at: Compressed, output: Uncompressed, size: u32) {
+        /// So much is not read ahead in addition.
+        const LONG: u32 = 1 << 20;
+        if size >= LONG {
+            self.decide(start(at, output, 0));
         }
     }
 
     fn since(&self) -> Option<Uncompressed> {
-        self.last.filter(|_| matches!(self.window, Some(OpenWindow::Block { .. }))).map(|last| last.output)
+        match &self.choice {
+            Choice::Own(parts) => parts.last().filter(|_| !self.is_over).map(|last| last.output),
+            Choice::Given(_) => {
+                self.last.filter(|_| matches!(self.window, Some(OpenWindow::Block { .. }))).map(|last| last.output)
+            }
+        }
     }
 
     fn references(&mut self, references: &[ZstdReference]) {
-        references.iter().for_each(|reference| self.used.mark(*reference));
+        // Whether the window of the last checkpoint needs those of later parts is not known yet.
+        if let Choice::Own(parts) = &mut self.choice
+            && parts.refer(references)
+        {
+            return;
+        }
+        mark(&mut self.used, 0, references);
     }
 }
 
-/// Whether a span may end after `size` bytes of the tar and `stored` bytes of the blob, if the
-/// window has `used` bytes. What a window takes in the document is in proportion to its bytes, and
-/// grows more slowly than the span. So longer spans make the document smaller, and reading a file
-/// more expensive: the limits were found by trying.
-fn pays(size: u64, stored: u64, used: u64) -> bool {
-    /// From here on, the window is compared with the tar: of what compresses well or refers far
-    /// back, spans would seldom end otherwise.
-    const LONG: u64 = 3 << 20;
-    /// Spans of this size end in any case.
-    const LONGEST: u64 = 16 << 20;
-    size >= LONGEST || used * 10 <= stored || size >= LONG && used * 28 <= size
+/// Marks what references need of the output before a checkpoint, which is `distance` bytes before
+/// the position that they count from.
+fn mark(used: &mut UsedOutput, distance: u64, references: &[ZstdReference]) {
+    for ZstdReference { back, length } in references {
+        if let Some(back) = u64::from(*back).checked_sub(distance).filter(|back| *back > 0) {
+            used.mark(ZstdReference { back: back as u32, length: (*length).min(back as u32) });
+        }
+    }
 }
 
 /// The bytes before a checkpoint that are referred to.

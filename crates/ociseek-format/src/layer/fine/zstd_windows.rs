@@ -199,7 +199,7 @@ impl FineZstd {
             true => self.end >= plan.output,
             false => self.end == plan.output,
         };
-        match is_right && self.starts.is_empty() {
+        match is_right && self.starts.front().is_none_or(|start| start.output > plan.output) {
             true => Ok(()),
             false => {
                 let found = "libzstd reads the zstd blocks in another way";

@@ -235,24 +235,28 @@ fn spans_that_begin_in_one_piece_of_the_output_have_their_own_leads() {
     let blob = encode(&tar, &encoding);
     let layer = document(&blob, blob.len());
     let read = |from, size| Uncompressed(from)..Uncompressed(from + size);
-    let divisions = divisions(&layer, &blob, &[read(1_330_949, 267_470), read(1_919_447, 197_325)]);
-    let starts: Vec<u64> =
-        divisions.values().flat_map(|division| &division.starts).map(|start| start.output.0).collect();
-    assert!(starts.windows(2).any(|two| two[1] - two[0] < 128 << 10), "{starts:?}");
-    let divided = layer.divided(&divisions).unwrap();
-    read_all(&divided, &blob, &tar);
-    assert!(holds(&divided, &blob));
+    let mut closest = u64::MAX;
+    for first in (500_000..2_000_000).step_by(250_000) {
+        let divisions = divisions(&layer, &blob, &[read(first, 1), read(first + 100_000, 80_000)]);
+        let starts: Vec<u64> =
+            divisions.values().flat_map(|division| &division.starts).map(|start| start.output.0).collect();
+        closest = starts.windows(2).map(|two| two[1] - two[0]).fold(closest, u64::min);
+        let divided = layer.clone().divided(&divisions).unwrap();
+        read_all(&divided, &blob, &tar);
+        assert!(holds(&divided, &blob));
+    }
+    assert!(closest < 128 << 10, "{closest}");
 }
 
 #[test]
 fn windows_of_a_start_are_compressed_more() {
-    let (_, blob) = sample();
+    let blob = zstd::stream::encode_all(&tar(20_000_000, 3)[..], 1).unwrap();
     let layer = document(&blob, blob.len());
     let all = SpanId(0)..SpanId(layer.spans().count());
     let (plain, start) = (layer.encode(&[]).unwrap(), layer.encode(std::slice::from_ref(&all)).unwrap());
     let [of_plain, of_start] = [&plain, &start].map(|one| one.bytes.len() as u64 - one.head_size);
     assert_eq!(start.start_size, start.bytes.len() as u64);
-    assert!(of_start * 100 < of_plain * 97, "{of_start} of {of_plain}");
+    assert!(of_start * 100 < of_plain * 99, "{of_start} of {of_plain}");
     // Without the start, it is the document that indexing makes.
     let decoded = fine::decode(&start.bytes, &mut Budget::new(u64::MAX).open()).unwrap();
     assert!(decoded.encode(&[]).unwrap() == plain);
@@ -260,7 +264,16 @@ fn windows_of_a_start_are_compressed_more() {
 
 /// A layer of several spans, most of which have a window.
 fn sample() -> (Vec<u8>, Vec<u8>) {
-    let tar = tar(6_000_000, 3);
+    // All of it refers to what was 150,000 to 250,000 bytes before.
+    let mut content = Vec::new();
+    while content.len() < 6_000_000 {
+        let new = noise(3500, content.len() as u64);
+        content.extend_from_slice(&new);
+        if let Some(from) = content.len().checked_sub(150_000 + 400 * usize::from(new[0])) {
+            content.extend_from_within(from..from + 500);
+        }
+    }
+    let tar = one_file(&content);
     let parameters = vec![CParameter::ChecksumFlag(true)];
     let encoding = Encoding { level: 1, parameters, frames: 2, flushes: 0, is_sized: true, has_skippable: true };
     let blob = encode(&tar, &encoding);
@@ -274,21 +287,28 @@ fn single_bytes_give_the_same_document() {
 }
 
 #[test]
-fn spans_grow_until_their_windows_pay() {
-    let (_, blob) = sample();
-    let layer = document(&blob, blob.len());
+fn spans_begin_where_little_is_referred_to() {
+    // Each section has a block that the others of it are made of.
+    const SECTION: usize = 5 << 17;
+    let section = |number: u64| {
+        let block = noise(1 << 17, number);
+        let pieces: Vec<&[u8]> = block.chunks(1 << 10).collect();
+        let more = (0..4 << 7).flat_map(|at: usize| pieces[(at * 37 + at / 128) % pieces.len()]);
+        block.iter().chain(more).copied().collect::<Vec<u8>>()
+    };
+    let content: Vec<u8> = (0..20).flat_map(section).collect();
+    let tar = one_file(&content);
+    let blob = zstd::stream::encode_all(&tar[..], 3).unwrap();
+    let layer = document(&blob, 100_000);
     let starts = layer.spans().starts();
-    assert!(starts.len() > 5, "{}", starts.len());
+    // Encoders do not end all blocks there.
+    assert!(starts.iter().all(|start| start.output.0 % (SECTION as u64) < 32 << 10), "{starts:?}");
     assert!(starts.windows(2).all(|two| two[1].output - two[0].output > SPAN_SIZE));
-    let windows: Vec<SpanWindow> =
-        layer.windows().flat_map(|windows| windows.unwrap().into_windows()).map(|(_, window)| window).collect();
-    assert!(windows.iter().any(|window| window.used() > 1000));
-    for (window, two) in windows.iter().zip(starts[1..].windows(2)) {
-        let (size, stored) = (two[1].output - two[0].output, two[1].input - two[0].input);
-        let used = window.used() as u64;
-        let is_small = used * 10 <= stored || size >= 3 << 20 && used * 28 <= size;
-        assert!(is_small || size >= 16 << 20, "{used} of {stored} and {size}");
-    }
+    assert!(starts.len() > 8, "{}", starts.len());
+    // Elsewhere, it would be 128 KiB.
+    let windows = layer.windows().flat_map(|windows| windows.unwrap().into_windows());
+    assert!(windows.into_iter().all(|(_, window)| window.used() < 32 << 10));
+    read_all(&layer, &blob, &tar);
 }
 
 #[test]
@@ -405,7 +425,7 @@ fn chunked_layers_are_resumed_by_frame() {
         blob.extend([&b"\x50\x2a\x4d\x18"[..], &(content.len() as u32).to_le_bytes(), content].concat());
     }
     let layer = document(&blob, 10_000);
-    assert!(layer.spans().count() > 5);
+    assert!(layer.spans().count() > 4, "{}", layer.spans().count());
     read_all(&layer, &blob, &tar);
     assert!(holds(&layer, &blob));
     let windows = layer.windows().flat_map(|windows| windows.unwrap().into_windows());
@@ -454,12 +474,30 @@ fn a_long_skippable_frame_waits_for_nothing() {
 }
 
 #[test]
-fn layers_that_refer_to_too_much_have_no_document() {
-    let half = noise(6 << 20, 5);
+fn layers_that_refer_to_much_have_a_document() {
+    // One window for all of the second half would be too large.
+    let half = noise(9 << 20, 5);
     let tar = one_file(&[&half[..], &half].concat());
     let parameters = vec![CParameter::EnableLongDistanceMatching(true), CParameter::WindowLog(24)];
     let encoding = Encoding { level: 3, parameters, frames: 1, flushes: 0, is_sized: true, has_skippable: false };
-    let indexed = within(&encode(&tar, &encoding), 512 << 20).unwrap();
+    let blob = encode(&tar, &encoding);
+    read_all(&document(&blob, 1 << 20), &blob, &tar);
+}
+
+#[test]
+fn layers_without_a_place_for_spans_have_no_document() {
+    // The tables of these blocks have one symbol each, so decoding cannot resume after them.
+    let block = [&(10u32 << 3 | 2 << 1).to_le_bytes()[..3], b"\x08a", b"\x01\x54\x01\0\x34\xfc\xff\x01"].concat();
+    let blocks = 520;
+    let (header, size) = (&mut tar::Header::new_gnu(), blocks << 17);
+    header.set_path("letters").unwrap();
+    header.set_size(size as u64);
+    header.set_cksum();
+    let frame = |bytes: &[u8]| zstd::bulk::compress(bytes, 3).unwrap();
+    let frames = [&b"\x28\xb5\x2f\xfd\0\x38"[..], &block.repeat(blocks), b"\x01\0\0"].concat();
+    let blob = [frame(header.as_bytes()), frames, frame(&[0; 1024])].concat();
+    assert_eq!(zstd::stream::decode_all(&blob[..]).unwrap().len(), 512 + size + 1024);
+    let indexed = within(&blob, 512 << 20).unwrap();
     assert!(indexed.fine.is_none());
     assert!(matches!(indexed.outcome, Outcome::Unservable(why) if why.code == UnservableCode::SpanTooLarge));
 }
