@@ -173,24 +173,24 @@ impl BlobParts {
     /// Divides them in the cheapest way. Returns how many parts the first span has, and what all
     /// spans take in the document.
     fn divide(&self, end: FineStart, count: usize, read: u64) -> (usize, u64) {
-        let start_of = |part: usize| self.list.get(part).filter(|_| part < count).map_or(end, |part| part.start);
+        let parts: Vec<&BlobPart> = self.list.iter().take(count).collect();
+        let starts: Vec<FineStart> = parts.iter().map(|part| part.start).chain([end]).collect();
         let mut best = vec![Division { cost: u64::MAX, last: 0, document: 0 }; count + 1];
         best[0].cost = 0;
         for from in 0..count {
-            let (before, start) = (best[from], start_of(from));
+            let (before, start) = (best[from], starts[from]);
             // No span can end here.
             if before.cost == u64::MAX {
                 continue;
             }
-            let is_frame = self.list[from].is_frame;
+            let is_frame = parts[from].is_frame;
             let (mut used, mut can_end) = (0, false);
-            for (to, best) in best.iter_mut().enumerate().skip(from + 1) {
-                used += self.list[to - 1].adds.get(to - 1 - from).copied().unwrap_or(0);
-                let next = start_of(to);
+            for (to, (best, next)) in best.iter_mut().zip(&starts).enumerate().skip(from + 1) {
+                used += parts[to - 1].adds.get(to - 1 - from).copied().unwrap_or(0);
                 let size = next.output - start.output;
                 // Bytes must follow its border: the blob may end here.
                 let is_suited = size > SPAN_SIZE && next.border() < end.input.0;
-                if to < count && (!is_suited || self.list[to].is_passed) {
+                if to < count && (!is_suited || parts[to].is_passed) {
                     continue;
                 }
                 if can_end && (size > LONGEST || used > LARGEST) {
