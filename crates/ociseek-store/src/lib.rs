@@ -148,8 +148,9 @@ impl StoreError {
         }
     }
 
-    /// The store refused what was written because of its kind, form or size. A refusal of the
-    /// login (401, 403) is none of these, nor are "try again" (408, 429) and faults of the server.
+    /// The registry refused the content itself, for example its type or size, or cannot list it as
+    /// a referrer. This excludes refused logins (401, 403), requests to try again later (408, 429),
+    /// and server errors.
     pub fn is_refused_content(&self) -> bool {
         match self {
             StoreError::Registry(RegistryError::FallbackTag { .. }) => true,

@@ -217,7 +217,9 @@ impl Repository {
                 return Err(failed(format!("others overwrote our change {WRITES} times")));
             }
             writes += 1;
-            let after = amended(Some(&after), &Change { entry: None, goes: &missing })
+            // Others may push them again meanwhile, so each write looks for them anew.
+            let left_out = std::mem::take(&mut missing);
+            let after = amended(Some(&after), &Change { entry: None, goes: &left_out })
                 .ok_or_else(|| failed("its index has no list".into()))?;
             let bytes = Bytes::from(after.to_string());
             if bytes.len() as u64 > MANIFEST {
@@ -227,7 +229,13 @@ impl Repository {
             let condition = if refused == Some(base) { None } else { condition(there.as_ref()) };
             let is_conditional = condition.is_some();
             match self.put_manifest(&Target::Tag(tag.clone()), OCI_INDEX, bytes, condition).await {
-                Ok(_) => {}
+                Ok(_) => left_out.iter().for_each(|digest| {
+                    let what = format!(
+                        "the list of referrers under {}/{}:{tag} named {digest}, which is missing; it was taken off",
+                        self.registry.name, self.name
+                    );
+                    self.registry.http.progress().report(ProgressEvent::Warning(what));
+                }),
                 // Harbor answers so where tags are immutable (goharbor/harbor#17332).
                 Err(error) if !is_conditional && error.status() == Some(412) => return Err(error),
                 // Another client was faster.
@@ -246,7 +254,7 @@ impl Repository {
                         let target = Target::Digest(entry.digest);
                         self.put_new_manifest(&target, &entry.media_type, content.clone()).await?;
                     } else if incomplete >= MISSING {
-                        missing = self.missing(&after, &tag).await;
+                        missing = self.missing(&after).await;
                     }
                     continue;
                 }
@@ -267,16 +275,11 @@ impl Repository {
 
     /// The manifests in a list of referrers that the registry lacks. A client that knows nothing of
     /// the list may have deleted them. A registry that checks lists then refuses every change.
-    async fn missing(&self, list: &Value, tag: &str) -> Vec<Digest> {
+    async fn missing(&self, list: &Value) -> Vec<Digest> {
+        let listed = list["manifests"].as_array().into_iter().flatten().take(LOOKED_FOR);
         let mut missing = Vec::new();
-        for listed in list["manifests"].as_array().into_iter().flatten().take(LOOKED_FOR) {
-            let Some(digest) = listed["digest"].as_str().and_then(|digest| digest.parse().ok()) else { continue };
+        for digest in listed.filter_map(|listed| listed["digest"].as_str()?.parse().ok()) {
             if self.lacks(&digest).await {
-                let what = format!(
-                    "the list of referrers under {}/{}:{tag} names {digest}, which is missing; taken off the list",
-                    self.registry.name, self.name
-                );
-                self.registry.http.progress().report(ProgressEvent::Warning(what));
                 missing.push(digest);
             }
         }
