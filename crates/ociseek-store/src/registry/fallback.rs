@@ -217,7 +217,7 @@ impl Repository {
                 return Err(failed(format!("others overwrote our change {WRITES} times")));
             }
             writes += 1;
-            // Others may push them again meanwhile, so each write looks for them anew.
+            // Others may push them again meanwhile, so this holds for one write.
             let left_out = std::mem::take(&mut missing);
             let after = amended(Some(&after), &Change { entry: None, goes: &left_out })
                 .ok_or_else(|| failed("its index has no list".into()))?;
