@@ -12,14 +12,13 @@ use crate::cli::shared::json::{DigestText, milliseconds, text as text_of};
 use crate::cli::shared::parse;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::{counted, duration, human};
-use crate::cli::shared::source::{Images, ListPlace, refuse_plain_layers};
+use crate::cli::shared::source::{Images, ListPlace, output_layout, refuse_plain_layers};
 use crate::cli::shared::terminal::{Stdout, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::{ImageName, ImageSelector};
 use ociseek_format::progress::Progress;
 use ociseek_ops::copy::{CopyOptions, CopyReport, copy};
-use ociseek_store::layout::Layout;
-use ociseek_store::{Destination, blocking};
+use ociseek_store::Destination;
 
 const COPY_LONG_ABOUT: &str = "\
 Copies an image with all its referrers (SOCI indexes, fine indexes, signatures, attestations, and their own \
@@ -139,10 +138,7 @@ async fn destination(images: &Images, place: &ListPlace) -> Result<Destination, 
         ListPlace::Image(ImageName::Registry(image)) => Destination::Registry(images.repository(image)?),
         ListPlace::Image(
             ImageName::Layout { dir, .. } | ImageName::Archive { file: dir, .. } | ImageName::Saved { file: dir, .. },
-        ) => {
-            let dir = dir.clone();
-            Destination::Layout(Arc::new(blocking(move || Layout::open_or_create(&dir)).await?))
-        }
+        ) => Destination::Layout(Arc::new(output_layout(dir.clone()).await?)),
     })
 }
 

@@ -114,6 +114,8 @@ fn every_command_reports_errors_as_json() {
         assert!(output.stdout.is_empty() || args[0] == "list", "{text:?}");
         assert!(String::from_utf8(output.stderr).unwrap().starts_with("error: "), "{text:?}");
     }
+    // A command that fails before its first write leaves no new layout.
+    assert!(!sandbox.path("there").exists());
     let output = sandbox.command(&["backfill", "--json", "--state=/nowhere/state", "localhost:1"]).output().unwrap();
     let line = String::from_utf8(output.stdout).unwrap();
     assert_eq!(line.lines().count(), 1, "{line}");

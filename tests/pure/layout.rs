@@ -14,7 +14,8 @@ use ociseek::store::layout::{Layout, LayoutError};
 
 fn layout() -> (tempfile::TempDir, Layout) {
     let dir = tempfile::tempdir().unwrap();
-    let layout = Layout::open_or_create(&dir.path().join("l")).unwrap();
+    let layout = Layout::open_or_new(&dir.path().join("l")).unwrap();
+    put(&layout, "x/y", b"the first write creates the files");
     (dir, layout)
 }
 
@@ -283,10 +284,7 @@ fn invalid_layouts_are_refused() {
     assert!(reason(path).contains("no file oci-layout"));
     fs::write(path.join("file"), "x").unwrap();
     assert!(reason(&path.join("file")).contains("oci-archive:FILE"));
-    assert!(
-        matches!(Layout::open_or_create(path), Err(LayoutError::NotALayout { .. })),
-        "other files are not mixed in"
-    );
+    assert!(matches!(Layout::open_or_new(path), Err(LayoutError::NotALayout { .. })), "other files are not mixed in");
     fs::write(path.join("manifest.json"), "[]").unwrap();
     assert!(reason(path).contains("docker save"));
     fs::write(path.join("oci-layout"), r#"{"imageLayoutVersion":"2.0.0"}"#).unwrap();
@@ -309,6 +307,30 @@ fn invalid_layouts_are_refused() {
         assert!(layout.attach(&index.descriptor, &index.bytes, &[]).is_err());
         assert_eq!(fs::read_to_string(path.join("index.json")).unwrap(), bad, "left as it was");
     }
+}
+
+#[test]
+fn a_new_layout_is_empty_and_is_created_by_the_first_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("new/layout");
+    let layout = Layout::open_or_new(&path).unwrap();
+    assert_eq!(layout.images().unwrap(), []);
+    assert!(matches!(layout.find(&ImageSelector::Any), Err(LayoutError::NoImage { .. })));
+    let content = b"content";
+    let blob = Descriptor::of("x/y", content);
+    assert!(!layout.blob_exists(&blob.digest, None).unwrap());
+    assert_eq!(layout.referrers(&blob.digest, None).unwrap().descriptors, []);
+    assert!(!dir.path().join("new").exists());
+    // Another process may be first.
+    let other = Layout::open_or_new(&path).unwrap();
+    for (layout, name) in [(&other, "one"), (&layout, "two")] {
+        layout.name(&image(layout, name), Some(name), None).unwrap();
+    }
+    let written = Layout::open(&path).unwrap();
+    assert_eq!(written.images().unwrap().len(), 2);
+    // Once it is written, a missing file is an error.
+    fs::remove_file(path.join("index.json")).unwrap();
+    assert!(written.images().is_err());
 }
 
 #[test]
@@ -335,7 +357,7 @@ fn nothing_is_written_through_links() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("l")).unwrap();
     std::os::unix::fs::symlink(outside.path(), dir.path().join("l/blobs")).unwrap();
-    assert!(matches!(Layout::open_or_create(&dir.path().join("l")), Err(LayoutError::Link { .. })));
+    assert!(matches!(Layout::open_or_new(&dir.path().join("l")), Err(LayoutError::Link { .. })));
     // The user's own link to the layout is not one below it.
     let (dir, _) = layout();
     std::os::unix::fs::symlink(dir.path().join("l"), dir.path().join("to")).unwrap();

@@ -59,7 +59,7 @@ async fn check(source: &Source, blob: &Bytes) {
 #[tokio::test]
 async fn parts_are_read_from_a_layout_and_its_archive() {
     let dir = tempfile::tempdir().unwrap();
-    let layout = Layout::open_or_create(&dir.path().join("layout")).unwrap();
+    let layout = Layout::open_or_new(&dir.path().join("layout")).unwrap();
     let blob = content(300_000);
     layout.write_blob(&descriptor(&blob), &blob).unwrap();
     let file = dir.path().join("a.tar");
@@ -73,7 +73,7 @@ async fn parts_are_read_from_a_layout_and_its_archive() {
 #[tokio::test]
 async fn a_missing_blob_or_one_of_another_size_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let layout = Layout::open_or_create(dir.path()).unwrap();
+    let layout = Layout::open_or_new(dir.path()).unwrap();
     let blob = content(1000);
     layout.write_blob(&descriptor(&blob), &blob).unwrap();
     let source = Source::Layout(Arc::new(layout));

@@ -37,7 +37,7 @@ pub struct Image {
 impl Image {
     pub fn of(layer: &Path) -> Image {
         let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::open_or_create(&dir.path().join("image")).unwrap();
+        let layout = Layout::open_or_new(&dir.path().join("image")).unwrap();
         let mut hasher = Hasher::new(Algorithm::Sha256);
         let size = copy(&mut File::open(layer).unwrap(), |bytes| hasher.update(bytes));
         let digest = hasher.finish();

@@ -123,7 +123,22 @@ pub async fn copy(
     let digest = document.digest;
     let mut graph = Graph::read(from, document, options, progress).await?;
     let blobs = blobs(&mut graph, from, to, options.jobs, progress).await?;
+    let (manifests, referrers) = manifests(&mut graph, to, progress).await?;
+    if let Some(image) = graph.nodes.get(&digest) {
+        let plain = Descriptor::new(image.descriptor.media_type.clone(), digest, image.descriptor.size);
+        let tagged = to.tag_manifest(&plain, image.bytes.clone(), tag).await;
+        tagged.map_err(|source| CopyError::Tag { tag: tag.to_owned(), source })?;
+    }
+    Ok(CopyReport { digest, manifests, referrers, blobs })
+}
 
+/// Copies the manifests: the number without referrers, and the referrers. Referrers that are neither
+/// indexes nor signatures are left out if the destination refuses them.
+async fn manifests(
+    graph: &mut Graph,
+    to: &Destination,
+    progress: &Arc<dyn Progress>,
+) -> Result<(usize, Vec<CopiedReferrer>), CopyError> {
     let mut manifests = 0;
     let mut referrers = Vec::new();
     let mut refused: BTreeMap<Digest, String> = BTreeMap::new();
@@ -157,12 +172,7 @@ pub async fn copy(
     for (referrer, why) in refused {
         graph.leave_out(referrer, &why, progress);
     }
-    if let Some(image) = graph.nodes.get(&digest) {
-        let plain = Descriptor::new(image.descriptor.media_type.clone(), digest, image.descriptor.size);
-        let tagged = to.tag_manifest(&plain, image.bytes.clone(), tag).await;
-        tagged.map_err(|source| CopyError::Tag { tag: tag.to_owned(), source })?;
-    }
-    Ok(CopyReport { digest, manifests, referrers, blobs })
+    Ok((manifests, referrers))
 }
 
 /// Copies the blobs that the documents name, without duplicates. Referrers whose blobs the source
@@ -179,13 +189,22 @@ async fn blobs(
     let all = graph.order().into_iter().flat_map(|node| &node.blobs);
     // A referrer may state a wrong size for a blob of another one.
     let blobs: Vec<&Descriptor> = all.filter(|blob| seen.insert((blob.digest, blob.size))).collect();
+    let bytes = blobs.iter().map(|blob| blob.size).fold(0, u64::saturating_add);
+    progress.report(ProgressEvent::Copying { blobs: blobs.len(), bytes });
     let mut copied = Vec::new();
     let mut lost = Vec::new();
     let mut results = stream::iter(blobs)
         .map(|blob| async move {
             let layer = blob.digest;
             let sent = |bytes| progress.report(ProgressEvent::LayerRead { layer, bytes });
-            (blob, reported(progress, blob, to.copy_blob(blob, from, jobs, &sent)).await)
+            let work = async {
+                let method = to.copy_blob(blob, from, jobs, &sent).await?;
+                if method != CopyMethod::Sent {
+                    sent(blob.size);
+                }
+                Ok::<_, StoreError>(method)
+            };
+            (blob, reported(progress, blob, work).await)
         })
         .buffer_unordered(jobs);
     while let Some((blob, result)) = results.next().await {

@@ -184,7 +184,7 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
         if registry(&args.destination).is_some() {
             refuse_plain_layers(&args.source, &from.source, &from.root, &progress).await?;
         }
-        let to = destination(&images, &args.destination, args.replace_tag, args.dry_run).await?;
+        let to = destination(&images, &args.destination, args.replace_tag).await?;
         Ok::<_, CliError>(
             convert(&from, &to, Work { cache: cache.as_ref(), options: &options, progress: &progress }).await?,
         )
@@ -240,12 +240,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
 }
 
 /// The destination of the image.
-async fn destination(
-    images: &Images,
-    name: &ImageName,
-    replace_tag: bool,
-    dry_run: bool,
-) -> Result<ConvertDestination, CliError> {
+async fn destination(images: &Images, name: &ImageName, replace_tag: bool) -> Result<ConvertDestination, CliError> {
     let (destination, tag) = match name {
         ImageName::Registry(reference) => {
             (Some(Destination::Registry(images.repository(reference)?)), reference.tag.clone())
@@ -255,8 +250,7 @@ async fn destination(
                 ImageSelector::Tag(tag) => Some(tag.clone()),
                 ImageSelector::Any | ImageSelector::Digest(_) => None,
             };
-            let layout = output_layout(dir.clone(), dry_run).await?;
-            (layout.map(|layout| Destination::Layout(Arc::new(layout))), tag)
+            (Some(Destination::Layout(Arc::new(output_layout(dir.clone()).await?))), tag)
         }
         // Already refused.
         ImageName::Archive { .. } | ImageName::Saved { .. } => (None, None),

@@ -78,12 +78,11 @@ impl SharedSettings {
         }
     }
 
-    /// The destination of the index. None for a layout that a dry run does not create.
+    /// The destination of the index. None if it is an archive.
     async fn destination(&self, source: &Source) -> Result<Option<Destination>, CliError> {
         let Some(dir) = self.output.clone() else { return Ok(home(source)) };
-        let layout = output_layout(dir, self.options.dry_run).await?;
-        let budget = source.budget().clone();
-        Ok(layout.map(|layout| Destination::Layout(Arc::new(layout.with_budget(budget)))))
+        let layout = output_layout(dir).await?.with_budget(source.budget().clone());
+        Ok(Some(Destination::Layout(Arc::new(layout))))
     }
 
     /// Where indexes go, if not to the image.

@@ -215,7 +215,9 @@ impl Bars {
             return;
         }
         match event {
-            ProgressEvent::Image { bytes, .. } => self.expect(&mut state, bytes),
+            ProgressEvent::Image { bytes, .. } | ProgressEvent::Copying { bytes, .. } => {
+                self.expect(&mut state, bytes);
+            }
             ProgressEvent::Reading { bytes, why, .. } => {
                 note_reading(&state.image, bytes, why);
                 // Earlier bytes were read for another purpose.
@@ -294,7 +296,15 @@ struct PlainState {
     layers_done: usize,
     bytes: u64,
     bytes_read: u64,
-    phase: &'static str,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    Manifests,
+    Layers,
+    Blobs,
+    Attaching,
 }
 
 impl PlainState {
@@ -310,12 +320,12 @@ impl PlainState {
             layers_done: 0,
             bytes: 0,
             bytes_read: 0,
-            phase: "reading manifests",
+            phase: Phase::Manifests,
         }
     }
 
-    fn expect(&mut self, layers: usize, bytes: u64) {
-        self.phase = "reading layers";
+    fn expect(&mut self, phase: Phase, layers: usize, bytes: u64) {
+        self.phase = phase;
         self.layers += layers;
         self.bytes += bytes;
     }
@@ -325,16 +335,21 @@ impl PlainState {
             return None;
         }
         let seconds = self.since.elapsed().as_secs_f64();
-        let what = match self.phase {
-            "reading layers" => format!(
-                "{} of {} layers done, {} of {} read, {}",
+        let done = |parts: &str, verb: &str| {
+            format!(
+                "{} of {} {parts} done, {} of {} {verb}, {}",
                 self.layers_done,
                 self.layers,
                 human(self.bytes_read),
                 human(self.bytes),
                 rate(self.bytes_read, seconds),
-            ),
-            phase => phase.to_owned(),
+            )
+        };
+        let what = match self.phase {
+            Phase::Manifests => "reading manifests".to_owned(),
+            Phase::Layers => done("layers", "read"),
+            Phase::Blobs => done("blobs", "copied"),
+            Phase::Attaching => "attaching the index".to_owned(),
         };
         Some(format!("{}: {what}, {}", safe(&self.image), duration(seconds)))
     }
@@ -355,17 +370,18 @@ impl PlainProgress {
     fn report(&self, event: ProgressEvent) {
         let mut state = self.lock();
         match event {
-            ProgressEvent::Image { layers, bytes, .. } => state.expect(layers, bytes),
+            ProgressEvent::Image { layers, bytes, .. } => state.expect(Phase::Layers, layers, bytes),
+            ProgressEvent::Copying { blobs, bytes } => state.expect(Phase::Blobs, blobs, bytes),
             ProgressEvent::Reading { layers, bytes, why } => {
                 note_reading(&state.image, bytes, why);
                 // Earlier bytes were read for another purpose.
                 (state.layers, state.layers_done, state.bytes, state.bytes_read) = (0, 0, 0, 0);
-                state.expect(layers, bytes);
+                state.expect(Phase::Layers, layers, bytes);
             }
             ProgressEvent::LayerStarted { .. } | ProgressEvent::TokenService { .. } | ProgressEvent::Warning(_) => {}
             ProgressEvent::LayerRead { bytes, .. } => state.bytes_read += bytes,
             ProgressEvent::LayerDone { .. } | ProgressEvent::LayerFailed { .. } => state.layers_done += 1,
-            ProgressEvent::Attaching { .. } => state.phase = "attaching the index",
+            ProgressEvent::Attaching { .. } => state.phase = Phase::Attaching,
         }
     }
 }
@@ -395,5 +411,29 @@ impl Drop for Ticker {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_what_is_read_or_copied() {
+        let plain = PlainProgress::new();
+        let line = |event| {
+            plain.report(event);
+            plain.lock().line().unwrap()
+        };
+        plain.lock().begin("app:1");
+        let layer = Digest::sha256(b"");
+        assert!(line(ProgressEvent::Copying { blobs: 2, bytes: 3000 }).starts_with("app:1: 0 of 2 blobs done, 0 B"));
+        assert!(line(ProgressEvent::LayerRead { layer, bytes: 2000 }).contains("2.0 KiB of 2.9 KiB copied, "));
+        assert!(line(ProgressEvent::LayerDone { layer }).contains("1 of 2 blobs done"));
+        let why = ReadAllReason::Undigested;
+        assert!(
+            line(ProgressEvent::Reading { layers: 1, bytes: 5, why }).contains("0 of 1 layers done, 0 B of 5 B read")
+        );
+        assert!(line(ProgressEvent::Attaching { index: layer, blobs: 1 }).starts_with("app:1: attaching the index, "));
     }
 }

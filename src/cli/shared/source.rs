@@ -239,14 +239,9 @@ impl<'a> Registries<'a> {
     }
 }
 
-/// A layout to write to, which is created if it is missing. A dry run creates nothing: then a
-/// missing layout is None.
-pub(crate) async fn output_layout(dir: PathBuf, dry_run: bool) -> Result<Option<Layout>, CliError> {
-    if dry_run && !dir.exists() {
-        return Ok(None);
-    }
-    let open = move || if dry_run { Layout::open(&dir) } else { Layout::open_or_create(&dir) };
-    Ok(Some(blocking(open).await?))
+/// A layout to write to. If it is missing, the first write creates it.
+pub(crate) async fn output_layout(dir: PathBuf) -> Result<Layout, CliError> {
+    Ok(blocking(move || Layout::open_or_new(&dir)).await?)
 }
 
 /// A layout, with all its images.

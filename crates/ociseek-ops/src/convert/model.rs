@@ -25,7 +25,7 @@ pub struct SourceImage {
 /// The destination of the converted image.
 #[derive(Debug)]
 pub struct ConvertDestination {
-    /// None for a dry run into a layout that does not exist yet.
+    /// None in a dry run whose image is in an archive, which cannot be written.
     pub destination: Option<Destination>,
     /// None if a layout should list it without a name.
     pub tag: Option<String>,

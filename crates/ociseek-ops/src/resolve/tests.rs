@@ -30,7 +30,7 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn new() -> Store {
         let dir = tempfile::tempdir().unwrap();
-        Store { layout: Layout::open_or_create(&dir.path().join("l")).unwrap(), _dir: dir }
+        Store { layout: Layout::open_or_new(&dir.path().join("l")).unwrap(), _dir: dir }
     }
 
     pub(crate) fn put(&self, media_type: &str, document: &Value) -> Descriptor {

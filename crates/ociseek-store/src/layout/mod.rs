@@ -32,6 +32,8 @@ pub(super) const MAX_MARKER: usize = 4096;
 pub struct Layout {
     dir: PathBuf,
     budget: Budget,
+    /// Whether there was no layout when it was opened. The first write creates it.
+    is_new: bool,
 }
 
 impl Layout {
@@ -68,20 +70,24 @@ impl Layout {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(not("it has no file oci-layout")),
             Err(source) => return Err(LayoutError::Io { action: "read", path: marker, source }),
         };
-        let layout = Layout { dir: dir.to_owned(), budget: Budget::default() };
+        let layout = Layout { dir: dir.to_owned(), budget: Budget::default(), is_new: false };
         check_marker(&layout, &bytes)?;
         Ok(layout)
     }
 
-    /// Opens a layout, or creates one if the directory is missing or empty.
-    pub fn open_or_create(dir: &Path) -> Result<Layout, LayoutError> {
+    /// Opens a layout, or an empty one if the directory is missing or empty. The first write creates
+    /// its files, so a command that fails before leaves nothing.
+    ///
+    /// # Errors
+    /// If the directory has other content, or a layout cannot be written there.
+    pub fn open_or_new(dir: &Path) -> Result<Layout, LayoutError> {
         match Layout::open(dir) {
             Err(LayoutError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             Err(LayoutError::NotALayout { .. }) if dir.is_dir() => {}
             opened => return opened,
         }
-        write::create(dir)?;
-        Layout::open(dir)
+        write::check_place(dir)?;
+        Ok(Layout { dir: dir.to_owned(), budget: Budget::default(), is_new: true })
     }
 
     /// The entry of index.json that `select` names. Entries that are not images (referrers) are
@@ -186,6 +192,9 @@ impl LayoutFiles for Layout {
     fn index_json(&self) -> Result<Vec<u8>, LayoutError> {
         let path = self.dir.join("index.json");
         let bytes = open_regular(&path).and_then(|file| read_bounded(file, read::MAX_INDEX_JSON));
+        if self.is_new && bytes.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+            return Ok(write::EMPTY_INDEX.to_vec());
+        }
         bytes.map_err(|source| LayoutError::Io { action: "read", path, source })
     }
 

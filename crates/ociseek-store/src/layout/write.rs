@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use bytes::Bytes;
+use rustix::fs::Access;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
@@ -16,22 +17,30 @@ use crate::blob::Target;
 use crate::durable::{create_directories, persist};
 use crate::entries::STALE;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
-use ociseek_format::image::manifest::OCI_INDEX;
 use ociseek_format::image::select::Child;
 use ociseek_format::image::{Descriptor, JsonError, referrers_tag};
 
 /// The marker that image-spec (image-layout.md) requires in every layout.
 const OCI_LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
 
-/// Creates an empty layout in `dir` unless it is one. A directory with other content is left
-/// unchanged.
-pub(super) fn create(dir: &Path) -> Result<(), LayoutError> {
-    create_directories(dir).map_err(|source| io_error("create", dir, source))?;
-    let _lock = lock(dir)?;
-    if dir.join("oci-layout").exists() {
-        return Ok(());
-    }
-    let mut listing = fs::read_dir(dir).map_err(|source| io_error("list", dir, source))?;
+/// The index.json of a layout without images.
+pub(super) const EMPTY_INDEX: &[u8] =
+    br#"{"manifests":[],"mediaType":"application/vnd.oci.image.index.v1+json","schemaVersion":2}"#;
+
+/// Checks that a layout can be created in `dir`, which is not one.
+pub(super) fn check_place(dir: &Path) -> Result<(), LayoutError> {
+    refuse_other_files(dir)?;
+    refuse_links(dir, Algorithm::Sha256)?;
+    let existing = dir.ancestors().find(|place| place.exists()).unwrap_or(Path::new("."));
+    rustix::fs::access(existing, Access::WRITE_OK).map_err(|source| io_error("create", dir, source.into()))
+}
+
+/// Refuses a directory with content that no layout has.
+fn refuse_other_files(dir: &Path) -> Result<(), LayoutError> {
+    let mut listing = match fs::read_dir(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        listing => listing.map_err(|source| io_error("list", dir, source))?,
+    };
     // `blobs` and index.json may remain from a creator that was killed, because oci-layout is
     // written last.
     let foreign = listing.any(|entry| {
@@ -44,12 +53,27 @@ pub(super) fn create(dir: &Path) -> Result<(), LayoutError> {
         let reason = "it has other files and no oci-layout".to_owned();
         return Err(LayoutError::NotALayout { path: dir.to_owned(), reason });
     }
+    Ok(())
+}
+
+/// Creates the files of an empty layout that is new, unless another process did meanwhile. A
+/// directory with other content is left unchanged.
+fn create(layout: &Layout) -> Result<(), LayoutError> {
+    let dir = layout.path();
+    if !layout.is_new || dir.join("oci-layout").exists() {
+        return Ok(());
+    }
+    create_directories(dir).map_err(|source| io_error("create", dir, source))?;
+    let _lock = lock(dir)?;
+    if dir.join("oci-layout").exists() {
+        return Ok(());
+    }
+    refuse_other_files(dir)?;
     let blobs = dir.join("blobs/sha256");
     refuse_links(dir, Algorithm::Sha256)?;
     create_directories(&blobs).map_err(|source| io_error("create", &blobs, source))?;
     if !dir.join("index.json").exists() {
-        let empty = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []});
-        replace(dir, &dir.join("index.json"), empty.to_string().as_bytes())?;
+        replace(dir, &dir.join("index.json"), EMPTY_INDEX)?;
     }
     replace(dir, &dir.join("oci-layout"), OCI_LAYOUT)
 }
@@ -73,6 +97,7 @@ pub(super) fn blob(layout: &Layout, digest: &Digest, content: &[u8]) -> Result<b
 
 /// Creates the directory of a blob's file.
 fn make_blob_directory(layout: &Layout, digest: &Digest) -> Result<(), LayoutError> {
+    create(layout)?;
     refuse_links(layout.path(), digest.algorithm())?;
     let blobs = layout.path().join("blobs").join(digest.algorithm().name());
     create_directories(&blobs).map_err(|source| io_error("create", &blobs, source))
@@ -233,6 +258,7 @@ fn unsound(layout: &Layout, name: impl Into<String>, error: serde_json::Error) -
 /// Changes the list in index.json while other processes are locked out.
 fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), LayoutError>) -> Result<(), LayoutError> {
     let dir = layout.path();
+    create(layout)?;
     let _lock = lock(dir)?;
     remove_abandoned(dir);
     let bytes = layout.index_json()?;
