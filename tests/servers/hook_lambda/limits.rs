@@ -18,7 +18,7 @@ use ociseek::digest::Digest;
 
 /// Of the first event. A busy machine gets the rest of `invoke`'s patience.
 const LIMIT: Duration = Duration::from_secs(9);
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 32;
 
 /// Handles an event whose request `at` to the registry is not answered, and the same event again.
 /// Returns the number of requests, and how long the first answer took.
