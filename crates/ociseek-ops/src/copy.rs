@@ -132,8 +132,8 @@ pub async fn copy(
     Ok(CopyReport { digest, manifests, referrers, blobs })
 }
 
-/// Copies the manifests: the number without referrers, and the referrers. Referrers that are neither
-/// indexes nor signatures are left out if the destination refuses them.
+/// Copies the manifests: the number without referrers, and the referrers. Referrers that are
+/// neither indexes nor signatures are left out if the destination refuses them.
 async fn manifests(
     graph: &mut Graph,
     to: &Destination,

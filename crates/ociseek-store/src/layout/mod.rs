@@ -75,8 +75,8 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Opens a layout, or an empty one if the directory is missing or empty. The first write creates
-    /// its files, so a command that fails before leaves nothing.
+    /// Opens a layout, or an empty one if the directory is missing or empty. The first write
+    /// creates its files, so a command that fails before leaves nothing.
     ///
     /// # Errors
     /// If the directory has other content, or a layout cannot be written there.
