@@ -128,7 +128,7 @@ fn repeats(blocks: &VecDeque<SkimmedBlock<'_>>, number: usize, first: [u32; 3]) 
         tables.repeats = if taken >= number { first } else { UNKNOWN };
         for block in blocks.iter().skip(blocks.len().saturating_sub(taken)) {
             tables.sources = block.sources;
-            decoder.decode(&block.sequences, &mut tables, place, &mut Vec::new())?;
+            decoder.decode(&block.sequences, &mut tables, place)?;
         }
         if taken >= number || tables.repeats.iter().all(|repeat| *repeat < LEAST_UNKNOWN) {
             return Some(tables.repeats);

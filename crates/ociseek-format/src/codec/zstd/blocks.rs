@@ -95,7 +95,6 @@ pub struct ZstdBlocks {
     decoder: SequenceDecoder,
     input: Compressed,
     output: Uncompressed,
-    references: Vec<ZstdReference>,
 }
 
 crate::opaque_debug!(ZstdBlocks);
@@ -111,7 +110,6 @@ impl ZstdBlocks {
             decoder: SequenceDecoder::new(),
             input,
             output,
-            references: Vec::new(),
         }
     }
 
@@ -247,15 +245,16 @@ impl ZstdBlocks {
         let size = match block.kind {
             2 => {
                 let read = self.compressed(unit.get(Block::HEADER..).unwrap_or_default(), sink.since());
-                read.ok_or_else(|| self.broken("has an invalid block"))?
+                let size = read.ok_or_else(|| self.broken("has an invalid block"))?;
+                let references = self.decoder.references();
+                if !references.is_empty() {
+                    sink.references(references);
+                }
+                size
             }
             0 | 1 if block.size <= MAX_BLOCK => block.size as u64,
             _ => return Err(self.broken("has an invalid block")),
         };
-        if !self.references.is_empty() {
-            sink.references(&self.references);
-            self.references.clear();
-        }
         self.input += unit.len() as u64;
         self.output += size;
         // Here and not at the next block, so that nobody has to go back.
@@ -274,7 +273,7 @@ impl ZstdBlocks {
             since: since.map(|since| self.output - since),
         };
         let taken = self.tables.take(&BlockLayout::parse(content)?)?;
-        self.decoder.read(&taken, &mut self.tables, place, &mut self.references)
+        self.decoder.read(&taken, &mut self.tables, place)
     }
 
     fn broken(&self, what: &str) -> io::Error {

@@ -3,7 +3,7 @@
 //!
 //! Why it is fast: the bits of a sequence are loaded at once, and each of its six fields takes a
 //! shift and a mask. A table entry is one word, and neither has to mask a part of it. Repeat
-//! offsets are chosen without a branch. The only branches are for references that are wanted, for
+//! offsets are chosen, and references collected, without a branch. The only branches are for
 //! sequences of more than 56 bits, and for the first 8 bytes of the bits, which are read last.
 //!
 //! The only unsafe operation is calling a function that needs a CPU with BMI2, where both take one
@@ -24,11 +24,14 @@ pub struct ZstdReference {
     pub length: u32,
 }
 
-/// The tables of the last block, ready to decode with.
+/// The tables of the last block, ready to decode with, and what its sequences refer to.
 pub(super) struct SequenceDecoder {
     lengths: Table,
     offsets: Table,
     matches: Table,
+    /// Of which the first `found` are of the last block.
+    references: Vec<ZstdReference>,
+    found: usize,
 }
 
 /// What the sequences of a block come to, in bytes.
@@ -46,34 +49,35 @@ impl SequenceDecoder {
             lengths: Table::new(Field::LiteralLength),
             offsets: Table::new(Field::Offset),
             matches: Table::new(Field::MatchLength),
+            references: Vec::new(),
+            found: 0,
         }
     }
 
-    /// Reads the sequences of a block. Adds their references, and returns the size of what the
-    /// block decodes to. None if it is not valid.
-    pub(super) fn read(
-        &mut self,
-        block: &TakenBlock<'_>,
-        tables: &mut Tables,
-        place: BlockPlace,
-        references: &mut Vec<ZstdReference>,
-    ) -> Option<u64> {
+    /// The references of the last block, if its sequences are valid.
+    pub(super) fn references(&self) -> &[ZstdReference] {
+        self.references.get(..self.found).unwrap_or_default()
+    }
+
+    /// Reads the sequences of a block, and returns the size of what it decodes to. None if it is
+    /// not valid.
+    pub(super) fn read(&mut self, block: &TakenBlock<'_>, tables: &mut Tables, place: BlockPlace) -> Option<u64> {
+        self.found = 0;
         let all = u64::from(block.literals);
         let Some(sequences) = &block.sequences else { return Some(all) };
-        let SequenceSums { literals, matched } = self.decode(sequences, tables, place, references)?;
+        let SequenceSums { literals, matched } = self.decode(sequences, tables, place)?;
         // Literals that no sequence takes come last.
         (literals <= all).then_some(all + matched)
     }
 
-    /// Decodes the sequences of a block, to which `tables` apply. Adds its references, and sets the
-    /// repeat offsets. None if they are not valid, as far as that is checked: distances are only if
-    /// they reach back to what is wanted.
+    /// Decodes the sequences of a block, to which `tables` apply. Finds its references, and sets
+    /// the repeat offsets. None if they are not valid, as far as that is checked: distances are
+    /// only if they reach back to what is wanted.
     pub(super) fn decode(
         &mut self,
         sequences: &Sequences<'_>,
         tables: &mut Tables,
         place: BlockPlace,
-        references: &mut Vec<ZstdReference>,
     ) -> Option<SequenceSums> {
         let own = [&mut self.lengths, &mut self.offsets, &mut self.matches];
         for (table, source) in own.into_iter().zip(&tables.sources) {
@@ -82,32 +86,30 @@ impl SequenceDecoder {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("bmi2") {
             // SAFETY: the CPU has BMI2.
-            return unsafe { self.decode_bmi2(sequences, &mut tables.repeats, place, references) };
+            return unsafe { self.decode_bmi2(sequences, &mut tables.repeats, place) };
         }
-        self.decode_any(sequences, &mut tables.repeats, place, references, low_bits)
+        self.decode_any(sequences, &mut tables.repeats, place, low_bits)
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "bmi2")]
     fn decode_bmi2(
-        &self,
+        &mut self,
         sequences: &Sequences<'_>,
         repeats: &mut [u32; 3],
         place: BlockPlace,
-        references: &mut Vec<ZstdReference>,
     ) -> Option<SequenceSums> {
-        self.decode_any(sequences, repeats, place, references, |word, count| std::arch::x86_64::_bzhi_u64(word, count))
+        self.decode_any(sequences, repeats, place, |word, count| std::arch::x86_64::_bzhi_u64(word, count))
     }
 
     /// `low` returns the low bits of its first argument; the low 8 bits of the second are their
     /// number.
     #[inline(always)]
     fn decode_any(
-        &self,
+        &mut self,
         sequences: &Sequences<'_>,
         repeats: &mut [u32; 3],
         place: BlockPlace,
-        references: &mut Vec<ZstdReference>,
         low: impl Fn(u64, u32) -> u64,
     ) -> Option<SequenceSums> {
         const MASK: usize = 511;
@@ -116,8 +118,11 @@ impl SequenceDecoder {
         let mut offset = bits.take(self.offsets.log.into())? as usize;
         let mut matched = bits.take(self.matches.log.into())? as usize;
         let [lengths, offsets, matches] = [&self.lengths, &self.offsets, &self.matches].map(|table| &*table.states);
-        let mut walk = Walk::new(*repeats, place);
         let mut left = sequences.count;
+        if self.references.len() < left as usize {
+            self.references.resize(left as usize, ZstdReference { back: 0, length: 0 });
+        }
+        let mut walk = Walk::new(*repeats, place, &mut self.references);
         while left > 0 {
             while left > 1
                 && let Some((word, mut end)) = bits.full()
@@ -141,7 +146,7 @@ impl SequenceDecoder {
                 length = (usize::from((l >> 16) as u16)) + field(l >> 8) as usize;
                 matched = (usize::from((m >> 16) as u16)) + field(m >> 8) as usize;
                 offset = (usize::from((o >> 16) as u16)) + field(o >> 8) as usize;
-                walk.sequence(value, match_length, literal_length, references);
+                walk.sequence(value, match_length, literal_length);
                 bits.end -= usize::from(all);
                 left -= 1;
             }
@@ -149,7 +154,7 @@ impl SequenceDecoder {
             let value = o.base().wrapping_add(bits.take(o.extra())?);
             let match_length = u64::from(m.base()) + u64::from(bits.take(m.extra())?);
             let literal_length = u64::from(l.base()) + u64::from(bits.take(l.extra())?);
-            walk.sequence(value, match_length, literal_length, references);
+            walk.sequence(value, match_length, literal_length);
             left -= 1;
             if left > 0 {
                 length = l.next() + bits.take(l.bits())? as usize;
@@ -160,13 +165,13 @@ impl SequenceDecoder {
         if bits.end != 0 || walk.is_wrong {
             return None;
         }
-        *repeats = walk.repeats;
+        (*repeats, self.found) = (walk.repeats, walk.found);
         Some(SequenceSums { literals: walk.edge - walk.far - walk.matched, matched: walk.matched })
     }
 }
 
 /// Follows the sequences of a block.
-struct Walk {
+struct Walk<'a> {
     repeats: [u32; 3],
     /// The bytes that matches have written.
     matched: u64,
@@ -178,19 +183,26 @@ struct Walk {
     before: u64,
     window: u64,
     is_wrong: bool,
+    /// Has room for a reference of each sequence.
+    references: &'a mut [ZstdReference],
+    found: usize,
 }
 
-impl Walk {
-    fn new(repeats: [u32; 3], BlockPlace { before, window, since }: BlockPlace) -> Walk {
+impl Walk<'_> {
+    fn new(
+        repeats: [u32; 3],
+        BlockPlace { before, window, since }: BlockPlace,
+        references: &mut [ZstdReference],
+    ) -> Walk<'_> {
         // Further than any match reaches.
         let far = since.unwrap_or(u64::MAX >> 2);
-        Walk { repeats, matched: 0, far, edge: far, before, window, is_wrong: false }
+        Walk { repeats, matched: 0, far, edge: far, before, window, is_wrong: false, references, found: 0 }
     }
 
     /// Takes a sequence. `value` is an offset plus 3, or the number of a repeat offset (RFC 8878
     /// section 3.1.1.5).
     #[inline(always)]
-    fn sequence(&mut self, value: u32, match_length: u64, literal_length: u64, references: &mut Vec<ZstdReference>) {
+    fn sequence(&mut self, value: u32, match_length: u64, literal_length: u64) {
         let [first, second, third] = self.repeats;
         // Without literals, the first repeat offset is out of question.
         let number = value.wrapping_sub(u32::from(literal_length != 0));
@@ -205,18 +217,18 @@ impl Walk {
             select_unpredictable(number > 1, second, third),
         ];
         self.edge += literal_length;
-        if u64::from(distance) > self.edge {
-            self.reference(distance, match_length, references);
+        // The match begins this many bytes before the wanted position, if it does.
+        let back = u64::from(distance).wrapping_sub(self.edge);
+        let is_wanted = u64::from(distance) > self.edge;
+        // Written in any case, since whether a match is wanted cannot be predicted.
+        if let Some(next) = self.references.get_mut(self.found) {
+            *next = ZstdReference { back: back as u32, length: match_length.min(back) as u32 };
         }
+        self.found += usize::from(is_wanted);
+        let most = (self.before + self.edge).wrapping_sub(self.far).min(self.window);
+        self.is_wrong |= is_wanted & (u64::from(distance) > most);
         self.edge += match_length;
         self.matched += match_length;
-    }
-
-    fn reference(&mut self, distance: u32, match_length: u64, references: &mut Vec<ZstdReference>) {
-        // The match begins this many bytes before the wanted position.
-        let back = u64::from(distance) - self.edge;
-        references.push(ZstdReference { back: back as u32, length: match_length.min(back) as u32 });
-        self.is_wrong |= u64::from(distance) > (self.before + self.edge - self.far).min(self.window);
     }
 }
 
@@ -289,11 +301,12 @@ mod tests {
                 let taken = tables.take(&BlockLayout::parse(content).unwrap()).unwrap();
                 let Some(sequences) = &taken.sequences else { continue };
                 let place = BlockPlace { before, window: 1 << 27, since: Some(before / 2) };
-                let (mut repeats, mut found) = (tables.repeats, [Vec::new(), Vec::new()]);
-                let chosen = decoder.decode(sequences, &mut tables, place, &mut found[0]).unwrap();
-                let safe = decoder.decode_any(sequences, &mut repeats, place, &mut found[1], low_bits).unwrap();
+                let mut repeats = tables.repeats;
+                let chosen = decoder.decode(sequences, &mut tables, place).unwrap();
+                let found = decoder.references().to_vec();
+                let safe = decoder.decode_any(sequences, &mut repeats, place, low_bits).unwrap();
                 assert_eq!((chosen.literals, chosen.matched), (safe.literals, safe.matched));
-                assert!(tables.repeats == repeats && found[0] == found[1]);
+                assert!(tables.repeats == repeats && found == decoder.references());
             }
         }
     }

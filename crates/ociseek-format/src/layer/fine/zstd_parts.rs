@@ -6,6 +6,7 @@
 //! ways to divide what was read, the cheapest.
 
 use std::collections::VecDeque;
+use std::hint::select_unpredictable;
 
 use crate::codec::zstd::{ZstdReference, ZstdState};
 use crate::fine::{FineStart, MAX_ZSTD_WINDOW, SPAN_SIZE};
@@ -49,7 +50,8 @@ pub(super) struct BlobParts {
     number: u16,
     /// For each piece of the output before it, the last part that wrote or referred to it.
     users: Box<[u16]>,
-    /// How many bytes it refers to, by how many parts ago these were written or referred to.
+    /// How many bytes it refers to, by how many parts ago these were written or referred to. The
+    /// first number has no meaning.
     ages: Box<[u64]>,
 }
 
@@ -127,9 +129,8 @@ impl BlobParts {
                 let next = ((at / PIECE + 1) * PIECE).min(end);
                 let user = std::mem::replace(&mut self.users[(at / PIECE) as usize % PIECES], self.number);
                 let age = usize::from(self.number.wrapping_sub(user));
-                if age > 0 {
-                    self.ages[age.min(OLD)] += next - at + std::mem::take(&mut place);
-                }
+                self.ages[age.min(OLD)] += next - at + place;
+                place = select_unpredictable(age > 0, 0, place);
                 at = next;
             }
         }

@@ -2,16 +2,17 @@
 
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use bytes::Bytes;
 
 mod cut;
+mod hashing;
 mod pool;
 
 use super::fine::ZstdPlan;
-use super::hashes::{LayerHashes, ScannedSpans};
+use super::hashes::LayerHashes;
 use super::plan::LayerPlanner;
 use super::scan::LayerScan;
 use super::scan_result::ScanResult;
@@ -20,14 +21,15 @@ use crate::budget::{Budget, Charge};
 use crate::digest::Digest;
 use crate::ztoc::Ztoc;
 use cut::{BlobCutter, Piece};
+use hashing::{Broken, SharedHashes, WorkLimits};
 use pool::{DecoderPool, QueuedStretch};
 
 /// How many batches or stretches may be in progress unless more decoders need more: enough to even
 /// out those that decode to much and those that decode to little.
 const UNDER_WAY: usize = 4;
 /// The same for zstd that is planned ahead: a whole span comes at once, and the next one must be
-/// planned before that is scanned. With 4, indexing takes a fifth longer at level 3, a third at 9.
-const AHEAD: usize = 32;
+/// planned before that is scanned. The rest is hashed later, when there is nothing to scan.
+const AHEAD: WorkLimits = WorkLimits { unscanned: 48, unhashed: 96 };
 /// More threads for one layer would be idle, because the work that cannot be divided takes longer
 /// by then.
 const MOST_DECODERS: usize = 8;
@@ -105,9 +107,9 @@ pub fn read_chunks<E>(
     Ok(scan_chunks(LayerPlanner::Idle, scan, hashes, threads, next)?.map()?)
 }
 
-/// Scans, which is mostly decoding, on a separate thread, and reads, plans and hashes on this one.
-/// The time is that of the slower thread: the one that decodes, or for a plain tar the one that
-/// hashes.
+/// Scans, which is mostly decoding, on a separate thread, and reads and plans on this one. Both
+/// hash: this one if the other is behind, and that one while it has nothing to scan. The time is
+/// that of the slower thread: the one that decodes, or for a plain tar the one that hashes.
 /// With two cores, a third thread would only slow down the one that decodes. Blobs with many gzip
 /// members or with an existing ztoc are decoded by further threads.
 fn scan_chunks<E>(
@@ -118,31 +120,32 @@ fn scan_chunks<E>(
     mut next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
 ) -> Result<ScanResult, ChunksError<E>> {
     let decoders = threads.cores.min(MOST_DECODERS);
-    let most = UNDER_WAY.max(decoders + 2);
-    let room = most.max(AHEAD);
+    let most = UNDER_WAY.max(decoders + 2) - 1;
+    let most = WorkLimits { unscanned: most, unhashed: most };
+    let room = most.unhashed.max(AHEAD.unhashed) + 1;
     let is_fine = scan.is_fine();
-    thread::scope(|scope| {
+    let (hashing, scanned) = SharedHashes::new(hashes, room);
+    let scanned = thread::scope(|scope| {
+        let hashing = &hashing;
         let mut pool = DecoderPool::new(scope, decoders, is_fine);
         let shared = pool.shared();
         let (read, to_scan) = sync_channel::<WorkItem>(room);
-        let (scanned, to_hash) = sync_channel::<(WorkItem, ScannedSpans)>(room);
         let scanning = scope.spawn(move || {
-            for mut work in to_scan {
+            while let Some(mut work) = hashing.until_next(&to_scan) {
                 let spans = match &mut work {
                     WorkItem::Batch(chunks, plan) => scan.push_all(chunks, plan.take())?,
                     WorkItem::Stretch(stretch) => shared.scan(stretch, &mut scan)?,
                 };
-                // The receiver is gone if `next` failed.
+                hashing.remove();
                 if scanned.send((work, spans)).is_err() {
                     break;
                 }
             }
             Ok((scan.end()?, scan))
         });
-        let mut hashing = HashWorker { hashes, scanned: to_hash, under_way: 0 };
         let mut cutter = if decoders > 1 { BlobCutter::new(threads.guide) } else { BlobCutter::idle() };
-        let mut pass_on = |work: WorkItem, most: usize| {
-            hashing.under_way += 1;
+        let pass_on = |work: WorkItem, most: WorkLimits| {
+            hashing.add();
             read.send(work).map_err(|_| Broken)?;
             hashing.catch_up(most)
         };
@@ -169,13 +172,13 @@ fn scan_chunks<E>(
                 ready.extend(planner.end());
             }
             ready.into_iter().try_for_each(|(chunks, plan)| {
-                let most = if plan.is_some() { room } else { most };
+                let most = if plan.is_some() { AHEAD } else { most };
                 pass_on(WorkItem::Batch(chunks, plan), most)
             })
         };
         let mut passed_on = Ok(());
         while passed_on.is_ok()
-            && let Some(chunks) = next().map_err(ChunksError::Next)?
+            && let Some(chunks) = next().inspect_err(|_| hashing.give_up()).map_err(ChunksError::Next)?
         {
             let mut pieces = Vec::with_capacity(chunks.len());
             chunks.into_iter().for_each(|chunk| cutter.push(chunk, |piece| pieces.push(piece)));
@@ -189,14 +192,14 @@ fn scan_chunks<E>(
         drop((read, pool));
         hashing.finish();
         match scanning.join() {
-            Ok(Ok((spans, scan))) => {
-                hashing.hashes.push(&[], spans);
-                Ok(scan.finish(hashing.hashes.finish())?)
-            }
+            Ok(Ok(scanned)) => Ok(scanned),
             Ok(Err(error)) => Err(ChunksError::Layer(error)),
             Err(panic) => std::panic::resume_unwind(panic),
         }
-    })
+    })?;
+    let ((spans, scan), mut hashes) = (scanned, hashing.into_hashes());
+    hashes.push(&[], spans);
+    Ok(scan.finish(hashes.finish())?)
 }
 
 /// Work items: scanned first, then hashed.
@@ -204,40 +207,4 @@ enum WorkItem {
     /// With their plan, if the layer is zstd.
     Batch(Vec<Bytes>, Option<ZstdPlan>),
     Stretch(QueuedStretch),
-}
-
-/// The scan ended early.
-struct Broken;
-
-/// Hashes what was scanned.
-struct HashWorker {
-    hashes: LayerHashes,
-    scanned: Receiver<(WorkItem, ScannedSpans)>,
-    /// The number of work items that the scan has not returned yet.
-    under_way: usize,
-}
-
-impl HashWorker {
-    /// Hashes until fewer than `most` items are in progress.
-    fn catch_up(&mut self, most: usize) -> Result<(), Broken> {
-        while self.under_way >= most {
-            let (work, spans) = self.scanned.recv().map_err(|_| Broken)?;
-            self.hash(&work, spans);
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self) {
-        while let Ok((work, spans)) = self.scanned.recv() {
-            self.hash(&work, spans);
-        }
-    }
-
-    fn hash(&mut self, work: &WorkItem, spans: ScannedSpans) {
-        self.under_way -= 1;
-        match work {
-            WorkItem::Batch(chunks, _) => self.hashes.push_all(chunks, spans),
-            WorkItem::Stretch(stretch) => self.hashes.push_all(&stretch.chunks, spans),
-        }
-    }
 }
