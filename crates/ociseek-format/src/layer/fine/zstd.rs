@@ -300,7 +300,7 @@ impl ZstdSink for Checkpoints {
             }
             Choice::Own(parts) if parts.can_begin(&next) => {
                 parts.begin(next, window());
-                while let Choice::Own(parts) = &self.choice
+                while let Choice::Own(parts) = &mut self.choice
                     && let Some(count) = parts.choose()
                 {
                     self.advance(count);

@@ -53,6 +53,8 @@ pub(super) struct BlobParts {
     /// How many bytes it refers to, by how many parts ago these were written or referred to. The
     /// first number has no meaning.
     ages: Box<[u64]>,
+    /// The ways to divide the list if a byte of the document counts once, or twice.
+    divisions: [SpanDivisions; 2],
 }
 
 /// From one block at which a span could begin to the next.
@@ -74,7 +76,7 @@ pub(super) struct BlobPart {
 impl BlobParts {
     pub(super) fn new() -> BlobParts {
         let (users, ages) = (vec![0; PIECES].into(), vec![0; OLD + 1].into());
-        BlobParts { list: VecDeque::new(), number: 0, users, ages }
+        BlobParts { list: VecDeque::new(), number: 0, users, ages, divisions: [READ, 2 * READ].map(SpanDivisions::new) }
     }
 
     /// The start of the last part.
@@ -151,7 +153,7 @@ impl BlobParts {
 
     /// How many parts the first span has, if enough was read to choose. The first part begins with
     /// a checkpoint.
-    pub(super) fn choose(&self) -> Option<usize> {
+    pub(super) fn choose(&mut self) -> Option<usize> {
         let (first, last) = (self.list.front()?.start, self.last()?);
         (last.output - first.output >= AHEAD).then(|| self.cheapest(last, self.list.len() - 1)).flatten()
     }
@@ -159,63 +161,26 @@ impl BlobParts {
     /// The same if nothing that follows matters, with the end of what was read.
     pub(super) fn choose_at_end(&mut self, end: FineStart) -> Option<usize> {
         self.count();
-        self.cheapest(end, self.list.len())
+        // What the last part adds may change.
+        self.divisions.iter_mut().for_each(SpanDivisions::clear);
+        let first = self.cheapest(end, self.list.len());
+        self.divisions.iter_mut().for_each(SpanDivisions::clear);
+        first
     }
 
     /// How many parts the first span has if the first `count` parts, up to `end`, are divided in
     /// the cheapest way. None if that is a single span.
-    fn cheapest(&self, end: FineStart, count: usize) -> Option<usize> {
+    fn cheapest(&mut self, end: FineStart, count: usize) -> Option<usize> {
         let stored = end.input - self.list.front()?.start.input;
-        let (first, document) = self.divide(end, count, READ);
-        let first = if document > stored / MUCH { self.divide(end, count, 2 * READ).0 } else { first };
+        let [once, twice] = &mut self.divisions;
+        let (first, document) = once.divide(&self.list, end, count);
+        let first = if document > stored / MUCH { twice.divide(&self.list, end, count).0 } else { first };
         (first < count).then_some(first)
-    }
-
-    /// Divides them in the cheapest way. Returns how many parts the first span has, and what all
-    /// spans take in the document.
-    fn divide(&self, end: FineStart, count: usize, read: u64) -> (usize, u64) {
-        let parts: Vec<&BlobPart> = self.list.iter().take(count).collect();
-        let starts: Vec<FineStart> = parts.iter().map(|part| part.start).chain([end]).collect();
-        let mut best = vec![Division { cost: u64::MAX, last: 0, document: 0 }; count + 1];
-        best[0].cost = 0;
-        for from in 0..count {
-            let (before, start) = (best[from], starts[from]);
-            // No span can end here.
-            if before.cost == u64::MAX {
-                continue;
-            }
-            let is_frame = parts[from].is_frame;
-            let (mut used, mut can_end) = (0, false);
-            for (to, (best, next)) in best.iter_mut().zip(&starts).enumerate().skip(from + 1) {
-                used += parts[to - 1].adds.get(to - 1 - from).copied().unwrap_or(0);
-                let size = next.output - start.output;
-                // Bytes must follow its border: the blob may end here.
-                let is_suited = size > SPAN_SIZE && next.border() < end.input.0;
-                if to < count && (!is_suited || parts[to].is_passed) {
-                    continue;
-                }
-                if can_end && (size > LONGEST || used > LARGEST) {
-                    break;
-                }
-                can_end = true;
-                let document = document(used, is_frame);
-                let fetched = next.input - start.input + document + size / DECODED;
-                let cost = document.saturating_mul(read).saturating_add(size.saturating_mul(fetched));
-                let cost = before.cost.saturating_add(cost);
-                if cost < best.cost {
-                    *best = Division { cost, last: from, document: before.document + document };
-                }
-            }
-        }
-        let mut first = count;
-        while best[first].last > 0 {
-            first = best[first].last;
-        }
-        (first, best[count].document)
     }
 
     /// Lets no span begin at the parts so far. Nothing that follows refers to what precedes it.
     pub(super) fn pass(&mut self) {
+        self.divisions.iter_mut().for_each(SpanDivisions::clear);
         for part in self.list.iter_mut().skip(1) {
             (part.is_passed, part.references) = (true, Vec::new());
         }
@@ -223,6 +188,7 @@ impl BlobParts {
 
     /// Removes the first parts. What follows begins with a checkpoint.
     pub(super) fn advance(&mut self, count: usize) -> Option<&mut BlobPart> {
+        self.divisions.iter_mut().for_each(SpanDivisions::clear);
         self.list.drain(..count.min(self.list.len()));
         self.list.front_mut()
     }
@@ -256,6 +222,16 @@ pub(super) enum OpenWindow {
     },
 }
 
+/// The cheapest ways to divide the first parts, one more part at a time.
+struct SpanDivisions {
+    /// What a byte of the document is weighed with.
+    read: u64,
+    /// For each part, how to divide what precedes it.
+    best: Vec<Division>,
+    /// For each of these parts, a span that begins with it.
+    spans: Vec<LastSpan>,
+}
+
 /// The cheapest way to divide what precedes a part.
 #[derive(Clone, Copy)]
 struct Division {
@@ -264,6 +240,102 @@ struct Division {
     last: usize,
     /// What all spans take in the document.
     document: u64,
+}
+
+/// A span that begins with a certain part, as far as its end was looked for.
+#[derive(Clone)]
+struct LastSpan {
+    start: FineStart,
+    is_frame: bool,
+    /// The bytes of its window.
+    used: u64,
+    /// Whether it can end before that.
+    can_end: bool,
+    is_too_long: bool,
+}
+
+impl SpanDivisions {
+    fn new(read: u64) -> SpanDivisions {
+        SpanDivisions { read, best: Vec::new(), spans: Vec::new() }
+    }
+
+    fn clear(&mut self) {
+        self.best.clear();
+        self.spans.clear();
+    }
+
+    /// Divides the first `count` parts, which end at `end`. Returns how many of them the first span
+    /// has, and what all spans take in the document. What was found earlier is used again.
+    fn divide(&mut self, list: &VecDeque<BlobPart>, end: FineStart, count: usize) -> (usize, u64) {
+        if self.best.is_empty() {
+            self.best.push(Division { cost: 0, last: 0, document: 0 });
+        }
+        // Bytes must follow a span's border: the blob may end here.
+        while let Some(part) = list.get(self.best.len()).filter(|_| self.best.len() < count)
+            && part.start.border() < end.input.0
+        {
+            let least = if part.is_passed { u64::MAX } else { SPAN_SIZE + 1 };
+            let best = ending_at(part.start, least, self.read, list, &self.best, &mut self.spans);
+            self.best.push(best);
+        }
+        let (mut best, mut spans) = (self.best.clone(), self.spans.clone());
+        while best.len() < count {
+            let next = list.get(best.len()).map_or(end, |part| part.start);
+            best.push(ending_at(next, u64::MAX, self.read, list, &best, &mut spans));
+        }
+        let whole = ending_at(end, 0, self.read, list, &best, &mut spans);
+        let (mut first, mut before) = (count, whole.last);
+        while before > 0 {
+            (first, before) = (before, best[before].last);
+        }
+        (first, whole.document)
+    }
+}
+
+/// The cheapest way to divide the parts before `next`. The last span has `least` bytes or more.
+/// `best` is known for what precedes each of these parts, and `spans` begin with them.
+fn ending_at(
+    next: FineStart,
+    least: u64,
+    read: u64,
+    list: &VecDeque<BlobPart>,
+    best: &[Division],
+    spans: &mut Vec<LastSpan>,
+) -> Division {
+    let new = list.iter().take(best.len()).skip(spans.len());
+    spans.extend(new.map(|BlobPart { start, is_frame, .. }| LastSpan {
+        start: *start,
+        is_frame: *is_frame,
+        used: 0,
+        can_end: false,
+        is_too_long: false,
+    }));
+    let adds = list.get(best.len() - 1).map_or(&[][..], |part| &part.adds);
+    let mut cheapest = Division { cost: u64::MAX, last: 0, document: 0 };
+    for (from, (span, before)) in spans.iter_mut().zip(best).enumerate() {
+        // No span can end where this one begins.
+        if span.is_too_long || before.cost == u64::MAX {
+            continue;
+        }
+        span.used += adds.get(best.len() - 1 - from).copied().unwrap_or(0);
+        let size = next.output - span.start.output;
+        if size < least {
+            continue;
+        }
+        span.is_too_long = span.can_end && (size > LONGEST || span.used > LARGEST);
+        if span.is_too_long {
+            continue;
+        }
+        span.can_end = true;
+        let document = document(span.used, span.is_frame);
+        let fetched = next.input - span.start.input + document + size / DECODED;
+        let cost = document.saturating_mul(read).saturating_add(size.saturating_mul(fetched));
+        let cost = before.cost.saturating_add(cost);
+        if cost < cheapest.cost {
+            cheapest = Division { cost, last: from, document: before.document + document };
+        }
+    }
+    cheapest
 }
 
 /// What a span takes in the document if its window has `used` bytes.
@@ -355,6 +427,44 @@ mod tests {
         firsts.sort_unstable();
         firsts.dedup();
         assert!(firsts.len() > 3, "{firsts:?}");
+    }
+
+    #[test]
+    fn earlier_divisions_hold_when_parts_follow() {
+        let mut random = 3u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        let mut found = Vec::new();
+        for layer in 0..40 {
+            let (mut parts, mut input, mut output) = (BlobParts::new(), 0, 0);
+            for _ in 0..40 {
+                let state = crate::codec::zstd::ZstdState::initial();
+                parts.begin(at(input, output), OpenWindow::Block { state, reach: 8, from: Uncompressed(0) });
+                let references: Vec<_> = (0..next(30))
+                    .map(|_| ZstdReference { back: 1 + next(output.max(1)) as u32, length: 1 })
+                    .filter(|_| output > 0)
+                    .collect();
+                parts.refer(&references);
+                // Of some layers so little that the last spans share the blob's last border.
+                input += if layer % 2 == 0 { next(60) } else { 20_000 + next(60_000) };
+                output += PART + next(2 * PART);
+                if next(20) == 0 {
+                    parts.choose_at_end(at(input, output));
+                    parts.pass();
+                }
+                let (last, count) = (parts.last().unwrap(), parts.list.len() - 1);
+                if count > 0 {
+                    let anew = SpanDivisions::new(READ).divide(&parts.list, last, count);
+                    assert_eq!(parts.divisions[0].divide(&parts.list, last, count), anew);
+                    found.push(anew.0);
+                }
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        assert!(found.len() > 10, "{found:?}");
     }
 
     #[test]
