@@ -164,6 +164,12 @@ impl Content {
         recorded_start::fetch(&self.inner).await;
     }
 
+    /// Puts what the cache on disk has of the recorded starts into up to half of the memory.
+    /// Blocks.
+    pub fn load_start(&self) {
+        recorded_start::load(&self.inner);
+    }
+
     /// The ranges of layers that the recorded start reads, approximately in its order.
     pub fn recorded_start(&self) -> Vec<(LayerId, Range<Uncompressed>)> {
         recorded_start::ranges(&self.inner)

@@ -1,7 +1,6 @@
 //! Fetches the recorded start of the image's fine documents: the spans that a start is known to
-//! read, in order, before and in parallel to requested reads. Those that the cache on disk has are
-//! put into memory. Several requests are in progress, so that latency hardly counts, but of few
-//! bytes, so that nothing that is requested waits for long.
+//! read, in order, before and in parallel to requested reads. Several requests are in progress, so
+//! that latency hardly counts, but of few bytes, so that nothing that is requested waits for long.
 //!
 //! Requested reads have priority: while one is fetched, nothing new is fetched in advance. It stops
 //! if the fetched spans are not read.
@@ -129,17 +128,9 @@ pub(super) async fn fetch(inner: &Arc<Inner>) {
         let mut planned = inner.start.planned.hold();
         planned.extend(steps.iter().flat_map(|(on, spans)| SpanId::each(spans.clone()).map(|span| on.span(span))));
     }
-    let unfetched = spawn_blocking({
-        let mut steps = steps.clone();
-        move || {
-            steps.retain(|(on, spans)| SpanId::each(spans.clone()).any(|span| on.is_missing(span)));
-            steps
-        }
-    });
-    let loading = spawn_blocking({
-        let inner = Arc::clone(inner);
-        move || load(&inner, &steps)
-    });
+    let is_unfetched =
+        |(on, spans): &(LayerHandle, Range<SpanId>)| SpanId::each(spans.clone()).any(|span| on.is_missing(span));
+    let unfetched = spawn_blocking(move || steps.into_iter().filter(is_unfetched).collect::<Vec<_>>());
     let room = &Semaphore::new(ROOM);
     // On a second start nothing is missing, and a thread for each step would only delay it.
     let fetches = stream::iter(unfetched.await.unwrap_or_default()).map(|(on, spans)| async move {
@@ -148,14 +139,13 @@ pub(super) async fn fetch(inner: &Arc<Inner>) {
         on.fetch_missing_start(spans).await;
     });
     fetches.buffer_unordered(AT_A_TIME).for_each(|()| ready(())).await;
-    let _ = loading.await;
 }
 
 /// Puts the spans that the cache on disk has into memory, in order, up to the part of it that a
 /// start may take. It reads and verifies them on one thread, ahead of the program that starts.
-fn load(inner: &Inner, steps: &[(LayerHandle, Range<SpanId>)]) {
-    for (on, spans) in steps.iter().filter(|(on, _)| on.keeps_on_disk()) {
-        for span in SpanId::each(spans.clone()).filter(|span| !on.is_in_memory(*span)) {
+pub(super) fn load(inner: &Arc<Inner>) {
+    for (on, spans) in steps(inner).into_iter().filter(|(on, _)| on.keeps_on_disk()) {
+        for span in SpanId::each(spans).filter(|span| !on.is_in_memory(*span)) {
             let size = on.layer.size(span);
             if !inner.start.has_room(inner, size) {
                 return;

@@ -62,8 +62,8 @@ pub struct FuseOptions {
     pub passes_changes: bool,
     /// Records reads, if set.
     pub recorder: Option<Arc<ReadRecorder>>,
-    /// Put what the recorded start reads into the kernel's caches, as far as it is in the cache.
-    /// Only for root, and not if reads are recorded.
+    /// Put what the recorded start reads into the kernel's caches, as far as it is in the cache:
+    /// for root, and if reads are not recorded. Otherwise, put it into memory.
     pub fill: bool,
     /// The device to use, if another process keeps it. Only for root.
     pub kept: Option<KeptDevice>,
@@ -106,10 +106,15 @@ impl FuseMount {
         }
         let (alive, gone) = oneshot::channel();
         let bytes = (0..tree.len() as u32).map(|id| tree.node(NodeId(id)).kind.size()).fold(0, u64::saturating_add);
+        let fill = options.fill && content.has_recorded_start() && mounted.is_none();
         // What the program itself reads first could no longer be recorded.
-        let fill = options.fill && options.recorder.is_none() && content.has_recorded_start();
-        let mut filler = (fill && root && mounted.is_none()).then(CacheFiller::start).flatten();
+        let fills = fill && root && options.recorder.is_none();
+        let mut filler = fills.then(CacheFiller::start).flatten();
         let to_fill = filler.is_some().then(|| (Arc::clone(&tree), content.clone()));
+        if fill && filler.is_none() {
+            let content = content.clone();
+            runtime.spawn_blocking(move || content.load_start());
+        }
         let known = Arc::clone(&tree);
         let background = runtime.clone();
         let filesystem = ImageFs {
