@@ -171,13 +171,13 @@ impl File {
             gid: node.gid,
             nlink: node.nlink,
             inode: u64::from(id.0) + 1,
-            mtime: node.mtime.to_rfc3339(),
+            mtime: node.mtime().to_rfc3339(),
             target: target.map(str::to_owned),
             target_b64,
             major,
             minor,
-            layer: node.origin.map(|origin| origin.layer.0),
-            xattrs: node.xattrs.iter().map(xattr).collect(),
+            layer: node.origin.map(|layer| layer.0),
+            xattrs: tree.xattrs(id).iter().map(xattr).collect(),
         }
     }
 }

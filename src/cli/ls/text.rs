@@ -7,7 +7,7 @@ use crate::cli::ls::Listing;
 use crate::cli::shared::size::human;
 use crate::cli::shared::terminal::quoted;
 use ociseek_format::time::Time;
-use ociseek_format::tree::{Node, NodeId, NodeKind, Tree};
+use ociseek_format::tree::{NodeId, NodeKind, Tree};
 use ociseek_format::ztoc::{FileKind, FileMetadata};
 
 /// How names are printed.
@@ -85,7 +85,7 @@ fn rows(
         }
         return Ok(());
     }
-    let columns: Vec<Columns> = list.iter().map(|(_, id)| Columns::of_node(tree.node(*id), detail)).collect();
+    let columns: Vec<Columns> = list.iter().map(|(_, id)| Columns::of_node(tree, *id, detail)).collect();
     let widths = Widths::of(&columns);
     for ((name, id), columns) in list.iter().zip(&columns) {
         let target = match &tree.node(*id).kind {
@@ -138,7 +138,8 @@ struct Columns {
 }
 
 impl Columns {
-    fn of_node(node: &Node, detail: Detail) -> Columns {
+    fn of_node(tree: &Tree, id: NodeId, detail: Detail) -> Columns {
+        let node = tree.node(id);
         let (kind, size) = match &node.kind {
             NodeKind::Directory(_) => ('d', "0".to_owned()),
             NodeKind::File(extent) => ('-', detail.size(extent.size)),
@@ -150,12 +151,12 @@ impl Columns {
         };
         Columns {
             // ls marks files with additional access attributes in the same way.
-            mode: permissions(kind, node.mode) + if node.xattrs.is_empty() { "" } else { "+" },
+            mode: permissions(kind, node.mode) + if tree.xattrs(id).is_empty() { "" } else { "+" },
             links: node.nlink.to_string(),
             uid: node.uid.to_string(),
             gid: node.gid.to_string(),
             size,
-            mtime: time(Some(node.mtime)),
+            mtime: time(Some(node.mtime())),
         }
     }
 

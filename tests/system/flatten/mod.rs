@@ -59,7 +59,7 @@ fn ours(tree: &Tree, tars: &[Vec<u8>], counts: bool) -> BTreeMap<Vec<u8>, (Strin
             NodeKind::Fifo => "fifo".to_owned(),
         };
         let xattrs: Vec<String> =
-            node.xattrs.iter().map(|(name, value)| format!("{}={}", hex(name), hex(value))).collect();
+            tree.xattrs(id).iter().map(|(name, value)| format!("{}={}", hex(name), hex(value))).collect();
         let nlink = if node.kind.is_directory() && !counts { 1 } else { node.nlink };
         let (mode, uid, gid) = (node.mode, node.uid, node.gid);
         let line = format!("{what} mode {mode:o} owner {uid}:{gid} links {nlink} {xattrs:?}");
@@ -127,7 +127,7 @@ fn compare(stack: &Stack, answer: &Value) -> Vec<String> {
             differences.push(format!("{shown}:\n     ours {line}\n   theirs {theirs}"));
         }
         let node = tree.node(id);
-        let mtime = [node.mtime.seconds, i64::from(node.mtime.nanos)];
+        let mtime = [node.mtime().seconds, i64::from(node.mtime().nanos)];
         if !entry["mtime"].is_null() && entry["mtime"] != Value::from(mtime.to_vec()) {
             differences.push(format!("{shown}: our time {mtime:?}, theirs {}", entry["mtime"]));
         }

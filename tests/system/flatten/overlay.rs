@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use ociseek::layer::LayerMap;
 use ociseek::layer::map::LayerEntries;
 use ociseek::offset::LayerId;
-use ociseek::tree::{Node, NodeId, NodeKind, OpaqueXattr, Tree};
+use ociseek::tree::{NodeId, NodeKind, OpaqueXattr, Tree};
 
 use super::entry::{device, dir, fifo, file, hard_link, opaque, symlink, whiteout};
 use super::{entry, map, stacks};
@@ -32,19 +32,20 @@ const OTHERWISE: [&str; 5] = [
     "ids of all ones",
 ];
 
-fn line(node: &Node) -> String {
+fn line(tree: &Tree, id: NodeId) -> String {
+    let node = tree.node(id);
     let kind = match &node.kind {
         NodeKind::Directory(_) => "dir".to_owned(),
         NodeKind::File(extent) => format!("file at {:?} of {}", extent.offset, extent.size),
         NodeKind::Sparse(file) => format!("sparse at {:?} {:?}", file.offset, file.map),
         other => format!("{other:?}"),
     };
-    let xattrs: Vec<_> = node.xattrs.iter().filter(|(name, _)| **name != *OpaqueXattr::Trusted.name()).collect();
-    format!("{kind} {:o} {}:{} {:?} {xattrs:?}", node.mode, node.uid, node.gid, node.mtime)
+    let xattrs: Vec<_> = tree.xattrs(id).iter().filter(|(name, _)| **name != *OpaqueXattr::Trusted.name()).collect();
+    format!("{kind} {:o} {}:{} {:?} {xattrs:?}", node.mode, node.uid, node.gid, node.mtime())
 }
 
-fn is_opaque(node: &Node) -> bool {
-    node.xattrs.iter().any(|(name, value)| **name == *OpaqueXattr::Trusted.name() && **value == *b"y")
+fn is_opaque(tree: &Tree, id: NodeId) -> bool {
+    tree.xattrs(id).iter().any(|(name, value)| **name == *OpaqueXattr::Trusted.name() && **value == *b"y")
 }
 
 /// What overlayfs shows of these layers, the lowest first.
@@ -59,12 +60,11 @@ fn merged(layers: &[Tree]) -> Lines {
             let found = stack.iter().filter_map(|(tree, dir)| Some((*tree, tree.child(*dir, name)?)));
             let mut parts: Vec<(&Tree, NodeId)> = Vec::new();
             for (tree, id) in found {
-                let node = tree.node(id);
-                let is_directory = node.kind.is_directory();
+                let is_directory = tree.node(id).kind.is_directory();
                 if is_directory || parts.is_empty() {
                     parts.push((tree, id));
                 }
-                if !is_directory || is_opaque(node) {
+                if !is_directory || is_opaque(tree, id) {
                     break;
                 }
             }
@@ -77,7 +77,7 @@ fn merged(layers: &[Tree]) -> Lines {
             let path = [&path[..], slash, name].concat();
             // Of directories without an entry, overlayfs shows other attributes.
             let is_implied = node.kind.is_directory() && node.origin.is_none();
-            lines.insert(path.clone(), if is_implied { "dir".to_owned() } else { line(node) });
+            lines.insert(path.clone(), if is_implied { "dir".to_owned() } else { line(tree, top) });
             if node.kind.is_directory() {
                 open.push((path, parts));
             }
@@ -94,7 +94,7 @@ fn flattened(tree: &Tree) -> Lines {
         for (name, child) in tree.children(id) {
             let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
             let path = [&path[..], slash, name].concat();
-            lines.insert(path.clone(), line(tree.node(child)));
+            lines.insert(path.clone(), line(tree, child));
             open.push((path, child));
         }
     }
@@ -117,9 +117,9 @@ fn differs(lower: &Tree, layer: &Tree, entries: &LayerEntries<'_>) -> bool {
     let is_hidden = |id: NodeId| {
         let mut above = std::iter::successors(Some(id), |id| (*id != Tree::ROOT).then(|| layer.parent(*id)));
         let node = layer.node(id);
-        node.kind.is_directory() && node.origin.is_none() && above.any(|id| is_opaque(layer.node(id)))
+        node.kind.is_directory() && node.origin.is_none() && above.any(|id| is_opaque(layer, id))
     };
-    is_opaque(layer.node(Tree::ROOT))
+    is_opaque(layer, Tree::ROOT)
         || (1..layer.len() as u32).map(NodeId).any(is_hidden)
         || entries.files.iter().any(|file| is_below_link(&file.name))
 }
@@ -145,8 +145,8 @@ fn layers_under_an_overlay_are_the_flattened_tree() {
         compared += 1;
         let hides = |tree: &Tree| {
             (0..tree.len() as u32)
-                .map(|id| tree.node(NodeId(id)))
-                .any(|node| is_opaque(node) || node.kind == (NodeKind::CharDevice { major: 0, minor: 0 }))
+                .map(NodeId)
+                .any(|id| is_opaque(tree, id) || tree.node(id).kind == (NodeKind::CharDevice { major: 0, minor: 0 }))
         };
         hiding += usize::from(alone.iter().any(hides));
         let (overlay, mut flat) = (merged(&alone), flattened(&tree));

@@ -13,7 +13,7 @@ use super::OpaqueXattr;
 use super::error::{TreeError, TreeFault};
 use super::inode::{Inodes, bounded, created, device, directory_kind};
 use super::lookup::{InodeKind, Lookup, TarPath};
-use super::model::{EntryId, Extent, Node, NodeKind, SparseExtent};
+use super::model::{Extent, Node, NodeKind, SparseExtent};
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
 use super::warnings::TreeWarnings;
 use super::xattrs::{self, XattrRule};
@@ -311,7 +311,7 @@ impl<'a> Applier<'a> {
     /// Sets an entry's owner, attributes, permissions and time, in this order.
     fn set_attributes(&mut self, inode: u32, entry: CurrentEntry<'a>) -> Result<(), TreeFault> {
         let Applier { inodes, warnings, .. } = self;
-        let CurrentEntry { file, layer, number, .. } = entry;
+        let CurrentEntry { file, layer, .. } = entry;
         inodes.set_owner(inode, file.uid, file.gid);
         let Inodes { nodes, xattrs, .. } = inodes;
         let Some(node) = nodes.get_mut(inode as usize) else { return Ok(()) };
@@ -333,7 +333,7 @@ impl<'a> Applier<'a> {
             node.mode = file.mode as u32 & 0o7777;
         }
         node.mtime = bounded(file.mtime);
-        node.origin = Some(EntryId { layer, entry: number });
+        node.origin = Some(layer);
         Ok(())
     }
 

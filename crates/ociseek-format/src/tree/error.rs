@@ -53,7 +53,7 @@ pub enum TreeFault {
     /// Our limit, which keeps the time in proportion to the layers.
     #[error("is behind too many symbolic links or opaque directories")]
     TooMuchWork,
-    /// Our limit, because names are numbered with 32 bits.
-    #[error("exceeds the limit of 2^32 names in a tree")]
+    /// Our limit, because names and their bytes are numbered with 32 bits.
+    #[error("exceeds the limit of 2^32 names in a tree, or of 4 GiB for them")]
     TooManyNames,
 }

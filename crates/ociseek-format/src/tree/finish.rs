@@ -3,7 +3,7 @@
 
 use super::apply::Applier;
 use super::inode::Inodes;
-use super::model::{Directory, NodeId, NodeKind};
+use super::model::{Directory, NodeId, NodeKind, Xattr};
 use super::paths::{PathId, ROOT};
 use super::{Name, Tree};
 
@@ -44,7 +44,7 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
                 subdirectories += 1;
                 directories.push((child, node, id));
             }
-            names.push(Name { start: text.len(), length: name.len() as u8, node, directory: id });
+            names.push(Name { start: text.len() as u32, length: name.len() as u8, node, directory: id });
             text.extend_from_slice(name);
         }
         if let Some(inode) = paths.inode(path) {
@@ -58,15 +58,17 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
     for (inode, target) in targets.into_iter().filter(|(inode, _)| is_seen(*inode)) {
         nodes[inode as usize].kind = NodeKind::Symlink(target.into());
     }
-    let xattrs = xattrs.into_iter().filter(|((inode, _), _)| is_seen(*inode));
-    let mut xattrs = xattrs.map(|((inode, name), value)| (inode, (name.into(), value.into()))).peekable();
-    while let Some((inode, first)) = xattrs.next() {
+    let seen_xattrs = xattrs.into_iter().filter(|((inode, _), _)| is_seen(*inode));
+    let mut seen_xattrs = seen_xattrs.map(|((inode, name), value)| (inode, (name.into(), value.into()))).peekable();
+    let mut xattrs: Vec<(NodeId, Box<[Xattr]>)> = Vec::new();
+    while let Some((inode, first)) = seen_xattrs.next() {
         let mut all = vec![first];
-        while let Some((_, next)) = xattrs.next_if(|(other, _)| *other == inode) {
+        while let Some((_, next)) = seen_xattrs.next_if(|(other, _)| *other == inode) {
             all.push(next);
         }
-        nodes[inode as usize].xattrs = all.into();
+        xattrs.push((NodeId(numbers[inode as usize]), all.into()));
     }
+    xattrs.sort_unstable_by_key(|(node, _)| *node);
     // Sorts the nodes by number, removed ones last. Each exchange puts one into its place.
     let seen = named_by.len();
     let unseen = numbers.iter_mut().filter(|number| **number == UNSEEN);
@@ -79,5 +81,5 @@ pub(super) fn finish(applier: Applier<'_>) -> Tree {
         }
     }
     nodes.truncate(seen);
-    Tree { nodes, names, text, named_by, warnings: warnings.finish() }
+    Tree { nodes, names, text, named_by, xattrs, warnings: warnings.finish() }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{Directory, Node, NodeId, NodeKind};
+use super::model::{Directory, Node, NodeId, NodeKind, SECOND};
 use super::xattrs::CAPABILITY;
 use crate::time::Time;
 
@@ -54,14 +54,17 @@ pub(super) fn directory_kind() -> NodeKind {
 /// A new file as root would create it, before its attributes are set. It has one path.
 pub(super) fn created(kind: NodeKind, gid: u32) -> Node {
     let mode = if matches!(kind, NodeKind::Symlink(_)) { 0o777 } else { 0o755 };
-    Node { kind, mode, uid: 0, gid, mtime: Time::default(), nlink: 1, xattrs: Box::default(), origin: None }
+    Node { kind, mode, uid: 0, gid, nlink: 1, origin: None, mtime: 0 }
 }
 
-/// The time that containerd would set: from the epoch to the last nanosecond that fits into 63 bits
-/// (in 2262). Any other time becomes the epoch.
-pub(super) fn bounded(time: Option<Time>) -> Time {
-    let last = Time { seconds: i64::MAX / 1_000_000_000, nanos: (i64::MAX % 1_000_000_000) as u32 };
-    time.filter(|time| (Time::default()..=last).contains(time)).unwrap_or_default()
+/// The time that containerd would set, in nanoseconds: from the epoch to the last nanosecond that
+/// fits into 63 bits (in 2262). Any other time becomes the epoch.
+pub(super) fn bounded(time: Option<Time>) -> u64 {
+    let nanos = |time: Time| {
+        let seconds = u64::try_from(time.seconds).ok()?;
+        seconds.checked_mul(SECOND)?.checked_add(time.nanos.into()).filter(|nanos| *nanos <= i64::MAX as u64)
+    };
+    time.and_then(nanos).unwrap_or_default()
 }
 
 /// The numbers of the device that mknod(2) creates: 12 and 20 bits. None if they do not fit into 32

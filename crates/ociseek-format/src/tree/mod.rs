@@ -23,7 +23,7 @@ use apply::TreeUse;
 pub(crate) use apply::WHITEOUT;
 
 pub use error::{TreeError, TreeFault};
-pub use model::{Directory, EntryId, Extent, Node, NodeId, NodeKind, SparseExtent, Xattr};
+pub use model::{Directory, Extent, Node, NodeId, NodeKind, SparseExtent, Xattr};
 pub use resolve::PathError;
 
 use crate::layer::map::Entries;
@@ -61,13 +61,15 @@ pub struct Tree {
     text: Vec<u8>,
     /// For each node, the index of its first name in `names`.
     named_by: Vec<u32>,
+    /// The extended attributes of the nodes that have any, in the order of the nodes.
+    xattrs: Vec<(NodeId, Box<[Xattr]>)>,
     warnings: Vec<String>,
 }
 
 /// A name in a directory.
 #[derive(Debug)]
 struct Name {
-    start: usize,
+    start: u32,
     length: u8,
     node: NodeId,
     directory: NodeId,
@@ -167,6 +169,17 @@ impl Tree {
         self.nodes.get(id.0 as usize)
     }
 
+    /// The extended attributes of a node, sorted by name, without duplicates.
+    pub fn xattrs(&self, id: NodeId) -> &[Xattr] {
+        let found = self.xattrs.binary_search_by_key(&id, |(node, _)| *node);
+        found.map_or(&[], |at| &self.xattrs[at].1)
+    }
+
+    /// The extended attributes of all nodes.
+    pub fn all_xattrs(&self) -> impl Iterator<Item = &Xattr> {
+        self.xattrs.iter().flat_map(|(_, xattrs)| xattrs)
+    }
+
     /// The file called `name` in a directory.
     pub fn child(&self, directory: NodeId, name: &[u8]) -> Option<NodeId> {
         let names = self.names(directory);
@@ -213,6 +226,6 @@ impl Tree {
     }
 
     fn text(&self, name: &Name) -> &[u8] {
-        &self.text[name.start..name.start + usize::from(name.length)]
+        &self.text[name.start as usize..][..usize::from(name.length)]
     }
 }

@@ -6,11 +6,17 @@ use crate::offset::{LayerId, Uncompressed};
 use crate::tar::{SparseMap, StoredPart};
 use crate::time::Time;
 
+/// A second in nanoseconds.
+pub(super) const SECOND: u64 = 1_000_000_000;
+
 /// The number of a file, link or directory in its [`Tree`](super::Tree). The root is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
 /// An inode. Hard links are several names of one inode.
+///
+/// Images have tens of thousands of them, and a node has many images in memory, so what few files
+/// have is elsewhere in the [`Tree`](super::Tree).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// The type, with the data that only this type has.
@@ -21,15 +27,24 @@ pub struct Node {
     pub uid: u32,
     /// The group id.
     pub gid: u32,
-    /// The modification time. It is the epoch for the root and for directories without an entry.
-    pub mtime: Time,
     /// The number of names of a file; for a directory, 2 plus its subdirectories.
     pub nlink: u32,
-    /// Sorted by name, without duplicates.
-    pub xattrs: Box<[Xattr]>,
-    /// The entry that the attributes come from. None for the root and for directories without an
-    /// entry.
-    pub origin: Option<EntryId>,
+    /// The layer with the entry that the attributes come from. None for the root and for
+    /// directories without an entry.
+    pub origin: Option<LayerId>,
+    /// The modification time in nanoseconds since 1970.
+    pub(super) mtime: u64,
+}
+
+// It decides how much memory a mount takes.
+const _: () = assert!(size_of::<Node>() == 64);
+
+impl Node {
+    /// The modification time, from 1970 to 2262. It is the epoch for the root and for directories
+    /// without an entry.
+    pub fn mtime(&self) -> Time {
+        Time { seconds: (self.mtime / SECOND) as i64, nanos: (self.mtime % SECOND) as u32 }
+    }
 }
 
 /// The name and value of an extended attribute.
@@ -93,15 +108,6 @@ pub struct SparseExtent {
     pub offset: Uncompressed,
     /// The bytes of the file that they are.
     pub map: SparseMap,
-}
-
-/// An entry of a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EntryId {
-    /// The layer of the entry.
-    pub layer: LayerId,
-    /// Counted from 0 in the order of the layer's tar.
-    pub entry: u32,
 }
 
 impl Extent {

@@ -33,6 +33,8 @@ pub(super) struct Paths<'a> {
     /// The paths in the directories that are hashed, by directory and name. It may have others.
     hashed: HashMap<(u32, &'a [u8]), u32>,
     list: Vec<Path<'a>>,
+    /// The bytes of all names, which the tree numbers with 32 bits.
+    text: u32,
 }
 
 struct Path<'a> {
@@ -86,7 +88,7 @@ impl<'a> Paths<'a> {
             written: 0,
             opaque: 0,
         };
-        Paths { hashed: HashMap::new(), list: vec![root] }
+        Paths { hashed: HashMap::new(), list: vec![root], text: 0 }
     }
 
     /// The number of paths.
@@ -132,6 +134,7 @@ impl<'a> Paths<'a> {
             return Err(TreeFault::PathTooLong);
         }
         let number = u32::try_from(self.list.len()).ok().filter(|&n| n != NONE).ok_or(TreeFault::TooManyNames)?;
+        self.text = self.text.checked_add(name.len() as u32).ok_or(TreeFault::TooManyNames)?;
         self.list.push(Path {
             name,
             parent: parent.0,
@@ -189,7 +192,7 @@ impl<'a> Paths<'a> {
         if std::mem::replace(&mut self.at_mut(directory).is_hashed, true) {
             return;
         }
-        let Paths { hashed, list } = self;
+        let Paths { hashed, list, .. } = self;
         let mut add = |number: u32| {
             let path = &list[number as usize];
             hashed.insert((path.parent, path.name), number);

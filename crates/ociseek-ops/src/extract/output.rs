@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RawMode, RenameFlags, Timespec, Timestam
 use rustix::io::Errno;
 
 use super::ExtractError;
+use ociseek_format::time::Time;
 use ociseek_format::tree::{Node, NodeId, Tree};
 
 /// How many directories are kept open.
@@ -158,7 +159,8 @@ impl UnfinishedFile {
         let Some(file) = self.file.take() else { return Ok(()) };
         let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
         rustix::fs::fchmod(&file, Mode::from_raw_mode((node.mode & 0o777) as RawMode))?;
-        let time = Timespec { tv_sec: node.mtime.seconds, tv_nsec: node.mtime.nanos.into() };
+        let Time { seconds, nanos } = node.mtime();
+        let time = Timespec { tv_sec: seconds, tv_nsec: nanos.into() };
         rustix::fs::futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
         drop(file);
         let (directory, temporary, name) = (&*self.directory, self.temporary.as_str(), &self.name[..]);

@@ -42,7 +42,7 @@ pub(super) fn attributes(id: NodeId, node: &Node) -> FileAttr {
         NodeKind::Directory(..) => (u64::from(BLOCK), 0),
         NodeKind::Fifo => (0, 0),
     };
-    let time = system_time(node.mtime);
+    let time = system_time(node.mtime());
     FileAttr {
         ino: inode(id),
         size,

@@ -116,8 +116,8 @@ impl ImageFs {
     }
 
     fn xattrs(&self, inode: INodeNo) -> Result<impl Iterator<Item = (&[u8], &[u8])>, Errno> {
-        let (_, node) = self.node(inode)?;
-        let xattrs = node.xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
+        let (id, _) = self.node(inode)?;
+        let xattrs = self.tree.xattrs(id).iter().map(|(name, value)| (&name[..], &value[..]));
         Ok(xattrs.filter(|(name, _)| !self.is_hidden(name)))
     }
 }
@@ -169,16 +169,14 @@ impl Filesystem for ImageFs {
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT;
         // Access control lists cost a request for each file, so they are only enabled for images
         // that have them.
-        let lists = |id| self.tree.node(NodeId(id)).xattrs.iter().any(|(name, _)| name.starts_with(ACL));
-        if self.checked && (0..self.tree.len() as u32).any(lists) {
+        if self.checked && self.tree.all_xattrs().any(|(name, _)| name.starts_with(ACL)) {
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }
         if self.checked {
             // User namespaces of containers. The kernel allows it only where it checks permissions.
             wanted |= InitFlags::FUSE_ALLOW_IDMAP;
         }
-        let has_xattrs = |id| self.tree.node(NodeId(id)).xattrs.iter().any(|(name, _)| !self.is_hidden(name));
-        self.no_xattrs = !self.answers_xattrs && !(0..self.tree.len() as u32).any(has_xattrs);
+        self.no_xattrs = !self.answers_xattrs && self.tree.all_xattrs().all(|(name, _)| self.is_hidden(name));
         self.no_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.no_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         // An older kernel has fewer capabilities, which is fine.
