@@ -10,7 +10,7 @@ mod sha256;
 use sha256::Sha256;
 pub use sha256::{ChainState, SHA256_BLOCK};
 
-/// The digest algorithms that image-spec registers and that registries use.
+/// The digest algorithms that registries use, of those that image-spec registers (descriptor.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
     /// SHA-256, which almost all images use.
