@@ -22,8 +22,18 @@ const WORKERS: usize = 8;
 const ROOT: &str = "OCISEEK_SNAPSHOTTER_FAULTS";
 
 /// The snapshots after each call.
-const AFTER: [&str; 9] =
-    ["", "one", "ONE", "ONE two", "ONE seen two", "ONE chain-a seen two", "ONE chain-a two", "ONE chain-a", "chain-a"];
+const AFTER: [&str; 10] = [
+    "",
+    "one",
+    "ONE",
+    "ONE two",
+    "ONE seen two",
+    "ONE chain-a seen two",
+    "ONE chain-a two",
+    "ONE chain-a",
+    "chain-a",
+    "chain-a",
+];
 
 /// Makes call number `number`, from 1. Whether it was answered as expected.
 async fn call(it: &Snapshotter, root: &Path, number: usize) -> bool {
@@ -36,7 +46,8 @@ async fn call(it: &Snapshotter, root: &Path, number: usize) -> bool {
         5 => it.create(SnapshotKind::Active, layer("", "chain-a", "manifest", "a")).await.is_err(),
         6 => it.remove("seen").await.is_ok(),
         7 => it.remove("two").await.is_ok(),
-        _ => it.remove("ONE").await.is_ok(),
+        8 => it.remove("ONE").await.is_ok(),
+        _ => it.cleanup().await.is_ok(),
     }
 }
 
@@ -113,6 +124,7 @@ async fn fault(injector: &Path, root: &Path, mode: &str, at: usize) -> usize {
             it.remove(key).await.unwrap_or_else(|error| panic!("{what}, {key}: {error}"));
         }
     }
+    it.cleanup().await.unwrap_or_else(|error| panic!("{what}, cleanup: {error}"));
     assert_eq!((names(&it).as_str(), files(&root.join("snapshots")).len()), ("", 0), "{what}");
     drop(it);
     fs::remove_dir_all(root).unwrap();

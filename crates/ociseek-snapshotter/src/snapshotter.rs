@@ -145,9 +145,10 @@ impl Snapshotter {
         }
         added?;
         let mounts = self.prepared(&key).await;
-        if let Err(error) = &mounts {
+        if let (Err(error), Some(id)) = (&mounts, new) {
             warn!(key, %error, "cannot create the snapshot");
             self.remove(&key).await?;
+            self.discard(id).await?;
         }
         mounts
     }
@@ -277,15 +278,17 @@ impl Snapshotter {
         self.store.change(|rows| rows.commit(request, used))
     }
 
+    /// Removes a snapshot and its mount. Its files stay until [`Snapshotter::cleanup`]: containerd
+    /// lets all other calls to a snapshotter wait for this one, and not for that
+    /// (`core/metadata/snapshot.go`, `garbageCollect`), and a large directory takes its time.
     pub(crate) async fn remove(&self, key: &str) -> Result<(), SnapshotError> {
         let row = block_in_place(|| self.store.remove(key, |row| self.hide(row.id)))?;
-        self.discard(row.id).await?;
+        self.images.remove(row.id).await?;
         block_in_place(|| self.store.catch_up());
         Ok(())
     }
 
-    /// The name that a directory gets before its files are removed, if its row cannot be removed
-    /// from the file before.
+    /// The name that a directory gets if its row cannot be removed from the file before.
     fn hidden(&self, id: u64) -> PathBuf {
         self.dir(id).with_added_extension(HIDDEN)
     }
@@ -327,7 +330,9 @@ impl Snapshotter {
     /// Removes what belongs to no snapshot.
     pub(crate) async fn cleanup(&self) -> Result<(), SnapshotError> {
         // Without a row for it, the next directory is empty, and the next snapshot takes it.
-        self.remove_unknown(SnapshotRows::was_used).await
+        self.remove_unknown(SnapshotRows::was_used).await?;
+        block_in_place(|| self.store.catch_up());
+        Ok(())
     }
 
     async fn remove_unknown(&self, is_old: impl Fn(&SnapshotRows, u64) -> bool) -> Result<(), SnapshotError> {
@@ -461,8 +466,25 @@ mod tests {
         for key in ["chain-b", "chain-a"] {
             it.remove(key).await.unwrap();
         }
+        it.cleanup().await.unwrap();
         let left = |dir| fs::read_dir(root.path().join(dir)).unwrap().count();
         assert_eq!((left("images"), left("snapshots")), (1, 0), "the share of the memory");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn files_of_removed_snapshots_stay_until_the_cleanup() {
+        let root = tempfile::tempdir().unwrap();
+        let it = open(root.path()).await.unwrap();
+        let create = |key| it.create(SnapshotKind::Active, request(key, "", &[]));
+        create("large").await.unwrap();
+        fs::write(root.path().join("snapshots/1/fs/file"), "x").unwrap();
+        it.remove("large").await.unwrap();
+        assert!(matches!(it.stat("large"), Err(SnapshotError::NotFound(_))));
+        assert!(root.path().join("snapshots/1/fs/file").exists());
+        create("large").await.unwrap();
+        assert_eq!(fs::read_dir(root.path().join("snapshots/2/fs")).unwrap().count(), 0);
+        it.cleanup().await.unwrap();
+        assert!(!root.path().join("snapshots/1").exists() && root.path().join("snapshots/2/fs").exists());
     }
 
     #[tokio::test(flavor = "multi_thread")]
