@@ -1,6 +1,7 @@
 //! `ociseek snapshotter status` and `ociseek snapshotter images`.
 
 use std::fmt::Write as _;
+use std::iter;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -250,12 +251,16 @@ impl Images {
             if image.mounts.is_empty() {
                 text += &line(["none", &users, &layers, "", "", "", start, &name]);
             }
-            for mount in &image.mounts {
+            let figures = [&*users, &layers, start];
+            // The figures of the image are those of all its mounts.
+            for (mount, [users, layers, start]) in
+                image.mounts.iter().zip(iter::once(figures).chain(iter::repeat([""; 3])))
+            {
                 let state = if mount.answers { "mounted" } else { "silent" };
                 let server = mount.server.map(|server| server.to_string()).unwrap_or_default();
                 let memory = mount.memory_bytes.map(human).unwrap_or_default();
                 let fetched = human(mount.fetched_bytes);
-                text += &line([state, &users, &layers, &server, &memory, &fetched, start, &name]);
+                text += &line([state, users, layers, &server, &memory, &fetched, start, &name]);
             }
         }
         if let Some(start) = self.images.iter().find_map(|image| image.start.as_ref()) {
@@ -285,5 +290,30 @@ impl Image {
             start: start.map(|path| path.display().to_string()),
             mounts: mounts.collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ociseek_snapshotter::KeptMount;
+
+    use super::*;
+
+    #[test]
+    fn the_figures_of_an_image_are_shown_once() {
+        let mount = |point: &str| KeptMount {
+            point: point.into(),
+            answers: true,
+            server: Some(7),
+            memory: Some(2048),
+            fetched: 0,
+        };
+        let mounts = vec![mount("/lazy/images/1/fs"), mount("/lazy/images/2/fs")];
+        let image = KeptImage { name: "one@x".into(), layers: 3, users: 5, mounts };
+        let state = KeptState { snapshots: 4, images: vec![image], memory_limit: None };
+        let text = Images::of(Path::new("/lazy"), &state).text(Style::plain());
+        let rows: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[0], ["mounted", "5", "3", "7", "2.0", "KiB", "0", "B", "one@x"]);
+        assert_eq!(rows[1], ["mounted", "7", "2.0", "KiB", "0", "B", "one@x"]);
     }
 }
