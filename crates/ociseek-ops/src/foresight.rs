@@ -1,6 +1,7 @@
 //! Opens an image ahead: while the registry is asked what the image is, the fine documents that it
-//! had when it was last opened are read from the cache, decoded, and flattened. The result is used
-//! if the registry still has the same.
+//! had when it was last opened are read from the cache, and so is the tree of its files. Without
+//! that tree, their lists of files are decoded and flattened. The result is used if the registry
+//! still has the same.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::discover::DiscoveredImage;
-use super::tree_memory::charge_tree;
+use super::tree_memory::{charge_stored_tree, charge_tree};
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::fine::FineRef;
@@ -18,8 +19,9 @@ use ociseek_format::image::{Descriptor, Platform};
 use ociseek_format::layer::LayerMap;
 use ociseek_format::progress::{Progress, SilentProgress};
 use ociseek_format::tree::Tree;
-use ociseek_rootfs::layers::{Caches, FetchedDocument, OpenLayer, open_document};
+use ociseek_rootfs::layers::{Caches, FetchedDocument, FileListUse, OpenLayer, open_document};
 use ociseek_store::blob::Target;
+use ociseek_store::cache::ZtocCache;
 use ociseek_store::{Source, charged};
 
 /// How many documents are decoded at the same time.
@@ -60,12 +62,24 @@ pub(super) struct Foresight {
 struct Expectation {
     documents: Vec<LayerDocument>,
     layers: Option<Vec<OpenLayer>>,
+    /// Whether the cache had their tree.
+    has_tree: bool,
 }
 
-/// Layers that were opened ahead, and their tree, which may not be there yet.
+/// What the tree of expected layers comes from.
+enum TreeSource {
+    Stored(Tree, Charge),
+    Layers(Vec<Arc<LayerMap>>),
+}
+
+/// What was opened ahead, if it is what the registry has.
+#[derive(Default)]
 pub(super) struct Foreseen {
-    pub layers: Vec<OpenLayer>,
-    tree: JoinHandle<Option<(Tree, Charge)>>,
+    pub layers: Option<Vec<OpenLayer>>,
+    /// The tree of the layers, which may not be there yet.
+    tree: Option<JoinHandle<Option<(Tree, Charge)>>>,
+    /// What the cache calls the image's tree, if it does not have that.
+    unstored: Option<Digest>,
 }
 
 impl Foresight {
@@ -81,83 +95,104 @@ impl Foresight {
         let platform = platform.map(ToString::to_string).unwrap_or_default();
         let name = format!("{}/{}\n{root}\n{platform}", repository.registry(), repository.name());
         let name = Digest::sha256(name.as_bytes());
-        let (to_flatten, maps) = oneshot::channel();
-        let layers = tokio::spawn(open_all(source.clone(), name, caches.clone(), to_flatten));
-        let tree = tokio::spawn(flatten(source.clone(), maps));
+        let (sender, tree_source) = oneshot::channel();
+        let layers = tokio::spawn(open_all(source.clone(), name, caches.clone(), sender));
+        let tree = tokio::spawn(make_tree(source.clone(), tree_source));
         Some(Foresight { name, layers, tree })
     }
 
-    /// The opened layers, if the registry says that the image has these `layers`, to be read by
-    /// what was `found`. Otherwise, this waits for the end, and remembers what the image is now.
-    pub(super) async fn layers_of(
-        self,
-        found: &DiscoveredImage,
-        layers: &[Descriptor],
-        caches: &Caches,
-    ) -> Option<Foreseen> {
+    /// What was opened, if the registry says that the image has these `layers`, to be read by what
+    /// was `found`. Otherwise, this waits for the end, and remembers what the image is now.
+    pub(super) async fn result(self, found: &DiscoveredImage, layers: &[Descriptor], caches: &Caches) -> Foreseen {
         let document = |layer: &Descriptor| Some(LayerDocument::new(layer, found.document_for(&layer.digest)?));
         let actual: Option<Vec<LayerDocument>> = layers.iter().map(document).collect();
-        let Expectation { documents, layers } = self.layers.await.unwrap_or_default();
+        let actual = actual.filter(|actual| !actual.is_empty());
+        let Expectation { documents, layers, has_tree } = self.layers.await.unwrap_or_default();
         let is_foreseen = actual.as_ref() == Some(&documents);
-        let tree = self.tree;
-        match layers.filter(|_| is_foreseen) {
-            Some(layers) => Some(Foreseen { layers, tree }),
-            None => {
-                // Nothing of it takes memory any more.
-                let _ = tree.await;
-                let new = actual.filter(|actual| !is_foreseen && !actual.is_empty());
-                if let Some(text) = new.and_then(|actual| serde_json::to_vec(&actual).ok()) {
-                    let (cache, name) = (caches.ztocs.clone(), self.name);
-                    // The image does not depend on it, so do not wait for it.
-                    spawn_blocking(move || cache.put_opened(&name, &text));
-                }
-                None
-            }
+        let layers = layers.filter(|_| is_foreseen);
+        let text = actual.and_then(|actual| serde_json::to_vec(&actual).ok());
+        let has_tree = has_tree && layers.is_some();
+        let unstored = text.as_deref().filter(|_| !has_tree).map(tree_name);
+        if layers.is_some() {
+            return Foreseen { layers, tree: Some(self.tree), unstored };
         }
+        // Nothing of it takes memory any more.
+        let _ = self.tree.await;
+        if let Some(text) = text.filter(|_| !is_foreseen) {
+            let (cache, name) = (caches.ztocs.clone(), self.name);
+            // The image does not depend on it, so do not wait for it.
+            spawn_blocking(move || cache.put_opened(&name, &text));
+        }
+        Foreseen { layers: None, tree: None, unstored }
     }
 }
 
 impl Foreseen {
     /// The tree of the layers. None if it must be made again, which also reports why it cannot be.
-    pub(super) async fn tree(self) -> Option<(Tree, Charge)> {
-        self.tree.await.ok().flatten()
+    pub(super) async fn tree(&mut self) -> Option<(Tree, Charge)> {
+        self.tree.take()?.await.ok().flatten()
+    }
+
+    /// Stores the image's `tree` for the next time, unless the cache has it. Does not wait for
+    /// that. All layers must have been opened by their documents.
+    pub(super) fn store(self, tree: &Arc<Tree>, cache: &ZtocCache) {
+        if let Some(name) = self.unstored {
+            let (tree, cache) = (Arc::clone(tree), cache.clone());
+            spawn_blocking(move || cache.put_tree(&name, &tree));
+        }
     }
 }
 
+/// What the cache calls the tree of layers with these documents, which are encoded as JSON. The
+/// digests of the documents' heads are among them.
+fn tree_name(documents: &[u8]) -> Digest {
+    Digest::sha256(documents)
+}
+
 /// Opens all layers that the image with this digest of its name had, by heads in the cache.
-async fn open_all(
-    source: Source,
-    name: Digest,
-    caches: Caches,
-    to_flatten: oneshot::Sender<Vec<Arc<LayerMap>>>,
-) -> Expectation {
-    let cache = caches.ztocs.clone();
-    let known = spawn_blocking(move || serde_json::from_slice(&cache.get_opened(&name)?).ok());
-    let documents: Vec<LayerDocument> = known.await.ok().flatten().unwrap_or_default();
-    let open = |expected: &LayerDocument| open_one(source.clone(), expected.clone(), caches.clone());
+async fn open_all(source: Source, name: Digest, caches: Caches, sender: oneshot::Sender<TreeSource>) -> Expectation {
+    let (cache, budget) = (caches.ztocs.clone(), source.budget().clone());
+    let known = spawn_blocking(move || {
+        let text = cache.get_opened(&name)?;
+        let documents: Vec<LayerDocument> = serde_json::from_slice(&text).ok()?;
+        let tree = cache.get_tree(&tree_name(&text));
+        let tree = tree.and_then(|tree| Some((charge_stored_tree(&budget, &tree).ok()?, tree)));
+        Some((documents, tree))
+    });
+    let (documents, tree) = known.await.ok().flatten().unwrap_or_default();
+    let (has_tree, list) = (tree.is_some(), if tree.is_some() { FileListUse::Maybe } else { FileListUse::Needed });
+    let open = |expected: &LayerDocument| open_one(source.clone(), expected.clone(), list, caches.clone());
     let opening: Vec<_> = documents.iter().map(open).collect();
     let layers: Vec<Option<OpenLayer>> = stream::iter(opening).buffered(SIDE_BY_SIDE).collect().await;
     let layers: Option<Vec<OpenLayer>> = layers.into_iter().collect();
     if let Some(layers) = &layers {
+        let tree_source = match tree {
+            Some((charge, tree)) => TreeSource::Stored(tree, charge),
+            None => TreeSource::Layers(layers.iter().map(|layer| Arc::clone(layer.map())).collect()),
+        };
         // Nobody waits for the tree if the registry has another image.
-        let _ = to_flatten.send(layers.iter().map(|layer| Arc::clone(layer.map())).collect());
+        let _ = sender.send(tree_source);
     }
-    Expectation { documents, layers }
+    Expectation { documents, layers, has_tree }
 }
 
 /// Opens a layer. None if the cache does not have the head, or it does not fit.
-async fn open_one(source: Source, expected: LayerDocument, caches: Caches) -> Option<OpenLayer> {
+async fn open_one(source: Source, expected: LayerDocument, list: FileListUse, caches: Caches) -> Option<OpenLayer> {
     let head = spawn_blocking(move || caches.ztocs.get_head(&expected.head_digest)).await.ok()??;
     let charge = source.budget().charge(head.len() as u64, || format!("the head of {}", expected.document)).ok()?;
     let fetched = FetchedDocument { reference: expected.reference(), bytes: charged(head.into(), charge) };
     // What does not fit is reported when the registry still has it.
     let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
-    open_document(&source, &expected.layer, fetched, &progress).await.ok()?
+    open_document(&source, &expected.layer, fetched, list, &progress).await.ok()?
 }
 
-/// Flattens the layers. None if they do not fit into memory, or cannot be combined.
-async fn flatten(source: Source, maps: oneshot::Receiver<Vec<Arc<LayerMap>>>) -> Option<(Tree, Charge)> {
-    let maps = maps.await.ok()?;
+/// The stored tree, or that of the layers. None if they do not fit into memory, or cannot be
+/// combined.
+async fn make_tree(source: Source, tree_source: oneshot::Receiver<TreeSource>) -> Option<(Tree, Charge)> {
+    let maps = match tree_source.await.ok()? {
+        TreeSource::Stored(tree, charge) => return Some((tree, charge)),
+        TreeSource::Layers(maps) => maps,
+    };
     let flattened = spawn_blocking(move || {
         let lists: Vec<_> = maps.iter().map(|map| map.files.all()).collect();
         let charge = charge_tree(source.budget(), lists.iter().map(|files| &files[..])).ok()?;

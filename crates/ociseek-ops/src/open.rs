@@ -11,7 +11,7 @@ use super::background::BackgroundTask;
 use super::discover::{
     self, DiscoverError, DiscoveredImage, FoundFineRef, FoundIndexRef, MAX_ZTOC, PlatformImage, both,
 };
-use super::foresight::Foresight;
+use super::foresight::{Foreseen, Foresight};
 use super::resolve::{self, PlatformChoice, PlatformManifest};
 use super::tree_memory::charge_tree;
 use super::trust::{self, TrustLevel, TrustOfLayers, TrustRules};
@@ -192,16 +192,16 @@ pub async fn open(
         let wanted = found.layers.get(range).ok_or(missing)?.to_vec();
         let locating = options.start.then(|| locate(source, &found, &wanted));
         let foreseen = match foresight {
-            Some(foresight) => foresight.layers_of(&found, &wanted, caches).await,
-            None => None,
+            Some(foresight) => foresight.result(&found, &wanted, caches).await,
+            None => Foreseen::default(),
         };
-        let opened = match &foreseen {
-            Some(foreseen) => foreseen.layers.clone(),
+        let opened = match &foreseen.layers {
+            Some(layers) => layers.clone(),
             None => open_layers_of(source, &found, &trust, wanted, options.start, caches, progress).await?,
         };
         Ok((found, trust, chosen_fine, opened, foreseen, locating))
     });
-    let ((config, stated), (found, trust, chosen_fine, opened, foreseen, _locating)) =
+    let ((config, stated), (found, trust, chosen_fine, opened, mut foreseen, _locating)) =
         both(read_config(source, &image, platform), opening).await?;
     let opening = source.traffic();
     let facts: Vec<LayerFacts> = opened.iter().map(|layer| facts(layer, &trust)).collect();
@@ -212,14 +212,14 @@ pub async fn open(
         let content = content.clone();
         BackgroundTask::spawn(async move { content.fetch_start().await })
     });
-    let tree = match foreseen {
-        Some(foreseen) => foreseen.tree().await,
-        None => None,
-    };
-    let (tree, memory) = match tree {
+    let (tree, memory) = match foreseen.tree().await {
         Some(tree) => tree,
         None => flatten(source.budget(), &facts, options.layers).await?,
     };
+    let tree = Arc::new(tree);
+    if facts.iter().all(|layer| layer.how == LayerAccess::Fine) {
+        foreseen.store(&tree, &caches.ztocs);
+    }
     for warning in tree.warnings() {
         progress.report(ProgressEvent::Warning(warning.clone()));
     }
@@ -233,7 +233,7 @@ pub async fn open(
         platform: stated,
         config,
         layers: facts,
-        tree: Arc::new(tree),
+        tree,
         content,
         source: source.clone(),
         opening,

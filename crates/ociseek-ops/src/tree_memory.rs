@@ -1,16 +1,23 @@
 //! The memory for the tree of an image's files.
 
 use ociseek_format::budget::{Budget, Charge, OverBudget};
+use ociseek_format::tree::Tree;
 use ociseek_format::ztoc::FileMetadata;
+
+/// A node, its name, and its entries in lookup tables.
+const NODE: u64 = 256;
 
 /// Charges the memory for flattening the layers, in addition to the lists of their files.
 pub(crate) fn charge_tree<'a>(
     budget: &Budget,
     layers: impl Iterator<Item = &'a [FileMetadata]> + Clone,
 ) -> Result<Charge, OverBudget> {
-    /// A node, its name, and its entries in lookup tables.
-    const NODE: u64 = 256;
     let files = || layers.clone().flatten();
     let bytes = files().map(|file| NODE + file.name.len() as u64 + file.linkname.len() as u64).sum();
     budget.charge(bytes, || format!("the tree of {} files", files().count()))
+}
+
+/// Charges the memory of a tree that was not flattened here.
+pub(crate) fn charge_stored_tree(budget: &Budget, tree: &Tree) -> Result<Charge, OverBudget> {
+    budget.charge(tree.len() as u64 * NODE, || format!("the tree of {} files", tree.len()))
 }

@@ -1,13 +1,13 @@
 //! The local cache of ztocs: a layer that was indexed before is not read again.
 //!
-//! The keys (`Key`) define eight kinds of entries: the outcome of indexing a layer, its fine
+//! The keys (`Key`) define nine kinds of entries: the outcome of indexing a layer, its fine
 //! document, a ztoc from elsewhere, the head of a fine document from elsewhere, the map of a layer,
-//! the manifests and configs of images that were read, marks for documents that were proven, and
-//! what images were when they were last opened. An entry is a file named by the digest of its key.
-//! It holds the digest of the following bytes, a line of JSON, and the content. It is written to a
-//! temporary file, which is then renamed. Renaming is atomic, so processes need no locks and never
-//! wait for each other. A process that dies leaves at most a temporary file. A damaged entry does
-//! not match its digest and is dropped.
+//! the manifests and configs of images that were read, marks for documents that were proven, what
+//! images were when they were last opened, and the trees of their files. An entry is a file named
+//! by the digest of its key. It holds the digest of the following bytes, a line of JSON, and the
+//! content. It is written to a temporary file, which is then renamed. Renaming is atomic, so
+//! processes need no locks and never wait for each other. A process that dies leaves at most a
+//! temporary file. A damaged entry does not match its digest and is dropped.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -28,6 +28,7 @@ use ociseek_format::layer::record::{self, RECORD_VERSION};
 use ociseek_format::layer::{BlobForm, BuiltZtoc, LayerMap, Notes, Outcome, UnservableCode, UnservableReason};
 use ociseek_format::offset::SpanSize;
 use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_format::tree::Tree;
 
 /// Must change whenever another outcome becomes correct for the same layer and options. Entries of
 /// other versions are ignored.
@@ -78,6 +79,9 @@ enum Key<'a> {
     Fine(&'a Digest),
     /// What an image was when it was last opened, by a digest of its name.
     Opened(&'a Digest),
+    /// The tree of an image's files, by a digest of what it was made from. The number in its text
+    /// must change whenever trees are made or stored differently.
+    Tree(&'a Digest),
     /// The mark that a document was made from a layer here, or compared completely with it.
     Proven {
         /// The digest of the layer's blob.
@@ -97,6 +101,7 @@ impl Key<'_> {
             Key::Map(_) => "map",
             Key::Fine(_) => "fine document",
             Key::Opened(_) => "opened image",
+            Key::Tree(_) => "tree",
             Key::Proven { .. } => "proof",
         }
     }
@@ -106,9 +111,12 @@ impl Key<'_> {
         match self {
             Key::Outcome(CacheKey { layer, .. }) | Key::Map(MapKey { layer, .. }) => layer,
             Key::Proven { document, .. } => document,
-            Key::Ztoc(digest) | Key::Head(digest) | Key::Document(digest) | Key::Fine(digest) | Key::Opened(digest) => {
-                digest
-            }
+            Key::Ztoc(digest)
+            | Key::Head(digest)
+            | Key::Document(digest)
+            | Key::Fine(digest)
+            | Key::Opened(digest)
+            | Key::Tree(digest) => digest,
         }
     }
 
@@ -123,6 +131,7 @@ impl Key<'_> {
             Key::Head(digest) => format!("ociseek fine head 1\n{digest}"),
             Key::Document(digest) => format!("ociseek document 1\n{digest}"),
             Key::Opened(name) => format!("ociseek opened image 1\n{name}"),
+            Key::Tree(sources) => format!("ociseek tree 1\n{sources}"),
             Key::Fine(layer) => format!("ociseek fine document 1\n{}\n{layer}", fine::SPAN_SIZE),
             Key::Proven { layer, document } => format!("ociseek proof 1\n{layer}\n{document}"),
             Key::Map(MapKey { layer, size, span_size }) => format!("{RECORD_VERSION}\n{layer}\n{size}\n{span_size}"),
@@ -284,6 +293,18 @@ impl ZtocCache {
     /// Stores what the image with this digest of its name is.
     pub fn put_opened(&self, name: &Digest, image: &[u8]) {
         self.store(&Key::Opened(name), NoFacts {}, &[image]);
+    }
+
+    /// The stored tree of an image's files, by a digest of what it was made from.
+    pub fn get_tree(&self, sources: &Digest) -> Option<Tree> {
+        self.load(&Key::Tree(sources), |NoFacts {}, bytes| Tree::from_stored(&bytes))
+    }
+
+    /// Stores the tree that was made from what has this digest, if it can be stored.
+    pub fn put_tree(&self, sources: &Digest, tree: &Tree) {
+        if let Some(bytes) = self.inner.dir.as_ref().and_then(|_| tree.to_stored()) {
+            self.store(&Key::Tree(sources), NoFacts {}, &[&bytes]);
+        }
     }
 
     /// The map of the layer under `key`, with its notes. Charged to `memory`.

@@ -25,6 +25,23 @@ fn entry(cache: &std::path::Path, key: &str) -> std::path::PathBuf {
     cache.join(Digest::sha256(key.as_bytes()).hex())
 }
 
+/// The path of the tree of an image, by what the cache remembers of the image.
+fn tree_entry(cache: &std::path::Path, remembered: &[u8]) -> std::path::PathBuf {
+    let content = 32 + remembered[32..].iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    entry(cache, &format!("ociseek tree 1\n{}", Digest::sha256(&remembered[content..])))
+}
+
+/// Waits until a file exists.
+async fn exists(path: &std::path::Path) {
+    for _ in 0..2000 {
+        if path.exists() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{} is missing", path.display());
+}
+
 async fn has_files_of(reader: &Reader, image: &Image) {
     let opened = reader.open(true, options()).await;
     let names = |tar: &[u8]| -> Vec<Vec<u8>> {
@@ -78,8 +95,12 @@ async fn an_image_that_stayed_the_same_is_decoded_once() {
     let cache = sandbox.path("cache");
     let reader = Reader::new(&registry, Some(&cache));
     let opened = reader.open(false, options()).await;
+    let tree = format!("{:?}", opened.tree);
     let path = String::from_utf8(opened.tree.path(opened.tree.children(ociseek::tree::Tree::ROOT).next().unwrap().1));
-    remembered(&cache, b"").await;
+    let stored = tree_entry(&cache, &remembered(&cache, b"").await);
+    exists(&stored).await;
+    let again = reader.open(false, options()).await;
+    assert_eq!(format!("{:?}", again.tree), tree);
     let log = tokio::task::spawn_blocking(move || {
         let args = ["ls", "-vv", "--cache-dir", cache.to_str().unwrap(), &format!("{host}/a/b:v1"), &path.unwrap()];
         let output = sandbox.command(&args).output().unwrap();
@@ -89,4 +110,31 @@ async fn an_image_that_stayed_the_same_is_decoded_once() {
     });
     let log = log.await.unwrap();
     assert_eq!(log.matches("lookup what=head").count(), image.blobs.len(), "{log}");
+    assert!(log.lines().any(|line| line.contains("lookup what=tree") && line.contains("hit=true")), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_tree_is_made_again() {
+    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let dir = tempfile::tempdir().unwrap();
+    let reader = Reader::new(&registry, Some(dir.path()));
+    let image = Image::push(&registry, false, &[]);
+    has_files_of(&reader, &image).await;
+    let stored = tree_entry(dir.path(), &remembered(dir.path(), b"").await);
+    exists(&stored).await;
+    let whole = std::fs::read(&stored).unwrap();
+    let content = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let mut damaged = whole.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    // The second one has the right digest, but is not a tree.
+    let mut other = [&whole[32..content], b"x"].concat();
+    other.splice(..0, Digest::sha256(&other).as_bytes().iter().copied());
+    for bytes in [damaged, other] {
+        std::fs::write(&stored, &bytes).unwrap();
+        has_files_of(&reader, &image).await;
+        exists(&stored).await;
+        assert!(std::fs::read(&stored).unwrap() == whole);
+        // By the stored tree.
+        has_files_of(&reader, &image).await;
+    }
 }

@@ -38,7 +38,7 @@ impl fmt::Display for PageId {
     }
 }
 
-/// The decoded head of a document: everything except the windows.
+/// The decoded head of a document: everything except the windows. Its entries may be elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FineHead {
     spans: FineSpans,
@@ -321,6 +321,42 @@ fn decode_start(header: &FineHeader, reader: &mut Reader<'_>) -> Result<Vec<Rang
     Ok(ranges)
 }
 
+/// The entries of a head as they are stored in it.
+#[derive(Debug, Clone)]
+pub struct StoredEntries<T = Box<[u8]>> {
+    frame: T,
+    /// The size of the decoded frame in bytes.
+    plain: u32,
+    count: u32,
+    /// The end of the tar.
+    end: Uncompressed,
+}
+
+impl<T: AsRef<[u8]>> StoredEntries<T> {
+    /// The number of entries.
+    pub(crate) fn count(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Decodes and checks the entries. `memory` grows by what they take.
+    ///
+    /// # Errors
+    /// If they are not valid, or do not fit into memory.
+    pub(crate) fn decode(&self, memory: &mut Charge) -> Result<Vec<FileMetadata>, FineError> {
+        let StoredEntries { ref frame, plain, count, end } = *self;
+        decode_entries(StoredEntries { frame: frame.as_ref(), plain, count, end }, memory)
+    }
+}
+
+fn decode_entries(stored: StoredEntries<&[u8]>, memory: &mut Charge) -> Result<Vec<FileMetadata>, FineError> {
+    let StoredEntries { frame, plain, count, end } = stored;
+    let _decoded = memory.budget().charge(plain.into(), || format!("the list of {count} files"))?;
+    let decoded = frame::decompress(frame, plain as usize, ENTRIES)?;
+    let files = entries::decode(&decoded, count as usize, memory)?;
+    entries::check(&files, end)?;
+    Ok(files)
+}
+
 /// Decodes and checks a head whose digest the caller has verified. `document_size` is the size of
 /// the whole document in bytes. `memory` grows by the size of the result before that is allocated.
 ///
@@ -328,6 +364,32 @@ fn decode_start(header: &FineHeader, reader: &mut Reader<'_>) -> Result<Vec<Rang
 /// If the bytes are not a head, if its parts contradict each other or the sizes, or if it does not
 /// fit into memory.
 pub fn decode_head(head: &[u8], document_size: u64, memory: &mut Charge) -> Result<FineHead, FineError> {
+    let (mut head, entries) = decode_parts(head, document_size, memory)?;
+    head.files = entries.decode(memory)?;
+    Ok(head)
+}
+
+/// Like [`decode_head`], but leaves the entries as they are stored, for a reader that has the
+/// [`Tree`](crate::tree::Tree) already and may never need them. They were valid when that was made.
+///
+/// # Errors
+/// As for [`decode_head`], but not for the entries.
+pub fn decode_spans(
+    head: &[u8],
+    document_size: u64,
+    memory: &mut Charge,
+) -> Result<(FineHead, StoredEntries), FineError> {
+    let (head, StoredEntries { frame, plain, count, end }) = decode_parts(head, document_size, memory)?;
+    memory.grow(frame.len() as u64, || format!("the stored list of {count} files"))?;
+    Ok((head, StoredEntries { frame: frame.into(), plain, count, end }))
+}
+
+/// The head without its entries, and these.
+fn decode_parts<'a>(
+    head: &'a [u8],
+    document_size: u64,
+    memory: &mut Charge,
+) -> Result<(FineHead, StoredEntries<&'a [u8]>), FineError> {
     /// A span while it is decoded and afterwards, and its place in a page.
     const SPAN: u64 = 2 * size_of::<FineStart>() as u64 + 8 + PageOrder::PER_SPAN;
     let header = FineHeader::parse(head)?;
@@ -337,8 +399,7 @@ pub fn decode_head(head: &[u8], document_size: u64, memory: &mut Charge) -> Resu
     }
     let what = || format!("what the head of a fine document of {actual} bytes holds");
     memory.grow(u64::from(header.spans) * SPAN + u64::from(header.pages) * size_of::<Page>() as u64, what)?;
-    let plain = u64::from(header.spans_size[1]) + u64::from(header.entries_size[1]);
-    let _decoded = memory.budget().charge(plain, what)?;
+    let _decoded = memory.budget().charge(header.spans_size[1].into(), what)?;
 
     let mut sections = Reader::new(&head[HEADER..], "sections");
     let stored = sections.bytes(header.spans_size[0] as usize)?;
@@ -366,10 +427,10 @@ pub fn decode_head(head: &[u8], document_size: u64, memory: &mut Charge) -> Resu
     let start_size = places.start_pages().checked_sub(1).and_then(|last| pages.get(last)).map(|page| page.range.end);
     let start_size = start_size.unwrap_or(actual);
 
-    let decoded = frame::decompress(stored_entries, header.entries_size[1] as usize, ENTRIES)?;
-    let files = entries::decode(&decoded, header.entries as usize, memory)?;
-    entries::check(&files, spans.plain_end())?;
-    Ok(FineHead { spans, files, start, places, pages, size: actual, start_size, document_size })
+    let (frame, plain, end) = (stored_entries, header.entries_size[1], spans.plain_end());
+    let entries = StoredEntries { frame, plain, count: header.entries, end };
+    let head = FineHead { spans, files: Vec::new(), start, places, pages, size: actual, start_size, document_size };
+    Ok((head, entries))
 }
 
 /// Decodes the list of pages. Also returns the end of the last one.

@@ -28,7 +28,7 @@ pub use division::SpanDivision;
 pub use encode::EncodedFine;
 pub(crate) use entries::{decode as decode_entries, encode as encode_entries};
 pub use error::FineError;
-pub use head::{FineHead, PageId, decode_head};
+pub use head::{FineHead, PageId, StoredEntries, decode_head, decode_spans};
 pub(crate) use layer::Groups;
 pub use layer::{FineLayer, decode};
 pub use pages::{Windows, decode_page};

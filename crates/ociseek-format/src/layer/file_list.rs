@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::budget::Budget;
-use crate::fine::{decode_entries, encode_entries};
+use crate::fine::{StoredEntries, decode_entries, encode_entries};
 use crate::offset::Uncompressed;
 use crate::ztoc::FileMetadata;
 
@@ -21,6 +21,8 @@ pub struct FileList(RwLock<Stored>);
 
 #[derive(Debug, Clone)]
 enum Stored {
+    /// Not read yet, as in a fine document.
+    Unread(Arc<StoredEntries>),
     Listed(Arc<Vec<FileMetadata>>),
     Packed(Arc<PackedFiles>),
 }
@@ -56,14 +58,36 @@ impl From<Vec<FileMetadata>> for FileList {
     }
 }
 
+impl From<StoredEntries> for FileList {
+    /// Entries that are decoded when they are first asked for. If they are not valid, the list is
+    /// then empty.
+    fn from(entries: StoredEntries) -> FileList {
+        FileList(RwLock::new(Stored::Unread(Arc::new(entries))))
+    }
+}
+
 impl FileList {
-    fn stored(&self) -> Stored {
+    fn as_is(&self) -> Stored {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Never unread.
+    fn stored(&self) -> Stored {
+        let stored = self.as_is();
+        let Stored::Unread(entries) = &stored else { return stored };
+        let files = entries.decode(&mut Budget::new(u64::MAX).open()).unwrap_or_default();
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        // Another task may have decoded them meanwhile.
+        if matches!(*known, Stored::Unread(_)) {
+            *known = Stored::Listed(Arc::new(files));
+        }
+        known.clone()
     }
 
     /// The number of entries.
     pub fn len(&self) -> usize {
-        match self.stored() {
+        match self.as_is() {
+            Stored::Unread(entries) => entries.count(),
             Stored::Listed(files) => files.len(),
             Stored::Packed(packed) => packed.count,
         }
@@ -71,7 +95,7 @@ impl FileList {
 
     /// Whether it is packed.
     pub fn is_packed(&self) -> bool {
-        matches!(self.stored(), Stored::Packed(_))
+        matches!(self.as_is(), Stored::Packed(_))
     }
 
     /// Whether the list is empty.
@@ -82,6 +106,7 @@ impl FileList {
     /// All entries. A packed list is decoded each time.
     pub fn all(&self) -> Arc<Vec<FileMetadata>> {
         match self.stored() {
+            Stored::Unread(_) => Arc::default(),
             Stored::Listed(files) => files,
             Stored::Packed(packed) => Arc::new(packed.decode(0..packed.groups.len())),
         }
@@ -91,6 +116,7 @@ impl FileList {
     /// these headers, the one after the range, and maybe more.
     pub fn near(&self, range: &Range<Uncompressed>) -> NearbyFiles {
         match self.stored() {
+            Stored::Unread(_) => NearbyFiles { first: 0, files: Arc::default() },
             Stored::Listed(files) => NearbyFiles { first: 0, files },
             Stored::Packed(packed) => {
                 let groups = packed.groups_at(range);
@@ -102,7 +128,7 @@ impl FileList {
     /// Packs the list, unless it has an entry that cannot be packed or is not in the order of the
     /// tar.
     pub fn pack(&self) {
-        let Stored::Listed(files) = self.stored() else { return };
+        let Stored::Listed(files) = self.as_is() else { return };
         if let Some(packed) = PackedFiles::new(&files) {
             *self.0.write().unwrap_or_else(PoisonError::into_inner) = Stored::Packed(Arc::new(packed));
         }
@@ -111,7 +137,7 @@ impl FileList {
 
 impl Clone for FileList {
     fn clone(&self) -> FileList {
-        FileList(RwLock::new(self.stored()))
+        FileList(RwLock::new(self.as_is()))
     }
 }
 
@@ -166,8 +192,11 @@ impl PackedFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::digest::{ChainState, Digest};
+    use crate::fine::{Codec, FineLayer, FineSpans, FineStart, SPAN_SIZE, SpanParts, decode_spans};
     use crate::layer::prove::{SpanHeaders, headers_across};
     use crate::layer::{LayerIndexer, LayerOptions, Outcome};
+    use crate::offset::Compressed;
     use crate::tar::BLOCK;
     use crate::time::Time;
     use crate::ztoc::{self, FileKind};
@@ -297,5 +326,40 @@ mod tests {
             assert!(!list.is_packed());
             assert_eq!(*list.all(), files);
         }
+    }
+
+    #[test]
+    fn entries_of_a_document_are_decoded_when_they_are_asked_for() {
+        let files = files(100);
+        let end = files.last().unwrap().data_end();
+        let spans = SpanParts {
+            layer: Digest::sha256(b"layer"),
+            codec: Codec::Plain,
+            blob_size: end.0,
+            tar_end: end,
+            span_size: SPAN_SIZE,
+            starts: vec![FineStart {
+                input: Compressed(0),
+                output: Uncompressed(0),
+                bits: 0,
+                state: ChainState::INITIAL,
+            }],
+        };
+        let layer = FineLayer::new(files.clone(), FineSpans::new(spans).unwrap(), std::iter::empty()).unwrap();
+        let encoded = layer.encode(&[]).unwrap();
+        let head = &encoded.bytes[..encoded.head_size as usize];
+        let list = || {
+            let size = encoded.bytes.len() as u64;
+            FileList::from(decode_spans(head, size, &mut Budget::new(u64::MAX).open()).unwrap().1)
+        };
+        let unread = list();
+        assert_eq!((unread.len(), unread.is_packed()), (100, false));
+        unread.pack();
+        assert!(!unread.is_packed() && matches!(unread.as_is(), Stored::Unread(_)));
+        assert_eq!(*unread.all(), files);
+        unread.pack();
+        assert!(unread.is_packed() && *unread.all() == files);
+        assert_eq!(*list().near(&(Uncompressed(0)..end)).files, files);
+        assert!(list() == FileList::from(files));
     }
 }

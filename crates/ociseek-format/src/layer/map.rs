@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::file_list::{FileList, NearbyFiles};
 use crate::digest::Digest;
-use crate::fine::{Codec, FineHead};
+use crate::fine::{Codec, FineHead, StoredEntries};
 use crate::offset::{Compressed, SpanSize, Uncompressed};
 use crate::tar::SparseMap;
 use crate::ztoc::{Checkpoints, Cuts, FileKind, FileMetadata, Ztoc};
@@ -131,6 +131,13 @@ impl From<FineHead> for LayerMap {
             starts: Starts::Fine(Arc::new(head)),
             span_digests: Vec::new(),
         }
+    }
+}
+
+impl From<(FineHead, StoredEntries)> for LayerMap {
+    /// The entries are decoded when they are first asked for.
+    fn from((head, entries): (FineHead, StoredEntries)) -> LayerMap {
+        LayerMap { files: entries.into(), ..LayerMap::from(head) }
     }
 }
 

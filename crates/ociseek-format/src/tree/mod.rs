@@ -16,6 +16,7 @@ mod lookup;
 mod model;
 mod paths;
 mod resolve;
+mod stored;
 mod warnings;
 mod xattrs;
 

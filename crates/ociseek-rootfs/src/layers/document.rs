@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::MAX_COMPRESSED;
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;
-use ociseek_format::fine::{Codec, FineError, PageId, Windows, decode_head, decode_page};
+use ociseek_format::fine::{Codec, FineError, PageId, Windows, decode_head, decode_page, decode_spans};
 use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::{Descriptor, LayerKind};
 use ociseek_format::layer::LayerMap;
@@ -25,6 +25,15 @@ pub struct FetchedDocument {
     pub reference: FineRef,
     /// The head, and those pages of the recorded start that were fetched with it.
     pub bytes: Bytes,
+}
+
+/// Whether the list of files in a document is read when that is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileListUse {
+    /// It is read and checked.
+    Needed,
+    /// It is read when it is first asked for. It was valid when the document was opened before.
+    Maybe,
 }
 
 /// A fine document that a layer is read with.
@@ -67,6 +76,16 @@ pub fn open(
     fetched: &FetchedDocument,
     memory: &mut Charge,
 ) -> Result<(SpanTable<LayerMap>, OpenDocument), UnfitDocument> {
+    open_for(layer, fetched, FileListUse::Needed, memory)
+}
+
+/// Like [`open`], but reads the list of files as `list` says.
+pub(super) fn open_for(
+    layer: &Descriptor,
+    fetched: &FetchedDocument,
+    list: FileListUse,
+    memory: &mut Charge,
+) -> Result<(SpanTable<LayerMap>, OpenDocument), UnfitDocument> {
     let FetchedDocument { reference, bytes } = fetched;
     let head = usize::try_from(reference.head_size).ok().and_then(|size| bytes.get(..size));
     let head = head.ok_or(UnfitDocument::Short(bytes.len()))?;
@@ -74,7 +93,13 @@ pub fn open(
     if expected != actual {
         return Err(UnfitDocument::Head { expected, actual });
     }
-    let head = decode_head(head, reference.size, memory)?;
+    let (head, entries) = match list {
+        FileListUse::Needed => (decode_head(head, reference.size, memory)?, None),
+        FileListUse::Maybe => {
+            let (head, entries) = decode_spans(head, reference.size, memory)?;
+            (head, Some(entries))
+        }
+    };
     let checks = u64::from(head.spans().count()) * WINDOW_CHECK;
     memory.grow(checks, || format!("what is noted of the spans of {}", layer.digest)).map_err(FineError::Memory)?;
     if head.layer() != layer.digest {
@@ -100,7 +125,11 @@ pub fn open(
         let Some(page_bytes) = bytes.get(range.start as usize..range.end as usize) else { break };
         pages.push((page, Arc::new(decode_page(&head, page, page_bytes)?)));
     }
-    let spans = SpanTable::new(Arc::new(LayerMap::from(head)))?;
+    let map = match entries {
+        Some(entries) => LayerMap::from((head, entries)),
+        None => LayerMap::from(head),
+    };
+    let spans = SpanTable::new(Arc::new(map))?;
     for span in spans.each() {
         let blob = spans.blob_range(span);
         if blob.end - blob.start > MAX_COMPRESSED {

@@ -19,8 +19,8 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
-pub use document::FetchedDocument;
 pub(crate) use document::WINDOW_CHECK;
+pub use document::{FetchedDocument, FileListUse};
 pub use document::{OpenDocument, UnfitDocument, open as fit_document};
 pub use error::OpenError;
 use index_ztoc::UnfitZtoc;
@@ -149,7 +149,7 @@ where
     let document = &document;
     let by_document = |layer: Descriptor| async move {
         let opened = match document(layer.digest).await {
-            Some(fetched) => open_document(source, &layer, fetched, progress).await?,
+            Some(fetched) => open_document(source, &layer, fetched, FileListUse::Needed, progress).await?,
             None => None,
         };
         Ok::<_, OpenError>((layer, opened))
@@ -177,12 +177,13 @@ pub async fn open_document(
     source: &Source,
     layer: &Descriptor,
     fetched: FetchedDocument,
+    list: FileListUse,
     progress: &Arc<dyn Progress>,
 ) -> Result<Option<OpenLayer>, OpenError> {
     let digest = layer.digest;
     let (wanted, mut memory) = (layer.clone(), source.budget().open());
     let decoded = spawn_blocking(move || {
-        let opened = document::open(&wanted, &fetched, &mut memory);
+        let opened = document::open_for(&wanted, &fetched, list, &mut memory);
         opened.map(|(spans, document)| (spans, document, memory))
     });
     match decoded.await {
