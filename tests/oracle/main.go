@@ -49,6 +49,14 @@ func main() {
 		os.Exit(2)
 	}
 	command := commands[os.Args[1]]
+	// soci leaves databases in the directory for temporary files, for example of layers that it refuses.
+	temporary, err := os.MkdirTemp("", "ociseek-oracle")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	defer os.RemoveAll(temporary)
+	os.Setenv("TMPDIR", temporary)
 	jobs := bufio.NewScanner(os.Stdin)
 	jobs.Buffer(nil, 64<<20)
 	out := bufio.NewWriter(os.Stdout)
