@@ -171,7 +171,10 @@ fn two_mounts_share_a_cache() {
         for mut serving in servings {
             serving.child.signal(Signal::TERM);
             assert_eq!(serving.end().code(), Some(0), "{}", serving.stderr());
-            assert!(!serving.stderr().contains("warning: "), "{}", serving.stderr());
+            // For a moment, a program that another test starts has what was open here at its start.
+            let is_of_reads =
+                |line: &str| line.starts_with("warning: ") && !line.contains("was in use when it was unmounted");
+            assert!(!serving.stderr().lines().any(is_of_reads), "{}", serving.stderr());
         }
     }
     // What both have kept is right.
