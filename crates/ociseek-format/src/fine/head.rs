@@ -380,7 +380,9 @@ pub fn decode_spans(
     memory: &mut Charge,
 ) -> Result<(FineHead, StoredEntries), FineError> {
     let (head, StoredEntries { frame, plain, count, end }) = decode_parts(head, document_size, memory)?;
-    memory.grow(frame.len() as u64, || format!("the stored list of {count} files"))?;
+    // With what they take when they are decoded.
+    let size = frame.len() as u64 + u64::from(plain) + u64::from(count) * size_of::<FileMetadata>() as u64;
+    memory.grow(size, || format!("the list of {count} files"))?;
     Ok((head, StoredEntries { frame: frame.into(), plain, count, end }))
 }
 

@@ -21,8 +21,13 @@ pub struct FileList(RwLock<Stored>);
 
 #[derive(Debug, Clone)]
 enum Stored {
-    /// Not read yet, as in a fine document.
+    /// As in a fine document.
     Unread(Arc<StoredEntries>),
+    Read(ReadFiles),
+}
+
+#[derive(Debug, Clone)]
+enum ReadFiles {
     Listed(Arc<Vec<FileMetadata>>),
     Packed(Arc<PackedFiles>),
 }
@@ -54,7 +59,7 @@ pub struct NearbyFiles {
 
 impl From<Vec<FileMetadata>> for FileList {
     fn from(files: Vec<FileMetadata>) -> FileList {
-        FileList(RwLock::new(Stored::Listed(Arc::new(files))))
+        FileList(RwLock::new(Stored::Read(ReadFiles::Listed(Arc::new(files)))))
     }
 }
 
@@ -71,31 +76,35 @@ impl FileList {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Never unread.
-    fn stored(&self) -> Stored {
-        let stored = self.as_is();
-        let Stored::Unread(entries) = &stored else { return stored };
+    fn read(&self) -> ReadFiles {
+        let entries = match self.as_is() {
+            Stored::Read(files) => return files,
+            Stored::Unread(entries) => entries,
+        };
+        // The memory was charged with the entries.
         let files = entries.decode(&mut Budget::new(u64::MAX).open()).unwrap_or_default();
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         // Another task may have decoded them meanwhile.
-        if matches!(*known, Stored::Unread(_)) {
-            *known = Stored::Listed(Arc::new(files));
+        if let Stored::Read(files) = &*known {
+            return files.clone();
         }
-        known.clone()
+        let files = ReadFiles::Listed(Arc::new(files));
+        *known = Stored::Read(files.clone());
+        files
     }
 
     /// The number of entries.
     pub fn len(&self) -> usize {
         match self.as_is() {
             Stored::Unread(entries) => entries.count(),
-            Stored::Listed(files) => files.len(),
-            Stored::Packed(packed) => packed.count,
+            Stored::Read(ReadFiles::Listed(files)) => files.len(),
+            Stored::Read(ReadFiles::Packed(packed)) => packed.count,
         }
     }
 
     /// Whether it is packed.
     pub fn is_packed(&self) -> bool {
-        matches!(self.as_is(), Stored::Packed(_))
+        matches!(self.as_is(), Stored::Read(ReadFiles::Packed(_)))
     }
 
     /// Whether the list is empty.
@@ -105,20 +114,18 @@ impl FileList {
 
     /// All entries. A packed list is decoded each time.
     pub fn all(&self) -> Arc<Vec<FileMetadata>> {
-        match self.stored() {
-            Stored::Unread(_) => Arc::default(),
-            Stored::Listed(files) => files,
-            Stored::Packed(packed) => Arc::new(packed.decode(0..packed.groups.len())),
+        match self.read() {
+            ReadFiles::Listed(files) => files,
+            ReadFiles::Packed(packed) => Arc::new(packed.decode(0..packed.groups.len())),
         }
     }
 
     /// The entries that have headers or bytes in `range` of the tar, the one before the first of
     /// these headers, the one after the range, and maybe more.
     pub fn near(&self, range: &Range<Uncompressed>) -> NearbyFiles {
-        match self.stored() {
-            Stored::Unread(_) => NearbyFiles { first: 0, files: Arc::default() },
-            Stored::Listed(files) => NearbyFiles { first: 0, files },
-            Stored::Packed(packed) => {
+        match self.read() {
+            ReadFiles::Listed(files) => NearbyFiles { first: 0, files },
+            ReadFiles::Packed(packed) => {
                 let groups = packed.groups_at(range);
                 NearbyFiles { first: groups.start * GROUP, files: Arc::new(packed.decode(groups)) }
             }
@@ -128,9 +135,10 @@ impl FileList {
     /// Packs the list, unless it has an entry that cannot be packed or is not in the order of the
     /// tar.
     pub fn pack(&self) {
-        let Stored::Listed(files) = self.as_is() else { return };
+        let Stored::Read(ReadFiles::Listed(files)) = self.as_is() else { return };
         if let Some(packed) = PackedFiles::new(&files) {
-            *self.0.write().unwrap_or_else(PoisonError::into_inner) = Stored::Packed(Arc::new(packed));
+            let packed = Stored::Read(ReadFiles::Packed(Arc::new(packed)));
+            *self.0.write().unwrap_or_else(PoisonError::into_inner) = packed;
         }
     }
 }
@@ -245,7 +253,7 @@ mod tests {
     fn a_packed_entry_takes_a_tenth_of_the_memory() {
         let files = files(10_000);
         let before: usize = files.iter().map(FileMetadata::footprint).sum();
-        let Stored::Packed(packed) = packed(&files).stored() else { unreachable!() };
+        let ReadFiles::Packed(packed) = packed(&files).read() else { unreachable!() };
         let after = packed.bytes.len() + size_of_val(&*packed.groups);
         assert!(after * 7 < before, "{after} of {before}");
     }
