@@ -29,6 +29,7 @@
 //! An operation stops when its future is dropped: its requests are cancelled, and the threads that
 //! index layers end when their channels close.
 
+pub mod ahead;
 mod background;
 #[cfg(all(feature = "fuse", target_os = "linux"))]
 pub mod bundle;
@@ -40,6 +41,7 @@ pub mod diff;
 pub mod discover;
 pub mod doctor;
 pub mod extract;
+mod fine_documents;
 mod foresight;
 mod head;
 pub mod index;

@@ -11,6 +11,8 @@ use super::background::BackgroundTask;
 use super::discover::{
     self, DiscoverError, DiscoveredImage, FoundFineRef, FoundIndexRef, MAX_ZTOC, PlatformImage, both,
 };
+pub use super::fine_documents::DocumentFetch;
+use super::fine_documents::fetch_document_of;
 use super::foresight::{Foreseen, Foresight};
 use super::resolve::{self, PlatformChoice, PlatformManifest};
 use super::tree_memory::charge_tree;
@@ -26,13 +28,9 @@ use ociseek_format::offset::LayerId;
 use ociseek_format::progress::{Progress, ProgressEvent, ReadAllReason, SilentProgress, causes};
 use ociseek_format::tree::{OpaqueXattr, Tree, TreeError};
 use ociseek_rootfs::content::{Content, ContentOptions, ReopenLayer};
-use ociseek_rootfs::layers::{self, Caches, FetchedDocument, LayerAccess, OpenLayer};
+use ociseek_rootfs::layers::{self, Caches, LayerAccess, OpenLayer};
 use ociseek_store::blob::Target;
 use ociseek_store::{Source, StoreError, Traffic, charged};
-
-/// The most bytes of a recorded start's pages that are fetched together with a head. The others are
-/// fetched on demand.
-const MAX_START: u64 = 16 << 20;
 
 /// How many connections to open before they are needed: the referrers, the list under the fallback
 /// tag and the config are requested at the same time.
@@ -54,8 +52,8 @@ pub struct OpenOptions {
     pub soci_only: bool,
     /// Whose word is taken for what an index says.
     pub trust: TrustRules,
-    /// Whether to fetch the start recorded in the fine index at once, in the background.
-    pub start: bool,
+    /// What to fetch of fine documents.
+    pub documents: DocumentFetch,
     /// Options for reading files.
     pub content: ContentOptions,
 }
@@ -176,7 +174,7 @@ pub async fn open(
 ) -> Result<RootFs, OpenImageError> {
     let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
     let source = &source.with_documents_in(&caches.ztocs);
-    let _connecting = if options.start { connect(source) } else { Vec::new() };
+    let _connecting = if options.documents.start { connect(source) } else { Vec::new() };
     let is_usual = options.index.is_none() && options.layers == LayerChoice::All && !options.soci_only;
     let foresight = is_usual.then(|| Foresight::start(source, root, platform, caches)).flatten();
     let image = Box::pin(PlatformImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
@@ -190,14 +188,14 @@ pub async fn open(
         let (range, layers) = (options.layers.range(found.layers.len()), found.layers.len());
         let missing = OpenImageError::NoLayer { wanted: range.end.saturating_sub(1), layers };
         let wanted = found.layers.get(range).ok_or(missing)?.to_vec();
-        let locating = options.start.then(|| locate(source, &found, &wanted));
+        let locating = options.documents.start.then(|| locate(source, &found, &wanted));
         let foreseen = match foresight {
             Some(foresight) => foresight.result(&found, &wanted, caches).await,
             None => Foreseen::default(),
         };
         let opened = match &foreseen.layers {
             Some(layers) => layers.clone(),
-            None => open_layers_of(source, &found, &trust, wanted, options.start, caches, progress).await?,
+            None => open_layers_of(source, &found, &trust, wanted, &options.documents, caches, progress).await?,
         };
         Ok((found, trust, chosen_fine, opened, foreseen, locating))
     });
@@ -208,7 +206,7 @@ pub async fn open(
     let content =
         Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress))
             .with_reopen(reopen(source, &found, caches));
-    let start = options.start.then(|| {
+    let start = options.documents.start.then(|| {
         let content = content.clone();
         BackgroundTask::spawn(async move { content.fetch_start().await })
     });
@@ -251,54 +249,8 @@ fn connect(source: &Source) -> Vec<BackgroundTask> {
     (0..CONNECTIONS).map(connect).collect()
 }
 
-/// How much of an image an index covers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IndexCoverage {
-    /// The layers that the image manifest lists, from the bottom up.
-    pub layers: Vec<Descriptor>,
-    /// The digests of their uncompressed content, according to the config.
-    pub diff_ids: Vec<Digest>,
-    /// The bytes of all layers.
-    pub bytes: u64,
-    /// The bytes of those layers that [`open`] would not read completely.
-    pub indexed: u64,
-}
-
-/// Finds out how much of the image `root` of `source` an index covers that `options` allow.
-///
-/// # Errors
-/// If the image, its config or its index cannot be read.
-pub async fn coverage(
-    source: &Source,
-    root: &Target,
-    options: &OpenOptions,
-    caches: &Caches,
-    progress: &Arc<dyn Progress>,
-) -> Result<IndexCoverage, OpenImageError> {
-    let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
-    // The image is often opened right after this.
-    let source = &source.with_documents_in(&caches.ztocs);
-    let _connecting = connect(source);
-    let image = Box::pin(PlatformImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
-    let digest = image.manifest.config.digest;
-    let indexes = Box::pin(async { Ok(image.indexes(source, index, progress).await?) });
-    let ((config, _), mut found) = both(read_config(source, &image, platform), indexes).await?;
-    let diff_ids = config::diff_ids(&config).map_err(|source| OpenImageError::OddConfig { digest, source })?;
-    trust::choose(source, &mut found, index, &options.trust, &caches.ztocs, &**progress).await?;
-    if options.soci_only {
-        found.chosen_fine = None;
-    }
-    let is_indexed =
-        |layer: &&Descriptor| found.ztoc_for(&layer.digest).is_some() || found.document_for(&layer.digest).is_some();
-    let size = |sum: u64, layer: &Descriptor| sum.saturating_add(layer.size);
-    let indexed = found.layers.iter().filter(is_indexed).fold(0, size);
-    let bytes = found.layers.iter().fold(0, size);
-    Ok(IndexCoverage { layers: found.layers, diff_ids, bytes, indexed })
-}
-
-/// Opens `layers` of the image `found`, by what its indexes have for them. With `start`, also
-/// fetches the windows of a recorded start. Reports which of them will be read completely because
-/// they have no index, or none that is taken according to `trust`.
+/// Opens `layers` of the image `found`, by what its indexes have for them. Reports which of them
+/// will be read completely because they have no index, or none that is taken according to `trust`.
 ///
 /// # Errors
 /// If one of them cannot be read.
@@ -307,12 +259,12 @@ pub async fn open_layers_of(
     found: &DiscoveredImage,
     trust: &TrustOfLayers,
     layers: Vec<Descriptor>,
-    start: bool,
+    how: &DocumentFetch,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<OpenLayer>, layers::OpenError> {
     announce(source, found, trust, &layers, caches, progress);
-    let document = |layer| fetch_document_of(source, found.document_for(&layer), start, caches, progress);
+    let document = |layer| fetch_document_of(source, found.document_for(&layer), how, caches, progress);
     let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
     layers::open_layers(source, layers, document, ztoc, caches, progress).await
 }
@@ -433,55 +385,6 @@ pub(crate) async fn read_config(
         true => Ok((bytes, platform)),
         false => Err(OpenImageError::DiffIds { digest, diff_ids, layers }),
     }
-}
-
-/// The start of a fine document, if there is one and it can be fetched: its head, and with `start`
-/// the pages of the recorded start.
-async fn fetch_document_of(
-    source: &Source,
-    reference: Option<&FineRef>,
-    start: bool,
-    caches: &Caches,
-    progress: &Arc<dyn Progress>,
-) -> Option<FetchedDocument> {
-    let reference = reference?;
-    match fetch_document(source, reference, start, caches).await {
-        Ok(bytes) => Some(FetchedDocument { reference: reference.clone(), bytes }),
-        Err(error) => {
-            let (layer, why) = (reference.layer, causes(&error));
-            progress.report(ProgressEvent::Warning(format!("reading layer {layer} without its fine document: {why}")));
-            None
-        }
-    }
-}
-
-async fn fetch_document(
-    source: &Source,
-    reference: &FineRef,
-    start: bool,
-    caches: &Caches,
-) -> Result<Bytes, StoreError> {
-    let FineRef { document, head_size, head_digest, start_size, .. } = *reference;
-    // Spans in the cache need no windows.
-    let cache = caches.ztocs.clone();
-    let kept = spawn_blocking(move || cache.get_head(&head_digest)).await.ok().flatten();
-    let size = match start && start_size - head_size <= MAX_START {
-        true => start_size,
-        false => head_size,
-    };
-    let length = kept.as_ref().map_or(size, |kept| kept.len() as u64);
-    let charge = source.budget().charge(length, || format!("{length} bytes of the fine document {document}"))?;
-    if let Some(kept) = kept {
-        return Ok(charged(kept.into(), charge));
-    }
-    let bytes = source.blob_range(&reference.blob(), 0..size).await?;
-    let head = bytes.slice(..bytes.len().min(usize::try_from(head_size).unwrap_or(usize::MAX)));
-    if Digest::sha256(&head) == head_digest {
-        let cache = caches.ztocs.clone();
-        // The image does not depend on caching, so do not wait for it.
-        spawn_blocking(move || cache.put_head(&head_digest, &head));
-    }
-    Ok(charged(bytes, charge))
 }
 
 /// A ztoc, if there is one and it can be fetched. It is an error if it does not fit into memory,

@@ -1,13 +1,14 @@
 //! The local cache of ztocs: a layer that was indexed before is not read again.
 //!
-//! The keys (`Key`) define nine kinds of entries: the outcome of indexing a layer, its fine
-//! document, a ztoc from elsewhere, the head of a fine document from elsewhere, the map of a layer,
-//! the manifests and configs of images that were read, marks for documents that were proven, what
-//! images were when they were last opened, and the trees of their files. An entry is a file named
-//! by the digest of its key. It holds the digest of the following bytes, a line of JSON, and the
-//! content. It is written to a temporary file, which is then renamed. Renaming is atomic, so
-//! processes need no locks and never wait for each other. A process that dies leaves at most a
-//! temporary file. A damaged entry does not match its digest and is dropped.
+//! The keys (`Key`) define ten kinds of entries: the outcome of indexing a layer, its fine
+//! document, a ztoc from elsewhere, the head of a fine document from elsewhere, the pages for a
+//! recorded start that follow a head, the map of a layer, the manifests and configs of images that
+//! were read, marks for documents that were proven, what images were when they were last opened,
+//! and the trees of their files. An entry is a file named by the digest of its key. It holds the
+//! digest of the following bytes, a line of JSON, and the content. It is written to a temporary
+//! file, which is then renamed. Renaming is atomic, so processes need no locks and never wait for
+//! each other. A process that dies leaves at most a temporary file. A damaged entry does not match
+//! its digest and is dropped.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -71,6 +72,8 @@ enum Key<'a> {
     Ztoc(&'a Digest),
     /// The head of a fine document, by the head's own digest.
     Head(&'a Digest),
+    /// The pages for a recorded start that follow the head with this digest.
+    Start(&'a Digest),
     /// A manifest, an index or a config, by its own digest.
     Document(&'a Digest),
     /// The map of a layer.
@@ -97,6 +100,7 @@ impl Key<'_> {
         match self {
             Key::Outcome(_) | Key::Ztoc(_) => "ztoc",
             Key::Head(_) => "head",
+            Key::Start(_) => "start",
             Key::Document(_) => "document",
             Key::Map(_) => "map",
             Key::Fine(_) => "fine document",
@@ -113,6 +117,7 @@ impl Key<'_> {
             Key::Proven { document, .. } => document,
             Key::Ztoc(digest)
             | Key::Head(digest)
+            | Key::Start(digest)
             | Key::Document(digest)
             | Key::Fine(digest)
             | Key::Opened(digest)
@@ -129,6 +134,7 @@ impl Key<'_> {
             }
             Key::Ztoc(digest) => format!("ociseek found ztoc 1\n{digest}"),
             Key::Head(digest) => format!("ociseek fine head 1\n{digest}"),
+            Key::Start(head) => format!("ociseek fine start 1\n{head}"),
             Key::Document(digest) => format!("ociseek document 1\n{digest}"),
             Key::Opened(name) => format!("ociseek opened image 1\n{name}"),
             Key::Tree(sources) => format!("ociseek tree 1\n{sources}"),
@@ -215,6 +221,11 @@ impl ZtocCache {
         ZtocCache { inner: Arc::new(inner) }
     }
 
+    /// Whether anything is stored.
+    pub fn is_stored(&self) -> bool {
+        self.inner.dir.is_some()
+    }
+
     /// The outcome stored under `key`, and the layer's size in bytes.
     pub fn get(&self, key: CacheKey<'_>) -> Option<(u64, Outcome)> {
         self.load(&Key::Outcome(key), |OutcomeFacts { layer_size, outcome }, bytes| {
@@ -261,6 +272,21 @@ impl ZtocCache {
     /// Stores the head of a fine document, with the head's digest.
     pub fn put_head(&self, digest: &Digest, bytes: &[u8]) {
         self.store(&Key::Head(digest), NoFacts {}, &[bytes]);
+    }
+
+    /// The pages for a recorded start that follow the head with this digest. They were not checked
+    /// when they were stored. Only the first caller gets them: later, the spans that need them are
+    /// in the cache.
+    pub fn take_start(&self, head: &Digest) -> Option<Vec<u8>> {
+        let key = Key::Start(head);
+        let pages = self.load(&key, |NoFacts {}, bytes| Some(bytes))?;
+        drop_entry(&self.entry_path(&key)?);
+        Some(pages)
+    }
+
+    /// Stores the pages that follow the head with this digest.
+    pub fn put_start(&self, head: &Digest, pages: &[u8]) {
+        self.store(&Key::Start(head), NoFacts {}, &[pages]);
     }
 
     /// A manifest, an index or a config, by its own digest, with its media type.

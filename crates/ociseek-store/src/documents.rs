@@ -52,6 +52,17 @@ impl Source {
         }
     }
 
+    /// Requests the referrers of a digest before they are needed, if the answer will be recalled.
+    /// Those of an image index never are.
+    pub async fn list_ahead(&self, target: &Target) {
+        if let (Source::Registry(repository), Target::Digest(digest)) = (self, target)
+            && repository.recall().is_some()
+        {
+            // If it fails, it is requested again when it is needed.
+            let _ = self.all_referrers(digest).await;
+        }
+    }
+
     fn document_cache(&self) -> Option<&ZtocCache> {
         match self {
             Source::Registry(repository) => repository.document_cache(),

@@ -27,7 +27,7 @@ use ociseek_format::image::ImageName;
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_ops::bundle::RunOptions;
 use ociseek_ops::mount::{LiveMount, Prefetch};
-use ociseek_ops::open::{LayerChoice, OpenOptions, RootFs, open};
+use ociseek_ops::open::{DocumentFetch, LayerChoice, OpenOptions, RootFs, open};
 use ociseek_rootfs::content::ContentOptions;
 use ociseek_store::recall::Recall;
 
@@ -52,13 +52,14 @@ pub(super) struct OpenedImage {
 }
 
 /// Opens the image, or some of its layers. With `answers`, the registry is not asked for what they
-/// have, and they get the others.
+/// have, and they get the others; and as long as their file is locked, another process fetches
+/// documents.
 pub(super) async fn open_image(
     name: &ImageName,
     layers: LayerChoice,
     args: LazyArgs,
     verbosity: VerbosityArgs,
-    answers: Option<&Recall>,
+    answers: Option<(&Recall, PathBuf)>,
 ) -> Result<OpenedImage, CliError> {
     let started = Instant::now();
     // Detects that the file cannot be written before anything is fetched.
@@ -69,11 +70,15 @@ pub(super) async fn open_image(
     let opening = async {
         let images = Images::new(args.registry()?, [image], &progress).await?;
         let (source, root) = images.open(image).await?;
-        let source = answers.map_or_else(|| source.clone(), |answers| source.recalling(answers));
+        let (source, fetching) = match answers {
+            Some((answers, file)) => (source.recalling(answers), Some(file)),
+            None => (source, None),
+        };
         let caches = caches::reading(&args.cache, &progress).await?;
         let content = ContentOptions { deadline: args.deadline, ..ContentOptions::default() };
         let index = args.view.index(&source, &root, &progress).await?;
-        let options = OpenOptions { layers, content, index, ..args.open_options(image)? };
+        let mut options = OpenOptions { layers, content, index, ..args.open_options(image)? };
+        options.documents.fetching = fetching;
         Ok::<_, CliError>(open(&source, &root, &options, &caches, &progress).await?)
     };
     let image = display.during(&name, opening).await?;
@@ -232,7 +237,7 @@ impl LazyArgs {
             platform: self.view.platform.platform.clone(),
             soci_only: !self.view.trust.fine,
             trust: self.view.trust.rules(image, UseOfFiles::Run)?,
-            start: !self.ignore_prefetch_list,
+            documents: DocumentFetch { start: !self.ignore_prefetch_list, fetching: None },
             ..OpenOptions::default()
         })
     }

@@ -110,8 +110,8 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
     pub fetched: Option<PathBuf>,
 
-    /// Read what the registry said before from this file, and add what it says now. For the
-    /// snapshotter
+    /// Read what the registry said before from this file, and add what it says now. As long as it
+    /// is locked, the snapshotter fetches documents into the cache. For the snapshotter
     #[arg(long, value_name = "FILE", hide = true, requires = "kept")]
     pub answers: Option<PathBuf>,
 
@@ -189,7 +189,8 @@ pub(crate) async fn run(
                 false => blocking(move || prepare(&dir, existing)).await?,
             };
             let prefetch = args.lazy.prefetching();
-            let opened = image_fs::open_image(&name, layers, args.lazy, verbosity, answers.as_ref()).await?;
+            let answers = answers.as_ref().zip(args.answers.clone());
+            let opened = image_fs::open_image(&name, layers, args.lazy, verbosity, answers).await?;
             let share = args.share.map(|path| block_in_place(|| MemoryShare::new(path, &opened.image.content)));
             let fuse = FuseOptions {
                 source: opened.name.clone(),

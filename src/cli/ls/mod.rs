@@ -19,7 +19,7 @@ use ociseek_format::layer::clean;
 use ociseek_format::tree::{NodeId, Tree};
 use ociseek_format::ztoc::FileMetadata;
 use ociseek_ops::discover::discover;
-use ociseek_ops::open::{OpenImageError, RootFs, open_layers_of};
+use ociseek_ops::open::{DocumentFetch, OpenImageError, RootFs, open_layers_of};
 use ociseek_ops::trust::choose;
 use ociseek_rootfs::layers::OpenLayer;
 use text::{Detail, NameStyle};
@@ -148,7 +148,8 @@ async fn open_one(image: &FoundImage, args: &LsArgs, number: usize) -> Result<(D
     }
     let layers = found.layers.len();
     let layer = found.layers.get(number).cloned().ok_or(OpenImageError::NoLayer { wanted: number, layers })?;
-    let opened = open_layers_of(source, &found, &trust, vec![layer.clone()], false, caches, progress).await;
+    let fetch = DocumentFetch::default();
+    let opened = open_layers_of(source, &found, &trust, vec![layer.clone()], &fetch, caches, progress).await;
     let open = opened.map_err(OpenImageError::from)?.swap_remove(0);
     tell_trust(name, trust.of(&layer.digest, open.how));
     Ok((layer, open))

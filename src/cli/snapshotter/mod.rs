@@ -38,7 +38,7 @@ use crate::cli::shared::{caches, parse};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::{Progress, causes, sources};
-use ociseek_ops::open::{IndexCoverage, coverage};
+use ociseek_ops::ahead::{IndexCoverage, coverage};
 use ociseek_rootfs::cache::PIECE;
 use ociseek_rootfs::fuse::MountInfo;
 use ociseek_rootfs::layers::Caches;
@@ -48,11 +48,13 @@ use ociseek_store::lock::Hold;
 use ociseek_store::recall::Recall;
 use ociseek_store::registry::RegistryError;
 
+use ahead::{Fetching, FetchingAhead};
 pub(crate) use config::ConfigFileError;
 use install::InstallArgs;
 use metrics::{SnapshotterCounter, SnapshotterMetrics};
 use status::{ImagesArgs, StatusArgs};
 
+mod ahead;
 mod config;
 mod install;
 mod metrics;
@@ -199,7 +201,9 @@ pub(crate) async fn run(
     let (known, counted) = (Mutex::default(), Arc::clone(&metrics));
     let root = std::path::absolute(&args.root).map_err(CliError::Start)?;
     let (lazy, record_starts, metered) = (args.lazy, args.record_starts, Arc::clone(&metrics));
-    let images = MountedByProcess { lazy, caches, progress, mount, known, metrics: metered, root, record_starts };
+    let ahead = FetchingAhead::new(caches.clone());
+    let images =
+        MountedByProcess { lazy, caches, ahead, progress, mount, known, metrics: metered, root, record_starts };
     let snapshotter = Snapshotter::open(&args.root, Arc::new(images), args.memory.0).await;
     let snapshotter = Arc::new(snapshotter.map_err(|source| CliError::Snapshots { path: args.root, source })?);
     let monitored = metrics::served(args.metrics_listen, &metrics, &snapshotter).await?;
@@ -237,6 +241,7 @@ fn mount_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
 struct MountedByProcess {
     lazy: LazyArgs,
     caches: Caches,
+    ahead: FetchingAhead,
     progress: Arc<dyn Progress>,
     mount: Vec<OsString>,
     /// Images that were looked up, by name with digest.
@@ -253,6 +258,8 @@ struct KnownImage {
     layers: ImageLayers,
     /// What the registry said of it.
     answers: Recall,
+    /// What is being fetched of it.
+    fetching: Fetching,
 }
 
 impl MountedByProcess {
@@ -274,9 +281,12 @@ impl MountedByProcess {
     async fn mounted(&self, order: MountOrder<'_>) -> Result<OwnedFd, String> {
         let failed = |error: io::Error| format!("cannot start ociseek mount: {error}");
         let MountOrder { layer, point, log, fetched, answers, share, device, answers_xattrs } = order;
-        if let Some(known) = self.known(&layer.image).filter(|_| !answers.exists()) {
-            // Without the file, the process asks the registry.
-            let _ = block_in_place(|| known.answers.write(answers));
+        if let Some(known) = self.known(&layer.image) {
+            if !answers.exists() {
+                // Without the file, the process asks the registry.
+                let _ = block_in_place(|| known.answers.write(answers));
+            }
+            known.fetching.lock(answers);
         }
         let stdin = device.device.try_clone().map_err(failed)?;
         let mut command = Command::new("/proc/self/exe");
@@ -358,7 +368,9 @@ impl LazyImages for MountedByProcess {
             if known.len() >= KNOWN {
                 known.clear();
             }
-            known.insert(image.to_owned(), KnownImage { at: Instant::now(), layers: layers.clone(), answers });
+            let fetching = self.ahead.start(found.documents);
+            known
+                .insert(image.to_owned(), KnownImage { at: Instant::now(), layers: layers.clone(), answers, fetching });
             Some(layers)
         })
     }

@@ -12,7 +12,7 @@ use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::{SpanId, SpanSize, Uncompressed};
-use ociseek::ops::open::{OpenImageError, OpenOptions, RootFs, open};
+use ociseek::ops::open::{DocumentFetch, OpenImageError, OpenOptions, RootFs, open};
 use ociseek::progress::{Progress, SilentProgress, causes};
 use ociseek::rootfs::cache::SpanCache;
 use ociseek::rootfs::content::ContentOptions;
@@ -137,7 +137,8 @@ impl Reader {
 
     async fn open(&self) -> Result<RootFs, OpenImageError> {
         let content = ContentOptions { deadline: self.deadline, ..ContentOptions::default() };
-        let options = OpenOptions { start: true, content, ..OpenOptions::default() };
+        let options =
+            OpenOptions { documents: DocumentFetch { start: true, fetching: None }, content, ..OpenOptions::default() };
         open(&self.source, &Target::Tag("v1".into()), &options, &self.caches, &self.progress).await
     }
 

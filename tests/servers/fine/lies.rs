@@ -79,7 +79,12 @@ fn lying((_, lie): &Lie) -> (FineLayer, usize) {
 
 pub(super) async fn open_by(reader: &Reader, target: &Target, accepted: AcceptedTrust) -> RootFs {
     let trust = TrustRules { accepted, ..TrustRules::default() };
-    let options = OpenOptions { content: options(), trust, start: true, ..OpenOptions::default() };
+    let options = OpenOptions {
+        content: options(),
+        trust,
+        documents: DocumentFetch { start: true, fetching: None },
+        ..OpenOptions::default()
+    };
     let progress = Arc::clone(&reader.recorder) as Arc<dyn Progress>;
     open(&reader.source, target, &options, &reader.caches, &progress).await.unwrap()
 }

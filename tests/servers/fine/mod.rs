@@ -1,6 +1,7 @@
 //! Images that are read by their fine indexes: every byte is correct, few bytes are requested, and
 //! unusable documents are skipped.
 
+mod ahead;
 mod damage;
 mod far;
 mod foresight;
@@ -23,7 +24,7 @@ use ociseek::image::fine::FineIndex;
 use ociseek::image::soci::{SociIndex, ZtocRef};
 use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::{LayerId, SpanId, SpanSize, Uncompressed};
-use ociseek::ops::open::{OpenOptions, RootFs, open};
+use ociseek::ops::open::{DocumentFetch, OpenOptions, RootFs, open};
 use ociseek::progress::{Progress, Recorder};
 use ociseek::rootfs::cache::SpanCache;
 use ociseek::rootfs::content::ContentOptions;
@@ -131,7 +132,8 @@ impl Reader {
     }
 
     async fn open(&self, start: bool, content: ContentOptions) -> RootFs {
-        let options = OpenOptions { start, content, ..OpenOptions::default() };
+        let options =
+            OpenOptions { documents: DocumentFetch { start, fetching: None }, content, ..OpenOptions::default() };
         let progress = Arc::clone(&self.recorder) as Arc<dyn Progress>;
         open(&self.source, &Target::Tag("v1".into()), &options, &self.caches, &progress).await.unwrap()
     }

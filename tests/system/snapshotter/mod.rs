@@ -171,7 +171,8 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     let mut containerd = node.containerd();
     node.pull(&two, "ociseek");
     let pulled = passed.load(Ordering::Relaxed);
-    assert!(pulled < 64 << 10, "the pull took {pulled} bytes");
+    // With the heads of the documents, 80 KB here.
+    assert!(pulled < 128 << 10, "the pull took {pulled} bytes");
     assert_eq!(node.lazy_mounts(), Vec::<String>::new());
     assert_eq!(node.shell(&two, "cat /f010 >/dev/null && touch /new && echo READY"), "READY\n");
     let started = passed.load(Ordering::Relaxed);
@@ -302,7 +303,8 @@ fn layers_of_zstd_are_started_lazily() {
     let mut containerd = node.containerd();
     node.pull(&name, "ociseek");
     let pulled = passed.load(Ordering::Relaxed);
-    assert!(pulled < 64 << 10, "the pull took {pulled} bytes");
+    // With the heads of the documents, 80 KB here.
+    assert!(pulled < 128 << 10, "the pull took {pulled} bytes");
     let script = "cat /etc/debian_version >/dev/null && sha256sum /usr/share/common-licenses/GPL-3";
     let digest = "3972dc9744f6499f0f9b2dbf76696f2ae7ad8af9b23dde66d6af86c9dfb36986";
     assert_eq!(node.shell(&name, script), format!("{digest}  /usr/share/common-licenses/GPL-3\n"));

@@ -114,7 +114,7 @@ impl StoredImage {
         let indexed = found.layers.iter().zip(diff_ids).filter(|(layer, _)| is_indexed(&layer.digest));
         let (wanted, diff_ids): (Vec<Descriptor>, Vec<Digest>) =
             indexed.map(|(layer, diff_id)| (layer.clone(), diff_id)).unzip();
-        let opened = open_layers_of(source, &found, &trust, wanted.clone(), open.start, caches, progress).await?;
+        let opened = open_layers_of(source, &found, &trust, wanted.clone(), &open.documents, caches, progress).await?;
         let facts: Vec<_> = opened.iter().map(|layer| facts(layer, &trust)).collect();
         let layers = (0..).zip(opened.iter().zip(wanted).zip(diff_ids));
         let layers = layers.filter_map(|(number, ((layer, descriptor), diff_id))| {
@@ -134,7 +134,7 @@ impl StoredImage {
         let content =
             Content::new(source.clone(), opened, caches.spans.clone(), open.content.clone(), Arc::clone(progress))
                 .with_reopen(reopen(source, &found, caches));
-        let (start, all) = (open.start, *prefetch_all);
+        let (start, all) = (open.documents.start, *prefetch_all);
         let ahead = content.clone();
         let task = BackgroundTask::spawn(async move {
             if start {

@@ -1,0 +1,102 @@
+//! Fetches the beginnings of fine documents: their heads, and the pages of recorded starts.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::task::spawn_blocking;
+
+use ociseek_format::digest::Digest;
+use ociseek_format::image::fine::FineRef;
+use ociseek_format::progress::{Progress, ProgressEvent, causes};
+use ociseek_rootfs::layers::{Caches, FetchedDocument};
+use ociseek_store::{Source, StoreError, charged};
+
+/// The most bytes of a recorded start's pages that are fetched together with a head. The others are
+/// fetched on demand.
+const MAX_START: u64 = 16 << 20;
+
+/// What is fetched of fine documents when an image is opened.
+#[derive(Debug, Clone, Default)]
+pub struct DocumentFetch {
+    /// Whether to fetch the start recorded in the documents at once, in the background.
+    pub start: bool,
+    /// Another process fetches the documents into the cache as long as it has locked this file
+    /// ([`ahead`](super::ahead)), so wait for it.
+    pub fetching: Option<PathBuf>,
+}
+
+/// The beginning of a fine document, if there is one and it can be fetched.
+pub(crate) async fn fetch_document_of(
+    source: &Source,
+    reference: Option<&FineRef>,
+    how: &DocumentFetch,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Option<FetchedDocument> {
+    let reference = reference?;
+    match fetch_document(source, reference, how, false, caches).await {
+        Ok(bytes) => Some(FetchedDocument { reference: reference.clone(), bytes }),
+        Err(error) => {
+            let (layer, why) = (reference.layer, causes(&error));
+            progress.report(ProgressEvent::Warning(format!("reading layer {layer} without its fine document: {why}")));
+            None
+        }
+    }
+}
+
+/// The beginning of a document. If it is fetched `ahead`, it is only needed in the cache, which has
+/// it when this returns.
+pub(crate) async fn fetch_document(
+    source: &Source,
+    reference: &FineRef,
+    how: &DocumentFetch,
+    ahead: bool,
+    caches: &Caches,
+) -> Result<Bytes, StoreError> {
+    let FineRef { document, head_size, head_digest, .. } = *reference;
+    let (cache, fetching) = (caches.ztocs.clone(), how.fetching.clone());
+    let takes_start = how.start && !ahead;
+    let kept = spawn_blocking(move || {
+        if let Some(path) = fetching {
+            // Without the lock, it is fetched twice.
+            let _ = File::open(path).and_then(|file| file.lock_shared());
+        }
+        let mut kept = cache.get_head(&head_digest)?;
+        // Spans in the cache need no windows. Pages that were fetched ahead are for a first start.
+        kept.extend(takes_start.then(|| cache.take_start(&head_digest)).flatten().unwrap_or_default());
+        Some(kept)
+    });
+    let kept = kept.await.ok().flatten();
+    let length = kept.as_ref().map_or(fetched_size(reference, how.start), |kept| kept.len() as u64);
+    let charge = source.budget().charge(length, || format!("{length} bytes of the fine document {document}"))?;
+    if let Some(kept) = kept {
+        return Ok(charged(kept.into(), charge));
+    }
+    let bytes = source.blob_range(&reference.blob(), 0..length).await?;
+    let head = bytes.slice(..bytes.len().min(usize::try_from(head_size).unwrap_or(usize::MAX)));
+    if Digest::sha256(&head) == head_digest {
+        let (cache, pages) = (caches.ztocs.clone(), bytes.slice(head.len()..));
+        let keeping = spawn_blocking(move || {
+            // Before the head, with which they are looked up.
+            if ahead && !pages.is_empty() {
+                cache.put_start(&head_digest, &pages);
+            }
+            cache.put_head(&head_digest, &head);
+        });
+        // Otherwise, nothing depends on caching, so do not wait for it.
+        if ahead {
+            let _ = keeping.await;
+        }
+    }
+    Ok(charged(bytes, charge))
+}
+
+/// How many bytes of a document are fetched at once.
+pub(crate) fn fetched_size(reference: &FineRef, start: bool) -> u64 {
+    match start && reference.start_size - reference.head_size <= MAX_START {
+        true => reference.start_size,
+        false => reference.head_size,
+    }
+}

@@ -1,0 +1,145 @@
+//! Documents that are fetched before the image is opened, as the snapshotter does.
+
+use super::*;
+use ociseek::ops::ahead::{IndexCoverage, coverage};
+use ociseek::store::recall::Recall;
+
+/// Spans of the lower layer, in an order other than the layer's.
+fn start() -> [Range<SpanId>; 2] {
+    [SpanId(12)..SpanId(14), SpanId(2)..SpanId(6)]
+}
+
+impl Reader {
+    /// The same with what the registry said kept, and the image's digest.
+    fn pinned(&self, registry: &Faulty) -> (Source, Target) {
+        let manifest = Digest::sha256(&registry.manifest("v1").unwrap());
+        (self.source.recalling(&Recall::default()), Target::Digest(manifest))
+    }
+
+    async fn coverage(&self, (source, root): &(Source, Target), options: &OpenOptions) -> IndexCoverage {
+        let progress = Arc::clone(&self.recorder) as Arc<dyn Progress>;
+        coverage(source, root, options, &self.caches, &progress).await.unwrap()
+    }
+}
+
+fn with_start(fetching: Option<std::path::PathBuf>) -> OpenOptions {
+    OpenOptions { documents: DocumentFetch { start: true, fetching }, content: options(), ..OpenOptions::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn documents_that_were_fetched_ahead_are_not_requested_again() {
+    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let image = Image::push(&registry, false, &start());
+    let dir = tempfile::tempdir().unwrap();
+    let reader = Reader::new(&registry, Some(dir.path()));
+    let (pinned, options) = (reader.pinned(&registry), with_start(None));
+    let found = reader.coverage(&pinned, &options).await;
+    assert_eq!(found.bytes, found.indexed);
+    let sizes = [0, 1].map(|layer| image.fine.layers[layer].start_size);
+    assert_eq!(found.documents.size(), sizes[0] + sizes[1]);
+    found.documents.fetch(&reader.caches).await;
+    assert_eq!(image.parts(&registry, 0), [format!("bytes=0-{}", sizes[0] - 1)]);
+
+    let before = registry.requests().len();
+    let progress = Arc::clone(&reader.recorder) as Arc<dyn Progress>;
+    let opened = open(&pinned.0, &pinned.1, &options, &reader.caches, &progress).await.unwrap();
+    settled(&opened, 6).await;
+    let blob = image.blobs[0].digest.to_string();
+    let others: Vec<String> = registry.requests().split_off(before).into_iter().map(|seen| seen.path).collect();
+    let others: Vec<&String> = others.iter().filter(|path| *path != "/v2/" && !path.contains(&blob)).collect();
+    assert_eq!(others, Vec::<&String>::new(), "only spans of the start are requested");
+    check(&opened, 0, &image.tars[0]).await;
+    check(&opened, 1, &image.tars[1]).await;
+    assert_eq!(reader.warnings(), Vec::<String>::new());
+
+    // Pages are for the first opening. Later, what needs them is in the cache.
+    assert_eq!(reader.caches.ztocs.take_start(&image.fine.layers[0].head_digest), None);
+    reader.coverage(&pinned, &options).await.documents.fetch(&reader.caches).await;
+    assert_eq!(reader.caches.ztocs.take_start(&image.fine.layers[0].head_digest), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn documents_that_are_being_fetched_are_waited_for() {
+    let settings =
+        RegistrySettings { referrers: true, slow_blobs: Duration::from_millis(50), ..RegistrySettings::default() };
+    let registry = Faulty::honest(settings).await;
+    let image = Image::push(&registry, false, &start());
+    let dir = tempfile::tempdir().unwrap();
+    let reader = Reader::new(&registry, Some(dir.path()));
+    let pinned = reader.pinned(&registry);
+    let found = reader.coverage(&pinned, &with_start(None)).await;
+    let path = dir.path().join("lock");
+    let lock = std::fs::File::create(&path).unwrap();
+    lock.lock().unwrap();
+    let progress = Arc::clone(&reader.recorder) as Arc<dyn Progress>;
+    let caches = reader.caches.clone();
+    let opening =
+        tokio::spawn(
+            async move { open(&pinned.0, &pinned.1, &with_start(Some(path)), &caches, &progress).await.unwrap() },
+        );
+    found.documents.fetch(&reader.caches).await;
+    drop(lock);
+    let opened = opening.await.unwrap();
+    settled(&opened, 6).await;
+    assert_eq!([0, 1].map(|layer| image.parts(&registry, layer).len()), [1, 1]);
+    check(&opened, 0, &image.tars[0]).await;
+
+    // Whoever fetches may fail.
+    let other = tempfile::tempdir().unwrap();
+    let reader = Reader::new(&registry, Some(other.path()));
+    let pinned = reader.pinned(&registry);
+    let progress = Arc::clone(&reader.recorder) as Arc<dyn Progress>;
+    let options = with_start(Some(other.path().join("missing")));
+    let opened = open(&pinned.0, &pinned.1, &options, &reader.caches, &progress).await.unwrap();
+    check(&opened, 0, &image.tars[0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_pages_that_were_fetched_ahead_change_no_byte() {
+    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let image = Image::push(&registry, false, &start());
+    let dir = tempfile::tempdir().unwrap();
+    let reader = Reader::new(&registry, Some(dir.path()));
+    let (pinned, options) = (reader.pinned(&registry), with_start(None));
+    reader.coverage(&pinned, &options).await.documents.fetch(&reader.caches).await;
+    let head = &image.fine.layers[0].head_digest;
+    let mut pages = reader.caches.ztocs.take_start(head).unwrap();
+    pages[7] ^= 1;
+    reader.caches.ztocs.put_start(head, &pages);
+    let progress = Arc::clone(&reader.recorder) as Arc<dyn Progress>;
+    let opened = open(&pinned.0, &pinned.1, &options, &reader.caches, &progress).await.unwrap();
+    check(&opened, 0, &image.tars[0]).await;
+    assert_eq!(opened.layers[0].how, LayerAccess::Local, "the layer itself was read");
+    assert_eq!(reader.warnings().len(), 1, "{:?}", reader.warnings());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn what_refers_to_a_digest_is_requested_together_with_it() {
+    let listed = Arc::new(AtomicBool::new(false));
+    let seen_list = Arc::clone(&listed);
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let registry = Faulty::start(settings, move |seen, truth| {
+        if seen.path.contains("/referrers/") {
+            seen_list.store(true, Ordering::SeqCst);
+        }
+        let image = Digest::sha256(&truth.manifest("v1")?).to_string();
+        if !seen.path.ends_with(&format!("/manifests/{image}")) {
+            return None;
+        }
+        // Answered once the list was requested.
+        let is_listed = || {
+            (0..2000).any(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                seen_list.load(Ordering::SeqCst)
+            })
+        };
+        (!tokio::task::block_in_place(is_listed)).then(|| status(400))
+    })
+    .await;
+    Image::push(&registry, false, &[]);
+    let reader = Reader::new(&registry, None);
+    let pinned = reader.pinned(&registry);
+    let found = reader.coverage(&pinned, &with_start(None)).await;
+    assert_eq!((found.bytes, listed.load(Ordering::SeqCst)), (found.indexed, true));
+    assert_eq!(registry.saw("GET", "/referrers/").len(), 1);
+}
