@@ -242,10 +242,10 @@ impl Checkpoints {
         let content = match window {
             OpenWindow::Frame => PlannedContent::Frame,
             OpenWindow::Block { state, reach, .. } => {
-                let count = self.used.count;
                 let Some(parts) = self.used.take() else { return self.give_up(at) };
                 // Repeat offsets may point to before the first byte of the frame.
                 let length = parts.first().map_or(0, |(back, _)| *back).max(reach as u32);
+                let count = parts.iter().map(|(_, size)| u64::from(*size)).sum::<u64>();
                 let size = count + (parts.len() * size_of::<(u32, u32)>()) as u64;
                 match self.budget.charge(size, || "the windows of its fine document".to_owned()) {
                     Ok(memory) => PlannedContent::Block { state, length, parts, _memory: memory },
@@ -351,8 +351,6 @@ fn mark(used: &mut UsedOutput, distance: u64, references: &[ZstdReference]) {
 /// The bytes before a checkpoint that are referred to.
 #[derive(Default)]
 struct UsedOutput {
-    /// Their number.
-    count: u64,
     /// A bit for each byte, the one right before the checkpoint first.
     words: Vec<u64>,
     /// A bit for each group of words that is not zero.
@@ -380,7 +378,6 @@ impl UsedOutput {
             let (word, bit) = (from / 64, from % 64);
             let count = (end - from).min(64 - bit);
             let bits = (u64::MAX >> (64 - count)) << bit;
-            self.count += u64::from((bits & !self.words[word]).count_ones());
             self.words[word] |= bits;
             self.groups[word / GROUP / 64] |= 1 << (word / GROUP % 64);
             from += count;
@@ -392,8 +389,7 @@ impl UsedOutput {
     fn take(&mut self) -> Option<Vec<(u32, u32)>> {
         /// Each range takes at least three bytes of the window.
         const RANGES: usize = MAX_ZSTD_WINDOW / 3;
-        let mut ranges: Vec<(u32, u32)> = Vec::new();
-        let is_too_large = std::mem::take(&mut self.count) > MAX_ZSTD_WINDOW as u64;
+        let (mut ranges, mut used) = (Vec::<(u32, u32)>::new(), 0);
         for (number, groups) in self.groups.iter_mut().enumerate() {
             let mut left = std::mem::take(groups);
             while left != 0 {
@@ -406,8 +402,9 @@ impl UsedOutput {
                         let count = (bits >> from).trailing_ones();
                         bits &= u64::MAX.checked_shl(from + count).unwrap_or(0);
                         let from = place as u32 * 64 + from;
+                        used += count as usize;
                         // Emptied anyway if they are too many.
-                        let is_full = is_too_large || ranges.len() > RANGES;
+                        let is_full = ranges.len() > RANGES;
                         match ranges.last_mut().filter(|(end, _)| *end == from) {
                             Some(last) => *last = (from + count, last.1 + count),
                             None if is_full => {}
@@ -418,6 +415,6 @@ impl UsedOutput {
             }
         }
         ranges.reverse();
-        (!is_too_large && ranges.len() <= RANGES).then_some(ranges)
+        (used <= MAX_ZSTD_WINDOW && ranges.len() <= RANGES).then_some(ranges)
     }
 }

@@ -2,16 +2,14 @@
 
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use bytes::Bytes;
 
 mod cut;
-mod hashing;
 mod pool;
+mod work;
 
-use super::fine::ZstdPlan;
 use super::hashes::LayerHashes;
 use super::plan::LayerPlanner;
 use super::scan::LayerScan;
@@ -21,15 +19,15 @@ use crate::budget::{Budget, Charge};
 use crate::digest::Digest;
 use crate::ztoc::Ztoc;
 use cut::{BlobCutter, Piece};
-use hashing::{Broken, SharedHashes, WorkLimits};
-use pool::{DecoderPool, QueuedStretch};
+use pool::DecoderPool;
+use work::{SharedWork, WorkItem};
 
 /// How many batches or stretches may be in progress unless more decoders need more: enough to even
 /// out those that decode to much and those that decode to little.
 const UNDER_WAY: usize = 4;
 /// The same for zstd that is planned ahead: a whole span comes at once, and the next one must be
-/// planned before that is scanned. The rest is hashed later, when there is nothing to scan.
-const AHEAD: WorkLimits = WorkLimits { unscanned: 48, unhashed: 96 };
+/// planned before that is scanned. The rest is hashed when there is nothing to scan.
+const AHEAD: usize = 96;
 /// More threads for one layer would be idle, because the work that cannot be divided takes longer
 /// by then.
 const MOST_DECODERS: usize = 8;
@@ -121,34 +119,23 @@ fn scan_chunks<E>(
 ) -> Result<ScanResult, ChunksError<E>> {
     let decoders = threads.cores.min(MOST_DECODERS);
     let most = UNDER_WAY.max(decoders + 2) - 1;
-    let most = WorkLimits { unscanned: most, unhashed: most };
-    let room = most.unhashed.max(AHEAD.unhashed) + 1;
     let is_fine = scan.is_fine();
-    let (hashing, scanned) = SharedHashes::new(hashes, room);
+    let work = SharedWork::new(hashes);
     let scanned = thread::scope(|scope| {
-        let hashing = &hashing;
+        let (reader, scanner) = (work.reader(), work.scanner());
         let mut pool = DecoderPool::new(scope, decoders, is_fine);
         let shared = pool.shared();
-        let (read, to_scan) = sync_channel::<WorkItem>(room);
         let scanning = scope.spawn(move || {
-            while let Some(mut work) = hashing.until_next(&to_scan) {
+            while let Some(mut work) = scanner.next() {
                 let spans = match &mut work {
                     WorkItem::Batch(chunks, plan) => scan.push_all(chunks, plan.take())?,
                     WorkItem::Stretch(stretch) => shared.scan(stretch, &mut scan)?,
                 };
-                hashing.remove();
-                if scanned.send((work, spans)).is_err() {
-                    break;
-                }
+                scanner.scanned(work, spans);
             }
             Ok((scan.end()?, scan))
         });
         let mut cutter = if decoders > 1 { BlobCutter::new(threads.guide) } else { BlobCutter::idle() };
-        let pass_on = |work: WorkItem, most: WorkLimits| {
-            hashing.add();
-            read.send(work).map_err(|_| Broken)?;
-            hashing.catch_up(most)
-        };
         let mut pass_on_all = |pieces: Vec<Piece>, pool: &mut DecoderPool, is_end: bool| {
             let mut ready = Vec::new();
             let mut batch = Vec::new();
@@ -160,8 +147,8 @@ fn scan_chunks<E>(
                             ready.extend(planner.plan(std::mem::take(&mut batch)));
                         }
                         ready.extend(planner.give_up().map(|held| (held, None)));
-                        ready.drain(..).try_for_each(|(chunks, plan)| pass_on(WorkItem::Batch(chunks, plan), most))?;
-                        pass_on(WorkItem::Stretch(pool.decode(at, begin, chunks)), most)?;
+                        reader.pass_on(ready.drain(..).map(|(chunks, plan)| WorkItem::Batch(chunks, plan)), most)?;
+                        reader.pass_on([WorkItem::Stretch(pool.decode(at, begin, chunks))], most)?;
                     }
                 }
             }
@@ -171,14 +158,13 @@ fn scan_chunks<E>(
             if is_end {
                 ready.extend(planner.end());
             }
-            ready.into_iter().try_for_each(|(chunks, plan)| {
-                let most = if plan.is_some() { AHEAD } else { most };
-                pass_on(WorkItem::Batch(chunks, plan), most)
-            })
+            let Some((_, plan)) = ready.first() else { return Ok(()) };
+            let most = if plan.is_some() { AHEAD } else { most };
+            reader.pass_on(ready.into_iter().map(|(chunks, plan)| WorkItem::Batch(chunks, plan)), most)
         };
         let mut passed_on = Ok(());
         while passed_on.is_ok()
-            && let Some(chunks) = next().inspect_err(|_| hashing.give_up()).map_err(ChunksError::Next)?
+            && let Some(chunks) = next().inspect_err(|_| reader.give_up()).map_err(ChunksError::Next)?
         {
             let mut pieces = Vec::with_capacity(chunks.len());
             chunks.into_iter().for_each(|chunk| cutter.push(chunk, |piece| pieces.push(piece)));
@@ -189,22 +175,15 @@ fn scan_chunks<E>(
         }
         // The scan reports that the layer is broken.
         let _ = passed_on.and_then(|()| pass_on_all(cutter.end().into_iter().collect(), &mut pool, true));
-        drop((read, pool));
-        hashing.finish();
+        drop(pool);
+        reader.finish();
         match scanning.join() {
             Ok(Ok(scanned)) => Ok(scanned),
             Ok(Err(error)) => Err(ChunksError::Layer(error)),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })?;
-    let ((spans, scan), mut hashes) = (scanned, hashing.into_hashes());
+    let ((spans, scan), mut hashes) = (scanned, work.into_hashes());
     hashes.push(&[], spans);
     Ok(scan.finish(hashes.finish())?)
-}
-
-/// Work items: scanned first, then hashed.
-enum WorkItem {
-    /// With their plan, if the layer is zstd.
-    Batch(Vec<Bytes>, Option<ZstdPlan>),
-    Stretch(QueuedStretch),
 }
