@@ -91,7 +91,7 @@ impl TableSource {
 pub(super) struct Table {
     field: Field,
     source: Option<TableSource>,
-    pub states: Box<[State; STATES]>,
+    pub states: [State; STATES],
     /// The number of bits of the first state.
     pub log: u8,
 }
@@ -192,7 +192,7 @@ const MATCH_LENGTHS_DESCRIPTION: [u8; 29] = *b"\x21\x14\xc4\x18\x63\x8c\x21\x84\
 impl Table {
     /// A table that nothing was made into yet.
     pub(super) fn new(field: Field) -> Table {
-        Table { field, source: None, states: Box::new([State::default(); STATES]), log: 0 }
+        Table { field, source: None, states: [State::default(); STATES], log: 0 }
     }
 
     /// Makes the table from `source`. None if that is not valid.

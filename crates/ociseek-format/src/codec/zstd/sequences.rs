@@ -26,9 +26,8 @@ pub struct ZstdReference {
 
 /// The tables of the last block, ready to decode with, and what its sequences refer to.
 pub(super) struct SequenceDecoder {
-    lengths: Table,
-    offsets: Table,
-    matches: Table,
+    /// Of literal lengths, offsets and match lengths. In one place, so that one address is enough.
+    tables: Box<[Table; 3]>,
     /// Of which the first `found` are of the last block.
     references: Vec<ZstdReference>,
     found: usize,
@@ -46,9 +45,7 @@ pub(super) struct SequenceSums {
 impl SequenceDecoder {
     pub(super) fn new() -> SequenceDecoder {
         SequenceDecoder {
-            lengths: Table::new(Field::LiteralLength),
-            offsets: Table::new(Field::Offset),
-            matches: Table::new(Field::MatchLength),
+            tables: Box::new([Field::LiteralLength, Field::Offset, Field::MatchLength].map(Table::new)),
             references: Vec::new(),
             found: 0,
         }
@@ -79,8 +76,7 @@ impl SequenceDecoder {
         tables: &mut Tables,
         place: BlockPlace,
     ) -> Option<SequenceSums> {
-        let own = [&mut self.lengths, &mut self.offsets, &mut self.matches];
-        for (table, source) in own.into_iter().zip(&tables.sources) {
+        for (table, source) in self.tables.iter_mut().zip(&tables.sources) {
             table.make(source.as_ref()?)?;
         }
         #[cfg(target_arch = "x86_64")]
@@ -114,21 +110,26 @@ impl SequenceDecoder {
     ) -> Option<SequenceSums> {
         const MASK: usize = 511;
         let mut bits = Bits::new(sequences.bits)?;
-        let mut length = bits.take(self.lengths.log.into())? as usize;
-        let mut offset = bits.take(self.offsets.log.into())? as usize;
-        let mut matched = bits.take(self.matches.log.into())? as usize;
-        let [lengths, offsets, matches] = [&self.lengths, &self.offsets, &self.matches].map(|table| &*table.states);
+        let [lengths, offsets, matches] = &*self.tables;
+        let mut length = bits.take(lengths.log.into())? as usize;
+        let mut offset = bits.take(offsets.log.into())? as usize;
+        let mut matched = bits.take(matches.log.into())? as usize;
+        let (lengths, offsets, matches) = (&lengths.states, &offsets.states, &matches.states);
         let mut left = sequences.count;
         if self.references.len() < left as usize {
             self.references.resize(left as usize, ZstdReference { back: 0, length: 0 });
         }
-        let mut walk = Walk::new(*repeats, place, &mut self.references);
+        let mut walk = Walk::new(*repeats, place.since, &mut self.references);
         while left > 0 {
             while left > 1
                 && let Some((word, mut end)) = bits.full()
             {
-                let (State(l), State(o), State(m)) =
-                    (lengths[length & MASK], offsets[offset & MASK], matches[matched & MASK]);
+                // No state leads out of its table. Unlike a mask, the check delays no load.
+                let (Some(&State(l)), Some(&State(o)), Some(&State(m))) =
+                    (lengths.get(length), offsets.get(offset), matches.get(matched))
+                else {
+                    return None;
+                };
                 let sums = l.wrapping_add(o).wrapping_add(m);
                 let all = sums.wrapping_add(sums >> 8) as u8;
                 if all > FULL {
@@ -162,11 +163,14 @@ impl SequenceDecoder {
                 offset = o.next() + bits.take(o.bits())? as usize;
             }
         }
-        if bits.end != 0 || walk.is_wrong {
+        let Walk { repeats: after, matched, edge, far, furthest, found, .. } = walk;
+        let most = place.before.checked_sub(far);
+        let is_right = |reference: &ZstdReference| most.is_some_and(|most| u64::from(reference.back) <= most);
+        if bits.end != 0 || furthest > place.window || !self.references.get(..found)?.iter().all(is_right) {
             return None;
         }
-        (*repeats, self.found) = (walk.repeats, walk.found);
-        Some(SequenceSums { literals: walk.edge - walk.far - walk.matched, matched: walk.matched })
+        (*repeats, self.found) = (after, found);
+        Some(SequenceSums { literals: edge - far - matched, matched })
     }
 }
 
@@ -179,24 +183,18 @@ struct Walk<'a> {
     /// before the place that was reached.
     far: u64,
     edge: u64,
-    /// How many bytes before the block there are, and how many bytes back a match may begin.
-    before: u64,
-    window: u64,
-    is_wrong: bool,
+    /// The largest distance of these matches.
+    furthest: u64,
     /// Has room for a reference of each sequence.
     references: &'a mut [ZstdReference],
     found: usize,
 }
 
 impl Walk<'_> {
-    fn new(
-        repeats: [u32; 3],
-        BlockPlace { before, window, since }: BlockPlace,
-        references: &mut [ZstdReference],
-    ) -> Walk<'_> {
+    fn new(repeats: [u32; 3], since: Option<u64>, references: &mut [ZstdReference]) -> Walk<'_> {
         // Further than any match reaches.
         let far = since.unwrap_or(u64::MAX >> 2);
-        Walk { repeats, matched: 0, far, edge: far, before, window, is_wrong: false, references, found: 0 }
+        Walk { repeats, matched: 0, far, edge: far, furthest: 0, references, found: 0 }
     }
 
     /// Takes a sequence. `value` is an offset plus 3, or the number of a repeat offset (RFC 8878
@@ -225,8 +223,7 @@ impl Walk<'_> {
             *next = ZstdReference { back: back as u32, length: match_length.min(back) as u32 };
         }
         self.found += usize::from(is_wanted);
-        let most = (self.before + self.edge).wrapping_sub(self.far).min(self.window);
-        self.is_wrong |= is_wanted & (u64::from(distance) > most);
+        self.furthest = self.furthest.max(select_unpredictable(is_wanted, distance.into(), 0));
         self.edge += match_length;
         self.matched += match_length;
     }
