@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
 use bytes::Bytes;
@@ -26,6 +27,8 @@ const LARGE: usize = 17 << 20;
 
 pub struct Image {
     pub sandbox: Sandbox,
+    /// A static is never dropped: a shell removes the sandbox when the tests have ended.
+    _remover: Child,
     /// The content of the large file.
     pub large: Vec<u8>,
     /// The digest of the image's manifest.
@@ -62,7 +65,7 @@ impl Image {
         layout.tag(manifest, "v1");
         let plain = repository(&sandbox.path("img"));
         let after = |from: &str, to: &str, args: &[&str]| {
-            let copy = std::process::Command::new("cp").args(["-r", from, to]).current_dir(sandbox.dir.path()).status();
+            let copy = Command::new("cp").args(["-r", from, to]).current_dir(sandbox.dir.path()).status();
             assert!(copy.unwrap().success());
             let mut command = sandbox.command(args);
             let output = command.envs(ENVIRONMENT).output().unwrap();
@@ -78,8 +81,15 @@ impl Image {
         let mut with_older = indexed.clone();
         with_older.manifests.extend(older.manifests);
         with_older.blobs.extend(older.blobs);
-        Image { large, digest, plain, indexed, with_older, with_fine, with_v2, converted, replaced, sandbox }
+        let _remover = remove_at_end(sandbox.dir.path());
+        Image { sandbox, _remover, large, digest, plain, indexed, with_older, with_fine, with_v2, converted, replaced }
     }
+}
+
+/// A shell that removes a folder when the pipe to it is closed, which the end of this process does.
+fn remove_at_end(dir: &Path) -> Child {
+    let script = r#"trap "" INT TERM; read -r _; rm -r "$0""#;
+    Command::new("sh").arg("-c").arg(script).arg(dir).stdin(Stdio::piped()).spawn().unwrap()
 }
 
 /// The repository that a layout would be.
