@@ -120,11 +120,11 @@ def overlay(scratch, count, unpacked=''):
     subprocess.run(['mount', '-t', 'overlay', 'overlay', '-o', options, 'bundle/rootfs'], check=True, cwd=scratch)
 
 
-def overlaid(scratch, count, config, link, began, before, unpacked=''):
+def overlaid(scratch, count, config, link, began, before, unpacked='', to_end=True):
     """Runs a container on the unpacked layers."""
     overlay(scratch, count, unpacked)
     shutil.copy(config, f'{scratch}/bundle/config.json')
     try:
-        return contain(f'{scratch}/bundle', link, began, before)
+        return contain(f'{scratch}/bundle', link, began, before, to_end)
     finally:
         subprocess.run(['umount', f'{scratch}/bundle/rootfs'], check=True)
