@@ -359,8 +359,8 @@ impl ImageDir {
         let dir = self.0.dir.clone();
         let ended = spawn_blocking(move || {
             let holders = device_holders()?.into_iter();
-            let mut unready = holders.filter(|it| it.serves && it.point.starts_with(&dir) && !it.is_ready());
-            unready.try_for_each(|server| server.kill())
+            let unready = holders.filter(|it| it.serves && it.point.starts_with(&dir) && !it.is_ready());
+            unready.map(|server| server.kill()).fold(Ok(()), Result::and)
         });
         if let Err(error) = ended.await.map_err(io::Error::from).flatten() {
             warn!(%error, "the servers of mounts that were not ready cannot be ended");

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{fstat, major, minor};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, geteuid, pidfd_getfd, pidfd_open, pidfd_send_signal};
 
 use super::mounts::{FS_TYPE, MountInfo};
@@ -33,6 +33,9 @@ const KEEPER: &str = "device-keeper";
 /// How often a keeper looks whether the mount is gone. Waiting for that in poll(2) would wake it
 /// with each request.
 const LOOK: Duration = Duration::from_secs(60);
+
+/// How long to wait until a process that was killed has ended.
+const KILLED: Duration = Duration::from_secs(10);
 
 /// A process that has the device of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,19 +81,26 @@ impl DeviceHolder {
         output.is_ok_and(|output| output == Path::new("/dev/null"))
     }
 
-    /// Kills the process.
+    /// Kills the process, and waits until it has ended.
     ///
     /// # Errors
-    /// If this process may not do that.
+    /// If this process may not do that, or the other one does not end within 10 s.
     pub fn kill(&self) -> io::Result<()> {
         let process = match pidfd_open(self.pid, PidfdFlags::empty()) {
             Err(Errno::SRCH) => return Ok(()),
             opened => opened?,
         };
         // Another process may have got its number in the meantime.
-        match holder(self.pid).as_ref() == Some(self) {
-            true => Ok(pidfd_send_signal(&process, Signal::KILL)?),
-            false => Ok(()),
+        if holder(self.pid).as_ref() != Some(self) {
+            return Ok(());
+        }
+        pidfd_send_signal(&process, Signal::KILL)?;
+        // pidfd_open(2): it becomes readable then. A system call goes on until then, such as umount(2).
+        let mut ended = [PollFd::new(&process, PollFlags::IN)];
+        let most = Timespec::try_from(KILLED).map_err(io::Error::other)?;
+        match retry_on_intr(|| poll(&mut ended, Some(&most)))? {
+            0 => Err(io::Error::new(io::ErrorKind::TimedOut, format!("process {} does not end", self.pid))),
+            _ => Ok(()),
         }
     }
 
