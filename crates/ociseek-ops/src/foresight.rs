@@ -149,24 +149,35 @@ fn tree_name(documents: &[u8]) -> Digest {
     Digest::sha256(documents)
 }
 
-/// Opens all layers that the image with this digest of its name had, by heads in the cache.
+/// Opens all layers that the image with this digest of its name had, by heads in the cache, while
+/// their tree is read.
 async fn open_all(source: Source, name: Digest, caches: Caches, sender: oneshot::Sender<TreeSource>) -> Expectation {
-    let (cache, budget) = (caches.ztocs.clone(), source.budget().clone());
+    let cache = caches.ztocs.clone();
     let known = spawn_blocking(move || {
         let text = cache.get_opened(&name)?;
         let documents: Vec<LayerDocument> = serde_json::from_slice(&text).ok()?;
-        let tree = cache.get_tree(&tree_name(&text));
-        let tree = tree.and_then(|tree| Some((charge_stored_tree(&budget, &tree).ok()?, tree)));
-        Some((documents, tree))
+        let tree = tree_name(&text);
+        Some((documents, tree, cache.may_have_tree(&tree)))
     });
-    let (documents, tree) = known.await.ok().flatten().unwrap_or_default();
-    let (has_tree, list) = (tree.is_some(), if tree.is_some() { FileListUse::Maybe } else { FileListUse::Needed });
-    let open = |expected: &LayerDocument| open_one(source.clone(), expected.clone(), list, caches.clone());
-    let opening: Vec<_> = documents.iter().map(open).collect();
-    let layers: Vec<Option<OpenLayer>> = stream::iter(opening).buffered(SIDE_BY_SIDE).collect().await;
-    let layers: Option<Vec<OpenLayer>> = layers.into_iter().collect();
+    let Some((documents, tree, may_have_tree)) = known.await.ok().flatten() else { return Expectation::default() };
+    let (mut layers, mut stored) = (None, None);
+    if may_have_tree {
+        let (cache, budget) = (caches.ztocs.clone(), source.budget().clone());
+        let reading = spawn_blocking(move || {
+            let tree = cache.get_tree(&tree)?;
+            Some((charge_stored_tree(&budget, &tree).ok()?, tree))
+        });
+        layers = open_each(&source, &documents, FileListUse::Maybe, &caches).await;
+        stored = reading.await.ok().flatten();
+    }
+    let has_tree = stored.is_some();
+    if !has_tree {
+        // Their lists of files are needed after all.
+        drop(layers.take());
+        layers = open_each(&source, &documents, FileListUse::Needed, &caches).await;
+    }
     if let Some(layers) = &layers {
-        let tree_source = match tree {
+        let tree_source = match stored {
             Some((charge, tree)) => TreeSource::Stored(tree, charge),
             None => TreeSource::Layers(layers.iter().map(|layer| Arc::clone(layer.map())).collect()),
         };
@@ -174,6 +185,19 @@ async fn open_all(source: Source, name: Digest, caches: Caches, sender: oneshot:
         let _ = sender.send(tree_source);
     }
     Expectation { documents, layers, has_tree }
+}
+
+/// Opens the layers with these documents. None if one of them cannot be opened.
+async fn open_each(
+    source: &Source,
+    documents: &[LayerDocument],
+    list: FileListUse,
+    caches: &Caches,
+) -> Option<Vec<OpenLayer>> {
+    let open = |expected: &LayerDocument| open_one(source.clone(), expected.clone(), list, caches.clone());
+    let opening: Vec<_> = documents.iter().map(open).collect();
+    let layers: Vec<Option<OpenLayer>> = stream::iter(opening).buffered(SIDE_BY_SIDE).collect().await;
+    layers.into_iter().collect()
 }
 
 /// Opens a layer. None if the cache does not have the head, or it does not fit.

@@ -321,6 +321,11 @@ impl ZtocCache {
         self.store(&Key::Opened(name), NoFacts {}, &[image]);
     }
 
+    /// Whether there is an entry for [`ZtocCache::get_tree`], valid or not.
+    pub fn may_have_tree(&self, sources: &Digest) -> bool {
+        self.entry_path(&Key::Tree(sources)).is_some_and(|path| path.exists())
+    }
+
     /// The stored tree of an image's files, by a digest of what it was made from.
     pub fn get_tree(&self, sources: &Digest) -> Option<Tree> {
         self.load(&Key::Tree(sources), |NoFacts {}, bytes| Tree::from_stored(&bytes))
