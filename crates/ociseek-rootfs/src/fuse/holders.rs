@@ -95,7 +95,8 @@ impl DeviceHolder {
             return Ok(());
         }
         pidfd_send_signal(&process, Signal::KILL)?;
-        // pidfd_open(2): it becomes readable then. A system call goes on until then, such as umount(2).
+        // Until then, a system call such as umount(2) may go on. pidfd_open(2): it becomes readable
+        // then.
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
         let most = Timespec::try_from(KILLED).map_err(io::Error::other)?;
         match retry_on_intr(|| poll(&mut ended, Some(&most)))? {
