@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -85,6 +86,15 @@ impl Hook {
             assert!(begun.elapsed() < PATIENCE, "{what} did not come about: {:#?}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Waits until the journal says that so many jobs are done. A job is logged before that, and
+    /// runs again if the process is killed in between.
+    pub fn until_recorded(&self, journal: &Path, jobs: usize) {
+        self.until("the journal's lines", |_| {
+            let lines = std::fs::read_to_string(journal).unwrap();
+            lines.lines().filter(|line| line.starts_with(r#"{"done":"#)).count() == jobs
+        });
     }
 
     /// `IP:PORT`, after it has started to listen.

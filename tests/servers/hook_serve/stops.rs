@@ -59,6 +59,7 @@ fn a_journal_belongs_to_one_service() {
     );
     send_all(&first, &burst(&server, &images[1..], 1));
     first.until("both are indexed", |hook| hook.indexed() == 2);
+    first.until_recorded(&sandbox.path("journal"), 2);
     // A process that was killed holds nothing.
     first.child.signal(Signal::KILL);
     let second = Hook::serve(&sandbox, &args);

@@ -91,6 +91,7 @@ fn a_hook_survives_clock_jumps() {
     }
     let years: Vec<_> = hook.log().iter().map(|line| line["time"].as_str().unwrap()[..4].to_owned()).collect();
     assert!(years.iter().min() < years.iter().max(), "the clock did not jump: {years:?}");
+    hook.until_recorded(&sandbox.path("journal"), 5);
     hook.child.kill();
     // With the right clock again: what was done is not done again.
     let hook = start(false);
