@@ -38,24 +38,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::task::spawn_blocking;
 
-pub use buffers::Buffers;
 pub use destination::Destination;
 use ociseek_format::budget::{Charge, OverBudget};
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::{ProgressEvent, causes, sources};
 pub use source::Source;
-pub use stream::{Blob, Part};
+pub use stream::{Blob, Buffers, Part};
 
 use layout::LayoutError;
 use registry::RegistryError;
 
 pub mod archive;
 pub mod blob;
-mod buffers;
 pub mod cache;
 pub mod copy;
 mod destination;
-mod documents;
 pub mod durable;
 pub mod entries;
 pub mod feed;

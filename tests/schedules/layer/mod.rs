@@ -54,8 +54,14 @@ mod fine {
     pub(super) struct ZstdPlan(pub Vec<u8>);
 }
 
-mod plan {
+mod scan {
     use super::fine::ZstdPlan;
+    use super::hashes::{LayerHashes, ScannedSpans};
+    use super::scan_result::ScanResult;
+    use super::{LayerError, LayerOptions};
+    use crate::budget::Charge;
+    use crate::codec::stretch::Stretch;
+    use crate::digest::Digest;
 
     /// Hands each batch on when the next one comes.
     pub(super) enum LayerPlanner<C> {
@@ -86,17 +92,6 @@ mod plan {
             self.plan(Vec::new())
         }
     }
-}
-
-mod scan {
-    use super::fine::ZstdPlan;
-    use super::hashes::{LayerHashes, ScannedSpans};
-    use super::plan::LayerPlanner;
-    use super::scan_result::ScanResult;
-    use super::{LayerError, LayerOptions};
-    use crate::budget::Charge;
-    use crate::codec::stretch::Stretch;
-    use crate::digest::Digest;
 
     pub(super) struct LayerScan {
         options: LayerOptions,

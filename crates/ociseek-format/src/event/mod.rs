@@ -1,4 +1,6 @@
-//! Parses the push notifications of registries, with a file for each format.
+//! Parses the push notifications of registries, with a function for each format: `software` has
+//! those of registries that anyone can run, `clouds` those of Azure, Google and Amazon, and `hubs`
+//! those of Docker Hub and GitHub.
 //!
 //! | shape | who sends it | says registry | says digest |
 //! |---|---|---|---|
@@ -22,24 +24,18 @@
 
 use std::fmt;
 
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
 use crate::digest::Digest;
+use crate::image::json::parse_lenient;
 use crate::image::{JsonFault, Reference};
 use fields::{PushFields, image_media_type, split_name};
-use recognise::{check, recognise};
 
-mod acr;
-mod artifact_registry;
-mod direct;
-mod distribution;
-mod docker_hub;
-mod ecr;
+mod clouds;
 mod fields;
-mod github;
-mod harbor;
-mod jfrog;
-mod quay;
-mod recognise;
-mod zot;
+mod hubs;
+mod software;
 
 /// The size limit of a body in bytes.
 pub const MAX_BODY: usize = 1 << 20;
@@ -237,17 +233,17 @@ pub fn parse(headers: &Headers, body: &[u8]) -> Result<Events, EventError> {
     let shape = recognise(headers, body)?;
     let mut handshake = None;
     let items = match shape {
-        Shape::Distribution => distribution::parse(body),
-        Shape::Zot => zot::parse(headers, body),
-        Shape::Harbor => harbor::parse(body),
-        Shape::Quay => quay::parse(body),
-        Shape::Github => github::parse(headers, body),
-        Shape::Acr => acr::parse(headers, body, &mut handshake),
-        Shape::ArtifactRegistry => Ok(artifact_registry::parse(body)?),
-        Shape::Ecr => ecr::parse(body),
-        Shape::DockerHub => docker_hub::parse(body),
-        Shape::Jfrog => jfrog::parse(body),
-        Shape::Direct => direct::parse(body),
+        Shape::Distribution => software::distribution(body),
+        Shape::Zot => software::zot(headers, body),
+        Shape::Harbor => software::harbor(body),
+        Shape::Quay => software::quay(body),
+        Shape::Github => hubs::github(headers, body),
+        Shape::Acr => clouds::acr(headers, body, &mut handshake),
+        Shape::ArtifactRegistry => Ok(clouds::artifact_registry(body)?),
+        Shape::Ecr => clouds::ecr(body),
+        Shape::DockerHub => hubs::docker_hub(body),
+        Shape::Jfrog => software::jfrog(body),
+        Shape::Direct => direct(body),
     };
     let mut events = Events { shape, pushes: Vec::new(), ignored: Vec::new(), handshake };
     for item in items.map_err(JsonFault::from)? {
@@ -266,6 +262,107 @@ pub fn parse(headers: &Headers, body: &[u8]) -> Result<Events, EventError> {
 /// Untrusted text, cut short enough for a log line.
 fn cut(text: &str) -> String {
     text.chars().take(150).collect()
+}
+
+/// The top-level keys of a body, with the values of those that identify its source.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Probe {
+    events: Option<IgnoredAny>,
+    specversion: Option<IgnoredAny>,
+    r#type: Option<String>,
+    #[serde(rename = "detail-type")]
+    detail_type: Option<IgnoredAny>,
+    event_data: Option<IgnoredAny>,
+    docker_url: Option<IgnoredAny>,
+    registry_package: Option<IgnoredAny>,
+    package: Option<IgnoredAny>,
+    target: Option<IgnoredAny>,
+    message: Option<IgnoredAny>,
+    push_data: Option<IgnoredAny>,
+    domain: Option<IgnoredAny>,
+    image: Option<IgnoredAny>,
+}
+
+/// The source of an event. Checks the limits first.
+fn recognise(headers: &Headers, body: &[u8]) -> Result<Shape, EventError> {
+    check(body)?;
+    if headers.github_event.is_some() {
+        return Ok(Shape::Github);
+    }
+    if let Some(kind) = headers.ce_type {
+        return of_cloud_event(kind).ok_or(EventError::Unknown);
+    }
+    // Only Event Grid's own schema is a list of events.
+    if body.trim_ascii_start().starts_with(b"[") {
+        return Ok(Shape::Acr);
+    }
+    let probe: Probe = parse_lenient(body)?;
+    let shapes = [
+        (probe.events.is_some(), Shape::Distribution),
+        (probe.event_data.is_some(), Shape::Harbor),
+        (probe.detail_type.is_some(), Shape::Ecr),
+        (probe.docker_url.is_some(), Shape::Quay),
+        (probe.registry_package.is_some() || probe.package.is_some(), Shape::Github),
+        (probe.push_data.is_some(), Shape::DockerHub),
+        (probe.target.is_some(), Shape::Acr),
+        (probe.domain.is_some(), Shape::Jfrog),
+        (probe.message.is_some(), Shape::ArtifactRegistry),
+        (probe.image.is_some(), Shape::Direct),
+    ];
+    match (probe.specversion, probe.r#type) {
+        (Some(_), Some(kind)) => of_cloud_event(&kind).ok_or(EventError::Unknown),
+        _ => shapes.iter().find(|(there, _)| *there).map(|(_, shape)| *shape).ok_or(EventError::Unknown),
+    }
+}
+
+fn of_cloud_event(kind: &str) -> Option<Shape> {
+    let kinds =
+        [("zotregistry.", Shape::Zot), ("harbor.", Shape::Harbor), ("Microsoft.ContainerRegistry.", Shape::Acr)];
+    kinds.iter().find(|(prefix, _)| kind.starts_with(prefix)).map(|(_, shape)| *shape)
+}
+
+/// Checks the limits before anything is parsed.
+fn check(body: &[u8]) -> Result<(), EventError> {
+    if body.len() > MAX_BODY {
+        return Err(EventError::TooLarge);
+    }
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for byte in body {
+        match (in_string, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => in_string = !in_string,
+            (false, b'[' | b'{') => depth += 1,
+            (false, b']' | b'}') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Err(EventError::TooDeep);
+        }
+    }
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct DirectEvent {
+    image: String,
+}
+
+/// `{"image": "REGISTRY/REPOSITORY[:TAG][@DIGEST]"}`, for people, scripts, and tests of an
+/// installation. The name is parsed as on the command line, so one without a registry refers to
+/// Docker Hub.
+fn direct(body: &[u8]) -> serde_json::Result<Vec<Item>> {
+    let DirectEvent { image } = serde_json::from_slice(body)?;
+    Ok(vec![direct_push(&image)])
+}
+
+fn direct_push(image: &str) -> Item {
+    let reference: Reference = image.parse().map_err(|_| IgnoreReason::Malformed(cut(image), "image name"))?;
+    let Reference { registry, repository, tag, digest } = &reference;
+    let digest = digest.map(|digest| digest.to_string());
+    let (registry, tag, digest) = (Some(registry.as_str()), tag.as_deref(), digest.as_deref());
+    PushFields { id: None, registry, repository, tag, digest }.push()
 }
 
 #[cfg(test)]
@@ -317,5 +414,17 @@ mod tests {
         // `team/a/b` is an image of Docker Hub.
         assert!(matches!(push.image(Some("team")), Err(IgnoreReason::Malformed(_, "image name"))));
         assert_eq!(PushEvent { registry: None, ..push }.image(None), Err(IgnoreReason::NoRegistry));
+    }
+
+    #[test]
+    fn an_image() {
+        let events = parse(&Headers::default(), br#"{"image":"R.example:5000/a/b:t"}"#).unwrap();
+        assert_eq!(events.shape, Shape::Direct);
+        assert_eq!(events.pushes[0].image(None).unwrap().to_string(), "r.example:5000/a/b:t");
+        let events = parse(&Headers::default(), br#"{"image":"http://x/y"}"#).unwrap();
+        assert!(matches!(events.ignored[..], [IgnoreReason::Malformed(_, "image name")]));
+        // In lower case, `r` is not a registry's host: `r/a/b` is an image of Docker Hub.
+        let events = parse(&Headers::default(), br#"{"image":"R/a/b:t"}"#).unwrap();
+        assert!(matches!(events.pushes[0].image(None), Err(IgnoreReason::Malformed(_, "image name"))));
     }
 }

@@ -1,7 +1,7 @@
 //! The list of files, stored column by column because the values of a column are similar.
 
 use super::FineError;
-use super::varint::{Reader, put, put_signed};
+use super::wire::{Reader, put, put_signed};
 use crate::budget::Charge;
 use crate::offset::Uncompressed;
 use crate::tar::{self, OwnerName, PaxRecord, PaxText};

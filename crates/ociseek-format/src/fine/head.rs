@@ -3,14 +3,14 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::varint::{self, Reader};
-use super::{Codec, FineError, FineSpans, FineStart, MAX_HEAD, SpanParts, entries, frame};
+use super::wire::{self, Reader};
+use super::{Codec, FineError, FineSpans, FineStart, MAX_HEAD, SpanParts, entries};
 use crate::budget::Charge;
 use crate::digest::{ChainState, Digest};
 use crate::offset::{Compressed, SpanId, Uncompressed};
 use crate::ztoc::FileMetadata;
 
-pub(super) const MAGIC: [u8; 7] = *b"OSKFINE";
+const MAGIC: [u8; 7] = *b"OSKFINE";
 /// The version of documents of each codec. Readers that know only the first one refuse those of
 /// zstd layers.
 fn version(codec: Codec) -> u8 {
@@ -248,14 +248,14 @@ impl PageOrder {
 pub(super) fn encode_spans(spans: &FineSpans, start: &[Range<SpanId>]) -> Vec<u8> {
     let (mut out, starts) = (Vec::new(), spans.starts());
     if spans.codec() != Codec::Plain {
-        varint::put(&mut out, starts[0].input.0);
-        starts.windows(2).for_each(|two| varint::put(&mut out, two[1].input - two[0].input));
-        starts.windows(2).for_each(|two| varint::put(&mut out, two[1].output - two[0].output));
+        wire::put(&mut out, starts[0].input.0);
+        starts.windows(2).for_each(|two| wire::put(&mut out, two[1].input - two[0].input));
+        starts.windows(2).for_each(|two| wire::put(&mut out, two[1].output - two[0].output));
         out.extend(starts[1..].iter().map(|start| start.bits));
     }
     for range in start {
-        varint::put(&mut out, range.start.0.into());
-        varint::put(&mut out, (range.end.0 - range.start.0).into());
+        wire::put(&mut out, range.start.0.into());
+        wire::put(&mut out, (range.end.0 - range.start.0).into());
     }
     out
 }
@@ -351,7 +351,7 @@ impl<T: AsRef<[u8]>> StoredEntries<T> {
 fn decode_entries(stored: StoredEntries<&[u8]>, memory: &mut Charge) -> Result<Vec<FileMetadata>, FineError> {
     let StoredEntries { frame, plain, count, end } = stored;
     let _decoded = memory.budget().charge(plain.into(), || format!("the list of {count} files"))?;
-    let decoded = frame::decompress(frame, plain as usize, ENTRIES)?;
+    let decoded = wire::decompress(frame, plain as usize, ENTRIES)?;
     let files = entries::decode(&decoded, count as usize, memory)?;
     entries::check(&files, end)?;
     Ok(files)
@@ -412,7 +412,7 @@ fn decode_parts<'a>(
         return Err(FineError::SpanCount { expected: 1, actual: 0 });
     }
 
-    let decoded = frame::decompress(stored, header.spans_size[1] as usize, SPANS)?;
+    let decoded = wire::decompress(stored, header.spans_size[1] as usize, SPANS)?;
     let mut reader = Reader::new(&decoded, SPANS);
     let starts = decode_starts(&header, &mut reader, proofs)?;
     let start = decode_start(&header, &mut reader)?;

@@ -15,7 +15,7 @@ use crate::ztoc::{FileKind, FileMetadata};
 const ROOM: u64 = 4 << 20;
 
 fn compressed(plain: &[u8]) -> Vec<u8> {
-    frame::Compressor::new(1).compress(plain).unwrap()
+    wire::Compressor::new(1).compress(plain).unwrap()
 }
 
 /// A document in separate parts, to be changed one at a time.
@@ -210,12 +210,12 @@ impl Kinds {
     /// Rewrites each column of the spans with one value changed.
     fn spans(&mut self) {
         let document = Document::new(self.codec);
-        let mut reader = varint::Reader::new(&document.spans, "spans");
+        let mut reader = wire::Reader::new(&document.spans, "spans");
         let numbers: Vec<u64> = (0..59).map(|_| reader.number().unwrap()).collect();
         let (bits, start) = document.spans[document.spans.len() - reader.left()..].split_at(29);
         let written = |numbers: &[u64], bits: &[u8], start: &[u8]| {
             let mut spans = Vec::new();
-            numbers.iter().for_each(|number| varint::put(&mut spans, *number));
+            numbers.iter().for_each(|number| wire::put(&mut spans, *number));
             [&spans[..], bits, start].concat()
         };
         for span in [1, 2, 15, 29] {
@@ -304,7 +304,7 @@ impl Kinds {
             self.add(name, |d| {
                 let plain = &mut d.pages[0].plain;
                 plain.truncate(lead);
-                numbers.iter().for_each(|number| varint::put(plain, *number));
+                numbers.iter().for_each(|number| wire::put(plain, *number));
             });
         }
     }

@@ -179,7 +179,7 @@ fn windows_keep_only_the_bytes_in_use() {
         let sparse = SpanWindow::new(b"lead", &window, &used);
         let mut bytes = Vec::new();
         sparse.write(&mut bytes);
-        assert_eq!(SpanWindow::read(&mut varint::Reader::new(&bytes, "x"), Codec::Gzip, 4), Ok(sparse.clone()));
+        assert_eq!(SpanWindow::read(&mut wire::Reader::new(&bytes, "x"), Codec::Gzip, 4), Ok(sparse.clone()));
         for fill in [0, 0xaa] {
             let expected: [u8; WINDOW] = std::array::from_fn(|at| if is_used(at) { window[at] } else { fill });
             assert_eq!(*sparse.expand(fill), expected);

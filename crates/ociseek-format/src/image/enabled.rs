@@ -10,11 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::fine::{BOUND_INDEX, BOUND_TO, FINE_INDEX};
 use super::go::{GoManifest, Index};
-use super::layer_kind::LayerKind;
 use super::manifest::{DOCKER_CONFIG, Manifest, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use super::select::is_marked_attestation;
 use super::soci::{EncodedIndex, INDEX_V2, SociIndex, ZtocRef};
-use super::{Descriptor, Platform};
+use super::{Descriptor, LayerKind, Platform};
 use crate::digest::Digest;
 
 /// The annotation of an image manifest that names its SOCI index of version 2.

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::descriptor::{Descriptor, null_is_default};
-use super::go;
 use super::json::{self, JsonError, Level};
-use super::layer_kind::LayerKind;
+use super::{LayerKind, go};
 
 /// The media type of an image manifest.
 pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";

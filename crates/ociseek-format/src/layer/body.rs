@@ -2,13 +2,12 @@
 
 use std::sync::mpsc::Receiver;
 
-use super::checkpoints::{GzipSpans, PlainSpans};
 use super::contents::{Contents, EntryPolicy, Notes};
 use super::fine::{FineGzip, FineParts, FinePlain, FineZstd, ZstdPlan};
 use super::hashes::{ScannedSpans, SpanStarts};
 use super::model::{NoZtoc, ReadOptions, not_read_lazily};
 use super::scan_result::ValidLayer;
-use super::slices::{GzipSlices, Slices};
+use super::slices::{GzipSlices, GzipSpans, PlainSpans, Slices};
 use super::{LayerError, Starts, UnservableCode, UnservableReason};
 use crate::budget::Charge;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};

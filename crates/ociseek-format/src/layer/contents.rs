@@ -2,11 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::consumer::{UnlistedEntry, kind, metadata};
+use super::consumer::{self, UnlistedEntry, kind, metadata};
 use super::map::SparseFile;
 use super::model::NoZtoc;
-use super::names::shown;
-use super::{LayerError, UnservableCode, UnservableReason, consumer};
+use super::{LayerError, UnservableCode, UnservableReason, shown};
 use crate::budget::{Charge, OverBudget};
 use crate::codec::sniff::{self, Format};
 use crate::offset::{Compressed, Uncompressed};

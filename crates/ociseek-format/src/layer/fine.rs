@@ -2,14 +2,12 @@
 //! windows, the hashing half proofs and leads.
 
 mod zstd;
-mod zstd_cuts;
 mod zstd_parts;
 mod zstd_windows;
 
 use std::collections::VecDeque;
 
 pub(super) use zstd::{PlannedWindow, ZstdPlan, ZstdPlanner};
-pub(super) use zstd_cuts::cuts;
 pub(super) use zstd_windows::FineZstd;
 
 use crate::budget::Charge;
@@ -51,11 +49,11 @@ pub(super) struct FineGzip {
 
 /// How far checkpoints may be.
 #[derive(Debug, Clone, Copy)]
-struct StartLimits {
+pub(super) struct StartLimits {
     /// The largest border, in bytes of the blob.
-    border: u64,
+    pub border: u64,
     /// The largest output.
-    output: u64,
+    pub output: u64,
 }
 
 impl StartLimits {
@@ -63,7 +61,7 @@ impl StartLimits {
     const NONE: StartLimits = StartLimits { border: u64::MAX, output: u64::MAX };
 
     /// To divide a span. All new checkpoints are at most `most` bytes after its start.
-    fn inside(spans: &FineSpans, span: SpanId, most: u64) -> StartLimits {
+    pub(super) fn inside(spans: &FineSpans, span: SpanId, most: u64) -> StartLimits {
         let starts = spans.starts();
         let (this, next) = (starts.get(span.0 as usize), starts.get(span.0 as usize + 1));
         let end = next.map_or(spans.tar_end(), |next| next.output);
@@ -102,7 +100,7 @@ impl FineGzip {
     }
 
     /// Takes a checkpoint at the first block, and wherever more than a span size was decoded since
-    /// the last one, as [`GzipSpans`](super::checkpoints::GzipSpans) does. No two checkpoints share
+    /// the last one, as [`GzipSpans`](super::slices::GzipSpans) does. No two checkpoints share
     /// a SHA-256 block.
     pub(super) fn block_start(&mut self, at: BlockStart<'_>) {
         let next = start(at.input, at.output, at.bits);

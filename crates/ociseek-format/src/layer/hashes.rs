@@ -2,8 +2,8 @@
 
 use std::sync::mpsc::Sender;
 
-use super::checkpoints::SpanStart;
 use super::fine::{FineHashes, FineMessage, FineParts};
+use super::slices::SpanStart;
 use crate::budget::Charge;
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::fine::FineError;

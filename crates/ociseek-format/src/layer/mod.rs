@@ -5,28 +5,23 @@
 //! why no consumer could use one. [`parallel::read_chunks`] is lenient: its result is only used
 //! locally.
 //!
-//! Internally, `plan` reads the blocks of zstd ahead, `scan` decodes with [codec](crate::codec) and
-//! finds the entries with the [tar walk](crate::tar), `hashes` hashes, possibly on another thread,
-//! `checkpoints` decides where spans start, `fine` collects the fine document, and `consumer`
-//! decides whether consumers of the index could serve files from it. [`span`] works in the other
-//! direction: from a ztoc or a [`LayerMap`] and ranges of the blob to the bytes of files.
-//! [`record`] stores a map. [`prove`] checks a ztoc against its layer, which it decodes with other
-//! decoders.
+//! Internally, `scan` reads the blocks of zstd ahead, decodes with [codec](crate::codec) and finds
+//! the entries with the [tar walk](crate::tar), `hashes` hashes, possibly on another thread,
+//! `slices` decides where spans start, `fine` collects the fine document, and `consumer` decides
+//! whether consumers of the index could serve files from it. [`span`] works in the other direction:
+//! from a ztoc or a [`LayerMap`] and ranges of the blob to the bytes of files. [`record`] stores a
+//! map. [`prove`] checks a ztoc against its layer, which it decodes with other decoders.
 
 mod body;
-mod checkpoints;
 mod consumer;
 mod contents;
 mod divide;
 mod file_list;
 mod fine;
-mod format;
 mod hashes;
 pub mod map;
 mod model;
-mod names;
 pub mod parallel;
-mod plan;
 pub mod prove;
 pub mod record;
 mod scan;
@@ -34,27 +29,24 @@ mod scan_result;
 mod slices;
 pub mod span;
 
-pub use checkpoints::are_chosen;
 pub use consumer::{MAX_SPAN, file as stated, servable};
 pub use contents::Notes;
 pub use divide::divide_span;
 pub use file_list::{FileList, NearbyFiles};
-pub use format::format;
 pub use map::{LayerMap, Starts};
 pub use model::{
     BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, ReadOptions, TOOL_IDENTIFIER, UnservableCode,
     UnservableReason,
 };
-pub(crate) use names::{below_root, clean_into};
-pub use names::{clean, shown};
 pub use scan_result::MappedLayer;
-pub use slices::KeepSpans;
+pub use slices::{KeepSpans, are_chosen};
 
 use crate::budget::Budget;
+use crate::codec::sniff::{self, Format};
 use crate::digest::Digest;
+use crate::tar;
 use hashes::LayerHashes;
-use plan::{LayerPlanner, PlannedBatch};
-use scan::LayerScan;
+use scan::{LayerPlanner, LayerScan, PlannedBatch};
 
 /// Builds the ztoc of a layer's blob, pushed in chunks, on one thread.
 pub struct LayerIndexer {
@@ -107,4 +99,66 @@ impl LayerIndexer {
         self.hashes.push(&[], spans);
         self.scan.finish(self.hashes.finish())?.publish(self.options)
     }
+}
+
+/// Sniffs the format of a blob from its first block, or from the whole blob if it is shorter. The
+/// name of a tar's first file may look like the magic number of a compression format, but the
+/// checksum of its header shows that it is a tar.
+pub fn format(head: &[u8]) -> Format {
+    match sniff::format(head) {
+        Format::Zstd | Format::Foreign(_) if head.first_chunk().is_some_and(tar::has_valid_checksum) => Format::Plain,
+        format => format,
+    }
+}
+
+/// The consumer stores xattrs and file names as keys of a bbolt database, which limits their
+/// length.
+const MAX_KEY: usize = 32_768;
+
+/// A name from an untrusted tar, quoted and truncated to fit on a line. It cannot move the cursor.
+pub fn shown(name: &[u8]) -> String {
+    const MOST: usize = 80;
+    if name.len() <= MOST {
+        format!("\"{}\"", name.escape_ascii())
+    } else {
+        format!("\"{}…\"", name[..MOST].escape_ascii())
+    }
+}
+
+/// The parts of a path below the root, as Go's filepath.Clean leaves them.
+pub fn clean(name: &[u8]) -> Vec<&[u8]> {
+    below_root(split(name))
+}
+
+/// [`clean`] in the memory of `parts`. Returns whether a `..` leads above the root.
+pub(crate) fn clean_into<'a>(parts: &mut Vec<&'a [u8]>, name: &'a [u8]) -> bool {
+    parts.clear();
+    add_below_root(parts, split(name))
+}
+
+/// The parts of a path, empty ones too.
+fn split(name: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut start = 0;
+    memchr::memchr_iter(b'/', name)
+        .chain([name.len()])
+        .map(move |end| &name[std::mem::replace(&mut start, end + 1)..end])
+}
+
+/// Cleans a path that is already split into parts.
+pub(crate) fn below_root<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
+    let mut clean = Vec::with_capacity(8);
+    add_below_root(&mut clean, parts);
+    clean
+}
+
+fn add_below_root<'a>(clean: &mut Vec<&'a [u8]>, parts: impl IntoIterator<Item = &'a [u8]>) -> bool {
+    let mut leads_above = false;
+    for part in parts {
+        match part {
+            b"" | b"." => {}
+            b".." => leads_above |= clean.pop().is_none(),
+            part => clean.push(part),
+        }
+    }
+    leads_above
 }

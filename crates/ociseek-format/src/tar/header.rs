@@ -1,6 +1,6 @@
-//! A header block of any tar dialect (archive/tar reader.go readHeader, format.go).
+//! A header block of any tar dialect (archive/tar reader.go readHeader, format.go), and the numbers
+//! in header blocks and PAX records (strconv.go).
 
-use super::numeric::{cut_at_nul, field, octal};
 use super::{BLOCK, OwnerName};
 use crate::time::Time;
 
@@ -122,4 +122,151 @@ pub(super) fn linkname(block: &[u8; BLOCK]) -> Box<[u8]> {
 
 fn text(block: &[u8; BLOCK], range: std::ops::Range<usize>) -> &[u8] {
     cut_at_nul(&block[range])
+}
+
+/// A field of a header block: base-256 if its first bit is set, otherwise octal (strconv.go
+/// parseNumeric).
+pub(super) fn field(bytes: &[u8]) -> Option<i64> {
+    let Some(&first) = bytes.first() else { return Some(0) };
+    if first & 0x80 == 0 {
+        return octal(bytes);
+    }
+    let invert = if first & 0x40 != 0 { 0xff } else { 0 };
+    let mut value: u64 = 0;
+    for (i, &byte) in bytes.iter().enumerate() {
+        let mut byte = byte ^ invert;
+        if i == 0 {
+            byte &= 0x7f; // without the mark of base-256
+        }
+        if value >> 56 > 0 {
+            return None;
+        }
+        value = value << 8 | u64::from(byte);
+    }
+    if value >> 63 > 0 {
+        return None;
+    }
+    let value = value as i64;
+    Some(if invert == 0 { value } else { !value })
+}
+
+/// Octal digits between spaces and NULs, up to the first NUL (strconv.go parseOctal). Empty is 0.
+fn octal(bytes: &[u8]) -> Option<i64> {
+    let is_pad = |b: &u8| *b == b' ' || *b == 0;
+    let Some(from) = bytes.iter().position(|b| !is_pad(b)) else { return Some(0) };
+    let mut value: u64 = 0;
+    for (at, &byte) in bytes.iter().enumerate().skip(from) {
+        match byte {
+            b'0'..=b'7' if value >> 61 == 0 => value = value << 3 | u64::from(byte - b'0'),
+            0 => break,
+            b' ' if bytes[at..].iter().all(is_pad) => break,
+            _ => return None,
+        }
+    }
+    Some(value as i64)
+}
+
+/// A C string in a field: the whole field if it has no NUL.
+pub(super) fn cut_at_nul(bytes: &[u8]) -> &[u8] {
+    match bytes.iter().position(|&b| b == 0) {
+        Some(end) => &bytes[..end],
+        None => bytes,
+    }
+}
+
+/// strconv.ParseInt(text, 10, 64): a sign, at least one digit, nothing else.
+pub(super) fn decimal(text: &[u8]) -> Option<i64> {
+    let digits = text.strip_prefix(b"+").or(text.strip_prefix(b"-")).unwrap_or(text);
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// A PAX time, `[-]SECONDS[.FRACTION]`; digits past the ninth are cut (strconv.go parsePAXTime).
+pub(super) fn pax_time(text: &[u8]) -> Option<Time> {
+    let (whole, fraction) = match text.iter().position(|&b| b == b'.') {
+        Some(dot) => (&text[..dot], &text[dot + 1..]),
+        None => (text, &[][..]),
+    };
+    let seconds = decimal(whole)?;
+    let mut nanos: u32 = 0;
+    for (i, &digit) in fraction.iter().enumerate() {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        if i < 9 {
+            nanos += u32::from(digit - b'0') * 10u32.pow(8 - i as u32);
+        }
+    }
+    // The fraction has the sign of the seconds, which wrap as in Go.
+    Some(if nanos > 0 && whole.first() == Some(&b'-') {
+        Time { seconds: seconds.wrapping_sub(1), nanos: 1_000_000_000 - nanos }
+    } else {
+        Time { seconds, nanos }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields() {
+        for (bytes, value) in [
+            (&b"0000644\0"[..], Some(0o644)),
+            (b"  644 \0 ", Some(0o644)),
+            (b"        ", Some(0)),
+            (b"12\x0034\0\0\0", Some(0o12)),
+            (b"12\x0089\0\0\0", Some(0o12)),
+            (b"12 \0 34 \0", None),
+            (b"12 34\0\0\0", None),
+            (b"\0 12 \0  ", Some(0o12)),
+            (b"1777777777777777777777", Some(-1)),
+            (b"2777777777777777777777", None),
+            (b"0000648\0", None),
+            (b"-000644\0", None),
+            (b"+644\0\0\0\0", None),
+            (b"\x80\0\0\0\0\0\x01\0", Some(256)),
+            (b"\xff\xff\xff\xff\xff\xff\xff\xfe", Some(-2)),
+            (b"\x80\0\0\0\x80\0\0\0\0\0\0\0", None),
+            (b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff", Some(i64::MAX)),
+            (b"\xff\xff\xff\xff\x80\0\0\0\0\0\0\0", Some(i64::MIN)),
+            (b"777777777777", Some(0o777777777777)),
+        ] {
+            assert_eq!(field(bytes), value, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn pax_numbers() {
+        for (text, value) in [
+            ("5", Some(5)),
+            ("+5", Some(5)),
+            ("-05", Some(-5)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("9223372036854775808", None),
+            ("", None),
+            ("-", None),
+            ("1_0", None),
+            ("0x1", None),
+            (" 1", None),
+        ] {
+            assert_eq!(decimal(text.as_bytes()), value, "{text}");
+        }
+        for (text, value) in [
+            ("1.5", Some((1, 500_000_000))),
+            ("-1.5", Some((-2, 500_000_000))),
+            ("-0.25", Some((-1, 750_000_000))),
+            ("1.", Some((1, 0))),
+            ("1.1234567899", Some((1, 123_456_789))),
+            (".5", None),
+            ("1.5s", None),
+            ("1.2.3", None),
+            ("1e9", None),
+        ] {
+            let time = value.map(|(seconds, nanos)| Time { seconds, nanos });
+            assert_eq!(pax_time(text.as_bytes()), time, "{text}");
+        }
+    }
 }

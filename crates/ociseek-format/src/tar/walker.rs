@@ -1,9 +1,7 @@
 //! Walks a tar stream that is pushed in chunks: archive/tar's Reader.Next as a state machine.
 
-use super::header::{BadHeader, Dialect, Header, linkname};
-use super::numeric::cut_at_nul;
-use super::pax::{self, Records};
-use super::sparse::UnfinishedMap;
+use super::header::{BadHeader, Dialect, Header, cut_at_nul, linkname};
+use super::pax::{self, Records, UnfinishedMap};
 use super::{BLOCK, Entry, Kind, OwnerName, padding};
 use crate::offset::Uncompressed;
 use crate::time::Time;

@@ -10,13 +10,13 @@
 use std::collections::HashSet;
 
 use super::OpaqueXattr;
-use super::error::{TreeError, TreeFault};
-use super::inode::{Inodes, bounded, created, device, directory_kind};
+use super::error::{TreeError, TreeFault, TreeWarnings};
 use super::lookup::{InodeKind, Lookup, TarPath};
-use super::model::{Extent, Node, NodeKind, SparseExtent};
+use super::model::{
+    Extent, Inodes, Node, NodeKind, SparseExtent, XattrRule, bounded, created, device, directory_kind, judge_xattr,
+    xattr_of,
+};
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
-use super::warnings::TreeWarnings;
-use super::xattrs::{self, XattrRule};
 use crate::layer::map::Entries;
 use crate::offset::LayerId;
 use crate::tar::SparseMap;
@@ -320,8 +320,8 @@ impl<'a> Applier<'a> {
             if matches!(&record.key[..], b"uid" | b"gid") && !fits(&record.value) {
                 warnings.owner_wrapped(layer, file);
             }
-            let Some((name, value)) = xattrs::of(record) else { continue };
-            match xattrs::judge(name, value, is_plain) {
+            let Some((name, value)) = xattr_of(record) else { continue };
+            match judge_xattr(name, value, is_plain) {
                 XattrRule::Set => {
                     xattrs.insert((inode, name), value);
                 }

@@ -10,25 +10,20 @@
 
 mod apply;
 mod error;
-mod finish;
-mod inode;
 mod lookup;
 mod model;
 mod paths;
-mod resolve;
 mod stored;
-mod warnings;
-mod xattrs;
 
-use apply::TreeUse;
 pub(crate) use apply::WHITEOUT;
-
 pub use error::{TreeError, TreeFault};
 pub use model::{Directory, Extent, Node, NodeId, NodeKind, SparseExtent, Xattr};
-pub use resolve::PathError;
 
 use crate::layer::map::Entries;
 use crate::offset::LayerId;
+use apply::{Applier, TreeUse};
+use model::Inodes;
+use paths::{PathId, ROOT};
 
 /// The extended attribute by which overlayfs knows opaque directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -114,7 +109,7 @@ impl Tree {
         for (layer, entries) in (0..).zip(layers) {
             applier.layer(LayerId(layer), entries.into())?;
         }
-        Ok(finish::finish(applier))
+        Ok(finish(applier))
     }
 
     /// The tree of a single layer: whiteouts are ordinary files, and hard links to files outside
@@ -125,7 +120,7 @@ impl Tree {
     pub fn of_layer<'a>(entries: impl Into<Entries<'a>>) -> Result<Tree, TreeError> {
         let mut applier = apply::Applier::new(TreeUse::Listing);
         applier.layer(LayerId(0), entries.into())?;
-        Ok(finish::finish(applier))
+        Ok(finish(applier))
     }
 
     /// The tree of a single layer as a lower directory of overlayfs: with whiteouts and opaque
@@ -144,7 +139,7 @@ impl Tree {
     ) -> Result<Tree, TreeError> {
         let mut applier = apply::Applier::new(TreeUse::Overlay(opaque));
         applier.layer(layer, entries.into())?;
-        Ok(finish::finish(applier))
+        Ok(finish(applier))
     }
 
     /// The number of nodes.
@@ -229,4 +224,161 @@ impl Tree {
     fn text(&self, name: &Name) -> &[u8] {
         &self.text[name.start as usize..][..usize::from(name.length)]
     }
+}
+
+/// The number of links that Linux follows in one path.
+const MAX_LINKS: u32 = 40;
+/// The maximum path length on Linux.
+const PATH_MAX: usize = 4095;
+
+/// Why a path cannot be resolved.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+#[non_exhaustive]
+pub enum PathError {
+    #[error("no such file or directory: {}", shown(.0))]
+    NotFound(Vec<u8>),
+    #[error("not a directory: {}", shown(.0))]
+    NotDirectory(Vec<u8>),
+    #[error("too many levels of symbolic links: {}", shown(.0))]
+    TooManyLinks(Vec<u8>),
+    #[error("the path is longer than 4095 bytes")]
+    TooLong,
+}
+
+fn shown(path: &[u8]) -> String {
+    crate::layer::shown(&[b"/", path].concat())
+}
+
+impl Tree {
+    /// Resolves `path` from the root, with or without a leading slash. `..` of the root is the
+    /// root. A symbolic link at the end is followed if `follow_last` is set or a slash follows it.
+    ///
+    /// # Errors
+    /// If a part does not exist or is not a directory, and after 40 links.
+    pub fn resolve(&self, path: &[u8], follow_last: bool) -> Result<NodeId, PathError> {
+        if path.len() > PATH_MAX {
+            return Err(PathError::TooLong);
+        }
+        let follow_last = follow_last || path.ends_with(b"/");
+        let must_be_directory = path.ends_with(b"/") || path.ends_with(b"/.");
+        let parts = |path: &[u8]| -> Vec<Box<[u8]>> {
+            path.split(|&b| b == b'/').rev().filter(|part| !part.is_empty()).map(Into::into).collect()
+        };
+        let mut ahead = parts(path);
+        let mut here = Tree::ROOT;
+        let mut links = 0;
+        while let Some(part) = ahead.pop() {
+            if !self.node(here).kind.is_directory() {
+                return Err(PathError::NotDirectory(self.path(here)));
+            }
+            let below = |name: &[u8]| {
+                [&self.path(here)[..], name].iter().filter(|p| !p.is_empty()).copied().collect::<Vec<_>>().join(&b'/')
+            };
+            match &part[..] {
+                b"." => continue,
+                b".." => {
+                    here = self.parent(here);
+                    continue;
+                }
+                name => {
+                    let child = self.child(here, name).ok_or_else(|| PathError::NotFound(below(name)))?;
+                    match &self.node(child).kind {
+                        NodeKind::Symlink(target) if !ahead.is_empty() || follow_last => {
+                            links += 1;
+                            if links > MAX_LINKS {
+                                return Err(PathError::TooManyLinks(below(name)));
+                            }
+                            if target.first() == Some(&b'/') {
+                                here = Tree::ROOT;
+                            }
+                            ahead.extend(parts(target));
+                        }
+                        _ => here = child,
+                    }
+                }
+            }
+        }
+        if must_be_directory && !self.node(here).kind.is_directory() {
+            return Err(PathError::NotDirectory(self.path(here)));
+        }
+        Ok(here)
+    }
+}
+
+const UNSEEN: u32 = u32::MAX;
+
+fn finish(applier: Applier<'_>) -> Tree {
+    let Applier { paths, inodes, warnings, .. } = applier;
+    let Inodes { mut nodes, targets, xattrs } = inodes;
+    let mut names: Vec<Name> = Vec::with_capacity(paths.len());
+    let mut text = Vec::new();
+    // The number of each inode in the tree. Numbers are assigned breadth first.
+    let mut numbers = vec![UNSEEN; nodes.len()];
+    let mut named_by: Vec<u32> = Vec::with_capacity(nodes.len());
+    named_by.push(0);
+    numbers[0] = 0;
+    let mut directories: Vec<(PathId, NodeId, NodeId)> = vec![(ROOT, Tree::ROOT, Tree::ROOT)];
+    let mut done = 0;
+    let mut children: Vec<(&[u8], PathId)> = Vec::new();
+    while let Some(&(path, id, parent)) = directories.get(done) {
+        done += 1;
+        let mut next = paths.first(path);
+        while let Some(child) = next {
+            children.push((paths.name(child), child));
+            next = paths.next(child);
+        }
+        children.sort_unstable_by_key(|(name, _)| *name);
+        let start = names.len() as u32;
+        let mut subdirectories = 0;
+        for (name, child) in children.drain(..) {
+            let Some(inode) = paths.inode(child) else { continue };
+            let number = &mut numbers[inode as usize];
+            if *number == UNSEEN {
+                *number = named_by.len() as u32;
+                named_by.push(names.len() as u32);
+            }
+            let node = NodeId(*number);
+            if nodes[inode as usize].kind.is_directory() {
+                subdirectories += 1;
+                directories.push((child, node, id));
+            }
+            names.push(Name { start: text.len() as u32, length: name.len() as u8, node, directory: id });
+            text.extend_from_slice(name);
+        }
+        if let Some(inode) = paths.inode(path) {
+            let directory = &mut nodes[inode as usize];
+            directory.kind = NodeKind::Directory(Directory { names: start..names.len() as u32, parent });
+            directory.nlink = 2 + subdirectories;
+        }
+    }
+
+    let is_seen = |inode: u32| numbers[inode as usize] != UNSEEN;
+    for (inode, target) in targets.into_iter().filter(|(inode, _)| is_seen(*inode)) {
+        nodes[inode as usize].kind = NodeKind::Symlink(target.into());
+    }
+    let seen_xattrs = xattrs.into_iter().filter(|((inode, _), _)| is_seen(*inode));
+    let mut seen_xattrs = seen_xattrs.map(|((inode, name), value)| (inode, (name.into(), value.into()))).peekable();
+    let mut xattrs: Vec<(NodeId, Box<[Xattr]>)> = Vec::new();
+    while let Some((inode, first)) = seen_xattrs.next() {
+        let mut all = vec![first];
+        while let Some((_, next)) = seen_xattrs.next_if(|(other, _)| *other == inode) {
+            all.push(next);
+        }
+        xattrs.push((NodeId(numbers[inode as usize]), all.into()));
+    }
+    xattrs.sort_unstable_by_key(|(node, _)| *node);
+    // Sorts the nodes by number, removed ones last. Each exchange puts one into its place.
+    let seen = named_by.len();
+    let unseen = numbers.iter_mut().filter(|number| **number == UNSEEN);
+    unseen.zip(seen as u32..).for_each(|(unseen, number)| *unseen = number);
+    for at in 0..nodes.len() {
+        while numbers[at] as usize != at {
+            let place = numbers[at] as usize;
+            nodes.swap(at, place);
+            numbers.swap(at, place);
+        }
+    }
+    nodes.truncate(seen);
+    Tree { nodes, names, text, named_by, xattrs, warnings: warnings.finish() }
 }

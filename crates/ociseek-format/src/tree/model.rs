@@ -1,9 +1,11 @@
-//! The nodes of a tree.
+//! The nodes of a tree, how they are kept while layers are applied, and the extended attributes
+//! that containerd sets on them and Linux accepts.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::offset::{LayerId, Uncompressed};
-use crate::tar::{SparseMap, StoredPart};
+use crate::tar::{PaxRecord, SparseMap, StoredPart};
 use crate::time::Time;
 
 /// A second in nanoseconds.
@@ -162,4 +164,126 @@ impl NodeKind {
     pub fn is_directory(&self) -> bool {
         matches!(self, NodeKind::Directory(_))
     }
+}
+
+pub(super) struct Inodes<'a> {
+    /// Without extended attributes, the targets of symbolic links, and what follows from the names
+    /// in a directory: those are set at the end.
+    pub nodes: Vec<Node>,
+    /// The targets of symbolic links, by inode in ascending order.
+    pub targets: Vec<(u32, &'a [u8])>,
+    /// The extended attributes, by inode and name.
+    pub xattrs: BTreeMap<(u32, &'a [u8]), &'a [u8]>,
+}
+
+impl<'a> Inodes<'a> {
+    /// Contains only the root.
+    pub(super) fn new() -> Inodes<'a> {
+        Inodes { nodes: vec![created(directory_kind(), 0)], targets: Vec::new(), xattrs: BTreeMap::new() }
+    }
+
+    /// lchown(2): an id of 2^32-1 changes nothing, and files lose their capabilities.
+    pub(super) fn set_owner(&mut self, inode: u32, uid: u32, gid: u32) {
+        let Some(node) = self.nodes.get_mut(inode as usize) else { return };
+        if uid != u32::MAX {
+            node.uid = uid;
+        }
+        if gid != u32::MAX {
+            node.gid = gid;
+        }
+        if !node.kind.is_directory() {
+            self.xattrs.remove(&(inode, CAPABILITY));
+        }
+    }
+
+    /// The target of a symbolic link. None for other files.
+    pub(super) fn target(&self, inode: u32) -> Option<&'a [u8]> {
+        let at = self.targets.binary_search_by_key(&inode, |(link, _)| *link).ok()?;
+        Some(self.targets[at].1)
+    }
+}
+
+/// A directory whose names are not known yet.
+pub(super) fn directory_kind() -> NodeKind {
+    NodeKind::Directory(Directory { names: 0..0, parent: NodeId(0) })
+}
+
+/// A new file as root would create it, before its attributes are set. It has one path.
+pub(super) fn created(kind: NodeKind, gid: u32) -> Node {
+    let mode = if matches!(kind, NodeKind::Symlink(_)) { 0o777 } else { 0o755 };
+    Node { kind, mode, uid: 0, gid, nlink: 1, origin: None, mtime: 0 }
+}
+
+/// The time that containerd would set, in nanoseconds: from the epoch to the last nanosecond that
+/// fits into 63 bits (in 2262). Any other time becomes the epoch.
+pub(super) fn bounded(time: Option<Time>) -> u64 {
+    let nanos = |time: Time| {
+        let seconds = u64::try_from(time.seconds).ok()?;
+        seconds.checked_mul(SECOND)?.checked_add(time.nanos.into()).filter(|nanos| *nanos <= i64::MAX as u64)
+    };
+    time.and_then(nanos).unwrap_or_default()
+}
+
+/// The numbers of the device that mknod(2) creates: 12 and 20 bits. None if they do not fit into 32
+/// bits.
+pub(super) fn device(major: i64, minor: i64) -> Option<(u32, u32)> {
+    Some((u32::try_from(major).ok()? & 0xfff, u32::try_from(minor).ok()? & 0xf_ffff))
+}
+
+/// The prefix of the PAX records that containerd takes as extended attributes. It ignores others,
+/// such as `LIBARCHIVE.xattr.`.
+const PREFIX: &[u8] = b"SCHILY.xattr.";
+/// The maximum length of an attribute's name (Linux: XATTR_NAME_MAX).
+const NAME_MAX: usize = 255;
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+
+pub(super) enum XattrRule {
+    Set,
+    /// containerd continues without it.
+    Ignore(&'static str),
+    /// containerd fails.
+    Refuse(&'static str),
+}
+
+/// The name and value of a record for an extended attribute.
+pub(super) fn xattr_of(record: &PaxRecord) -> Option<(&[u8], &[u8])> {
+    Some((record.key.strip_prefix(PREFIX)?, &record.value))
+}
+
+/// The outcome of setxattr(2) as root on a file system that supports attributes. `is_plain` means a
+/// regular file or directory.
+///
+/// One outcome differs: Linux refuses values of more than 64 KiB. They are kept here, because the
+/// kernel also refuses to read them.
+pub(super) fn judge_xattr(name: &[u8], value: &[u8], is_plain: bool) -> XattrRule {
+    let (namespace, rest) = match name.iter().position(|&b| b == b'.') {
+        Some(dot) => (&name[..dot], &name[dot + 1..]),
+        None => (name, &[][..]),
+    };
+    if name.starts_with(b"trusted.") {
+        return XattrRule::Ignore("is trusted");
+    }
+    if name.is_empty() || name.len() > NAME_MAX {
+        return XattrRule::Refuse("whose name is empty or longer than 255 bytes");
+    }
+    if name.contains(&0) {
+        return XattrRule::Refuse("whose name contains a NUL");
+    }
+    match namespace {
+        b"user" | b"security" if rest.is_empty() && name.ends_with(b".") => XattrRule::Refuse("whose name ends early"),
+        b"user" if !rest.is_empty() && is_plain => XattrRule::Set,
+        b"user" if !rest.is_empty() => XattrRule::Ignore("is for files and directories only"),
+        b"security" if name == CAPABILITY && !is_capability(value) => {
+            XattrRule::Refuse("whose value is not a capability set")
+        }
+        b"security" if !rest.is_empty() => XattrRule::Set,
+        b"system" if matches!(rest, b"posix_acl_access" | b"posix_acl_default") => XattrRule::Set,
+        _ => XattrRule::Ignore("has a namespace unknown to Linux"),
+    }
+}
+
+/// Whether Linux accepts the value (security/commoncap.c validheader): revision 2, or 3 with a root
+/// id. Empty values are not checked.
+fn is_capability(value: &[u8]) -> bool {
+    matches!((value.len(), value.get(3)), (0, None) | (20, Some(2)) | (24, Some(3)))
 }

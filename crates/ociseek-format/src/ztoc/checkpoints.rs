@@ -1,10 +1,8 @@
 //! The `checkpoints` bytes of a ztoc: packed little-endian records for gzip, a separate flatbuffer
 //! for a plain tar (soci-snapshotter, ztoc/compression gzip_zinfo.c and tar_zinfo.go).
 
-use super::builder::{Builder, Offset};
-use super::model::{Checkpoint, Checkpoints};
-use super::schema::tar;
-use super::view::{FlatbufferError, View};
+use super::flatbuffer::{Builder, FlatbufferError, Offset, View, tar};
+use super::{Checkpoint, Checkpoints};
 use crate::codec::WINDOW;
 use crate::offset::{Compressed, SpanId, SpanSize, Uncompressed};
 

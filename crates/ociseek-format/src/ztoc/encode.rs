@@ -1,10 +1,8 @@
 //! Encodes a ztoc, in the order of the reference implementation (soci-snapshotter,
 //! ztoc/ztoc_marshaler.go).
 
-use super::builder::{Builder, Offset};
-use super::checkpoints;
-use super::model::{Checkpoints, FileMetadata, Ztoc};
-use super::schema::{file, info, record, root, toc};
+use super::flatbuffer::{Builder, Offset, file, info, record, root, toc};
+use super::{Checkpoints, FileMetadata, Ztoc, checkpoints};
 use crate::digest::Digest;
 use crate::offset::{Compressed, Uncompressed};
 use crate::time::{Rfc3339, Time};

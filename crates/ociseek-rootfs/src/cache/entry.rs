@@ -1,9 +1,11 @@
-//! The file of an entry: the digest of the head; the head with key, size, and digests of the
-//! pieces; the pieces.
+//! The file of an entry: its key, which determines its content; the digest of the head; the head
+//! with key, size, and digests of the pieces; the pieces.
 //!
 //! The digests are BLAKE3, since a start from the cache hashes tens of megabytes while the
-//! container needs the processor, and no other program has to know them.
+//! container needs the processor, and no other program has to know them. Files are opened and read
+//! without waiting for a disk; other systems than Linux cannot do that.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -12,7 +14,73 @@ use std::path::Path;
 use bytes::{Bytes, BytesMut};
 use tempfile::NamedTempFile;
 
-use super::SpanKey;
+use ociseek_format::digest::{Algorithm, Digest, Hasher, hex};
+use ociseek_format::layer::span::{HasSpans, SpanTable};
+use ociseek_format::offset::SpanId;
+use ociseek_format::ztoc::Checkpoint;
+#[cfg(target_os = "linux")]
+use ociseek_store::entries::OPEN;
+
+/// Must change whenever spans decode differently or the layout of entries changes.
+const FORMAT: &[u8] = b"ociseek span 2\n";
+
+/// The digest of everything that determines the decoded bytes of a span: the digest of its
+/// compressed bytes, the checkpoint's window and bits, and the number of bytes. The layer is not
+/// included. If someone altered a window, their span has another key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SpanKey([u8; 32]);
+
+impl SpanKey {
+    /// `span` must be below the table's count.
+    pub fn of<T: HasSpans>(table: &SpanTable<T>, span: SpanId) -> SpanKey {
+        let plain = table.plain_range(span);
+        let size = plain.end - plain.start;
+        match table.checkpoint(span) {
+            Some(checkpoint) => SpanKey::gzip(&table.digest(span), checkpoint, size),
+            // The digest is then not the one of the span's bytes.
+            None if table.is_fine() => SpanKey::from(hasher(b"fine", &table.digest(span), size)),
+            None => SpanKey::plain(&table.digest(span), size),
+        }
+    }
+
+    /// The key of `size` bytes that are decoded from `checkpoint`. `digest` is that of the
+    /// compressed bytes.
+    pub fn gzip(digest: &Digest, checkpoint: &Checkpoint, size: u64) -> SpanKey {
+        let mut hasher = hasher(b"gzip", digest, size);
+        hasher.update(&[checkpoint.bits]);
+        hasher.update(&checkpoint.window[..]);
+        SpanKey::from(hasher)
+    }
+
+    /// The key of `size` bytes of a plain tar with this digest.
+    pub fn plain(digest: &Digest, size: u64) -> SpanKey {
+        SpanKey::from(hasher(b"plain", digest, size))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    pub(super) fn hex(&self) -> String {
+        hex(&self.0)
+    }
+}
+
+fn hasher(kind: &[u8], digest: &Digest, size: u64) -> Hasher {
+    let mut hasher = Hasher::new(Algorithm::Sha256);
+    hasher.update(FORMAT);
+    hasher.update(format!("{digest}\n{size}\n").as_bytes());
+    hasher.update(kind);
+    hasher
+}
+
+impl From<Hasher> for SpanKey {
+    fn from(hasher: Hasher) -> SpanKey {
+        let mut key = [0; 32];
+        key.iter_mut().zip(hasher.finish().as_bytes()).for_each(|(to, from)| *to = *from);
+        SpanKey(key)
+    }
+}
 
 /// The size of a piece in bytes. To get one byte, a whole piece must be read and hashed.
 pub const PIECE: usize = 64 << 10;
@@ -117,4 +185,30 @@ impl EntryWriter {
         self.file.persist(path).map_err(|e| e.error)?;
         Ok(self.layout.file_size())
     }
+}
+
+/// Opens a file if the system has its directories in memory.
+#[cfg(target_os = "linux")]
+pub(super) fn open_at_once(path: &Path) -> Option<File> {
+    use rustix::fs::{CWD, Mode, ResolveFlags, openat2};
+    openat2(CWD, path, OPEN, Mode::empty(), ResolveFlags::CACHED).ok().map(File::from)
+}
+
+/// Reads all of `bytes` at an offset of the file, if the system has them in memory.
+#[cfg(target_os = "linux")]
+pub(super) fn fill_at_once(file: &File, bytes: &mut [u8], at: u64) -> Option<()> {
+    use rustix::io::{ReadWriteFlags, preadv2};
+    let wanted = bytes.len();
+    let read = preadv2(file, &mut [std::io::IoSliceMut::new(bytes)], at, ReadWriteFlags::NOWAIT);
+    read.is_ok_and(|read| read == wanted).then_some(())
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn open_at_once(_: &Path) -> Option<File> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn fill_at_once(_: &File, _: &mut [u8], _: u64) -> Option<()> {
+    None
 }

@@ -9,8 +9,6 @@
 
 mod claims;
 mod entry;
-mod key;
-mod nonblocking;
 
 use std::fs::File;
 use std::io;
@@ -26,8 +24,7 @@ use rustix::io::Errno;
 use tracing::trace;
 
 pub(crate) use claims::{Claim, ClaimOutcome};
-pub use entry::PIECE;
-pub use key::SpanKey;
+pub use entry::{PIECE, SpanKey};
 
 use claims::Claims;
 use entry::EntryLayout;
@@ -151,8 +148,8 @@ impl SpanCache {
     pub fn read_nonblocking(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
         let path = self.path(key)?;
         let layout = EntryLayout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
-        let (file, length) = own_entry(nonblocking::open(&path)?, layout.file_size()).ok()?;
-        let found = entry::read(length, key, &layout, pieces, |bytes, at| nonblocking::fill(&file, bytes, at))?;
+        let (file, length) = own_entry(entry::open_at_once(&path)?, layout.file_size()).ok()?;
+        let found = entry::read(length, key, &layout, pieces, |bytes, at| entry::fill_at_once(&file, bytes, at))?;
         touch(&file);
         Some(found)
     }

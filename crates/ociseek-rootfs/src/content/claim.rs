@@ -12,9 +12,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
+use super::FetchCause;
 use super::in_flight::SpanRequest;
 use super::inner::LayerHandle;
-use super::model::FetchCause;
 use super::race::stall;
 use crate::cache::ClaimOutcome;
 use ociseek_store::lock::Hold;

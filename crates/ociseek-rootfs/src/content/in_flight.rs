@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::inner::SpanOf;
-use super::model::{FetchCause, ReadError};
 use super::pieces::Run;
+use super::{FetchCause, ReadError};
 use crate::cache::Claim;
 use ociseek_format::offset::SpanId;
 use ociseek_store::lock::Hold;

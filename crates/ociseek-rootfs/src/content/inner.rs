@@ -9,14 +9,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::claim::OthersIgnored;
 use super::in_flight::{Misses, SpansInFlight};
-use super::model::{ContentOptions, Counts, ReadError, ReopenLayer};
-use super::pieces::{Memory, PieceId};
+use super::pieces::{Memory, PieceId, SplitHeaders};
 use super::race::Pace;
 use super::readers::Readers;
 use super::recorded_start::{self, StartProgress};
-use super::split_headers::SplitHeaders;
-use super::window_checks::WindowChecks;
-use super::windows::WindowStore;
+use super::windows::{WindowChecks, WindowStore};
+use super::{ContentOptions, Counts, ReadError, ReopenLayer};
 use crate::cache::{PIECE, SpanCache, SpanKey};
 use crate::layers::{LayerAccess, OpenLayer};
 use ociseek_format::digest::Digest;

@@ -12,11 +12,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::debug;
 
+use super::FetchCause;
 use super::fetch::Disk;
 use super::in_flight::{FetchRole, SpanRequest};
-use super::inner::Inner;
-use super::inner::{Layer, LayerHandle};
-use super::model::FetchCause;
+use super::inner::{Inner, Layer, LayerHandle};
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::prefetch::{MAX_PREFETCH, SpanRange, parse};
 use ociseek_format::offset::{LayerId, SpanId};

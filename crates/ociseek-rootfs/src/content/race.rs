@@ -12,9 +12,9 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::time::{Instant, timeout_at};
 
+use super::Purpose;
 use super::fetch::CountedPart;
 use super::inner::LayerHandle;
-use super::model::Purpose;
 use ociseek_store::StoreError;
 use ociseek_store::lock::Hold;
 

@@ -21,9 +21,8 @@ use tracing::debug;
 
 use super::fetch::Disk;
 use super::in_flight::{FetchRole, SpanRequest};
-use super::inner::{CountGuard, Inner};
-use super::inner::{LayerHandle, SpanOf};
-use super::model::{FetchCause, StartStats};
+use super::inner::{CountGuard, Inner, LayerHandle, SpanOf};
+use super::{FetchCause, StartStats};
 use crate::cache::PIECE;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
 use ociseek_store::lock::Hold;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use fuser::{Config, Filesystem, Session, SessionACL};
 use rustix::io::{DupFlags, dup3};
 
-use super::kernel::Release;
+use super::host::Release;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::tree::{NodeId, Tree};
 

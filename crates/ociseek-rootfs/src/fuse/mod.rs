@@ -8,24 +8,19 @@ use std::path::PathBuf;
 
 pub use handover::{KeptDevice, can_take_over};
 pub use holders::{DeviceHolder, TakenDevice, device_holders, is_keeper, keep_device, keeper_arguments};
-pub use kernel::Release;
+pub use host::Release;
 pub use memory::{process_memory, release_freed_memory};
-pub use mounts::{FS_TYPE, MountInfo, mounted_at, mounts};
-pub use point::take_down;
-pub use point::without_following;
-pub use point::{ExistingMount, prepare};
+pub use mounts::{ExistingMount, FS_TYPE, MountInfo, mounted_at, mounts, prepare, take_down, without_following};
 pub use session::{FuseMount, FuseOptions, open_device};
 
 mod attr;
 mod filesystem;
 mod fill;
 mod handover;
-mod helper;
 mod holders;
-mod kernel;
+mod host;
 mod memory;
 mod mounts;
-mod point;
 mod session;
 pub mod store;
 

@@ -20,10 +20,9 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use super::filesystem::ImageFs;
 use super::fill::CacheFiller;
 use super::handover::{KeptDevice, take_over};
-use super::mounts::{FS_TYPE, mounted_at};
-use super::point::{is_dead, take_down};
+use super::mounts::{FS_TYPE, is_dead, mounted_at, take_down};
 use super::store::{KnownNames, LayerSource, StoreFs};
-use super::{MountError, helper};
+use super::{MountError, host};
 use crate::content::Content;
 use crate::record::ReadRecorder;
 use ociseek_format::layer::parallel::cores;
@@ -363,7 +362,7 @@ fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, 
     let target = format!("/proc/self/fd/{}", held.as_raw_fd());
     match mount(source_name(&options.source), target, FS_TYPE, flags, data.as_c_str()).map_err(io::Error::from) {
         Ok(()) => Ok(Some(device)),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => match helper::is_there() {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => match host::has_helper() {
             true => Ok(None),
             false => Err(MountError::NoHelper),
         },
@@ -388,7 +387,7 @@ fn helper_mount(
     options: &FuseOptions,
 ) -> Result<BackgroundSession, MountError> {
     let session = Session::new(filesystem, point, &config(options)).and_then(Session::spawn);
-    session.map_err(|source| match options.allow_other && !helper::lets_others_in() {
+    session.map_err(|source| match options.allow_other && !host::lets_others_in() {
         true => MountError::AllowOther,
         // The helper's message ends with a newline.
         false => MountError::Refused {

@@ -1,16 +1,13 @@
 //! Opening layers: finding or making what their tars can be read by.
 //!
-//! 1. The document of the image's fine index, if there is one and it fits (`document`).
-//! 2. The ztoc of the image's SOCI index, if there is one and it fits (`index_ztoc`).
+//! 1. The document of the image's fine index, if there is one and it fits (`indexes`).
+//! 2. The ztoc of the image's SOCI index, if there is one and it fits (`indexes`).
 //! 3. The map that an earlier opening left in the cache of ztocs.
 //! 4. The layer itself, read once from front to back (see [`read_chunks`]). Of a zstd layer, in
-//!    which nothing can be decoded alone, the decoded tar goes into the span cache (`keeper`) and
-//!    is read from there.
+//!    which nothing can be decoded alone, the decoded tar goes into the span cache and is read from
+//!    there.
 
-mod document;
-mod error;
-mod index_ztoc;
-mod keeper;
+mod indexes;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,24 +16,21 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
-pub(crate) use document::WINDOW_CHECK;
-pub use document::{FetchedDocument, FileListUse};
-pub use document::{OpenDocument, UnfitDocument, open as fit_document};
-pub use error::OpenError;
-use index_ztoc::UnfitZtoc;
-use keeper::CacheKeeper;
+pub(crate) use indexes::WINDOW_CHECK;
+pub use indexes::{FetchedDocument, FileListUse, OpenDocument, OpenError, UnfitDocument, open as fit_document};
 
-use crate::cache::SpanCache;
+use crate::cache::{SpanCache, SpanKey};
+use indexes::UnfitZtoc;
 use ociseek_format::budget::{Charge, OverBudget};
 use ociseek_format::digest::Digest;
 use ociseek_format::fine::FineError;
 use ociseek_format::image::{Descriptor, LayerKind};
 use ociseek_format::layer::parallel::{ChunksError, Threads, read_chunks};
 use ociseek_format::layer::span::{SpanError, SpanTable};
-use ociseek_format::layer::{LayerMap, MappedLayer, Notes, ReadOptions};
+use ociseek_format::layer::{KeepSpans, LayerMap, MappedLayer, Notes, ReadOptions};
 use ociseek_format::offset::SpanSize;
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
-use ociseek_format::ztoc::ZtocError;
+use ociseek_format::ztoc::{Checkpoint, ZtocError};
 use ociseek_store::cache::{MapKey, ZtocCache};
 use ociseek_store::feed::{Batches, FeedAborted, FeedError, feed};
 use ociseek_store::{Source, damaged};
@@ -183,7 +177,7 @@ pub async fn open_document(
     let digest = layer.digest;
     let (wanted, mut memory) = (layer.clone(), source.budget().open());
     let decoded = spawn_blocking(move || {
-        let opened = document::open_for(&wanted, &fetched, list, &mut memory);
+        let opened = indexes::open_for(&wanted, &fetched, list, &mut memory);
         opened.map(|(spans, document)| (spans, document, memory))
     });
     match decoded.await {
@@ -191,7 +185,7 @@ pub async fn open_document(
             let opened = opened(layer, spans, LayerAccess::Fine, 0, memory)?;
             Ok(Some(OpenLayer { document: Some(Arc::new(document)), ..opened }))
         }
-        Ok(Err(document::UnfitDocument::Fine(FineError::Memory(source)))) => {
+        Ok(Err(indexes::UnfitDocument::Fine(FineError::Memory(source)))) => {
             Err(OpenError::Memory { layer: digest, source })
         }
         Ok(Err(unfit)) => {
@@ -241,7 +235,7 @@ async fn open_one_of(
     if let Some(bytes) = ztoc {
         let (wanted, mut memory) = (layer.clone(), source.budget().open());
         let decoded =
-            spawn_blocking(move || index_ztoc::spans(&wanted, &bytes, &mut memory).map(|spans| (spans, memory)));
+            spawn_blocking(move || indexes::ztoc_spans(&wanted, &bytes, &mut memory).map(|spans| (spans, memory)));
         match decoded.await {
             Ok(Ok((spans, memory))) => return opened(layer, spans, LayerAccess::Index, 0, memory),
             Ok(Err(UnfitZtoc::Ztoc(ZtocError::Memory(source)))) => {
@@ -398,4 +392,37 @@ async fn read_through(
         FeedError::Work(error) => error,
         FeedError::Lost => OpenError::Ending { layer: digest },
     })
+}
+
+/// Adds spans of a layer to the cache while there is room for them.
+struct CacheKeeper {
+    cache: SpanCache,
+    room: u64,
+}
+
+impl CacheKeeper {
+    /// For a layer whose blob has `compressed` bytes.
+    fn new(cache: &SpanCache, compressed: u64) -> CacheKeeper {
+        CacheKeeper { cache: cache.clone(), room: cache.room_for(compressed) }
+    }
+}
+
+impl KeepSpans for CacheKeeper {
+    fn keep(&mut self, digest: &Digest, checkpoint: Option<&Checkpoint>, plain: &[u8]) -> bool {
+        let size = plain.len() as u64;
+        let key = match checkpoint {
+            Some(checkpoint) => SpanKey::gzip(digest, checkpoint, size),
+            None => SpanKey::plain(digest, size),
+        };
+        if self.cache.has(&key, size) {
+            return true;
+        }
+        match self.room.checked_sub(size) {
+            Some(room) => {
+                self.room = room;
+                self.cache.put(&key, plain)
+            }
+            None => false,
+        }
+    }
 }

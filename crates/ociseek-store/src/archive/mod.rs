@@ -2,19 +2,17 @@
 //! save` (`docker-archive:`). Nothing is unpacked, so names in an archive cannot refer to files
 //! outside it.
 
-mod members;
 mod saved;
-mod tar;
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use self::members::Members;
 use super::blob::{Document, Referrers, Target};
 use super::layout::read::{self, LayoutFiles, MAX_INDEX_JSON};
 use super::layout::{BlobReader, FileRange, LayoutError, MAX_MARKER, check_marker, open_without_waiting, read_bounded};
@@ -22,7 +20,7 @@ use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{Descriptor, ImageSelector, SavedImageSelector};
 use ociseek_format::progress::Progress;
-use ociseek_format::tar::SparseMap;
+use ociseek_format::tar::{BLOCK, Entry, Kind, SparseMap, TarError, Walker};
 
 const MARKER: &str = "oci-layout";
 const INDEX_JSON: &str = "index.json";
@@ -256,4 +254,178 @@ impl ArchiveFile<'_> {
             None => Ok(()),
         }
     }
+}
+
+/// The maximum number of members. Old archives of Docker have three for each layer.
+const MAX_MEMBERS: usize = 1 << 16;
+/// The maximum total size of their names, link targets and sparse maps, in bytes.
+const MAX_NAMES: usize = 16 << 20;
+/// How many times the bytes of the archive a sparse member may have: its holes take no bytes, and
+/// reading them takes time. Gzip compresses as far.
+const MAX_EXPANSION: u64 = 1024;
+/// The maximum length of a chain of links. Old archives use a link for a layer that is already
+/// stored.
+const MAX_LINKS: usize = 16;
+
+/// The members of the tar by name. Of several with the same name, the last one counts, as when the
+/// tar is unpacked.
+#[derive(Debug)]
+struct Members(HashMap<Box<[u8]>, Member>);
+
+#[derive(Debug, Clone)]
+enum Member {
+    File(MemberPlace),
+    /// A link with its target; None if the target is outside the archive.
+    Link(Option<Box<[u8]>>),
+    /// A sparse file that expands too far.
+    TooSparse,
+    Other,
+}
+
+impl Members {
+    /// Reads the headers of the tar. `not` makes the error that the file is not such an archive.
+    fn of(file: &ArchiveFile, not: &dyn Fn(&str) -> LayoutError) -> Result<Members, LayoutError> {
+        let mut all: HashMap<Box<[u8]>, Member> = HashMap::new();
+        let mut bytes = 0;
+        members(file.path, &file.file, file.length, |name, entry| {
+            // Nobody can ask for a name that leads out of the archive.
+            let Some(name) = resolved(name).filter(|_| entry.kind != Kind::Directory) else { return Ok(()) };
+            bytes += entry.sparse.as_ref().map_or(0, SparseMap::footprint);
+            let member = match member(&name, entry, file.length) {
+                // A hard link is another name of what its target is now.
+                Member::Link(Some(target)) if entry.kind == Kind::HardLink && *target != *name => {
+                    all.get(&target).cloned().unwrap_or(Member::Link(Some(target)))
+                }
+                member => member,
+            };
+            bytes += name.len();
+            if let Member::Link(Some(target)) = &member {
+                bytes += target.len();
+            }
+            all.insert(name, member);
+            if all.len() > MAX_MEMBERS || bytes > MAX_NAMES {
+                return Err(not(&format!("it has more than {MAX_MEMBERS} files, or too long names or sparse maps")));
+            }
+            Ok(())
+        })?;
+        Ok(Members(all))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name.as_bytes())
+    }
+
+    /// The folder at the top that holds a file of this name.
+    fn folder_of(&self, file: &str) -> Option<String> {
+        let folder = |name: &[u8]| {
+            let folder = name.strip_suffix(file.as_bytes())?.strip_suffix(b"/")?;
+            (!folder.contains(&b'/')).then(|| shown(&String::from_utf8_lossy(folder)))
+        };
+        self.0.keys().filter_map(|name| folder(name)).min()
+    }
+
+    /// The location of a file that a document of the archive names. None if it does not exist.
+    fn look_up(&self, path: &Path, name: &str) -> Result<Option<MemberPlace>, LayoutError> {
+        let wrong = |reason| LayoutError::Member { path: path.to_owned(), name: shown(name), reason };
+        let leads_out = "is a link that leads out of the archive";
+        let mut next = resolved(name.as_bytes()).ok_or_else(|| wrong("leads out of the archive"))?;
+        for _ in 0..=MAX_LINKS {
+            next = match self.0.get(&next) {
+                Some(Member::File(place)) => return Ok(Some(place.clone())),
+                Some(Member::Link(target)) => target.clone().ok_or_else(|| wrong(leads_out))?,
+                Some(Member::TooSparse) => {
+                    return Err(wrong("is a sparse file of more than 1024 times the bytes of the archive"));
+                }
+                Some(Member::Other) => return Err(wrong("is not a regular file")),
+                // A folder on the way may be a link.
+                None => {
+                    let slashes = next.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+                    let folder = slashes.into_iter().find_map(|at| match self.0.get(&next[..at]) {
+                        Some(Member::Link(target)) => Some((target.clone(), at)),
+                        _ => None,
+                    });
+                    let Some((target, at)) = folder else { return Ok(None) };
+                    let target = target.ok_or_else(|| wrong(leads_out))?;
+                    resolved(&[&*target, &next[at..]].concat()).ok_or_else(|| wrong(leads_out))?
+                }
+            };
+        }
+        Err(wrong("is a link in a loop, or through too many links"))
+    }
+
+    /// Like [`Members::look_up`], for a file that must be there.
+    fn find(&self, path: &Path, name: &str) -> Result<MemberPlace, LayoutError> {
+        self.look_up(path, name)?.ok_or_else(|| LayoutError::Member {
+            path: path.to_owned(),
+            name: shown(name),
+            reason: "is not in the archive",
+        })
+    }
+}
+
+fn member(name: &[u8], entry: &Entry, archive: u64) -> Member {
+    let size = entry.size.unsigned_abs();
+    match entry.kind {
+        Kind::Sparse if size / MAX_EXPANSION > archive => Member::TooSparse,
+        Kind::Regular | Kind::Sparse => {
+            Member::File(MemberPlace { offset: entry.data.0, size, sparse: entry.sparse.clone() })
+        }
+        Kind::HardLink => Member::Link(resolved(&entry.linkname)),
+        Kind::Symlink if entry.linkname.first() == Some(&b'/') => Member::Link(None),
+        Kind::Symlink => {
+            let directory = name.iter().rposition(|&b| b == b'/').map_or(&[][..], |slash| &name[..slash]);
+            Member::Link(resolved(&[directory, b"/", &entry.linkname].concat()))
+        }
+        _ => Member::Other,
+    }
+}
+
+/// The name without `.`, `..` and redundant slashes. None if it leads out of the archive.
+fn resolved(name: &[u8]) -> Option<Box<[u8]>> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in name.split(|&b| b == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join(&b'/').into())
+}
+
+/// A name from the archive, for messages.
+fn shown(name: &str) -> String {
+    name.chars().take(100).collect()
+}
+
+/// Passes each member of the tar to `found`: its name without a leading `./`, and its entry.
+fn members(
+    path: &Path,
+    file: &Arc<File>,
+    length: u64,
+    mut found: impl FnMut(&[u8], &Entry) -> Result<(), LayoutError>,
+) -> Result<(), LayoutError> {
+    let mut walker = Walker::past_sparse_files();
+    let mut at = 0;
+    loop {
+        at += walker.skip(length - at);
+        let mut block = [0; BLOCK];
+        let room = usize::try_from(length - at).unwrap_or(BLOCK).min(BLOCK);
+        if room == 0 || walker.is_over() {
+            return walker.finish().map(drop).map_err(|error| unsound(path, error));
+        }
+        let block = &mut block[..room];
+        let read = file.read_exact_at(block, at);
+        read.map_err(|source| LayoutError::Io { action: "read", path: path.to_owned(), source })?;
+        at += room as u64;
+        let mut member = None;
+        walker.push(block, &mut |entry| member = Some(entry)).map_err(|error| unsound(path, error))?;
+        if let Some(entry) = member.filter(|entry| entry.kind != Kind::GlobalHeader) {
+            found(entry.name.strip_prefix(b"./").unwrap_or(&entry.name), &entry)?;
+        }
+    }
+}
+
+fn unsound(path: &Path, error: TarError) -> LayoutError {
+    LayoutError::Tar { path: path.to_owned(), reason: error.fault.to_string(), offset: error.offset.0 }
 }

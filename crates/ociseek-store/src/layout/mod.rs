@@ -1,28 +1,29 @@
-//! OCI image layouts (image-spec image-layout.md): a directory of blobs and its index.json.
+//! OCI image layouts (image-spec image-layout.md): a directory of blobs and its index.json, how its
+//! files are opened and read, and why it or its archive cannot be used.
 
-mod blob;
-mod error;
 pub(super) mod read;
 mod write;
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
-pub use blob::BlobReader;
-pub(super) use blob::{FileRange, open_regular, open_without_waiting, read_bounded};
-pub use error::LayoutError;
-use read::LayoutFiles;
 pub use read::tag_of;
 
 use super::blob::{AttachMethod, Document, Referrers, Target};
 use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
-use ociseek_format::image::{Descriptor, ImageSelector, json};
+use ociseek_format::image::config::ConfigError;
+use ociseek_format::image::{Descriptor, ImageSelector, JsonError, json};
+use ociseek_format::tar::SparseMap;
+use read::LayoutFiles;
 
 /// The size limit of the file `oci-layout`, in bytes.
 pub(super) const MAX_MARKER: usize = 4096;
@@ -224,4 +225,172 @@ pub(super) fn check_marker(files: &impl LayoutFiles, bytes: &[u8]) -> Result<(),
     let version: String = marker.image_layout_version.chars().take(40).collect();
     let reason = format!("unknown layout version {version:?} (expected 1.0.0)");
     Err(LayoutError::NotALayout { path: files.path().to_owned(), reason })
+}
+
+/// Opens a regular file. Refuses a FIFO or device, without waiting for it. Follows symbolic links,
+/// because shared blob stores consist of them and all content is checked by digest.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let file = open_without_waiting(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+}
+
+/// Opens a file for reading. Does not block on a FIFO without a writer.
+pub(crate) fn open_without_waiting(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
+}
+
+/// A whole document, up to one byte past `limit`: its parser refuses longer ones.
+pub(crate) fn read_bounded(document: impl Read, limit: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    document.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Bytes that a file holds: a range of it, or a sparse file whose parts such a range holds.
+#[derive(Debug, Clone)]
+pub(crate) struct FileRange {
+    pub file: Arc<File>,
+    pub offset: u64,
+    /// With the holes of a sparse file.
+    pub size: u64,
+    pub sparse: Option<SparseMap>,
+}
+
+impl FileRange {
+    /// Reads some of the bytes from `at` on.
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        let room = usize::try_from(self.size.saturating_sub(at)).unwrap_or(usize::MAX).min(buffer.len());
+        let buffer = &mut buffer[..room];
+        let Some(map) = &self.sparse else { return self.file.read_at(buffer, self.offset + at) };
+        match map.within(at..at + room as u64).next() {
+            Some(part) if part.file.start == at => {
+                let length = (part.file.end - at) as usize;
+                self.file.read_at(&mut buffer[..length], self.offset + part.stored)
+            }
+            part => {
+                let hole = part.map_or(room, |part| (part.file.start - at) as usize);
+                buffer[..hole].fill(0);
+                Ok(hole)
+            }
+        }
+    }
+}
+
+/// The bytes of a blob, exactly as many as its descriptor states. Their digest is not checked.
+#[derive(Debug)]
+pub struct BlobReader {
+    extent: FileRange,
+    at: u64,
+}
+
+impl BlobReader {
+    pub(crate) fn new(extent: FileRange) -> BlobReader {
+        BlobReader { extent, at: 0 }
+    }
+}
+
+impl Read for BlobReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.extent.size - self.at;
+        if left == 0 || buffer.is_empty() {
+            return Ok(0);
+        }
+        let got = self.extent.read_at(buffer, self.at)?;
+        if got == 0 {
+            // The file was longer when it was opened.
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("the file ends {left} bytes early")));
+        }
+        self.at += got as u64;
+        Ok(got)
+    }
+}
+
+/// The bytes of `range`, relative to the start of `extent` and within it.
+fn read_range(extent: &FileRange, range: std::ops::Range<u64>) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
+    let mut bytes = vec![0; length];
+    BlobReader { extent: extent.clone(), at: range.start }.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+#[non_exhaustive]
+pub enum LayoutError {
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} is not an image layout: {reason}", path.display())]
+    NotALayout { path: PathBuf, reason: String },
+    /// An archive in Docker's own format.
+    #[error(
+        "{} is not an image layout: it has a manifest.json, as written by docker save: use docker-archive:FILE",
+        path.display()
+    )]
+    Saved { path: PathBuf },
+    /// The one who placed the link chose where the files go.
+    #[error("{} is a symbolic link, and a layout is not written through links", path.display())]
+    Link { path: PathBuf },
+    #[error("{} is not a docker save archive: {reason}", path.display())]
+    NotSaved { path: PathBuf, reason: String },
+    /// A file that a document of the archive names.
+    #[error("{name:?} in {} {reason}", path.display())]
+    Member { path: PathBuf, name: String, reason: &'static str },
+    #[error("{name:?} in {} cannot be decompressed", path.display())]
+    Decompress {
+        path: PathBuf,
+        name: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{name:?} in {} cannot be used", path.display())]
+    SavedConfig {
+        path: PathBuf,
+        name: String,
+        #[source]
+        source: ConfigError,
+    },
+    #[error("{} in {} is not valid", name, path.display())]
+    Document {
+        path: PathBuf,
+        name: String,
+        #[source]
+        source: JsonError,
+    },
+    /// It lists only indexes or other artifacts, or nothing.
+    #[error("{} holds no image", path.display())]
+    NoImage { path: PathBuf },
+    #[error("{} has no image {wanted}; it has {}", path.display(), listed(there, "no images at all"))]
+    NoSuchImage { path: PathBuf, wanted: String, there: Vec<String> },
+    #[error("{} holds several images: choose one of {}", path.display(), listed(there, "none"))]
+    SeveralImages { path: PathBuf, there: Vec<String> },
+    #[error("{} does not hold {digest}", path.display())]
+    Missing { path: PathBuf, digest: Digest },
+    #[error("{digest} in {} has {actual} bytes, but its descriptor says {expected}", path.display())]
+    Size { path: PathBuf, digest: Digest, expected: u64, actual: u64 },
+    #[error("{digest} in {} has {size} bytes; the limit is {limit}", path.display())]
+    TooLarge { path: PathBuf, digest: Digest, size: u64, limit: u64 },
+    #[error("{expected} in {} is damaged: its content is {actual}", path.display())]
+    Damaged { path: PathBuf, expected: Digest, actual: Digest },
+    #[error("the content for {expected} is {actual}")]
+    Content { expected: Digest, actual: Digest },
+    /// The tar of an archive is not valid. `offset` is the position in the file.
+    #[error("{} is not a valid tar archive: {reason} at offset {offset}", path.display())]
+    Tar { path: PathBuf, reason: String, offset: u64 },
+    #[error("{} is compressed with {with} and must be decompressed first ({command})", path.display())]
+    Compressed { path: PathBuf, with: &'static str, command: &'static str },
+}
+
+/// Lists at most ten names and the number of the others. Without names, returns `none`.
+fn listed(names: &[String], none: &str) -> String {
+    match names.len() {
+        0 => none.to_owned(),
+        n if n > 10 => format!("{} and {} more", names[..10].join(", "), n - 10),
+        _ => names.join(", "),
+    }
 }

@@ -8,8 +8,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::blob::{BlobReader, FileRange, read_range};
-use super::error::LayoutError;
+use super::{BlobReader, FileRange, LayoutError, read_range};
 use crate::blob::{Document, Referrers, Target};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::manifest::{self, MAX_DOCUMENT, Manifest, OCI_INDEX, OCI_MANIFEST};

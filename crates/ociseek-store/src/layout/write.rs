@@ -10,9 +10,8 @@ use rustix::fs::Access;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
-use super::Layout;
-use super::error::LayoutError;
 use super::read::{IMAGE_NAME, LayoutFiles, MAX_INDEX_JSON, REF_NAME, document_error, is_named, name_of};
+use super::{Layout, LayoutError};
 use crate::blob::Target;
 use crate::durable::{create_directories, persist};
 use crate::entries::STALE;

@@ -10,8 +10,7 @@ use reqwest::{Method, StatusCode};
 use url::Url;
 
 use super::address::NotAHost;
-use super::credentials::CredentialError;
-use super::helper::HelperError;
+use super::credentials::{CredentialError, HelperError};
 use super::proxy::ProxyError;
 use super::transport::{CertificateFault, TransportError, TransportKind};
 use crate::{Cause, read_times};

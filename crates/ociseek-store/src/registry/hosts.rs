@@ -1,10 +1,17 @@
-//! containerd's `hosts.toml`: other hosts that have the content of a registry, and how to reach
-//! them (containerd `docs/hosts.md`).
+//! The files that say how to reach a registry: containerd's `hosts.toml`, and the folders of
+//! certificates of docker and podman.
 //!
-//! `DIR/HOST_PORT_/hosts.toml`, `DIR/HOST:PORT/hosts.toml` or `DIR/_default/hosts.toml` names them.
-//! A folder without that file has certificates, as docker's `certs.d`.
+//! containerd's `DIR/HOST_PORT_/hosts.toml`, `DIR/HOST:PORT/hosts.toml` or
+//! `DIR/_default/hosts.toml` (containerd `docs/hosts.md`) names other hosts that have the content
+//! of a registry, and how to reach them. A folder without that file has certificates, as docker's
+//! `certs.d`.
+//!
+//! `certs.d/HOST[:PORT]/` has authorities in `*.crt`, and a client certificate and its key in
+//! `*.cert` and `*.key` (docker's "Verify repository client with certificates",
+//! containers-certs.d(5)).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -15,7 +22,6 @@ use toml::Spanned;
 use url::Url;
 
 use super::address::same_origin;
-use super::certs_d;
 use super::error::RegistryError;
 
 /// Larger files do not name hosts.
@@ -133,7 +139,7 @@ pub(super) fn find(dir: &Path, registry: &str, own: &Url) -> Result<RegistryHost
             Ok(read) if read as u64 > MAX_BYTES => return Err(wrong(&path, "is larger than 1 MiB")),
             Ok(_) => return parsed(&path, &folder, &text, own),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let found = certs_d::find(std::slice::from_ref(dir), name)?;
+                let found = find_certificates(std::slice::from_ref(dir), name)?;
                 let tls = HostTls { authorities: found.authorities, client: found.client, skip_verify: false };
                 return Ok(RegistryHosts { tls, ..RegistryHosts::default() });
             }
@@ -209,6 +215,79 @@ fn host(folder: &Path, name: &str, entry: HostEntry) -> Result<MirrorConfig, Str
     let resolves = entry.capabilities.is_none_or(|all| all.contains("resolve"));
     let tls = HostTls { authorities, client, skip_verify: entry.skip_verify };
     Ok(MirrorConfig { url, resolves, tls, headers })
+}
+
+/// The content of a registry's folders.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct CertFiles {
+    /// The files with certificate authorities in all folders.
+    pub authorities: Vec<PathBuf>,
+    /// The certificate and key in the first folder that has both.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+/// The folders with subfolders for registries, the user's before the system's.
+pub(super) fn certificate_folders() -> Vec<PathBuf> {
+    folders_of(|name| std::env::var_os(name))
+}
+
+fn folders_of(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let folder = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = folder("HOME");
+    let config = folder("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
+    let of_user = [
+        config.as_ref().map(|config| config.join("containers/certs.d")),
+        // Rootless dockerd and Docker Desktop.
+        config.as_ref().map(|config| config.join("docker/certs.d")),
+        home.as_ref().map(|home| home.join(".docker/certs.d")),
+    ];
+    let of_system = ["/etc/containers/certs.d", "/etc/docker/certs.d"].map(|path| Some(PathBuf::from(path)));
+    of_user.into_iter().chain(of_system).flatten().collect()
+}
+
+/// Searches `folders` for the certificates of `registry`, under the name that the user typed.
+///
+/// # Errors
+/// If a folder cannot be listed, or a certificate lacks its key.
+pub(super) fn find_certificates(folders: &[PathBuf], registry: &str) -> Result<CertFiles, RegistryError> {
+    let mut found = CertFiles::default();
+    // `..` is accepted as a host name elsewhere, so reject it here.
+    if registry.starts_with('.') {
+        return Ok(found);
+    }
+    for folder in folders.iter().map(|folder| folder.join(registry)) {
+        let mut files = list(&folder)?;
+        files.sort();
+        let with =
+            |extension: &'static str| files.iter().filter(move |file| file.extension().is_some_and(|e| e == extension));
+        found.authorities.extend(with("crt").cloned());
+        for certificate in with("cert") {
+            let key = certificate.with_extension("key");
+            if !files.contains(&key) {
+                let what = "has no matching .key file (certificate authorities end in .crt)";
+                return Err(RegistryError::CertsD { path: certificate.clone(), what });
+            }
+            found.client.get_or_insert((certificate.clone(), key));
+        }
+        if let Some(key) = with("key").find(|key| !files.contains(&key.with_extension("cert"))) {
+            let what = "has no matching .cert file";
+            return Err(RegistryError::CertsD { path: key.clone(), what });
+        }
+    }
+    Ok(found)
+}
+
+/// The files in a folder. A folder that is missing or not accessible counts as empty, because
+/// docker's may be readable only by root.
+fn list(folder: &Path) -> Result<Vec<PathBuf>, RegistryError> {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    let failed = |source| RegistryError::File { path: folder.to_owned(), source };
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory | PermissionDenied) => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    entries.map(|entry| entry.map(|entry| entry.path()).map_err(failed)).collect()
 }
 
 #[cfg(test)]
@@ -317,6 +396,50 @@ mod tests {
             let dir = folder(&[("r.io/hosts.toml", text)]);
             let error = find(dir.path(), "r.io", &Url::parse("https://r.io/").unwrap()).unwrap_err().to_string();
             assert!(error.contains(what) && error.contains("hosts.toml"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_users_folders_come_first() {
+        let of = |variables: &[(&str, &str)]| {
+            let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
+            folders_of(|name| find(name).map(|(_, value)| value.into()))
+        };
+        let system = [PathBuf::from("/etc/containers/certs.d"), "/etc/docker/certs.d".into()];
+        assert_eq!(of(&[]), system);
+        let home = of(&[("HOME", "/h")]);
+        assert_eq!(
+            home[..3],
+            ["/h/.config/containers/certs.d", "/h/.config/docker/certs.d", "/h/.docker/certs.d"].map(PathBuf::from)
+        );
+        assert_eq!(home[3..], system);
+        assert_eq!(of(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")])[0], PathBuf::from("/c/containers/certs.d"));
+    }
+
+    #[test]
+    fn folders_hold_authorities_and_client_certificates() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        let put = |path: PathBuf| {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            path
+        };
+        let ca = put(one.join("r.io:5000/ca.crt"));
+        let other = put(two.join("r.io:5000/more.crt"));
+        let pair = (put(two.join("r.io:5000/client.cert")), put(two.join("r.io:5000/client.key")));
+        put(one.join("outside.crt"));
+        let folders = [one.clone(), dir.path().join("none"), two.clone()];
+        let found = find_certificates(&folders, "r.io:5000").unwrap();
+        assert_eq!(found, CertFiles { authorities: vec![ca, other], client: Some(pair) });
+        for registry in ["r.io", "..", ".", "other"] {
+            assert_eq!(find_certificates(&folders, registry).unwrap(), CertFiles::default(), "{registry}");
+        }
+        put(one.join("alone/client.cert"));
+        put(two.join("keyed/client.key"));
+        for registry in ["alone", "keyed"] {
+            let error = find_certificates(&folders, registry).unwrap_err().to_string();
+            assert!(error.contains(registry) && error.contains("matching"), "{error}");
         }
     }
 }

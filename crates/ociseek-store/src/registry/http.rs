@@ -16,18 +16,15 @@ use url::Url;
 
 use super::address::{base_url, same_origin};
 use super::address_filter::{AllowedAddresses, KnownAddresses, Resolver, refuse_address};
-use super::backoff::RetryBudget;
+use super::backoff::{Outages, RetryBudget};
 use super::config::{ClientConfig, Limits};
 use super::error::{RegistryError, RequestLine, shown};
 use super::hosts::HostTls;
-use super::one_line::one_line;
-use super::outage::Outages;
 use super::proxy::Proxies;
-use super::request::{Authorization, Request};
+use super::request::{Authorization, Request, Trail};
 use super::response::Response;
 use super::tls::Tls;
-use super::trail::Trail;
-use super::transport::{RequestContext, TransportError};
+use super::transport::{RequestContext, TransportError, one_line};
 use crate::Traffic;
 use ociseek_format::progress::{Progress, ProgressEvent};
 

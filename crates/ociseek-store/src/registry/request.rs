@@ -1,4 +1,4 @@
-//! A request, before it is sent.
+//! A request before it is sent, and its line in the log.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -9,9 +9,14 @@ use futures_util::stream;
 use reqwest::Method;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::mpsc::Receiver;
+use tokio::time::Instant;
+use tracing::debug;
 use url::Url;
 
+use super::TARGET;
+use super::error::{RegistryError, RequestLine};
 use crate::lock::Hold;
+use ociseek_format::progress::causes;
 
 /// The size of the pieces in which a body is sent, in bytes, to observe its progress.
 const PIECE: usize = 64 << 10;
@@ -145,5 +150,53 @@ impl BodyProgress {
     pub(super) fn is_hungry(&self) -> bool {
         let taken = self.taken();
         taken < self.length && self.offered.as_ref().is_some_and(|offered| offered.load(Ordering::Relaxed) <= taken)
+    }
+}
+
+/// Logs a request when it is over: when its response was read or dropped.
+pub(super) struct Trail {
+    line: RequestLine,
+    begun: Instant,
+    /// `basic` or `bearer`, if it carries authorization.
+    auth: Option<&'static str>,
+    /// Whether its authorization was used before.
+    reused: Option<bool>,
+    pub status: Option<u16>,
+    /// The number of bytes in its body, and of those received in the response.
+    pub sent: u64,
+    pub received: u64,
+    error: Option<String>,
+}
+
+impl Trail {
+    pub(super) fn new(request: &Request, authorization: Option<&Authorization>, line: &RequestLine) -> Trail {
+        let value = authorization.map(|shown| &shown.value).or(request.headers.get(header::AUTHORIZATION));
+        let auth = value.map(|value| if value.as_bytes().starts_with(b"Bearer ") { "bearer" } else { "basic" });
+        let (line, reused) = (line.clone(), authorization.map(|shown| !shown.is_new));
+        Trail { line, begun: Instant::now(), auth, reused, status: None, sent: 0, received: 0, error: None }
+    }
+
+    pub(super) fn failed(&mut self, error: RegistryError) -> RegistryError {
+        self.error = Some(causes(&error));
+        error
+    }
+}
+
+impl Drop for Trail {
+    fn drop(&mut self) {
+        let (method, url) = self.line.parts();
+        debug!(
+            name: "request", target: TARGET,
+            method,
+            url,
+            status = self.status,
+            ms = (self.begun.elapsed().as_secs_f64() * 1e4).round() / 10.0,
+            bytes = self.received,
+            sent = (self.sent > 0).then_some(self.sent),
+            attempt = self.line.attempt(),
+            auth = self.auth,
+            reused = self.reused,
+            error = self.error,
+        );
     }
 }

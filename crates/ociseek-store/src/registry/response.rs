@@ -13,9 +13,8 @@ use url::Url;
 use super::backoff::parse_retry_after;
 use super::config::Limits;
 use super::error::{Answer, RegistryError, RequestLine, ShownLogin};
-use super::one_line::{one_line, title};
-use super::trail::Trail;
-use super::transport::{RequestContext, TransportError};
+use super::request::Trail;
+use super::transport::{RequestContext, TransportError, one_line, title};
 
 /// The size limit of an error response's body in bytes.
 const ERROR_BODY: u64 = 64 << 10;

@@ -1,6 +1,7 @@
 //! The connection to a registry: sends requests with authorization, redirects and retries. The
 //! modules above use only this one.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,6 @@ use super::hosts::{self, HostTls, MirrorConfig, RegistryHosts};
 use super::http::{Common, Http};
 use super::mirrors::{AskedHost, Mirror, Mirrors, name_of};
 use super::places::RecentPlaces;
-use super::referrers_api::ReferrersApi;
 use super::request::Request;
 use super::response::Response;
 use super::retry::Retry;
@@ -404,4 +404,19 @@ fn has_run_out(status: StatusCode, request: &Request, remembered: bool) -> bool 
 
 fn is_read(method: &Method) -> bool {
     *method == Method::GET || *method == Method::HEAD
+}
+
+/// Whether a registry is known to have the referrers API. The opposite is not remembered: it may be
+/// true of only one of several servers, and asking again costs no time.
+#[derive(Default)]
+pub(super) struct ReferrersApi(AtomicBool);
+
+impl ReferrersApi {
+    pub(super) fn is_known(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn found(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -12,7 +12,7 @@ use super::in_flight::{FetchRole, Misses, SpansInFlight};
 use super::inner::{Counts, Inner, NoCache, Options, Start, Tally};
 use super::layer::{Layer, LayerHandle, OpenLayer, Readers, SPAN, bytes};
 use super::lru::Lru;
-use super::model::{FetchCause, ReadError};
+use super::{FetchCause, ReadError};
 use crate::offset::{SpanId, Uncompressed};
 
 const SPANS: u32 = 3;

@@ -10,4 +10,5 @@ mod lru;
 mod read;
 mod stand_ins;
 
-use stand_ins::{fetch, inner, layer, model, pieces};
+use stand_ins::model::{FetchCause, ReadError};
+use stand_ins::{fetch, inner, layer, pieces};

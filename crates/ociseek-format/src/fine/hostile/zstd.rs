@@ -25,10 +25,10 @@ fn wrong_windows(kinds: &mut Kinds) {
             let plain = &mut document.pages[0].plain;
             plain.truncate(lead);
             plain.extend([window.kind, window.window]);
-            varint::put(plain, window.tables.len() as u64);
+            wire::put(plain, window.tables.len() as u64);
             plain.extend(&window.tables);
-            varint::put(plain, window.length);
-            window.parts.iter().for_each(|number| varint::put(plain, *number));
+            wire::put(plain, window.length);
+            window.parts.iter().for_each(|number| wire::put(plain, *number));
         });
     };
     for kind in [0, 3, 255] {

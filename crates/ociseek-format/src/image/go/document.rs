@@ -6,9 +6,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 
-use super::encode::encode;
 use super::merge::{Data, Merge, Present, fields};
-use super::text::repaired;
+use super::{encode, repaired};
 use crate::digest::DigestError;
 use crate::image::config::MAX_CONFIG;
 use crate::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST, MAX_DOCUMENT, OCI_INDEX, OCI_MANIFEST};

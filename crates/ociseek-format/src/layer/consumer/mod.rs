@@ -3,8 +3,7 @@
 //! and checks the spans (fs/span-manager/span_manager.go, ztoc/compression/gzip_zinfo.c). A layer
 //! that would fail one of these checks gets no ztoc.
 
-use super::names::{MAX_KEY, clean, shown};
-use super::{UnservableCode, UnservableReason};
+use super::{MAX_KEY, UnservableCode, UnservableReason, clean, shown};
 use crate::offset::{Compressed, SpanSize, Uncompressed};
 use crate::tar::{Entry, Kind, PaxRecord};
 use crate::tree::WHITEOUT;

@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::difference::{Difference, Differences};
+use super::{Difference, Differences};
 use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::digest::{Algorithm, Digest, Hasher};

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::difference::{Difference, Differences};
+use super::{Difference, Differences};
 use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::digest::{Algorithm, Digest, Hasher};

@@ -18,10 +18,10 @@ use crate::registry::address::{refuse_realm, same_origin};
 use crate::registry::credentials::{Credential, FoundCredential};
 use crate::registry::error::{RegistryError, RequestLine, ShownLogin, shown};
 use crate::registry::http::Http;
-use crate::registry::one_line::one_line;
 use crate::registry::request::Request;
 use crate::registry::response::Response;
 use crate::registry::retry::Retry;
+use crate::registry::transport::one_line;
 use ociseek_format::image::json::parse_lenient;
 use ociseek_format::progress::ProgressEvent;
 

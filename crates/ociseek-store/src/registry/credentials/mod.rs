@@ -13,12 +13,12 @@ use tracing::debug;
 
 use crate::registry::TARGET;
 use crate::registry::config::CredentialSource;
-use crate::registry::helper::{self, HelperError};
-use docker_config::{DockerConfig, is_docker_hub, parse};
+use docker::{DockerConfig, is_docker_hub, parse};
 
-mod docker_config;
+mod docker;
 mod providers;
 
+pub use docker::HelperError;
 pub use providers::{CredentialProviders, ProviderConfigError};
 
 /// The size limit of a credentials file in bytes.
@@ -191,7 +191,7 @@ impl CredentialSettings {
     ) -> Result<Option<FoundCredential>, CredentialError> {
         let shown = path.to_string_lossy();
         if let Some(name) = file.helper(registry) {
-            let login = helper::get(name, server(registry), &self.path, limit).await;
+            let login = docker::ask_helper(name, server(registry), &self.path, limit).await;
             let login = login.map_err(|source| CredentialError::Helper { name: name.to_owned(), source })?;
             log_lookup(registry, &format!("docker-credential-{name}"), &shown, login.is_some());
             if let Some((user, secret)) = login {
@@ -375,14 +375,14 @@ mod tests {
     #[tokio::test]
     async fn helpers_take_precedence_and_may_know_no_credentials() {
         let dir = tempfile::tempdir().unwrap();
-        helper::tests::script(
+        docker::tests::script(
             dir.path(),
             "has",
             r#"cat >"$0.input"; echo '{"ServerURL":"x","Username":"hu","Secret":"hp"}'"#,
         );
-        helper::tests::script(dir.path(), "token", r#"echo '{"Username":"<token>","Secret":"T"}'"#);
-        helper::tests::script(dir.path(), "small", r#"echo '{"username":"su","secret":"sp"}'"#);
-        helper::tests::script(dir.path(), "none", "echo 'credentials not found in native keychain'; exit 1");
+        docker::tests::script(dir.path(), "token", r#"echo '{"Username":"<token>","Secret":"T"}'"#);
+        docker::tests::script(dir.path(), "small", r#"echo '{"username":"su","secret":"sp"}'"#);
+        docker::tests::script(dir.path(), "none", "echo 'credentials not found in native keychain'; exit 1");
         let file = dir.path().join("config.json");
         let ambient = CredentialSettings { inline: None, files: vec![file.clone()], path: dir.path().into() };
         for (json, registry, want) in [

@@ -14,8 +14,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
+use super::docker::{HelperError, converse};
 use super::{Credential, CredentialError, FILE, FoundCredential, is_docker_hub, log_lookup};
-use crate::registry::helper::{HelperError, converse};
 use ociseek_format::glob;
 
 /// The size limit of a program's output in bytes.

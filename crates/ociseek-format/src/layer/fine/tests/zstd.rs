@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use zstd::zstd_safe::CParameter;
 
-use super::proof::assert_tails;
+use super::spans::assert_tails;
 use super::{index, noise, options, text};
 use crate::budget::Budget;
 use crate::digest::Algorithm;

@@ -1,51 +1,76 @@
-//! GitHub packages (GitHub docs, "Webhook events and payloads", `registry_package` and `package`).
-//! Owners may have upper-case letters, but image names may not: the registry uses the lower-case
-//! form.
+//! The events of Docker Hub and of GitHub packages.
 
 use serde::Deserialize;
 
 use super::{Headers, IgnoreReason, Item, PushFields, cut, split_name};
+use crate::image::DOCKER_HUB;
 
 #[derive(Deserialize)]
-struct Event {
+struct DockerHubEvent {
+    push_data: DockerHubData,
+    repository: DockerHubRepository,
+}
+
+#[derive(Deserialize)]
+struct DockerHubData {
+    tag: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct DockerHubRepository {
+    repo_name: String,
+}
+
+/// Docker Hub (Docker docs, "Webhooks"). Its events have neither a digest nor an id.
+pub(super) fn docker_hub(body: &[u8]) -> serde_json::Result<Vec<Item>> {
+    let event: DockerHubEvent = serde_json::from_slice(body)?;
+    let (registry, repository) = (Some(DOCKER_HUB), event.repository.repo_name.as_str());
+    Ok(vec![PushFields { registry, repository, tag: event.push_data.tag.as_deref(), ..PushFields::default() }.push()])
+}
+
+#[derive(Deserialize)]
+struct GithubEvent {
     #[serde(default)]
     action: String,
-    registry_package: Option<Package>,
-    package: Option<Package>,
+    registry_package: Option<GithubPackage>,
+    package: Option<GithubPackage>,
 }
 
 #[derive(Deserialize)]
-struct Package {
+struct GithubPackage {
     package_type: Option<String>,
-    package_version: Option<Version>,
+    package_version: Option<GithubVersion>,
 }
 
 #[derive(Deserialize)]
-struct Version {
+struct GithubVersion {
     /// The digest.
     version: Option<String>,
-    container_metadata: Option<Metadata>,
+    container_metadata: Option<GithubMetadata>,
     /// `HOST/OWNER/NAME[:TAG]`.
     package_url: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
-    tag: Option<Tag>,
+struct GithubMetadata {
+    tag: Option<GithubTag>,
 }
 
 #[derive(Deserialize)]
-struct Tag {
+struct GithubTag {
     name: Option<String>,
     digest: Option<String>,
 }
 
-pub(super) fn parse(headers: &Headers, body: &[u8]) -> serde_json::Result<Vec<Item>> {
-    let event: Event = serde_json::from_slice(body)?;
-    Ok(vec![push(headers, event)])
+/// GitHub packages (GitHub docs, "Webhook events and payloads", `registry_package` and `package`).
+/// Owners may have upper-case letters, but image names may not: the registry uses the lower-case
+/// form.
+pub(super) fn github(headers: &Headers, body: &[u8]) -> serde_json::Result<Vec<Item>> {
+    let event: GithubEvent = serde_json::from_slice(body)?;
+    Ok(vec![github_push(headers, event)])
 }
 
-fn push(headers: &Headers, event: Event) -> Item {
+fn github_push(headers: &Headers, event: GithubEvent) -> Item {
     if let Some(other) = headers.github_event.filter(|event| !matches!(*event, "registry_package" | "package")) {
         return Err(IgnoreReason::NotAPush(cut(other)));
     }
@@ -68,8 +93,19 @@ fn push(headers: &Headers, event: Event) -> Item {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Shape, parse};
+    use super::super::{Headers, Shape, parse};
     use super::*;
+
+    #[test]
+    fn the_documented_event_of_docker_hub() {
+        let body = br#"{"callback_url":"https://registry.example/u/svendowideit/testhook/hook/2141b5bi5i5b02bec211i4eeih0242eg110/",
+            "push_data":{"pushed_at":1417566161,"pusher":"trustedbuilder","tag":"latest"},"repository":{"comment_count":0,
+            "date_created":1417494799,"is_official":false,"is_private":true,"is_trusted":true,"name":"testhook","namespace":
+            "svendowideit","owner":"svendowideit","repo_name":"svendowideit/testhook","star_count":0,"status":"Active"}}"#;
+        let events = parse(&Headers::default(), body).unwrap();
+        assert_eq!(events.shape, Shape::DockerHub);
+        assert_eq!(events.pushes[0].image(None).unwrap().to_string(), "docker.io/svendowideit/testhook:latest");
+    }
 
     const HEX: &str = "f6554b75e3a6ecb5f38c5e21a2a9b67757a360b2dad1bb70c2f3db5ef63dad60";
 
@@ -83,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_events() {
+    fn the_documented_events_of_github() {
         for key in ["registry_package", "package"] {
             for (event, action) in [(Some(key), "published"), (Some(key), "updated"), (None, "published")] {
                 let headers = Headers { github_event: event, github_delivery: Some("72d3162e"), ..Headers::default() };
@@ -97,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn other_events_are_ignored() {
+    fn other_events_of_github_are_ignored() {
         let ping = Headers { github_event: Some("ping"), ..Headers::default() };
         assert_eq!(parse(&ping, br#"{"zen":"x","hook":{}}"#).unwrap().ignored, [IgnoreReason::NotAPush("ping".into())]);
         let package = Headers { github_event: Some("package"), ..Headers::default() };

@@ -1,19 +1,95 @@
-//! Checks whether the document in an image's fine index can belong to the layer. As with ztocs,
-//! anyone who may push an index can push any content, so everything that can be checked is checked.
+//! Whether the fine document or the ztoc in an image's indexes can belong to a layer. Anyone who
+//! may push an index can push any content, so everything that can be checked is checked. Also why a
+//! layer cannot be opened.
 
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::MAX_COMPRESSED;
-use ociseek_format::budget::Charge;
+use ociseek_format::budget::{Charge, OverBudget};
 use ociseek_format::digest::Digest;
 use ociseek_format::fine::{Codec, FineError, PageId, Windows, decode_head, decode_page, decode_spans};
 use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::{Descriptor, LayerKind};
-use ociseek_format::layer::LayerMap;
 use ociseek_format::layer::span::{SpanError, SpanTable};
-use ociseek_format::offset::SpanId;
+use ociseek_format::layer::{LayerError, LayerMap};
+use ociseek_format::offset::{Compressed, SpanId};
+use ociseek_format::tar::BLOCK;
+use ociseek_format::ztoc::{self, Checkpoints, ExtentFault, ZtocError, check_extents};
+use ociseek_store::{StoreError, read_times};
+
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+#[non_exhaustive]
+pub enum OpenError {
+    #[error("layer {layer} is encrypted")]
+    Encrypted { layer: Digest },
+    #[error("layer {layer} is compressed with {name} (supported: gzip, zstd, plain tar)")]
+    Compression { layer: Digest, name: String },
+    #[error("{media_type:?} is not the media type of a layer ({layer})")]
+    NotALayer { layer: Digest, media_type: String },
+    #[error("cannot fetch layer {layer} (stopped after {read} bytes)")]
+    Read { layer: Digest, read: u64, source: StoreError },
+    #[error("layer {layer} does not fit into memory")]
+    Memory { layer: Digest, source: OverBudget },
+    /// `reads` is how many times it was read: what a registry sent is read once more.
+    #[error("layer {layer} is broken{}", read_times(*.reads))]
+    Broken { layer: Digest, reads: u32, source: LayerError },
+    #[error("layer {layer} is broken zstd{}", read_times(*.reads))]
+    Zstd { layer: Digest, reads: u32, source: io::Error },
+    #[error("layer {layer} cannot be read: its entries or checkpoints exceed the limit for a layer of its size")]
+    TooLarge { layer: Digest },
+    #[error("layer {layer} cannot be read by its ztoc")]
+    Spans { layer: Digest, source: SpanError },
+    #[error("layer {layer} was not read completely: ociseek is shutting down")]
+    Ending { layer: Digest },
+}
+
+impl OpenError {
+    /// The layer that cannot be opened.
+    pub fn layer(&self) -> Digest {
+        match self {
+            OpenError::Encrypted { layer }
+            | OpenError::Compression { layer, .. }
+            | OpenError::NotALayer { layer, .. }
+            | OpenError::Read { layer, .. }
+            | OpenError::Memory { layer, .. }
+            | OpenError::Broken { layer, .. }
+            | OpenError::Zstd { layer, .. }
+            | OpenError::TooLarge { layer }
+            | OpenError::Spans { layer, .. }
+            | OpenError::Ending { layer } => *layer,
+        }
+    }
+
+    /// Whether the bytes of the layer are wrong, which may have been damaged on the way.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            OpenError::Compression { .. }
+            | OpenError::Broken { .. }
+            | OpenError::Zstd { .. }
+            | OpenError::TooLarge { .. }
+            | OpenError::Spans { .. } => true,
+            OpenError::Encrypted { .. }
+            | OpenError::NotALayer { .. }
+            | OpenError::Read { .. }
+            | OpenError::Memory { .. }
+            | OpenError::Ending { .. } => false,
+        }
+    }
+
+    pub(super) fn of(error: LayerError, layer: Digest, reads: u32) -> OpenError {
+        match error {
+            LayerError::Memory(source) => OpenError::Memory { layer, source },
+            LayerError::Zstd(text) => OpenError::Zstd { layer, reads, source: io::Error::other(text) },
+            LayerError::Compression(name) => OpenError::Compression { layer, name: name.to_owned() },
+            LayerError::TooLarge => OpenError::TooLarge { layer },
+            source => OpenError::Broken { layer, reads, source },
+        }
+    }
+}
 
 /// Memory for what a mount notes of a span's window, in bytes.
 pub(crate) const WINDOW_CHECK: u64 = 256;
@@ -139,13 +215,80 @@ pub(super) fn open_for(
     Ok((spans, OpenDocument { blob: reference.blob(), pages }))
 }
 
+/// Why a ztoc is not used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UnfitZtoc {
+    #[error(transparent)]
+    Ztoc(#[from] ZtocError),
+    #[error(transparent)]
+    Spans(#[from] SpanError),
+    #[error("unknown format version {0:?} (expected 0.9)")]
+    Version(String),
+    #[error("it is for a layer of {0} bytes, but this one has {1}")]
+    Size(Compressed, u64),
+    #[error("its compression is not that of {0}")]
+    Compression(String),
+    #[error("its span {0} has {1} compressed bytes, more than can be read at once")]
+    Span(SpanId, u64),
+    #[error("its entry {0} is past the end of the tar")]
+    Beyond(usize),
+    #[error("its entry {0} overlaps the previous one")]
+    Overlap(usize),
+    #[error("its entry {0} leaves no room for a tar header after the previous one")]
+    Order(usize),
+}
+
+/// The map of `layer`, from a ztoc that claims to belong to it.
+///
+/// Charged to `memory`.
+pub(super) fn ztoc_spans(
+    layer: &Descriptor,
+    bytes: &[u8],
+    memory: &mut Charge,
+) -> Result<SpanTable<LayerMap>, UnfitZtoc> {
+    let ztoc = ztoc::decode_within(bytes, memory)?;
+    if *ztoc.version != *ztoc::VERSION {
+        return Err(UnfitZtoc::Version(String::from_utf8_lossy(&ztoc.version).chars().take(20).collect()));
+    }
+    if ztoc.compressed_size != Compressed(layer.size) {
+        return Err(UnfitZtoc::Size(ztoc.compressed_size, layer.size));
+    }
+    let is_gzip = matches!(ztoc.checkpoints, Checkpoints::Gzip { .. });
+    match LayerKind::of(&layer.media_type) {
+        LayerKind::Gzip if !is_gzip => return Err(UnfitZtoc::Compression(layer.media_type.clone())),
+        LayerKind::Zstd => return Err(UnfitZtoc::Compression(layer.media_type.clone())),
+        _ => {}
+    }
+    let spans = SpanTable::new(Arc::new(LayerMap::from(ztoc)))?;
+    let files = spans.map().files.all();
+    check_extents(files.iter().enumerate(), spans.plain_end()).map_err(|fault| match fault {
+        ExtentFault::Overlap { other, .. } => UnfitZtoc::Overlap(other),
+        ExtentFault::PastEnd { entry } => UnfitZtoc::Beyond(entry),
+    })?;
+    // Every entry has its own header, so that each can be compared with it.
+    let mut end = 0_u64;
+    for (number, file) in files.iter().enumerate() {
+        if file.offset.0 < end.saturating_add(BLOCK as u64) {
+            return Err(UnfitZtoc::Order(number));
+        }
+        end = file.offset.0.saturating_add(file.size);
+    }
+    for span in spans.each() {
+        let blob = spans.blob_range(span);
+        if blob.end - blob.start > MAX_COMPRESSED {
+            return Err(UnfitZtoc::Span(span, blob.end - blob.start));
+        }
+    }
+    Ok(spans)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use ociseek_format::budget::Budget;
     use ociseek_format::digest::ChainState;
     use ociseek_format::fine::{FineLayer, FineSpans, FineStart, SPAN_SIZE, SpanParts};
-    use ociseek_format::offset::{Compressed, Uncompressed};
+    use ociseek_format::offset::Uncompressed;
 
     #[test]
     fn what_a_mount_notes_of_windows_is_charged() {
