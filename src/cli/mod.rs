@@ -1,11 +1,11 @@
-//! The command line: options in, text and exit codes out.
+//! The command line: options in, text and exit codes out. Commands run here, and end on signals.
 
 use std::ffi::OsString;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches};
-#[cfg(mounts)]
 use tokio::sync::oneshot;
 
 #[cfg(snapshots)]
@@ -17,12 +17,12 @@ use args::{LazyCli, LazyCommand};
 use image_fs::{bundle, mount, store, trace};
 #[cfg(mounts)]
 use ociseek_format::layer::parallel::cores;
-use run::{blocking, boxed, settled, until};
 use shared::error::{CliError, DONE};
+use shared::json;
 use shared::report::{failure, report_error};
+use shared::signals::{self, Interrupt};
 use shared::terminal::Stdout;
 use shared::verbosity::VerbosityArgs;
-use shared::{json, signals};
 use ztoc::ZtocCommand;
 
 mod args;
@@ -41,11 +41,9 @@ mod index;
 mod inspect;
 mod list;
 mod ls;
-mod other_names;
 mod prune;
 mod report;
 mod rm;
-mod run;
 #[cfg(test)]
 mod schema;
 // Some of it is only used by commands that this build may not have.
@@ -63,7 +61,7 @@ const LAST_WORK: Duration = Duration::from_millis(500);
 /// Runs the program. The only function that `main` calls.
 pub fn run() -> ExitCode {
     #[cfg(mounts)]
-    if let Some(code) = image_fs::keeper::run(&arguments()).or_else(|| image_fs::detach::run(&arguments())) {
+    if let Some(code) = image_fs::detach::run_keeper(&arguments()).or_else(|| image_fs::detach::run(&arguments())) {
         return code;
     }
     let cli = match parsed() {
@@ -102,7 +100,7 @@ fn parse() -> Result<Cli, ExitCode> {
     if let Some(cli) = parse_lazy(&arguments()) {
         return Ok(cli);
     }
-    let mut program = help::groups::grouped(other_names::added(Cli::command()), true);
+    let mut program = help::grouped(help::with_other_names(Cli::command()), true);
     let parsed = program.try_get_matches_from_mut(arguments()).and_then(|found| Cli::from_arg_matches(&found));
     parsed.map_err(|message| help::print(message.format(&mut program), program, arguments()))
 }
@@ -114,7 +112,7 @@ fn parse_lazy(arguments: &[OsString]) -> Option<Cli> {
     let mut program = LazyCli::command();
     let command = arguments.iter().skip(1).find(|typed| !typed.as_encoded_bytes().starts_with(b"-"))?;
     program.find_subcommand(command)?;
-    program = other_names::added(program);
+    program = help::with_other_names(program);
     let found = program.try_get_matches_from_mut(arguments).ok()?;
     LazyCli::from_arg_matches(&found).ok().map(Cli::from)
 }
@@ -205,10 +203,10 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
                 // A signal drops this together with the future, which tells the thread to stop.
                 let (wanted, still_wanted) = signals::wanted();
                 let work = move || match ztoc {
-                    ZtocCommand::Create(args) => ztoc::create::create(&args, verbosity, &mut Stdout::new()),
+                    ZtocCommand::Create(args) => ztoc::layer::create(&args, verbosity, &mut Stdout::new()),
                     ZtocCommand::Show(args) => ztoc::show(&args, &mut Stdout::new()),
-                    ZtocCommand::Extract(args) => ztoc::extract::run(&args, &mut Stdout::new(), &still_wanted),
-                    ZtocCommand::Verify(args) => ztoc::verify::run(&args, &mut Stdout::new()),
+                    ZtocCommand::Extract(args) => ztoc::layer::extract(&args, &mut Stdout::new(), &still_wanted),
+                    ZtocCommand::Verify(args) => ztoc::layer::verify(&args, &mut Stdout::new()),
                 };
                 let result = until(interrupted, blocking(work)).await;
                 drop(wanted);
@@ -235,7 +233,7 @@ mod tests {
             "ociseek bundle --rm d",
         ] {
             let typed: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            let program = help::groups::grouped(other_names::added(Cli::command()), true);
+            let program = help::grouped(help::with_other_names(Cli::command()), true);
             let whole = program.try_get_matches_from(&typed).map(|found| Cli::from_arg_matches(&found).unwrap());
             assert_eq!(format!("{:?}", parse_lazy(&typed)), format!("{:?}", whole.ok()), "{line}");
         }
@@ -243,5 +241,61 @@ mod tests {
             let typed: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             assert!(parse_lazy(&typed).is_none(), "{line}");
         }
+    }
+}
+
+/// How long registries may take to answer the cancellation of uploads after a signal.
+const LAST_REQUESTS: Duration = Duration::from_secs(2);
+
+/// After an interruption, waits for the cancellation of uploads.
+async fn settled(result: Result<(), CliError>) -> Result<(), CliError> {
+    if matches!(result, Err(CliError::Interrupted(_))) {
+        settle().await;
+    }
+    result
+}
+
+/// Waits briefly for requests of dropped work: cancellations of uploads.
+async fn settle() {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let idle = async {
+        while metrics.num_alive_tasks() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _ = tokio::time::timeout(LAST_REQUESTS, idle).await;
+}
+
+/// Runs `work` until it is done, or drops it at the first signal.
+async fn until<T>(
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+    work: impl Future<Output = Result<T, CliError>>,
+) -> Result<T, CliError> {
+    tokio::select! {
+        biased;
+        Ok(signal) = interrupted => Err(CliError::Interrupted(signal)),
+        result = work => result,
+    }
+}
+
+/// The future of `make` on the heap. Those of commands are large, and a stack never returns memory
+/// to the kernel. Not inlined: a function has room on its stack for all futures that it makes, and
+/// touches all of it.
+#[inline(never)]
+fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+    Box::pin(make())
+}
+
+/// Runs `work` on a thread that may block.
+async fn blocking<T: Send + 'static, E: Into<CliError> + Send + 'static>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, CliError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(E::into),
+        Err(error) => match error.try_into_panic() {
+            // A panic on the thread continues on this one.
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => Err(CliError::Start(error.into())),
+        },
     }
 }

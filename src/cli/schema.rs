@@ -51,10 +51,10 @@ fn all() -> Vec<(&'static str, &'static str, Value)> {
     vec![
         ("index", "ociseek index", of::<index::json::Indexing>()),
         ("convert", "ociseek convert", of::<convert::json::Conversion>()),
-        ("backfill", "ociseek backfill (each line)", of::<backfill::json::Line>()),
+        ("backfill", "ociseek backfill (each line)", of::<backfill::output::Line>()),
         ("inspect", "ociseek inspect", of::<inspect::json::Inspection>()),
         ("ztoc-show", "ociseek ztoc show, ociseek inspect --ztoc", of::<ztoc::json::Contents>()),
-        ("ztoc-verify", "ociseek ztoc verify", of::<ztoc::verify::Proven>()),
+        ("ztoc-verify", "ociseek ztoc verify", of::<ztoc::layer::Proven>()),
         ("ls", "ociseek ls", of::<ls::json::Files>()),
         ("ls-layer", "ociseek ls --layer", of::<ls::json::LayerFiles>()),
         ("verify", "ociseek verify", of::<verify::json::Verification>()),

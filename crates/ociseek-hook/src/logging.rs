@@ -19,12 +19,9 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
-use tracing_subscriber::layer::Context;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
-
-mod install;
-
-pub use install::install;
 
 /// The suffix of fields whose text is JSON.
 const JSON: &str = ".json";
@@ -130,11 +127,51 @@ impl Visit for Fields {
     }
 }
 
+/// Passes the events that match `filter` to `write`, including records of libraries that use `log`.
+/// Only the first call in a process has an effect.
+pub fn install(filter: Targets, write: fn(&Line<'_>)) {
+    let _ =
+        tracing::subscriber::set_global_default(tracing_subscriber::registry().with(filter.clone()).with(Lines(write)));
+    let most = filter.iter().map(|(_, level)| level).chain(filter.default_level());
+    let most = most.max().and_then(tracing::metadata::LevelFilter::into_level);
+    if log::set_logger(Box::leak(Box::new(Bridge { filter, write }))).is_ok() {
+        let most = most.and_then(|level| level_word(level).parse().ok());
+        log::set_max_level(most.unwrap_or(log::LevelFilter::Off));
+    }
+}
+
+/// What libraries write by `log`.
+struct Bridge {
+    filter: Targets,
+    write: fn(&Line<'_>),
+}
+
+impl log::Log for Bridge {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        self.filter.would_enable(metadata.target(), &level(metadata.level()))
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            let fields = Map::from_iter([("message".to_owned(), Value::from(record.args().to_string()))]);
+            (self.write)(&Line { level: level(record.level()), target: record.target(), event: "log", fields });
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+fn level(level: log::Level) -> Level {
+    // The same words.
+    level.as_str().parse().unwrap_or(Level::TRACE)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use tracing_subscriber::{layer::SubscriberExt, registry};
+    use tracing_subscriber::layer::SubscriberExt;
+    use tracing_subscriber::registry;
 
     use super::*;
 

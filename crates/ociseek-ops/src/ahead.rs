@@ -5,14 +5,19 @@
 //! they are still being fetched, a file is locked, and the other process waits for the lock. The
 //! kernel releases it if the process that fetches is killed.
 
-use std::sync::Arc;
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::time::timeout;
 
 use super::discover::{DiscoverError, PlatformImage, both};
 use super::fine_documents::{DocumentFetch, fetch_document, fetched_size};
 use super::open::{OpenImageError, OpenOptions, read_config};
 use super::trust;
+use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::{Descriptor, config};
@@ -20,6 +25,11 @@ use ociseek_format::progress::Progress;
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
+use ociseek_store::lock::Hold;
+
+/// How many bytes of documents are fetched ahead at the same time, for all images together. What
+/// does not fit is left to the process that opens the image.
+const MEMORY: u64 = 16 << 20;
 
 /// How much of an image an index covers.
 #[derive(Debug)]
@@ -99,4 +109,52 @@ pub async fn coverage(
     let documents = found.layers.iter().filter_map(|layer| found.document_for(&layer.digest)).cloned().collect();
     let documents = DocumentsAhead { source: source.clone(), documents, fetch: options.documents.clone() };
     Ok(IndexCoverage { layers: found.layers, diff_ids, bytes, indexed, documents })
+}
+
+/// Fetches documents in the background, within limits for memory and time.
+pub struct FetchingAhead {
+    caches: Caches,
+    limit: Duration,
+    memory: Budget,
+}
+
+ociseek_format::opaque_debug!(FetchingAhead);
+
+/// The files that are locked as long as the documents of an image are fetched. None once they are.
+#[derive(Debug, Clone, Default)]
+pub struct Fetching(Arc<Mutex<Option<Vec<File>>>>);
+
+impl FetchingAhead {
+    /// `limit` is the time for the documents of an image.
+    pub fn new(caches: Caches, limit: Duration) -> FetchingAhead {
+        FetchingAhead { caches, limit, memory: Budget::new(MEMORY) }
+    }
+
+    /// Begins to fetch the documents. Must be called on a tokio runtime.
+    pub fn start(&self, documents: DocumentsAhead) -> Fetching {
+        let fetching = Fetching::default();
+        if let Ok(charge) = self.memory.charge(documents.size(), String::new) {
+            let (caches, limit, locked) = (self.caches.clone(), self.limit, Arc::clone(&fetching.0));
+            *locked.hold() = Some(Vec::new());
+            tokio::spawn(async move {
+                let _charge = charge;
+                let _ = timeout(limit, documents.fetch(&caches)).await;
+                *locked.hold() = None;
+            });
+        }
+        fetching
+    }
+}
+
+impl Fetching {
+    /// Locks this file as long as something is fetched.
+    pub fn lock(&self, file: &Path) {
+        if let Some(locked) = &mut *self.0.hold()
+            && let Ok(file) = File::open(file)
+            // Another mount of the image may have locked it.
+            && file.try_lock().is_ok()
+        {
+            locked.push(file);
+        }
+    }
 }

@@ -43,7 +43,6 @@ pub mod doctor;
 pub mod extract;
 mod fine_documents;
 mod foresight;
-mod head;
 pub mod index;
 pub mod inspect;
 #[cfg(all(feature = "fuse", target_os = "linux"))]
@@ -52,6 +51,8 @@ pub mod list;
 pub mod maker;
 #[cfg(all(feature = "fuse", target_os = "linux"))]
 pub mod mount;
+#[cfg(all(feature = "fuse", target_os = "linux"))]
+pub mod mount_server;
 pub mod open;
 mod opened;
 pub mod prefetch;

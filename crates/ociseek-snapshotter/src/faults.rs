@@ -1,18 +1,64 @@
-//! Kills a snapshotter at each of its changes to files, or makes them fail.
+//! For tests: a snapshotter whose images cannot be mounted. It is killed at each of its changes to
+//! files, or these fail.
 //!
 //! The program of the tests is started again as the snapshotter, by `tests/support/inject.c`. It
 //! prints the number of each call that was answered.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::messages::CommitRequest;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+
+use super::images::{ImageLayers, LazyImages, MountOrder};
+use super::messages::{CommitRequest, CreateRequest, SnapshotError};
 use super::rows::SnapshotKind;
-use super::snapshotter::Snapshotter;
-use super::stand_in::{layer, open, request};
+use super::snapshotter::{IMAGE, LAYER, MANIFEST, Snapshotter, TARGET};
+use ociseek_rootfs::fuse::MountInfo;
+
+/// An image of the layers `a` and `b`, and one that states their names for others. They cannot
+/// be mounted.
+struct Unmountable;
+
+impl LazyImages for Unmountable {
+    fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>> {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect();
+        let digests = match image {
+            "host/name:tag@manifest" => Some(words("a b")),
+            "host/name:tag@lying" => Some(words("x y")),
+            _ => None,
+        };
+        ready(digests.map(|digests| ImageLayers { digests, chains: words("chain-a chain-b") })).boxed()
+    }
+
+    fn mount<'a>(&'a self, _: MountOrder<'a>) -> BoxFuture<'a, Result<OwnedFd, String>> {
+        ready(Err("the registry is away".to_owned())).boxed()
+    }
+
+    fn keep(&self, _: &MountInfo, _: &OwnedFd) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+pub(crate) async fn open(root: &Path) -> Result<Snapshotter, SnapshotError> {
+    Snapshotter::open(root, Arc::new(Unmountable), 512 << 20).await
+}
+
+pub(crate) fn request(key: &str, parent: &str, labels: &[(&str, &str)]) -> CreateRequest {
+    let labels = labels.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+    CreateRequest { key: key.to_owned(), parent: parent.to_owned(), labels }
+}
+
+pub(crate) fn layer(parent: &str, target: &str, manifest: &str, digest: &str) -> CreateRequest {
+    let labels = [(TARGET, target), (IMAGE, "host/name:tag"), (MANIFEST, manifest), (LAYER, digest)];
+    request("unpacking", parent, &labels)
+}
 
 /// The faults that inject.c makes.
 const MODES: [&str; 4] = ["kill", "torn", "eio", "enospc"];

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use super::error::SnapshotError;
+use super::messages::SnapshotError;
 use ociseek_rootfs::fuse::Release;
 
 /// The labels of the ids (containerd's `core/snapshots/snapshotter.go`).

@@ -17,8 +17,8 @@ use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::error::SnapshotError;
 use super::keep::{end, ended};
+use super::messages::SnapshotError;
 use super::rows::LazyLayer;
 use ociseek_rootfs::fuse::{
     FS_TYPE, KeptDevice, MountInfo, TakenDevice, can_take_over, device_holders, mounted_at, mounts, open_device,

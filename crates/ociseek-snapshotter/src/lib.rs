@@ -7,13 +7,9 @@
 //!
 //! How an image is judged and mounted is up to the program: [`LazyImages`].
 
-#[cfg(target_os = "linux")]
-mod error;
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod faults;
-#[cfg(target_os = "linux")]
-mod filter;
 #[cfg(target_os = "linux")]
 mod ids;
 #[cfg(target_os = "linux")]
@@ -28,20 +24,13 @@ mod rows;
 mod service;
 #[cfg(target_os = "linux")]
 mod snapshotter;
-#[cfg(test)]
-#[cfg(target_os = "linux")]
-mod stand_in;
 #[cfg(target_os = "linux")]
 mod status;
-#[cfg(target_os = "linux")]
-mod store;
-#[cfg(target_os = "linux")]
-mod usage;
 
 #[cfg(target_os = "linux")]
-pub use error::SnapshotError;
-#[cfg(target_os = "linux")]
 pub use images::{ImageLayers, LazyImages, MountOrder};
+#[cfg(target_os = "linux")]
+pub use messages::SnapshotError;
 #[cfg(target_os = "linux")]
 pub use rows::LazyLayer;
 #[cfg(target_os = "linux")]

@@ -22,10 +22,9 @@ use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
 
-use super::error::SnapshotError;
 use super::messages::{
     CommitRequest, CreateRequest, Empty, HealthAnswer, HealthRequest, InfoAnswer, KeyRequest, ListAnswer, ListRequest,
-    MountsAnswer, SERVING, SnapshotInfo, UpdateRequest, UsageAnswer,
+    MountsAnswer, SERVING, SnapshotError, SnapshotInfo, UpdateRequest, UsageAnswer,
 };
 use super::rows::SnapshotKind;
 use super::snapshotter::Snapshotter;

@@ -13,15 +13,11 @@ use std::sync::Arc;
 use tokio::task::block_in_place;
 use tracing::{info, warn};
 
-use super::error::SnapshotError;
-use super::filter::SnapshotFilter;
 use super::ids::{MappedIds, owner};
 use super::images::{ImageDir, LazyImages, MountKey};
-use super::messages::{CommitRequest, CreateRequest, SnapshotInfo, SnapshotMount};
-use super::rows::{LazyLayer, SnapshotKind, SnapshotRow, SnapshotRows};
-use super::status::points;
-use super::store::RowStore;
-use super::usage::usage;
+use super::messages::{CommitRequest, CreateRequest, SnapshotError, SnapshotFilter, SnapshotInfo, SnapshotMount};
+use super::rows::{LazyLayer, RowStore, SnapshotKind, SnapshotRow, SnapshotRows};
+use super::status::{points, usage};
 use ociseek_rootfs::fuse::Release;
 
 /// The label with the name of the snapshot that containerd would commit (`core/snapshots`).
@@ -434,7 +430,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::stand_in::{layer, open, request};
+    use crate::faults::{layer, open, request};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn only_layers_that_fit_the_image_are_noted() {

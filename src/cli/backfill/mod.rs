@@ -20,7 +20,6 @@ use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::terminal::{Stdout, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, parse};
-use json::Line;
 use ociseek_format::layer::parallel::cores;
 use ociseek_format::progress::Progress;
 #[cfg(feature = "nats")]
@@ -41,10 +40,9 @@ use ociseek_ops::index::IndexOptions;
 use ociseek_store::StoreError;
 use ociseek_store::lock::Hold;
 use ociseek_store::registry::Client;
-use tally::Tally;
+use output::{Line, Tally};
 
-pub(super) mod json;
-mod tally;
+pub(super) mod output;
 
 const LONG_ABOUT: &str = "\
 Walks the repositories and tags of registries and makes what each image lacks: with --kind v2=TAG the SOCI-enabled \

@@ -8,7 +8,7 @@ use clap::Args;
 use tokio::sync::oneshot;
 use tracing::info;
 
-use crate::cli::hook::jobs::{JobArgs, address, connect, runner};
+use crate::cli::hook::{JobArgs, address, connect, runner};
 use crate::cli::shared::error::{CliError, HookError};
 use crate::cli::shared::parse;
 use crate::cli::shared::signals::Interrupt;

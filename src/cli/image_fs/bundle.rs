@@ -8,11 +8,11 @@ use tokio::sync::oneshot;
 
 use crate::cli::image_fs::detach::Log;
 use crate::cli::image_fs::{self, ContainerArgs, End, LazyArgs, OpenedImage, ServeArgs, detach};
-use crate::cli::run::{blocking, boxed, until};
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::verbosity::VerbosityArgs;
+use crate::cli::{blocking, boxed, until};
 use ociseek_format::image::ImageName;
 use ociseek_ops::bundle::{ACCOUNTS, Bundle, RunOptions, plan, remove};
 use ociseek_ops::mount::{LiveMount, MountOptions, Prefetch, Record, mount};

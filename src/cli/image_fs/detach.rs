@@ -1,9 +1,13 @@
 //! `--detach`: the program starts a second process of itself, and exits when that reports that the
-//! image is mounted.
+//! image is mounted. Another process of this program is the keeper of a mount's FUSE device.
+//!
+//! Both are recognised before the command line is parsed: that takes time, and memory that the
+//! keeper does without.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 
@@ -13,10 +17,11 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::oneshot;
 
-use crate::cli::shared::error::{CliError, DONE};
+use crate::cli::shared::error::{CliError, DONE, FAILED};
 use crate::cli::shared::report::report_error;
 use crate::cli::shared::signals::{self, Interrupt};
-use crate::cli::shared::terminal::Stdout;
+use crate::cli::shared::terminal::{Stdout, complain};
+use ociseek_rootfs::fuse::{is_keeper, keep_device};
 
 /// The message of the background process after mounting.
 const READY: &str = "ready\n";
@@ -40,6 +45,21 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
         report_error(None, &error);
     }
     Some(ExitCode::from(error.exit_code()))
+}
+
+/// Keeps the device on standard input, if the arguments of this process say so.
+pub(crate) fn run_keeper(arguments: &[OsString]) -> Option<ExitCode> {
+    if !is_keeper(arguments.iter().skip(1).map(OsString::as_os_str)) {
+        return None;
+    }
+    let device = io::stdin().as_fd().try_clone_to_owned();
+    Some(match device.and_then(|device| keep_device(&device)) {
+        Ok(()) => ExitCode::from(DONE),
+        Err(error) => {
+            complain(&format!("error: {error}"));
+            ExitCode::from(FAILED)
+        }
+    })
 }
 
 /// Whether these arguments, without the program's name, make a mount or a bundle that a background
@@ -100,7 +120,7 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
     // A process that was killed by a signal has reported nothing.
     let failed = || CliError::Start(io::Error::other(format!("the background process exited ({status})")));
     let code = status.code().ok_or_else(failed)?;
-    Err(CliError::Exit(u8::try_from(code).unwrap_or(crate::cli::shared::error::FAILED)))
+    Err(CliError::Exit(u8::try_from(code).unwrap_or(FAILED)))
 }
 
 /// The standard output of the background process.

@@ -34,10 +34,7 @@ use ociseek_store::recall::Recall;
 pub(super) mod bundle;
 pub(super) mod detach;
 pub(super) mod json;
-pub(super) mod keeper;
-mod memory_share;
 pub(super) mod mount;
-mod start_record;
 pub(super) mod store;
 pub(super) mod trace;
 

@@ -1,13 +1,10 @@
 //! `ociseek mount`.
 
 use std::convert::Infallible;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
@@ -15,24 +12,19 @@ use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 
 use crate::cli::image_fs::detach::Log;
-use crate::cli::image_fs::memory_share::MemoryShare;
-use crate::cli::image_fs::start_record::{self, MAX_READS, StartRecord};
-use crate::cli::image_fs::{self, End, LazyArgs, ServeArgs, detach};
-use crate::cli::run::{blocking, boxed, until};
+use crate::cli::image_fs::{self, End, LazyArgs, OpenedImage, ServeArgs, detach};
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::parse;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::verbosity::VerbosityArgs;
+use crate::cli::{blocking, boxed, until};
 use ociseek_format::image::ImageName;
-use ociseek_format::tree::OpaqueXattr;
-use ociseek_ops::mount::{LiveMount, MountOptions, Record, mount};
-use ociseek_ops::open::{LayerChoice, RootFs};
+use ociseek_ops::mount::{LiveMount, MountOptions, Record, mount, opaque_xattr};
+use ociseek_ops::mount_server::{FetchedFile, MemoryShare, StartRecord, report};
+use ociseek_ops::open::LayerChoice;
 use ociseek_rootfs::fuse::{ExistingMount, FuseOptions, KeptDevice, prepare};
 use ociseek_store::recall::Recall;
-
-/// How often a mount reports to the snapshotter.
-const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 const MOUNT_LONG_ABOUT: &str = "\
 Mounts an image's root file system on DIR, read-only. Nothing is pulled in advance: data is fetched when it is read, \
@@ -201,8 +193,8 @@ pub(crate) async fn run(
                 kept,
                 ..FuseOptions::default()
             };
-            let is_recorded = args.start_record.is_some() && start_record::is_wanted(&opened, args.lowest_layers);
-            let start = is_recorded.then_some(Record::Memory(MAX_READS));
+            let is_recorded = args.start_record.is_some() && StartRecord::is_wanted(&opened.image, args.lowest_layers);
+            let start = is_recorded.then_some(Record::Memory(StartRecord::MAX_READS));
             let options = MountOptions { fuse, record: record.map(Record::File).or(start), prefetch };
             let live = mount(&opened.image, &point, options, &opened.progress).await?;
             Ok((opened, live, share))
@@ -226,15 +218,19 @@ pub(crate) async fn run(
             opened.warn(&format!("cannot write {}: {error}", path.display()));
         }
     }
-    let counter = args.fetched.map(FetchedFile::open).transpose()?;
+    let counter = args.fetched.map(|path| {
+        let opened = FetchedFile::open(&path);
+        opened.map_err(|source| CliError::Write { path, source })
+    });
+    let counter = counter.transpose()?;
     let mut start = StartRecord::new(&live, args.start_record);
     let settled = live.is_settled();
     let end = tokio::select! {
         end = image_fs::serve(&mut live, interrupted) => end,
         never = report(counter, share, settled, &opened.image) => match never {},
-        never = StartRecord::after(&mut start, args.start_time, &opened) => match never {},
+        never = write_start_after(args.start_time, &mut start, &opened) => match never {},
     };
-    StartRecord::end(&mut start, &opened);
+    write_start(&mut start, &opened);
     let mounted = live.since();
     let ended = match end {
         Ok(End::Stopped) => stop(&opened, live).await,
@@ -245,72 +241,18 @@ pub(crate) async fn run(
     ended.and(written).map_err(|error| if format.is_json() { image_fs::too_late(&error) } else { error })
 }
 
-/// A file with the number of bytes fetched for a mount, by all its servers.
-struct FetchedFile {
-    file: File,
-    /// By earlier servers.
-    before: u64,
-    written: Option<u64>,
+/// Writes the record of a start, if any, after `time`.
+async fn write_start_after(time: Duration, record: &mut Option<StartRecord>, opened: &OpenedImage) -> Infallible {
+    tokio::time::sleep(time).await;
+    write_start(record, opened);
+    std::future::pending().await
 }
 
-impl FetchedFile {
-    fn open(path: PathBuf) -> Result<FetchedFile, CliError> {
-        let open = || {
-            let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
-            let mut text = String::new();
-            (&mut file).take(64).read_to_string(&mut text)?;
-            Ok((file, text.trim().parse().unwrap_or(0)))
-        };
-        let (file, before) = open().map_err(|source| CliError::Write { path: path.clone(), source })?;
-        Ok(FetchedFile { file, before, written: None })
-    }
-
-    /// The file may have been removed in the meantime, so it is not opened again.
-    fn write(&mut self, fetched: u64) {
-        let total = self.before.saturating_add(fetched);
-        if self.written != Some(total) {
-            // Of the same length each time, so that readers never see a part of it.
-            if self.file.write_all_at(format!("{total:020}\n").as_bytes(), 0).is_ok() {
-                self.written = Some(total);
-            }
-        }
-    }
-}
-
-/// Tells the snapshotter the number of bytes fetched, and follows its limit for memory, from time
-/// to time.
-async fn report(
-    mut counter: Option<FetchedFile>,
-    mut share: Option<MemoryShare>,
-    settled: Arc<AtomicBool>,
-    image: &RootFs,
-) -> Infallible {
-    loop {
-        tokio::task::block_in_place(|| {
-            if let Some(counter) = &mut counter {
-                counter.write(image.source.traffic().bytes);
-            }
-            if let Some(share) = &mut share {
-                // Only once.
-                if settled.swap(false, Ordering::Relaxed) {
-                    share.settle(&image.content);
-                }
-                share.follow(&image.content);
-            }
-        });
-        tokio::time::sleep(REPORT_INTERVAL).await;
-    }
-}
-
-/// How overlayfs marks opaque directories here: only root of the initial user namespace has trusted
-/// attributes.
-pub(super) fn opaque_xattr() -> OpaqueXattr {
-    /// All user IDs, each mapped to itself (user_namespaces(7)).
-    const INITIAL: [&str; 3] = ["0", "0", "4294967295"];
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    match rustix::process::geteuid().is_root() && map.split_whitespace().eq(INITIAL) {
-        true => OpaqueXattr::Trusted,
-        false => OpaqueXattr::User,
+/// Writes the record of a start, if any.
+fn write_start(record: &mut Option<StartRecord>, opened: &OpenedImage) {
+    let Some(record) = record.take() else { return };
+    if let Err(error) = block_in_place(|| record.write()) {
+        opened.warn(&format!("the start is not recorded: {}: {error}", record.path().display()));
     }
 }
 
@@ -320,7 +262,7 @@ fn kept_device(identity: PathBuf, is_mounted: bool) -> Result<KeptDevice, CliErr
     Ok(KeptDevice { device: Arc::new(device), is_mounted, identity })
 }
 
-async fn stop(opened: &image_fs::OpenedImage, live: LiveMount) -> Result<(), CliError> {
+async fn stop(opened: &OpenedImage, live: LiveMount) -> Result<(), CliError> {
     let point = live.mount.point().display().to_string();
     if live.unmount().await? {
         opened.warn(&format!("{point} was in use when it was unmounted: open files can no longer be read"));

@@ -3,23 +3,17 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use futures_util::FutureExt;
-use rustix::process::{Signal, pidfd_send_signal};
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::cli::image_fs::LazyArgs;
 use crate::cli::image_fs::detach::{self, Log};
-use crate::cli::image_fs::keeper::DeviceKeeper;
-use crate::cli::image_fs::mount::opaque_xattr;
-use crate::cli::run::{blocking, until};
 use crate::cli::shared::caches;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
@@ -27,17 +21,15 @@ use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{complain, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
+use crate::cli::{blocking, until};
 use ociseek_format::budget::Budget;
 use ociseek_format::image::{ImageName, Reference};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
-use ociseek_ops::layer_store::{ImageOpener, LayerStore, StoreOptions};
+use ociseek_ops::layer_store::{ImageOpener, MountedStore, StoreOptions, StorePoint};
+use ociseek_ops::mount::{DeviceKeeper, opaque_xattr};
 use ociseek_ops::open::OpenOptions;
 use ociseek_rootfs::content::ContentOptions;
-use ociseek_rootfs::fuse::store::KnownNames;
-use ociseek_rootfs::fuse::{
-    ExistingMount, FS_TYPE, FuseMount, FuseOptions, KeptDevice, MountInfo, TakenDevice, can_take_over, device_holders,
-    mounted_at, open_device, prepare, without_following,
-};
+use ociseek_rootfs::fuse::ExistingMount;
 use ociseek_store::Source;
 
 const STORE_LONG_ABOUT: &str = "\
@@ -126,7 +118,11 @@ pub(crate) async fn run(
     }
     let log = args.detached.then(|| Log::open(args.log.as_deref())).transpose()?;
     let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
-    let Served { store, mut mount, mut keeper } = until(interrupted, mounted(args, &progress)).await?;
+    let MountedStore { store, mut mount, keeper } = until(interrupted, mounted(args, &progress)).await?;
+    let mut keeper = keeper.unwrap_or_else(|error| {
+        progress.report(unprotected(&error));
+        None
+    });
     let point = mount.point().display().to_string();
     if !verbosity.quiet {
         complain(&safe(&format!("layers are served at {point}")));
@@ -175,48 +171,12 @@ fn unprotected(error: &io::Error) -> ProgressEvent {
     ProgressEvent::Warning(format!("if the store is killed, its containers must be started again: {error}"))
 }
 
-/// A store that is mounted.
-struct Served {
-    store: Arc<LayerStore>,
-    mount: FuseMount,
-    keeper: Option<DeviceKeeper>,
-}
-
-/// A mounted store whose server was killed.
-struct Orphaned {
-    mount: MountInfo,
-    names: KnownNames,
-    taken: TakenDevice,
-}
-
-impl Orphaned {
-    /// The one on `dir` of a store with its state in `root`, if there is one. It may also be alive:
-    /// then the state is locked. Blocks.
-    fn find(dir: &Path, root: &Path) -> Option<Orphaned> {
-        // Without a server, the kernel does not answer for the mount point.
-        let point = without_following(dir).ok()?;
-        let mount = mounted_at(&point).ok().flatten().filter(|mount| mount.fs_type == FS_TYPE)?;
-        let names = LayerStore::names_of(root, &mount)?;
-        let holders = device_holders().ok()?;
-        let taken = holders.iter().find_map(|holder| holder.take(&mount).ok().flatten())?;
-        Some(Orphaned { mount, names, taken })
-    }
-}
-
-/// Opens the store and mounts it, or takes over from one that was killed.
-async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<Served, CliError> {
+/// Mounts the store, or takes over from one that was killed.
+async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<MountedStore, CliError> {
     let StoreArgs { dir, root, lazy, replace, share_layers, .. } = args;
     let existing = if replace { ExistingMount::Replace } else { ExistingMount::Refuse };
     let root = root.or_else(default_root).ok_or(CliError::Usage("--root is needed where HOME is not set"))?;
-    let is_root = rustix::process::geteuid().is_root();
-    let (orphaned, root) = blocking(move || {
-        let orphaned = Some(()).filter(|()| is_root && can_take_over()).and_then(|()| Orphaned::find(&dir, &root));
-        match orphaned {
-            Some(orphaned) => Ok((Ok(orphaned), root)),
-            None => prepare(&dir, existing).map(|point| (Err(point), root)),
-        }
-    })
-    .await?;
+    let point = StorePoint::find(dir, existing, root).await?;
     let options = StoreOptions {
         opaque: opaque_xattr(),
         deadline: lazy.deadline,
@@ -225,58 +185,7 @@ async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<Served
         caches: caches::reading(&lazy.cache, progress).await?,
         opener: opener(lazy, Arc::clone(progress)),
     };
-    let reports = Arc::clone(progress);
-    let (store, mount, kept, replaced) = blocking({
-        let runtime = Handle::current();
-        move || {
-            let store = LayerStore::open(&root, options, reports);
-            let store = Arc::new(store.map_err(|source| CliError::Write { path: root, source })?);
-            let mut fuse = FuseOptions {
-                source: "layers".to_owned(),
-                // Containers have other users. The store's own directories are for this user only.
-                allow_other: is_root,
-                suid: is_root,
-                dev: is_root,
-                passes_changes: true,
-                ..FuseOptions::default()
-            };
-            let source = Arc::clone(&store);
-            let (mount, device, replaced) = match orphaned {
-                Ok(Orphaned { mount, names, taken: TakenDevice { process, device } }) => {
-                    let kept = device.try_clone().map_err(CliError::Start)?;
-                    let mount = FuseMount::of_store_again(source, &names, device, &mount.point, &fuse, runtime)?;
-                    (mount, Some(kept), Some(process))
-                }
-                Err(point) => {
-                    let device = if is_root && can_take_over() { open_device().ok().map(Arc::new) } else { None };
-                    let kept = |device: &Arc<OwnedFd>| KeptDevice {
-                        device: Arc::clone(device),
-                        is_mounted: false,
-                        identity: PathBuf::new(),
-                    };
-                    fuse.kept = device.as_ref().map(kept);
-                    let mount = FuseMount::of_store(source, &point, &fuse, runtime)?;
-                    (mount, device.and_then(|device| device.try_clone().ok()), None)
-                }
-            };
-            let info = mounted_at(mount.point()).ok().flatten();
-            if let Some(info) = &info {
-                store.mounted(info);
-            }
-            Ok::<_, CliError>((store, mount, info.zip(device), replaced))
-        }
-    })
-    .await?;
-    let keeper = kept.map(|(info, device)| DeviceKeeper::start(info, device)).transpose();
-    let keeper = keeper.unwrap_or_else(|error| {
-        progress.report(unprotected(&error));
-        None
-    });
-    if let Some(replaced) = replaced {
-        // It has ended, if it is not a keeper.
-        let _ = pidfd_send_signal(replaced, Signal::KILL);
-    }
-    Ok(Served { store, mount, keeper })
+    Ok(point.mount(options, Arc::clone(progress)).await?)
 }
 
 fn default_root() -> Option<PathBuf> {

@@ -1,4 +1,4 @@
-//! `ociseek index`.
+//! `ociseek index`: its options, and the run over its images.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,27 +7,29 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
+use crate::cli::convert;
 use crate::cli::shared::args::{
     BuildArgs, CacheArgs, ExistingArg, FormatArgs, LayerJobsArgs, MinLayerArgs, OutputFormat, PlatformsArgs,
     RegistryArgs,
 };
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::indexing::{PrefetchArgs, RequirementArgs, ReuseArgs, ReuseTagsArgs, layer_options, named};
+use crate::cli::shared::indexing::{
+    KindArgs, PrefetchArgs, RequirementArgs, ReuseArgs, ReuseTagsArgs, layer_options, named,
+};
 use crate::cli::shared::json::{milliseconds, text as text_of};
-use crate::cli::shared::kind::KindArgs;
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::source::Images;
-use crate::cli::shared::terminal::Stdout;
+use crate::cli::shared::source::{Images, home, output_layout};
+use crate::cli::shared::terminal::{Stdout, Style};
 use crate::cli::shared::verbosity::VerbosityArgs;
-use crate::cli::shared::{caches, parse, report};
-use image::SharedSettings;
-use ociseek_format::image::ImageName;
+use crate::cli::shared::{caches, layers, parse, report};
+use ociseek_format::image::{ImageName, ImageSelector, Reference};
 use ociseek_format::progress::Progress;
-use ociseek_ops::index::{IndexOptions, Kinds};
-use ociseek_ops::versions::Versions;
+use ociseek_ops::index::{IndexOptions, Kinds, Work};
+use ociseek_ops::versions::{MakeRequest, Versions, VersionsResult, make};
+use ociseek_store::cache::ZtocCache;
+use ociseek_store::layout::tag_of;
+use ociseek_store::{Destination, Source};
 
-mod ci_outputs;
-mod image;
 pub(super) mod json;
 mod text;
 
@@ -187,7 +189,7 @@ pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(),
     check(&args, &versions, kinds)?;
     let display = Arc::new(Display::new(verbosity));
     let progress: Arc<dyn Progress> = display.clone();
-    let files = ci_outputs::StepFiles { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
+    let files = text::StepFiles { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
     let mut options = options(&args, kinds, started)?;
     let images = Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress).await?;
     options.reuse.from = named(&images, &args.reuse.reuse_from, &progress).await;
@@ -263,4 +265,132 @@ fn options(args: &IndexArgs, kinds: Kinds, started: Instant) -> Result<IndexOpti
         prefetch: args.prefetch.list()?,
         names_tocs: false,
     })
+}
+
+/// The settings that all images share.
+struct SharedSettings {
+    pub options: IndexOptions,
+    pub versions: Versions,
+    pub images: Images,
+    pub cache: Option<ZtocCache>,
+    pub output: Option<PathBuf>,
+    pub progress: Arc<dyn Progress>,
+}
+
+impl SharedSettings {
+    /// Indexes the image `name`, which the user sees as `image`.
+    async fn index(&self, name: &ImageName, image: String) -> ImageResult {
+        let started = Instant::now();
+        let mut result = self.make(name).await;
+        let made = result.as_mut().ok();
+        let mut not_enabled = made.and_then(|made| made.failed.take()).map(CliError::from);
+        // The report on a requirement that is not met is about an image for which nothing was made.
+        if result.as_ref().is_ok_and(|made| made.index.is_none())
+            && let Some(error) = not_enabled.take_if(|error| error.refused().is_some())
+        {
+            result = Err(error);
+        }
+        let enabled = result.as_ref().ok().and_then(|made| made.enabled.as_ref());
+        let enabled = enabled.map(|enabled| self.enabled(name, &enabled.tag));
+        ImageResult { image, result, not_enabled, enabled, seconds: started.elapsed().as_secs_f64() }
+    }
+
+    async fn make(&self, name: &ImageName) -> Result<VersionsResult, CliError> {
+        let from = self.images.open_root(name).await?;
+        let destination = self.destination(&from.source).await?;
+        let tag = match name {
+            ImageName::Registry(reference) => reference.tag.clone(),
+            ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => None,
+        };
+        let mut options = self.options.clone();
+        options.reuse.tag.clone_from(&tag);
+        // index.json has the name of an image that is the only one, or that was named by digest.
+        let tag = tag.or_else(|| from.descriptor.as_ref().and_then(tag_of).map(str::to_owned));
+        let subject = MakeRequest { from, tag, resolved: None, is_unattended: false };
+        let (cache, versions) = (self.cache.as_ref(), &self.versions);
+        Ok(make(subject, destination.as_ref(), versions, Work { cache, options: &options, progress: &self.progress })
+            .await?)
+    }
+
+    /// The name of the SOCI-enabled image of `name`.
+    fn enabled(&self, name: &ImageName, tag: &str) -> ImageName {
+        let select = ImageSelector::Tag(tag.to_owned());
+        match (&self.output, name) {
+            (Some(dir), _) => ImageName::Layout { dir: dir.clone(), select },
+            (None, ImageName::Registry(reference)) => {
+                ImageName::Registry(Reference { tag: Some(tag.to_owned()), digest: None, ..reference.clone() })
+            }
+            (None, ImageName::Layout { dir, .. }) => ImageName::Layout { dir: dir.clone(), select },
+            (None, ImageName::Archive { file, .. } | ImageName::Saved { file, .. }) => {
+                ImageName::Archive { file: file.clone(), select }
+            }
+        }
+    }
+
+    /// The destination of the index. None if it is an archive.
+    async fn destination(&self, source: &Source) -> Result<Option<Destination>, CliError> {
+        let Some(dir) = self.output.clone() else { return Ok(home(source)) };
+        let layout = output_layout(dir).await?.with_budget(source.budget().clone());
+        Ok(Some(Destination::Layout(Arc::new(layout))))
+    }
+
+    /// Where indexes go, if not to the image.
+    fn target(&self) -> Option<String> {
+        self.output.as_ref().map(|dir| format!("oci:{}", dir.display()))
+    }
+}
+
+/// The result for an image.
+struct ImageResult {
+    /// The image as named by the user.
+    pub image: String,
+    /// What was made.
+    pub result: Result<VersionsResult, CliError>,
+    /// Why the SOCI-enabled image was not made, if all else was.
+    pub not_enabled: Option<CliError>,
+    /// The name of the SOCI-enabled image, if there is one.
+    pub enabled: Option<ImageName>,
+    pub seconds: f64,
+}
+
+impl ImageResult {
+    fn error(&self) -> Option<&CliError> {
+        self.result.as_ref().err().or(self.not_enabled.as_ref())
+    }
+
+    /// The report. `target` is where indexes go, if not to the image.
+    fn text(&self, target: Option<&str>, quiet: bool, style: Style) -> String {
+        let made = match &self.result {
+            Ok(made) if quiet => return text::digests(made),
+            Ok(made) => made,
+            Err(error) => {
+                let refused = error.refused().filter(|_| !quiet);
+                return refused.map(|refused| layers::refused(&self.image, refused, style)).unwrap_or_default();
+            }
+        };
+        let index = made.index.as_ref();
+        let mut text =
+            index.map(|index| text::report(&self.image, target, index, self.seconds, style)).unwrap_or_default();
+        if let (Some(name), Some(enabled)) = (&self.enabled, &made.enabled) {
+            text.push_str(&convert::made(&self.image, name, &enabled.result, index.is_none(), style));
+        }
+        text
+    }
+
+    fn json(self) -> json::Image {
+        let made = match &self.result {
+            Ok(made) => made,
+            Err(error) => {
+                let failure = report::failure(error);
+                return match error.refused() {
+                    Some(refused) => json::Image::refused(self.image, refused, failure, self.seconds),
+                    None => json::Image::failed(self.image, failure, self.seconds),
+                };
+            }
+        };
+        let enabled = self.enabled.iter().zip(&made.enabled);
+        let enabled = enabled.map(|(name, made)| convert::json::Enabled::of(name.to_string(), &made.result)).next();
+        let failure = self.not_enabled.as_ref().map(report::failure);
+        json::Image::made(self.image, made, enabled, failure, self.seconds)
+    }
 }

@@ -24,6 +24,8 @@ use ociseek_ops::doctor::{DoctorError, NoIndex};
 use ociseek_ops::extract::ExtractError;
 use ociseek_ops::index::{IndexError, RefusedImage};
 use ociseek_ops::inspect::ZtocFailure;
+#[cfg(mounts)]
+use ociseek_ops::layer_store::StoreMountError;
 use ociseek_ops::open::OpenImageError;
 use ociseek_ops::prefetch::PathListError;
 use ociseek_ops::prune::PruneError;
@@ -240,6 +242,18 @@ impl From<MakeError> for CliError {
         match error {
             MakeError::Tag(error) => error.into(),
             MakeError::Index(error) => CliError::Index(error),
+        }
+    }
+}
+
+#[cfg(mounts)]
+impl From<StoreMountError> for CliError {
+    fn from(error: StoreMountError) -> CliError {
+        match error {
+            StoreMountError::State { dir, source } => CliError::Write { path: dir, source },
+            StoreMountError::Start(source) => CliError::Start(source),
+            StoreMountError::Mount(error) => error.into(),
+            other => CliError::Start(io::Error::other(other)),
         }
     }
 }

@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle as BarStyle};
 
-use super::screen::{new_bars, set_bars};
 use super::size::{about, duration, human, rate};
-use super::terminal::{Style, complain, quoted, safe};
+use super::terminal::{Style, complain, new_bars, quoted, safe, set_bars};
 use super::verbosity::{ProgressStyle, VerbosityArgs};
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::{Progress, ProgressEvent, ReadAllReason};

@@ -1,15 +1,23 @@
-//! The options that say whose word a reader takes for what an index says.
+//! Whose word a reader takes for what an index says: the options, and the policy with which indexes
+//! are judged, also by `ociseek verify`: its options, and the file with the same rules.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
+use serde::{Deserialize, Deserializer};
 
-use super::error::CliError;
-use super::policy::PolicyArgs;
+use super::error::{CliError, PolicyError};
+use super::parse;
+use super::size::ByteSize;
 use super::terminal::{Style, complain};
-use ociseek_format::image::ImageName;
+use ociseek_format::image::coverage::Share;
+use ociseek_format::image::{ImageName, NotIndexed, json};
 use ociseek_ops::trust::{AcceptedTrust, TrustLevel, TrustRules};
+use ociseek_ops::verify::policy::{FineRule, Policy, ToolPattern};
+use ociseek_ops::verify::signature::{Certificate, PublicKey, Trust, TrustError};
 
 /// Whose word is taken.
 #[derive(Debug, Clone, Args)]
@@ -89,5 +97,260 @@ pub(crate) fn tell_trust(name: &ImageName, level: TrustLevel) {
              index; --trust image reads without it",
             Style::stderr().dim("note:")
         ));
+    }
+}
+
+/// The size limit of a policy, key or certificate file, in bytes.
+const MAX_FILE: usize = 1 << 20;
+
+/// The requirements for every index that is found.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Policy")]
+pub(crate) struct PolicyArgs {
+    /// Check each index against the rules in this JSON file; the options below override its rules
+    ///
+    /// Its fields, all optional, are min_coverage, min_layer_size and max_ztoc_ratio (strings such
+    /// as "80%"), allow_tools, signature_keys and signature_certs (lists of strings; file names are
+    /// relative to the policy's directory), and fine_index.
+    #[arg(long, value_name = "FILE", env = "OCISEEK_POLICY")]
+    pub policy: Option<PathBuf>,
+
+    /// Fail if an index covers less than this share of the image's compressed layer bytes, such as
+    /// 80%
+    ///
+    /// As for ociseek index --min-coverage, layers below --min-layer-size do not count, and layers
+    /// that cannot be served count as not covered.
+    #[arg(long, value_name = "PERCENT", env = "OCISEEK_MIN_COVERAGE", value_parser = parse::share)]
+    pub min_coverage: Option<Share>,
+
+    /// Smaller layers do not count for --min-coverage [default: 10MiB]
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE")]
+    pub min_layer_size: Option<ByteSize>,
+
+    /// Fail if a ztoc is larger than this share of its layer's blob, such as 5%
+    #[arg(long, value_name = "PERCENT", env = "OCISEEK_MAX_ZTOC_RATIO", value_parser = parse::share)]
+    pub max_ztoc_ratio: Option<Share>,
+
+    /// Fail unless the index and its ztocs were made by this tool: 'ociseek >= 0.1, < 2'; can be
+    /// repeated
+    ///
+    /// A name, which can contain the wildcards `*` and `?`, and optional version bounds: = >= > <=
+    /// <. The tool name is not authenticated: only a signature proves who made an index.
+    #[arg(long, value_name = "TOOL", env = "OCISEEK_ALLOW_TOOL", value_delimiter = ';')]
+    pub allow_tool: Vec<ToolPattern>,
+
+    /// Fail unless cosign signed the index, or the SOCI-enabled image, with the key in this PEM
+    /// file; can be repeated
+    ///
+    /// A signature by any one of the keys and certificates is enough.
+    #[arg(long, value_name = "FILE", env = "OCISEEK_SIGNATURE_KEY")]
+    pub signature_key: Vec<PathBuf>,
+
+    /// The same for notation, with a certificate of the signer or of an authority; can be repeated
+    #[arg(long, value_name = "FILE", env = "OCISEEK_SIGNATURE_CERT")]
+    pub signature_cert: Vec<PathBuf>,
+
+    /// What is required of fine indexes [default: same]
+    #[arg(long, value_name = "RULE", env = "OCISEEK_FINE_INDEX")]
+    pub fine_index: Option<FineIndexRule>,
+}
+
+/// The requirement for each fine index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum FineIndexRule {
+    /// The tool and the signature that a SOCI index must have
+    Same,
+    /// The same, but without a signature
+    Unsigned,
+    /// There must be none
+    None,
+}
+
+impl From<FineIndexRule> for FineRule {
+    fn from(rule: FineIndexRule) -> FineRule {
+        match rule {
+            FineIndexRule::Same => FineRule::Same,
+            FineIndexRule::Unsigned => FineRule::Unsigned,
+            FineIndexRule::None => FineRule::None,
+        }
+    }
+}
+
+/// The content of a policy file.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct PolicyFile {
+    #[serde(deserialize_with = "given")]
+    min_coverage: Option<String>,
+    #[serde(deserialize_with = "given")]
+    min_layer_size: Option<String>,
+    #[serde(deserialize_with = "given")]
+    max_ztoc_ratio: Option<String>,
+    #[serde(deserialize_with = "given")]
+    allow_tools: Option<Vec<String>>,
+    #[serde(deserialize_with = "given")]
+    signature_keys: Option<Vec<PathBuf>>,
+    #[serde(deserialize_with = "given")]
+    signature_certs: Option<Vec<PathBuf>>,
+    #[serde(deserialize_with = "given")]
+    fine_index: Option<FineIndexRule>,
+}
+
+/// A field that is there has a value: null may be an unset variable in a template, and must not
+/// turn a rule off.
+fn given<'a, D: Deserializer<'a>, T: Deserialize<'a>>(value: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(value).map(Some)
+}
+
+impl PolicyArgs {
+    /// The rules that readers take: a file, and who must have signed.
+    fn for_reader(policy: &Option<PathBuf>, keys: &[PathBuf], certificates: &[PathBuf]) -> PolicyArgs {
+        PolicyArgs {
+            policy: policy.clone(),
+            min_coverage: None,
+            min_layer_size: None,
+            max_ztoc_ratio: None,
+            allow_tool: Vec::new(),
+            signature_key: keys.to_vec(),
+            signature_cert: certificates.to_vec(),
+            fine_index: None,
+        }
+    }
+
+    /// The rules from the options and the file.
+    ///
+    /// # Errors
+    /// If a file cannot be read or used.
+    pub(crate) fn policy(&self) -> Result<Policy, CliError> {
+        let mut policy = Policy { min_layer_size: NotIndexed::MIN_LAYER_SIZE, ..Policy::default() };
+        let (mut keys, mut certificates) = (Vec::new(), Vec::new());
+        if let Some(path) = &self.policy {
+            let unusable = |source| CliError::Policy { path: path.clone(), source };
+            let file = PolicyFile::parse(&read(path)?).map_err(unusable)?;
+            file.fill(&mut policy).map_err(unusable)?;
+            let beside = |file: PathBuf| path.parent().unwrap_or(Path::new("")).join(file);
+            keys = file.signature_keys.into_iter().flatten().map(beside).collect();
+            certificates = file.signature_certs.into_iter().flatten().map(beside).collect();
+            if policy.is_empty() && keys.is_empty() && certificates.is_empty() {
+                return Err(unusable(PolicyError::NoRule));
+            }
+        }
+        policy.least_coverage = self.min_coverage.or(policy.least_coverage);
+        policy.min_layer_size = self.min_layer_size.map_or(policy.min_layer_size, |size| size.0);
+        policy.max_ztoc_ratio = self.max_ztoc_ratio.or(policy.max_ztoc_ratio);
+        if !self.allow_tool.is_empty() {
+            policy.tools.clone_from(&self.allow_tool);
+        }
+        // The signers are a single rule: combining options and file would trust more signers than
+        // either of them.
+        if !self.signature_key.is_empty() || !self.signature_cert.is_empty() {
+            (keys, certificates) = (self.signature_key.clone(), self.signature_cert.clone());
+        }
+        policy.fine = self.fine_index.map_or(policy.fine, FineRule::from);
+        policy.trust = trust(&keys, &certificates)?;
+        Ok(policy)
+    }
+}
+
+impl PolicyFile {
+    fn parse(text: &[u8]) -> Result<PolicyFile, PolicyError> {
+        Ok(json::parse(text, MAX_FILE, &[])?)
+    }
+
+    fn fill(&self, policy: &mut Policy) -> Result<(), PolicyError> {
+        let value = |field| move |why| PolicyError::Value { field, why };
+        let share = |field, text: &Option<String>| text.as_deref().map(parse::share).transpose().map_err(value(field));
+        policy.least_coverage = share("min_coverage", &self.min_coverage)?;
+        policy.max_ztoc_ratio = share("max_ztoc_ratio", &self.max_ztoc_ratio)?;
+        if let Some(size) = &self.min_layer_size {
+            let size = size.parse::<ByteSize>();
+            policy.min_layer_size = size.map_err(|error| value("min_layer_size")(error.to_string()))?.0;
+        }
+        policy.fine = self.fine_index.map_or(policy.fine, FineRule::from);
+        for tool in self.allow_tools.iter().flatten() {
+            let tool = tool.parse::<ToolPattern>();
+            policy.tools.push(tool.map_err(|error| value("allow_tools")(error.to_string()))?);
+        }
+        let lists = [
+            ("allow_tools", self.allow_tools.as_ref().map(Vec::is_empty)),
+            ("signature_keys", self.signature_keys.as_ref().map(Vec::is_empty)),
+            ("signature_certs", self.signature_certs.as_ref().map(Vec::is_empty)),
+        ];
+        match lists.iter().find(|(_, is_empty)| *is_empty == Some(true)) {
+            Some((list, _)) => Err(PolicyError::EmptyList(list)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn trust(keys: &[PathBuf], certificates: &[PathBuf]) -> Result<Trust, CliError> {
+    let mut trust = Trust::default();
+    let unusable = |path: &PathBuf| {
+        let path = path.clone();
+        move |source: TrustError| CliError::Trust { path, source }
+    };
+    for path in keys {
+        trust.keys.extend(PublicKey::read(&path.display().to_string(), &read(path)?).map_err(unusable(path))?);
+    }
+    for path in certificates {
+        let read = Certificate::read(&path.display().to_string(), &read(path)?);
+        trust.certificates.extend(read.map_err(unusable(path))?);
+    }
+    Ok(trust)
+}
+
+/// A file, up to one byte past the limit: its parser refuses longer ones.
+fn read(path: &Path) -> Result<Vec<u8>, CliError> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes));
+    read.map_err(|source| CliError::Read { path: path.to_owned(), source })?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(text: &str) -> Result<Policy, String> {
+        let mut policy = Policy::default();
+        let file = PolicyFile::parse(text.as_bytes()).map_err(|error| error.to_string())?;
+        file.fill(&mut policy).map_err(|error| error.to_string())?;
+        Ok(policy)
+    }
+
+    #[test]
+    fn policy_files_are_parsed() {
+        let policy = filled(
+            r#"{"min_coverage": "99.5%", "min_layer_size": "1KiB", "max_ztoc_ratio": "5%", "allow_tools": ["a", "b > 1"]}"#,
+        );
+        let policy = policy.unwrap();
+        assert_eq!(policy.least_coverage.map(|share| share.to_string()).as_deref(), Some("99.5%"));
+        assert_eq!(policy.max_ztoc_ratio.map(|share| share.to_string()).as_deref(), Some("5%"));
+        assert_eq!((policy.min_layer_size, policy.tools.len()), (1024, 2));
+        for (text, why) in [
+            (r#"{"min_covrage": "80%"}"#, "not the expected JSON"),
+            (r#"{"min_coverage": 80}"#, "not the expected JSON"),
+            (r#"{"min_coverage": "80%", "min_coverage": "0%"}"#, "not the expected JSON"),
+            (r#"{"min_coverage": "0.8"}"#, "min_coverage: expected a percentage"),
+            (r#"{"min_layer_size": "much"}"#, "min_layer_size: "),
+            (r#"{"allow_tools": ["a == 1"]}"#, "allow_tools: \"== 1\" is not a bound"),
+            (r#"{"allow_tools": []}"#, "allow_tools is empty"),
+            (r#"{"min_coverage": "1%", "signature_keys": []}"#, "signature_keys is empty"),
+            (r#"{"signature_keys": null, "min_coverage": "0%"}"#, "not the expected JSON"),
+            (r#"{"fine_index": null}"#, "not the expected JSON"),
+            (r#"{"fine_index": "no"}"#, "not the expected JSON"),
+            (r#"{"min_coverage": null}"#, "not the expected JSON"),
+            (r#"{"min_layer_size": null}"#, "not the expected JSON"),
+            (r#"{"max_ztoc_ratio": null}"#, "not the expected JSON"),
+            (r#"{"allow_tools": null}"#, "not the expected JSON"),
+            (r#"{"allow_tools": [null]}"#, "not the expected JSON"),
+            (r#"{"signature_certs": null}"#, "not the expected JSON"),
+            ("null", "not the expected JSON"),
+            ("", "not the expected JSON"),
+        ] {
+            let error = filled(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
     }
 }

@@ -24,8 +24,6 @@ use tracing::{info, warn};
 
 use crate::cli::image_fs::LazyArgs;
 use crate::cli::image_fs::detach::read_output;
-use crate::cli::image_fs::keeper;
-use crate::cli::run::{blocking, until};
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
@@ -35,10 +33,13 @@ use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::Stdout;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, parse};
+use crate::cli::{blocking, until};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::{Progress, causes, sources};
-use ociseek_ops::ahead::{IndexCoverage, coverage};
+use ociseek_ops::ahead::{Fetching, FetchingAhead, IndexCoverage, coverage};
+use ociseek_ops::mount::start_keeper;
+use ociseek_ops::mount_server::StartRecord;
 use ociseek_rootfs::cache::PIECE;
 use ociseek_rootfs::fuse::MountInfo;
 use ociseek_rootfs::layers::Caches;
@@ -48,17 +49,14 @@ use ociseek_store::lock::Hold;
 use ociseek_store::recall::Recall;
 use ociseek_store::registry::RegistryError;
 
-use ahead::{Fetching, FetchingAhead};
 pub(crate) use config::ConfigFileError;
 use install::InstallArgs;
 use metrics::{SnapshotterCounter, SnapshotterMetrics};
 use status::{ImagesArgs, StatusArgs};
 
-mod ahead;
 mod config;
 mod install;
 mod metrics;
-mod starts;
 pub(crate) mod status;
 
 const SNAPSHOTTER_LONG_ABOUT: &str = "\
@@ -201,7 +199,7 @@ pub(crate) async fn run(
     let (known, counted) = (Mutex::default(), Arc::clone(&metrics));
     let root = std::path::absolute(&args.root).map_err(CliError::Start)?;
     let (lazy, record_starts, metered) = (args.lazy, args.record_starts, Arc::clone(&metrics));
-    let ahead = FetchingAhead::new(caches.clone());
+    let ahead = FetchingAhead::new(caches.clone(), LOOKUP);
     let images =
         MountedByProcess { lazy, caches, ahead, progress, mount, known, metrics: metered, root, record_starts };
     let snapshotter = Snapshotter::open(&args.root, Arc::new(images), args.memory.0).await;
@@ -304,7 +302,7 @@ impl MountedByProcess {
         command.args(answers_xattrs.then_some("--answer-xattrs"));
         // A server that replaces another one would see only a part of the start.
         if let (Some(time), false) = (self.record_starts, device.is_mounted || answers_xattrs)
-            && let Some(file) = starts::path(&self.root, &layer.image)
+            && let Some(file) = StartRecord::file_of(&self.root, &layer.image)
         {
             command.arg("--start-record").arg(file).arg(format!("--start-time={}s", time.as_secs()));
         }
@@ -389,7 +387,7 @@ impl LazyImages for MountedByProcess {
     }
 
     fn keep(&self, mount: &MountInfo, device: &OwnedFd) -> io::Result<OwnedFd> {
-        keeper::start(mount, device)
+        start_keeper(mount, device)
     }
 }
 

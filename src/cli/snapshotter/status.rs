@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use super::{config, starts};
+use super::config;
 use crate::cli::shared::args::{FormatArgs, OutputFormat};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::{Stdout, Style, safe};
+use ociseek_ops::mount_server::StartRecord;
 use ociseek_snapshotter::{KeptImage, KeptState, kept, memory};
 
 /// Which snapshotter.
@@ -275,7 +276,7 @@ impl Images {
 
 impl Image {
     fn of(root: &Path, kept: &KeptImage) -> Image {
-        let start = starts::path(root, &kept.name).filter(|path| path.exists());
+        let start = StartRecord::file_of(root, &kept.name).filter(|path| path.exists());
         let mounts = kept.mounts.iter().map(|mount| Mount {
             point: mount.point.display().to_string(),
             answers: mount.answers,

@@ -10,17 +10,16 @@ use clap::Args;
 use crate::cli::shared::args::{
     CacheArgs, FormatArgs, IndexName, LayerJobsArgs, OutputFormat, PlatformsArgs, RegistryArgs,
 };
-use crate::cli::shared::caches;
-use crate::cli::shared::difference;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::hint::convert_again;
 use crate::cli::shared::json::text as text_of;
-use crate::cli::shared::policy::PolicyArgs;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
 use crate::cli::shared::terminal::{Stdout, Style, quoted, safe};
+use crate::cli::shared::trust::PolicyArgs;
 use crate::cli::shared::verbosity::VerbosityArgs;
+use crate::cli::shared::{caches, difference};
 use ociseek_format::code::Code;
 use ociseek_format::image::soci::Version;
 use ociseek_format::image::{ImageName, Platform};

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use crate::cli::shared::json::{DigestText, Document, utf8};
 use crate::cli::shared::terminal::Stdout;
-use crate::cli::ztoc::extract::{self, spans};
+use crate::cli::ztoc::layer::{self, spans};
 use ociseek_format::digest::Digest;
 use ociseek_format::tar::PaxRecord;
 use ociseek_format::ztoc::{Checkpoints, FileMetadata, Ztoc};
@@ -99,7 +99,7 @@ struct Span {
 }
 
 impl Span {
-    fn of(span: extract::Span) -> Span {
+    fn of(span: layer::Span) -> Span {
         Span {
             span: span.number,
             start: span.start.0,

@@ -11,8 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout_at;
 use tracing::{Instrument, error, info, info_span};
 
-use super::input::Input;
-use super::runtime::{Failure, Invocation};
+use super::{Failure, Input, Invocation};
 use crate::aws::{Ecr, EcrError, Token};
 use crate::enabled::EnableOutcome;
 use crate::job::{Job, JobError, JobResult, Products};

@@ -34,10 +34,9 @@ use super::metrics::Counter;
 use super::recent_keys::RecentKeys;
 use super::runner::Runner;
 use super::secret::Secrets;
-use bounds::Bucket;
+use notify::Bucket;
 use queue::JobQueue;
 
-mod bounds;
 mod notify;
 pub mod queue;
 mod work;

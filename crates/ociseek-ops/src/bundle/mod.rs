@@ -18,17 +18,11 @@ use ociseek_format::image::json::JsonError;
 use ociseek_rootfs::content::ReadError;
 use ociseek_rootfs::fuse::MountError;
 
-pub use create::{ACCOUNTS, Bundle, plan};
-pub use image::ImageConfig;
-pub use remove::remove;
-pub use spec::RunOptions;
+pub use directory::{Bundle, remove};
+pub use spec::{ACCOUNTS, ImageConfig, RunOptions, plan};
 pub use user::UserError;
 
-mod create;
 mod directory;
-mod image;
-mod overlay;
-mod remove;
 mod spec;
 mod user;
 

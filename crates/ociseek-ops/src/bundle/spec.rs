@@ -1,11 +1,80 @@
-//! The bundle's config.json (runtime-spec 1.0.2), built from the image's config by the rules of
-//! image-spec conversion.md. Where these leave a choice, it follows docker, except that there is no
-//! seccomp filter. Volumes need no mounts, because all writes go into the overlay.
+//! The bundle's config.json (runtime-spec 1.0.2), built from the image's config (image-spec
+//! config.md) by the rules of image-spec conversion.md. Where these leave a choice, it follows
+//! docker, except that there is no seccomp filter. Volumes need no mounts, because all writes go
+//! into the overlay.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::image::ImageConfig;
-use super::user::User;
+use super::BundleError;
+use super::user::{self, User};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::config::MAX_CONFIG;
+use ociseek_format::image::json::{self, JsonError, Level};
+use ociseek_format::image::null_is_default;
+use ociseek_format::tree::Tree;
+use ociseek_rootfs::content::Content;
+
+/// The parts of the config that determine the container. Missing ones are empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ImageConfig {
+    /// In Go's spelling: `amd64`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub architecture: String,
+    /// In Go's spelling: `linux`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub os: String,
+    /// The author of the image.
+    #[serde(deserialize_with = "null_is_default")]
+    pub author: String,
+    /// The creation time of the image, as written in the config.
+    #[serde(deserialize_with = "null_is_default")]
+    pub created: String,
+    /// The runtime configuration.
+    #[serde(deserialize_with = "null_is_default")]
+    pub config: RunConfig,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RunConfig {
+    #[serde(deserialize_with = "null_is_default")]
+    pub user: String,
+    #[serde(deserialize_with = "null_is_default")]
+    pub env: Vec<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub entrypoint: Vec<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub cmd: Vec<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub working_dir: String,
+    #[serde(deserialize_with = "null_is_default")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub stop_signal: String,
+    /// Such as `80/tcp`; the values are empty objects.
+    #[serde(deserialize_with = "null_is_default")]
+    pub exposed_ports: BTreeMap<String, serde_json::Value>,
+}
+
+/// The keys that are read on both levels. Go's parsers accept them in any spelling.
+const TOP: Level = Level {
+    keys: &["architecture", "os", "author", "created", "config"],
+    below: &[("config", Level { keys: RUN, below: &[] })],
+};
+const RUN: &[&str] = &["User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", "StopSignal", "ExposedPorts"];
+
+impl ImageConfig {
+    /// # Errors
+    /// If it is not JSON that all parsers understand in the same way, or has other types.
+    pub fn parse(bytes: &[u8]) -> Result<ImageConfig, JsonError> {
+        json::parse_levels(bytes, MAX_CONFIG, TOP)
+    }
+}
 
 /// The default search path, for images without one.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -58,9 +127,59 @@ pub struct RunOptions {
     pub host_network: bool,
 }
 
+/// The size limit of `/etc/passwd` and `/etc/group`, in bytes.
+const MAX_ACCOUNTS: u64 = 4 << 20;
+
+/// The image's lists of users and groups, which [`plan`] reads.
+pub const ACCOUNTS: [&str; 2] = ["/etc/passwd", "/etc/group"];
+
+/// The bundle's config.json, from the image's config, `options`, and the image's own list of users,
+/// which is read from its content.
+///
+/// # Errors
+/// If the config is not valid, there is no command to run, or the user is unknown.
+pub async fn plan(
+    manifest: &Digest,
+    config: &[u8],
+    tree: &Tree,
+    content: &Content,
+    options: &RunOptions,
+) -> Result<Value, BundleError> {
+    let image = ImageConfig::parse(config).map_err(BundleError::Config)?;
+    if !image.os.is_empty() && !image.os.eq_ignore_ascii_case("linux") {
+        return Err(BundleError::NotLinux(image.os.chars().take(80).collect()));
+    }
+    if arguments(&image, options).is_empty() {
+        return Err(BundleError::NoCommand);
+    }
+    let [passwd, group] = ACCOUNTS.map(|path| accounts(tree, content, path));
+    let (passwd, group) = tokio::try_join!(passwd, group)?;
+    let text = &image.config.user;
+    let user = user::resolve(text, &passwd, &group);
+    let user = user.map_err(|source| BundleError::User { text: text.chars().take(80).collect(), source })?;
+    let around = SpecInputs {
+        user,
+        // docker also names containers by twelve digits.
+        hostname: manifest.hex().chars().take(12).collect(),
+        unified_cgroups: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+    };
+    Ok(config_json(&image, options, &around))
+}
+
+/// One of the image's two lists. Empty if it has none.
+async fn accounts(tree: &Tree, content: &Content, path: &'static str) -> Result<Vec<u8>, BundleError> {
+    let Ok(id) = tree.resolve(path.as_bytes(), true) else { return Ok(Vec::new()) };
+    let file = &tree.node(id).kind;
+    if file.size() > MAX_ACCOUNTS {
+        return Err(BundleError::AccountsTooLarge { path, size: file.size(), limit: MAX_ACCOUNTS });
+    }
+    let bytes = content.read_file(file, 0..file.size()).await;
+    Ok(bytes.map_err(|source| BundleError::Accounts { path, source })?.into())
+}
+
 /// Other inputs of the document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SpecInputs {
+struct SpecInputs {
     pub user: User,
     pub hostname: String,
     /// Whether the system only has cgroups of version 2.
@@ -68,7 +187,7 @@ pub(super) struct SpecInputs {
 }
 
 /// The arguments of the container's process. Empty if neither the image nor the caller states them.
-pub(super) fn arguments(image: &ImageConfig, options: &RunOptions) -> Vec<String> {
+fn arguments(image: &ImageConfig, options: &RunOptions) -> Vec<String> {
     let config = &image.config;
     let entrypoint = options.entrypoint.as_ref().unwrap_or(&config.entrypoint);
     let command = match (&options.command, &options.entrypoint) {
@@ -81,7 +200,7 @@ pub(super) fn arguments(image: &ImageConfig, options: &RunOptions) -> Vec<String
 }
 
 /// The whole document.
-pub(super) fn config_json(image: &ImageConfig, options: &RunOptions, around: &SpecInputs) -> Value {
+fn config_json(image: &ImageConfig, options: &RunOptions, around: &SpecInputs) -> Value {
     json!({
         "ociVersion": "1.0.2",
         "process": process(image, options, &around.user),
@@ -189,6 +308,35 @@ fn annotations(image: &ImageConfig) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn configs_are_parsed() {
+        let bytes =
+            br#"{"os":"linux","architecture":"amd64","config":{"User":"web:www","Env":["A=b"],"Entrypoint":null,
+            "Cmd":["sh"],"WorkingDir":"/srv","Labels":{"x":"y"},"StopSignal":"SIGQUIT","ExposedPorts":{"80/tcp":{}}}}"#;
+        let image = ImageConfig::parse(bytes).unwrap();
+        assert_eq!(image.config.user, "web:www");
+        assert_eq!((image.config.entrypoint.len(), image.config.cmd), (0, vec!["sh".to_owned()]));
+        assert!(image.config.exposed_ports.contains_key("80/tcp"));
+        for empty in ["{}", r#"{"config":null}"#, r#"{"config":{"Labels":null}}"#] {
+            assert_eq!(ImageConfig::parse(empty.as_bytes()).unwrap(), ImageConfig::default(), "{empty}");
+        }
+        assert!(ImageConfig::parse(br#"{"config":{"Cmd":"sh"}}"#).is_err());
+    }
+
+    #[test]
+    fn configs_that_go_reads_differently_are_refused() {
+        for key in RUN {
+            for other in [key.to_lowercase(), key.to_uppercase(), key.replace('s', "\u{17f}").replace('k', "\u{212a}")]
+            {
+                let parsed = ImageConfig::parse(format!(r#"{{"config":{{"{other}":null}}}}"#).as_bytes());
+                assert_eq!(matches!(parsed, Err(JsonError::Spelling { .. })), other != **key, "{other}");
+            }
+        }
+        // A label may have any name.
+        let labels = br#"{"config":{"Labels":{"user":"a","USER":"b"}}}"#;
+        assert_eq!(ImageConfig::parse(labels).map(|image| image.config.labels.len()).ok(), Some(2));
+    }
 
     fn image(config: &str) -> ImageConfig {
         let text = format!(r#"{{"os":"linux","architecture":"amd64","config":{config}}}"#);

@@ -8,9 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 
-use super::error::ConvertError;
-use super::limits::{MAX_DOCUMENTS, MAX_MANIFESTS, SIDE_BY_SIDE};
-use super::model::SourceImage;
+use super::model::{ConvertError, MAX_DOCUMENTS, MAX_MANIFESTS, SIDE_BY_SIDE, SourceImage};
 use crate::damage::Damage;
 use crate::resolve::PlatformManifest;
 use ociseek_format::digest::Digest;

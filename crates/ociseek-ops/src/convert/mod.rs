@@ -28,23 +28,19 @@ use ociseek_format::image::enabled::{EnabledDocuments, IndexTarget, SociIndexPar
 use ociseek_format::image::fine::parse_bound;
 use ociseek_format::progress::{Progress, ProgressEvent};
 
-mod error;
-mod limits;
 mod load;
 mod model;
-mod old_index;
 mod plan;
-mod preview;
 mod publish;
 
-pub use error::ConvertError;
-pub use limits::{MAX_DOCUMENTS, MAX_MANIFESTS};
-pub use model::{ConvertDestination, ConvertReport, ConvertStatus, ConvertedImage, Guard, SourceImage};
-pub use preview::{CompleteImage, ConvertPreview, preview, up_to_date};
+pub use model::{
+    ConvertDestination, ConvertError, ConvertReport, ConvertStatus, ConvertedImage, Guard, MAX_DOCUMENTS,
+    MAX_MANIFESTS, SourceImage,
+};
+pub use plan::{CompleteImage, ConvertPreview, preview, up_to_date};
 
 use load::ImageDocuments;
-use old_index::{OldIndex, old_indexes};
-use plan::{PlannedLayer, choose, plan};
+use plan::{OldIndex, PlannedLayer, choose, old_indexes, plan};
 use publish::{NewBlobs, Publication};
 
 /// Converts an image. `options` determines how layers are indexed and which platforms are. Its

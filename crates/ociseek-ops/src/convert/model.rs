@@ -1,15 +1,23 @@
-//! The inputs and results of a conversion.
+//! The inputs and results of a conversion, its limits, and why it fails.
 
-use super::ConvertError;
-use crate::index::{LayerReport, PrefetchSummary};
+use crate::index::{IndexError, LayerReport, PrefetchSummary};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::coverage::Coverage;
 use ociseek_format::image::enabled::names_indexes;
-use ociseek_format::image::go::{Index, decode_index};
+use ociseek_format::image::go::{GoError, Index, decode_index};
 use ociseek_format::image::manifest::{DOCKER_LIST, OCI_INDEX};
 use ociseek_format::image::{Descriptor, ImageSelector, Platform};
 use ociseek_store::blob::{Document, Target};
 use ociseek_store::{Destination, Source, StoreError, blocking};
+
+/// The maximum number of manifests in an image index. Each is fetched and rewritten.
+pub const MAX_MANIFESTS: usize = 1000;
+/// The limit for all manifests of an image together, in bytes. They are in memory until the new
+/// ones are written.
+pub const MAX_DOCUMENTS: u64 = 64 << 20;
+/// How many manifests are read at the same time. Until they are charged to the image's budget, they
+/// take up to 4 MiB each.
+pub(super) const SIDE_BY_SIDE: usize = 4;
 
 /// The image to convert.
 #[derive(Debug)]
@@ -170,5 +178,60 @@ impl ConvertDestination {
             }
             _ => Ok(None),
         }
+    }
+}
+
+/// Why an image could not be converted. The destination's tag is unchanged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum ConvertError {
+    #[error("cannot find the image")]
+    Find(#[source] StoreError),
+    #[error("cannot read {what} {digest}")]
+    Document { what: &'static str, digest: Digest, source: StoreError },
+    #[error("{what} {digest} has {found} bytes, but its descriptor says {expected}")]
+    Size { what: &'static str, digest: Digest, expected: u64, found: u64 },
+    #[error("{digest} cannot be converted")]
+    Unsound { digest: Digest, source: GoError },
+    #[error("{digest} is not an image")]
+    NotAnImage { digest: Digest },
+    #[error("image index {digest} lists {count} manifests; at most {MAX_MANIFESTS} can be converted")]
+    TooMany { digest: Digest, count: usize },
+    #[error("image index {digest} is nested more than {limit} deep")]
+    TooDeep { digest: Digest, limit: usize },
+    #[error("the manifests of image index {digest} exceed {MAX_DOCUMENTS} bytes in total")]
+    TooLarge { digest: Digest },
+    #[error("image index {digest} lists no existing manifest")]
+    Empty { digest: Digest },
+    #[error("{digest} holds no image of a known platform")]
+    NoImage { digest: Digest },
+    #[error("the image has no manifest for {wanted}; it has {available}")]
+    NoPlatform { wanted: String, available: String },
+    #[error("no layer of the image can be indexed, so there is nothing to convert")]
+    NothingToIndex { layers: Vec<LayerReport> },
+    #[error("timed out before all layers were indexed; layers left: {left}")]
+    OutOfTime { left: usize },
+    #[error("the destination is the image's own tag, {digest}, which was left unchanged")]
+    SourceTag { digest: Digest },
+    #[error("the tag already points to {digest}, which is not a SOCI-enabled image, and was left unchanged")]
+    Occupied { digest: Digest },
+    #[error("the tag {tag} no longer points to the image: someone pushed to it meanwhile, and nothing was written")]
+    Moved { tag: String },
+    #[error("someone pushed {digest} to the tag {tag} meanwhile, which was left unchanged")]
+    Changed { tag: String, digest: Digest },
+    #[error(transparent)]
+    Index(Box<IndexError>),
+    #[error("cannot read the destination's current image")]
+    Destination(#[source] StoreError),
+    #[error("cannot copy blob {digest}")]
+    Copy { digest: Digest, source: StoreError },
+    #[error("cannot write {what} {digest}")]
+    Push { what: &'static str, digest: Digest, source: StoreError },
+}
+
+impl From<IndexError> for ConvertError {
+    fn from(error: IndexError) -> ConvertError {
+        ConvertError::Index(Box::new(error))
     }
 }

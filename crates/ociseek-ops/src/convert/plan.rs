@@ -1,21 +1,28 @@
-//! Determines which images to index, which of their layers, and which SOCI indexes exist.
+//! Determines which images to index, which of their layers, and which SOCI indexes exist. Predicts
+//! the result, as far as possible without reading layers or fetching ztocs.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 
-use super::error::ConvertError;
-use super::limits::SIDE_BY_SIDE;
-use super::load::ImageDocuments;
-use super::model::SourceImage;
+use super::load::{ImageDocuments, load};
+use super::model::{ConvertDestination, ConvertError, ExistingImage, SIDE_BY_SIDE, SourceImage};
+use super::tocs;
 use crate::damage::Damage;
-use crate::index::{IndexOptions, LeftOutReason, left_out_reason};
-use ociseek_format::image::enabled::{IndexTarget, is_fine_index, soci_indexes};
-use ociseek_format::image::fine::{FineIndex, parse_bound};
-use ociseek_format::image::soci::{self, FoundIndex};
+use crate::index::{
+    BlobCheck, ExistingCheck, IndexOptions, LeftOutReason, OldList, Origin, Work, ZtocOffer, are_whole, cached,
+    is_only_fine, known_outcome, lacks_document, left_out_reason, old_lists,
+};
+use crate::trust::proven;
+use ociseek_format::digest::{Algorithm, Digest};
+use ociseek_format::image::enabled::{IndexTarget, SociIndexParts, is_fine_index, soci_indexes};
+use ociseek_format::image::fine::{FineIndex, FineRef, parse_bound};
+use ociseek_format::image::soci::{self, CONFIG, FoundIndex, INDEX_V2, PREFETCH, ZtocRef};
 use ociseek_format::image::{Descriptor, LayerKind, Platform};
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_store::blob::Target;
+use ociseek_store::cache::ZtocCache;
 use ociseek_store::{Source, StoreError};
 
 /// How many SOCI indexes are read to find ztocs.
@@ -85,7 +92,7 @@ pub(super) async fn plan(
 ///
 /// # Errors
 /// If the store does not send one of them. Replacing it would lose its prefetch list.
-pub(super) async fn found<'a>(
+async fn found<'a>(
     store: &Source,
     manifests: &'a [Descriptor],
 ) -> Result<Vec<(&'a Descriptor, FoundIndex)>, StoreError> {
@@ -111,7 +118,7 @@ pub(super) async fn found<'a>(
 ///
 /// # Errors
 /// If the store does not send one of them.
-pub(super) async fn found_fine(store: &Source, manifests: &[Descriptor]) -> Result<Vec<FineIndex>, StoreError> {
+async fn found_fine(store: &Source, manifests: &[Descriptor]) -> Result<Vec<FineIndex>, StoreError> {
     let mut found = Vec::new();
     for listed in manifests.iter().filter(|listed| is_fine_index(listed)).take(MAX_OFFERS) {
         match store.manifest(&Target::Digest(listed.digest)).await {
@@ -121,4 +128,244 @@ pub(super) async fn found_fine(store: &Source, manifests: &[Descriptor]) -> Resu
         }
     }
     Ok(found)
+}
+
+/// A SOCI index (version 2) in an image index.
+pub(super) struct OldIndex {
+    store: Source,
+    platform: Option<Platform>,
+    tool: Option<String>,
+    ztocs: Vec<ZtocRef>,
+    pub lists: Vec<OldList>,
+}
+
+impl OldIndex {
+    fn of(store: &Source, listed: &Descriptor, index: FoundIndex) -> OldIndex {
+        let lists = old_lists(store, &index.ztocs, &index.others);
+        let (platform, tool) = (listed.platform.clone(), index.build_tool_identifier);
+        OldIndex { store: store.clone(), platform, tool, ztocs: index.ztocs, lists }
+    }
+
+    pub(super) fn is_for(&self, target: &IndexTarget) -> bool {
+        self.platform.as_ref().is_some_and(|platform| platform.matches(&target.platform))
+    }
+
+    pub(super) fn offer(self) -> ZtocOffer {
+        let OldIndex { store, tool, ztocs, .. } = self;
+        ZtocOffer { store, tool, ztocs, origin: Origin::Destination }
+    }
+}
+
+/// The SOCI indexes among the entries of an image index.
+///
+/// # Errors
+/// As [`found`].
+pub(super) async fn old_indexes(store: &Source, manifests: &[Descriptor]) -> Result<Vec<OldIndex>, StoreError> {
+    let found = found(store, manifests).await?.into_iter();
+    Ok(found.map(|(listed, index)| OldIndex::of(store, listed, index)).collect())
+}
+
+impl ImageDocuments {
+    /// The SOCI indexes of the original image.
+    pub(super) fn old_indexes(&self, store: &Source) -> Vec<OldIndex> {
+        let listed = soci_indexes(&self.original.index.manifests);
+        let index = |listed: &Descriptor| soci::parse(self.unchanged.get(&listed.digest)?).ok();
+        listed.filter_map(|listed| Some(OldIndex::of(store, listed, index(listed)?))).collect()
+    }
+}
+
+/// Whether an image already has its SOCI-enabled image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConvertPreview {
+    /// The SOCI-enabled image does not exist, is a different one, or lacks blobs of its SOCI
+    /// indexes.
+    Pending,
+    /// Exactly this image exists, with the blobs of its SOCI indexes.
+    Complete(CompleteImage),
+    /// No layer can be indexed, for these reasons.
+    NothingToIndex(Vec<LeftOutReason>),
+}
+
+/// A SOCI-enabled image that already exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompleteImage {
+    /// The digest of its image index.
+    pub digest: Digest,
+    /// What its ztocs and fine documents were compared with.
+    pub check: ExistingCheck,
+}
+
+/// Examines the content of the destination's name. What the ztocs there say is compared with
+/// nothing but the cache.
+///
+/// An image whose SOCI indexes list prefetch artifacts counts as complete if `options` requests no
+/// prefetch list.
+///
+/// # Errors
+/// If the image cannot be read, has nothing that could be converted, or the guard forbids writing
+/// it.
+pub async fn preview(
+    from: &SourceImage,
+    to: &ConvertDestination,
+    work: Work<'_>,
+) -> Result<ConvertPreview, ConvertError> {
+    let there = to.there().await?;
+    compare(from, to, there, work).await
+}
+
+/// The SOCI-enabled image, if the destination's name already refers to it and the blobs of its SOCI
+/// indexes exist. If the name is free, this takes a single request.
+///
+/// # Errors
+/// As [`preview`].
+pub async fn up_to_date(
+    from: &SourceImage,
+    to: &ConvertDestination,
+    work: Work<'_>,
+) -> Result<Option<CompleteImage>, ConvertError> {
+    let Some(there) = to.there().await? else { return Ok(None) };
+    match compare(from, to, Some(there), work).await? {
+        ConvertPreview::Complete(image) => Ok(Some(image)),
+        ConvertPreview::Pending | ConvertPreview::NothingToIndex(_) => Ok(None),
+    }
+}
+
+async fn compare(
+    from: &SourceImage,
+    to: &ConvertDestination,
+    there: Option<ExistingImage>,
+    work: Work<'_>,
+) -> Result<ConvertPreview, ConvertError> {
+    let Work { cache, options, progress } = work;
+    let loaded = load(from, progress).await?;
+    to.admit(there.as_ref(), from, &loaded.root).await?;
+    let targets = choose(&loaded, &options.platforms, progress)?;
+    let planned = plan(&loaded, &targets, from, options).await?;
+    let known = match (&there, &to.destination) {
+        (Some(there), Some(destination)) => {
+            found(&destination.as_source(), &there.manifests).await.map_err(ConvertError::Destination)?
+        }
+        _ => Vec::new(),
+    };
+    let known: Vec<FoundIndex> = known.into_iter().map(|(_, index)| index).collect();
+    let known_fine = match (&there, &to.destination) {
+        (Some(there), Some(destination)) if options.kinds.has_fine() => {
+            let found = found_fine(&destination.as_source(), &there.manifests).await;
+            found.map_err(ConvertError::Destination)?
+        }
+        _ => Vec::new(),
+    };
+    let (mut indexed, mut reasons) = (Vec::with_capacity(targets.len()), Vec::new());
+    let mut fine_documents = Vec::new();
+    for (target, layers) in targets.into_iter().zip(planned) {
+        let mut ztocs = Vec::new();
+        let mut only_fine = BTreeSet::new();
+        for (layer, why) in layers {
+            if options.kinds.has_fine() && is_only_fine(&layer, options) {
+                let outcome = cached(cache, &layer, options).await;
+                if outcome.is_none_or(|outcome| !lacks_document(&layer, &outcome)) {
+                    only_fine.insert(layer.digest);
+                }
+            }
+            let listed = || ztoc(&known, &layer, options);
+            match why {
+                Some(why) => reasons.push(why),
+                None => match (listed(), known_outcome(cache, &layer, options).await) {
+                    // This machine built another one, so what is there is wrong.
+                    (Some(ztoc), Some(Ok(built))) if built != ztoc.ztoc => return Ok(ConvertPreview::Pending),
+                    (Some(ztoc), _) => ztocs.push(ztoc),
+                    (None, Some(Err(why))) => reasons.push(why),
+                    (None, _) => return Ok(ConvertPreview::Pending),
+                },
+            }
+        }
+        let fine = match options.kinds.has_fine() && !(ztocs.is_empty() && only_fine.is_empty()) {
+            true => match fine_for(&known_fine, &ztocs, &only_fine, options) {
+                Some(fine) => Some(fine.clone()),
+                None => return Ok(ConvertPreview::Pending),
+            },
+            false => None,
+        };
+        let prefetch = if options.prefetch.is_none() { prefetch(&known, &ztocs) } else { Vec::new() };
+        fine_documents.extend(fine.iter().flat_map(|fine| fine.layers.clone()));
+        let fine = fine.map(|fine| fine.encode());
+        let mut parts = SociIndexParts { target, ztocs, prefetch, fine, tocs: BTreeMap::new() };
+        if options.names_tocs {
+            parts.tocs = tocs(&parts);
+        }
+        indexed.push(parts);
+    }
+    if indexed.iter().all(|indexed| indexed.ztocs.is_empty() && indexed.fine.is_none()) {
+        return Ok(ConvertPreview::NothingToIndex(reasons));
+    }
+    let enabled = loaded.original.enable(&indexed, &options.layer.build_tool_identifier);
+    let is_there = there.is_some_and(|there| there.digest == enabled.digest);
+    let Some(destination) = to.destination.as_ref().filter(|_| is_there) else { return Ok(ConvertPreview::Pending) };
+    // A registry's garbage collection may have deleted blobs. Then the image is written again.
+    Ok(
+        match are_whole(destination, blobs(&indexed).chain(fine_documents.iter().map(FineRef::blob)), BlobCheck::Size)
+            .await?
+        {
+            true => {
+                let check = check_of(&indexed, &fine_documents, cache).await;
+                ConvertPreview::Complete(CompleteImage { digest: enabled.digest, check })
+            }
+            false => ConvertPreview::Pending,
+        },
+    )
+}
+
+/// The fine index with a document for each layer of `ztocs` that can have one, and each of
+/// `only_fine`, for the requested options.
+fn fine_for<'a>(
+    known: &'a [FineIndex],
+    ztocs: &[ZtocRef],
+    only_fine: &BTreeSet<Digest>,
+    options: &IndexOptions,
+) -> Option<&'a FineIndex> {
+    let wanted = ztocs.iter().map(|ztoc| ztoc.layer).filter(|layer| layer.algorithm() == Algorithm::Sha256);
+    let mut wanted: BTreeSet<Digest> = wanted.collect();
+    wanted.extend(only_fine);
+    let profile = options.prefetch.as_ref().map(|list| list.digest());
+    known.iter().find(|fine| {
+        fine.build_tool.as_deref() == Some(&options.layer.build_tool_identifier)
+            && fine.profile == profile
+            && fine.layers.iter().map(|document| document.layer).collect::<BTreeSet<_>>() == wanted
+    })
+}
+
+/// What is known about the content of a SOCI-enabled image with these SOCI indexes and fine
+/// documents. Anyone who may push to the destination can have written its prefetch lists.
+async fn check_of(indexed: &[SociIndexParts], fine: &[FineRef], cache: Option<&ZtocCache>) -> ExistingCheck {
+    let Some(cache) = cache.filter(|_| indexed.iter().all(|index| index.prefetch.is_empty())) else {
+        return ExistingCheck::Listed;
+    };
+    let ztocs = indexed.iter().flat_map(|index| index.ztocs.iter().map(|ztoc| (ztoc.layer, ztoc.ztoc)));
+    let documents = ztocs.chain(fine.iter().map(|fine| (fine.layer, fine.head_digest)));
+    let documents: Vec<(Digest, Digest)> = documents.collect();
+    let count = documents.len();
+    match proven(cache, documents).await.len() == count {
+        true => ExistingCheck::Cached,
+        false => ExistingCheck::Listed,
+    }
+}
+
+/// The blobs of the SOCI indexes.
+fn blobs(indexed: &[SociIndexParts]) -> impl Iterator<Item = Descriptor> {
+    let ztocs = indexed.iter().flat_map(|index| index.ztocs.iter().map(ZtocRef::blob));
+    let prefetch = indexed.iter().flat_map(|index| index.prefetch.iter().cloned());
+    ztocs.chain(prefetch).chain([Descriptor::of(INDEX_V2, CONFIG)])
+}
+
+/// The ztoc of a layer for the requested options.
+fn ztoc(known: &[FoundIndex], layer: &Descriptor, options: &IndexOptions) -> Option<ZtocRef> {
+    let mut ztocs = known.iter().flat_map(|index| &index.ztocs);
+    ztocs.find(|ztoc| ztoc.layer == layer.digest && ztoc.span_size == options.layer.span_size).cloned()
+}
+
+/// The prefetch artifacts of the index with exactly these ztocs.
+fn prefetch(known: &[FoundIndex], ztocs: &[ZtocRef]) -> Vec<Descriptor> {
+    let index = known.iter().find(|index| index.ztocs == ztocs);
+    let artifacts = index.into_iter().flat_map(|index| &index.others);
+    artifacts.filter(|artifact| artifact.media_type == PREFETCH).cloned().collect()
 }

@@ -8,10 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::error::ConvertError;
-use super::limits::SIDE_BY_SIDE;
 use super::load::ImageDocuments;
-use super::model::{ConvertDestination, ExistingImage, SourceImage};
+use super::model::{ConvertDestination, ConvertError, ExistingImage, SIDE_BY_SIDE, SourceImage};
 use crate::damage::Damage;
 use crate::index::{
     Artifact, BLOBS_SIDE_BY_SIDE, BlobCheck, BoundFine, IndexError, IndexedZtoc, NewBlob, WriteBlob, are_whole,

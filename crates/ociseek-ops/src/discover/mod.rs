@@ -16,22 +16,22 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::manifest::Manifest;
 use ociseek_format::image::soci::{Version, ZtocRef};
-use ociseek_format::image::{Descriptor, Platform};
+use ociseek_format::image::{Coverage, Descriptor, Platform};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_format::ztoc::MAX_ENCODED;
 use ociseek_store::blob::Target;
 use ociseek_store::{Source, StoreError};
 
 mod finder;
-mod fine;
 mod judge;
 
-use finder::indexes_of;
-pub(super) use finder::{to_read, usable};
-pub use fine::{FineFacts, FineSummary};
-use judge::by_preference;
 pub use judge::{FineContent, IndexContent, IndexKind, Note, UnusableIndexError};
+
+pub(super) use finder::{to_read, usable};
 pub(super) use judge::{Referring, parse as parse_index, parse_fine, preferred};
+
+use finder::indexes_of;
+use judge::by_preference;
 
 /// The size limit of a ztoc that is read, in bytes. A layer with a larger one is read as if it had
 /// none.
@@ -379,5 +379,65 @@ fn warn(discovered: &DiscoveredImage, progress: &Arc<dyn Progress>) {
         for note in content.notes.iter().filter(|note| note.is_ignored()) {
             warn(format!("SOCI index {}: {note}", index.digest));
         }
+    }
+}
+
+/// A fine index as shown in lists.
+#[derive(Debug, Clone)]
+pub struct FineSummary {
+    /// The digest of its manifest.
+    pub digest: Digest,
+    /// The size of its manifest in bytes, if known.
+    pub size: Option<u64>,
+    /// How it was found.
+    pub via: DiscoveryMethod,
+    /// Whether a reader takes this one.
+    pub chosen: bool,
+    /// Its content, or why it cannot be used.
+    pub content: Result<FineFacts, String>,
+}
+
+/// The content of a fine index.
+#[derive(Debug, Clone)]
+pub struct FineFacts {
+    /// The tool that built it, if it names one.
+    pub tool: Option<String>,
+    /// How much of the image has documents.
+    pub coverage: Coverage,
+    /// The size of the documents for the image's layers, in bytes.
+    pub bytes: u64,
+    /// How many of these bytes a single request for each layer returns: heads, and the pages for a
+    /// start.
+    pub start_bytes: u64,
+    /// The digest of the profile that it was built with, if any.
+    pub profile: Option<Digest>,
+}
+
+impl DiscoveredImage {
+    /// The fine indexes of the image, in order.
+    pub fn fine_summaries(&self) -> Vec<FineSummary> {
+        let fine = self.fine.iter().enumerate();
+        fine.map(|(place, found)| FineSummary {
+            digest: found.digest,
+            size: found.size,
+            via: found.via,
+            chosen: self.chosen_fine == Some(place),
+            content: self.facts(found),
+        })
+        .collect()
+    }
+
+    fn facts(&self, found: &FoundFineRef) -> Result<FineFacts, String> {
+        let content = found.content.as_ref().map_err(|why| causes(why))?;
+        let sum = |part: fn(&ociseek_format::image::fine::FineRef) -> u64| {
+            content.documents.values().map(part).fold(0, u64::saturating_add)
+        };
+        Ok(FineFacts {
+            tool: content.index.build_tool.clone(),
+            coverage: Coverage::of(&self.layers, |layer| content.documents.contains_key(&layer.digest)),
+            bytes: sum(|document| document.size),
+            start_bytes: sum(|document| document.start_size),
+            profile: content.index.profile,
+        })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::consumers::{BrokenDocument, Pieces};
 use super::discover::{DiscoverError, DiscoveredImage};
-use super::head::fetch_head;
+use super::fine_documents::fetch_head;
 use super::inspect::{InspectedImage, inspect};
 use super::resolve::{PlatformChoice, ResolveError};
 use ociseek_format::digest::Digest;

@@ -1,27 +1,33 @@
 //! Gets the ztocs of layers from all sources: the cache, SOCI indexes that list them, and the
 //! layers themselves, each read once, several at a time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
 use std::future::ready;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
-use super::error::IndexError;
+use super::IndexError;
+use super::assemble::{is_only_fine, lacks_document as has_no_document};
 use super::fine::reuse_documents;
-use super::guide::{Guides, guides};
 use super::model::Origin;
 use super::options::{IndexOptions, Work};
-use super::read::{ReadLayer, read};
-use super::reasons::{is_only_fine, lacks_document as has_no_document};
 use super::reuse::reuse;
-use super::supply::{BlobKey, BuiltLayer, Layers, Supply, cached, cached_document, keep, keep_document};
+use super::supply::{BlobKey, BuiltLayer, Layers, Supply, ZtocOffer, cached, cached_document, keep, keep_document};
+use ociseek_format::budget::Charge;
+use ociseek_format::digest::Digest;
 use ociseek_format::fine::{EncodedFine, FineLayer};
 use ociseek_format::image::Descriptor;
-use ociseek_format::layer::{LayerError, LayerOptions, Outcome, UnservableCode, UnservableReason};
+use ociseek_format::image::soci::ZtocRef;
+use ociseek_format::layer::parallel::{ChunksError, Threads, index_chunks};
+use ociseek_format::layer::{IndexedLayer, LayerError, LayerOptions, Outcome, UnservableCode, UnservableReason};
 use ociseek_format::progress::{Progress, ProgressEvent};
-use ociseek_format::ztoc::Ztoc;
+use ociseek_format::ztoc::{self, Ztoc};
+use ociseek_store::feed::{FeedAborted, FeedError, feed, reported};
+use ociseek_store::{Source, damaged};
 
 /// The ztocs of the `wanted` layers. Those that were `built` before are used again. `announce`
 /// receives the layers that will be read, before the first one is.
@@ -270,4 +276,118 @@ fn done(layers: &mut Layers, layer: &Descriptor, (built, document): Read) -> Res
         Some(document) => layers.add_document(layer, document).map_err(memory),
         None => Ok(()),
     }
+}
+
+/// Smaller layers are read so quickly that fetching a ztoc does not pay.
+const SMALLEST_LAYER: u64 = 32 << 20;
+/// A larger ztoc would take longer to fetch than it saves: usually it is a few hundredths of its
+/// layer.
+const MOST_OF_LAYER: u64 = 8;
+const MOST: u64 = 128 << 20;
+
+/// The ztocs by layer.
+#[derive(Default)]
+struct Guides {
+    by_layer: BTreeMap<Digest, Arc<Ztoc>>,
+    /// The memory charge for the ztocs.
+    _memory: Vec<Charge>,
+}
+
+impl Guides {
+    pub(super) fn get(&self, layer: &Digest) -> Option<&Arc<Ztoc>> {
+        self.by_layer.get(layer)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_layer.is_empty()
+    }
+}
+
+/// Fetches a ztoc for each layer of `unread` that has one and can use more than one core. A ztoc
+/// that cannot be fetched or decoded, or does not fit into memory, is ignored.
+async fn guides(offers: &[ZtocOffer], unread: &[Descriptor], options: &IndexOptions) -> Guides {
+    let mut guides = Guides::default();
+    if Threads::for_one_of(options.side_by_side(unread.len()), None).cores <= 1 {
+        return guides;
+    }
+    let ztocs = offers.iter().flat_map(|offer| offer.ztocs.iter().map(|ztoc| (ztoc.layer, (ztoc, &offer.store))));
+    let known: BTreeMap<Digest, (&ZtocRef, &Source)> = ztocs.collect();
+    for layer in unread.iter().filter(|layer| layer.size >= SMALLEST_LAYER) {
+        let Some((ztoc, store)) = known.get(&layer.digest) else { continue };
+        let blob = ztoc.blob();
+        let fetching = store.blob_bytes(&blob, MOST.min(layer.size / MOST_OF_LAYER));
+        let Some(Ok(bytes)) = options.before_deadline(fetching).await else { continue };
+        let mut memory = store.budget().open();
+        if let Ok(ztoc) = ztoc::decode_within(&bytes, &mut memory) {
+            guides._memory.push(memory);
+            guides.by_layer.insert(layer.digest, Arc::new(ztoc));
+        }
+    }
+    guides
+}
+
+/// The result of reading a layer, with the time it took.
+pub(super) struct ReadLayer {
+    pub indexed: IndexedLayer,
+    pub seconds: f64,
+}
+
+/// Reads a layer's blob to its end and indexes it, as one of `jobs` at a time. An existing ztoc may
+/// be its guide. A layer from a registry is read once more before it is called broken: it may have
+/// been damaged on the way.
+///
+/// If this future is dropped, the indexing thread ends after its current batch.
+async fn read(
+    source: &Source,
+    layer: &Descriptor,
+    options: LayerOptions,
+    jobs: usize,
+    guide: Option<Arc<Ztoc>>,
+    progress: &Arc<dyn Progress>,
+) -> Result<ReadLayer, IndexError> {
+    let started = Instant::now();
+    let read = async |reads| index(source, layer, options.clone(), jobs, guide.clone(), progress, reads).await;
+    let reading = async {
+        match read(1).await {
+            Err(error @ IndexError::BrokenLayer { .. }) if source.is_remote() => {
+                progress.report(damaged("layer", &layer.digest, error.source().unwrap_or(&error)));
+                read(2).await
+            }
+            read => read,
+        }
+    };
+    let indexed = reported(progress, layer, reading).await?;
+    Ok(ReadLayer { indexed, seconds: started.elapsed().as_secs_f64() })
+}
+
+async fn index(
+    source: &Source,
+    layer: &Descriptor,
+    options: LayerOptions,
+    jobs: usize,
+    guide: Option<Arc<Ztoc>>,
+    progress: &Arc<dyn Progress>,
+    reads: u32,
+) -> Result<IndexedLayer, IndexError> {
+    let mut read = 0;
+    let unreadable = |read, source| IndexError::ReadLayer { layer: layer.digest, read, source };
+    let blob = source.blob(layer, reads > 1).await.map_err(|e| unreadable(0, e))?;
+    let expected = (layer.digest, layer.size);
+    let threads = Threads::for_one_of(jobs, guide);
+    let budget = source.budget().clone();
+    let on_chunk = |bytes| {
+        read += bytes;
+        progress.report(ProgressEvent::LayerRead { layer: layer.digest, bytes });
+    };
+    let indexed = feed(blob, jobs, on_chunk, move |mut batches| {
+        index_chunks(options, Some(expected), threads, &budget, || batches.receive())
+    });
+    indexed.await.map_err(|error| match error {
+        FeedError::Store(source) => unreadable(read, source),
+        FeedError::Work(ChunksError::Layer(LayerError::Memory(over))) => IndexError::memory(layer, over),
+        FeedError::Work(ChunksError::Layer(source)) => IndexError::BrokenLayer { layer: layer.digest, reads, source },
+        FeedError::Work(ChunksError::Next(FeedAborted)) | FeedError::Lost => {
+            IndexError::LayerThread { layer: layer.digest }
+        }
+    })
 }

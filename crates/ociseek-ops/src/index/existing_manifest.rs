@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use futures_util::{StreamExt, stream};
 
-use super::error::IndexError;
+use super::IndexError;
 use super::existing::{AttachedIndex, CandidateLayer, Decision};
 use super::model::ExistingManifest;
 use super::options::{Existing, Work};

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::build;
-use super::error::IndexError;
+use super::assemble::{lacks_ztoc, left_out_reason};
 use super::existing::{
     AttachedIndex, CandidateLayer, Decision, DestinationContent, DestinationIndex, RequestedIndex, check_of, decide,
 };
@@ -12,8 +11,8 @@ use super::fine::FinePlan;
 use super::model::{ExistingCheck, LeftOutReason, Origin};
 use super::options::{Gate, Work};
 use super::prefetch::{OldList, old_lists};
-use super::reasons::{lacks_ztoc, left_out_reason};
 use super::supply::{BlobKey, OwnImage, Supply, ZtocOffer};
+use super::{IndexError, build};
 use crate::discover::{UnusableIndexError, parse_index};
 use crate::opened::open_ztoc;
 use crate::resolve::PlatformManifest;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::task::spawn_blocking;
 
+use super::IndexError;
 use super::assemble::IndexedZtoc;
-use super::error::IndexError;
 use super::model::{PrefetchSummary, PrefetchedLayer};
 use crate::damage::Damage;
 use crate::discover::MAX_ZTOC;

@@ -4,9 +4,8 @@
 //! covers, or whose index is not trusted, are left to the runtime, which pulls them. What a runtime
 //! uses is found again by the manifest of its image, also after its tag was moved.
 
-mod answers;
-mod blob;
 mod image;
+mod mounting;
 mod rows;
 
 use std::collections::HashMap;
@@ -22,9 +21,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use crate::open::OpenOptions;
-use answers::AnswerFiles;
-use blob::FetchedBlob;
-use image::{StoredImage, StoredOptions};
+use image::{FetchedBlob, StoredImage, StoredOptions};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{ImageName, Reference};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
@@ -32,12 +29,13 @@ use ociseek_format::tree::OpaqueXattr;
 use ociseek_rootfs::fuse::MountInfo;
 use ociseek_rootfs::fuse::store::{KnownNames, LayerSource, NoLayer, StoredLayer};
 use ociseek_rootfs::layers::Caches;
-use ociseek_store::Source;
 use ociseek_store::blob::Target;
 use ociseek_store::lock::Hold;
 use ociseek_store::recall::Recall;
-use ociseek_store::state_file;
-use rows::UsedLayers;
+use ociseek_store::{Source, state_file};
+use rows::{AnswerFiles, UsedLayers};
+
+pub use mounting::{MountedStore, StoreMountError, StorePoint};
 
 /// For how long a tag is not looked up again. A pull looks for each layer by itself.
 const FRESH: Duration = Duration::from_secs(10);

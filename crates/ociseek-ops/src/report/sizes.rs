@@ -10,11 +10,9 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::fetch::Fetch;
-use super::fine::FineDocuments;
 use super::layers::{LayerBreakdown, Lazy, UncoveredReason};
-use super::once;
-use super::start::Reads;
+use super::start::{Fetch, Reads};
+use super::{FineDocuments, once};
 use crate::open::RootFs;
 use ociseek_format::codec::WINDOW;
 use ociseek_format::fine::{FineHead, PageId};

@@ -7,13 +7,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::documents;
-use super::error::VerifyError;
 use super::model::{COMPARED, Depth, LayerCheck, VerifiedDocument, VerifiedFine, VerifyContext};
 use super::policy::{self, JudgedIndex, Policy};
-use super::problem::Problem;
-use super::sample;
-use super::signature;
+use super::{Problem, VerifyError, documents, sample, signature};
 use crate::damage::Damage;
 use crate::discover::{FineContent, FoundFineRef};
 use ociseek_format::budget::{Charge, OverBudget};

@@ -1,14 +1,14 @@
 //! `verify`: verifies an image's SOCI indexes and fine indexes against the image.
 //!
 //! 1. `documents`: each index as a document, and against the image on which it was found.
-//! 2. `ztocs`: each ztoc in it, as far as the ztoc alone can show.
+//! 2. `sample`: each ztoc in it, as far as the ztoc alone can show.
 //! 3. `fine`: each fine document, likewise.
-//! 4. Each layer with a ztoc or a fine document: `full` reads it completely, and
+//! 4. Each layer with a ztoc or a fine document: `jobs` reads it completely, and
 //!    [`prove`](ociseek_format::layer::prove) compares it with them; `sample` reads some of its spans, as a
 //!    consumer would. `jobs` sees to it that a layer with one of each is read once.
 //! 5. `policy`: further requirements for an index, such as `signature`.
 //!
-//! An archive written by `docker save` has no index, but `saved` reads its layers anyway.
+//! An archive written by `docker save` has no index, but `jobs` reads its layers anyway.
 //!
 //! A fault is a [`Problem`] and does not end the verification. If something cannot be examined,
 //! that is an error, which ends it.
@@ -16,8 +16,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::discover::{DiscoveredImage, IndexContent, discover_all};
+use super::damage::Damage;
+use super::discover::{DiscoverError, DiscoveredImage, IndexContent, discover_all};
+use super::doctor::NoIndex;
 use super::resolve::PlatformChoice;
+use ociseek_format::budget::OverBudget;
 use ociseek_format::code::Code;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
@@ -25,40 +28,84 @@ use ociseek_format::image::config::{self, MAX_CONFIG};
 use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::soci::ZtocRef;
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
-use ociseek_store::Source;
 use ociseek_store::blob::Target;
+use ociseek_store::{Source, StoreError};
 
 mod documents;
-mod error;
 mod fine;
-mod full;
 mod jobs;
 mod model;
 pub mod policy;
-mod prefetch;
-mod problem;
 mod sample;
-mod saved;
 pub mod signature;
-mod ztocs;
 
-use crate::damage::Damage;
-pub use error::VerifyError;
 pub use model::{
     ComparedCounts, Depth, UnindexedLayers, VerifiedDocument, VerifiedFine, VerifiedImage, VerifiedIndex,
     VerifiedLayer, VerifiedManifest, VerifyOptions,
 };
-pub use problem::Problem;
 pub use sample::MAX_SAMPLE;
 pub(super) use sample::{probe, probe_document};
 
-use crate::doctor::NoIndex;
+use documents::PrefetchLists;
 use fine::{FineCheck, FineJob};
 use jobs::LayerChecks;
 use model::{LayerClaim, VerifyContext};
 use policy::Policy;
-use prefetch::PrefetchLists;
 use signature::Signatures;
+
+/// A difference from the index, the manifest or the config, or a fault that no consumer accepts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// A stable word for programs.
+    pub code: Code,
+    /// The description for people, on one line.
+    pub text: String,
+}
+
+impl Problem {
+    fn new(code: Code, text: impl Into<String>) -> Problem {
+        Problem { code, text: text.into() }
+    }
+}
+
+/// Why an image's indexes could not be verified.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum VerifyError {
+    #[error(transparent)]
+    Discover(Box<DiscoverError>),
+    #[error("cannot list the SOCI indexes of {manifest}")]
+    Listing { manifest: Digest, source: StoreError },
+    #[error("image {0} has neither a SOCI index nor a fine index to verify")]
+    NoIndex(Digest, NoIndex),
+    #[error("docker save keeps no SOCI index: only the layers can be verified, and only all of them")]
+    Saved,
+    #[error("cannot read the image's config {digest}")]
+    Config { digest: Digest, source: StoreError },
+    #[error("cannot read SOCI index {digest}")]
+    Index { digest: Digest, source: StoreError },
+    #[error("cannot read the signatures of {subject}")]
+    Signatures { subject: Digest, source: StoreError },
+    #[error("cannot read prefetch list {digest}")]
+    Prefetch { digest: Digest, source: StoreError },
+    #[error("cannot read layer {layer}")]
+    Layer { layer: Digest, source: StoreError },
+    #[error("ztoc {ztoc} of layer {layer} does not fit into memory")]
+    Memory { ztoc: Digest, layer: Digest, source: OverBudget },
+    #[error("cannot read fine document {document}")]
+    Document { document: Digest, source: StoreError },
+    #[error("fine document {document} of layer {layer} does not fit into memory")]
+    DocumentMemory { document: Digest, layer: Digest, source: OverBudget },
+    #[error("the thread verifying layer {layer} stopped unexpectedly")]
+    Thread { layer: Digest },
+}
+
+impl From<DiscoverError> for VerifyError {
+    fn from(error: DiscoverError) -> VerifyError {
+        VerifyError::Discover(Box::new(error))
+    }
+}
 
 /// Verifies the indexes of the image `root` of `source`.
 ///
@@ -75,7 +122,7 @@ pub async fn verify(
     // A policy requires an index, so a missing index is an error then.
     if options.policy.is_empty() && matches!(source, Source::Archive(archive) if archive.is_saved()) {
         return match (options.depth, &options.index) {
-            (Depth::Full, None) => saved::verify(source, images, options, progress).await,
+            (Depth::Full, None) => jobs::verify_saved(source, images, options, progress).await,
             _ => Err(VerifyError::Saved),
         };
     }

@@ -4,8 +4,8 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::thread;
 
+use super::Problem;
 use super::policy::{Policy, Ruling};
-use super::problem::Problem;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::soci::{Version, ZtocRef};
 use ociseek_format::image::{Descriptor, Platform};

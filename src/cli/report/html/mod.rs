@@ -6,7 +6,7 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::cli::report::shares::shares;
+use crate::cli::report::shares;
 use crate::cli::shared::hint::to_index;
 use crate::cli::shared::size::{counted, human};
 use ociseek_format::digest::Digest;
@@ -14,8 +14,7 @@ use ociseek_format::printable::is_hostile;
 use ociseek_ops::TOOL_IDENTIFIER;
 use ociseek_ops::report::{LargeFile, Report};
 
-mod layers;
-mod start;
+mod sections;
 
 const STYLE: &str = include_str!("page.css");
 
@@ -33,8 +32,8 @@ impl fmt::Display for Page<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
         self.summary(f)?;
-        start::section(f, self.image, self.report)?;
-        layers::section(f, self.report)?;
+        sections::start(f, self.image, self.report)?;
+        sections::layers(f, self.report)?;
         self.largest(f)?;
         writeln!(f, "<footer><p>Made by {}.</p></footer>\n</body>\n</html>", Text(TOOL_IDENTIFIER))
     }

@@ -6,17 +6,15 @@ use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 
-use super::start::{EncodedDocuments, LayerDocument};
-use super::writer::StartWriter;
+use super::start::{EncodedDocuments, LayerDocument, StartWriter};
 use super::{FinePlan, FoundFine};
-use crate::index::error::IndexError;
+use crate::index::IndexError;
+use crate::index::assemble::lacks_document;
 use crate::index::existing::{Decision, outdone};
 use crate::index::existing_manifest::BlobCheck;
 use crate::index::model::{ExistingCheck, IndexedFine, ManifestResult};
 use crate::index::options::{IndexOptions, Work};
-use crate::index::publish::Publisher;
-use crate::index::push::{NewBlob, NewIndex};
-use crate::index::reasons::lacks_document;
+use crate::index::publish::{NewBlob, NewIndex, Publisher};
 use crate::index::supply::Layers;
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::problem::Problem;
+use super::Problem;
 use super::signature::{Signatures, Trust};
 use crate::discover::{FineContent, IndexContent};
 use ociseek_format::code::Code;

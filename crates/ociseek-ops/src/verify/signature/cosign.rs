@@ -8,8 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use super::Rejection;
-use super::keys::PublicKey;
+use super::{PublicKey, Rejection};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::json;
 

@@ -1,5 +1,6 @@
-//! Limits connections: their number in total and for each peer, their duration, and how long a peer
-//! may do nothing.
+//! HTTP for all services: connections that are limited in number, in total and for each peer, in
+//! their duration, and in how long a peer may do nothing; and endpoints for a service's own state:
+//! whether it runs, whether it accepts work, and its counters.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,8 +12,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{HeaderValue, header};
-use axum::response::Response;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -25,6 +28,44 @@ use tracing::warn;
 
 use crate::log::TARGET;
 use ociseek_store::lock::Hold;
+
+/// The default for how long a service waits for a client that sends or accepts nothing, in seconds.
+pub const PATIENCE: u32 = 15;
+
+/// A service with health and metrics endpoints.
+pub trait Monitored: Send + Sync + 'static {
+    /// Whether it accepts work.
+    fn is_ready(&self) -> bool;
+
+    /// Its counters and gauges, in the text format of Prometheus.
+    fn metrics(&self) -> String;
+}
+
+/// Serves `GET /healthz`, `/readyz` and `/metrics` on `listener`, without authentication, for as
+/// long as this is polled. `patience` is the service's.
+pub async fn monitor(listener: TcpListener, service: Arc<impl Monitored>, patience: Duration) {
+    accept(listener, monitor_router(service), patience, std::future::pending()).await;
+}
+
+/// The routes of these endpoints, to be served together with others.
+pub(crate) fn monitor_router<M: Monitored>(service: Arc<M>) -> Router {
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready::<M>))
+        .route("/metrics", get(metrics::<M>))
+        .with_state(service)
+}
+
+async fn ready<M: Monitored>(State(service): State<Arc<M>>) -> Response {
+    match service.is_ready() {
+        true => "ready\n".into_response(),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response(),
+    }
+}
+
+async fn metrics<M: Monitored>(State(service): State<Arc<M>>) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], service.metrics()).into_response()
+}
 
 /// The maximum number of connections. Further ones wait in the listener's queue.
 const CONNECTIONS: usize = 512;

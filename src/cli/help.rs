@@ -1,9 +1,188 @@
-//! Arguments that users of other tools type, with their equivalents here.
+//! What is printed instead of running a command: its help, or what is wrong with the arguments.
+//! Also what users of other tools type: names of options that are taken, and hints to the others.
 
-use clap::Command;
+use std::env;
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, Command, Error};
 
-use super::environment::called;
+use super::shared::terminal::{Style, complain};
+
+/// Prints `message`, which `program` gave for these arguments.
+pub(super) fn print(mut message: Error, program: Command, arguments: Vec<OsString>) -> ExitCode {
+    let typed = arguments.iter().skip(1).filter_map(|typed| typed.to_str().map(str::to_owned));
+    let typed: Vec<String> = typed.collect();
+    if is_short_asked_for(&message, &typed)
+        && let Err(shorter) = brief(program.clone()).try_get_matches_from(arguments)
+    {
+        message = shorter;
+    }
+    // In ls, -h is an option, as it is for ls. Alone it can only be meant as everywhere else.
+    if matches!(&typed[..], [ls, h] if ls == "ls" && h == "-h")
+        && let Err(help) = brief(program.clone()).try_get_matches_from(["ociseek", "ls", "--help"])
+    {
+        message = help;
+    }
+    let hint = other_tools_hint(&mut message, &typed, program.clone());
+    name_variable(&mut message, &typed, program);
+    // A closed pipe is not a failure of --help.
+    let _ = message.print();
+    if let Some(hint) = hint {
+        complain(&format!("{} {hint}", Style::stderr().green("hint:")));
+    }
+    ExitCode::from(message.exit_code() as u8)
+}
+
+/// Whether clap prints the help because of `-h`, instead of `--help` or the command `help`. `typed`
+/// are the arguments after the program's name.
+fn is_short_asked_for(message: &Error, typed: &[String]) -> bool {
+    let mut options = typed.iter().take_while(|word| *word != "--");
+    match message.kind() {
+        ErrorKind::DisplayHelp => !options.any(|word| word == "--help" || word == "help"),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => true,
+        _ => false,
+    }
+}
+
+/// The program without the texts that only `--help` shows: environment variables, and longer
+/// descriptions. Options state themselves whether they are hidden (`hide_short_help`).
+fn brief(program: Command) -> Command {
+    let name = program.get_name().to_owned();
+    grouped(below(program, &name), false)
+}
+
+/// `name` is the full command as the user types it.
+fn below(command: Command, name: &str) -> Command {
+    // The program itself ends with its own advice.
+    let has_more = command.get_after_long_help().is_some() && name.contains(' ');
+    let command = command.mut_args(|arg| arg.hide_env(true));
+    let command = command.mut_subcommands(|command| {
+        let name = format!("{name} {}", command.get_name());
+        below(command, &name)
+    });
+    match has_more {
+        true => command.after_help(format!("All options, their environment variables, and examples: {name} --help")),
+        false => command,
+    }
+}
+
+/// A group of commands: what they do, their names, and whether only `--help` lists them.
+struct Group {
+    title: &'static str,
+    commands: &'static [&'static str],
+    only_long: bool,
+}
+
+const GROUPS: [Group; 6] = [
+    Group { title: "Make indexes", commands: &["convert", "index", "backfill", "hook"], only_long: false },
+    Group {
+        title: "Run containers and read files before the image is pulled",
+        commands: &["snapshotter", "store", "mount", "bundle", "ls", "cat"],
+        only_long: false,
+    },
+    Group { title: "Check", commands: &["doctor", "verify", "trace", "report", "inspect", "diff"], only_long: false },
+    Group { title: "Find, copy and remove", commands: &["list", "copy", "rm", "prune"], only_long: false },
+    Group { title: "This machine", commands: &["cache", "version", "help"], only_long: false },
+    Group { title: "For packagers, and for single layers", commands: &["completions", "man", "ztoc"], only_long: true },
+];
+
+/// `program` with its commands in groups; in the `long` help all of them.
+pub(super) fn grouped(program: Command, long: bool) -> Command {
+    let template = template(&program, long);
+    program.help_template(template)
+}
+
+fn template(program: &Command, long: bool) -> StyledStr {
+    let styles = program.get_styles();
+    let (header, literal) = (styles.get_header(), styles.get_literal());
+    let mut text = StyledStr::new();
+    let _ = write!(text, "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n");
+    for group in GROUPS.iter().filter(|group| long || !group.only_long) {
+        let _ = writeln!(text, "{header}{}:{header:#}", group.title);
+        for name in group.commands {
+            let about = match program.find_subcommand(name) {
+                // clap adds it, and not always before this.
+                _ if *name == "help" => "Print the help of a command".to_owned(),
+                Some(command) => command.get_about().map(ToString::to_string).unwrap_or_default(),
+                // Not in this build.
+                None => continue,
+            };
+            let _ = writeln!(text, "  {literal}{name:<11}{literal:#}  {about}");
+        }
+        let _ = writeln!(text);
+    }
+    let _ = write!(text, "{header}Options:{header:#}\n{{options}}{{after-help}}");
+    text
+}
+
+/// Names the variable with the invalid value, and removes options from the usage line that are only
+/// there because their variables are set. `typed` are the arguments after the program's name.
+fn name_variable(error: &mut Error, typed: &[String], program: Command) {
+    let mut command = called(program, typed);
+    if let (Some(ContextValue::String(option)), Some(ContextValue::String(value))) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
+        && let Some(arg) = command.get_arguments().find(|arg| arg.to_string() == *option)
+        && let Some(variable) = arg.get_env().filter(|_| !is_typed(arg, typed)).and_then(|name| name.to_str())
+        && env::var(variable).is_ok_and(|set| set.contains(value.as_str()))
+    {
+        let variable = format!("${variable}");
+        error.insert(ContextKind::InvalidArg, ContextValue::String(variable));
+    }
+    let is_set = |arg: &Arg| arg.get_env().is_some_and(|variable| env::var_os(variable).is_some());
+    if error.get(ContextKind::Usage).is_some() && command.get_arguments().any(is_set) {
+        let usage = command.render_usage();
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+    }
+}
+
+/// The command of `program` that was typed.
+fn called(mut program: Command, typed: &[String]) -> Command {
+    program.build();
+    let mut command = program;
+    for word in typed {
+        match command.find_subcommand(word) {
+            Some(below) => command = below.clone(),
+            None => break,
+        }
+    }
+    command
+}
+
+fn is_typed(arg: &Arg, typed: &[String]) -> bool {
+    let long = arg.get_long().unwrap_or_default();
+    let is_long = |word: &str| word.strip_prefix("--").is_some_and(|word| word.split('=').next() == Some(long));
+    let is_short = |word: &str| {
+        let letters = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
+        arg.get_short().is_some_and(|letter| letters.is_some_and(|letters| letters.contains(letter)))
+    };
+    typed.iter().any(|word| is_long(word) || is_short(word))
+}
+
+/// `program` with the options that belong to no single command's definition:
+///
+/// - `-o json` and `--output json` (kubectl, helm, aws) for `--format json`, unless the command has
+///   an --output already
+/// - `--all-platforms` (soci, nerdctl), which is the default here
+pub(super) fn with_other_names(program: Command) -> Command {
+    program.mut_subcommands(|command| {
+        let mut command = with_other_names(command);
+        let has = |command: &Command, test: &dyn Fn(&Arg) -> bool| command.get_arguments().any(test);
+        let writes = has(&command, &|arg| arg.get_long() == Some("output") || arg.get_short() == Some('o'));
+        if has(&command, &|arg| arg.get_id() == "format") && !writes {
+            command = command.mut_arg("format", |arg| arg.short_alias('o').alias("output"));
+        }
+        let several = |arg: &Arg| arg.get_id() == "platform" && matches!(arg.get_action(), ArgAction::Append);
+        if has(&command, &several) {
+            let all = Arg::new("all-platforms").long("all-platforms").hide(true).action(ArgAction::SetTrue);
+            command = command.arg(all.conflicts_with("platform"));
+        }
+        command
+    })
+}
 
 /// Words of other tools, and what does the same here. The first text is the command whose
 /// subcommand a row is about; an empty one is any.
@@ -118,7 +297,7 @@ const SINGLE: [&str; 6] = ["doctor", "inspect", "mount", "report", "rm", "verify
 
 /// The hint for one of these arguments, which `program` refused with `error`. Removes clap's own
 /// suggestion from `error`, unless it is about a typing error.
-pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) -> Option<String> {
+fn other_tools_hint(error: &mut clap::Error, typed: &[String], program: Command) -> Option<String> {
     // `use '-- X'`: no argument of ours begins with a dash.
     error.remove(ContextKind::Suggested);
     let command = typed.first().map_or("", String::as_str);
@@ -227,4 +406,27 @@ fn changes(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::cli::args::Cli;
+
+    #[test]
+    fn every_command_is_in_one_group() {
+        let listed: Vec<&str> = GROUPS.iter().flat_map(|group| group.commands).copied().collect();
+        let once: BTreeSet<&str> = listed.iter().copied().collect();
+        assert_eq!(listed.len(), once.len());
+        let program = Cli::command();
+        for command in program.get_subcommands() {
+            assert!(once.contains(command.get_name()), "{}", command.get_name());
+            let line = 15 + command.get_about().unwrap().to_string().chars().count();
+            assert!(line <= 100, "{}: {line} columns", command.get_name());
+        }
+    }
 }

@@ -1,0 +1,282 @@
+//! What the server of a mount and the snapshotter that started it tell each other by files: the
+//! number of bytes fetched, the share of the memory, and the record of a start.
+
+use std::convert::Infallible;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+
+use super::mount::LiveMount;
+use super::open::RootFs;
+use ociseek_format::image::config;
+use ociseek_rootfs::content::Content;
+use ociseek_rootfs::fuse::process_memory;
+use ociseek_rootfs::record::{ReadRecorder, write_line};
+use ociseek_store::durable::replace;
+
+/// How often a mount reports to the snapshotter.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The least and the most memory for content, in bytes.
+const CONTENT: (u64, u64) = (1 << 20, 64 << 20);
+/// What reads need in addition, in bytes: buffers, the stacks of threads, and what the allocator
+/// keeps.
+const READING: u64 = 3 << 20;
+
+/// The directory of the records, below the snapshotter's.
+const DIR: &str = "starts";
+/// The most files in the directory of the records.
+const MAX_RECORDS: usize = 256;
+
+/// Tells the snapshotter the number of bytes fetched, and follows its limit for memory, from time
+/// to time.
+pub async fn report(
+    mut counter: Option<FetchedFile>,
+    mut share: Option<MemoryShare>,
+    settled: Arc<AtomicBool>,
+    image: &RootFs,
+) -> Infallible {
+    loop {
+        block_in_place(|| {
+            if let Some(counter) = &mut counter {
+                counter.write(image.source.traffic().bytes);
+            }
+            if let Some(share) = &mut share {
+                // Only once.
+                if settled.swap(false, Ordering::Relaxed) {
+                    share.settle(&image.content);
+                }
+                share.follow(&image.content);
+            }
+        });
+        sleep(REPORT_INTERVAL).await;
+    }
+}
+
+/// A file with the number of bytes fetched for a mount, by all its servers.
+pub struct FetchedFile {
+    file: File,
+    /// By earlier servers.
+    before: u64,
+    written: Option<u64>,
+}
+
+ociseek_format::opaque_debug!(FetchedFile);
+
+impl FetchedFile {
+    /// Opens the file, and creates it if it does not exist.
+    ///
+    /// # Errors
+    /// If it cannot be read or written.
+    pub fn open(path: &Path) -> io::Result<FetchedFile> {
+        let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut text = String::new();
+        (&mut file).take(64).read_to_string(&mut text)?;
+        Ok(FetchedFile { file, before: text.trim().parse().unwrap_or(0), written: None })
+    }
+
+    /// The file may have been removed in the meantime, so it is not opened again.
+    fn write(&mut self, fetched: u64) {
+        let total = self.before.saturating_add(fetched);
+        if self.written != Some(total) {
+            // Of the same length each time, so that readers never see a part of it.
+            if self.file.write_all_at(format!("{total:020}\n").as_bytes(), 0).is_ok() {
+                self.written = Some(total);
+            }
+        }
+    }
+}
+
+/// A mount's share of the memory that the snapshotter may use for all mounts: the file that says
+/// it, and how this process follows it. What the process needs for other things than content is a
+/// part of it.
+pub struct MemoryShare {
+    path: PathBuf,
+    /// What the process needs besides content, in bytes.
+    base: u64,
+    share: Option<u64>,
+}
+
+ociseek_format::opaque_debug!(MemoryShare);
+
+impl MemoryShare {
+    /// Call this when the image is open, and before it is mounted. Blocks.
+    pub fn new(path: PathBuf, content: &Content) -> MemoryShare {
+        let mut share = MemoryShare { path, base: base(content), share: None };
+        share.follow(content);
+        share
+    }
+
+    /// Measures again what the process needs. Call this when the memory was released that only
+    /// opening needs. Blocks.
+    pub fn settle(&mut self, content: &Content) {
+        (self.base, self.share) = (base(content), None);
+    }
+
+    /// Limits the content to what the file says now. Blocks.
+    pub fn follow(&mut self, content: &Content) {
+        let share = read_share(&self.path);
+        if let Some(bytes) = share.filter(|_| share != self.share) {
+            self.share = share;
+            content.limit_memory(for_content(bytes, self.base));
+        }
+    }
+}
+
+fn base(content: &Content) -> u64 {
+    // What is not from files.
+    let anonymous = process_memory("self", "status", "RssAnon").unwrap_or(0);
+    anonymous.saturating_sub(content.memory()) + READING
+}
+
+fn for_content(share: u64, base: u64) -> u64 {
+    share.saturating_sub(base).clamp(CONTENT.0, CONTENT.1)
+}
+
+/// The first line is the share, in bytes.
+fn read_share(path: &Path) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.lines().next()?.trim().parse().ok()
+}
+
+/// The record of what is read soon after a mount, for the snapshotter: the start of an image's
+/// first container.
+pub struct StartRecord {
+    recorder: Arc<ReadRecorder>,
+    path: PathBuf,
+}
+
+ociseek_format::opaque_debug!(StartRecord);
+
+impl StartRecord {
+    /// The most reads of a record. Reads after these are not recorded.
+    pub const MAX_READS: usize = 1 << 15;
+
+    /// The file for the record of `image`, a name with a digest, of the snapshotter with the
+    /// directory `root`.
+    pub fn file_of(root: &Path, image: &str) -> Option<PathBuf> {
+        let (_, digest) = image.rsplit_once('@')?;
+        let (algorithm, hex) = digest.split_once(':')?;
+        let is_plain = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        (is_plain(algorithm) && is_plain(hex)).then(|| root.join(DIR).join(format!("{algorithm}-{hex}.jsonl")))
+    }
+
+    /// Whether the mount shows all of the image, and no start of it was recorded before. The kernel
+    /// would be given the files of that, and so read none of them through the mount.
+    pub fn is_wanted(image: &RootFs, lowest_layers: Option<usize>) -> bool {
+        let layers = config::diff_ids(&image.config).map_or(0, |diff_ids| diff_ids.len());
+        lowest_layers.is_none_or(|lowest| lowest >= layers) && !image.content.has_recorded_start()
+    }
+
+    /// None if the mount records nothing.
+    pub fn new(live: &LiveMount, path: Option<PathBuf>) -> Option<StartRecord> {
+        Some(StartRecord { recorder: live.recorder()?, path: path? })
+    }
+
+    /// The file that it will be written to.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Ends the recording, and writes the file. Blocks.
+    ///
+    /// # Errors
+    /// If the directory or the file cannot be written.
+    pub fn write(&self) -> io::Result<()> {
+        let mut text = Vec::new();
+        self.recorder.end().iter().try_for_each(|touch| write_line(&mut text, touch))?;
+        keep(&text, &self.path)
+    }
+}
+
+/// Writes the file unless a longer one is there: a container that ended early must not replace the
+/// record of a whole start.
+fn keep(text: &[u8], path: &Path) -> io::Result<()> {
+    let known = fs::metadata(path).map_or(0, |known| known.len());
+    let Some(dir) = path.parent().filter(|_| text.len() as u64 > known) else { return Ok(()) };
+    match fs::create_dir(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    replace(path, text)?;
+    remove_oldest(dir)
+}
+
+/// Removes all but the newest files. What a crash left of a file counts, too.
+fn remove_oldest(dir: &Path) -> io::Result<()> {
+    let aged = |entry: io::Result<fs::DirEntry>| {
+        let entry = entry?;
+        Ok::<_, io::Error>((entry.metadata()?.modified()?, entry.path()))
+    };
+    let mut files: Vec<(SystemTime, PathBuf)> = fs::read_dir(dir)?.filter_map(|entry| aged(entry).ok()).collect();
+    files.sort_by(|one, other| other.cmp(one));
+    for (_, path) in files.into_iter().skip(MAX_RECORDS) {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_gets_what_the_process_leaves_of_its_share() {
+        const MIB: u64 = 1 << 20;
+        for (share, base, wanted) in [(17, 10, 7), (512, 10, 64), (10, 10, 1), (5, 10, 1), (75, 10, 64)] {
+            assert_eq!(for_content(share * MIB, base * MIB) / MIB, wanted, "{share} {base}");
+        }
+    }
+
+    #[test]
+    fn the_share_is_the_first_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("share");
+        for (text, wanted) in [("17\n512\n", Some(17)), ("17", Some(17)), ("", None), ("x\n1\n", None)] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(read_share(&path), wanted, "{text:?}");
+        }
+        assert_eq!(read_share(&dir.path().join("none")), None);
+    }
+
+    #[test]
+    fn records_are_named_after_the_image_manifest() {
+        let named = |image: &str| StartRecord::file_of(Path::new("/r"), image).map(|path| path.display().to_string());
+        assert_eq!(named("host/app:1@sha256:ab12").as_deref(), Some("/r/starts/sha256-ab12.jsonl"));
+        for odd in ["host/app:1", "host/app@sha256", "host/app@sha256:../x", "host/app@:ab"] {
+            assert_eq!(named(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_longer_record_replaces_a_shorter_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("starts/one.jsonl");
+        for (text, kept) in [("", None), ("two", Some("two")), ("1", Some("two")), ("three", Some("three"))] {
+            keep(text.as_bytes(), &path).unwrap();
+            assert_eq!(fs::read_to_string(&path).ok().as_deref(), kept);
+        }
+        assert_eq!(fs::read_dir(dir.path().join("starts")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn only_the_newest_records_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..=MAX_RECORDS {
+            let file = fs::File::create(dir.path().join(number.to_string())).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(number as u64)).unwrap();
+        }
+        remove_oldest(dir.path()).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), MAX_RECORDS);
+        assert!(!dir.path().join("0").exists());
+    }
+}
