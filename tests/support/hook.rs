@@ -88,8 +88,8 @@ impl Hook {
         }
     }
 
-    /// Waits until the journal says that so many jobs are done. A job is logged before that, and
-    /// runs again if the process is killed in between.
+    /// Waits until the journal says that this number of jobs is done. A job is logged before that,
+    /// and runs again if the process is killed in between.
     pub fn until_recorded(&self, journal: &Path, jobs: usize) {
         self.until("the journal's lines", |_| {
             let lines = std::fs::read_to_string(journal).unwrap();
