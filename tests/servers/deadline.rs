@@ -24,8 +24,8 @@ use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Repositor
 use ociseek::store::{Destination, Source};
 use serde_json::json;
 
-/// Longer than three small layers take on a busy machine.
-const SOON: Duration = Duration::from_millis(1500);
+/// Longer than three small layers take on a machine that is busy with many other tests.
+const SOON: Duration = Duration::from_secs(6);
 
 /// A registry with an image of four layers. It sends the largest ones slowly while that is set.
 struct Slow {
@@ -175,7 +175,7 @@ async fn finished_layers_are_attached_at_the_deadline_and_the_next_run_adds_the_
         let slow = Slow::registry(referrers, &[1]).await;
         let begun = Instant::now();
         let first = slow.in_time().await;
-        assert!(begun.elapsed() < SOON + Duration::from_secs(3), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < SOON + Duration::from_secs(20), "{:?}", begun.elapsed());
         assert_eq!(left(&first), slow.digests(&[1]));
         assert!(matches!(
             first.manifests[0].layers[1].outcome,
@@ -422,12 +422,12 @@ async fn the_command_stops_at_its_timeout_and_continues_next_time() {
         let sandbox = Sandbox::new();
         let common = ["index", "--no-cache", "--min-layer-size=0", "--span-size=16KiB", "--progress=none"];
         let run = |more: &[&str]| sandbox.run(&[&common[..], &["--reuse-tags=1"], more, &[&image]].concat());
-        let first = run(&["--timeout=2s"]);
+        let first = run(&["--timeout=6s"]);
         assert!(first.contains("timed out; run it again to continue"), "{first}");
         assert!(first.contains("timed out with 1 layer left (178.1 KiB)"), "{first}");
         assert!(first.contains("--- status 0 ---"), "{first}");
         // It now has all the time for itself, which is still not enough.
-        let alone = run(&["--timeout=1s"]);
+        let alone = run(&["--timeout=3s"]);
         assert!(alone.contains("timed out before any layer was done; use a longer --timeout"), "{alone}");
         assert!(alone.contains("no layer was finished in time, so use a longer --timeout"), "{alone}");
         assert!(!alone.contains("to continue"), "{alone}");
