@@ -1,5 +1,5 @@
-//! `ociseek hook`: services that index images as they are pushed. Here are the options that they
-//! share, and the runner of jobs.
+//! `ociseek hook`: services that index images as they are pushed. This file has the options that
+//! they share, and the runner of jobs.
 
 use std::path::PathBuf;
 use std::sync::Arc;

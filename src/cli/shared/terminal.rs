@@ -205,7 +205,7 @@ pub(crate) fn new_bars() -> MultiProgress {
     })
 }
 
-/// From now on, text is printed above `bars`. None if there are no bars any more.
+/// Sets the bars above which text is printed, or None after they are gone.
 pub(crate) fn set_bars(bars: Option<MultiProgress>) {
     *BARS.hold() = bars;
 }

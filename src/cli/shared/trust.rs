@@ -1,5 +1,5 @@
-//! Whose word a reader takes for what an index says: the options, and the policy with which indexes
-//! are judged, also by `ociseek verify`: its options, and the file with the same rules.
+//! Whose word a reader takes for what an index says: the options of commands that read, and the
+//! policy that judges indexes, also for `ociseek verify`, with its options and its file.
 
 use std::fs::File;
 use std::io::Read as _;

@@ -1,6 +1,6 @@
 //! The documents of an image: references, platforms, manifests, and the SOCI index. Parses and
-//! encodes bytes, without I/O. Here is what a layer's media type states about its bytes (image-spec
-//! media-types.md; containerd images/mediatypes.go).
+//! encodes bytes, without I/O. This file says what a layer's media type states about its bytes
+//! (image-spec media-types.md; containerd images/mediatypes.go).
 
 pub mod config;
 pub mod consumer;

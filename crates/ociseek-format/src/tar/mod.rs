@@ -1,6 +1,6 @@
 //! Parses tar entries with the semantics of Go's archive/tar (Go 1.26, reader.go), which both
-//! builders and consumers of SOCI indexes use. Rules that look odd are Go's. Here is what an entry
-//! has; `walker` finds them.
+//! builders and consumers of SOCI indexes use. Rules that look odd are Go's. This file defines an
+//! entry, and `walker` finds entries.
 
 mod header;
 mod pax;

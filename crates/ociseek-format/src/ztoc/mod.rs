@@ -1,5 +1,5 @@
 //! The ztoc: a layer's table of contents, with the places where decoding can start (format:
-//! soci-snapshotter, ztoc/fbs). Here are its contents as Rust types.
+//! soci-snapshotter, ztoc/fbs). This file has its contents as Rust types.
 
 mod checkpoints;
 mod decode;
