@@ -178,9 +178,12 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
     let index = |options: &str| (!is_archive).then(|| format!("ociseek index {options}{image}"));
     let has_fine = found.inspected.image.fine_index().is_some();
     let is_enabled = found.inspected.image.indexes.iter().any(|index| index.version == Version::V2);
-    let convert_fine = |options: &str| match has_tag(&name) {
-        true => format!("ociseek convert --fine {options}--replace-tag {image} {image}"),
-        false => format!("ociseek convert --fine {options}{image} {converted}"),
+    let convert_fine = |options: &str| {
+        if has_tag(&name) {
+            format!("ociseek convert --fine {options}--replace-tag {image} {image}")
+        } else {
+            format!("ociseek convert --fine {options}{image} {converted}")
+        }
     };
     match finding {
         Finding::NoIndex { why: NoIndex::Impossible { has_large_zstd: true, .. }, .. } if !has_fine => {
@@ -197,10 +200,13 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
         | Finding::Note { note: Note::Second { .. } | Note::NotServable { .. } | Note::MediaType { .. }, .. } => {
             index("--existing replace ")
         }
-        Finding::BrokenZtoc(_) | Finding::LostBlobs { .. } => match is_of_version_2(finding, found) {
-            true => Some(convert_again(&name)),
-            false => index("--existing replace "),
-        },
+        Finding::BrokenZtoc(_) | Finding::LostBlobs { .. } => {
+            if is_of_version_2(finding, found) {
+                Some(convert_again(&name))
+            } else {
+                index("--existing replace ")
+            }
+        }
         Finding::Unusable { .. } | Finding::OddAnnotation(_) => {
             Some("ociseek convert, from the original image, to a new tag".into())
         }

@@ -64,9 +64,10 @@ fn below(command: Command, name: &str) -> Command {
         let name = format!("{name} {}", command.get_name());
         below(command, &name)
     });
-    match has_more {
-        true => command.after_help(format!("All options, their environment variables, and examples: {name} --help")),
-        false => command,
+    if has_more {
+        command.after_help(format!("All options, their environment variables, and examples: {name} --help"))
+    } else {
+        command
     }
 }
 

@@ -58,25 +58,24 @@ pub(super) fn version(args: &VersionArgs) -> Result<(), CliError> {
     let features: Vec<&str> = env!("OCISEEK_BUILD_FEATURES").split(',').filter(|name| !name.is_empty()).collect();
     let (version, target) = (env!("CARGO_PKG_VERSION"), env!("OCISEEK_BUILD_TARGET"));
     let ztoc = String::from_utf8_lossy(ztoc::VERSION);
-    let text = match args.format.is_json() {
-        true => {
-            let version = Version {
-                version,
-                commit,
-                target,
-                features,
-                build_tool_identifier: TOOL_IDENTIFIER,
-                ztoc_version: &ztoc,
-                soci_version: SOCI,
-            };
-            text_of(version)?
-        }
-        false => format!(
+    let text = if args.format.is_json() {
+        let version = Version {
+            version,
+            commit,
+            target,
+            features,
+            build_tool_identifier: TOOL_IDENTIFIER,
+            ztoc_version: &ztoc,
+            soci_version: SOCI,
+        };
+        text_of(version)?
+    } else {
+        format!(
             "ociseek {version}\ncommit {}\ntarget {target}\nfeatures {}\nztoc version {ztoc}, compatible with \
              soci-snapshotter {SOCI}\n",
             commit.unwrap_or("unknown"),
             if features.is_empty() { "none".to_owned() } else { features.join(", ") },
-        ),
+        )
     };
     Stdout::new().print(text)
 }

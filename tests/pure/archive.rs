@@ -190,9 +190,12 @@ fn hostile_tars_are_refused() {
     check(&[sparse("x", 0, 0, 5), tar_of(&image.files)].concat(), &image);
     // A blob with a wrong digest is detected when it is read.
     let damaged: Vec<_> = (image.files.iter())
-        .map(|(name, content)| match *name == path_of(&image.layer.digest) {
-            true => (name.clone(), b"the layer's BYTES".to_vec()),
-            false => (name.clone(), content.clone()),
+        .map(|(name, content)| {
+            if *name == path_of(&image.layer.digest) {
+                (name.clone(), b"the layer's BYTES".to_vec())
+            } else {
+                (name.clone(), content.clone())
+            }
         })
         .collect();
     let mut wrong = tar_of(&damaged);

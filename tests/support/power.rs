@@ -28,9 +28,10 @@ pub fn fail(dir: &Path, report: &Report, fault: Fault) {
     if fault == NOTHING {
         let root = identity(&dir.metadata().unwrap());
         for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
-            match entry.file_type().unwrap().is_dir() {
-                true => fs::remove_dir_all(entry.path()).unwrap(),
-                false => fs::remove_file(entry.path()).unwrap(),
+            if entry.file_type().unwrap().is_dir() {
+                fs::remove_dir_all(entry.path()).unwrap()
+            } else {
+                fs::remove_file(entry.path()).unwrap()
             }
         }
         restore(dir, synced, &root);

@@ -29,9 +29,10 @@ impl FromStr for Glob {
 
     fn from_str(text: &str) -> Result<Glob, String> {
         let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/*?".contains(&byte);
-        match (1..=255).contains(&text.len()) && text.bytes().all(known) {
-            true => Ok(Glob(text.to_owned())),
-            false => Err("expected lower-case letters, digits and . _ - / * ?".into()),
+        if (1..=255).contains(&text.len()) && text.bytes().all(known) {
+            Ok(Glob(text.to_owned()))
+        } else {
+            Err("expected lower-case letters, digits and . _ - / * ?".into())
         }
     }
 }

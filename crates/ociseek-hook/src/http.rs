@@ -57,9 +57,10 @@ pub(crate) fn monitor_router<M: Monitored>(service: Arc<M>) -> Router {
 }
 
 async fn ready<M: Monitored>(State(service): State<Arc<M>>) -> Response {
-    match service.is_ready() {
-        true => "ready\n".into_response(),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response(),
+    if service.is_ready() {
+        "ready\n".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response()
     }
 }
 

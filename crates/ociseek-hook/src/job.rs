@@ -32,10 +32,7 @@ pub enum Unit {
 impl Unit {
     /// What counts as one job for these versions of the index.
     pub fn of(versions: &Versions) -> Unit {
-        match versions.template().is_some_and(TagTemplate::needs_tag) {
-            true => Unit::Tag,
-            false => Unit::Image,
-        }
+        if versions.template().is_some_and(TagTemplate::needs_tag) { Unit::Tag } else { Unit::Image }
     }
 }
 

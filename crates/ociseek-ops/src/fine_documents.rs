@@ -99,9 +99,10 @@ pub(crate) async fn fetch_document(
 
 /// How many bytes of a document are fetched at once.
 pub(crate) fn fetched_size(reference: &FineRef, start: bool) -> u64 {
-    match start && reference.start_size - reference.head_size <= MAX_START {
-        true => reference.start_size,
-        false => reference.head_size,
+    if start && reference.start_size - reference.head_size <= MAX_START {
+        reference.start_size
+    } else {
+        reference.head_size
     }
 }
 

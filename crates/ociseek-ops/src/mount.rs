@@ -163,9 +163,10 @@ pub fn opaque_xattr() -> OpaqueXattr {
     /// All user IDs, each mapped to itself (user_namespaces(7)).
     const INITIAL: [&str; 3] = ["0", "0", "4294967295"];
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    match rustix::process::geteuid().is_root() && map.split_whitespace().eq(INITIAL) {
-        true => OpaqueXattr::Trusted,
-        false => OpaqueXattr::User,
+    if rustix::process::geteuid().is_root() && map.split_whitespace().eq(INITIAL) {
+        OpaqueXattr::Trusted
+    } else {
+        OpaqueXattr::User
     }
 }
 

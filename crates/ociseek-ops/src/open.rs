@@ -321,9 +321,10 @@ fn announce(
         Source::Registry(_) | Source::Layout(_) if found.index().is_none() => indexable.map(|layer| layer.size).sum(),
         _ => 0,
     };
-    let why = match unknown.iter().any(|layer| trust.left_out.contains(&layer.digest)) {
-        true => ReadAllReason::Untrusted,
-        false => ReadAllReason::Unindexed { indexable },
+    let why = if unknown.iter().any(|layer| trust.left_out.contains(&layer.digest)) {
+        ReadAllReason::Untrusted
+    } else {
+        ReadAllReason::Unindexed { indexable }
     };
     progress.report(ProgressEvent::Reading { layers: unknown.len(), bytes, why });
 }
@@ -375,16 +376,14 @@ pub(crate) async fn read_config(
     let (digest, layers) = (descriptor.digest, layers.len());
     let bytes = resolve::config(source, descriptor).await;
     let bytes = bytes.map_err(|source| OpenImageError::Config { digest, source })?;
-    let platform = match image.is_alone {
-        true => resolve::checked(resolve::platform_in(descriptor, &bytes), PlatformChoice::of(wanted))
-            .map_err(DiscoverError::from)?,
-        false => platform.clone(),
+    let platform = if image.is_alone {
+        resolve::checked(resolve::platform_in(descriptor, &bytes), PlatformChoice::of(wanted))
+            .map_err(DiscoverError::from)?
+    } else {
+        platform.clone()
     };
     let diff_ids = config::diff_ids(&bytes).map_err(|source| OpenImageError::OddConfig { digest, source })?.len();
-    match diff_ids == layers {
-        true => Ok((bytes, platform)),
-        false => Err(OpenImageError::DiffIds { digest, diff_ids, layers }),
-    }
+    if diff_ids == layers { Ok((bytes, platform)) } else { Err(OpenImageError::DiffIds { digest, diff_ids, layers }) }
 }
 
 /// A ztoc, if there is one and it can be fetched. It is an error if it does not fit into memory,

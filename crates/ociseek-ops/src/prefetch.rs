@@ -110,10 +110,7 @@ impl PrefetchList {
         let before = self.requests.len();
         // soci trims them too.
         paths.iter().map(|path| path.trim()).filter(|path| !path.is_empty()).for_each(|path| self.add_path(path));
-        match self.requests.len() > before {
-            true => Ok(()),
-            false => Err(PathListError::Empty),
-        }
+        if self.requests.len() > before { Ok(()) } else { Err(PathListError::Empty) }
     }
 
     fn add_record(&mut self, text: &[u8]) -> Result<(), PathListError> {
@@ -317,10 +314,7 @@ impl FoundParts<'_> {
                 }
             }
         }
-        match matched {
-            true => Ok(()),
-            false => Err("no file of the indexed layers matches it".to_owned()),
-        }
+        if matched { Ok(()) } else { Err("no file of the indexed layers matches it".to_owned()) }
     }
 
     /// Adds the whole file and, like soci, the byte after it.

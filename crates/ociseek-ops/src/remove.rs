@@ -217,9 +217,10 @@ async fn take(
 ) -> Result<RemovedIndexes, RemoveError> {
     let subject = of.manifest;
     let goes: Vec<Digest> = choices.iter().filter(|choice| choice.stays.is_none()).map(|choice| choice.index).collect();
-    let mut results = match goes.is_empty() || dry_run {
-        true => Vec::new(),
-        false => store.detach(&subject, &goes).await.map_err(|source| RemoveError::Unlist { subject, source })?,
+    let mut results = if goes.is_empty() || dry_run {
+        Vec::new()
+    } else {
+        store.detach(&subject, &goes).await.map_err(|source| RemoveError::Unlist { subject, source })?
     }
     .into_iter();
     of.indexes = (choices.into_iter())

@@ -227,22 +227,22 @@ impl Chooser<'_> {
             Candidate::Soci(place) => image.indexes[place].via,
             Candidate::Fine(place) => image.fine[place].via,
         };
-        let level = match self.requested == Some(&digest) {
-            true => TrustLevel::of(via).max(TrustLevel::Named),
-            false => TrustLevel::of(via),
+        let level = if self.requested == Some(&digest) {
+            TrustLevel::of(via).max(TrustLevel::Named)
+        } else {
+            TrustLevel::of(via)
         };
         let Policy { trust, tools, .. } = &self.rules.policy;
         if self.rules.policy.is_empty() {
             return IndexVerdict::Level(level);
         }
-        let signatures = match trust.is_empty() {
-            true => None,
-            false => {
-                let subjects = image.signed_for(digest, via);
-                match signature::find(self.source, &subjects, trust).await {
-                    Ok(signatures) => Some(signatures),
-                    Err(error) => return IndexVerdict::Refused(causes(&error)),
-                }
+        let signatures = if trust.is_empty() {
+            None
+        } else {
+            let subjects = image.signed_for(digest, via);
+            match signature::find(self.source, &subjects, trust).await {
+                Ok(signatures) => Some(signatures),
+                Err(error) => return IndexVerdict::Refused(causes(&error)),
             }
         };
         let signer = signatures.as_ref();

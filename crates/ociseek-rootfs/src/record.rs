@@ -126,12 +126,13 @@ pub fn parse(text: &[u8]) -> Result<Vec<RecordedRead>, RecordError> {
     }
     let lines: Vec<&[u8]> = text.split(|&b| b == b'\n').filter(|line| !line.trim_ascii().is_empty()).collect();
     let is_report = lines.first().is_some_and(|first| first.trim_ascii() == b"{");
-    let touches: Vec<Line> = match is_report {
-        true => parse_lenient::<Report>(text).map_err(RecordError::Report)?.touches,
-        false => (1..)
+    let touches: Vec<Line> = if is_report {
+        parse_lenient::<Report>(text).map_err(RecordError::Report)?.touches
+    } else {
+        (1..)
             .zip(&lines)
             .map(|(number, line)| parse_lenient(line).map_err(|fault| RecordError::Line(number, fault)))
-            .collect::<Result<_, _>>()?,
+            .collect::<Result<_, _>>()?
     };
     if touches.is_empty() {
         return Err(RecordError::Empty);

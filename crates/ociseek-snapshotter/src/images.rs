@@ -493,10 +493,8 @@ fn remove(dir: &Path) -> Result<bool, SnapshotError> {
 fn remove_files(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        let gone = match entry.file_type()?.is_dir() {
-            true => fs::remove_dir(entry.path()),
-            false => fs::remove_file(entry.path()),
-        };
+        let gone =
+            if entry.file_type()?.is_dir() { fs::remove_dir(entry.path()) } else { fs::remove_file(entry.path()) };
         // Its server may have removed it.
         gone.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
     }

@@ -164,9 +164,12 @@ impl Snapshotter {
     async fn noted(&self, request: &CreateRequest) -> Result<Option<String>, SnapshotError> {
         let CreateRequest { parent, labels, .. } = request;
         let Some((target, image, digest)) = remote_layer(labels) else { return Ok(None) };
-        let below = self.store.read(|rows| match parent.is_empty() {
-            true => Some(0),
-            false => rows.get(parent).ok().and_then(|row| row.lazy.as_ref()).map(|lazy| lazy.layers),
+        let below = self.store.read(|rows| {
+            if parent.is_empty() {
+                Some(0)
+            } else {
+                rows.get(parent).ok().and_then(|row| row.lazy.as_ref()).map(|lazy| lazy.layers)
+            }
         });
         // An unpacked layer below it is not one of a mount.
         let Some(below) = below else { return Ok(None) };

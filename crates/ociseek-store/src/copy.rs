@@ -38,10 +38,8 @@ impl Destination {
             // It may have been damaged on the way, or by a cache.
             Err(error) if source.is_remote() && error.is_other_content() => {
                 let copied = self.copy_once(blob, source, side_by_side, sent, true).await;
-                copied.map_err(|error| match error.is_other_content() {
-                    true => StoreError::Twice(Box::new(error)),
-                    false => error,
-                })
+                copied
+                    .map_err(|error| if error.is_other_content() { StoreError::Twice(Box::new(error)) } else { error })
             }
             copied => copied,
         }

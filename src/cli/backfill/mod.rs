@@ -271,9 +271,10 @@ impl Summary {
             let counts: Vec<String> = self.counts.iter().map(|(code, count)| format!("{count} {code}")).collect();
             let images = counted(all as u64, "image", "images");
             let read = human(self.bytes_read);
-            let line = match counts.is_empty() {
-                true => format!("{images}, in {}", duration(seconds)),
-                false => format!("{images}: {}; read {read}, in {}", counts.join(", "), duration(seconds)),
+            let line = if counts.is_empty() {
+                format!("{images}, in {}", duration(seconds))
+            } else {
+                format!("{images}: {}; read {read}, in {}", counts.join(", "), duration(seconds))
             };
             self.print(&line);
         }

@@ -302,9 +302,10 @@ fn enabled(text: &mut String, name: &ImageName, done: &ConvertReport, style: Sty
     let shown = safe(&name.to_string());
     let _ = writeln!(text, "{}", style.bold(&shown));
     let _ = writeln!(text, "  {} {}", style.green("image"), style.green(&done.digest.to_string()));
-    let what = match done.images.iter().any(|image| image.index.is_some()) {
-        true => "a SOCI-enabled image (version 2)",
-        false => "an image that names its fine index; SOCI consumers pull it whole",
+    let what = if done.images.iter().any(|image| image.index.is_some()) {
+        "a SOCI-enabled image (version 2)"
+    } else {
+        "an image that names its fine index; SOCI consumers pull it whole"
     };
     let line = match &done.outcome {
         ConvertStatus::AlreadyThere => "up to date: nothing was written".to_owned(),

@@ -90,10 +90,7 @@ pub(super) fn check_order(name: &ImageName, dir: &Path) -> Result<(), CliError> 
     let ImageName::Registry(image) = name else { return Ok(()) };
     let typed = image.repository.strip_prefix("library/").unwrap_or(&image.repository);
     let is_swapped = Path::new(typed).is_dir() && !dir.exists() && dir.to_string_lossy().contains(':');
-    match is_swapped {
-        true => Err(CliError::Usage("the image comes first, then the directory")),
-        false => Ok(()),
-    }
+    if is_swapped { Err(CliError::Usage("the image comes first, then the directory")) } else { Ok(()) }
 }
 
 /// Creates a file, or truncates an existing one.

@@ -179,9 +179,10 @@ fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
     let (layers, bytes) = manifest.left().fold((0, 0), |(layers, bytes), layer| (layers + 1, bytes + layer.size));
     let is_stuck =
         |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true }));
-    let next = match manifest.layers.iter().any(is_stuck) {
-        true => "no layer was finished in time, so use a longer --timeout",
-        false => "run it again to continue",
+    let next = if manifest.layers.iter().any(is_stuck) {
+        "no layer was finished in time, so use a longer --timeout"
+    } else {
+        "run it again to continue"
     };
     if layers > 0 {
         let _ = writeln!(

@@ -113,9 +113,10 @@ pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), Cl
             return Err(CliError::NoEntry(quoted(path)));
         }
         let out = BufWriter::with_capacity(64 << 10, &mut stdout);
-        let written = match args.format.is_json() {
-            true => json::layer(&image, &layer, &entries, out),
-            false => text::layer(&entries, detail, names, out),
+        let written = if args.format.is_json() {
+            json::layer(&image, &layer, &entries, out)
+        } else {
+            text::layer(&entries, detail, names, out)
         };
         return written.map_err(CliError::Stdout);
     }
@@ -123,9 +124,10 @@ pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), Cl
     let rootfs = display.during(&image, opening).await?;
     let listing = Listing::of(&rootfs, path, &args)?;
     let out = BufWriter::with_capacity(64 << 10, &mut stdout);
-    let written = match args.format.is_json() {
-        true => json::tree(&image, &rootfs, &listing, out),
-        false => text::tree(&rootfs.tree, &listing, detail, names, out),
+    let written = if args.format.is_json() {
+        json::tree(&image, &rootfs, &listing, out)
+    } else {
+        text::tree(&rootfs.tree, &listing, detail, names, out)
     };
     written.map_err(CliError::Stdout)?;
     if args.read.stats {

@@ -257,11 +257,10 @@ fn resolve_hint(error: &ResolveError) -> Option<String> {
 /// The image index was found, so the name and the login are right. `convert` is the command for a
 /// SOCI-enabled image.
 fn lost_hint(is_enabled: bool, convert: &str) -> String {
-    match is_enabled {
-        true => {
-            format!("to repair it, run this with the original image and the options that it was made with: {convert}")
-        }
-        false => "push the image again, or choose another of its platforms with --platform".to_owned(),
+    if is_enabled {
+        format!("to repair it, run this with the original image and the options that it was made with: {convert}")
+    } else {
+        "push the image again, or choose another of its platforms with --platform".to_owned()
     }
 }
 

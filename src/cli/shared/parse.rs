@@ -163,9 +163,10 @@ pub(crate) fn one_platform(text: &str) -> Result<Platform, String> {
 pub(crate) fn start_of_digest(text: &str) -> Result<String, String> {
     let digits = text.strip_prefix("sha256:").unwrap_or(text);
     let is_digits = digits.len() >= LEAST_DIGITS && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    match is_digits || text.parse::<Digest>().is_ok() {
-        true => Ok(text.to_owned()),
-        false => Err(format!("expected a digest, or at least {LEAST_DIGITS} of its first digits")),
+    if is_digits || text.parse::<Digest>().is_ok() {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("expected a digest, or at least {LEAST_DIGITS} of its first digits"))
     }
 }
 
@@ -178,9 +179,10 @@ pub(crate) fn destination(text: &str) -> Result<ImageName, String> {
         ImageName::Registry(_) if is_archive(text) => {
             Err("archives are read-only: write to a registry or a layout, oci:DIR".into())
         }
-        ImageName::Registry(image) if image.digest.is_none() && !last.contains(':') => Err(match text.contains('/') {
-            true => format!("the tag is missing: write {text}:TAG"),
-            false => format!("the tag is missing: write {text}:TAG, or REPOSITORY:{last} if {last} is the tag"),
+        ImageName::Registry(image) if image.digest.is_none() && !last.contains(':') => Err(if text.contains('/') {
+            format!("the tag is missing: write {text}:TAG")
+        } else {
+            format!("the tag is missing: write {text}:TAG, or REPOSITORY:{last} if {last} is the tag")
         }),
         _ => Ok(name),
     }

@@ -65,9 +65,10 @@ fn not_on_docker_hub(registry: &str, repository: &str, tag: Option<&str>) -> Opt
     } else {
         // `skopeo copy` and `podman save` call a folder of theirs dir:FOLDER.
         let folder = tag.filter(|tag| file == "dir" && Path::new(tag).is_dir())?;
-        let hint = match Path::new(folder).join("oci-layout").is_file() {
-            true => format!("to read the layout, use oci:{folder}"),
-            false => format!("use oci:DIR after skopeo copy dir:{folder} oci:DIR"),
+        let hint = if Path::new(folder).join("oci-layout").is_file() {
+            format!("to read the layout, use oci:{folder}")
+        } else {
+            format!("use oci:DIR after skopeo copy dir:{folder} oci:DIR")
         };
         (format!("dir:{folder}"), "a folder", hint)
     };
@@ -208,9 +209,10 @@ pub(crate) async fn refuse_plain_layers(
     }
     let image = resolve(source, root, PlatformChoice::All, progress).await.map_err(DiscoverError::from)?;
     let mut layers = image.manifests.iter().flat_map(|manifest| &manifest.layers);
-    match layers.any(|layer| LayerKind::of(&layer.media_type) == LayerKind::Uncompressed) {
-        true => Err(CliError::PushSaved(name.to_string())),
-        false => Ok(()),
+    if layers.any(|layer| LayerKind::of(&layer.media_type) == LayerKind::Uncompressed) {
+        Err(CliError::PushSaved(name.to_string()))
+    } else {
+        Ok(())
     }
 }
 

@@ -165,10 +165,11 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
     }
     pieces
         .iter()
-        .map(|(is_plain, text)| match is_plain {
-            true => format!("'{}'", text.replace('\'', "'\\''")),
-            false => format!("$'{text}'"),
-        })
+        .map(
+            |(is_plain, text)| {
+                if is_plain { format!("'{}'", text.replace('\'', "'\\''")) } else { format!("$'{text}'") }
+            },
+        )
         .collect()
 }
 

@@ -119,9 +119,10 @@ fn put(host: &Path, path: &str, content: &[u8], mode: u32) -> Result<bool, CliEr
 fn systemctl(arguments: &[&str]) -> Result<(), CliError> {
     let failed = |why: String| CliError::Start(io::Error::other(format!("systemctl {}: {why}", arguments.join(" "))));
     let output = Command::new("systemctl").args(arguments).output().map_err(|error| failed(error.to_string()))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
     }
 }
 

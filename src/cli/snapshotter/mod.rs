@@ -377,9 +377,10 @@ impl LazyImages for MountedByProcess {
         let is_replacement = order.device.is_mounted;
         Box::pin(async move {
             let mounted = self.mounted(order).await;
-            let (done, counter) = match is_replacement {
-                true => ("replaced", SnapshotterCounter::Replacements),
-                false => ("mounted", SnapshotterCounter::Mounts),
+            let (done, counter) = if is_replacement {
+                ("replaced", SnapshotterCounter::Replacements)
+            } else {
+                ("mounted", SnapshotterCounter::Mounts)
             };
             self.metrics.count(counter, if mounted.is_ok() { done } else { "failed" });
             mounted

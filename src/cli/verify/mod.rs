@@ -240,10 +240,7 @@ fn verdict(wrong: usize, broken: usize, style: Style) -> String {
     let counts = [(wrong, "difference", "differences"), (broken, "violation", "violations")];
     let counts = counts.iter().filter(|(count, ..)| *count > 0);
     let counts: Vec<String> = counts.map(|(count, one, many)| counted(*count as u64, one, many)).collect();
-    match counts.is_empty() {
-        true => style.green("ok"),
-        false => style.red(&counts.join(", ")),
-    }
+    if counts.is_empty() { style.green("ok") } else { style.red(&counts.join(", ")) }
 }
 
 /// The line for an index that begins with `head`: how many of the image's `layers` it covers, and

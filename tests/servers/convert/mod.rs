@@ -23,9 +23,10 @@ const OPTIONS: [&str; 2] = ["--span-size=65536", "--build-tool-identifier=AWS SO
 fn run(command: &mut Command) -> Result<String, String> {
     let output = command.output().expect("the converter runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    match output.status.success() {
-        true => Ok(text(&output.stdout).lines().last().unwrap_or_default().to_owned()),
-        false => Err(text(&output.stderr)),
+    if output.status.success() {
+        Ok(text(&output.stdout).lines().last().unwrap_or_default().to_owned())
+    } else {
+        Err(text(&output.stderr))
     }
 }
 

@@ -203,10 +203,8 @@ impl Job {
             }
         };
         wait(&mut hook, &["listening"]);
-        let status = match posts && !is_over(&mut hook) {
-            true => hook.post(&pushed("1", place.host, "a/b", &place.image)).0,
-            false => 0,
-        };
+        let status =
+            if posts && !is_over(&mut hook) { hook.post(&pushed("1", place.host, "a/b", &place.image)).0 } else { 0 };
         let is_queued = hook.events("listening").first().is_some_and(|line| line["queued"] != 0);
         if status == 202 || is_queued {
             wait(&mut hook, &["job", "dead-letter"]);

@@ -189,9 +189,10 @@ async fn every_byte_is_right_and_windows_are_fetched_in_pages() {
         for layer in 0..2 {
             // Only the head, with a single request, and nothing of the layer.
             let document = &image.fine.layers[layer];
-            let head = match document.head_size == document.size {
-                true => "all".to_owned(),
-                false => format!("bytes=0-{}", document.head_size - 1),
+            let head = if document.head_size == document.size {
+                "all".to_owned()
+            } else {
+                format!("bytes=0-{}", document.head_size - 1)
             };
             assert_eq!((image.parts(&registry, layer), image.saw(&registry, layer)), (vec![head], 0));
         }

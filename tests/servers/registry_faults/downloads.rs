@@ -93,9 +93,10 @@ async fn a_blob_has_exactly_the_bytes_of_its_descriptor() {
     for (length, announced) in [(9_999, true), (10_001, true), (10_001, false), (9_999, false), (0, true)] {
         let other = content(length);
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
-            let body = match announced {
-                true => Body::from(other.clone()),
-                false => Body::from_stream(futures_util::stream::iter([Ok::<_, std::io::Error>(other.clone())])),
+            let body = if announced {
+                Body::from(other.clone())
+            } else {
+                Body::from_stream(futures_util::stream::iter([Ok::<_, std::io::Error>(other.clone())]))
             };
             seen.is("GET", "/blobs/").then(|| Response::new(body))
         })
@@ -125,10 +126,8 @@ async fn content_with_a_label_of_its_encoding_is_the_blob_if_it_has_its_size() {
         let (whole, once) = (blob.clone(), first(1));
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
             seen.is("GET", "/blobs/").then(|| {
-                let mut answer = match once() {
-                    true => cut(Response::new(Body::empty()), &whole, 100_000),
-                    false => truth.truth_now(seen),
-                };
+                let mut answer =
+                    if once() { cut(Response::new(Body::empty()), &whole, 100_000) } else { truth.truth_now(seen) };
                 answer.headers_mut().insert(header::CONTENT_ENCODING, encoding.parse().unwrap());
                 answer
             })

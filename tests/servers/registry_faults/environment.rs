@@ -158,18 +158,20 @@ async fn expiring(refusal: u16, bearer: bool, password: &Arc<std::sync::Mutex<&'
         let password = *password.lock().unwrap();
         let shown = seen.header("authorization").unwrap_or_default();
         if seen.path.starts_with("/token") {
-            return Some(match shown == basic("AWS", password) {
-                true => json_answer(200, &json!({"token": password, "expires_in": 43200})),
-                false => status(refusal),
+            return Some(if shown == basic("AWS", password) {
+                json_answer(200, &json!({"token": password, "expires_in": 43200}))
+            } else {
+                status(refusal)
             });
         }
         if shown == if bearer { format!("Bearer {password}") } else { basic("AWS", password) } {
             return None;
         }
         // Latin-1, which is not UTF-8.
-        let mut challenge = match bearer {
-            true => format!("Bearer realm=\"http://{}/token\",service=\"", truth.host()).into_bytes(),
-            false => b"Basic realm=\"".to_vec(),
+        let mut challenge = if bearer {
+            format!("Bearer realm=\"http://{}/token\",service=\"", truth.host()).into_bytes()
+        } else {
+            b"Basic realm=\"".to_vec()
         };
         challenge.extend(b"caf\xe9\"");
         let mut answer = problem(if shown.is_empty() { 401 } else { refusal }, "DENIED", "token has expired");

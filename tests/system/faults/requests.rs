@@ -92,10 +92,8 @@ fn reads_through_the_kernel_are_right_or_fail() {
     for (kind, sound) in sounds.iter().enumerate() {
         // Mounting retries for up to half a minute for each document: `tests/servers` have faults
         // that last there. And a registry that is down stays so.
-        let is_tried = |point: &Point| match point.lasts {
-            true => point.at >= sound.mounting,
-            false => point.fault != Fault::Down,
-        };
+        let is_tried =
+            |point: &Point| if point.lasts { point.at >= sound.mounting } else { point.fault != Fault::Down };
         points.add(KINDS[kind], Point::all(kind, sound.requests).filter(is_tried));
     }
     let (points, score) = points.chosen(SAMPLE);

@@ -92,14 +92,13 @@ fn in_pod(node: &Node, image: &str, handler: &str) -> Result<String, String> {
     }
     let pod = node.crictl(&["runp", "--runtime", handler, &pod_file]);
     let created = node.try_crictl(&["create", "--no-pull", pod.trim(), &container_file, &pod_file]);
-    let said = match created.status.success() {
-        true => {
-            node.crictl(&["start", String::from_utf8(created.stdout).unwrap().trim()]);
-            let log = || fs::read_to_string(node.at(&format!("logs/{name}.log"))).unwrap_or_default();
-            wait_until("the container is ready", || log().contains("READY"));
-            Ok(log())
-        }
-        false => Err(String::from_utf8(created.stderr).unwrap()),
+    let said = if created.status.success() {
+        node.crictl(&["start", String::from_utf8(created.stdout).unwrap().trim()]);
+        let log = || fs::read_to_string(node.at(&format!("logs/{name}.log"))).unwrap_or_default();
+        wait_until("the container is ready", || log().contains("READY"));
+        Ok(log())
+    } else {
+        Err(String::from_utf8(created.stderr).unwrap())
     };
     node.crictl(&["rmp", "--force", pod.trim()]);
     said

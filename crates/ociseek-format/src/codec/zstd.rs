@@ -141,9 +141,10 @@ impl ZstdReader {
     /// # Errors
     /// If it ends inside a frame.
     pub fn finish(self) -> io::Result<()> {
-        match self.is_open {
-            true => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the zstd data is truncated inside a frame")),
-            false => Ok(()),
+        if self.is_open {
+            Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the zstd data is truncated inside a frame"))
+        } else {
+            Ok(())
         }
     }
 

@@ -51,15 +51,16 @@ pub(super) fn acr(headers: &Headers, body: &[u8], handshake: &mut Option<String>
         let data: AcrWebhook = serde_json::from_slice(body)?;
         return Ok(vec![grid(headers.ce_id, kind, &data)]);
     }
-    let events: Vec<GridEvent> = match body.trim_ascii_start().starts_with(b"[") {
-        true => serde_json::from_slice(body)?,
-        false => match serde_json::from_slice::<GridEvent>(body)? {
+    let events: Vec<GridEvent> = if body.trim_ascii_start().starts_with(b"[") {
+        serde_json::from_slice(body)?
+    } else {
+        match serde_json::from_slice::<GridEvent>(body)? {
             event if event.r#type.is_some() => vec![event],
             _ => {
                 let event: AcrWebhook = serde_json::from_slice(body)?;
                 return Ok(vec![distribution_push(event.id.as_deref(), &event.action, &event.target, &event.request)]);
             }
-        },
+        }
     };
     let mut items = Vec::with_capacity(events.len());
     for event in events {

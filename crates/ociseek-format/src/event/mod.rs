@@ -164,9 +164,10 @@ impl PushEvent {
         let registry = registry.or(self.registry.as_deref()).ok_or(IgnoreReason::NoRegistry)?.to_owned();
         let (repository, tag) = (self.repository.clone(), self.tag.clone());
         let image = Reference { registry, repository, tag, digest: self.digest };
-        match image.is_canonical() {
-            true => Ok(image),
-            false => Err(IgnoreReason::Malformed(cut(&image.to_string()), "image name")),
+        if image.is_canonical() {
+            Ok(image)
+        } else {
+            Err(IgnoreReason::Malformed(cut(&image.to_string()), "image name"))
         }
     }
 }

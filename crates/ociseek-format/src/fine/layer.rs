@@ -93,9 +93,10 @@ impl FineLayer {
     /// # Errors
     /// If its group cannot be decoded.
     pub fn window(&self, span: SpanId) -> Result<Option<SpanWindow>, FineError> {
-        match self.spans.has_window(span) {
-            true => Ok(self.group(group_of(self.spans.codec(), span))?.get(span).cloned()),
-            false => Ok(None),
+        if self.spans.has_window(span) {
+            Ok(self.group(group_of(self.spans.codec(), span))?.get(span).cloned())
+        } else {
+            Ok(None)
         }
     }
 

@@ -102,9 +102,10 @@ impl EcrRegistry {
             EcrRegistry::Private { account, region, endpoint } => {
                 let fips = if endpoint.fips { "-fips" } else { "" };
                 let Partition { ipv4, dual_stack, .. } = partition(region);
-                match endpoint.dual_stack {
-                    false => format!("{account}.dkr.ecr{fips}.{region}.{ipv4}"),
-                    true => format!("{account}.dkr-ecr{fips}.{region}.on.{dual_stack}"),
+                if endpoint.dual_stack {
+                    format!("{account}.dkr-ecr{fips}.{region}.on.{dual_stack}")
+                } else {
+                    format!("{account}.dkr.ecr{fips}.{region}.{ipv4}")
                 }
             }
             EcrRegistry::Public { dual_stack } => PUBLIC[usize::from(*dual_stack)].to_owned(),

@@ -127,9 +127,10 @@ impl EntryContent {
     pub fn of(manifest: GoManifest) -> EntryContent {
         // Docker before 1.10 pushed configs as octet-stream.
         let image = ["", OCI_CONFIG, DOCKER_CONFIG, "application/octet-stream"];
-        match image.contains(&manifest.config.media_type.as_str()) {
-            true => EntryContent::Image(Box::new(manifest)),
-            false => EntryContent::Kept,
+        if image.contains(&manifest.config.media_type.as_str()) {
+            EntryContent::Image(Box::new(manifest))
+        } else {
+            EntryContent::Kept
         }
     }
 
@@ -179,9 +180,10 @@ impl Original {
         let (mut targets, mut shadowed, mut missing) = (Vec::new(), Vec::new(), Vec::new());
         if requested.is_empty() {
             for (entry, platform) in images {
-                match seen.insert(Key::of(platform)) {
-                    true => targets.push(IndexTarget { entry, platform: platform.clone() }),
-                    false => shadowed.push(entry),
+                if seen.insert(Key::of(platform)) {
+                    targets.push(IndexTarget { entry, platform: platform.clone() })
+                } else {
+                    shadowed.push(entry)
                 }
             }
             return Targets { targets, shadowed, missing };

@@ -132,9 +132,10 @@ impl NotIndexed {
     /// None if the layer is indexed. Layers smaller than `least` bytes are not.
     pub fn of(layer: &Descriptor, least: u64) -> Option<NotIndexed> {
         let kind = LayerKind::of(&layer.media_type);
-        match kind.is_servable() {
-            false => Some(NotIndexed::Kind(kind)),
-            true => (layer.size < least).then_some(NotIndexed::Small { least }),
+        if kind.is_servable() {
+            (layer.size < least).then_some(NotIndexed::Small { least })
+        } else {
+            Some(NotIndexed::Kind(kind))
         }
     }
 

@@ -255,10 +255,7 @@ impl TagTemplate {
             return Err(TagError::NoTag(self.clone()));
         }
         let made = self.with(tag.unwrap_or_default(), &digest.short());
-        match is_tag(&made) && !is_referrers_tag(&made) {
-            false => Err(TagError::Invalid { tag: made }),
-            true => Ok(made),
-        }
+        if is_tag(&made) && !is_referrers_tag(&made) { Ok(made) } else { Err(TagError::Invalid { tag: made }) }
     }
 
     /// Whether the template needs the image's tag, so it cannot be used for images that are only
@@ -283,9 +280,10 @@ impl FromStr for TagTemplate {
 
     fn from_str(text: &str) -> Result<TagTemplate, TagError> {
         let template = TagTemplate(text.to_owned());
-        match is_tag(&template.with("t", "0123456789ab")) {
-            true => Ok(template),
-            false => Err(TagError::Template(text.to_owned())),
+        if is_tag(&template.with("t", "0123456789ab")) {
+            Ok(template)
+        } else {
+            Err(TagError::Template(text.to_owned()))
         }
     }
 }

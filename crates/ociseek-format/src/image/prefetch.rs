@@ -98,10 +98,7 @@ pub fn parse_unmerged(bytes: &[u8]) -> Result<Vec<SpanRange>, PrefetchError> {
         }
         ranges.push(first..=last);
     }
-    match ranges.is_empty() {
-        true => Err(PrefetchError::Empty),
-        false => Ok(ranges),
-    }
+    if ranges.is_empty() { Err(PrefetchError::Empty) } else { Ok(ranges) }
 }
 
 #[cfg(test)]

@@ -57,10 +57,7 @@ impl<C: AsRef<[u8]>> LayerPlanner<C> {
             LayerPlanner::Zstd(ahead) => ahead.plan(chunks, false),
             LayerPlanner::Unknown(held, _) => {
                 held.extend(chunks);
-                match size(held) < tar::BLOCK as u64 {
-                    true => Vec::new(),
-                    false => self.decide(false),
-                }
+                if size(held) < tar::BLOCK as u64 { Vec::new() } else { self.decide(false) }
             }
         }
     }
@@ -183,9 +180,10 @@ impl LayerScan {
         let LayerOptions { span_size, fine, .. } = *options;
         let (for_fine, for_plan) = (memory.budget().open(), memory.budget().open());
         let (scan, hashes) = LayerScan::new(span_size, expected, Start { purpose: Purpose::Publish { fine }, memory });
-        match fine {
-            true => (LayerPlanner::of_fine(for_plan), scan, hashes.with_fine(for_fine)),
-            false => (LayerPlanner::Idle, scan, hashes),
+        if fine {
+            (LayerPlanner::of_fine(for_plan), scan, hashes.with_fine(for_fine))
+        } else {
+            (LayerPlanner::Idle, scan, hashes)
         }
     }
 

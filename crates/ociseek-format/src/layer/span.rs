@@ -273,10 +273,7 @@ impl<T: HasSpans> SpanTable<T> {
     pub(super) fn check_length(&self, span: SpanId, blob: &[u8]) -> Result<(), SpanError> {
         let range = self.blob_range(span);
         let (expected, found) = (range.end - range.start, blob.len() as u64);
-        match expected == found {
-            true => Ok(()),
-            false => Err(SpanError::Length { span, expected, found }),
-        }
+        if expected == found { Ok(()) } else { Err(SpanError::Length { span, expected, found }) }
     }
 
     /// Compares the digest that a ztoc or a map states with the bytes.
@@ -285,10 +282,7 @@ impl<T: HasSpans> SpanTable<T> {
         let mut hasher = Hasher::new(expected.algorithm());
         hasher.update(blob);
         let actual = hasher.finish();
-        match actual == expected {
-            true => Ok(()),
-            false => Err(SpanError::Digest { span, expected, actual }),
-        }
+        if actual == expected { Ok(()) } else { Err(SpanError::Digest { span, expected, actual }) }
     }
 }
 
@@ -427,9 +421,10 @@ fn decode_gzip(
         }
         reader.push(piece, sink).map_err(|source| SpanError::Gzip { span, source })?;
     }
-    match sink.is_over() || sink.left() == 0 {
-        true => Ok(()),
-        false => Err(SpanError::Short { span, expected: size, found: size - sink.left() }),
+    if sink.is_over() || sink.left() == 0 {
+        Ok(())
+    } else {
+        Err(SpanError::Short { span, expected: size, found: size - sink.left() })
     }
 }
 

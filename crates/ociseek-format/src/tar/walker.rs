@@ -306,9 +306,10 @@ impl Walker {
                 let mut global = self.global();
                 let records = pax::parse(data).ok_or_else(|| self.fault(TarFault::Pax))?;
                 pax::merge(&mut global, records).ok_or_else(|| self.fault(TarFault::Pax))?;
-                let name = match global.name.is_empty() {
-                    true => Header::parse(&self.block).map(|header| header.name(&self.block)).unwrap_or_default(),
-                    false => global.name,
+                let name = if global.name.is_empty() {
+                    Header::parse(&self.block).map(|header| header.name(&self.block)).unwrap_or_default()
+                } else {
+                    global.name
                 };
                 found(Entry { name, ..self.global() });
                 self.overrides = EntryOverrides::default();

@@ -192,9 +192,10 @@ impl Ecr {
                 return Err(EcrError::Answer { host, what: "it is too long" });
             }
         }
-        match status.is_success() {
-            true => Ok(bytes),
-            false => Err(EcrError::Refused { host, status: Status::new(status), what: error_text(&bytes) }),
+        if status.is_success() {
+            Ok(bytes)
+        } else {
+            Err(EcrError::Refused { host, status: Status::new(status), what: error_text(&bytes) })
         }
     }
 }

@@ -56,10 +56,7 @@ impl FinishedWork {
 /// an empty digest.
 fn split(key: &str) -> (&str, &str) {
     let (name, digest) = key.split_once('@').unwrap_or((key, ""));
-    match name.rsplit('/').next().is_some_and(|last| last.contains(':')) {
-        true => (name, digest),
-        false => (key, ""),
-    }
+    if name.rsplit('/').next().is_some_and(|last| last.contains(':')) { (name, digest) } else { (key, "") }
 }
 
 impl BackfillState {

@@ -193,9 +193,10 @@ fn router(app: &Arc<App>) -> Router {
 /// If there is a secret, the service may be reachable by clients without it, who must not see its
 /// metrics.
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    match request.uri().path() == "/metrics" && !notify::shows_secret(&app, request.headers(), request.uri()) {
-        true => notify::unauthorized(),
-        false => next.run(request).await,
+    if request.uri().path() == "/metrics" && !notify::shows_secret(&app, request.headers(), request.uri()) {
+        notify::unauthorized()
+    } else {
+        next.run(request).await
     }
 }
 

@@ -292,17 +292,19 @@ impl Loader<'_> {
             }
         };
         let found = bytes.len() as u64;
-        match found == descriptor.size {
-            true => Ok(bytes),
-            false => Err(ConvertError::Size { what, digest, expected: descriptor.size, found }),
+        if found == descriptor.size {
+            Ok(bytes)
+        } else {
+            Err(ConvertError::Size { what, digest, expected: descriptor.size, found })
         }
     }
 
     fn count(&mut self, digest: Digest, document: &Bytes) -> Result<(), ConvertError> {
         self.read += document.len() as u64;
-        match self.read <= MAX_DOCUMENTS {
-            true => Ok(()),
-            false => Err(ConvertError::TooLarge { digest: self.root.unwrap_or(digest) }),
+        if self.read <= MAX_DOCUMENTS {
+            Ok(())
+        } else {
+            Err(ConvertError::TooLarge { digest: self.root.unwrap_or(digest) })
         }
     }
 

@@ -328,9 +328,10 @@ fn check(
             coverage: image.coverage,
         });
     }
-    match manifests.iter().all(|manifest| manifest.shortfalls.is_empty()) {
-        true => Ok(()),
-        false => Err(IndexError::from(Box::new(RefusedImage { manifests, bytes_read })).into()),
+    if manifests.iter().all(|manifest| manifest.shortfalls.is_empty()) {
+        Ok(())
+    } else {
+        Err(IndexError::from(Box::new(RefusedImage { manifests, bytes_read })).into())
     }
 }
 

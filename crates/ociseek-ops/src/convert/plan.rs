@@ -41,9 +41,10 @@ pub(super) fn choose(
             platforms.map(Platform::to_string).collect::<Vec<_>>().join(", ")
         };
         let available = list(&mut entries.iter().filter_map(|entry| entry.platform.as_ref()));
-        return match chosen.missing.is_empty() {
-            true => Err(ConvertError::NoImage { digest: loaded.root }),
-            false => Err(ConvertError::NoPlatform { wanted: list(&mut chosen.missing.iter()), available }),
+        return if chosen.missing.is_empty() {
+            Err(ConvertError::NoImage { digest: loaded.root })
+        } else {
+            Err(ConvertError::NoPlatform { wanted: list(&mut chosen.missing.iter()), available })
         };
     }
     for shadowed in chosen.shadowed.iter().filter_map(|entry| entries.get(*entry)) {
@@ -279,12 +280,13 @@ async fn compare(
                 },
             }
         }
-        let fine = match options.kinds.has_fine() && !(ztocs.is_empty() && only_fine.is_empty()) {
-            true => match fine_for(&known_fine, &ztocs, &only_fine, options) {
+        let fine = if options.kinds.has_fine() && !(ztocs.is_empty() && only_fine.is_empty()) {
+            match fine_for(&known_fine, &ztocs, &only_fine, options) {
                 Some(fine) => Some(fine.clone()),
                 None => return Ok(ConvertPreview::Pending),
-            },
-            false => None,
+            }
+        } else {
+            None
         };
         let prefetch = if options.prefetch.is_none() { prefetch(&known, &ztocs) } else { Vec::new() };
         fine_documents.extend(fine.iter().flat_map(|fine| fine.layers.clone()));
@@ -303,14 +305,13 @@ async fn compare(
     let Some(destination) = to.destination.as_ref().filter(|_| is_there) else { return Ok(ConvertPreview::Pending) };
     // A registry's garbage collection may have deleted blobs. Then the image is written again.
     Ok(
-        match are_whole(destination, blobs(&indexed).chain(fine_documents.iter().map(FineRef::blob)), BlobCheck::Size)
+        if are_whole(destination, blobs(&indexed).chain(fine_documents.iter().map(FineRef::blob)), BlobCheck::Size)
             .await?
         {
-            true => {
-                let check = check_of(&indexed, &fine_documents, cache).await;
-                ConvertPreview::Complete(CompleteImage { digest: enabled.digest, check })
-            }
-            false => ConvertPreview::Pending,
+            let check = check_of(&indexed, &fine_documents, cache).await;
+            ConvertPreview::Complete(CompleteImage { digest: enabled.digest, check })
+        } else {
+            ConvertPreview::Pending
         },
     )
 }
@@ -344,10 +345,7 @@ async fn check_of(indexed: &[SociIndexParts], fine: &[FineRef], cache: Option<&Z
     let documents = ztocs.chain(fine.iter().map(|fine| (fine.layer, fine.head_digest)));
     let documents: Vec<(Digest, Digest)> = documents.collect();
     let count = documents.len();
-    match proven(cache, documents).await.len() == count {
-        true => ExistingCheck::Cached,
-        false => ExistingCheck::Listed,
-    }
+    if proven(cache, documents).await.len() == count { ExistingCheck::Cached } else { ExistingCheck::Listed }
 }
 
 /// The blobs of the SOCI indexes.

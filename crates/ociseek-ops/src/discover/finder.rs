@@ -60,10 +60,7 @@ pub(crate) async fn usable(
     let finder = Finder { source, manifest: &image.descriptor, layers: &image.layers };
     let named = image.annotations.get(INDEX_DIGEST).and_then(|named| named.parse().ok());
     let listing = async {
-        match listed {
-            true => finder.listed().await.map_or_else(|_| Vec::new(), |listed| listed.soci),
-            false => Vec::new(),
-        }
+        if listed { finder.listed().await.map_or_else(|_| Vec::new(), |listed| listed.soci) } else { Vec::new() }
     };
     let (listed, named) = tokio::join!(listing, finder.named(named, artifacts));
     named.into_iter().chain(listed).filter_map(|found| Some((found.digest, found.content.ok()?))).collect()
@@ -281,8 +278,9 @@ fn check(document: &Document, expected: Option<u64>) -> Result<(), UnusableIndex
     if let Some(expected) = expected.filter(|&expected| expected != found) {
         return Err(UnusableIndexError::Size { expected, found });
     }
-    match document.media_type == OCI_MANIFEST {
-        true => Ok(()),
-        false => Err(UnusableIndexError::MediaType(document.media_type.chars().take(150).collect())),
+    if document.media_type == OCI_MANIFEST {
+        Ok(())
+    } else {
+        Err(UnusableIndexError::MediaType(document.media_type.chars().take(150).collect()))
     }
 }

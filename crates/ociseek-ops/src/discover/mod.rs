@@ -272,9 +272,10 @@ pub async fn discover(
     let image = PlatformImage::find(source, root, platform, progress).await?;
     let stated = async {
         // The image may be for another platform.
-        match image.is_alone && platform.is_some() {
-            true => Ok(resolve::stated(source, &image.manifest.config, PlatformChoice::of(platform)).await?),
-            false => Ok(image.manifest.platform.clone()),
+        if image.is_alone && platform.is_some() {
+            Ok(resolve::stated(source, &image.manifest.config, PlatformChoice::of(platform)).await?)
+        } else {
+            Ok(image.manifest.platform.clone())
         }
     };
     let (platform, found) = both(stated, image.indexes(source, requested, progress)).await?;

@@ -94,14 +94,13 @@ impl NoIndex {
                 Some(why) => *reasons.entry(why.code()).or_default() += 1,
             }
         }
-        match reasons.keys().all(|code| *code == SMALL) && !reasons.is_empty() {
-            true => NoIndex::Small,
-            false => {
-                let is_large_zstd = |layer: &Descriptor| {
-                    layer.size >= NotIndexed::MIN_LAYER_SIZE && LayerKind::of(&layer.media_type) == LayerKind::Zstd
-                };
-                NoIndex::Impossible { reasons, has_large_zstd: layers.iter().any(is_large_zstd) }
-            }
+        if reasons.keys().all(|code| *code == SMALL) && !reasons.is_empty() {
+            NoIndex::Small
+        } else {
+            let is_large_zstd = |layer: &Descriptor| {
+                layer.size >= NotIndexed::MIN_LAYER_SIZE && LayerKind::of(&layer.media_type) == LayerKind::Zstd
+            };
+            NoIndex::Impossible { reasons, has_large_zstd: layers.iter().any(is_large_zstd) }
         }
     }
 }

@@ -60,10 +60,7 @@ pub(crate) async fn ztocs(
             continue;
         }
         // The cache was not asked to the end where it had no document.
-        let outcome = match documents.contains(&blob) {
-            true => cached(supply.work.cache, &layer, options).await,
-            false => None,
-        };
+        let outcome = if documents.contains(&blob) { cached(supply.work.cache, &layer, options).await } else { None };
         match outcome {
             _ if !ztocs.contains(&blob) => {}
             Some(outcome) => {

@@ -273,10 +273,7 @@ pub(super) fn check_of(listed: impl Iterator<Item = (Digest, Digest)>, layers: &
     let mut listed = listed.peekable();
     let is_empty = listed.peek().is_none();
     let is_built = |(layer, blob): (Digest, Digest)| layers.iter().any(|l| l.layer == layer && l.built == Some(blob));
-    match !is_empty && listed.all(is_built) {
-        true => ExistingCheck::Cached,
-        false => ExistingCheck::Listed,
-    }
+    if !is_empty && listed.all(is_built) { ExistingCheck::Cached } else { ExistingCheck::Listed }
 }
 
 #[cfg(test)]

@@ -243,9 +243,10 @@ fn check_gate(plans: &[IndexPlan], layers: &Layers, options: &IndexOptions) -> R
     }
     let mut seen = BTreeSet::new();
     let manifests: Vec<_> = plans.iter().map(|plan| judge(plan, layers, options, &mut seen)).collect();
-    match manifests.iter().all(|manifest| manifest.shortfalls.is_empty()) {
-        true => Ok(()),
-        false => Err(RefusedImage { manifests, bytes_read: layers.bytes_read }),
+    if manifests.iter().all(|manifest| manifest.shortfalls.is_empty()) {
+        Ok(())
+    } else {
+        Err(RefusedImage { manifests, bytes_read: layers.bytes_read })
     }
 }
 

@@ -131,9 +131,10 @@ impl NotCarriedOver {
     /// Judges the error of reading a blob of the index.
     pub(super) fn of(what: &'static str, digest: Digest, source: StoreError) -> NotCarriedOver {
         let is_final = matches!(source, StoreError::Memory(_) | StoreError::Range { .. });
-        match is_final || Damage::of(&source).is_some() {
-            true => NotCarriedOver::lost(&source),
-            false => NotCarriedOver::Unread(Box::new(IndexError::Document { what, digest, source })),
+        if is_final || Damage::of(&source).is_some() {
+            NotCarriedOver::lost(&source)
+        } else {
+            NotCarriedOver::Unread(Box::new(IndexError::Document { what, digest, source }))
         }
     }
 

@@ -157,9 +157,10 @@ pub(super) fn layers(
                 spans: read.len() as u32,
                 bytes: read.iter().map(range).map(|range| range.end.0.saturating_sub(range.start.0)).sum(),
             }),
-            groups: match is_first && shown.contains(&number) {
-                true => groups(table, number, &files, &read, reads, most),
-                false => Vec::new(),
+            groups: if is_first && shown.contains(&number) {
+                groups(table, number, &files, &read, reads, most)
+            } else {
+                Vec::new()
             },
         }
     });

@@ -273,9 +273,10 @@ impl Reader<'_> {
             None => ResolveError::Document { what, digest, source },
         })?;
         let found = document.bytes.len() as u64;
-        match found == entry.size {
-            true => parse(&document),
-            false => Err(ResolveError::Size { what, digest, expected: entry.size, found }),
+        if found == entry.size {
+            parse(&document)
+        } else {
+            Err(ResolveError::Size { what, digest, expected: entry.size, found })
         }
     }
 

@@ -64,9 +64,10 @@ impl FineCheck {
         policy: &Policy,
     ) -> Result<(), VerifyError> {
         let Some(content) = &self.content else { return Ok(()) };
-        let signatures = match policy.fine_is_signed() {
-            true => Some(signature::find(source, &self.signed, &policy.trust).await?),
-            false => None,
+        let signatures = if policy.fine_is_signed() {
+            Some(signature::find(source, &self.signed, &policy.trust).await?)
+        } else {
+            None
         };
         let judged = JudgedIndex::fine(layers, content, signatures.as_ref());
         self.verified.rulings = policy::judge(policy, &judged);

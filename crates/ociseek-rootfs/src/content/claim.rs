@@ -67,9 +67,10 @@ impl LayerHandle {
                     ClaimOutcome::Taken | ClaimOutcome::Unavailable => {}
                 }
                 // It may have been stored just before it could be claimed.
-                match on.is_on_disk(span) {
-                    true => wanted.promise.complete(Ok(Arc::default())),
-                    false => missing.ours.push(wanted),
+                if on.is_on_disk(span) {
+                    wanted.promise.complete(Ok(Arc::default()))
+                } else {
+                    missing.ours.push(wanted)
                 }
             }
             missing

@@ -78,9 +78,10 @@ impl LayerHandle {
         let (layer, deadline) = (self.layer.digest(), self.inner.options.deadline);
         let (begun, asked, first) = (Instant::now(), group.len(), group.front().map(|wanted| wanted.promise.span().0));
         let spans: Vec<SpanId> = group.iter().map(|wanted| wanted.promise.span()).collect();
-        let purpose = match self.inner.start.covers(spans.iter().map(|span| self.span(*span))) {
-            true => Purpose::Start,
-            false => Purpose::Read,
+        let purpose = if self.inner.start.covers(spans.iter().map(|span| self.span(*span))) {
+            Purpose::Start
+        } else {
+            Purpose::Read
         };
         self.fetch_windows(spans.into_iter(), purpose);
         let received = timeout(deadline, self.receive(&mut group, purpose)).await;

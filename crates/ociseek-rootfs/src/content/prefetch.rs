@@ -102,9 +102,10 @@ pub(super) async fn prefetch(inner: &Arc<Inner>) {
             while inner.waiting.load(Ordering::Relaxed) > 0 {
                 sleep(PAUSE).await;
             }
-            match on.fetch_missing(spans).await {
-                true => failures = 0,
-                false => failures += 1,
+            if on.fetch_missing(spans).await {
+                failures = 0
+            } else {
+                failures += 1
             }
             if failures == FAILURES {
                 return;

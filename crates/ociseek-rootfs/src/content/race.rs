@@ -81,19 +81,18 @@ impl Pace {
     /// is near, or not known yet.
     pub(super) fn bytes_per_wait(&self) -> u64 {
         let sums = self.0.hold();
-        match sums.measured < MEASURED || sums.soonest < NEAR.as_secs_f64() {
-            true => 0,
-            false => (sums.soonest * sums.bytes / sums.rest.max(1e-6)) as u64,
+        if sums.measured < MEASURED || sums.soonest < NEAR.as_secs_f64() {
+            0
+        } else {
+            (sums.soonest * sums.bytes / sums.rest.max(1e-6)) as u64
         }
     }
 
     /// The time after which a request for `bytes` bytes is slow; at most `most`.
     fn patience(&self, bytes: u64, most: Duration) -> Duration {
         let sums = self.0.hold();
-        let (first, rate) = match sums.requests > 0.0 {
-            true => (sums.first / sums.requests, sums.bytes / sums.rest.max(1e-6)),
-            false => UNKNOWN,
-        };
+        let (first, rate) =
+            if sums.requests > 0.0 { (sums.first / sums.requests, sums.bytes / sums.rest.max(1e-6)) } else { UNKNOWN };
         let seconds = TIMES * (first + bytes as f64 / rate.max(1.0));
         Duration::from_secs_f64(seconds.min(most.as_secs_f64())).clamp(LEAST.min(most), most)
     }

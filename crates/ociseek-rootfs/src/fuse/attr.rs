@@ -94,9 +94,10 @@ fn device(major: u32, minor: u32) -> u32 {
 /// it.
 fn system_time(time: Time) -> SystemTime {
     let whole = Duration::from_secs(time.seconds.unsigned_abs());
-    let second = match time.seconds < 0 {
-        true => SystemTime::UNIX_EPOCH.checked_sub(whole),
-        false => SystemTime::UNIX_EPOCH.checked_add(whole),
+    let second = if time.seconds < 0 {
+        SystemTime::UNIX_EPOCH.checked_sub(whole)
+    } else {
+        SystemTime::UNIX_EPOCH.checked_add(whole)
     };
     second
         .and_then(|second| second.checked_add(Duration::from_nanos(u64::from(time.nanos))))

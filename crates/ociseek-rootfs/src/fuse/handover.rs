@@ -38,9 +38,10 @@ impl KeptDevice {
     /// # Errors
     /// If it knows another one, or the file cannot be read.
     pub(super) fn check(&self, tree: &Tree) -> io::Result<()> {
-        match fs::read_to_string(&self.identity)? == identity(tree).to_string() {
-            true => Ok(()),
-            false => Err(io::Error::other("the mount to continue has other files")),
+        if fs::read_to_string(&self.identity)? == identity(tree).to_string() {
+            Ok(())
+        } else {
+            Err(io::Error::other("the mount to continue has other files"))
         }
     }
 

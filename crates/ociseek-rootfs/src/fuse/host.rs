@@ -71,10 +71,7 @@ pub(super) fn unmount_by_helper(point: &Path, lazy: bool) -> Result<(), String> 
     let mut command = Command::new(name);
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(point).stdin(Stdio::null());
     let output = command.output().map_err(|error| format!("{name} cannot be started: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-    }
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
 }
 
 #[cfg(test)]

@@ -266,15 +266,16 @@ impl FuseMount {
         let ended = matches!(self.alive.try_recv(), Err(TryRecvError::Closed));
         let ours = there.is_some_and(|there| Some(there.device) == self.device)
             && (!ended || self.point.metadata().is_err_and(|error| is_dead(&error)));
-        match ours {
-            false => Ok(false),
-            true => match take_down(&self.point, UnmountFlags::NOFOLLOW) {
+        if ours {
+            match take_down(&self.point, UnmountFlags::NOFOLLOW) {
                 Ok(()) => Ok(false),
                 Err(_) => {
                     take_down(&self.point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
                     Ok(true)
                 }
-            },
+            }
+        } else {
+            Ok(false)
         }
     }
 }
@@ -362,10 +363,13 @@ fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, 
     let target = format!("/proc/self/fd/{}", held.as_raw_fd());
     match mount(source_name(&options.source), target, FS_TYPE, flags, data.as_c_str()).map_err(io::Error::from) {
         Ok(()) => Ok(Some(device)),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => match host::has_helper() {
-            true => Ok(None),
-            false => Err(MountError::NoHelper),
-        },
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            if host::has_helper() {
+                Ok(None)
+            } else {
+                Err(MountError::NoHelper)
+            }
+        }
         Err(error) => Err(refused(error)),
     }
 }

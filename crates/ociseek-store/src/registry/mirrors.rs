@@ -62,9 +62,10 @@ impl Failures {
     fn note(&mut self, now: Instant, failed: bool) {
         // Those that were begun together count once.
         let is_next = self.until().is_none_or(|until| until <= now);
-        *self = match failed {
-            true => Failures { count: self.count + u32::from(is_next), last: Some(now) },
-            false => Failures::default(),
+        *self = if failed {
+            Failures { count: self.count + u32::from(is_next), last: Some(now) }
+        } else {
+            Failures::default()
         };
     }
 }
@@ -297,9 +298,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let closed = |_: &str| (401, ASK, String::new());
         let (mirror, server) = (host(closed).await, host(closed).await);
-        let own = host(|header| match header.to_ascii_lowercase().contains("\nauthorization: basic ") {
-            true => (200, "", CONTENT.to_owned()),
-            false => (401, ASK, String::new()),
+        let own = host(|header| {
+            if header.to_ascii_lowercase().contains("\nauthorization: basic ") {
+                (200, "", CONTENT.to_owned())
+            } else {
+                (401, ASK, String::new())
+            }
         });
         let own = own.await;
         let by_mirror = repository(dir.path(), &own.address, &table(&mirror.address, ""));
@@ -325,10 +329,11 @@ mod tests {
             ),
         );
         let (dir, mirror) = (tempfile::tempdir().unwrap(), with(EMPTY_LIST).await);
-        let own = host(move |header| match header.contains("/referrers/") {
-            true => (200, "", list.clone()),
-            false => (404, "", String::new()),
-        });
+        let own = host(
+            move |header| {
+                if header.contains("/referrers/") { (200, "", list.clone()) } else { (404, "", String::new()) }
+            },
+        );
         let own = own.await;
         let repository = repository(dir.path(), &own.address, &table(&mirror.address, ""));
         let subject = Digest::sha256(CONTENT.as_bytes());

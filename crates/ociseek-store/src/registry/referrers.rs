@@ -367,9 +367,10 @@ impl Repository {
         let linked = response.is_some_and(|response| {
             response.text("oci-subject").and_then(|subject| subject.trim().parse().ok()) == Some(subject.digest)
         });
-        let attached = match self.api_lists(index, &subject.digest, linked).await {
-            true => AttachMethod::ReferrersApi,
-            false => AttachMethod::TagSchema(self.list_under_tag(index, &manifest, subject, &replaces).await?),
+        let attached = if self.api_lists(index, &subject.digest, linked).await {
+            AttachMethod::ReferrersApi
+        } else {
+            AttachMethod::TagSchema(self.list_under_tag(index, &manifest, subject, &replaces).await?)
         };
 
         let mut not_deleted = Vec::new();

@@ -69,9 +69,12 @@ impl Response {
     /// percent-encoded.
     pub(super) fn location(&self) -> Option<String> {
         let value = self.headers().get(header::LOCATION)?;
-        Some(value.as_bytes().iter().fold(String::new(), |text, byte| match byte.is_ascii() {
-            true => text + char::from(*byte).encode_utf8(&mut [0; 4]),
-            false => text + &format!("%{byte:02X}"),
+        Some(value.as_bytes().iter().fold(String::new(), |text, byte| {
+            if byte.is_ascii() {
+                text + char::from(*byte).encode_utf8(&mut [0; 4])
+            } else {
+                text + &format!("%{byte:02X}")
+            }
         }))
     }
 

@@ -241,12 +241,11 @@ impl Registry {
         let (mut renewed, mut restarted) = (false, false);
         loop {
             let at_home = same_origin(base, &hop.url);
-            let (authorization, used) = match at_home {
-                true => {
-                    let (value, used) = self.auth.header(&self.http, base, scope).await?;
-                    (value, Some(used))
-                }
-                false => (None, None),
+            let (authorization, used) = if at_home {
+                let (value, used) = self.auth.header(&self.http, base, scope).await?;
+                (value, Some(used))
+            } else {
+                (None, None)
             };
             let carries_login = authorization.is_some();
             let line = self.request_line(&hop.method, &hop.url).at_try(attempt);

@@ -82,13 +82,14 @@ fn article(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown, of_image: Percent
     let title = format!("<h3>Layer {number} <code title=\"{digest}\">{short}</code></h3>");
     // Many images have a dozen such layers. Each is a line that can be opened.
     let is_folded = matches!(lazy, Lazy::No(_)) && of_image.is_below(FOLDED);
-    match is_folded {
-        true => writeln!(
+    if is_folded {
+        writeln!(
             f,
             "<article class=\"folded\"><details>\n<summary>{title} {}, pulled whole</summary>",
             human(descriptor.size)
-        )?,
-        false => writeln!(f, "<article>\n{title}")?,
+        )?
+    } else {
+        writeln!(f, "<article>\n{title}")?
     }
     let end = if is_folded { "</details></article>" } else { "</article>" };
     if let Some(command) = created_by {
@@ -194,13 +195,13 @@ fn table(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown) -> fmt::Result {
          class=\"n\">Files</th><th>Largest</th></tr></thead>\n<tbody>"
     )?;
     for group in &layer.groups {
-        let read = match has_read {
-            true => format!("<td class=\"n\">{}</td>", group.read),
-            false => String::new(),
-        };
-        let file = |file: &GroupFile| match file.read {
-            true => format!("<b>{}</b> {}", name(&file.path), human(file.size)),
-            false => format!("{} {}", name(&file.path), human(file.size)),
+        let read = if has_read { format!("<td class=\"n\">{}</td>", group.read) } else { String::new() };
+        let file = |file: &GroupFile| {
+            if file.read {
+                format!("<b>{}</b> {}", name(&file.path), human(file.size))
+            } else {
+                format!("{} {}", name(&file.path), human(file.size))
+            }
         };
         let files: Vec<String> = group.largest.iter().take(NAMED).map(file).collect();
         writeln!(
@@ -292,10 +293,8 @@ fn sizes(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
          <th class=\"n\">In all</th><th class=\"chart\"></th></tr></thead>\n<tbody>"
     )?;
     for (size, fetch) in &sizes {
-        let range = |from: u64, to: u64| match from == to {
-            true => human(from),
-            false => format!("{} to {}", human(from), human(to)),
-        };
+        let range =
+            |from: u64, to: u64| if from == to { human(from) } else { format!("{} to {}", human(from), human(to)) };
         let at_most = fetch.at_most.unwrap_or(fetch.bytes);
         let fixed = fetch.whole.saturating_add(fetch.checkpoints);
         let class = if Some(fetch.total()) == least { " class=\"best\"" } else { "" };

@@ -124,10 +124,7 @@ pub fn the_last_act_of_a_worker_wakes_another() {
         if pushed_again {
             offer();
         }
-        match done {
-            true => backlog.finished(&item, true, |_| {}),
-            false => assert_eq!(backlog.retry_later(item, Duration::ZERO), !pushed_again),
-        }
+        if done { backlog.finished(&item, true, |_| {}) } else { assert_eq!(backlog.retry_later(item, Duration::ZERO), !pushed_again) }
         if done && !pushed_again {
             backlog.close();
         }

@@ -165,10 +165,7 @@ pub fn one_promise_at_a_time() {
                         assert_eq!(promises.fetch_add(1, Ordering::SeqCst), 0, "two promises for a span");
                         tokio::task::yield_now().await;
                         promises.fetch_sub(1, Ordering::SeqCst);
-                        match keeps {
-                            true => promise.complete(Ok(Arc::default())),
-                            false => drop(promise),
-                        }
+                        if keeps { promise.complete(Ok(Arc::default())) } else { drop(promise) }
                         waiter.result().await
                     }
                 }

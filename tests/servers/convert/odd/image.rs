@@ -143,12 +143,11 @@ impl Odds<'_> {
 
     /// A config that states this platform or, sometimes, another one.
     pub(super) fn config(&mut self, platform: &str) -> String {
-        let stated = match self.odd() {
-            true => {
-                self.say("another platform in the config");
-                self.dice.pick(ODD_PLATFORMS)
-            }
-            false => platform,
+        let stated = if self.odd() {
+            self.say("another platform in the config");
+            self.dice.pick(ODD_PLATFORMS)
+        } else {
+            platform
         };
         let config = match self.dice.below(self.calm * 3) {
             0 => {

@@ -120,12 +120,11 @@ impl Odds<'_> {
         }
         self.say("index in the index");
         self.because(cases::NESTED);
-        match self.odd() {
-            true => {
-                self.because(cases::UNPLATFORMED);
-                index
-            }
-            false => on(&index, platform),
+        if self.odd() {
+            self.because(cases::UNPLATFORMED);
+            index
+        } else {
+            on(&index, platform)
         }
     }
 
@@ -159,9 +158,10 @@ impl Odds<'_> {
             self.because(cases::TWICE);
         }
         for number in 0..count {
-            let platform = match self.odd() {
-                true => self.platform(),
-                false => PLATFORMS[(number * 3 + self.layers as usize) % PLATFORMS.len()].to_owned(),
+            let platform = if self.odd() {
+                self.platform()
+            } else {
+                PLATFORMS[(number * 3 + self.layers as usize) % PLATFORMS.len()].to_owned()
             };
             let mixed = docker != self.odd();
             let image = self.image_on(&platform, mixed);

@@ -177,9 +177,10 @@ impl Registry {
         if names.len() > page {
             names.truncate(page);
             let rel = if self.profile.has(Trait::PlainLinks) { "next" } else { "\"next\"" };
-            let at = match self.profile.has(Trait::LinksElsewhere) {
-                true => format!("http://{}/repository/docker", self.address),
-                false => String::new(),
+            let at = if self.profile.has(Trait::LinksElsewhere) {
+                format!("http://{}/repository/docker", self.address)
+            } else {
+                String::new()
             };
             let next = format!("<{at}/v2/{name}/tags/list?n={count}&last={}>; rel={rel}", names[page - 1]);
             answer = answer.header(header::LINK, next);

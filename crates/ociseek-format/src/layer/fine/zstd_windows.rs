@@ -199,12 +199,11 @@ impl FineZstd {
             true => self.end >= plan.output,
             false => self.end == plan.output,
         };
-        match is_right && self.starts.front().is_none_or(|start| start.output > plan.output) {
-            true => Ok(()),
-            false => {
-                let found = "libzstd reads the zstd blocks in another way";
-                Err(LayerError::Zstd(format!("{found}, up to byte {} of the tar", plan.output)))
-            }
+        if is_right && self.starts.front().is_none_or(|start| start.output > plan.output) {
+            Ok(())
+        } else {
+            let found = "libzstd reads the zstd blocks in another way";
+            Err(LayerError::Zstd(format!("{found}, up to byte {} of the tar", plan.output)))
         }
     }
 

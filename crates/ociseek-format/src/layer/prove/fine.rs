@@ -201,10 +201,7 @@ impl FineBlob {
             decoded.map(|()| hasher.finish()).map_err(|error| error.to_string())
         };
         let (zeros, ones) = (decoded(0)?, decoded(0xff)?);
-        match zeros == ones {
-            true => Ok(zeros),
-            false => Err("it refers to bytes of its window that are left out".to_owned()),
-        }
+        if zeros == ones { Ok(zeros) } else { Err("it refers to bytes of its window that are left out".to_owned()) }
     }
 
     /// Ends the blob. `plain` holds the digests of the spans' bytes, from the layer decoded from

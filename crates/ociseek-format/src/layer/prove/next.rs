@@ -250,9 +250,10 @@ impl<'a> ToNext<'a> {
     /// # Errors
     /// If no block starts where that span does.
     fn before(self, after: SpanId) -> Result<Option<Box<[u8; WINDOW]>>, SpanError> {
-        match self.start.is_none() || self.filter.is_broken_off() {
-            true => Ok(None),
-            false => self.before.map(Some).ok_or(SpanError::NoBlock { span: after }),
+        if self.start.is_none() || self.filter.is_broken_off() {
+            Ok(None)
+        } else {
+            self.before.map(Some).ok_or(SpanError::NoBlock { span: after })
         }
     }
 }

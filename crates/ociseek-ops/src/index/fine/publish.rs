@@ -83,9 +83,10 @@ impl Publisher<'_> {
             }
         }
         if documents.is_empty() {
-            return Ok(FineResult::without_index(match is_partial {
-                true => ManifestResult::OutOfTime,
-                false => ManifestResult::NothingToIndex,
+            return Ok(FineResult::without_index(if is_partial {
+                ManifestResult::OutOfTime
+            } else {
+                ManifestResult::NothingToIndex
             }));
         }
         let old = found.iter().find(|found| {

@@ -45,9 +45,10 @@ pub(super) fn simple<'a>(
     if said.critical.kind != PAYLOAD_TYPE {
         return Err(Rejection::Purpose(cut(&said.critical.kind)));
     }
-    match said.critical.image.digest == subject.to_string() {
-        true => Ok(key),
-        false => Err(Rejection::Subject(cut(&said.critical.image.digest))),
+    if said.critical.image.digest == subject.to_string() {
+        Ok(key)
+    } else {
+        Err(Rejection::Subject(cut(&said.critical.image.digest)))
     }
 }
 
@@ -112,12 +113,11 @@ impl Envelope {
         }
         let (algorithm, hex) = (subject.algorithm().name(), subject.hex());
         let names = |of: &SubjectDigests| of.digest.get(algorithm).is_some_and(|digest| *digest == hex);
-        match said.subject.iter().any(names) {
-            true => Ok(key),
-            false => {
-                let first = said.subject.first().and_then(|of| of.digest.iter().next());
-                Err(Rejection::Subject(first.map_or_else(String::new, |(name, hex)| cut(&format!("{name}:{hex}")))))
-            }
+        if said.subject.iter().any(names) {
+            Ok(key)
+        } else {
+            let first = said.subject.first().and_then(|of| of.digest.iter().next());
+            Err(Rejection::Subject(first.map_or_else(String::new, |(name, hex)| cut(&format!("{name}:{hex}")))))
         }
     }
 }

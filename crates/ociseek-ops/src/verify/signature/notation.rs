@@ -115,9 +115,10 @@ pub(super) fn verify<'a>(
     let anchor = trusted_by(&chain, &protected.alg, trusted, now).map_err(Rejection::Chain)?;
     attributes(&protected, now)?;
     let payload: Payload = json::parse(&decoded(&envelope.payload)?, MAX_ENVELOPE, &["targetArtifact"])?;
-    match payload.target_artifact.digest == subject.to_string() {
-        true => Ok(anchor),
-        false => Err(Rejection::Subject(cut(&payload.target_artifact.digest))),
+    if payload.target_artifact.digest == subject.to_string() {
+        Ok(anchor)
+    } else {
+        Err(Rejection::Subject(cut(&payload.target_artifact.digest)))
     }
 }
 
@@ -423,10 +424,7 @@ fn signer(certificate: &X509<'_>, algorithm: &str) -> Result<(), ChainError> {
         Some(4096) => "PS512",
         Some(other) => return Err(ChainError::KeySize(other)),
     };
-    match algorithm == expected {
-        true => Ok(()),
-        false => Err(ChainError::Algorithm { expected, found: algorithm.to_owned() }),
-    }
+    if algorithm == expected { Ok(()) } else { Err(ChainError::Algorithm { expected, found: algorithm.to_owned() }) }
 }
 
 #[cfg(test)]

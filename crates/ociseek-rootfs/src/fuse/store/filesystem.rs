@@ -150,9 +150,10 @@ impl Shared {
             return Ok(StoreNode::Layer(slot.number));
         }
         // What a runtime uses can be released when the registry is away.
-        let opened = match self.source.is_used(&reference, &name) {
-            true => None,
-            false => Some(self.source.open(&reference, &name).await.map_err(error_of)?),
+        let opened = if self.source.is_used(&reference, &name) {
+            None
+        } else {
+            Some(self.source.open(&reference, &name).await.map_err(error_of)?)
         };
         let slot = self.nodes().add(parent, name).ok_or(Errno::ESTALE)?;
         if let Some(layer) = opened {
@@ -247,12 +248,11 @@ impl Shared {
         let shared = Arc::clone(self);
         self.runtime.spawn_blocking(move || {
             let (reference, layer) = (&*slot.reference, &slot.layer);
-            match ends {
-                true => shared.source.end_use(reference, layer),
-                false => {
-                    let manifest = slot.open.get().map(|open| open.layer.manifest);
-                    shared.source.begin_use(reference, layer, manifest);
-                }
+            if ends {
+                shared.source.end_use(reference, layer)
+            } else {
+                let manifest = slot.open.get().map(|open| open.layer.manifest);
+                shared.source.begin_use(reference, layer, manifest);
             }
             let is_used = shared.source.is_used(reference, layer);
             {
