@@ -118,7 +118,8 @@ fn stages(criterion: &mut Criterion) {
 
     let mut codec = group(criterion, "codec (bytes of tar)", tar.len());
     codec.bench_function("inflate by libdeflate, no CRC-32", |bench| {
-        let (mut libdeflate, mut plain) = (libdeflater::Decompressor::new(), vec![0; tar.len()]);
+        let mut libdeflate = libdeflater::Decompressor::new();
+        let mut plain = vec![0; tar.len()];
         let deflate = &blob[HEADER..blob.len() - TRAILER];
         bench.iter(|| libdeflate.deflate_decompress(deflate, &mut plain).expect("the layer is sound"));
     });
@@ -137,7 +138,8 @@ fn stages(criterion: &mut Criterion) {
     let mut walk = group(criterion, "tar (bytes of tar)", tar.len());
     walk.bench_function("walk", |bench| {
         bench.iter(|| {
-            let (mut walker, mut entries) = (Walker::new(), 0);
+            let mut walker = Walker::new();
+            let mut entries = 0;
             for chunk in tar.chunks(CHUNK) {
                 walker.push(chunk, &mut |_| entries += 1).expect("the layer is sound");
             }
@@ -156,7 +158,8 @@ fn stages(criterion: &mut Criterion) {
     });
     hashing.bench_function("two SHA-256 at once", |bench| {
         bench.iter(|| {
-            let (mut a, mut b) = (Hasher::new(Algorithm::Sha256), Hasher::new(Algorithm::Sha256));
+            let mut a = Hasher::new(Algorithm::Sha256);
+            let mut b = Hasher::new(Algorithm::Sha256);
             Hasher::update_both(&mut a, &mut b, &blob);
             (a.finish(), b.finish())
         });

@@ -44,7 +44,9 @@ fn libdeflate(blob: &[u8], plain: &mut [u8]) -> usize {
 
 /// Into a reused buffer of 256 KiB, with checksums.
 fn zlib_rs(blob: &[u8], _plain: &mut [u8]) -> usize {
-    let (mut decoder, mut slot, mut size) = (flate2::bufread::MultiGzDecoder::new(blob), vec![0; CHUNK], 0);
+    let mut decoder = flate2::bufread::MultiGzDecoder::new(blob);
+    let mut slot = vec![0; CHUNK];
+    let mut size = 0;
     loop {
         match decoder.read(&mut slot).expect("the layer is gzip") {
             0 => return size,
@@ -64,7 +66,8 @@ fn ociseek(blob: &[u8], _plain: &mut [u8]) -> usize {
             black_box(at);
         }
     }
-    let (mut reader, mut count) = (GzipReader::new(), Count(0));
+    let mut reader = GzipReader::new();
+    let mut count = Count(0);
     for chunk in blob.chunks(CHUNK) {
         reader.push(chunk, &mut count).expect("the layer is gzip");
     }

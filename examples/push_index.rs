@@ -24,7 +24,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 pub async fn push_index(image: &str) -> Result<Vec<String>, Box<dyn Error>> {
     let image: Reference = image.parse()?;
     let repository = Client::new(ClientConfig::default())?.repository(&image.registry, &image.repository)?;
-    let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
+    let source = Source::Registry(repository.clone());
+    let destination = Destination::Registry(repository);
     // Layers of any size. The other options are those of `ociseek index`.
     let options = IndexOptions { min_layer_size: 0, ..IndexOptions::default() };
     let progress: Arc<dyn Progress> = Arc::new(SilentProgress);

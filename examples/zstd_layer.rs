@@ -60,7 +60,8 @@ fn main() {
 }
 
 fn decode(blob: &[u8], out: &mut impl FnMut(&[u8])) {
-    let (mut reader, mut hasher) = (ZstdReader::new().expect("there is memory"), Hasher::new(Algorithm::Sha256));
+    let mut reader = ZstdReader::new().expect("there is memory");
+    let mut hasher = Hasher::new(Algorithm::Sha256);
     for chunk in blob.chunks(CHUNK) {
         hasher.update(chunk);
         let decoded = reader.push(chunk, &mut |bytes| {

@@ -123,7 +123,8 @@ fn head(document: &[u8]) -> Option<(usize, usize)> {
         let bytes = document.get(at..at + 4)?.try_into().ok()?;
         Some(u32::from_le_bytes(bytes) as usize)
     };
-    let (spans, pages) = (field(72)?, field(80)?);
+    let spans = field(72)?;
+    let pages = field(80)?;
     let size = 104 + field(88)? + field(96)? + 32 * spans.saturating_sub(1) + 40 * pages;
     (size <= document.len()).then_some((size, pages))
 }
@@ -151,7 +152,8 @@ fn read(document: &[u8]) {
     let head = fine::decode_head(&document[..size], document.len() as u64, &mut room());
     let pages = head.as_ref().ok().map(|head| read_pages(head, document));
     let Ok(layer) = whole else { return };
-    let (head, pages) = (head.expect("the document was taken"), pages.flatten().expect("and its pages"));
+    let head = head.expect("the document was taken");
+    let pages = pages.flatten().expect("and its pages");
     assert_eq!((layer.entries(), layer.spans()), (head.entries(), head.spans()));
     let mut windows_of_pages: Vec<_> = pages.into_iter().flat_map(Windows::into_windows).collect();
     windows_of_pages.sort_by_key(|(span, _)| span.0);

@@ -13,7 +13,8 @@ fn reference(stream: &[u8]) -> Decoded {
     let mut decoder = Decompress::new(false);
     let mut out = Vec::with_capacity(1 << 16);
     loop {
-        let (taken, made) = (decoder.total_in() as usize, out.len());
+        let taken = decoder.total_in() as usize;
+        let made = out.len();
         match decoder.decompress_vec(&stream[taken..], &mut out, FlushDecompress::None) {
             Ok(Status::StreamEnd) => return Some((out, decoder.total_in() as usize)),
             Ok(_) if out.len() == out.capacity() => out.reserve(out.len()),
@@ -29,7 +30,8 @@ fn reference(stream: &[u8]) -> Decoded {
 /// Decodes in chunks of these sizes, then the rest at once. Checks the results of the steps.
 pub fn ours(stream: &[u8], chunks: impl IntoIterator<Item = usize>) -> Decoded {
     let mut decoder = Inflate::new();
-    let (mut out, mut at) = (Vec::new(), 0);
+    let mut out = Vec::new();
+    let mut at = 0;
     let mut chunks = chunks.into_iter();
     loop {
         let end = chunks.next().map_or(stream.len(), |size| stream.len().min(at + size));

@@ -163,7 +163,8 @@ pub fn gzip(data: &[u8]) {
     let gzip = end.trailing.map_or(data, |at| &data[..at.0 as usize]);
     let mut hasher = crc32fast::Hasher::new();
     let mut decoder = flate2::read::MultiGzDecoder::new(gzip);
-    let (mut length, mut buffer) = (0, vec![0; 1 << 16]);
+    let mut length = 0;
+    let mut buffer = vec![0; 1 << 16];
     loop {
         match decoder.read(&mut buffer) {
             Ok(0) => break,
@@ -188,7 +189,8 @@ pub fn span(data: &[u8]) {
 }
 
 fn walk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Entry>, Result<Uncompressed, TarError>) {
-    let (mut walker, mut entries) = (Walker::new(), Vec::new());
+    let mut walker = Walker::new();
+    let mut entries = Vec::new();
     for piece in pieces {
         if let Err(e) = walker.push(piece, &mut |entry| entries.push(entry)) {
             return (entries, Err(e));
@@ -199,7 +201,9 @@ fn walk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Entry>, Result<Uncom
 
 /// The walk of a reader that seeks: data and padding are skipped.
 fn walk_headers(data: &[u8]) -> (Vec<Entry>, Result<Uncompressed, TarError>) {
-    let (mut walker, mut entries, mut rest) = (Walker::new(), Vec::new(), data);
+    let mut walker = Walker::new();
+    let mut entries = Vec::new();
+    let mut rest = data;
     loop {
         rest = &rest[walker.skip(rest.len() as u64) as usize..];
         if rest.is_empty() {
@@ -265,7 +269,8 @@ pub fn layer(data: &[u8]) {
     // The last byte chooses the span size, and whether there is a fine document. It also belongs to
     // the layer.
     let last = data.last().copied().unwrap_or(0);
-    let (span_size, fine) = (1 << (last % 21), last >= 128);
+    let span_size = 1 << (last % 21);
+    let fine = last >= 128;
     let whole = index(span_size, fine, std::iter::once(data));
     let cut = index(span_size, fine, pieces(data));
     assert_eq!(verdict(&whole), verdict(&cut), "{whole:?}, in pieces {cut:?}");

@@ -131,7 +131,8 @@ pub struct Go(Child, ChildStdin, BufReader<ChildStdout>);
 impl Go {
     pub fn start(binary: &Path) -> Go {
         let mut child = Command::new(binary).arg("list").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let stdin = child.stdin.take().unwrap();
+        let stdout = child.stdout.take().unwrap();
         Go(child, stdin, BufReader::new(stdout))
     }
 

@@ -10,7 +10,8 @@ use sha2::Digest;
 pub fn both(data: &[u8]) {
     let Some((&lead, data)) = data.split_first() else { return };
     let (before, rest) = data.split_at(usize::from(lead).min(data.len()));
-    let (mut a, mut b) = (Hasher::new(Algorithm::Sha256), Hasher::new(Algorithm::Sha256));
+    let mut a = Hasher::new(Algorithm::Sha256);
+    let mut b = Hasher::new(Algorithm::Sha256);
     a.update(before);
     for piece in super::pieces(rest) {
         Hasher::update_both(&mut a, &mut b, piece);

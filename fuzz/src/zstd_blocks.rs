@@ -38,7 +38,8 @@ struct Borders {
 
 impl ZstdSink for Borders {
     fn block_start(&mut self, at: ZstdBorder<'_>) {
-        let (input, output) = (at.input.0 as usize, at.output.0 as usize);
+        let input = at.input.0 as usize;
+        let output = at.output.0 as usize;
         self.list.push(Border { input, output, state: at.state(), references: Vec::new() });
     }
 
@@ -53,7 +54,8 @@ impl ZstdSink for Borders {
 
 /// The borders of whole frames. None if the blocks are not valid, or not complete.
 fn scanned<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Option<Borders> {
-    let (mut blocks, mut sink) = (ZstdBlocks::new(Compressed(0), Uncompressed(0)), Borders::default());
+    let mut blocks = ZstdBlocks::new(Compressed(0), Uncompressed(0));
+    let mut sink = Borders::default();
     for piece in pieces {
         blocks.push(piece, &mut sink).ok()?;
     }
@@ -142,8 +144,10 @@ fn resume_all(blob: &[u8], whole: &[u8], found: &Borders) {
         for fill in [0, 0xff] {
             let (mut bytes, start) = state.dictionary(length, fill);
             for ZstdReference { back, length: size } in &at.references {
-                let (back, size) = (*back as usize, *size as usize);
-                let (from, to) = (at.output - back, start + length - back);
+                let back = *back as usize;
+                let size = *size as usize;
+                let from = at.output - back;
+                let to = start + length - back;
                 bytes[to..to + size].copy_from_slice(&whole[from..from + size]);
             }
             let dictionary = ZstdDictionary::new(&bytes).expect("it is our own");
@@ -192,13 +196,15 @@ pub fn resume(data: &[u8], most: u64) {
     let Ok(dictionary) = ZstdDictionary::new(&bytes) else { return };
     let mut reader = ZstdResumed::new(&state, &dictionary, 1 << 20).expect("there is memory");
     let plain = decoded!(reader, &blocks, most);
-    let (input, output) = (Compressed(0), Uncompressed(0));
+    let input = Compressed(0);
+    let output = Uncompressed(0);
     let mut read = ZstdBlocks::resume(&state, input, output).expect("the state is valid");
     let found = read.push(&blocks, &mut Borders::default());
     if let Ok(plain) = plain {
         // Of a raw block that is cut, libzstd decodes a part.
         found.expect("libzstd has decoded it");
-        let (size, rest) = (read.output().0, plain.len() as u64);
+        let size = read.output().0;
+        let rest = plain.len() as u64;
         assert!(if read.is_inside() { size <= rest } else { size == rest }, "libzstd decodes other bytes");
     }
 }

@@ -71,7 +71,8 @@ fn decode_first(table: &SpanTable, blob: &[u8]) {
 /// Decodes a span from any bytes.
 pub fn decode_span(table: &SpanTable, span: SpanId, blob: &[u8]) {
     let plain = table.plain_range(span);
-    let (expected, mut length) = (plain.end - plain.start, 0);
+    let expected = plain.end - plain.start;
+    let mut length = 0;
     let decoded = table.decode(span, blob, &mut |piece| {
         length += piece.len() as u64;
         ControlFlow::Continue(())

@@ -94,7 +94,8 @@ pub(super) async fn run(args: CopyArgs, verbosity: VerbosityArgs) -> Result<(), 
     }
     .await;
     display.end();
-    let (report, seconds) = (copied?, started.elapsed().as_secs_f64());
+    let report = copied?;
+    let seconds = started.elapsed().as_secs_f64();
     let text = match args.format.get() {
         OutputFormat::Json => {
             let document = Copy::of(args.source.to_string(), &name, &report, seconds);

@@ -66,7 +66,8 @@ enum DiffArgument {
 }
 
 pub(super) async fn run(args: DiffArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
-    let (a, b) = (argument(&args.a)?, argument(&args.b)?);
+    let a = argument(&args.a)?;
+    let b = argument(&args.b)?;
     let mut stdout = Stdout::new();
     let (text, same) = match (a, b) {
         (DiffArgument::File(a), DiffArgument::File(b)) => {
@@ -88,7 +89,8 @@ pub(super) async fn run(args: DiffArgs, verbosity: VerbosityArgs) -> Result<(), 
                 let side = side(&source, &root, args.platform.platform.as_ref(), &progress).await;
                 side.map_err(|error| failure(name, error))
             };
-            let (a, b) = (open(&a).await?, open(&b).await?);
+            let a = open(&a).await?;
+            let b = open(&b).await?;
             let diff = indexes(&a, &b).await?;
             let text = match args.format.get() {
                 OutputFormat::Json => text_of(Comparison::of_indexes([&args.a, &args.b], [&a, &b], &diff))?,

@@ -62,7 +62,8 @@ pub(crate) struct DoctorArgs {
 }
 
 pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
-    let (display, image) = (Arc::new(Display::new(verbosity)), args.image.to_string());
+    let display = Arc::new(Display::new(verbosity));
+    let image = args.image.to_string();
     let progress: Arc<dyn Progress> = display.clone();
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = display.during(&image, images.open(&args.image)).await?;
@@ -127,7 +128,8 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
         );
     }
     let small: Vec<u64> = found.findings.iter().filter_map(small_layer).collect();
-    let (mut findings, mut has_small) = (found.findings.iter().collect::<Vec<_>>(), false);
+    let mut findings = found.findings.iter().collect::<Vec<_>>();
+    let mut has_small = false;
     // One line for all of them: the layers are in the report of `convert` and in `inspect`.
     findings.retain(|finding| small_layer(finding).is_none() || !std::mem::replace(&mut has_small, small.len() > 1));
     // Several findings may have the same cure.
@@ -135,7 +137,8 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
     for finding in findings {
         if small.len() > 1 && small_layer(finding).is_some() {
             let bytes = human(small.iter().fold(0, |sum, size| sum.saturating_add(*size)));
-            let (note, layers) = (style.yellow("note:"), small.len());
+            let note = style.yellow("note:");
+            let layers = small.len();
             let why = "they are small, and faster to pull whole than to mount";
             let _ = writeln!(text, "  {note} {layers} layers are pulled whole: {why} ({bytes})");
             continue;

@@ -99,7 +99,8 @@ pub(super) fn grouped(program: Command, long: bool) -> Command {
 
 fn template(program: &Command, long: bool) -> StyledStr {
     let styles = program.get_styles();
-    let (header, literal) = (styles.get_header(), styles.get_literal());
+    let header = styles.get_header();
+    let literal = styles.get_literal();
     let mut text = StyledStr::new();
     let _ = write!(text, "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n");
     for group in GROUPS.iter().filter(|group| long || !group.only_long) {

@@ -75,7 +75,8 @@ pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
     if args.format.get() == OutputFormat::Text {
         print(table.header())?;
     }
-    let (mut failed, all) = (0, places.len());
+    let mut failed = 0;
+    let all = places.len();
     if all == 0 {
         complain(&format!("{}: no tags", args.place));
     }
@@ -222,8 +223,9 @@ impl Table {
         match content {
             Ok((coverage, bytes, tool)) => {
                 let layers = format!("{}/{}", coverage.layers, coverage.of_layers);
-                let (covered, size, tool) =
-                    (coverage.share().to_string(), human(bytes), safe(tool.unwrap_or("unknown")));
+                let covered = coverage.share().to_string();
+                let size = human(bytes);
+                let tool = safe(tool.unwrap_or("unknown"));
                 self.line(name, platform, version, &layers, &covered, &size, age, &tool)
             }
             Err(why) => self.line(name, platform, version, "", "", "", age, &format!("cannot be used: {}", safe(why))),

@@ -90,7 +90,8 @@ pub(super) async fn run(args: PruneArgs) -> Result<(), CliError> {
         OutputFormat::Text => text(&name, &pruned, delete, stdout.style),
     };
     stdout.print(text)?;
-    let (all, unexamined) = (pruned.waste.len() + pruned.unexamined.len(), pruned.unexamined.len());
+    let all = pruned.waste.len() + pruned.unexamined.len();
+    let unexamined = pruned.unexamined.len();
     let mut failed: Vec<StoreError> =
         pruned.waste.into_iter().filter_map(|waste| waste.removed.and_then(Result::err)).collect();
     match failed.len() {
@@ -131,8 +132,8 @@ fn text(name: &str, pruned: &PruneReport, delete: bool, style: Style) -> String 
         );
     }
     let images = counted(pruned.images as u64, "image manifest", "image manifests");
-    let (found, removed) =
-        (pruned.waste.len(), pruned.waste.iter().filter(|w| matches!(w.removed, Some(Ok(())))).count());
+    let found = pruned.waste.len();
+    let removed = pruned.waste.iter().filter(|w| matches!(w.removed, Some(Ok(())))).count();
     let result = match (found, delete) {
         (0, _) => "nothing to remove".to_owned(),
         (_, true) => format!("{removed} of {found} removed"),

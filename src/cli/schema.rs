@@ -90,7 +90,8 @@ fn published_schemas_match_the_types() {
     }
     let mut expected = Vec::new();
     for (name, _, schema) in all() {
-        let (path, text) = (dir.join(format!("{name}.json")), format!("{schema:#}\n"));
+        let path = dir.join(format!("{name}.json"));
+        let text = format!("{schema:#}\n");
         if update {
             std::fs::write(&path, &text).unwrap();
         }
@@ -155,7 +156,8 @@ fn tables() -> String {
         }
     }
     let is_shared = |name: &str, definition: &Value| uses.get(&format!("{name} {definition}")).is_some_and(|n| *n > 1);
-    let (mut text, mut shared) = (String::new(), BTreeMap::new());
+    let mut text = String::new();
+    let mut shared = BTreeMap::new();
     for (name, printed_by, schema) in &documents {
         let _ = write!(text, "\n## {printed_by}\n\n[Schema](schema/{name}.json)\n\n");
         text.push_str(&table(schema, schema));

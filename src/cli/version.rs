@@ -56,7 +56,8 @@ const SOCI: &str = "v0.15.0";
 pub(super) fn version(args: &VersionArgs) -> Result<(), CliError> {
     let commit = Some(env!("OCISEEK_BUILD_COMMIT")).filter(|commit| !commit.is_empty());
     let features: Vec<&str> = env!("OCISEEK_BUILD_FEATURES").split(',').filter(|name| !name.is_empty()).collect();
-    let (version, target) = (env!("CARGO_PKG_VERSION"), env!("OCISEEK_BUILD_TARGET"));
+    let version = env!("CARGO_PKG_VERSION");
+    let target = env!("OCISEEK_BUILD_TARGET");
     let ztoc = String::from_utf8_lossy(ztoc::VERSION);
     let text = if args.format.is_json() {
         let version = Version {

@@ -64,9 +64,11 @@ fn concurrent_commands_on_a_layout_lose_nothing() {
     let args = ["index", "--fine", "--format=json", "oci:img:v1"];
     let report = sandbox.json(0, &[&args[..], &SMALL].concat());
     let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
-    let (made, there) = (&report["images"][0]["manifests"], &inspected["manifests"]);
+    let made = &report["images"][0]["manifests"];
+    let there = &inspected["manifests"];
     for platform in 0..2 {
-        let (made, there) = (&made[platform], &there[platform]);
+        let made = &made[platform];
+        let there = &there[platform];
         for (made, there) in [(&made["index"], &there["indexes"]), (&made["fine"]["index"], &there["fine"])] {
             let there: Vec<&Value> = there.as_array().unwrap().iter().map(|index| &index["digest"]).collect();
             assert_eq!(there, [&made["digest"]], "one index of each kind");

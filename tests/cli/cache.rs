@@ -48,7 +48,8 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 fn entries_are_found_only_under_their_own_key() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(&dir.path().join("a/b"));
-    let (layer, other) = (Digest::sha256(b"layer"), Digest::sha256(b"other"));
+    let layer = Digest::sha256(b"layer");
+    let other = Digest::sha256(b"other");
     assert_eq!(cache.get(key(&layer)), None);
     cache.put(key(&layer), 99, &ztoc(b"a\nztoc"));
     assert_eq!(open(&dir.path().join("a/b")).get(key(&layer)), Some((99, ztoc(b"a\nztoc"))));

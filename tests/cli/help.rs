@@ -27,7 +27,8 @@ fn help_of_every_command() {
         std::fs::remove_dir_all(&dir).unwrap();
         std::fs::create_dir(&dir).unwrap();
     }
-    let (mut wanted, mut first) = (Vec::new(), HashMap::<&str, &str>::new());
+    let mut wanted = Vec::new();
+    let mut first = HashMap::<&str, &str>::new();
     for (name, page) in &pages {
         let mut folded = String::new();
         for section in sections(page) {
@@ -117,7 +118,8 @@ fn short_help_is_short() {
         assert!(!short.contains("[env"), "{name}: {short}");
         let columns = short.lines().map(|line| line.chars().count()).max();
         assert!(columns <= Some(100), "{name}: {columns:?} columns");
-        let (all, mut some) = (options(long), options(&short).into_iter().peekable());
+        let all = options(long);
+        let mut some = options(&short).into_iter().peekable();
         for option in &all {
             some.next_if_eq(option);
         }
@@ -310,7 +312,8 @@ fn registries_that_no_image_is_named_after_are_refused() {
 fn help_is_also_a_command() {
     let sandbox = Sandbox::new();
     for command in [&["index"][..], &["ztoc", "show"]] {
-        let (verb, option) = ([&["help"], command].concat(), [command, &["--help"]].concat());
+        let verb = [&["help"], command].concat();
+        let option = [command, &["--help"]].concat();
         assert_eq!(sandbox.run(&verb), sandbox.run(&option));
     }
     assert_eq!(sandbox.run(&["help"]), sandbox.run(&["--help"]));

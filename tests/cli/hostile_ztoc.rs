@@ -207,7 +207,8 @@ fn cases(whole: &Ztoc) -> Vec<Case> {
 
 /// Everything below a directory: paths, with the content of regular files.
 fn found(dir: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
-    let (mut found, mut open) = (Vec::new(), vec![dir.to_owned()]);
+    let mut found = Vec::new();
+    let mut open = vec![dir.to_owned()];
     while let Some(dir) = open.pop() {
         for entry in std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("can be listed").path()) {
             let kind = entry.symlink_metadata().expect("is there").file_type();
@@ -237,11 +238,14 @@ fn hostile_ztocs_do_no_harm() {
     let whole = ztoc(&blob, SPAN);
     let cases = cases(&whole);
     assert!(cases.len() > 400, "{}", cases.len());
-    let (mut unusable, mut failed, mut extracted) = (0, 0, 0);
+    let mut unusable = 0;
+    let mut failed = 0;
+    let mut extracted = 0;
     for case in &cases {
         let jail = tempfile::tempdir().expect("a directory");
-        let (layer, canary, out) =
-            (jail.path().join("layer"), jail.path().join("escaped"), jail.path().join("a/b/out"));
+        let layer = jail.path().join("layer");
+        let canary = jail.path().join("escaped");
+        let out = jail.path().join("a/b/out");
         std::fs::write(&layer, &blob).expect("written");
         std::fs::write(&canary, "canary").expect("written");
         std::fs::create_dir_all(out.parent().expect("has one")).expect("made");

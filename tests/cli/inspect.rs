@@ -343,7 +343,8 @@ fn a_converted_image_whose_config_states_no_platform() {
         let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
         let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
         layout.tag(manifest, "v1");
-        let (from, to) = (format!("oci:{name}"), format!("oci:{name}-soci"));
+        let from = format!("oci:{name}");
+        let to = format!("oci:{name}-soci");
         sandbox.json(0, &["convert", "--format=json", "--no-cache", "--min-layer-size=0", &from, &to]);
         let text = sandbox.run(&["convert", "--no-cache", "--min-layer-size=0", &from, &format!("{to}-2")]);
         assert_eq!(text.contains("unknown platform"), platform.ends_with("unknown"), "{text}");

@@ -87,7 +87,8 @@ fn oci_spec_reads_every_document_that_the_commands_write() {
     let count = |layout: &str, kind: &str| found[layout].get(kind).copied().unwrap_or_default();
     let index = "application/vnd.oci.image.index.v1+json";
     let manifest = "application/vnd.oci.image.manifest.v1+json";
-    let (v1, v2) = ("application/vnd.amazon.soci.index.v1+json", "application/vnd.amazon.soci.index.v2+json");
+    let v1 = "application/vnd.amazon.soci.index.v1+json";
+    let v2 = "application/vnd.amazon.soci.index.v2+json";
     let fine = found["img"].keys().find(|kind| kind.contains("ociseek.fine")).expect("a fine index");
     for (layout, kind, least) in [
         ("img", v1, 2),

@@ -280,7 +280,8 @@ fn converting_takes_over_the_prefetch_list_of_the_source_only() {
     assert_eq!(first["manifests"][0]["prefetch"]["carried_over"], false);
     // By another tool, from the enabled image.
     let other = run("oci:v2:v1", "oci:other:v1", &["--build-tool-identifier=other"]);
-    let (new, old) = (&other["manifests"][0]["prefetch"], &first["manifests"][0]["prefetch"]);
+    let new = &other["manifests"][0]["prefetch"];
+    let old = &first["manifests"][0]["prefetch"];
     assert_eq!((&other["status"], &new["carried_over"]), (&json!("written"), &json!(true)), "{other}");
     assert_eq!(new["layers"], old["layers"]);
 

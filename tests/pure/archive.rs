@@ -26,7 +26,8 @@ fn path_of(digest: &Digest) -> String {
 
 /// The files of a layout with one image that is tagged `1`.
 fn image() -> Image {
-    let (config, layer) = (b"{}".to_vec(), b"the layer's bytes".to_vec());
+    let config = b"{}".to_vec();
+    let layer = b"the layer's bytes".to_vec();
     let layer_descriptor = Descriptor::of(PLAIN, &layer);
     let manifest = serde_json::json!({
         "schemaVersion": 2, "mediaType": OCI_MANIFEST,
@@ -237,7 +238,8 @@ fn link(builder: &mut tar::Builder<Vec<u8>>, kind: tar::EntryType, name: &str, t
 #[test]
 fn links_are_followed_inside_the_archive() {
     let image = image();
-    let (hard, soft) = (tar::EntryType::Link, tar::EntryType::Symlink);
+    let hard = tar::EntryType::Link;
+    let soft = tar::EntryType::Symlink;
     for (kind, target) in [(hard, "other/layer"), (soft, "../../other/layer"), (soft, "./.././../other//layer")] {
         check(&with_layer(&image, &|builder, path| link(builder, kind, path, target), true), &image);
         check(&with_layer(&image, &|builder, path| link(builder, kind, path, target), false), &image);

@@ -54,7 +54,8 @@ fn a_circle_is_found() {
         let files = texts.iter().map(|(module, text)| (words(module), (*text).to_owned())).collect();
         circles(&files).iter().map(|module| module.join("::")).collect::<Vec<_>>()
     };
-    let (top, a) = (("a", "pub use one::One;\nuse two::Two;"), ("a::one", "use super::two::Two;"));
+    let top = ("a", "pub use one::One;\nuse two::Two;");
+    let a = ("a::one", "use super::two::Two;");
     assert_eq!(circles_of(&[top, a, ("a::two", "use crate::b;"), ("b", "")]), Vec::<String>::new());
     for back in ["use super::one::{One, Other};", "use crate::{a::{One, Three}, b};", "use super::One as First;"] {
         assert_eq!(circles_of(&[top, a, ("a::two", back), ("b", "")]), ["a::one", "a::two"], "{back}");
@@ -78,7 +79,8 @@ fn circles(files: &BTreeMap<Module, String>) -> Vec<Module> {
         used.insert(*module, targets.filter(|target| !is_family(target)).collect());
     }
     let reaches_itself = |module: &Module| {
-        let (mut seen, mut todo) = (BTreeSet::new(), vec![module]);
+        let mut seen = BTreeSet::new();
+        let mut todo = vec![module];
         while let Some(next) = todo.pop() {
             todo.extend(used.get(next).into_iter().flatten().filter(|target| seen.insert(*target)));
         }
@@ -90,7 +92,8 @@ fn circles(files: &BTreeMap<Module, String>) -> Vec<Module> {
 /// The file that defines what `path` names in `module`, through files that pass it on. None for
 /// another crate.
 fn target(imports: &BTreeMap<&Module, Vec<Import>>, module: &Module, path: &[String], depth: usize) -> Option<Module> {
-    let (mut at, mut rest) = (module.clone(), path);
+    let mut at = module.clone();
+    let mut rest = path;
     match rest.first()?.as_str() {
         "crate" => (at, rest) = (Vec::new(), &rest[1..]),
         "self" => rest = &rest[1..],
@@ -148,7 +151,8 @@ fn expand(prefix: &[String], tree: &str, each: &mut dyn FnMut(Module)) {
     let before = before.trim().trim_end_matches("::");
     let prefix = if before.is_empty() { prefix.to_vec() } else { [prefix, words(before).as_slice()].concat() };
     let inner = inner.trim_end().strip_suffix('}').unwrap_or(inner);
-    let (mut depth, mut start) = (0, 0);
+    let mut depth = 0;
+    let mut start = 0;
     for (at, c) in inner.char_indices().chain([(inner.len(), ',')]) {
         match c {
             '{' => depth += 1,

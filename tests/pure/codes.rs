@@ -21,7 +21,8 @@ fn add_files(dir: &Path, text: &mut String) {
 fn names(text: &str, word: &str) -> bool {
     let quoted = format!("\"{word}\"");
     text.match_indices(&quoted).any(|(at, _)| {
-        let (before, after) = (&text[..at], &text[at + quoted.len()..]);
+        let before = &text[..at];
+        let after = &text[at + quoted.len()..];
         let is_key = after.trim_start().starts_with(':');
         let indexed = before.strip_suffix('[').filter(|_| after.starts_with(']'));
         let is_index = indexed.is_some_and(|value| value.ends_with(|c: char| c.is_alphanumeric() || ")]_".contains(c)));

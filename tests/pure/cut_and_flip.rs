@@ -225,7 +225,9 @@ fn damaged_input_is_refused_or_read_as_by_other_decoders() {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut go = go.as_deref().map(Go::start);
-        let (mut accepted, mut slowest, mut wrong) = (0_usize, Duration::ZERO, Vec::new());
+        let mut accepted = 0_usize;
+        let mut slowest = Duration::ZERO;
+        let mut wrong = Vec::new();
         let mut begun = processor_time();
         while let Some(&number) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
             let mut within = number;

@@ -49,7 +49,8 @@ fn no_type_with_a_derived_debug_has_a_field_for_a_secret() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     CRATES.iter().for_each(|folder| sources(&root.join(folder), &mut files));
-    let (mut derived, mut wrong) = (0, Vec::new());
+    let mut derived = 0;
+    let mut wrong = Vec::new();
     for file in files {
         for item in code(&file).split("#[derive(").skip(1) {
             let Some((_, item)) = item.split_once(")]").filter(|(traits, _)| traits.contains("Debug")) else {

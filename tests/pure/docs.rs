@@ -76,7 +76,8 @@ fn links(path: &Path) -> Vec<String> {
 #[test]
 fn every_link_has_a_target() {
     let from = BOOKS.into_iter().flat_map(pages).chain(others());
-    let (mut seen, mut broken) = (0, Vec::new());
+    let mut seen = 0;
+    let mut broken = Vec::new();
     for page in from {
         let folder = page.parent().expect("lies in a folder");
         for link in links(&page) {

@@ -138,7 +138,8 @@ struct Literal {
 /// The string literals of a Rust source.
 fn literals(source: &str) -> Vec<Literal> {
     let bytes = source.as_bytes();
-    let (mut at, mut found) = (0, Vec::new());
+    let mut at = 0;
+    let mut found = Vec::new();
     while at < bytes.len() {
         let rest = &source[at..];
         // The r of a raw string begins a word, or comes after the b of one of bytes.
@@ -175,7 +176,8 @@ fn literals(source: &str) -> Vec<Literal> {
             continue;
         };
         let end = end.expect("the literal ends");
-        let (text, is_raw) = (source[at..end].replace("\\\n", ""), rest.starts_with('r'));
+        let text = source[at..end].replace("\\\n", "");
+        let is_raw = rest.starts_with('r');
         found.push(Literal { line: source[..start].matches('\n').count() + 1, text, is_raw });
         at = end + 1;
     }
@@ -185,7 +187,8 @@ fn literals(source: &str) -> Vec<Literal> {
 /// The comments of a Rust source, each with the number of its first line, from 1. Text in backticks
 /// is code, and omitted.
 fn comments(source: &str) -> Vec<(usize, String)> {
-    let (mut found, mut is_open) = (Vec::<(usize, String)>::new(), false);
+    let mut found = Vec::<(usize, String)>::new();
+    let mut is_open = false;
     for (at, line) in source.lines().enumerate() {
         let comment = line.trim_start().strip_prefix("//").map(|text| text.trim_start_matches(['/', '!']));
         match (comment, found.last_mut().filter(|_| is_open)) {
@@ -247,7 +250,8 @@ fn messages_help_and_documents_are_plain_english() {
 #[test]
 fn comments_are_plain_english() {
     let unwanted = [&PHRASES[..], &COMMENT_PHRASES].concat();
-    let (mut seen, mut found) = (0, Vec::new());
+    let mut seen = 0;
+    let mut found = Vec::new();
     for path in files(&["src", "crates", "tests/support"]) {
         if !ends_in(&path, &["rs"]) {
             continue;
@@ -343,7 +347,8 @@ fn is_prose(line: &str) -> bool {
 #[test]
 fn no_line_is_too_long() {
     let Some(tracked) = tracked() else { return servers::skip("not a checkout of git") };
-    let (mut seen, mut long) = (0, Vec::new());
+    let mut seen = 0;
+    let mut long = Vec::new();
     for name in tracked.iter().filter(|name| !is_given(name)) {
         let path = root().join(name);
         // A file that was removed is tracked until the next commit, and a binary one has no lines.

@@ -22,7 +22,8 @@ fn a_file_is_read_through_the_ztoc_of_its_layer() {
         let mut entry = entry.unwrap();
         let name = entry.path().unwrap().to_str().unwrap_or_default().to_owned();
         if entry.header().entry_type().is_file() && !name.is_empty() {
-            let (mut content, mut read) = (Vec::new(), Vec::new());
+            let mut content = Vec::new();
+            let mut read = Vec::new();
             std::io::copy(&mut entry, &mut content).unwrap();
             read_file::read_file(&layer, &ztoc, &name, &mut read).unwrap();
             assert!(read == content, "{name}");

@@ -37,7 +37,9 @@ fn ztocs_match_soci() {
     let refused: BTreeMap<_, _> =
         table("refused.tsv").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     for row in table("golden/expected.tsv") {
-        let (layer, span_size, digest) = (&row[0], row[1].parse().expect("a span size"), &row[2]);
+        let layer = &row[0];
+        let span_size = row[1].parse().expect("a span size");
+        let digest = &row[2];
         if digest == "none" || refused.contains_key(layer) {
             continue;
         }
@@ -61,7 +63,8 @@ fn unservable_layers_are_refused_with_their_reason() {
         table("refused.tsv").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     let mut got = BTreeMap::new();
     for row in table("golden/expected.tsv") {
-        let (layer, span_size) = (&row[0], row[1].parse().expect("a span size"));
+        let layer = &row[0];
+        let span_size = row[1].parse().expect("a span size");
         if row[2] == "none" || refused.contains_key(layer) {
             got.insert(layer.clone(), outcome(layer, span_size).0);
         }

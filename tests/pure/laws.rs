@@ -204,7 +204,8 @@ fn through_spans(blob: &[u8], built: &BuiltZtoc) -> Vec<u8> {
     let table = SpanTable::new(Arc::new(ztoc::decode(&built.bytes).unwrap())).unwrap();
     let mut plain = Vec::new();
     for span in (0..table.count()).map(SpanId) {
-        let (range, expected) = (table.blob_range(span), table.plain_range(span));
+        let range = table.blob_range(span);
+        let expected = table.plain_range(span);
         assert_eq!(expected.start.0, plain.len() as u64);
         let bytes = &blob[range.start.0 as usize..range.end.0 as usize];
         let mut take = |piece: &[u8]| {

@@ -59,7 +59,8 @@ fn index_json(dir: &Path) -> serde_json::Value {
 fn images_are_found_by_tag_name_or_digest() {
     let (dir, layout) = layout();
     assert!(matches!(layout.find(&ImageSelector::Any), Err(LayoutError::NoImage { .. })));
-    let (a, b) = (image(&layout, "a"), image(&layout, "b"));
+    let a = image(&layout, "a");
+    let b = image(&layout, "b");
     list(
         dir.path(),
         &[
@@ -111,7 +112,8 @@ fn attaching_adds_a_referrer_and_keeps_other_entries() {
     let (dir, layout) = layout();
     let subject = image(&layout, "a");
     list(dir.path(), &[named(&subject, "org.opencontainers.image.ref.name", "v1")]);
-    let (old, new) = (index_of(&subject, "old"), index_of(&subject, "new"));
+    let old = index_of(&subject, "old");
+    let new = index_of(&subject, "new");
     let attach = |index: &ociseek::image::soci::EncodedIndex, replaces: &[Digest]| {
         layout.attach(&index.descriptor, &index.bytes, replaces).unwrap()
     };
@@ -194,10 +196,12 @@ fn a_list_of_referrers_is_complete_or_an_error() {
 fn concurrent_writers_lose_nothing() {
     let (dir, layout) = layout();
     let subject = image(&layout, "a");
-    let (threads, each) = (8, 5);
+    let threads = 8;
+    let each = 5;
     std::thread::scope(|scope| {
         for t in 0..threads {
-            let (layout, subject) = (Layout::open(&dir.path().join("l")).unwrap(), &subject);
+            let layout = Layout::open(&dir.path().join("l")).unwrap();
+            let subject = &subject;
             scope.spawn(move || {
                 for i in 0..each {
                     let index = index_of(subject, &format!("{t}/{i}"));

@@ -47,7 +47,8 @@ impl Noise {
 
 /// A tar with files, and the positions of their headers.
 fn tar(files: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
-    let (mut builder, mut starts) = (tar::Builder::new(Vec::new()), Vec::new());
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut starts = Vec::new();
     for (number, data) in files.iter().enumerate() {
         starts.push(builder.get_ref().len());
         let mut header = tar::Header::new_ustar();
@@ -117,7 +118,8 @@ fn of_layer(error: ChunksError<Infallible>) -> LayerError {
 }
 
 fn on_cores(blob: &[u8], chunk: usize, cores: usize, guide: Option<&Arc<Ztoc>>) -> Result<IndexedLayer, LayerError> {
-    let (threads, next) = (Threads { cores, guide: guide.cloned() }, batches(blob, chunk, cores));
+    let threads = Threads { cores, guide: guide.cloned() };
+    let next = batches(blob, chunk, cores);
     index_chunks(options(SPAN), None, threads, &Budget::new(u64::MAX), next).map_err(of_layer)
 }
 
@@ -141,7 +143,8 @@ fn read_here(blob: &[u8], chunk: usize, cores: usize) -> Result<(MappedLayer, Ve
         keeper: Some(Box::new(keeper.clone())),
         keeps_plain: true,
     };
-    let (expected, threads) = ((Digest::sha256(blob), blob.len() as u64), Threads { cores, guide: None });
+    let expected = (Digest::sha256(blob), blob.len() as u64);
+    let threads = Threads { cores, guide: None };
     let memory = Budget::new(u64::MAX).open();
     let mapped = read_chunks(options, expected, threads, memory, batches(blob, chunk, cores)).map_err(of_layer)?;
     let kept = std::mem::take(&mut *keeper.0.lock().unwrap());
@@ -407,7 +410,8 @@ fn unsupported_layers_are_refused_early() {
     bzip2[..4].copy_from_slice(b"BZh9");
     // The long one is not read to its end. The format of the short one is only known at its end.
     for blob in [&bzip2[..], &bzip2[..100]] {
-        let (mut all, mut given) = (batches(blob, 16 << 10, 1), 0);
+        let mut all = batches(blob, 16 << 10, 1);
+        let mut given = 0;
         let next = || {
             given += 1;
             all()

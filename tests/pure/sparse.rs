@@ -19,7 +19,8 @@ fn read(blob: &[u8]) -> Result<(MappedLayer, Vec<u8>), LayerError> {
     let expected = (Digest::sha256(blob), blob.len() as u64);
     let mut batch = Some(vec![Bytes::copy_from_slice(blob)]);
     let next = || Ok::<_, Infallible>(batch.take());
-    let (threads, memory) = (Threads { cores: 1, guide: None }, Budget::new(u64::MAX).open());
+    let threads = Threads { cores: 1, guide: None };
+    let memory = Budget::new(u64::MAX).open();
     let read = read_chunks(ReadOptions::default(), expected, threads, memory, next);
     let read = read.map_err(|error| match error {
         ChunksError::Layer(error) => error,
@@ -178,7 +179,9 @@ proptest! {
         hole in 0..300u64,
         cuts in vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 8),
     ) {
-        let (mut map, mut data, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+        let mut map = Vec::new();
+        let mut data = Vec::new();
+        let mut expected = Vec::new();
         for (number, (skipped, length)) in parts.into_iter().enumerate() {
             expected.resize(expected.len() + skipped as usize, 0);
             map.push((expected.len() as u64, length));
@@ -203,7 +206,8 @@ proptest! {
             let kind = &tree.node(tree.resolve(b"s", false).unwrap()).kind;
             prop_assert!(bytes(kind, &plain, None) == expected);
             for (one, other) in &cuts {
-                let (one, other) = (one.index(expected.len() + 1), other.index(expected.len() + 1));
+                let one = one.index(expected.len() + 1);
+                let other = other.index(expected.len() + 1);
                 let range = one.min(other)..one.max(other);
                 let found = bytes(kind, &plain, Some(range.start as u64..range.end as u64));
                 prop_assert!(found == expected[range]);

@@ -9,9 +9,11 @@ use crate::budget::Budget;
 /// returned in the end.
 pub fn the_budget_is_never_exceeded() {
     const LIMIT: u64 = 10;
-    let (budget, held) = (Budget::new(LIMIT), Arc::new(Mutex::new(0)));
+    let budget = Budget::new(LIMIT);
+    let held = Arc::new(Mutex::new(0));
     let threads = [(4, 4, 6), (6, 2, 1), (3, 3, 3)].map(|(first, more, left)| {
-        let (budget, held) = (budget.clone(), Arc::clone(&held));
+        let budget = budget.clone();
+        let held = Arc::clone(&held);
         thread::spawn(move || {
             let count = |change: i64| {
                 let mut held = held.lock().unwrap();

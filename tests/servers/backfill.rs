@@ -193,7 +193,8 @@ async fn a_duration_is_counted_back_from_the_clock() {
         }
         registry.add_manifest(&format!("made-{days}-days-ago"), OCI_MANIFEST, image.manifest);
     }
-    let (sandbox, place) = (Sandbox::new(), format!("{}/a/b", registry.host()));
+    let sandbox = Sandbox::new();
+    let place = format!("{}/a/b", registry.host());
     let work = move || {
         for (days, old) in [(0, &[100, 2000][..]), (-400, &[2000]), (3650, &[10, 100, 2000])] {
             let (lines, _) = backfill_with(&sandbox, 0, &["--dry-run", "--since=30d", &place], |command| {
@@ -354,7 +355,8 @@ async fn skipped_images_have_the_right_reason() {
     for blob in [config.as_bytes(), &gzip, b"zstd"] {
         registry.add_blob(blob.to_vec());
     }
-    let (small, zstd) = (Descriptor::of(GZIP, &gzip), Descriptor::of(ZSTD, b"zstd"));
+    let small = Descriptor::of(GZIP, &gzip);
+    let zstd = Descriptor::of(ZSTD, b"zstd");
     for (tag, layers) in [("small", vec![&small]), ("zstd", vec![&zstd]), ("both", vec![&small, &zstd])] {
         let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
         let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
@@ -391,7 +393,8 @@ async fn images_of_zstd_layers_are_done_once() {
     let layer = zstd::encode_all(&content[..], 3).unwrap();
     let rootfs = json!({"type": "layers", "diff_ids": [Digest::sha256(&content)]});
     let config = json!({"os": "linux", "architecture": "amd64", "rootfs": rootfs}).to_string();
-    let (layer_of, config_of) = (Descriptor::of(ZSTD, &layer), Descriptor::of(OCI_CONFIG, config.as_bytes()));
+    let layer_of = Descriptor::of(ZSTD, &layer);
+    let config_of = Descriptor::of(OCI_CONFIG, config.as_bytes());
     registry.add_blob(layer);
     registry.add_blob(config.into_bytes());
     let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config_of, "layers": [layer_of]});

@@ -31,7 +31,8 @@ const JOB: Duration = Duration::from_secs(240);
 /// Pushes the image `number`, which has a layer of its own.
 fn push(server: &Server, number: usize) -> (String, Digest) {
     let repository = format!("team/app{}", number % REPOSITORIES);
-    let (layer, config) = (gzip(&tar(number as u64, 2, 30_000)), json!({"os": "linux", "architecture": "amd64"}));
+    let layer = gzip(&tar(number as u64, 2, 30_000));
+    let config = json!({"os": "linux", "architecture": "amd64"});
     let config = config.to_string();
     let layers = [Descriptor::of(GZIP, &layer)];
     put_blob(&server.host, &repository, &layer);
@@ -49,13 +50,16 @@ async fn every_image_is_indexed_once_over_a_bad_network() {
     let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
     let pushes = number_in("OCISEEK_PUSHES").unwrap_or(24) as usize;
     let seed = number_in("OCISEEK_NETWORK_SEED").unwrap_or(1);
-    let (relay, sandbox) = (Relay::start(&server.host, seed), Sandbox::new());
+    let relay = Relay::start(&server.host, seed);
+    let sandbox = Sandbox::new();
     let args = ["serve", "--listen=127.0.0.1:0", "--retry-wait=1", "--min-layer-size=0", "--span-size=16KiB"];
     let allow = format!("--allow={}", relay.host);
     let limits = ["--stall-timeout=2s", "--retry-for=20s", "--rate=1000", &allow];
     let hook = Hook::spawn(&mut sandbox.command(&[&["hook"], &args[..], &limits].concat()));
     let begun = Instant::now();
-    let (mut images, mut early, mut accepted) = (Vec::new(), None, 0);
+    let mut images = Vec::new();
+    let mut early = None;
+    let mut accepted = 0;
     let ended = |hook: &Hook| hook.count("job") + hook.count("dead-letter");
     for number in 0..pushes {
         images.push(push(&server, number));
@@ -102,7 +106,8 @@ async fn every_image_is_indexed_once_over_a_bad_network() {
         memory >> 20,
     );
     assert_eq!(hook.events("dead-letter"), Vec::<Value>::new());
-    let (jobs, retries) = (hook.events("job"), hook.events("retry"));
+    let jobs = hook.events("job");
+    let retries = hook.events("retry");
     assert_eq!(jobs.len(), accepted);
     for (repository, digest) in &images {
         let image = format!("{}/{repository}@{digest}", relay.host);

@@ -77,8 +77,10 @@ async fn bytes_damaged_once_are_read_again() {
 async fn layers_without_an_index_are_read_again_if_damaged() {
     let (registry, _) = image().await;
     for layer in 1..4 {
-        let (there, sandbox) = (damaging(&registry, None).await, Sandbox::new());
-        let (name, path) = (format!("{}/a/b:v1", there.host()), format!("dir{layer}/file1"));
+        let there = damaging(&registry, None).await;
+        let sandbox = Sandbox::new();
+        let name = format!("{}/a/b:v1", there.host());
+        let path = format!("dir{layer}/file1");
         let mut command = sandbox.command(&["cat", "--progress=none", &name, &path]);
         let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
@@ -108,7 +110,8 @@ async fn permanent_damage_is_reported_after_two_reads() {
 async fn copied_blobs_are_read_again_if_damaged() {
     let (registry, layers) = image().await;
     let copy = async |from: &Faulty, to: &str| {
-        let (sandbox, from) = (Sandbox::new(), format!("{}/a/b:v1", from.host()));
+        let sandbox = Sandbox::new();
+        let from = format!("{}/a/b:v1", from.host());
         let mut command = sandbox.command(&["copy", "--progress=none", &from, to]);
         tokio::task::spawn_blocking(move || shown(&mut command)).await.unwrap()
     };

@@ -82,7 +82,8 @@ impl Slow {
 
     async fn index(&self, options: &IndexOptions) -> Result<IndexedImage, IndexError> {
         let repository = self.repository();
-        let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
+        let source = Source::Registry(repository.clone());
+        let destination = Destination::Registry(repository);
         let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
         index(
             &source,

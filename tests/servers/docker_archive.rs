@@ -348,7 +348,8 @@ fn hostile_archives_are_refused() {
 fn a_plain_layer_that_differs_from_the_config_is_refused() {
     let sandbox = Sandbox::new();
     for algorithm in [Algorithm::Sha256, Algorithm::Sha512] {
-        let (tar, other) = (layer("f", b"content"), Digest::of(algorithm, &layer("f", b"CONTENT")));
+        let tar = layer("f", b"content");
+        let other = Digest::of(algorithm, &layer("f", b"CONTENT"));
         let manifest = file("manifest.json", &manifest_json(&[("c", &[], &["l"])]));
         write(&sandbox, &[file("c", &config_of(&[other])), file("l", &tar), manifest]);
         for args in [&["cat", "docker-archive:x.tar", "f"][..], &["ls", "docker-archive:x.tar"]] {
@@ -381,7 +382,8 @@ fn skopeo_reads_the_same_layer_digests() {
     let sandbox = Sandbox::new();
     layout(&sandbox);
     let at = |name: &str| sandbox.path(name).display().to_string();
-    let (from, to) = (format!("oci:{}:v1", at("img")), format!("docker-archive:{}", at("x.tar")));
+    let from = format!("oci:{}:v1", at("img"));
+    let to = format!("docker-archive:{}", at("x.tar"));
     run(&skopeo, &["copy", "--quiet", &from, &format!("{to}:registry.example/team/app:1")]);
     check(&sandbox, "docker-archive:x.tar:registry.example/team/app:1", "skopeo");
     check(&sandbox, "docker-archive:x.tar", "skopeo, without a name");

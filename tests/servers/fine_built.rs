@@ -77,7 +77,8 @@ async fn damaging(damaged: Digest) -> (Setting, Arc<AtomicBool>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn verify_reads_each_layer_once_for_both_kinds() {
-    let (one, two) = (layer(1, 1_500_000), layer(2, 700_000));
+    let one = layer(1, 1_500_000);
+    let two = layer(2, 700_000);
     let (setting, is_damaged) = damaging(Digest::sha256(&two)).await;
     setting.push("v1", &[&one, &two]);
     setting.index("v1", &IndexOptions { kinds: Kinds::Both, ..options() }).await;
@@ -146,7 +147,8 @@ async fn with_documents(layers: &[&Bytes], documents: Vec<FineRef>, blobs: &Sett
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changing_the_recorded_start_reads_no_layer() {
-    let (one, two) = (layer(1, 3_000_000), layer(2, 700_000));
+    let one = layer(1, 3_000_000);
+    let two = layer(2, 700_000);
     let setting = Setting::new().await;
     setting.push("v1", &[&one, &two]);
     setting.index("v1", &starting(&["/dir1/file0", "/dir2/file3"])).await;
@@ -227,7 +229,8 @@ async fn without_range_requests_spans_of_a_recorded_start_stay_whole() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_layers_missed_by_an_earlier_deadline_are_read() {
-    let (one, two) = (layer(1, 1_000_000), layer(2, 700_000));
+    let one = layer(1, 1_000_000);
+    let two = layer(2, 700_000);
     let whole = Setting::new().await;
     whole.push("v1", &[&one, &two]);
     whole.index("v1", &both()).await;
@@ -297,7 +300,8 @@ async fn damaged_and_hostile_documents_are_built_again() {
         }),
         ("", |_, all| FineRef { document: Digest::sha256(b"nowhere"), ..all[0].clone() }),
     ];
-    let (one, two) = (Bytes::from(compressed(1)), Bytes::from(compressed(2)));
+    let one = Bytes::from(compressed(1));
+    let two = Bytes::from(compressed(2));
     let whole = Setting::new().await;
     whole.push("v1", &[&one, &two]);
     whole.index("v1", &both()).await;
@@ -328,7 +332,8 @@ async fn a_wrong_window_after_a_right_span_is_found() {
     whole.index("v1", &both()).await;
     let all = fine_index(&whole).layers;
     let document = fine::decode(&whole.registry.blob(&all[0].document).unwrap(), &mut Budget::new(1 << 30).open());
-    let (document, headers) = (document.unwrap(), |entry: u64| Uncompressed(900_608 * entry));
+    let document = document.unwrap();
+    let headers = |entry: u64| Uncompressed(900_608 * entry);
     for entry in 0..2 {
         // A window is that of the span after its position.
         let sampled = document.spans_of(headers(entry)..Uncompressed(headers(entry).0 + 1)).start;
@@ -395,7 +400,8 @@ async fn damaging_later() -> (Setting, Arc<Mutex<Option<(Digest, Damage)>>>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fine_index_damaged_by_the_registry_is_replaced() {
-    let (one, two) = (Bytes::from(compressed(1)), Bytes::from(compressed(2)));
+    let one = Bytes::from(compressed(1));
+    let two = Bytes::from(compressed(2));
     for damage in [Damage::Missing, Damage::Cut, Damage::Flipped] {
         for of_manifest in [true, false] {
             let (setting, what) = damaging_later().await;
@@ -461,7 +467,8 @@ async fn a_recorded_start_that_cannot_be_read_now_is_not_lost() {
     let document = fine_index(&setting).layers[0].document;
     let soci = || serde_json::from_slice::<Value>(&manifests(&setting, "soci.index.v1+json")[0]).unwrap();
     let list: Digest = soci()["layers"][1]["digest"].as_str().unwrap().parse().unwrap();
-    let (sandbox, name) = (Sandbox::new(), format!("{}/a/b:v1", setting.registry.host()));
+    let sandbox = Sandbox::new();
+    let name = format!("{}/a/b:v1", setting.registry.host());
     let again = async |kind: &str, tool: &str| {
         let tool = format!("--build-tool-identifier={tool}");
         let args = ["index", kind, "--existing=replace", "--min-layer-size=0", "--no-cache", &tool, &name];
@@ -503,7 +510,8 @@ fn documents(setting: &Setting) -> Vec<(Digest, Digest)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_this_machine_made_or_verified_is_proven() {
-    let (one, two) = (layer(1, 1_500_000), layer(2, 700_000));
+    let one = layer(1, 1_500_000);
+    let two = layer(2, 700_000);
     let dir = tempfile::tempdir().unwrap();
     let cache = |name: &str| ZtocCache::open(Some(&dir.path().join(name)), Arc::new(Recorder::default()));
     let is_proven = |cache: &ZtocCache, documents: &[(Digest, Digest)]| -> Vec<bool> {
@@ -512,8 +520,10 @@ async fn what_this_machine_made_or_verified_is_proven() {
     for options in [both(), starting(&["file1"])] {
         let (setting, is_damaged) = damaging(Digest::sha256(&two)).await;
         setting.push("v1", &[&one, &two]);
-        let (source, there) = (Source::Registry(setting.repository()), Destination::Registry(setting.repository()));
-        let (maker, progress) = (cache("maker"), Arc::new(Recorder::default()) as Arc<dyn Progress>);
+        let source = Source::Registry(setting.repository());
+        let there = Destination::Registry(setting.repository());
+        let maker = cache("maker");
+        let progress = Arc::new(Recorder::default()) as Arc<dyn Progress>;
         let tag = Target::Tag("v1".into());
         let work = Work { cache: Some(&maker), options: &options, progress: &progress };
         index(&source, &tag, Some(&there), work).await.unwrap();
@@ -521,7 +531,8 @@ async fn what_this_machine_made_or_verified_is_proven() {
         assert_eq!(is_proven(&maker, &documents), [true; 4]);
 
         let quick = Depth::Quick { spans: 2, seed: 1 };
-        let (reader, sampler) = (cache("reader"), cache("sampler"));
+        let reader = cache("reader");
+        let sampler = cache("sampler");
         verified(&setting, &VerifyOptions { cache: Some(sampler.clone()), depth: quick, ..VerifyOptions::default() })
             .await;
         assert_eq!(is_proven(&sampler, &documents), [false; 4]);

@@ -17,7 +17,8 @@ type Blobs<'a> = &'a [(&'a str, Vec<u8>)];
 
 /// Layouts whose images have these layers, under the tag `v1`. Their names say what can be indexed.
 fn layouts(sandbox: &Sandbox) -> Vec<&'static str> {
-    let (large, small) = (tar(1, 1, LARGE), tar(2, 1, 100));
+    let large = tar(1, 1, LARGE);
+    let small = tar(2, 1, 100);
     let zstd = zstd::encode_all(&large[..], 1).unwrap();
     let states: [(&str, Blobs<'_>); 5] = [
         ("gzip", &[(GZIP, gzip(&large))]),
@@ -93,7 +94,8 @@ fn every_command_that_is_printed_helps() {
     let sandbox = Sandbox::new();
     let mut images = Vec::new();
     for name in layouts(&sandbox) {
-        let (layout, remote) = (format!("oci:{name}:v1"), format!("{}/{name}:v1", server.host));
+        let layout = format!("oci:{name}:v1");
+        let remote = format!("{}/{name}:v1", server.host);
         sandbox.run(&["copy", &layout, &remote]);
         let archive = sandbox.path(&format!("{name}.tar"));
         let mut packed = tar::Builder::new(std::fs::File::create(&archive).unwrap());

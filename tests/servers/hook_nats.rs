@@ -39,7 +39,8 @@ pub struct Nats {
 
 impl Nats {
     pub fn start() -> Option<Nats> {
-        let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
+        let dir = tempfile::tempdir().unwrap();
+        let port = free_port();
         let child = Nats::spawn(dir.path(), port)?;
         Some(Nats { child, url: format!("nats://127.0.0.1:{port}/test"), dir, port })
     }
@@ -84,7 +85,8 @@ impl Nats {
 }
 
 fn worker(sandbox: &Sandbox, nats: &Nats, registry: &str, more: &[&str]) -> Hook {
-    let (queue, allow) = (format!("--queue={}", nats.url), format!("--allow={registry}"));
+    let queue = format!("--queue={}", nats.url);
+    let allow = format!("--allow={registry}");
     let args = [&["worker", &queue, &allow, "--workers=2", "--no-cache"], more].concat();
     Hook::start(sandbox, &args)
 }
@@ -257,7 +259,8 @@ async fn a_worker_survives_a_queue_outage_and_stops_without_the_queue() {
 #[tokio::test]
 async fn orderly_stops_do_not_count_as_tries() {
     let Some(nats) = Nats::start() else { return };
-    let (sandbox, host) = (Sandbox::new(), stalling_registry().0);
+    let sandbox = Sandbox::new();
+    let host = stalling_registry().0;
     let queue = NatsQueue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
     let job = Job { image: format!("{host}/a:v1").parse().unwrap() };
     queue.publish(&job).await.unwrap();
@@ -288,7 +291,8 @@ async fn a_registry_that_fails_at_the_third_delivery_is_asked_again() {
     })
     .await;
     registry.add_image("v1", &tar(1, 2, 30_000));
-    let (sandbox, host) = (Sandbox::new(), registry.host());
+    let sandbox = Sandbox::new();
+    let host = registry.host();
     let queue = NatsQueue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
     queue.publish(&Job { image: format!("{host}/a/b:v1").parse().unwrap() }).await.unwrap();
 
@@ -324,7 +328,8 @@ async fn an_acknowledgement_that_nobody_serves_is_told() {
     let Some(nats) = Nats::start() else { return };
     let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     registry.add_image("v1", &tar(1, 2, 30_000));
-    let (sandbox, host) = (Sandbox::new(), registry.host());
+    let sandbox = Sandbox::new();
+    let host = registry.host();
     let acknowledgement = Sent { kind: "+ACK".to_owned(), number: 1, is_answered: true };
     let relay = NatsRelay::new(nats.port, "test", Some((acknowledgement, Harm::NoResponders))).await;
     relay.arm();
@@ -375,7 +380,8 @@ async fn backfill_queues_images_without_an_index() {
         let document = repository.manifest(&Target::Digest(*digest)).await.unwrap();
         server.put_manifest(name, &format!("v{number}"), OCI_MANIFEST, &document.bytes);
     }
-    let (place, queue) = (format!("{}/team/app0", server.host), format!("--queue={}", nats.url));
+    let place = format!("{}/team/app0", server.host);
+    let queue = format!("--queue={}", nats.url);
     let options = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache"];
     let backfill = |total: &str| {
         let said = sandbox.run(&[&["backfill", &queue, &place], &options[..]].concat());
@@ -408,8 +414,10 @@ async fn workers_write_soci_enabled_images_for_each_tag() {
     for tag in ["v1", "v2"] {
         server.put_manifest(&name, tag, OCI_MANIFEST, &document.bytes);
     }
-    let (place, queue) = (format!("{}/{name}", server.host), format!("--queue={}", nats.url));
-    let (allow, template) = (format!("--allow={}", server.host), "--v2=lazy-{tag}");
+    let place = format!("{}/{name}", server.host);
+    let queue = format!("--queue={}", nats.url);
+    let allow = format!("--allow={}", server.host);
+    let template = "--v2=lazy-{tag}";
     let backfill = |total: &str| {
         let options = ["backfill", &queue, &place, template, "--min-layer-size=0", "--span-size=16KiB", "--no-cache"];
         let said = sandbox.run(&options);

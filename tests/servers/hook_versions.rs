@@ -21,7 +21,8 @@ fn parts(seed: u64) -> ([Vec<u8>; 2], String) {
     let layer = gzip(&tar(seed, 2, 20_000));
     let config = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": []}});
     let config = config.to_string().into_bytes();
-    let (described, layers) = (Descriptor::of(OCI_CONFIG, &config), [Descriptor::of(GZIP, &layer)]);
+    let described = Descriptor::of(OCI_CONFIG, &config);
+    let layers = [Descriptor::of(GZIP, &layer)];
     let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": described, "layers": layers});
     ([config, layer], manifest.to_string())
 }
@@ -158,7 +159,8 @@ fn each_tag_gets_a_soci_enabled_image_and_an_untagged_image_only_an_index() {
     assert_eq!(indexes(&sandbox, &format!("{app}@{bare}")), 1);
 
     // A tag of another image is never overwritten, whatever the template gives.
-    let (mine, other) = (push(&server, "team/app", 3, &["v3"]), push(&server, "team/app", 4, &["lazy-v3"]));
+    let mine = push(&server, "team/app", 3, &["v3"]);
+    let other = push(&server, "team/app", 4, &["lazy-v3"]);
     assert_eq!(hook.post(&event(&format!("{app}:v3@{mine}"))).0, 202);
     let line = job(&hook, &format!("{app}:v3@{mine}"));
     assert_eq!((&line["result"], &line["enabled"]["reason"]), (&json!("indexed"), &json!("tag-taken")), "{line}");
@@ -382,14 +384,16 @@ fn backfill_with_version_2_only_ignores_version_1() {
     assert_eq!(seen(&only(&["--dry-run"]))[0], ["v1", "already-indexed", ""]);
     assert_eq!(seen(&only(&[]))[0], ["v1", "already-indexed", "already-there"]);
     // With a cache it is known what its ztocs should be.
-    let (source, target) = (format!("{place}:v1"), format!("{place}:v1-3"));
+    let source = format!("{place}:v1");
+    let target = format!("{place}:v1-3");
     sandbox.json(0, &[&["convert", "--format=json", &source, &target], &SMALL[..2]].concat());
     let again = backfill_with(&sandbox, &place, &[&["--v2-only={tag}-2"], &SMALL[..2]].concat());
     let enabled = &again.iter().find(|(tag, _)| tag == "v1").unwrap().1["enabled"];
     assert_eq!((&enabled["status"], &enabled["checked"]), (&json!("already-there"), &json!("cached")), "{enabled}");
     // An image that was converted with a prefetch list counts as the same image, and is kept.
     let list = ["--prefetch-file=dir1/file0", "--progress=none", "--quiet"];
-    let (source, target) = (format!("{place}:v1"), format!("{place}:v1-2"));
+    let source = format!("{place}:v1");
+    let target = format!("{place}:v1-2");
     let said = sandbox.run(&[&["convert", &source, &target], &list[..], &SMALL].concat());
     assert!(said.ends_with("--- status 0 ---"), "{said}");
     let with_list = digest_of(&server, "team/app", "v1-2");
@@ -406,7 +410,8 @@ async fn a_soci_enabled_image_that_lost_a_ztoc_is_written_again() {
     let registry = Faulty::honest(RegistrySettings::default()).await;
     let digest = add(&registry, "v1", 1);
     let work = move || {
-        let (sandbox, template) = (Sandbox::new(), "--v2-only=lazy-{tag}");
+        let sandbox = Sandbox::new();
+        let template = "--v2-only=lazy-{tag}";
         let place = format!("{}/a/b", registry.host());
         let [image, enabled] = ["v1", "lazy-v1"].map(|tag| format!("{place}:{tag}"));
         let dry = [&["convert", "--dry-run", "--format=json", &image, &enabled], &SMALL[..]].concat();

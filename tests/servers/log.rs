@@ -86,7 +86,8 @@ async fn the_output_of_a_credential_helper_is_not_logged() {
     let basic = Some((USER.to_owned(), PASSWORD.to_owned()));
     let registry = Faulty::honest(RegistrySettings { referrers: true, basic, ..RegistrySettings::default() }).await;
     push(&registry);
-    let (host, sandbox) = (registry.host(), Sandbox::new());
+    let host = registry.host();
+    let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.path(".docker")).unwrap();
     std::fs::write(sandbox.path(".docker/config.json"), json!({"credHelpers": {&*host: "kept"}}).to_string()).unwrap();
     let path = format!("{}:{}", sandbox.path("").display(), std::env::var("PATH").unwrap());
@@ -133,7 +134,8 @@ async fn tokens_and_signatures_are_not_logged() {
     for registry in [&registry, &bucket] {
         push(registry);
     }
-    let (sandbox, image) = (logged_in(&registry.host()), format!("{}/a:v1", registry.host()));
+    let sandbox = logged_in(&registry.host());
+    let image = format!("{}/a:v1", registry.host());
     for log in logs(sandbox, &["ls", "--no-cache"], image, None).await {
         assert_has(&log, &["token registry=127.0.0.1:", "auth=bearer reused=false", "auth=bearer reused=true"]);
         let to = format!("to=http://{}/bucket/sha256:", bucket.host());
@@ -173,7 +175,8 @@ async fn requests_retries_and_cache_hits_are_logged() {
         })
         .await;
     push(&registry);
-    let (host, sandbox) = (registry.host(), Sandbox::new());
+    let host = registry.host();
+    let sandbox = Sandbox::new();
     let work = move || {
         let image = format!("{host}/a:v1");
         let run = |args: &[&str]| {

@@ -283,12 +283,15 @@ struct Meter {
 impl Meter {
     fn before(server: &str) -> Meter {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (host, bytes) = (listener.local_addr().unwrap().to_string(), Arc::new(AtomicU64::new(0)));
-        let (server, counter) = (server.to_owned(), Arc::clone(&bytes));
+        let host = listener.local_addr().unwrap().to_string();
+        let bytes = Arc::new(AtomicU64::new(0));
+        let server = server.to_owned();
+        let counter = Arc::clone(&bytes);
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(upstream) = TcpStream::connect(&server) else { return };
-                let (up, down) = ((client.try_clone().unwrap(), upstream.try_clone().unwrap()), (upstream, client));
+                let up = (client.try_clone().unwrap(), upstream.try_clone().unwrap());
+                let down = (upstream, client);
                 std::thread::spawn(move || pass(up, &AtomicU64::new(0)));
                 let counter = Arc::clone(&counter);
                 std::thread::spawn(move || pass(down, &counter));

@@ -71,7 +71,10 @@ async fn hostile_images_stay_below_the_memory_limit() {
     }
     let hostile = Faulty::honest(RegistrySettings::default()).await;
     let sandbox = Sandbox::new();
-    let (mut table, mut wrong, mut runs, mut unseen) = (String::new(), Vec::new(), 0, 0);
+    let mut table = String::new();
+    let mut wrong = Vec::new();
+    let mut runs = 0;
+    let mut unseen = 0;
     for HostileImage { what, name, has_index } in images(&hostile) {
         let mut peaks = Vec::new();
         for group in GROUPS {

@@ -92,7 +92,8 @@ async fn several_blobs_share_the_connections() {
     let (faulty, open) = slow(&blobs).await;
     let source = source(&faulty.host(), config(5));
     let reads = blobs.iter().map(|blob| {
-        let (source, blob) = (source.clone(), blob.clone());
+        let source = source.clone();
+        let blob = blob.clone();
         tokio::spawn(async move { read(&source, &descriptor(&blob)).await.unwrap() == blob })
     });
     for right in futures_util::future::join_all(reads).await {

@@ -119,7 +119,8 @@ async fn log_lines_and_bars_do_not_mix() {
 fn reading_a_docker_archive_shows_a_bar() {
     let sandbox = Sandbox::new();
     let layer = tar(1, 1, 3 << 20);
-    let (diff_id, gzip) = (Digest::sha256(&layer), gzip(&layer));
+    let diff_id = Digest::sha256(&layer);
+    let gzip = gzip(&layer);
     let config = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [diff_id]}});
     let listed = json!([{"Config": "c.json", "RepoTags": ["a:1"], "Layers": ["l.tar.gz"]}]).to_string();
     let members = [
@@ -149,7 +150,8 @@ async fn backfill_reports_its_progress() {
     for number in 0..12 {
         let layer = gzip(&tar(number, 1, 20_000));
         let of = |media_type, content: &[u8]| {
-            let (digest, size) = (Digest::sha256(content), content.len());
+            let digest = Digest::sha256(content);
+            let size = content.len();
             json!({"mediaType": media_type, "digest": digest, "size": size})
         };
         let manifest = json!({

@@ -179,7 +179,8 @@ async fn the_rest_is_requested_if_a_server_sends_less() {
     let whole = blob.clone();
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let range = seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
-        let (from, last) = (range.0.parse::<usize>().ok()?, range.1.parse::<usize>().ok()?);
+        let from = range.0.parse::<usize>().ok()?;
+        let last = range.1.parse::<usize>().ok()?;
         let last = last.min(from + 39_999);
         let answer = Response::builder().status(206);
         let answer = answer.header(header::CONTENT_RANGE, format!("bytes {from}-{last}/{}", whole.len()));
@@ -195,7 +196,8 @@ async fn the_rest_is_requested_if_a_server_sends_less() {
 async fn interrupted_and_stalled_parts_are_resumed() {
     for stall in [false, true] {
         let blob = content(300_000);
-        let (whole, once) = (blob.clone(), first(1));
+        let whole = blob.clone();
+        let once = first(1);
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
             (seen.is("GET", "/blobs/") && once()).then(|| {
                 let answer = truth.get_blob(seen, &Digest::sha256(&whole).to_string());

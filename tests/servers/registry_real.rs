@@ -103,7 +103,8 @@ async fn round(host: &str, config: ClientConfig) {
 
 /// The referrers of the subject according to regctl and oras.
 fn read_by_others(server: &Server, oras_options: &[&str]) -> Option<[Vec<String>; 2]> {
-    let (regctl, oras) = (tool("regctl")?, tool("oras")?);
+    let regctl = tool("regctl")?;
+    let oras = tool("oras")?;
     let subject = format!("{}/{REPOSITORY}@{}", server.host, subject().1.digest);
     let registry = format!("reg={},tls=disabled", server.host);
     let seen = run(
@@ -246,7 +247,8 @@ struct Issuer {
 
 impl Issuer {
     fn new() -> Option<Issuer> {
-        let (openssl, dir) = (tool("openssl")?, tempfile::tempdir().unwrap());
+        let openssl = tool("openssl")?;
+        let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         let make = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=issuer"];
         run(&openssl, &[&make[..], &["-keyout", &at("key.pem"), "-out", &at("cert.pem")]].concat());
@@ -271,7 +273,8 @@ impl Issuer {
         let signed = format!("{}.{}", encode(&head), encode(&claims));
         // A folder for each, because tokens may be requested at the same time.
         let dir = tempfile::tempdir().unwrap();
-        let (text, signature) = (dir.path().join("text"), dir.path().join("signature"));
+        let text = dir.path().join("text");
+        let signature = dir.path().join("signature");
         std::fs::write(&text, &signed).unwrap();
         let key = self.dir.path().join("key.pem");
         let arguments = [
@@ -450,7 +453,8 @@ async fn many_pushers_to_one_subject_lose_nothing() {
                 tokio::spawn(async move { attach(&repository, &name, &[]).await.map(|(digest, _)| (name, digest)) })
             })
             .collect();
-        let (mut attached, mut refused) = (Vec::new(), 0);
+        let mut attached = Vec::new();
+        let mut refused = 0;
         for one in all {
             match one.await.unwrap() {
                 Ok(named) => attached.push(named),
@@ -466,7 +470,8 @@ async fn many_pushers_to_one_subject_lose_nothing() {
             (found.api, attached.iter().filter(is_lost).cloned().collect::<Vec<(String, Digest)>>())
         };
         let (api, lost_at_first) = lost().await;
-        let (all, one) = (attached.len(), lost_at_first.len());
+        let all = attached.len();
+        let one = lost_at_first.len();
         println!("API {api}: {pushers} pushers, {all} attached, {refused} refused, {one} lost by the registry");
         assert!(api || lost_at_first.is_empty(), "{lost_at_first:?}");
         for (name, digest) in lost_at_first {

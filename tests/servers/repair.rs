@@ -239,7 +239,8 @@ fn by_the_command_as_it_stands_in_the_hint() {
 fn a_lost_image_manifest_by_converting_the_original() {
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("it's here"));
-    let (image, enabled) = ("oci:it's here:v1", "oci:it's here:v1-soci");
+    let image = "oci:it's here:v1";
+    let enabled = "oci:it's here:v1-soci";
     let report = sandbox.json(0, &convert(&["--format=json", image, enabled]));
     let file = |manifest: &Value| file_of(&sandbox.path("it's here"), manifest["digest"].as_str().unwrap());
 

@@ -73,7 +73,8 @@ impl Setting {
 
     pub async fn index(&self, tag: &str, options: &IndexOptions) -> IndexedImage {
         let repository = self.repository();
-        let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
+        let source = Source::Registry(repository.clone());
+        let destination = Destination::Registry(repository);
         let said: Arc<dyn ociseek::progress::Progress> = self.said.clone();
         index(&source, &Target::Tag(tag.into()), Some(&destination), Work { cache: None, options, progress: &said })
             .await
@@ -147,7 +148,8 @@ pub fn ztoc(layer: &Bytes, tool: &str) -> Bytes {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ztoc_out_of_proportion_to_its_layer_is_not_fetched() {
     let setting = Setting::new().await;
-    let (one, two) = (layer(1, 300_000), layer(2, 300_000));
+    let one = layer(1, 300_000);
+    let two = layer(2, 300_000);
     let subject = setting.push("v1", &[&one, &two]);
     // With spans of 64 KiB, a layer of 300 KB may have a ztoc of some 2.5 MB.
     let huge = Bytes::from(vec![0; 4 << 20]);
@@ -195,7 +197,9 @@ async fn fresh(layers: &[&Bytes]) -> Digest {
 #[tokio::test(flavor = "multi_thread")]
 async fn layers_of_other_tags_are_not_read_again() {
     let setting = Setting::new().await;
-    let (base, old, new) = (layer(1, 3 << 20), layer(2, 200_000), layer(3, 200_000));
+    let base = layer(1, 3 << 20);
+    let old = layer(2, 200_000);
+    let new = layer(3, 200_000);
     setting.push("1.0", &[&base, &old]);
     setting.index("1.0", &options()).await;
     assert_eq!(requests(&setting, &base), (1, 0));
@@ -219,7 +223,8 @@ async fn layers_of_other_tags_are_not_read_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn indexed_images_and_small_layers_start_no_search() {
     let setting = Setting::new().await;
-    let (base, small) = (layer(1, 3 << 20), layer(2, 100_000));
+    let base = layer(1, 3 << 20);
+    let small = layer(2, 100_000);
     setting.push("1.0", &[&base]);
     setting.index("1.0", &options()).await;
     let before = setting.registry.saw("GET", "tags/list").len();
@@ -248,7 +253,8 @@ async fn the_number_of_requests_does_not_grow_with_the_repository() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_bytes_are_never_reused() {
-    let (base, other) = (layer(1, 3 << 20), layer(9, 1000));
+    let base = layer(1, 3 << 20);
+    let other = layer(9, 1000);
     let right = ociseek::ztoc::decode(&ztoc(&base, TOOL_IDENTIFIER)).unwrap();
     let expected = fresh(&[&base, &other]).await;
     type Damage = fn(&mut Ztoc);
@@ -313,7 +319,8 @@ async fn ztocs_of_an_older_version_are_reused_under_the_new_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_named_image_may_be_in_another_registry() {
-    let (there, here) = (Setting::new().await, Setting::new().await);
+    let there = Setting::new().await;
+    let here = Setting::new().await;
     let base = layer(1, 3 << 20);
     there.push("base", &[&base]);
     there.index("base", &options()).await;
@@ -365,7 +372,9 @@ async fn ztocs_of_version_2_indexes_are_reused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ztocs_of_other_platforms_are_reused() {
     let setting = Setting::new().await;
-    let (base, arm, amd) = (layer(1, 3 << 20), layer(2, 50_000), layer(3, 50_000));
+    let base = layer(1, 3 << 20);
+    let arm = layer(2, 50_000);
+    let amd = layer(3, 50_000);
     let manifests = [("arm64", &arm), ("amd64", &amd)].map(|(architecture, own)| {
         let manifest = serde_json::to_value(setting.push(architecture, &[&base, own])).unwrap();
         for_platform(manifest, architecture)
@@ -419,7 +428,8 @@ async fn reused_layers_are_not_requested_from_real_registries() {
         let registry = Faulty::start(RegistrySettings::default(), move |seen, _| Some(forwarded(&host, seen))).await;
         let setting = Setting { registry, said: Arc::default() };
         let shared: Vec<Bytes> = (0..9).map(|seed| layer(seed, 400_000)).collect();
-        let (old, new) = (layer(10, 400_000), layer(11, 400_000));
+        let old = layer(10, 400_000);
+        let new = layer(11, 400_000);
         let repository = setting.repository();
         let build = async |tag: &str, last: &Bytes| {
             let mut layers = Vec::new();
@@ -457,7 +467,9 @@ async fn reused_layers_are_not_requested_from_real_registries() {
 #[test]
 fn the_command_reports_what_it_reused() {
     let sandbox = Sandbox::new();
-    let (shared, old, new) = (gzip(&tar(1, 4, 50_000)), gzip(&tar(2, 2, 20_000)), gzip(&tar(3, 2, 20_000)));
+    let shared = gzip(&tar(1, 4, 50_000));
+    let old = gzip(&tar(2, 2, 20_000));
+    let new = gzip(&tar(3, 2, 20_000));
     for (dir, last) in [("one", &old), ("two", &new)] {
         let mut layout = Layout::new(&sandbox.path(dir));
         let layers = [layout.blob(GZIP, &shared), layout.blob(GZIP, last)];
@@ -488,16 +500,20 @@ fn the_command_reports_what_it_reused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn backfill_reuses_other_tags_and_named_images() {
-    let (setting, base_images) = (Setting::new().await, Setting::new().await);
-    let (base, app, old, new) = (layer(1, 2 << 20), layer(2, 2 << 20), layer(3, 100_000), layer(4, 100_000));
+    let setting = Setting::new().await;
+    let base_images = Setting::new().await;
+    let base = layer(1, 2 << 20);
+    let app = layer(2, 2 << 20);
+    let old = layer(3, 100_000);
+    let new = layer(4, 100_000);
     base_images.push("base", &[&base]);
     base_images.index("base", &options()).await;
     setting.push("1.0", &[&app, &old]);
     setting.index("1.0", &options()).await;
     setting.push("1.1", &[&base, &app, &new]);
     let sandbox = Sandbox::new();
-    let (place, from) =
-        (format!("{}/a/b", setting.registry.host()), format!("{}/a/b:base", base_images.registry.host()));
+    let place = format!("{}/a/b", setting.registry.host());
+    let from = format!("{}/a/b:base", base_images.registry.host());
     let fixed = ["backfill", "--format=json", "--min-layer-size=0", "--span-size=64KiB", "--no-cache"];
     let trusting = ["--reuse-tags=8", "--reuse-from"];
     let output = sandbox.command(&[&fixed[..], &trusting, &[&from, &place]].concat()).output().unwrap();

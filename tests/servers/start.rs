@@ -42,7 +42,8 @@ fn push_annotated(registry: &Faulty, annotations: &Value) -> Digest {
         "architecture": "amd64", "os": "linux",
         "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(&tar)]},
     });
-    let (layer, config) = (Descriptor::of(GZIP, &blob), config.to_string());
+    let layer = Descriptor::of(GZIP, &blob);
+    let config = config.to_string();
     registry.add_blob(blob);
     let digest = registry.add_blob(config.clone());
     let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
@@ -54,7 +55,8 @@ fn push_annotated(registry: &Faulty, annotations: &Value) -> Digest {
 
 /// Runs the program with a registry.
 async fn ended(sandbox: &Arc<Sandbox>, args: &[&str]) -> Output {
-    let (sandbox, args) = (Arc::clone(sandbox), args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
+    let sandbox = Arc::clone(sandbox);
+    let args = args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>();
     let ended = tokio::task::spawn_blocking(move || {
         sandbox.command(&args.iter().map(String::as_str).collect::<Vec<_>>()).output().unwrap()
     });
@@ -169,7 +171,8 @@ impl Arrived {
 async fn config_referrers_fallback_tag_and_named_index_are_requested_concurrently() {
     const ALL: [&str; 4] = ["config", "index", "referrers", "tag"];
     let config = Arc::new(Mutex::new(None));
-    let (known, arrived) = (Arc::clone(&config), Arrived::default());
+    let known = Arc::clone(&config);
+    let arrived = Arrived::default();
     // Each of them is answered after all have arrived.
     let registry = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let kind = match kind(seen, &(*known.lock().unwrap())?) {
@@ -192,7 +195,8 @@ async fn config_referrers_fallback_tag_and_named_index_are_requested_concurrentl
 async fn documents_and_ztocs_are_requested_before_the_config_arrives() {
     for kind_of_index in ["--fine-only", "--existing=skip"] {
         let config = Arc::new(Mutex::new(None));
-        let (known, arrived) = (Arc::clone(&config), Arrived::default());
+        let known = Arc::clone(&config);
+        let arrived = Arrived::default();
         let registry = Faulty::start(RegistrySettings::default(), move |seen, _| {
             let kind = kind(seen, &(*known.lock().unwrap())?);
             arrived.add(kind);
@@ -218,7 +222,8 @@ async fn documents_and_ztocs_are_requested_before_the_config_arrives() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn an_error_of_the_config_cancels_other_requests() {
     let config = Arc::new(Mutex::new(None));
-    let (known, arrived) = (Arc::clone(&config), Arrived::default());
+    let known = Arc::clone(&config);
+    let arrived = Arrived::default();
     // The document never comes. If it were awaited, it would be requested again after a while.
     let registry = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let kind = kind(seen, &(*known.lock().unwrap())?);
@@ -250,7 +255,8 @@ async fn the_same_one_of_two_errors_is_always_reported() {
     let mut reports = BTreeSet::new();
     for (first, second) in [("config", "index"), ("index", "config")] {
         let config = Arc::new(Mutex::new(None));
-        let (known, arrived) = (Arc::clone(&config), Arrived::default());
+        let known = Arc::clone(&config);
+        let arrived = Arrived::default();
         let registry = Faulty::start(RegistrySettings::default(), move |seen, _| {
             let kind = match kind(seen, &(*known.lock().unwrap())?) {
                 "manifest" if seen.path.contains("/manifests/sha256:") => "index",

@@ -90,7 +90,8 @@ async fn try_index(
     cache: Option<&ZtocCache>,
     options: &IndexOptions,
 ) -> Result<IndexedImage, IndexError> {
-    let (source, there) = (Source::Registry(setting.repository()), Destination::Registry(setting.repository()));
+    let source = Source::Registry(setting.repository());
+    let there = Destination::Registry(setting.repository());
     index(&source, &Target::Tag(tag.into()), Some(&there), Work { cache, options, progress: &silent() }).await
 }
 
@@ -309,11 +310,13 @@ async fn a_gate_opens_the_ztocs_of_an_existing_index() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tag_that_moves_meanwhile_is_not_overwritten() {
-    let (old, new) = (layer(1, 100_000), layer(2, 100_000));
+    let old = layer(1, 100_000);
+    let new = layer(2, 100_000);
     let digest = Digest::sha256(&old);
     for (to, replace_tag) in [("v1", true), ("v1-soci", false)] {
         let next: Arc<OnceLock<Bytes>> = Arc::default();
-        let (pushed, moved) = (Arc::clone(&next), AtomicBool::new(false));
+        let pushed = Arc::clone(&next);
+        let moved = AtomicBool::new(false);
         let setting = Setting::lying(move |seen, registry| {
             let is_read = seen.is("GET", &format!("blobs/{digest}"));
             if is_read && !moved.swap(true, Ordering::SeqCst) {

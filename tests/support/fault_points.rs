@@ -38,7 +38,8 @@ pub const RUNTIME_API: Harness = harness("hook lambda, Runtime API", 49);
 pub const ECR: Harness = harness("hook lambda, ECR", 30);
 
 const fn least_of(harnesses: &[Harness]) -> usize {
-    let (mut sum, mut at) = (0, 0);
+    let mut sum = 0;
+    let mut at = 0;
     while at < harnesses.len() {
         sum += harnesses[at].least;
         at += 1;

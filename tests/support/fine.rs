@@ -60,7 +60,8 @@ pub fn layer(blob: &[u8], ztoc: &[u8]) -> FineLayer {
 
 /// A window with one wrong byte, the first that it has.
 pub fn with_wrong_byte(window: &SpanWindow) -> SpanWindow {
-    let (mut bytes, ones) = (window.expand(0), window.expand(0xff));
+    let mut bytes = window.expand(0);
+    let ones = window.expand(0xff);
     let kept: Vec<usize> = (0..WINDOW).filter(|&at| bytes[at] == ones[at]).collect();
     let mut used = UsedBytes::default();
     kept.iter().for_each(|&at| used.mark(at..at + 1));
@@ -109,8 +110,10 @@ impl DocumentParts {
     pub fn of(document: &[u8]) -> DocumentParts {
         let layer = fine::decode(document, &mut Budget::new(1 << 30).open()).unwrap();
         let windows = layer.windows().flat_map(|windows| windows.unwrap().into_windows()).map(|(_, window)| window);
-        let (windows, spans) = (windows.collect(), layer.spans().clone());
-        let (entries, starts) = (layer.entries().to_vec(), spans.starts().to_vec());
+        let windows = windows.collect();
+        let spans = layer.spans().clone();
+        let entries = layer.entries().to_vec();
+        let starts = spans.starts().to_vec();
         DocumentParts { entries, starts, windows, span_size: spans.span_size(), spans }
     }
 

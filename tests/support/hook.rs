@@ -42,7 +42,8 @@ impl Hook {
     pub fn spawn(command: &mut Command) -> Hook {
         let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
         let log = Arc::new(Mutex::new(Vec::new()));
-        let (lines, kept) = (BufReader::new(child.stderr()).lines(), Arc::clone(&log));
+        let lines = BufReader::new(child.stderr()).lines();
+        let kept = Arc::clone(&log);
         let reader = std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let line = serde_json::from_str(&line).unwrap_or_else(|_| json!({"event": "no JSON", "line": line}));
@@ -161,7 +162,8 @@ pub fn images(server: &Server, repositories: usize, count: usize) -> Vec<(String
     let config =
         json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": []}}).to_string();
     let of = |media_type: &str, content: &[u8]| {
-        let (digest, size) = (Digest::sha256(content), content.len());
+        let digest = Digest::sha256(content);
+        let size = content.len();
         json!({"mediaType": media_type, "digest": digest, "size": size})
     };
     for repository in 0..repositories {

@@ -61,7 +61,8 @@ pub fn answering(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) 
 
 /// The first line of the next request on a connection. Requests have no bodies.
 fn next_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
-    let (mut request, mut line) = (String::new(), String::new());
+    let mut request = String::new();
+    let mut line = String::new();
     reader.read_line(&mut request).ok().filter(|read| *read > 0)?;
     while reader.read_line(&mut line).ok().filter(|read| *read > 0)? > 2 {
         line.clear();
@@ -79,7 +80,8 @@ pub fn stalling_registry() -> (String, Receiver<String>) {
     let (sender, requests) = channel();
     let address = answering(move |request, stream| {
         let answer = if request.contains("/manifests/") && !request.contains("/manifests/sha256-") {
-            let (digest, length) = (Digest::sha256(manifest.as_bytes()), manifest.len());
+            let digest = Digest::sha256(manifest.as_bytes());
+            let length = manifest.len();
             let headers = format!("Content-Type: {OCI_MANIFEST}\r\nDocker-Content-Digest: {digest}");
             let body = if request.starts_with("HEAD") { "" } else { &manifest };
             format!("HTTP/1.1 200 OK\r\n{headers}\r\nContent-Length: {length}\r\n\r\n{body}")

@@ -153,7 +153,8 @@ impl MountProcess {
     pub fn try_spawn(mut command: Command) -> Result<MountProcess, (ExitStatus, String)> {
         let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stderr(Stdio::piped()));
         let stderr = Arc::new(Mutex::new(String::new()));
-        let (mut lines, said) = (BufReader::new(child.stderr()), Arc::clone(&stderr));
+        let mut lines = BufReader::new(child.stderr());
+        let said = Arc::clone(&stderr);
         let reader = std::thread::spawn(move || {
             let mut line = String::new();
             while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
@@ -225,7 +226,8 @@ pub struct FileAttributes {
 
 /// Everything below `root`, by path. `directory_times` includes the times of directories.
 pub fn seen(root: &Path, directory_times: bool) -> BTreeMap<PathBuf, FileAttributes> {
-    let (mut all, mut inodes) = (BTreeMap::new(), BTreeMap::new());
+    let mut all = BTreeMap::new();
+    let mut inodes = BTreeMap::new();
     let mut paths = vec![root.to_owned()];
     let mut next = vec![root.to_owned()];
     while let Some(dir) = next.pop() {

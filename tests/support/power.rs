@@ -50,7 +50,8 @@ fn identity(metadata: &Metadata) -> String {
 /// Cuts all files below `dir` back to the content that was synced.
 fn cut(dir: &Path, synced: &Path, keeps_sizes: bool) {
     for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
-        let (path, metadata) = (entry.path(), entry.metadata().unwrap());
+        let path = entry.path();
+        let metadata = entry.metadata().unwrap();
         if metadata.is_dir() {
             cut(&path, synced, keeps_sizes);
             continue;
@@ -69,7 +70,9 @@ fn restore(dir: &Path, synced: &Path, identity: &str) {
     for line in names.lines() {
         let mut fields = line.splitn(3, ' ');
         let mut field = || fields.next().unwrap();
-        let (kind, identity, path) = (field(), field(), dir.join(field()));
+        let kind = field();
+        let identity = field();
+        let path = dir.join(field());
         if kind == "d" {
             fs::create_dir(&path).unwrap();
             restore(&path, synced, identity);

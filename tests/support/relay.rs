@@ -43,14 +43,18 @@ pub struct RelayState {
 impl Relay {
     pub fn start(server: &str, seed: u64) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (host, state) = (listener.local_addr().unwrap().to_string(), Arc::new(RelayState::default()));
-        let (server, counts) = (server.to_owned(), Arc::clone(&state));
+        let host = listener.local_addr().unwrap().to_string();
+        let state = Arc::new(RelayState::default());
+        let server = server.to_owned();
+        let counts = Arc::clone(&state);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let number = counts.connections.fetch_add(1, Ordering::Relaxed) as u64;
                 let Ok(upstream) = TcpStream::connect(&server) else { continue };
-                let (client_too, upstream_too) = (client.try_clone().unwrap(), upstream.try_clone().unwrap());
-                let (up, down) = (Arc::clone(&counts), Arc::clone(&counts));
+                let client_too = client.try_clone().unwrap();
+                let upstream_too = upstream.try_clone().unwrap();
+                let up = Arc::clone(&counts);
+                let down = Arc::clone(&counts);
                 thread::spawn(move || pass(client_too, upstream_too, Random::new(seed, 2 * number), &up, false));
                 thread::spawn(move || pass(upstream, client, Random::new(seed, 2 * number + 1), &down, true));
             }

@@ -270,7 +270,10 @@ pub fn private_ca(dir: &Path) -> Option<()> {
     std::fs::write(dir.join("extensions"), extensions).unwrap();
     let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
     let new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
-    let (ca_key, ca, key, request) = (at("ca-key.pem"), at("ca.pem"), at("key.pem"), at("request.pem"));
+    let ca_key = at("ca-key.pem");
+    let ca = at("ca.pem");
+    let key = at("key.pem");
+    let request = at("request.pem");
     let mut authority = vec!["req", "-x509", "-days", "30", "-subj", "/CN=ociseek test authority"];
     authority.extend(new_key);
     authority.extend(["-addext", "keyUsage=critical,keyCertSign", "-keyout", &ca_key, "-out", &ca]);
@@ -279,7 +282,8 @@ pub fn private_ca(dir: &Path) -> Option<()> {
     ask.extend(new_key);
     ask.extend(["-keyout", &key, "-out", &request]);
     run(&openssl, &ask);
-    let (cert, extensions) = (at("cert.pem"), at("extensions"));
+    let cert = at("cert.pem");
+    let extensions = at("extensions");
     let sign = ["x509", "-req", "-in", &request, "-CA", &ca, "-CAkey", &ca_key, "-CAcreateserial", "-days", "30"];
     run(&openssl, &[&sign[..], &["-extfile", &extensions, "-out", &cert]].concat());
     Some(())

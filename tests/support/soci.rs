@@ -165,7 +165,8 @@ fn start(binary: &Path, command: &str) -> (ChildProcess, ChildStdin, BufReader<C
     let mut oracle = Command::new(binary);
     oracle.arg(command).env("TMPDIR", in_memory());
     let mut child = ChildProcess::spawn(oracle.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()));
-    let (stdin, stdout) = (child.stdin(), child.stdout());
+    let stdin = child.stdin();
+    let stdout = child.stdout();
     (child, stdin, BufReader::new(stdout))
 }
 

@@ -28,12 +28,14 @@ pub fn throttled_and_counted(server: &str, bytes_per_second: u64) -> (String, Ar
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
             let Ok(upstream) = TcpStream::connect(&server) else { continue };
-            let (mut from, mut to) = (client.try_clone().unwrap(), upstream.try_clone().unwrap());
+            let mut from = client.try_clone().unwrap();
+            let mut to = upstream.try_clone().unwrap();
             thread::spawn(move || {
                 let _ = std::io::copy(&mut from, &mut to);
                 let _ = to.shutdown(Shutdown::Write);
             });
-            let (free, count) = (Arc::clone(&free), Arc::clone(&count));
+            let free = Arc::clone(&free);
+            let count = Arc::clone(&count);
             thread::spawn(move || slowly(upstream, client, bytes_per_second, &free, &count));
         }
     });

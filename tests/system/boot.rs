@@ -94,7 +94,8 @@ fn assert_same(left: &Path, right: &Path) -> usize {
     let mut count = 0;
     let mut directories = vec![PathBuf::new()];
     while let Some(directory) = directories.pop() {
-        let (ours, theirs) = (names(&left.join(&directory)), names(&right.join(&directory)));
+        let ours = names(&left.join(&directory));
+        let theirs = names(&right.join(&directory));
         assert_eq!(ours, theirs, "in {}", directory.display());
         for name in ours {
             let path = directory.join(name);
@@ -115,7 +116,8 @@ fn a_mount_matches_the_unpacked_image() {
     let image = Image::of(&layer);
     let unpacked = image.dir.path().join("unpacked");
     fs::create_dir(&unpacked).unwrap();
-    let (from, to) = (layer.to_str().unwrap(), unpacked.to_str().unwrap());
+    let from = layer.to_str().unwrap();
+    let to = unpacked.to_str().unwrap();
     run(&tool("tar").unwrap(), &["--xattrs", "--xattrs-include=*", "--numeric-owner", "-xpzf", from, "-C", to]);
 
     let Outcome::Ztoc(ours) = soci::straight(&layer, SPAN, "boot").unwrap().outcome else { panic!("it can be served") };
@@ -149,8 +151,10 @@ fn a_container_is_ready_before_its_image_could_be_pulled() {
     ociseek(home, &["index", "--quiet", "--no-cache", &name]);
 
     let slow = throttled(&registry.host, HUNDRED_MEGABITS);
-    let (bundle, stats) = (home.join("bundle"), home.join("stats.json"));
-    let (at, stats_file) = (bundle.to_str().unwrap(), stats.to_str().unwrap());
+    let bundle = home.join("bundle");
+    let stats = home.join("stats.json");
+    let at = bundle.to_str().unwrap();
+    let stats_file = stats.to_str().unwrap();
     let began = Instant::now();
     ociseek(home, &["bundle", "--detach", "--quiet", "--stats", stats_file, &format!("{slow}/debian:v1"), at]);
     let container = format!("ociseek-boot-{}", std::process::id());
@@ -178,7 +182,8 @@ fn a_container_is_ready_before_its_image_could_be_pulled() {
         let found = stats.get(name).or_else(|| stats["content"].get(name));
         found.and_then(serde_json::Value::as_u64).unwrap_or_else(|| panic!("no {name} in {stats}"))
     };
-    let (fetched, all) = (figure("bytes_fetched"), figure("image_bytes"));
+    let fetched = figure("bytes_fetched");
+    let all = figure("image_bytes");
     // Directly to standard error, which CI shows: the figures are the purpose of this test.
     let _ = writeln!(
         std::io::stderr(),

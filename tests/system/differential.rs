@@ -171,10 +171,15 @@ fn compare(what: &str, answers: PathBuf, jobs: Vec<(PathBuf, u64)>) {
     let start = Instant::now();
     let total = jobs.len();
     let answers = Answers::open(answers, &oracle);
-    let (queue, found) = (Mutex::new(jobs.into_iter()), Mutex::new(Vec::new()));
+    let queue = Mutex::new(jobs.into_iter());
+    let found = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for number in 0..2 {
-            let (queue, found, scratch, oracle, answers) = (&queue, &found, scratch.path(), &oracle, &answers);
+            let queue = &queue;
+            let found = &found;
+            let scratch = scratch.path();
+            let oracle = &oracle;
+            let answers = &answers;
             scope.spawn(move || {
                 let mut judge = Judge::new(oracle, answers, scratch, number);
                 loop {

@@ -77,7 +77,8 @@ async fn a_mount_through_a_fine_index_matches_the_packed_files() {
     }
     let sandbox = Sandbox::new();
     let _unmount = UnmountOnDrop(&sandbox);
-    let (dir, mnt) = (sandbox.path("dir"), sandbox.path("mnt"));
+    let dir = sandbox.path("dir");
+    let mnt = sandbox.path("mnt");
     [&dir, &mnt].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
     everything(&dir);
     let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
@@ -163,7 +164,8 @@ async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it(
     let open = async || {
         let ztocs = ZtocCache::open(None, Arc::clone(&progress));
         let spans = SpanCache::open(Some(&sandbox.path("cache")), 1 << 30, Arc::clone(&progress));
-        let (target, options) = (Target::Tag("v1".into()), OpenOptions::default());
+        let target = Target::Tag("v1".into());
+        let options = OpenOptions::default();
         open(&source, &target, &options, &Caches { ztocs, spans }, &progress).await.unwrap()
     };
     let mount = |image: &RootFs, options: &FuseOptions| {
@@ -223,7 +225,8 @@ async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it(
     let image = open().await;
     tokio::task::block_in_place(|| {
         let layers: Vec<Digest> = image.layers.iter().map(|layer| layer.descriptor.digest).collect();
-        let (tree, content) = (Arc::clone(&image.tree), image.content.clone());
+        let tree = Arc::clone(&image.tree);
+        let content = image.content.clone();
         let recorder =
             Arc::new(ReadRecorder::new(tree, content, layers, Record::Memory(1 << 10), Arc::clone(&progress)));
         let mounted = mount(&image, &FuseOptions { recorder: Some(Arc::clone(&recorder)), ..fill.clone() });
@@ -280,7 +283,8 @@ async fn a_process_killed_while_it_fills_the_kernels_caches_leaves_nobody_waitin
             }
             let (sender, ends) = mpsc::channel();
             for reader in 0..4 {
-                let (files, sender) = (Arc::clone(&files), sender.clone());
+                let files = Arc::clone(&files);
+                let sender = sender.clone();
                 std::thread::spawn(move || {
                     let (later, first) = files.split_at(files.len() / 4 * reader);
                     let read = |(file, content): &(PathBuf, Vec<u8>)| {
@@ -341,7 +345,8 @@ async fn reads_from_memory_do_not_wait_for_busy_workers() {
     };
     let image = workers.spawn(opening).await.unwrap();
     tokio::task::block_in_place(|| {
-        let (tree, content) = (Arc::clone(&image.tree), image.content.clone());
+        let tree = Arc::clone(&image.tree);
+        let content = image.content.clone();
         let options = FuseOptions::default();
         let mounted = FuseMount::new(tree, content, &mnt, &options, workers.handle().clone()).unwrap();
         let file = |number: usize| mnt.join(format!("dir1/file{number}"));
@@ -376,7 +381,8 @@ async fn reads_from_memory_do_not_wait_for_busy_workers() {
 fn assert_unpacked(layout: &Path, tag: &str) {
     let sandbox = Sandbox::new();
     let _unmount = UnmountOnDrop(&sandbox);
-    let (unpacked, mnt) = (sandbox.path("unpacked"), sandbox.path("mnt"));
+    let unpacked = sandbox.path("unpacked");
+    let mnt = sandbox.path("mnt");
     [&unpacked, &mnt].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
     let name = format!("oci:{}:{tag}", layout.display());
     let index = ["index", "--fine-only", "--min-layer-size=0", "--no-cache", "--quiet", &name];
@@ -393,7 +399,8 @@ fn assert_unpacked(layout: &Path, tag: &str) {
         unpack(&blob(&layer["digest"]), &unpacked);
     }
     let serving = MountProcess::start(&sandbox, &["mount", "--stats", "stats", "--cache-dir", "cache", &name, "mnt"]);
-    let (expected, found) = (seen(&unpacked, false), seen(&mnt, false));
+    let expected = seen(&unpacked, false);
+    let found = seen(&mnt, false);
     assert!(expected.len() > 1, "{name}: nothing was unpacked");
     assert_same(&expected, &found);
     drop(serving);

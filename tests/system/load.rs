@@ -140,7 +140,9 @@ fn recorded_start() -> String {
 async fn image(sandbox: &Sandbox) -> (Faulty, BTreeMap<PathBuf, Vec<u8>>) {
     let registry =
         Faulty::honest(RegistrySettings { referrers: true, bearer: Some(None), ..RegistrySettings::default() }).await;
-    let (mut layers, mut diff_ids, mut files) = (Vec::new(), Vec::new(), BTreeMap::new());
+    let mut layers = Vec::new();
+    let mut diff_ids = Vec::new();
+    let mut files = BTreeMap::new();
     for (seed, (count, size)) in (1..).zip(FILES) {
         let tar = tar(seed, count, size);
         for entry in tar::Archive::new(&tar[..]).entries().unwrap() {
@@ -219,7 +221,8 @@ fn reader(number: usize, seed: u64, mnt: &Path, files: &BTreeMap<PathBuf, Vec<u8
     let mut piece = vec![0; PIECE as usize];
     while !counts.is_over.load(Ordering::Relaxed) {
         let name = names[random.below(names.len() as u64) as usize];
-        let (content, at) = (&files[name], random.below(files[name].len() as u64));
+        let content = &files[name];
+        let at = random.below(files[name].len() as u64);
         let wanted = (random.below(PIECE) + 1).min(content.len() as u64 - at) as usize;
         counts.began[number].store(begun.elapsed().as_millis() as u64 + 1, Ordering::Relaxed);
         let read = File::open(mnt.join(name)).and_then(|file| {
@@ -286,12 +289,15 @@ fn every_byte_is_right_under_load_and_faults() {
     let seed = number_in("OCISEEK_LOAD_SEED").unwrap_or(1);
     let sandbox = Sandbox::new();
     let _unmount = UnmountOnDrop(&sandbox);
-    let (mnt, cache) = (sandbox.path("mnt"), sandbox.path("cache"));
+    let mnt = sandbox.path("mnt");
+    let cache = sandbox.path("cache");
     std::fs::create_dir(&mnt).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let counts = Arc::new(Counts::default());
     let (honest, files) = runtime.block_on(image(&sandbox));
-    let (requests, revoked, told) = (AtomicU64::new(0), Mutex::new(None::<Instant>), Arc::clone(&counts));
+    let requests = AtomicU64::new(0);
+    let revoked = Mutex::new(None::<Instant>);
+    let told = Arc::clone(&counts);
     let registry = runtime.block_on(honest.copy(move |seen, faulty| {
         let mut random = Random::new(seed, requests.fetch_add(1, Ordering::Relaxed) << 8);
         if told.is_over.load(Ordering::Relaxed) || random.below(FAULTY) > 0 {
@@ -314,12 +320,19 @@ fn every_byte_is_right_under_load_and_faults() {
     };
     let mut kinds = KINDS.into_iter().cycle();
     let mut next = || start(kinds.next().unwrap());
-    let (mut serving, mut life, mut lives) = (next(), Life::default(), Vec::new());
-    let (begun, mut random) = (Instant::now(), Random::new(seed, 0));
-    let (restarts, damages, kills) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let mut serving = next();
+    let mut life = Life::default();
+    let mut lives = Vec::new();
+    let begun = Instant::now();
+    let mut random = Random::new(seed, 0);
+    let restarts = AtomicUsize::new(0);
+    let damages = AtomicUsize::new(0);
+    let kills = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for number in 0..READERS {
-            let (mnt, files, counts) = (&mnt, &files, &counts);
+            let mnt = &mnt;
+            let files = &files;
+            let counts = &counts;
             scope.spawn(move || reader(number, seed, mnt, files, begun, counts));
         }
         let _end = EndReaders(&counts);

@@ -18,7 +18,9 @@ const READ: usize = 5;
 /// Lists what is mounted, as far as there can be paths of that length. Returns how many files that
 /// are, and reads of some of them.
 fn listed(mnt: &Path) -> usize {
-    let (mut found, mut read, mut left) = (0, 0, vec![mnt.to_owned()]);
+    let mut found = 0;
+    let mut read = 0;
+    let mut left = vec![mnt.to_owned()];
     while let Some(dir) = left.pop() {
         for entry in std::fs::read_dir(dir).into_iter().flatten().flatten().take(LISTED) {
             found += 1;
@@ -47,7 +49,9 @@ async fn mounted_hostile_images_stay_below_the_memory_limit() {
     let _unmount = UnmountOnDrop(&sandbox);
     let mnt = sandbox.path("mnt");
     std::fs::create_dir(&mnt).unwrap();
-    let (mut table, mut wrong, mut mounts) = (String::new(), Vec::new(), 0);
+    let mut table = String::new();
+    let mut wrong = Vec::new();
+    let mut mounts = 0;
     for HostileImage { what, name, .. } in images(&registry) {
         let mut files = None;
         let ended = run_until(&sandbox, &["mount", "--no-cache", "--deadline=5", &name, "mnt"], |log| {

@@ -92,7 +92,8 @@ fn apt_installs_the_package_in_a_clean_root_and_removes_it() {
 
 /// `snapshotter install`, with a systemctl that notes down what it is told.
 fn a_pod_installs_the_snapshotter(root: &Path) {
-    let (systemctl, calls) = (root.join("usr/bin/systemctl"), root.join("calls"));
+    let systemctl = root.join("usr/bin/systemctl");
+    let calls = root.join("calls");
     let script = "#!/bin/sh\necho \"$*\" >> /calls\ntest ! -e /fails || { echo no bus >&2; exit 1; }\n";
     std::fs::write(&systemctl, script).unwrap();
     std::fs::set_permissions(&systemctl, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -173,7 +173,8 @@ impl Store {
 }
 
 fn said(output: &Output) -> String {
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{out}{err}");
     out.into_owned()
 }
@@ -218,7 +219,8 @@ impl Images {
 fn podman_starts_images_lazily_and_releases_them() {
     let (Some(machine), Some(layers)) = (Machine::new(), debian_layers()) else { return };
     let Some(images) = Images::new(&machine) else { return };
-    let (debian, files) = (layers.join("debian-rootfs.go.tar.gz"), layers.join("../small/plain-6MB.tar.gz"));
+    let debian = layers.join("debian-rootfs.go.tar.gz");
+    let files = layers.join("../small/plain-6MB.tar.gz");
     let size = fs::metadata(&debian).unwrap().len();
     let two = images.push("two:v1", &[&debian, &files]);
     images.index("two:v1", &["--kind", "fine", "--min-layer-size=0"]);
@@ -289,7 +291,8 @@ fn podman_starts_images_lazily_and_releases_them() {
 fn containers_outlive_a_store_that_is_killed() {
     let (Some(machine), Some(layers)) = (Machine::new(), debian_layers()) else { return };
     let Some(images) = Images::new(&machine) else { return };
-    let (debian, files) = (layers.join("debian-rootfs.go.tar.gz"), layers.join("../small/plain-6MB.tar.gz"));
+    let debian = layers.join("debian-rootfs.go.tar.gz");
+    let files = layers.join("../small/plain-6MB.tar.gz");
     let two = images.push("two:v1", &[&debian, &files]);
     images.index("two:v1", &["--kind", "fine", "--min-layer-size=0"]);
     let mut store = machine.store(&[]);
@@ -392,7 +395,8 @@ fn files_are_those_that_podman_unpacks() {
         for storage in ["lazy", "whole"] {
             said(&machine.try_podman(storage, &["pull", "--quiet", image]));
         }
-        let (mut lazy, mut whole) = (machine.files("lazy", image), machine.files("whole", image));
+        let mut lazy = machine.files("lazy", image);
+        let mut whole = machine.files("whole", image);
         // Directories without an entry get the time of unpacking.
         let is_implied = |file: &&mut FileAttributes| file.mode & 0o170_000 == 0o040_000 && file.time == Some((0, 0));
         for (path, file) in lazy.iter_mut().map(|(path, file)| (path.clone(), file)) {
@@ -501,10 +505,12 @@ fn layers_are_found_by_what_they_are_read_by() {
         let manifest: serde_json::Value = serde_json::from_str(manifest).unwrap();
         manifest["layers"][0]["annotations"]["containerd.io/snapshot/stargz/toc.digest"].as_str().map(str::to_owned)
     };
-    let (plain, soci) = (convert(&[], "plain"), convert(&["--toc-digests"], "soci"));
+    let plain = convert(&[], "plain");
+    let soci = convert(&["--toc-digests"], "soci");
     let fine = convert(&["--fine", "--toc-digests"], "fine");
     assert_eq!(toc(&plain), None);
-    let (by_ztoc, by_head) = (toc(&soci).unwrap(), toc(&fine).unwrap());
+    let by_ztoc = toc(&soci).unwrap();
+    let by_head = toc(&fine).unwrap();
     assert_ne!(by_ztoc, by_head);
     // An image that names something else, as anyone can write.
     let other = format!("sha256:{}", "0".repeat(64));

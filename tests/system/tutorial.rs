@@ -17,7 +17,8 @@ use crate::support::tarball::{end, file};
 
 /// The commands of the page: its `sh` blocks. `console` blocks need tools that this machine lacks.
 pub fn commands(page: &str) -> String {
-    let (mut commands, mut indent) = (String::from("set -eu\n"), None);
+    let mut commands = String::from("set -eu\n");
+    let mut indent = None;
     for line in page.lines() {
         let text = line.trim_start();
         match indent {
@@ -43,7 +44,8 @@ fn the_tutorial_leads_to_a_lazy_start() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     // The first layer is one without a ztoc, as in most images: while the snapshotter waits for
     // somebody to unpack it, containerd downloads the others.
-    let (first, last) = (dir.path().join("first.tar.gz"), dir.path().join("last.tar.gz"));
+    let first = dir.path().join("first.tar.gz");
+    let last = dir.path().join("last.tar.gz");
     std::fs::write(&first, packed("srv/first", 2 << 20)).expect("a layer");
     std::fs::write(&last, packed("srv/last", 100)).expect("a layer");
     let layers = [first, layer.clone(), last].map(|file| file.display().to_string());
@@ -69,7 +71,8 @@ fn the_tutorial_leads_to_a_lazy_start() {
         .stdin(Stdio::null())
         .output()
         .expect("bash runs");
-    let (said, talk) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let talk = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}\n{talk}");
 
     // The output that the page describes.
@@ -78,7 +81,8 @@ fn the_tutorial_leads_to_a_lazy_start() {
     // The pull and the start: the ztocs, the small layers, and the spans that a shell reads.
     let received = received.lock().expect("nobody panicked");
     let of = |client: &str| received.iter().filter(|(name, _)| name.starts_with(client)).map(|(_, n)| n).sum::<u64>();
-    let (all, size) = (of("containerd/") + of("soci"), std::fs::metadata(&layer).expect("is there").len());
+    let all = of("containerd/") + of("soci");
+    let size = std::fs::metadata(&layer).expect("is there").len();
     assert!((1 << 20..size / 3).contains(&all), "of {size} bytes came {received:?}");
     assert!(said.contains("total:"), "{said}");
     assert!(said.contains("fuse.rawBridge") && said.contains("remote snapshot successfully prepared"), "{said}");
@@ -114,11 +118,13 @@ type Received = Arc<Mutex<BTreeMap<String, u64>>>;
 fn counted(server: &str) -> (String, Received) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let host = listener.local_addr().expect("is bound").to_string();
-    let (server, received) = (server.to_owned(), Received::default());
+    let server = server.to_owned();
+    let received = Received::default();
     let counts = Arc::clone(&received);
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
-            let (server, counts) = (TcpStream::connect(&server).expect("it listens"), Arc::clone(&counts));
+            let server = TcpStream::connect(&server).expect("it listens");
+            let counts = Arc::clone(&counts);
             thread::spawn(move || pass_on(client, server, &counts));
         }
     });
@@ -131,7 +137,8 @@ fn pass_on(mut client: TcpStream, mut server: TcpStream, received: &Received) {
     let head = String::from_utf8_lossy(&piece[..read]);
     let name = head.lines().find_map(|line| line.to_lowercase().strip_prefix("user-agent: ").map(str::to_owned));
     let name = name.unwrap_or_default();
-    let (mut from, mut to) = (server.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
+    let mut from = server.try_clone().expect("a socket");
+    let mut to = client.try_clone().expect("a socket");
     let counts = Arc::clone(received);
     thread::spawn(move || {
         let mut piece = vec![0; 64 << 10];

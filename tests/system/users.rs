@@ -154,7 +154,8 @@ fn sparse_files_in_every_format_of_gnu_tar() {
         let serving = MountProcess::start(&sandbox, &["mount", "oci:img:v1", "mnt"]);
         assert_eq!(mnt.join("hole").metadata().unwrap().size(), SIZE, "{format:?}");
         for name in ["before", "hole", "after"] {
-            let (here, there) = (std::fs::read(mnt.join(name)).unwrap(), std::fs::read(source.join(name)).unwrap());
+            let here = std::fs::read(mnt.join(name)).unwrap();
+            let there = std::fs::read(source.join(name)).unwrap();
             assert!(here == there, "{format:?}: {name} has other bytes");
         }
         drop(serving);

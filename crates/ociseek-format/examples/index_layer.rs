@@ -21,7 +21,8 @@ pub fn index_layer(layer: &Path, output: &Path) -> Result<String, Box<dyn Error>
     let options =
         LayerOptions { span_size: SpanSize::DEFAULT, build_tool_identifier: "index_layer".to_owned(), fine: false };
     let mut indexer = LayerIndexer::new(options, None);
-    let (mut blob, mut chunk) = (File::open(layer)?, vec![0; 256 << 10]);
+    let mut blob = File::open(layer)?;
+    let mut chunk = vec![0; 256 << 10];
     loop {
         match blob.read(&mut chunk)? {
             0 => break,

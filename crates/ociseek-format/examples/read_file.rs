@@ -36,7 +36,8 @@ pub fn read_file(layer: &Path, index: &Path, path: &str, output: &mut impl Write
             ControlFlow::Continue(())
         })?;
         let held = spans.plain_range(span);
-        let (from, to) = (wanted.start.max(held.start) - held.start, wanted.end.min(held.end) - held.start);
+        let from = wanted.start.max(held.start) - held.start;
+        let to = wanted.end.min(held.end) - held.start;
         output.write_all(&plain[from as usize..to as usize])?;
     }
     Ok(())

@@ -39,7 +39,8 @@ impl Time {
             text.digits(second % 60, 2, b'Z');
         } else {
             text.digits(second % 60, 2, b'.');
-            let (mut fraction, mut count) = (i64::from(self.nanos), 9);
+            let mut fraction = i64::from(self.nanos);
+            let mut count = 9;
             while fraction % 10 == 0 {
                 (fraction, count) = (fraction / 10, count - 1);
             }
@@ -61,8 +62,12 @@ impl Time {
             if digits.bytes().all(|b| b.is_ascii_digit()) { digits.parse().ok() } else { None }
         };
         let is = |at: usize, byte: u8| (text.as_bytes().get(at) == Some(&byte)).then_some(());
-        let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
-        let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+        let year = number(0..4)?;
+        let month = number(5..7)?;
+        let day = number(8..10)?;
+        let hour = number(11..13)?;
+        let minute = number(14..16)?;
+        let second = number(17..19)?;
         [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')].iter().try_for_each(|&(at, byte)| is(at, byte))?;
         if !(1..=12).contains(&month) || hour > 23 || minute > 59 || second > 59 {
             return None;
@@ -85,7 +90,8 @@ impl Time {
             b'Z' if text.len() == zone + 1 => 0,
             sign @ (b'+' | b'-') if text.len() == zone + 6 => {
                 is(zone + 3, b':')?;
-                let (hours, minutes) = (number(zone + 1..zone + 3)?, number(zone + 4..zone + 6)?);
+                let hours = number(zone + 1..zone + 3)?;
+                let minutes = number(zone + 4..zone + 6)?;
                 if hours > 23 || minutes > 59 {
                     return None;
                 }
@@ -126,7 +132,8 @@ impl Rfc3339 {
 /// The year, month and day of a day counted from 1970-01-01 (Hinnant's civil_from_days).
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let era = days.div_euclid(146_097);
+    let of_era = days.rem_euclid(146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let day_of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted = (5 * day_of_year + 2) / 153;
@@ -138,7 +145,8 @@ fn civil(days: i64) -> (i64, i64, i64) {
 /// The inverse of [`civil`].
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
     let shifted = if month > 2 { month - 3 } else { month + 9 };
     let day_of_era = of_era * 365 + of_era / 4 - of_era / 100 + (153 * shifted + 2) / 5 + day - 1;
     era * 146_097 + day_of_era - 719_468

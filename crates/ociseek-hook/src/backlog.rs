@@ -149,7 +149,8 @@ impl Backlog {
     /// Adds a job if it is new and there is room. `keep` records it first; if that fails, the job
     /// is not added.
     pub fn offer<E>(&self, item: Item, keep: impl FnOnce(&Item) -> Result<(), E>) -> Result<Offer, E> {
-        let (key, image) = (item.job.key(self.unit), item.job.image_key());
+        let key = item.job.key(self.unit);
+        let image = item.job.image_key();
         let now = Instant::now();
         let mut state = self.state();
         if state.closed {

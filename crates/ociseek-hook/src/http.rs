@@ -106,7 +106,8 @@ pub(crate) async fn accept(listener: TcpListener, router: Router, patience: Dura
             (permit, accepted) = accepted => match accepted {
                 Ok((stream, peer)) => {
                     let Some(place) = peers.enter(peer.ip()) else { continue };
-                    let (router, ending) = (router.clone(), ending.clone());
+                    let router = router.clone();
+                    let ending = ending.clone();
                     connections.spawn(async move {
                         let _kept = (permit, place);
                         connection(stream, peer, router, patience, ending).await;

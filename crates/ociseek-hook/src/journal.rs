@@ -107,7 +107,8 @@ impl Journal {
         let items = open.in_order().into_iter().cloned().collect();
         let file = successor(path, &open.lines()).map_err(failed("written"))?;
         replace(path).and_then(|()| sync_name(path)).map_err(failed("written"))?;
-        let (file, lines) = (Arc::new(file), open.by_key.len());
+        let file = Arc::new(file);
+        let lines = open.by_key.len();
         let inner = Inner { file, last: 0, doubtful: false, open, lines, torn: false, since: None, _lock: lock };
         let shared = Shared { path: path.to_owned(), inner: Mutex::new(inner), syncing: Mutex::default() };
         Ok((Journal { unit, shared: Arc::new(shared), synced: tokio::sync::Mutex::new(0) }, items))
@@ -234,7 +235,9 @@ struct OpenJobs {
 
 impl OpenJobs {
     fn read(file: File, unit: Unit) -> io::Result<OpenJobs> {
-        let (mut reader, mut open, mut line) = (BufReader::new(file), OpenJobs::default(), Vec::new());
+        let mut reader = BufReader::new(file);
+        let mut open = OpenJobs::default();
+        let mut line = Vec::new();
         loop {
             line.clear();
             if reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {

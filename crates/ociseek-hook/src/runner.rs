@@ -143,7 +143,8 @@ impl Runner {
             // It was accepted under other rules than the current ones.
             return JobOutcome::Dead("not allowed by --allow".into());
         }
-        let (begun, image) = (Instant::now(), job.image.to_string());
+        let begun = Instant::now();
+        let image = job.image.to_string();
         debug!(name: "begun", target: TARGET, image, tries);
         let span = info_span!(target: TARGET, "job", image);
         let result = run(job, &self.context()).instrument(span).await;

@@ -53,7 +53,8 @@ impl SkipReason {
     /// The reason why the index has no layers. An image that only has small layers is normal, but
     /// about other reasons its author should be told.
     pub(super) fn nothing_to_index<'a>(reasons: impl Iterator<Item = &'a LeftOutReason>) -> SkipReason {
-        let (mut codes, mut size) = (BTreeSet::new(), None);
+        let mut codes = BTreeSet::new();
+        let mut size = None;
         for reason in reasons {
             codes.insert(reason.code());
             if let LeftOutReason::Small { least } = reason {

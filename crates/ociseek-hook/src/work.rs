@@ -274,7 +274,8 @@ impl<'a> JobImage<'a> {
             return Ok(());
         };
         let Some(own) = &self.image.tag else { return Ok(()) };
-        let (mut last, mut moves) = (products.digest, 0);
+        let mut last = products.digest;
+        let mut moves = 0;
         loop {
             let Some(EnabledImage { result, .. }) = &mut products.enabled else { return Ok(()) };
             let moved = matches!(result, EnableOutcome::Skipped(NotEnabled::Moved(_)));

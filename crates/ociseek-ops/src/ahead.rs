@@ -84,7 +84,8 @@ pub async fn coverage(
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) -> Result<IndexCoverage, OpenImageError> {
-    let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
+    let platform = options.platform.as_ref();
+    let index = options.index.as_ref();
     // The image is often opened right after this.
     let source = &source.with_documents_in(&caches.ztocs);
     let finding = async { Ok(Box::pin(PlatformImage::find(source, root, platform, progress)).await?) };
@@ -134,7 +135,9 @@ impl FetchingAhead {
     pub fn start(&self, documents: DocumentsAhead) -> Fetching {
         let fetching = Fetching::default();
         if let Ok(charge) = self.memory.charge(documents.size(), String::new) {
-            let (caches, limit, locked) = (self.caches.clone(), self.limit, Arc::clone(&fetching.0));
+            let caches = self.caches.clone();
+            let limit = self.limit;
+            let locked = Arc::clone(&fetching.0);
             *locked.hold() = Some(Vec::new());
             tokio::spawn(async move {
                 let _charge = charge;

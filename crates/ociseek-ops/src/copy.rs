@@ -301,8 +301,8 @@ mod tests {
     #[test]
     fn an_index_of_layers_is_copied() {
         let store = Store::new();
-        let (layer, cache) =
-            (store.put(OCI_LAYER, &json!(1)), store.put("application/vnd.buildkit.cacheconfig.v0", &json!({})));
+        let layer = store.put(OCI_LAYER, &json!(1));
+        let cache = store.put("application/vnd.buildkit.cacheconfig.v0", &json!({}));
         let root = index(&store, &[entry(&layer, json!({})), entry(&cache, json!({}))]);
         let (to, report, warnings) = copied(&store, &root, 100 << 20);
         assert_eq!((report.unwrap().blobs.streamed, warnings.len()), (2, 0));

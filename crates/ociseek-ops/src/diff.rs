@@ -159,7 +159,8 @@ pub fn ztocs(a: &Ztoc, b: &Ztoc) -> Changes {
 fn spans(a: &Ztoc, b: &Ztoc, changes: &mut Changes) {
     let count = a.checkpoints.spans().min(b.checkpoints.spans());
     for span in (0..count).map_while(|span| u32::try_from(span).ok()).map(SpanId) {
-        let (start_a, start_b) = (a.checkpoints.start(span), b.checkpoints.start(span));
+        let start_a = a.checkpoints.start(span);
+        let start_b = b.checkpoints.start(span);
         if let (Some((in_a, out_a)), Some((in_b, out_b))) = (start_a, start_b)
             && start_a != start_b
         {
@@ -172,7 +173,8 @@ fn spans(a: &Ztoc, b: &Ztoc, changes: &mut Changes) {
             changes.add(ChangeCode::SpanStart, text, Some(span), None);
         }
         let place = span.0 as usize;
-        let (digest_a, digest_b) = (a.span_digests.get(place), b.span_digests.get(place));
+        let digest_a = a.span_digests.get(place);
+        let digest_b = b.span_digests.get(place);
         if let (Some(in_a), Some(in_b)) = (digest_a, digest_b)
             && in_a != in_b
         {
@@ -328,9 +330,11 @@ pub async fn indexes(a: &Side, b: &Side) -> Result<IndexDiff, DiffError> {
 
     let mut layers = Vec::new();
     let mut seen = BTreeSet::new();
-    let (ztocs_of_a, ztocs_of_b) = (a.index.by_layer(), b.index.by_layer());
+    let ztocs_of_a = a.index.by_layer();
+    let ztocs_of_b = b.index.by_layer();
     for layer in a.index.ztocs.iter().chain(&b.index.ztocs).map(|ztoc| ztoc.layer).filter(|layer| seen.insert(*layer)) {
-        let (in_a, in_b) = (ztocs_of_a.get(&layer).copied(), ztocs_of_b.get(&layer).copied());
+        let in_a = ztocs_of_a.get(&layer).copied();
+        let in_b = ztocs_of_b.get(&layer).copied();
         let mut changes = Changes::default();
         match (in_a, in_b) {
             (Some(in_a), Some(in_b)) => {

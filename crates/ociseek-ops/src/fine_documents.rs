@@ -43,7 +43,8 @@ pub(crate) async fn fetch_document_of(
     match fetch_document(source, reference, how, false, caches).await {
         Ok(bytes) => Some(FetchedDocument { reference: reference.clone(), bytes }),
         Err(error) => {
-            let (layer, why) = (reference.layer, causes(&error));
+            let layer = reference.layer;
+            let why = causes(&error);
             progress.report(ProgressEvent::Warning(format!("reading layer {layer} without its fine document: {why}")));
             None
         }
@@ -60,7 +61,8 @@ pub(crate) async fn fetch_document(
     caches: &Caches,
 ) -> Result<Bytes, StoreError> {
     let FineRef { document, head_size, head_digest, .. } = *reference;
-    let (cache, fetching) = (caches.ztocs.clone(), how.fetching.clone());
+    let cache = caches.ztocs.clone();
+    let fetching = how.fetching.clone();
     let takes_start = how.start && !ahead;
     let kept = spawn_blocking(move || {
         if let Some(path) = fetching {
@@ -81,7 +83,8 @@ pub(crate) async fn fetch_document(
     let bytes = source.blob_range(&reference.blob(), 0..length).await?;
     let head = bytes.slice(..bytes.len().min(usize::try_from(head_size).unwrap_or(usize::MAX)));
     if Digest::sha256(&head) == head_digest {
-        let (cache, pages) = (caches.ztocs.clone(), bytes.slice(head.len()..));
+        let cache = caches.ztocs.clone();
+        let pages = bytes.slice(head.len()..);
         let keeping = spawn_blocking(move || {
             // Before the head, with which they are looked up.
             if ahead && !pages.is_empty() {

@@ -119,7 +119,8 @@ impl Foresight {
         // Nothing of it takes memory any more.
         let _ = self.tree.await;
         if let Some(text) = text.filter(|_| !is_foreseen) {
-            let (cache, name) = (caches.ztocs.clone(), self.name);
+            let cache = caches.ztocs.clone();
+            let name = self.name;
             // The image does not depend on it, so do not wait for it.
             spawn_blocking(move || cache.put_opened(&name, &text));
         }
@@ -137,7 +138,8 @@ impl Foreseen {
     /// that. All layers must have been opened by their documents.
     pub(super) fn store(self, tree: &Arc<Tree>, cache: &ZtocCache) {
         if let Some(name) = self.unstored {
-            let (tree, cache) = (Arc::clone(tree), cache.clone());
+            let tree = Arc::clone(tree);
+            let cache = cache.clone();
             spawn_blocking(move || cache.put_tree(&name, &tree));
         }
     }
@@ -160,9 +162,11 @@ async fn open_all(source: Source, name: Digest, caches: Caches, sender: oneshot:
         Some((documents, tree, cache.may_have_tree(&tree)))
     });
     let Some((documents, tree, may_have_tree)) = known.await.ok().flatten() else { return Expectation::default() };
-    let (mut layers, mut stored) = (None, None);
+    let mut layers = None;
+    let mut stored = None;
     if may_have_tree {
-        let (cache, budget) = (caches.ztocs.clone(), source.budget().clone());
+        let cache = caches.ztocs.clone();
+        let budget = source.budget().clone();
         let reading = spawn_blocking(move || {
             let tree = cache.get_tree(&tree)?;
             Some((charge_stored_tree(&budget, &tree).ok()?, tree))

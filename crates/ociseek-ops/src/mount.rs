@@ -78,14 +78,18 @@ pub async fn mount(
     progress: &Arc<dyn Progress>,
 ) -> Result<LiveMount, MountError> {
     let MountOptions { mut fuse, record, prefetch: Prefetch { ignore_lists, all } } = options;
-    let (tree, content) = (&image.tree, &image.content);
+    let tree = &image.tree;
+    let content = &image.content;
     let recorder = record.map(|record| {
         let layers: Vec<Digest> = image.layers.iter().map(|layer| layer.descriptor.digest).collect();
         Arc::new(ReadRecorder::new(Arc::clone(tree), content.clone(), layers, record, Arc::clone(progress)))
     });
     fuse.recorder = recorder.clone();
     fuse.fill = !ignore_lists;
-    let (files, reads, at, runtime) = (Arc::clone(tree), content.clone(), point.to_owned(), Handle::current());
+    let files = Arc::clone(tree);
+    let reads = content.clone();
+    let at = point.to_owned();
+    let runtime = Handle::current();
     let mount = spawn_blocking(move || FuseMount::new(files, reads, &at, &fuse, runtime)).await;
     let mount = mount.map_err(|error| MountError::Session { point: point.to_owned(), source: error.into() })??;
     let content = content.clone();
@@ -96,7 +100,8 @@ pub async fn mount(
             content.prefetch().await;
         }
     });
-    let (content, layers) = (image.content.clone(), image.layers.clone());
+    let content = image.content.clone();
+    let layers = image.layers.clone();
     let is_settled = Arc::new(AtomicBool::new(false));
     let settled = Arc::clone(&is_settled);
     let dropping = BackgroundTask::spawn(async move {

@@ -172,7 +172,8 @@ pub async fn open(
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) -> Result<RootFs, OpenImageError> {
-    let (platform, index) = (options.platform.as_ref(), options.index.as_ref());
+    let platform = options.platform.as_ref();
+    let index = options.index.as_ref();
     let source = &source.with_documents_in(&caches.ztocs);
     let _connecting = if options.documents.start { connect(source) } else { Vec::new() };
     let is_usual = options.index.is_none() && options.layers == LayerChoice::All && !options.soci_only;
@@ -185,7 +186,8 @@ pub async fn open(
         if options.soci_only {
             found.chosen_fine = None;
         }
-        let (range, layers) = (options.layers.range(found.layers.len()), found.layers.len());
+        let range = options.layers.range(found.layers.len());
+        let layers = found.layers.len();
         let missing = OpenImageError::NoLayer { wanted: range.end.saturating_sub(1), layers };
         let wanted = found.layers.get(range).ok_or(missing)?.to_vec();
         let locating = options.documents.start.then(|| locate(source, &found, &wanted));
@@ -222,7 +224,8 @@ pub async fn open(
         progress.report(ProgressEvent::Warning(warning.clone()));
     }
     let prefetch = prefetch_artifacts(&found, &facts);
-    let (mut indexes, mut fine) = (found.indexes, found.fine);
+    let mut indexes = found.indexes;
+    let mut fine = found.fine;
     Ok(RootFs {
         index: found.chosen.map(|chosen| indexes.swap_remove(chosen)),
         fine: chosen_fine.map(|chosen| fine.swap_remove(chosen)),
@@ -274,7 +277,8 @@ pub async fn open_layers_of(
 fn locate(source: &Source, found: &DiscoveredImage, layers: &[Descriptor]) -> Vec<BackgroundTask> {
     let has_start = |layer: &&Descriptor| found.document_for(&layer.digest).is_some_and(FineRef::has_start);
     let locating = layers.iter().filter(has_start).take(LOCATED).map(|layer| {
-        let (source, layer) = (source.clone(), layer.clone());
+        let source = source.clone();
+        let layer = layer.clone();
         BackgroundTask::spawn(async move { source.locate(&layer).await })
     });
     locating.collect()
@@ -284,9 +288,13 @@ fn locate(source: &Source, found: &DiscoveredImage, layers: &[Descriptor]) -> Ve
 pub(crate) fn reopen(source: &Source, found: &DiscoveredImage, caches: &Caches) -> ReopenLayer {
     let ztoc = |layer: &Descriptor| Some((layer.digest, found.ztoc_for(&layer.digest)?.clone()));
     let ztocs: HashMap<Digest, ZtocRef> = found.layers.iter().filter_map(ztoc).collect();
-    let (source, ztocs, caches) = (source.clone(), Arc::new(ztocs), caches.clone());
+    let source = source.clone();
+    let ztocs = Arc::new(ztocs);
+    let caches = caches.clone();
     Arc::new(move |layer: Descriptor| {
-        let (source, ztocs, caches) = (source.clone(), Arc::clone(&ztocs), caches.clone());
+        let source = source.clone();
+        let ztocs = Arc::clone(&ztocs);
+        let caches = caches.clone();
         Box::pin(async move {
             // The reader reports what matters. Bars would run into what programs print.
             let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
@@ -341,7 +349,8 @@ pub(crate) fn prefetch_artifacts(found: &DiscoveredImage, layers: &[LayerFacts])
 
 pub(crate) fn facts(layer: &OpenLayer, trust: &TrustOfLayers) -> LayerFacts {
     let OpenLayer { descriptor, how, bytes_read, .. } = layer;
-    let (map, trust) = (Arc::clone(layer.map()), trust.of(&descriptor.digest, *how));
+    let map = Arc::clone(layer.map());
+    let trust = trust.of(&descriptor.digest, *how);
     LayerFacts { descriptor: descriptor.clone(), how: *how, trust, map, bytes_read: *bytes_read }
 }
 
@@ -373,7 +382,8 @@ pub(crate) async fn read_config(
     wanted: Option<&Platform>,
 ) -> Result<(Bytes, Option<Platform>), OpenImageError> {
     let PlatformManifest { config: descriptor, layers, platform, .. } = &image.manifest;
-    let (digest, layers) = (descriptor.digest, layers.len());
+    let digest = descriptor.digest;
+    let layers = layers.len();
     let bytes = resolve::config(source, descriptor).await;
     let bytes = bytes.map_err(|source| OpenImageError::Config { digest, source })?;
     let platform = if image.is_alone {
@@ -419,7 +429,8 @@ async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef, caches: &Caches) -> Result<
     }
     drop(charge);
     let bytes = discover::fetch_ztoc(source, ztoc).await?;
-    let (cache, kept) = (caches.ztocs.clone(), bytes.clone());
+    let cache = caches.ztocs.clone();
+    let kept = bytes.clone();
     // The image does not depend on caching, so do not wait for it.
     spawn_blocking(move || cache.put_ztoc(&digest, &kept));
     Ok(bytes)

@@ -39,7 +39,8 @@ pub(crate) async fn open_ztoc(
     if listed.size > MAX_ZTOC {
         return Ok(Err(format!("ztoc {} has {} bytes; the limit is {MAX_ZTOC}", listed.ztoc, listed.size)));
     }
-    let (size, span_size) = (layer.size, listed.span_size);
+    let size = layer.size;
+    let span_size = listed.span_size;
     opened(source, &listed.blob(), move |bytes, memory| ztoc_of(bytes, size, span_size, memory)).await
 }
 
@@ -52,7 +53,8 @@ pub(crate) async fn open_document(
     layer: &Descriptor,
     listed: &FineRef,
 ) -> Result<Result<Opened<FineLayer>, String>, StoreError> {
-    let (layer, reference) = (layer.clone(), listed.clone());
+    let layer = layer.clone();
+    let reference = listed.clone();
     let open = move |bytes: &Bytes, memory: &mut Charge| {
         let head = usize::try_from(reference.head_size).unwrap_or(usize::MAX).min(bytes.len());
         let fetched = FetchedDocument { reference, bytes: bytes.slice(..head) };

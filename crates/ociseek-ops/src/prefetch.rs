@@ -233,7 +233,8 @@ fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<MissingPath>) {
 /// The size of spans in the layer's blob, in bytes. Spans that do not exist count as empty.
 pub fn bytes(table: &SpanTable, spans: &[SpanRange]) -> u64 {
     let size = |range: &SpanRange| {
-        let (first, last) = (*range.start(), (*range.end()).min(SpanId(table.count().checked_sub(1)?)));
+        let first = *range.start();
+        let last = (*range.end()).min(SpanId(table.count().checked_sub(1)?));
         (first <= last).then(|| table.blob_range(last).end.0 - table.blob_range(first).start.0)
     };
     spans.iter().filter_map(size).sum()
@@ -244,7 +245,8 @@ pub fn bytes(table: &SpanTable, spans: &[SpanRange]) -> u64 {
 pub fn remap(old: &SpanTable, spans: &[SpanRange], new: &SpanTable) -> Vec<SpanRange> {
     let mut mapped = Vec::with_capacity(spans.len());
     for range in spans {
-        let (first, last) = (*range.start(), (*range.end()).min(SpanId(old.count().saturating_sub(1))));
+        let first = *range.start();
+        let last = (*range.end()).min(SpanId(old.count().saturating_sub(1)));
         if first > last {
             continue;
         }
@@ -453,7 +455,8 @@ mod tests {
     fn ranges_convert_to_spans_of_another_size() {
         let tar = [("a", "", 20_000), ("b", "", 5_000)];
         let table = |span| SpanTable::new(layer_of(&tar, span).1).unwrap();
-        let (fine, coarse) = (table(SPAN), table(3 * SPAN));
+        let fine = table(SPAN);
+        let coarse = table(3 * SPAN);
         assert_eq!(resolve(&list(&["a"]), &[layer(&tar)]).unwrap().bytes, [6 * SPAN]);
         let some = spans([0..=0, 5..=u32::MAX, 99..=100]);
         assert_eq!(bytes(&fine, &some), SPAN + fine.ztoc().compressed_size.0 - 5 * SPAN);

@@ -221,7 +221,8 @@ impl Pruner<'_> {
         let unlisted = |source: RegistryError| PruneError::List { subject, source: source.into() };
         let entries = self.repository.listed_under_tag(&subject).await.map_err(unlisted)?;
         let gone = self.is_gone(&subject).await?;
-        let (mut dangling, mut orphans) = (Vec::new(), Vec::new());
+        let mut dangling = Vec::new();
+        let mut orphans = Vec::new();
         for entry in entries.into_iter().take(MAX_ENTRIES) {
             match self.read(&entry, &subject).await? {
                 None => dangling.push(entry.digest),
@@ -376,7 +377,8 @@ mod tests {
 
     fn index(n: u8, tool: Option<&str>, layers: &[u8]) -> (Digest, Referring) {
         let layers = layers.iter().map(|l| Digest::sha256(&[*l])).collect();
-        let (kind, tool) = (IndexKind::Soci, tool.map(str::to_owned));
+        let kind = IndexKind::Soci;
+        let tool = tool.map(str::to_owned);
         let index = Referring { kind, tool, layers, ztocs: Vec::new(), documents: Vec::new(), canonical: true };
         (Digest::sha256(&[n, n]), index)
     }

@@ -187,7 +187,8 @@ async fn choose(
     unread: Option<UnusableIndexError>,
     all: bool,
 ) -> Result<Choice, RemoveError> {
-    let (digest, kind) = (listed.digest, IndexKind::listed(listed));
+    let digest = listed.digest;
+    let kind = IndexKind::listed(listed);
     let choice = |tool, stays| Choice { index: digest, kind, tool, stays };
     let no_index = |why| choice(None, Some(RemovalOutcome::NotAnIndex(why)));
     if let Some(why) = unread {

@@ -332,7 +332,8 @@ pub(crate) mod tests {
     #[test]
     fn an_image_is_one_whatever_its_entry_says() {
         let store = Store::new();
-        let (amd, arm) = (store.image("amd64"), store.image("arm64"));
+        let amd = store.image("amd64");
+        let arm = store.image("arm64");
         let platform = json!({"os": "linux", "architecture": "arm64"});
         for hints in [
             json!({"artifactType": OCI_CONFIG, "platform": platform}),
@@ -364,7 +365,8 @@ pub(crate) mod tests {
     #[test]
     fn what_is_no_image_is_passed_over_and_said_once() {
         let store = Store::new();
-        let (amd, sbom) = (store.image("amd64"), store.sbom());
+        let amd = store.image("amd64");
+        let sbom = store.sbom();
         let layer = store.put(OCI_LAYER, &json!("x"));
         let attestation = store.put(
             OCI_MANIFEST,
@@ -433,7 +435,8 @@ pub(crate) mod tests {
     #[test]
     fn a_wanted_platform_does_not_depend_on_other_entries() {
         let store = Store::new();
-        let (amd, bad) = (store.image("amd64"), store.put(OCI_MANIFEST, &json!({"schemaVersion": 1})));
+        let amd = store.image("amd64");
+        let bad = store.put(OCI_MANIFEST, &json!({"schemaVersion": 1}));
         let entries = [entry(&amd, on("amd64")), entry(&bad, json!({}))];
         let (found, warnings) = store.resolve(&entries, &["linux/amd64"]);
         assert_eq!(found.unwrap(), ["linux/amd64"]);

@@ -155,7 +155,8 @@ pub async fn make(
             made => made?,
         };
     }
-    let (mut index, mut built) = (None, None);
+    let mut index = None;
+    let mut built = None;
     if !matches!(versions, Versions::V2(_)) {
         let resolved = match resolved {
             Some(resolved) => resolved,

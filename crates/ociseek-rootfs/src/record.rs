@@ -192,7 +192,8 @@ struct Ranges(BTreeMap<u64, u64>);
 impl Ranges {
     /// Adds a range. Returns false if all of it was already there.
     fn add(&mut self, range: Range<u64>) -> bool {
-        let (mut start, mut end) = (range.start, range.end);
+        let mut start = range.start;
+        let mut end = range.end;
         while let Some((&from, &to)) = self.0.range(..=end).next_back().filter(|(_, to)| **to >= start) {
             if from <= range.start && range.end <= to {
                 return false;
@@ -230,7 +231,8 @@ impl ReadRecorder {
             Record::Memory(most) => Notes::Memory { touches: Vec::new(), most },
         };
         let state = Mutex::new(State { files: HashMap::new(), spans: HashSet::new(), notes });
-        let (started, has_ended) = (Instant::now(), AtomicBool::new(false));
+        let started = Instant::now();
+        let has_ended = AtomicBool::new(false);
         ReadRecorder { tree, content, layers, started, has_ended, state, progress }
     }
 
@@ -249,7 +251,8 @@ impl ReadRecorder {
             return;
         }
         let is_first = !state.files.contains_key(&node);
-        let (offset, size) = (range.start, range.end.saturating_sub(range.start));
+        let offset = range.start;
+        let size = range.end.saturating_sub(range.start);
         let is_new = state.files.entry(node).or_default().add(range);
         if !is_first && !is_new {
             return;

@@ -181,14 +181,17 @@ async fn fault(injector: &Path, root: &Path, mode: &str, at: usize) -> usize {
 fn no_fault_leaves_a_part_of_a_change() {
     let dir = tempfile::tempdir().unwrap();
     let Some(injector) = injector(dir.path()) else { return };
-    let (points, begun, ended) = (AtomicUsize::new(0), AtomicUsize::new(0), MODES.map(|_| AtomicBool::new(false)));
+    let points = AtomicUsize::new(0);
+    let begun = AtomicUsize::new(0);
+    let ended = MODES.map(|_| AtomicBool::new(false));
     // Each waits for the disk most of the time.
     let work = |worker: usize| {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let root = dir.path().join(worker.to_string());
         while !ended.iter().all(|ended| ended.load(Ordering::Relaxed)) {
             let point = begun.fetch_add(1, Ordering::Relaxed);
-            let (mode, at) = (point % MODES.len(), point / MODES.len());
+            let mode = point % MODES.len();
+            let at = point / MODES.len();
             if !ended[mode].load(Ordering::Relaxed) {
                 let changes = runtime.block_on(fault(&injector, &root, MODES[mode], at));
                 ended[mode].fetch_or(at >= changes, Ordering::Relaxed);

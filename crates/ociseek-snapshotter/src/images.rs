@@ -149,8 +149,10 @@ struct Inner {
 impl ImageDir {
     pub(crate) fn new(dir: PathBuf, lazy: Arc<dyn LazyImages>, memory: u64) -> ImageDir {
         let can_replace = can_take_over();
-        let (busy, fetched) = (Mutex::default(), AtomicU64::new(0));
-        let (kept, keepers) = (Mutex::default(), Mutex::default());
+        let busy = Mutex::default();
+        let fetched = AtomicU64::new(0);
+        let kept = Mutex::default();
+        let keepers = Mutex::default();
         ImageDir(Arc::new(Inner { dir, lazy, can_replace, memory, busy, fetched, kept, keepers }))
     }
 
@@ -237,10 +239,13 @@ impl ImageDir {
         device: &Arc<OwnedFd>,
         is_mounted: bool,
     ) -> Result<OwnedFd, String> {
-        let (dir, answers_xattrs) = (self.dir(key), key.answers_xattrs);
+        let dir = self.dir(key);
+        let answers_xattrs = key.answers_xattrs;
         let device = KeptDevice { device: Arc::clone(device), is_mounted, identity: dir.join("tree") };
-        let (point, log, fetched, answers) =
-            (&dir.join("fs"), &dir.join("log"), &dir.join(FETCHED), &self.answers(key));
+        let point = &dir.join("fs");
+        let log = &dir.join("log");
+        let fetched = &dir.join(FETCHED);
+        let answers = &self.answers(key);
         let share = &self.0.dir.join(SHARE);
         self.0.lazy.mount(MountOrder { layer, point, log, fetched, answers, share, device, answers_xattrs }).await
     }
@@ -476,7 +481,8 @@ fn files(path: &Path) -> impl FnOnce(io::Error) -> SnapshotError {
 
 /// Returns whether it was mounted.
 fn remove(dir: &Path) -> Result<bool, SnapshotError> {
-    let (point, mut was_mounted) = (dir.join("fs"), false);
+    let point = dir.join("fs");
+    let mut was_mounted = false;
     while mounted_at(&point).map_err(files(&point))?.is_some() {
         was_mounted = true;
         let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;

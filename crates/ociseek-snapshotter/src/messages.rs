@@ -173,7 +173,8 @@ impl SnapshotFilter {
     /// Parses clauses such as `kind==active,labels."a.b"!=c`. None if it is not valid, or uses the
     /// operator `~=`.
     pub(crate) fn parse(text: &str) -> Option<SnapshotFilter> {
-        let (mut clauses, mut rest) = (Vec::new(), text);
+        let mut clauses = Vec::new();
+        let mut rest = text;
         loop {
             let mut field = vec![word(&mut rest, ".,=!~")?];
             while let Some(after) = rest.strip_prefix('.') {
@@ -212,7 +213,8 @@ fn word(rest: &mut &str, ends: &str) -> Option<String> {
         *rest = after;
         return (!found.is_empty()).then(|| found.to_owned());
     }
-    let (mut word, mut letters) = (String::new(), rest[1..].char_indices());
+    let mut word = String::new();
+    let mut letters = rest[1..].char_indices();
     loop {
         match letters.next()? {
             (_, '\\') => word.push(letters.next()?.1),

@@ -121,7 +121,9 @@ impl SnapshotRows {
             return Err(SnapshotError::Invalid(format!("parent {parent} is not a committed snapshot")));
         }
         self.last_id += 1;
-        let (id, parent, time) = (self.last_id, parent.to_owned(), now());
+        let id = self.last_id;
+        let parent = parent.to_owned();
+        let time = now();
         let row = SnapshotRow { id, kind, parent, labels, created: time, updated: time, lazy, usage: (0, 0) };
         self.rows.insert(name.to_owned(), row);
         Ok(id)

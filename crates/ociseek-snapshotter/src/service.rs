@@ -153,7 +153,8 @@ impl Service<http::Request<Body>> for SnapshotCalls {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let (it, observer) = (Arc::clone(&self.snapshotter), Arc::clone(&self.observer));
+        let it = Arc::clone(&self.snapshotter);
+        let observer = Arc::clone(&self.observer);
         Box::pin(async move {
             let name = request.uri().path().rsplit('/').next().unwrap_or_default();
             let Some(method) = METHODS.into_iter().find(|method| *method == name) else {
@@ -181,7 +182,8 @@ impl Service<http::Request<Body>> for SnapshotCalls {
                 "Stat" => unary(request, |asked: KeyRequest| async move { it.stat(&asked.key).map(answer) }).await,
                 "Update" => {
                     let call = |asked: UpdateRequest| async move {
-                        let (info, fields) = (asked.info.unwrap_or_default(), asked.update_mask.unwrap_or_default());
+                        let info = asked.info.unwrap_or_default();
+                        let fields = asked.update_mask.unwrap_or_default();
                         block_in_place(|| it.update(&info, &fields.paths)).map(answer)
                     };
                     unary(request, call).await

@@ -136,7 +136,8 @@ pub(crate) fn points(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<Mou
 fn answering<'a>(points: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> {
     let (tell, told) = mpsc::channel();
     for point in points {
-        let (point, tell) = (point.clone(), tell.clone());
+        let point = point.clone();
+        let tell = tell.clone();
         thread::spawn(move || {
             if rustix::fs::statfs(&point).is_ok() {
                 // Nobody waits any longer.
@@ -164,7 +165,9 @@ pub fn memory(process: u32) -> Option<u64> {
 /// If `dir` is missing, or a file or directory that is there cannot be read.
 pub(crate) fn usage(dir: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(dir)?;
-    let (mut bytes, mut seen, mut waiting) = (0, HashSet::new(), vec![dir.to_owned()]);
+    let mut bytes = 0;
+    let mut seen = HashSet::new();
+    let mut waiting = vec![dir.to_owned()];
     while let Some(path) = waiting.pop() {
         let Some(found) = unless_gone(fs::symlink_metadata(&path))? else { continue };
         if seen.insert((found.dev(), found.ino())) {
@@ -240,7 +243,8 @@ mod tests {
         fs::write(dir.path().join("kept"), [1; 4096]).unwrap();
         let (bytes, inodes) = usage(dir.path()).unwrap();
         assert!(bytes >= 4096 && inodes == 2, "{bytes} bytes, {inodes} inodes");
-        let (folder, has_ended) = (dir.path().join("folder"), AtomicBool::new(false));
+        let folder = dir.path().join("folder");
+        let has_ended = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !has_ended.load(Ordering::Relaxed) {

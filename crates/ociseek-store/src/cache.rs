@@ -436,11 +436,14 @@ fn matching(digest: &Digest, bytes: Vec<u8>) -> Option<Vec<u8>> {
 fn stored(outcome: &Outcome) -> (StoredOutcome, &[u8]) {
     match outcome {
         Outcome::Ztoc(BuiltZtoc { bytes, spans, entries, uncompressed_size, form, .. }) => {
-            let (spans, entries, uncompressed_size) = (*spans, *entries, *uncompressed_size);
+            let spans = *spans;
+            let entries = *entries;
+            let uncompressed_size = *uncompressed_size;
             (StoredOutcome::Ztoc { spans, entries, uncompressed_size, gzip_members: form.gzip_members() }, bytes)
         }
         Outcome::Unservable(verdict) => {
-            let (code, reason) = (verdict.code.word().to_owned(), verdict.reason.clone());
+            let code = verdict.code.word().to_owned();
+            let reason = verdict.reason.clone();
             (StoredOutcome::Unservable { code, reason }, &[])
         }
     }

@@ -73,7 +73,8 @@ impl Destination {
                     return Ok(CopyMethod::Present);
                 }
                 let content = source.blob(blob, bypass_caches).await?;
-                let (layout, wanted) = (Arc::clone(layout), blob.clone());
+                let layout = Arc::clone(layout);
+                let wanted = blob.clone();
                 let written = feed(content, side_by_side, sent, move |mut batches: Batches| {
                     let batches = std::iter::from_fn(|| batches.receive().transpose().map(Result::ok));
                     layout.write_chunks(&wanted, batches)

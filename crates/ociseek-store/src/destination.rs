@@ -116,7 +116,8 @@ impl Destination {
         match self {
             Destination::Registry(_) => self.push_manifest(manifest, bytes, Some(tag)).await,
             Destination::Layout(layout) => {
-                let (manifest, tag) = (manifest.clone(), tag.to_owned());
+                let manifest = manifest.clone();
+                let tag = tag.to_owned();
                 local(layout, move |layout| layout.name(&manifest, Some(&tag), None)).await
             }
         }
@@ -139,7 +140,8 @@ impl Destination {
                 Ok(deleted.into_iter().map(|result| result.map_err(StoreError::from)).collect())
             }
             Destination::Layout(layout) => {
-                let (subject, gone) = (*subject, referrers.to_vec());
+                let subject = *subject;
+                let gone = referrers.to_vec();
                 local(layout, move |layout| layout.detach(&subject, &gone)).await?;
                 Ok(referrers.iter().map(|_| Ok(())).collect())
             }
@@ -162,7 +164,8 @@ impl Destination {
         match self {
             Destination::Registry(repository) => Ok(repository.attach(index, manifest, subject, replaces).await?),
             Destination::Layout(layout) => {
-                let (index, replaces) = (index.clone(), replaces.to_vec());
+                let index = index.clone();
+                let replaces = replaces.to_vec();
                 let attached = local(layout, move |l| l.attach(&index, &manifest, &replaces)).await?;
                 Ok(AttachReport { attached, not_deleted: Vec::new() })
             }

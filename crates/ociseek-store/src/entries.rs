@@ -125,7 +125,8 @@ fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
         let file = file?;
         // Another process may have removed it.
         let Ok(metadata) = file.metadata() else { continue };
-        let (name, used) = (file.file_name(), metadata.modified().unwrap_or(now));
+        let name = file.file_name();
+        let used = metadata.modified().unwrap_or(now);
         let name = name.to_string_lossy();
         let (age, is_future) = match now.duration_since(used) {
             Ok(age) => (age, false),
@@ -178,9 +179,12 @@ mod tests {
             path
         };
         let entry = |digit: &str, time| put(&digit.repeat(64), time);
-        let (older, newer) = (entry("1", now - Duration::from_secs(10)), entry("2", now));
-        let (future, soon) = (entry("3", now + YEAR), entry("4", now + Duration::from_secs(10)));
-        let (writing, abandoned) = (put(".tmp-1", now), put(".tmp-2", now + YEAR));
+        let older = entry("1", now - Duration::from_secs(10));
+        let newer = entry("2", now);
+        let future = entry("3", now + YEAR);
+        let soon = entry("4", now + Duration::from_secs(10));
+        let writing = put(".tmp-1", now);
+        let abandoned = put(".tmp-2", now + YEAR);
         let there = |paths: &[&PathBuf]| paths.iter().map(|path| path.exists()).collect::<Vec<_>>();
 
         assert_eq!(evict(dir.path(), 350).unwrap(), 300);

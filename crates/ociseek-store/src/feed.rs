@@ -111,7 +111,8 @@ pub async fn feed<T: Send + 'static, E: Send + 'static>(
 
 /// Sends the whole blob, or as much of it as the thread accepts.
 async fn send(mut blob: Blob, batches: Sender<Message>, mut on_chunk: impl FnMut(u64)) -> Result<(), StoreError> {
-    let (mut batch, mut size) = (Vec::new(), 0);
+    let mut batch = Vec::new();
+    let mut size = 0;
     loop {
         let chunk = tokio::select! {
             biased;

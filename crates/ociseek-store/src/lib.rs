@@ -226,7 +226,8 @@ mod tests {
     /// Otherwise, an index that could not be read once would be replaced as if it were lost.
     #[test]
     fn content_that_could_not_be_read_may_exist() {
-        let (path, digest) = (std::path::PathBuf::from("layout"), Digest::sha256(b"x"));
+        let path = std::path::PathBuf::from("layout");
+        let digest = Digest::sha256(b"x");
         let source = io::Error::from(io::ErrorKind::Other);
         let unread = StoreError::from(LayoutError::Io { action: "read", path: path.clone(), source });
         assert!(unread.may_exist() && StoreError::Thread.may_exist());

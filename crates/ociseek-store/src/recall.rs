@@ -84,7 +84,8 @@ impl Recall {
 
     pub(crate) fn add(&self, subject: &Digest, artifact_type: Option<&str>, listed: &Referrers) {
         let Referrers { descriptors, api } = listed.clone();
-        let (subject, artifact_type) = (*subject, artifact_type.map(str::to_owned));
+        let subject = *subject;
+        let artifact_type = artifact_type.map(str::to_owned);
         let mut answers = self.0.hold();
         answers.referrers.push(ListAnswer { subject, artifact_type, api, descriptors });
         answers.has_new = true;
@@ -99,10 +100,12 @@ mod tests {
     fn answers_survive_in_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("answers");
-        let (subject, other) = (Digest::sha256(b"subject"), Digest::sha256(b"other"));
+        let subject = Digest::sha256(b"subject");
+        let other = Digest::sha256(b"other");
         let descriptors = vec![Descriptor::new("type".to_owned(), other, 7)];
         let answers = Recall::default();
-        let (some, none) = (Referrers { descriptors, api: true }, Referrers { descriptors: Vec::new(), api: false });
+        let some = Referrers { descriptors, api: true };
+        let none = Referrers { descriptors: Vec::new(), api: false };
         answers.add(&subject, None, &some);
         answers.add(&subject, Some("kind"), &none);
         answers.write(&path).unwrap();

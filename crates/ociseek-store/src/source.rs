@@ -352,14 +352,16 @@ impl Source {
 
     /// Charges a document and its parsed form to the budget, for good.
     fn charge_document(&self, document: &Document) -> Result<(), StoreError> {
-        let (digest, size) = (document.digest, document.bytes.len() as u64);
+        let digest = document.digest;
+        let size = document.bytes.len() as u64;
         let charge = self.budget().charge(size * DOCUMENT_COST, || format!("manifest {digest} of {size} bytes"))?;
         charge.keep();
         Ok(())
     }
 
     async fn cached(&self, digest: &Digest) -> Option<(String, Bytes)> {
-        let (cache, digest) = (self.document_cache()?.clone(), *digest);
+        let cache = self.document_cache()?.clone();
+        let digest = *digest;
         let (media_type, bytes) = spawn_blocking(move || cache.get_document(&digest)).await.ok()??;
         Some((media_type, bytes.into()))
     }
@@ -367,7 +369,9 @@ impl Source {
     /// Does not wait until the document is stored: nothing depends on it.
     fn keep(&self, digest: &Digest, media_type: &str, bytes: &Bytes) {
         let Some(cache) = self.document_cache().cloned() else { return };
-        let (digest, media_type, bytes) = (*digest, media_type.to_owned(), bytes.clone());
+        let digest = *digest;
+        let media_type = media_type.to_owned();
+        let bytes = bytes.clone();
         spawn_blocking(move || cache.put_document(&digest, &media_type, &bytes));
     }
 }

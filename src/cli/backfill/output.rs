@@ -67,7 +67,8 @@ struct Enabled {
 
 impl Enabled {
     fn pending(image: String) -> Enabled {
-        let (status, image) = ("pending", Some(image));
+        let status = "pending";
+        let image = Some(image);
         Enabled { image, digest: None, status, checked: None, replaced: None, reason: None, left: 0 }
     }
 

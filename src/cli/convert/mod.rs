@@ -205,7 +205,8 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
     }
     let done = result?;
     let seconds = started.elapsed().as_secs_f64();
-    let (source, name) = (args.source.to_string(), args.destination.to_string());
+    let source = args.source.to_string();
+    let name = args.destination.to_string();
     let text = match (args.format.get(), verbosity.quiet) {
         (OutputFormat::Json, _) => {
             let document = Conversion::of(source, name, &done, seconds);
@@ -366,6 +367,7 @@ fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
 /// The totals of bytes and time.
 fn totals(done: &ConvertReport, seconds: f64) -> String {
     let part = |what: &str, bytes: u64| if bytes == 0 { String::new() } else { format!(", {what} {}", human(bytes)) };
-    let (copied, written) = (part("copied", done.bytes_copied), part("wrote", done.bytes_written));
+    let copied = part("copied", done.bytes_copied);
+    let written = part("wrote", done.bytes_written);
     format!("read {}{copied}{written}, in {}", human(done.bytes_read), duration(seconds))
 }

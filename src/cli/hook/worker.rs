@@ -72,7 +72,8 @@ pub(crate) struct HookWorkerArgs {
 }
 
 pub(crate) async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
-    let (workers, drain) = (args.jobs.workers.into(), args.jobs.drain_timeout);
+    let workers = args.jobs.workers.into();
+    let drain = args.jobs.drain_timeout;
     let listener = match args.listen {
         Some(address) => Some(listen_openly(address).await.map_err(HookError::from)?),
         None => None,

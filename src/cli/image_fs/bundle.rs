@@ -95,7 +95,8 @@ pub(crate) async fn run(
         return Err(CliError::Usage("expected IMAGE and DIR, or --rm DIR"));
     };
     image_fs::check_order(&name, &dir)?;
-    let (serve, format) = (args.serve, args.format);
+    let serve = args.serve;
+    let format = args.format;
     if serve.detach && !serve.detached {
         return detach::start(interrupted).await;
     }
@@ -172,7 +173,8 @@ pub(crate) async fn mount_bundle(
         plan(&image.manifest.digest, &image.config, &image.tree, &image.content, run),
         mount(image, &point, options, &opened.progress),
     );
-    let (config, live) = (config?, live?);
+    let config = config?;
+    let live = live?;
     ACCOUNTS.iter().for_each(|path| live.note(&image.tree, path));
     let tree = Arc::clone(&image.tree);
     let bundle = blocking(move || bundle.complete(&tree, &config).map(|()| bundle)).await?;

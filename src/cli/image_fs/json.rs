@@ -122,7 +122,8 @@ pub(crate) struct Stats {
 impl Phases {
     fn of(opening: &Traffic, all: &Traffic, content: &ContentStats, start: &StartStats) -> Phases {
         let StartStats { spans, unread_bytes, stopped } = *start;
-        let (requests, bytes) = (content.start_requests, content.start_bytes);
+        let requests = content.start_requests;
+        let bytes = content.start_bytes;
         let rest = |all: u64, opening: u64, start: u64| all.saturating_sub(opening).saturating_sub(start);
         Phases {
             opening: Phase { requests: opening.requests, bytes: opening.bytes },

@@ -221,7 +221,8 @@ pub(crate) struct LazyArgs {
 impl LazyArgs {
     /// The options for the registry, with the logins of the node.
     pub(crate) fn registry(&self) -> Result<RegistryArgs, CliError> {
-        let (providers, hosts_dir) = (self.logins.providers()?, self.logins.hosts_dir.clone());
+        let providers = self.logins.providers()?;
+        let hosts_dir = self.logins.hosts_dir.clone();
         Ok(RegistryArgs { providers, hosts_dir, ..self.registry.clone() })
     }
 

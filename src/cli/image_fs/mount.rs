@@ -162,7 +162,8 @@ pub(crate) async fn run(
     let log = serve.detached.then(|| Log::open(serve.log.as_deref())).transpose()?;
     let record = serve.record.as_deref().map(image_fs::create).transpose()?;
     let existing = if args.replace { ExistingMount::Replace } else { ExistingMount::Refuse };
-    let (dir, name) = (args.dir, args.image);
+    let dir = args.dir;
+    let name = args.image;
     image_fs::check_order(&name, &dir)?;
     let lowest = args.lowest_layers.map_or(LayerChoice::All, LayerChoice::Lowest);
     let layers = args.layer.map_or(lowest, |layer| LayerChoice::Only(layer, opaque_xattr()));

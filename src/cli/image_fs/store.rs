@@ -202,7 +202,9 @@ fn opener(lazy: LazyArgs, progress: Arc<dyn Progress>) -> ImageOpener {
     let budget = Budget::new(lazy.registry.memory.max_memory.0);
     let lazy = Arc::new(lazy);
     Arc::new(move |reference: Reference| {
-        let (lazy, budget, progress) = (Arc::clone(&lazy), budget.clone(), Arc::clone(&progress));
+        let lazy = Arc::clone(&lazy);
+        let budget = budget.clone();
+        let progress = Arc::clone(&progress);
         let open = async move {
             let images = Images::at(lazy.registry()?, std::iter::once(&*reference.registry), &progress).await?;
             let name = ImageName::Registry(reference);

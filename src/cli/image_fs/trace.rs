@@ -261,7 +261,8 @@ fn text(opened: &OpenedImage, run: &Run) -> String {
     let _ = writeln!(text, "{:>10}  {:>10}  {:12}  {:12}  file", "ms", "bytes", "layer", "spans");
     for touch in &run.touches {
         let path = safe(&String::from_utf8_lossy(&touch.path.0));
-        let (ms, layer) = (touch.since_mount.as_secs_f64() * 1000.0, touch.layer.short());
+        let ms = touch.since_mount.as_secs_f64() * 1000.0;
+        let layer = touch.layer.short();
         let _ = writeln!(text, "{ms:>10.1}  {:>10}  {layer:12}  {:12}  {path}", touch.size, spans(&touch.spans));
     }
     text

@@ -307,7 +307,8 @@ impl SharedSettings {
         // index.json has the name of an image that is the only one, or that was named by digest.
         let tag = tag.or_else(|| from.descriptor.as_ref().and_then(tag_of).map(str::to_owned));
         let subject = MakeRequest { from, tag, resolved: None, is_unattended: false };
-        let (cache, versions) = (self.cache.as_ref(), &self.versions);
+        let cache = self.cache.as_ref();
+        let versions = &self.versions;
         Ok(make(subject, destination.as_ref(), versions, Work { cache, options: &options, progress: &self.progress })
             .await?)
     }

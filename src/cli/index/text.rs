@@ -105,7 +105,8 @@ fn fine<'a>(
     if made.result.index().is_some() {
         coverage(text, &made.coverage);
         let sum = |part: fn(&FineRef) -> u64| made.documents.iter().map(part).sum();
-        let (bytes, start) = (human(sum(|d| d.size)), human(sum(|d| d.start_size)));
+        let bytes = human(sum(|d| d.size));
+        let start = human(sum(|d| d.start_size));
         let recorded = if made.profile.is_some() { " (recorded)" } else { "" };
         let _ = writeln!(text, "  documents {bytes}, of which a start fetches {start}{recorded}");
     }
@@ -196,7 +197,8 @@ fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
 }
 
 fn others(text: &mut String, manifest: &IndexedManifest, style: Style) {
-    let (others, note) = (&manifest.others, style.yellow("note:"));
+    let others = &manifest.others;
+    let note = style.yellow("note:");
     let has_none = matches!(manifest.result, ManifestResult::NothingToIndex | ManifestResult::OutOfTime);
     for OtherIndex { digest, tool, listed_first, unusable } in others.iter().take(MOST_OTHERS) {
         let line = match unusable {
@@ -359,7 +361,8 @@ fn left_out(text: &mut String, platform: &str, layers: &[Layer]) {
     let reason =
         |layer: &Layer| layer.reason.as_ref().filter(|reason| reason.code != "too-small").map(|r| plain(&r.text));
     for (layer, reason) in layers.iter().filter_map(|layer| Some((layer, reason(layer)?))) {
-        let (digest, size) = (layer.digest.short(), human(layer.size));
+        let digest = layer.digest.short();
+        let size = human(layer.size);
         let _ = writeln!(text, "- {platform}: layer {} ({size}) is left out: {reason}", code(&digest));
     }
 }

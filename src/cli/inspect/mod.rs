@@ -76,7 +76,8 @@ pub(crate) struct InspectArgs {
 }
 
 pub(super) async fn run(args: InspectArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
-    let (display, image) = (Arc::new(Display::new(verbosity)), args.image.to_string());
+    let display = Arc::new(Display::new(verbosity));
+    let image = args.image.to_string();
     let progress: Arc<dyn Progress> = display.clone();
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = display.during(&image, images.open(&args.image)).await?;
@@ -182,7 +183,8 @@ fn fine(text: &mut String, image: &DiscoveredImage, found: &FineSummary, style: 
     match &found.content {
         Ok(content) => {
             let maker = maker(content.tool.as_deref());
-            let (covered, layers) = (content.coverage.layers, image.layers.len() as u64);
+            let covered = content.coverage.layers;
+            let layers = image.layers.len() as u64;
             let recorded = if content.profile.is_some() { ", with a recorded start" } else { "" };
             let _ = writeln!(
                 text,
@@ -215,7 +217,8 @@ fn via(via: DiscoveryMethod) -> &'static str {
 fn layers(text: &mut String, inspected: &InspectedImage, style: Style) {
     let mut rows = vec![["LAYER", "SIZE", "SPANS", "FILES", "PLAIN", "ZTOC", ""].map(str::to_owned)];
     for (layer, ztoc) in inspected.image.layers.iter().zip(&inspected.layers) {
-        let (digest, size) = (layer.digest.short(), human(layer.size));
+        let digest = layer.digest.short();
+        let size = human(layer.size);
         let none = String::new;
         rows.push(match &ztoc.ztoc {
             None => [digest, size, none(), none(), none(), none(), without_ztoc(&layer.media_type)],
@@ -269,7 +272,8 @@ fn prefetch(text: &mut String, inspected: &InspectedImage, style: Style) {
     let lists: Vec<&InspectedList> = once.filter_map(|(_, found)| found.prefetch.as_ref()).collect();
     for list in &lists {
         if let Err(why) = &list.spans {
-            let (note, digest) = (style.yellow("note:"), list.artifact.digest);
+            let note = style.yellow("note:");
+            let digest = list.artifact.digest;
             let _ = writeln!(text, "  {note} prefetch list {digest} cannot be used: {}", safe(why));
         }
     }
@@ -284,7 +288,8 @@ fn outcome(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Whole(reason) => format!("pulls all layers ({reason})"),
         Verdict::Lazy { coverage, .. } => {
-            let (lazy, whole) = (coverage.layers as u64, coverage.of_layers - coverage.layers);
+            let lazy = coverage.layers as u64;
+            let whole = coverage.of_layers - coverage.layers;
             format!("mounts {} lazily, pulls {whole}", counted(lazy, "layer", "layers"))
         }
     }

@@ -94,7 +94,8 @@ fn always(name: &'static str, letter: char) -> Arg {
 }
 
 pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
-    let (display, image) = (Arc::new(Display::new(verbosity)), args.image.to_string());
+    let display = Arc::new(Display::new(verbosity));
+    let image = args.image.to_string();
     let find = async || FoundImage::new(&args.image, &args.read, display.clone()).await;
     let mut stdout = Stdout::new();
     let names = if io::stdout().is_terminal() { NameStyle::Quoted } else { NameStyle::Raw };
@@ -140,7 +141,8 @@ pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), Cl
 async fn open_one(image: &FoundImage, args: &LsArgs, number: usize) -> Result<(Descriptor, OpenLayer), CliError> {
     let FoundImage { name, source, root, index, caches, progress } = image;
     let read = &args.read;
-    let (platform, index) = (read.view.platform.platform.as_ref(), index.as_ref());
+    let platform = read.view.platform.platform.as_ref();
+    let index = index.as_ref();
     let source = &source.with_documents_in(&caches.ztocs);
     let mut found = discover(source, root, platform, index, progress).await?;
     let rules = read.view.trust.rules(name, UseOfFiles::Show)?;

@@ -138,7 +138,8 @@ pub(super) async fn run(args: ReportArgs, verbosity: VerbosityArgs) -> Result<()
     let budget = found.source.budget().clone();
     let facts = spawn_blocking(move || (Report::of(&image, &documents, reads.as_deref(), &budget), image)).await;
     let (facts, image) = facts.map_err(|error| CliError::Start(error.into()))?;
-    let (facts, name) = (facts?, args.image.to_string());
+    let facts = facts?;
+    let name = args.image.to_string();
     let mut stdout = Stdout::new();
     let text = match format {
         ReportFormat::Json => json::text(&name, &facts)?,
@@ -177,7 +178,8 @@ fn summary(image: &str, report: &Report, style: Style) -> String {
     let mut text = String::new();
     let platform = report.platform.as_ref().map(|platform| format!(" {platform}")).unwrap_or_default();
     let _ = writeln!(text, "{}", style.bold(&safe(&format!("{image}{platform}"))));
-    let (coverage, totals) = (&report.coverage, &report.totals);
+    let coverage = &report.coverage;
+    let totals = &report.totals;
     let _ = writeln!(
         text,
         "  {} in {}, {} unpacked; {} can be read lazily",

@@ -22,7 +22,9 @@ pub(crate) fn dir(args: &CacheDirArgs) -> Option<PathBuf> {
 /// The caches for reading images: of ztocs and of decoded spans.
 pub(crate) async fn reading(args: &ReadCacheArgs, progress: &Arc<dyn Progress>) -> Result<Caches, CliError> {
     let dir = if args.cache.no_cache { None } else { dir(&args.cache.dir) };
-    let (max, ztocs, progress) = (args.cache_size.0, args.cache.ztoc_cache_size.0, Arc::clone(progress));
+    let max = args.cache_size.0;
+    let ztocs = args.cache.ztoc_cache_size.0;
+    let progress = Arc::clone(progress);
     let opened = tokio::task::spawn_blocking(move || Caches {
         ztocs: ZtocCache::with_limit(dir.as_deref(), ztocs, Arc::clone(&progress)),
         spans: SpanCache::open(dir.as_deref(), max, progress),
@@ -35,7 +37,8 @@ pub(crate) async fn ztocs(args: &CacheArgs, progress: &Arc<dyn Progress>) -> Opt
     if args.no_cache {
         return None;
     }
-    let (dir, max) = (dir(&args.dir), args.ztoc_cache_size.0);
+    let dir = dir(&args.dir);
+    let max = args.ztoc_cache_size.0;
     let progress = Arc::clone(progress);
     tokio::task::spawn_blocking(move || ZtocCache::with_limit(dir.as_deref(), max, progress)).await.ok()
 }

@@ -450,7 +450,8 @@ mod tests {
     #[test]
     fn an_error_of_a_store_is_found_below_those_of_any_command() {
         let no_image = || StoreError::from(LayoutError::NoImage { path: "dir".into() });
-        let (digest, wanted) = (Digest::sha256(b"x"), store_hint(&no_image()));
+        let digest = Digest::sha256(b"x");
+        let wanted = store_hint(&no_image());
         assert!(wanted.is_some());
         let discover = || DiscoverError::Resolve(ResolveError::Find(no_image()));
         let errors: [CliError; 6] = [

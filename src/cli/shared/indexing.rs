@@ -92,7 +92,9 @@ impl KindArgs {
     /// The requested versions of the SOCI index, and whether a fine index is wanted in addition to
     /// them or alone. For one image or for `several`.
     pub(crate) fn selected(self, several: bool) -> Result<(Versions, Kinds), CliError> {
-        let (mut v1, mut v2, mut fine) = (false, None, false);
+        let mut v1 = false;
+        let mut v2 = None;
+        let mut fine = false;
         for kind in self.list() {
             match kind {
                 KindArg::V1 => v1 = true,

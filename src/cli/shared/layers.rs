@@ -72,7 +72,8 @@ fn columns(layer: &LayerReport) -> Option<[String; 5]> {
 pub(crate) fn coverage(text: &mut String, coverage: &Coverage) {
     if coverage.layers < coverage.of_layers {
         let layers = counted(coverage.of_layers as u64, "layer", "layers");
-        let (share, bytes) = (coverage.share(), human(coverage.of_bytes));
+        let share = coverage.share();
+        let bytes = human(coverage.of_bytes);
         let _ = writeln!(text, "  covers {} of {layers}, {share} of {bytes}", coverage.layers);
     }
 }
@@ -109,7 +110,8 @@ pub(crate) fn large_ztocs(text: &mut String, layers: &[LayerReport], style: Styl
     };
     let count = layers.iter().filter(is_large).count();
     if count > 0 {
-        let (note, ztocs) = (style.yellow("note:"), counted(count as u64, "ztoc is", "ztocs are each"));
+        let note = style.yellow("note:");
+        let ztocs = counted(count as u64, "ztoc is", "ztocs are each");
         let _ = writeln!(
             text,
             "  {note} {ztocs} larger than a fifth of the layer, and consumers fetch it first: use a larger --span-size"
@@ -151,7 +153,8 @@ pub(crate) fn shortfall_text(shortfall: &Shortfall) -> String {
             format!("layer {} was left out: {}", layer.digest, reason(left_out))
         }
         Shortfall::Coverage { is, least, min_layer_size } => {
-            let (missing, all) = (human(is.of_bytes - is.bytes), human(is.of_bytes));
+            let missing = human(is.of_bytes - is.bytes);
+            let all = human(is.of_bytes);
             let which = match min_layer_size {
                 0 => "in layers".to_owned(),
                 least => format!("in layers of at least {}", ByteSize(*least)),
@@ -381,6 +384,7 @@ pub(crate) fn prefetch_line(text: &mut String, prefetched: Option<&index::Prefet
 pub(crate) fn prefetch_summary<'a>(layers: impl Iterator<Item = (&'a [SpanRange], u64)>) -> String {
     let sum = |(of, spans, bytes), (list, more): (&[SpanRange], u64)| (of + 1, spans + count(list), bytes + more);
     let (of, spans, bytes) = layers.fold((0, 0, 0), sum);
-    let (spans, of) = (counted(spans, "span", "spans"), counted(of, "layer", "layers"));
+    let spans = counted(spans, "span", "spans");
+    let of = counted(of, "layer", "layers");
     format!("prefetch {spans} of {of}, {}", human(bytes))
 }

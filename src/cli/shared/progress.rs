@@ -118,7 +118,9 @@ fn warn(text: &str) {
 
 /// Reports that `image` is read completely because no index is used, and how to change that.
 fn note_reading(image: &str, bytes: u64, why: ReadAllReason) {
-    let (note, bytes, image) = (Style::stderr().dim("note:"), human(bytes), quoted(image.as_bytes()));
+    let note = Style::stderr().dim("note:");
+    let bytes = human(bytes);
+    let image = quoted(image.as_bytes());
     match why {
         ReadAllReason::Unindexed { indexable: 1.. } => complain(&format!(
             "{note} reading {bytes}: this image has no SOCI index; 'ociseek index {image}' makes this instant"

@@ -134,7 +134,8 @@ impl Images {
                 SourceImage { source, root: Target::of(reference), descriptor: None }
             }
             ImageName::Layout { dir, select } => {
-                let (dir, select) = (dir.clone(), select.clone());
+                let dir = dir.clone();
+                let select = select.clone();
                 let budget = Budget::new(self.max_memory);
                 let (layout, found) = blocking(move || {
                     let (dir, select) = at_first_colon(dir, select);
@@ -147,7 +148,8 @@ impl Images {
                 SourceImage { source: Source::Layout(layout), root, descriptor: Some(found) }
             }
             ImageName::Archive { file, select } => {
-                let (file, select) = (file.clone(), select.clone());
+                let file = file.clone();
+                let select = select.clone();
                 self.archive(select, move |select| {
                     let (file, select) = at_first_colon(file, select);
                     Ok((Archive::open(&file)?, select))
@@ -155,7 +157,9 @@ impl Images {
                 .await?
             }
             ImageName::Saved { file, select } => {
-                let (file, select, progress) = (file.clone(), select.clone(), Arc::clone(&self.progress));
+                let file = file.clone();
+                let select = select.clone();
+                let progress = Arc::clone(&self.progress);
                 let open = move |any| Ok((Archive::open_saved(&file, &select, &*progress)?, any));
                 self.archive(ImageSelector::Any, open).await?
             }

@@ -224,7 +224,8 @@ impl PolicyArgs {
     /// If a file cannot be read or used.
     pub(crate) fn policy(&self) -> Result<Policy, CliError> {
         let mut policy = Policy { min_layer_size: NotIndexed::MIN_LAYER_SIZE, ..Policy::default() };
-        let (mut keys, mut certificates) = (Vec::new(), Vec::new());
+        let mut keys = Vec::new();
+        let mut certificates = Vec::new();
         if let Some(path) = &self.policy {
             let unusable = |source| CliError::Policy { path: path.clone(), source };
             let file = PolicyFile::parse(&read(path)?).map_err(unusable)?;

@@ -196,9 +196,12 @@ pub(crate) async fn run(
     let caches = caches::reading(&args.lazy.cache, &progress).await?;
     let mount = mount_options(arguments.into_iter().skip(1));
     let metrics = Arc::<SnapshotterMetrics>::default();
-    let (known, counted) = (Mutex::default(), Arc::clone(&metrics));
+    let known = Mutex::default();
+    let counted = Arc::clone(&metrics);
     let root = std::path::absolute(&args.root).map_err(CliError::Start)?;
-    let (lazy, record_starts, metered) = (args.lazy, args.record_starts, Arc::clone(&metrics));
+    let lazy = args.lazy;
+    let record_starts = args.record_starts;
+    let metered = Arc::clone(&metrics);
     let ahead = FetchingAhead::new(caches.clone(), LOOKUP);
     let images =
         MountedByProcess { lazy, caches, ahead, progress, mount, known, metrics: metered, root, record_starts };
@@ -220,7 +223,8 @@ const OWN_OPTIONS: [&str; 6] = ["--socket", "--root", "--config", "--metrics-lis
 
 /// This command's options that are also those of `mount`.
 fn mount_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let (mut options, mut is_own_value) = (Vec::new(), false);
+    let mut options = Vec::new();
+    let mut is_own_value = false;
     for argument in arguments {
         let is_own = OWN_OPTIONS.iter().any(|own| {
             let rest = argument.as_encoded_bytes().strip_prefix(own.as_bytes());

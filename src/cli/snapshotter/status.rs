@@ -247,7 +247,9 @@ impl Images {
         let header = line(["MOUNT", "USERS", "LAYERS", "SERVER", "MEMORY", "FETCHED", "START", "IMAGE"]);
         let mut text = style.dim(header.trim_end()) + "\n";
         for image in &self.images {
-            let (users, layers, name) = (image.users.to_string(), image.layers.to_string(), safe(&image.image));
+            let users = image.users.to_string();
+            let layers = image.layers.to_string();
+            let name = safe(&image.image);
             let start = if image.start.is_some() { "recorded" } else { "" };
             if image.mounts.is_empty() {
                 text += &line(["none", &users, &layers, "", "", "", start, &name]);

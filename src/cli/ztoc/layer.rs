@@ -215,13 +215,15 @@ fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
     let found = difference::shown(proof.differences.iter().map(|one| (one.code().word(), one.to_string())));
     let differences: String = found.iter().map(|(_, text)| format!("{}\n", safe(text))).collect();
     if let Some(ztoc) = ztoc.filter(|_| proof.holds()) {
-        let (spans, entries) = (ztoc.checkpoints.spans(), ztoc.files.len() as u64);
+        let spans = ztoc.checkpoints.spans();
+        let entries = ztoc.files.len() as u64;
         let what = [counted(spans, "span", "spans"), counted(entries, "entry", "entries")].join(", ");
         return format!("the ztoc is correct: {what}, {} compared\n", human(proof.compared));
     }
     let count = proof.differences.len() as u64 + proof.more;
     if let Some(ztoc) = ztoc.filter(|ztoc| is_of_another_layer(ztoc, proof)) {
-        let (stated, count) = (ztoc.compressed_size.0, counted(count, "difference", "differences"));
+        let stated = ztoc.compressed_size.0;
+        let count = counted(count, "difference", "differences");
         return format!(
             "this is the ztoc of another layer: it is for a blob of {stated} bytes, not {}, and none of its spans is \
              in this one\n{count}; --format json lists them\n",

@@ -236,8 +236,10 @@ fn entry(out: &mut impl Write, file: &FileMetadata) -> io::Result<()> {
         FileKind::CharDevice | FileKind::BlockDevice => format!("{},{}", file.devmajor, file.devminor),
         _ => file.size.to_string(),
     };
-    let (uid, gid) = (owner(&file.uname, file.uid), owner(&file.gname, file.gid));
-    let (kind, mode) = (file.kind.name(), file.mode);
+    let uid = owner(&file.uname, file.uid);
+    let gid = owner(&file.gname, file.gid);
+    let kind = file.kind.name();
+    let mode = file.mode;
     write!(out, "{kind:8} {mode:06o} {uid} {gid} {size:>12} @{:<12} {mtime} {}", file.offset.0, shown(&file.name))?;
     if !file.linkname.is_empty() {
         write!(out, " -> {}", shown(&file.linkname))?;

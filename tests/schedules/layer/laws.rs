@@ -45,7 +45,8 @@ fn read(
 /// guess right or not.
 pub fn chunks_keep_their_order() {
     let all: Vec<u8> = (0..CHUNKS).collect();
-    let (cores, is_misleading) = (shuttle::rand::thread_rng().gen_range(1..4), shuttle::rand::thread_rng().r#gen());
+    let cores = shuttle::rand::thread_rng().gen_range(1..4);
+    let is_misleading = shuttle::rand::thread_rng().r#gen();
     let layer = read(LayerOptions { is_misleading, ..LayerOptions::default() }, cores, None);
     assert_eq!(layer, Ok(IndexedLayer { scanned: all.clone(), hashed: all }));
 }

@@ -57,7 +57,8 @@ fn the_component_uses_the_login_of_the_job() {
     let Some(skopeo) = tool("skopeo") else { return };
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
-    let (from, image) = (format!("oci:{}:v1", sandbox.path("img").display()), format!("{}/a/b:v1", server.host));
+    let from = format!("oci:{}:v1", sandbox.path("img").display());
+    let image = format!("{}/a/b:v1", server.host);
     let to = format!("docker://{image}");
     run(
         &skopeo,

@@ -94,7 +94,8 @@ fn coverage_is_a_share_of_the_compressed_bytes() {
     "#);
     assert_eq!(referrers(&sandbox), 0);
     for (least, layers, status) in [("100%", "100KiB", 0), ("100%", "1KiB", 0), ("99.9%", "0", 0), ("100", "0", 1)] {
-        let (least, layers) = (format!("--min-coverage={least}"), format!("--min-layer-size={layers}"));
+        let least = format!("--min-coverage={least}");
+        let layers = format!("--min-layer-size={layers}");
         let report = sandbox.json(status, &index_from(&layers, &["--dry-run", "--format=json", &least, "oci:img"]));
         let coverage = &report["images"][0]["manifests"][0]["coverage"];
         assert_eq!(coverage["of_bytes"], 268_483, "{coverage}");

@@ -24,7 +24,8 @@ async fn a_hundred_readers_of_a_span_send_one_request() {
         let desk = Desk::new(on_disk.then_some(dir.path()));
         let content = desk.one(&source, &layer, Some(ztoc)).await;
         let reads = (0..100usize).map(|i| {
-            let (content, expected) = (content.clone(), plain[600 + i..600 + 2 * i].to_vec());
+            let content = content.clone();
+            let expected = plain[600 + i..600 + 2 * i].to_vec();
             tokio::spawn(async move { assert!(read(&content, 600 + i, i).await.unwrap() == expected) })
         });
         for read in reads.collect::<Vec<_>>() {
@@ -244,7 +245,8 @@ async fn only_the_spans_of_a_prefetch_list_are_prefetched() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_read_does_not_affect_the_others() {
-    let (plain, slow) = (tar(&[500_000]), Duration::from_millis(300));
+    let plain = tar(&[500_000]);
+    let slow = Duration::from_millis(300);
     let blob = gzip(&plain);
     let ztoc = ztoc(&blob, 65_536);
     let faulty = Faulty::honest(RegistrySettings { slow_blobs: slow, ..RegistrySettings::default() }).await;

@@ -28,14 +28,16 @@ fn wrong(seen: &ReceivedRequest, truth: &Faulty, blob: &Bytes) -> Response<Body>
     let digest = Digest::sha256(blob).to_string();
     let (head, _) = truth.get_blob(seen, &digest).into_parts();
     let range = seen.header("range").and_then(|r| r.strip_prefix("bytes=")?.split_once('-')).unwrap();
-    let (from, last) = (range.0.parse::<usize>().unwrap(), range.1.parse::<usize>().unwrap());
+    let from = range.0.parse::<usize>().unwrap();
+    let last = range.1.parse::<usize>().unwrap();
     Response::from_parts(head, Body::from(spoiled[from..=last].to_vec()))
 }
 
 #[tokio::test]
 async fn wrong_bytes_are_fetched_again_past_caches() {
     let Served { plain, blob, layer, ztoc } = served();
-    let (spoilt, once) = (blob.clone(), first(1));
+    let spoilt = blob.clone();
+    let once = first(1);
     let faulty =
         Faulty::start(RegistrySettings::default(), move |seen, truth| once().then(|| wrong(seen, truth, &spoilt)))
             .await;
@@ -54,7 +56,8 @@ async fn wrong_bytes_are_fetched_again_past_caches() {
 #[tokio::test]
 async fn persistent_wrong_bytes_are_an_error_until_they_are_right() {
     let Served { plain, blob, layer, ztoc } = served();
-    let (spoilt, lies) = (blob.clone(), first(4));
+    let spoilt = blob.clone();
+    let lies = first(4);
     let faulty =
         Faulty::start(RegistrySettings::default(), move |seen, truth| lies().then(|| wrong(seen, truth, &spoilt)))
             .await;
@@ -92,7 +95,8 @@ async fn invalid_responses_cause_errors_or_right_bytes() {
     ];
     for (what, works, lie) in lies {
         let Served { plain, blob, layer, ztoc } = served();
-        let (whole, lying) = (blob.clone(), Arc::new(AtomicUsize::new(1)));
+        let whole = blob.clone();
+        let lying = Arc::new(AtomicUsize::new(1));
         let on = Arc::clone(&lying);
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
             (on.load(Ordering::SeqCst) == 1).then(|| lie(seen, truth, &whole))
@@ -130,7 +134,8 @@ async fn invalid_responses_cause_errors_or_right_bytes() {
 #[tokio::test]
 async fn a_silent_registry_fails_the_read_at_its_deadline() {
     let Served { plain, blob, layer, ztoc } = served();
-    let (whole, silent) = (blob.clone(), Arc::new(AtomicUsize::new(1)));
+    let whole = blob.clone();
+    let silent = Arc::new(AtomicUsize::new(1));
     let on = Arc::clone(&silent);
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         (on.load(Ordering::SeqCst) == 1).then(|| {
@@ -160,7 +165,8 @@ async fn a_silent_registry_fails_the_read_at_its_deadline() {
 #[tokio::test]
 async fn a_stalled_connection_is_replaced() {
     let Served { plain, blob, layer, ztoc } = served();
-    let (whole, once) = (blob.clone(), first(1));
+    let whole = blob.clone();
+    let once = first(1);
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         once().then(|| {
             let (head, _) = truth.get_blob(seen, &Digest::sha256(&whole).to_string()).into_parts();
@@ -181,7 +187,8 @@ async fn a_stalled_connection_is_replaced() {
 #[tokio::test]
 async fn a_trickling_connection_is_replaced() {
     let Served { plain, blob, layer, ztoc } = served();
-    let (whole, count) = (blob.clone(), AtomicUsize::new(0));
+    let whole = blob.clone();
+    let count = AtomicUsize::new(0);
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         // The second request gets an endless response, a byte at a time.
         (count.fetch_add(1, Ordering::SeqCst) == 1).then(|| {

@@ -19,7 +19,8 @@ async fn spans_of_every_size_match_a_straight_decode() {
         let plain = gunzip(&blob);
         let faulty = Faulty::honest(RegistrySettings::default()).await;
         faulty.add_blob(blob.clone());
-        let (source, layer) = (registry(&faulty.host()), Descriptor::of(GZIP, &blob));
+        let source = registry(&faulty.host());
+        let layer = Descriptor::of(GZIP, &blob);
         for span_size in [1, 4096, 100_000, 4 << 20] {
             let ztoc = ztoc(&blob, span_size);
             for on_disk in [false, true] {
@@ -87,7 +88,8 @@ async fn a_span_larger_than_the_memory_limit_is_read_in_part() {
     let blob = gzip(&plain);
     let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(blob.clone());
-    let (source, layer) = (registry(&faulty.host()), Descriptor::of(GZIP, &blob));
+    let source = registry(&faulty.host());
+    let layer = Descriptor::of(GZIP, &blob);
     let ztoc = ztoc(&blob, 1 << 30);
     for on_disk in [false, true] {
         let dir = tempfile::tempdir().unwrap();

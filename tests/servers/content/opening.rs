@@ -72,7 +72,8 @@ async fn a_zstd_layer_that_changed_later_is_an_error() {
     let mut other_plain = plain.clone();
     other_plain[600] ^= 1;
     let other = zstd(&other_plain);
-    let (honest, other_too) = (first(1), other.clone());
+    let honest = first(1);
+    let other_too = other.clone();
     let faulty = Faulty::start(RegistrySettings::default(), move |_, _| {
         (!honest()).then(|| axum::http::Response::new(axum::body::Body::from(other_too.clone())))
     })
@@ -197,7 +198,8 @@ async fn cached_layer_maps_of_other_versions_are_ignored() {
     let extra: &[u8] = br#"{"is_whole":false,"notes":{"warnings":[],"more_warnings":0,"times":[]}}"#;
     old.build_tool_identifier = extra.into();
     let bytes = ociseek::ztoc::encode(&old);
-    let (digest, form) = (Digest::sha256(&bytes), BlobForm::Gzip { members: Some(1) });
+    let digest = Digest::sha256(&bytes);
+    let form = BlobForm::Gzip { members: Some(1) };
     let built = BuiltZtoc { bytes, digest, spans: 1, entries: 2, uncompressed_size: 0, form };
     let key =
         CacheKey { layer: &layer.digest, span_size: SpanSize::mib::<2>(), build_tool_identifier: "ociseek reader 1" };
@@ -349,14 +351,18 @@ async fn empty_layers_and_empty_tars_are_opened() {
 
 #[tokio::test]
 async fn a_repeated_layer_is_read_once() {
-    let (a, b) = (gzip(&tar(&[1000])), gzip(&tar(&[2000])));
+    let a = gzip(&tar(&[1000]));
+    let b = gzip(&tar(&[2000]));
     let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(a.clone());
     faulty.add_blob(b.clone());
-    let (desk, source) = (Desk::new(None), registry(&faulty.host()));
+    let desk = Desk::new(None);
+    let source = registry(&faulty.host());
     let layers = [&a, &b, &a].map(|blob| Descriptor::of(GZIP, blob)).to_vec();
-    let (no_document, no_ztoc) = (async |_| None, async |_| Ok(None));
-    let (caches, progress) = (&desk.caches, &desk.progress);
+    let no_document = async |_| None;
+    let no_ztoc = async |_| Ok(None);
+    let caches = &desk.caches;
+    let progress = &desk.progress;
     let opened = ociseek::rootfs::layers::open_layers(&source, layers, no_document, no_ztoc, caches, progress);
     let opened = opened.await.unwrap();
     let sizes: Vec<_> = opened.iter().map(|open| open.descriptor.size).collect();

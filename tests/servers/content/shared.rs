@@ -77,11 +77,15 @@ async fn concurrent_processes_fetch_each_span_once() {
             readers.push((desk.content(&source, vec![open], options), starts, size));
         }
         let reads = readers.iter().map(|(content, starts, size)| {
-            let (content, starts, size, plain) = (content.clone(), starts.clone(), *size, plain.clone());
+            let content = content.clone();
+            let starts = starts.clone();
+            let size = *size;
+            let plain = plain.clone();
             tokio::spawn(async move {
                 for group in starts.chunks(step) {
                     let read = |at: usize| {
-                        let (content, end) = (content.clone(), plain.len().min(at + size));
+                        let content = content.clone();
+                        let end = plain.len().min(at + size);
                         async move { (at..end, read(&content, at, end - at).await.unwrap()) }
                     };
                     for (range, found) in futures_util::future::join_all(group.iter().copied().map(read)).await {

@@ -31,7 +31,8 @@ fn both_versions_are_written_to_a_layout_from_one_reading() {
     let dir = tempfile::tempdir().unwrap();
     let layout = dir.path().join("l");
     let root = image(&layout);
-    let (named, by_digest) = (format!("oci:{}:v1", layout.display()), format!("oci:{}@{root}", layout.display()));
+    let named = format!("oci:{}:v1", layout.display());
+    let by_digest = format!("oci:{}@{root}", layout.display());
     let index_json = || std::fs::read(layout.join("index.json")).unwrap();
     let before = index_json();
 
@@ -156,7 +157,8 @@ fn both_versions_are_written_to_a_registry() {
     let Some(regctl) = tool("regctl") else { return };
     let dir = tempfile::tempdir().unwrap();
     image(&dir.path().join("l"));
-    let (source, host) = (format!("{}/team/app:v1", server.host), format!("reg={},tls=disabled", server.host));
+    let source = format!("{}/team/app:v1", server.host);
+    let host = format!("reg={},tls=disabled", server.host);
     run(
         &regctl,
         &["--host", &host, "image", "copy", &format!("ocidir://{}:v1", dir.path().join("l").display()), &source],

@@ -310,7 +310,8 @@ pub const CASES: &[Case] = &[
         m.root(m.index_as(OCI_INDEX, &[m.image("amd64", 1)], r#","annotations":{"a":"b"}"#))
     }),
     all("entries that are not in the layout", Same, |m| {
-        let (gone, there) = (m.image("arm64", 2), m.image("amd64", 1));
+        let gone = m.image("arm64", 2);
+        let there = m.image("amd64", 1);
         m.root(m.index(&[gone.clone(), there]));
         m.remove(&gone);
     }),

@@ -79,7 +79,8 @@ fn compare(oracle: &Path, case: &Case) -> Result<(), String> {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     (case.make)(&Maker::new(&source));
-    let (out, reference) = (dir.path().join("ours"), dir.path().join("theirs"));
+    let out = dir.path().join("ours");
+    let reference = dir.path().join("theirs");
     let made = ours(&format!("oci:{}", source.display()), &format!("oci:{}:v2", out.display()), 0, case.platform);
     let soci = theirs(oracle, &source, &reference, 0, case.platform);
     match (case.expect, &made, &soci) {
@@ -131,7 +132,8 @@ fn compare_odd(oracle: &Path, number: u64) -> (Odd, Result<(), String>) {
     let dir = tempfile::tempdir().unwrap();
     let [source, out, reference] = ["source", "ours", "theirs"].map(|name| dir.path().join(name));
     let odd = odd::make(&Maker::new(&source), number);
-    let (smallest, platform) = (odd.min_layer_size, odd.platform.as_deref());
+    let smallest = odd.min_layer_size;
+    let platform = odd.platform.as_deref();
     let made = ours(&format!("oci:{}", source.display()), &format!("oci:{}:v2", out.display()), smallest, platform);
     let soci = theirs(oracle, &source, &reference, smallest, platform);
     let is_explained = match (&made, &soci) {
@@ -142,7 +144,8 @@ fn compare_odd(oracle: &Path, number: u64) -> (Odd, Result<(), String>) {
         (Err(_), Err(_)) => true,
     };
     let text = || {
-        let (ours, theirs) = (show(&out, &made), show(&reference, &soci));
+        let ours = show(&out, &made);
+        let theirs = show(&reference, &soci);
         let Odd { traits, reasons, .. } = &odd;
         format!("{number}: {traits:?} {reasons:?} asked for {platform:?}\n  ours: {ours}\n  soci: {theirs}")
     };
@@ -168,7 +171,8 @@ fn compare_odd(oracle: &Path, number: u64) -> (Odd, Result<(), String>) {
 fn random_images_are_converted_as_by_soci() {
     let Some(oracle) = soci::oracle_binary() else { return };
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
-    let (seed, count) = (number("OCISEEK_ODD_SEED", 1), number("OCISEEK_ODD_COUNT", 200));
+    let seed = number("OCISEEK_ODD_SEED", 1);
+    let count = number("OCISEEK_ODD_COUNT", 200);
     let results: Vec<_> = std::thread::scope(|scope| {
         let halves = [0, 1].map(|half| {
             let oracle = &oracle;

@@ -87,12 +87,15 @@ async fn a_run_that_is_killed_at_any_request_leaves_the_old_image_or_the_new_one
     image(&dir.path().join("l"));
     let source = format!("oci:{}:v1", dir.path().join("l").display());
     let mut done = false;
-    let (mut last, mut kills) = (0, 0);
+    let mut last = 0;
+    let mut kills = 0;
     while !done {
         for applied in [false, true] {
-            let (pid, requests) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicUsize::new(0)));
+            let pid = Arc::new(AtomicI32::new(0));
+            let requests = Arc::new(AtomicUsize::new(0));
             let at = last;
-            let (killed, counted) = (Arc::clone(&pid), Arc::clone(&requests));
+            let killed = Arc::clone(&pid);
+            let counted = Arc::clone(&requests);
             let registry =
                 Faulty::start(RegistrySettings::default(), move |seen: &ReceivedRequest, faulty: &Faulty| {
                     (counted.fetch_add(1, Ordering::SeqCst) == at).then(|| {
@@ -159,7 +162,8 @@ async fn layers_are_streamed_resumed_and_verified() {
     .await;
     load(&from, &layout, &root);
     let to = Faulty::honest(RegistrySettings::default()).await;
-    let (source, target) = (format!("{}/a:v1", from.host()), format!("{}/b:v2", to.host()));
+    let source = format!("{}/a:v1", from.host());
+    let target = format!("{}/b:v2", to.host());
     let report = tokio::task::spawn_blocking(move || converted(&[&source, &target])).await.unwrap();
     assert_eq!(report["digest"], here["digest"]);
     assert!(report["bytes_copied"].as_u64().unwrap() > 1000, "{report}");
@@ -176,7 +180,8 @@ async fn layers_are_streamed_resumed_and_verified() {
     .await;
     load(&from, &layout, &root);
     let to = Faulty::honest(RegistrySettings::default()).await;
-    let (source, target) = (format!("{}/a:v1", from.host()), format!("{}/b:v2", to.host()));
+    let source = format!("{}/a:v1", from.host());
+    let target = format!("{}/b:v2", to.host());
     // Small layers are copied without examining their content, but their digests are verified.
     let args = move || refused(1, &["--platform=linux/arm64", &source, &target]);
     let said = tokio::task::spawn_blocking(args).await.unwrap();
@@ -349,7 +354,8 @@ fn a_second_conversion_with_other_options_replaces_the_first() {
 #[test]
 fn a_missing_soci_index_of_another_platform_is_left_out() {
     let dir = tempfile::tempdir().unwrap();
-    let (layout, out) = (dir.path().join("l"), dir.path().join("out"));
+    let layout = dir.path().join("l");
+    let out = dir.path().join("out");
     image(&layout);
     let name = |tag: &str| format!("oci:{}:{tag}", layout.display());
     let both = converted(&[&name("v1"), &name("v2")]);

@@ -55,7 +55,9 @@ impl Site {
 
     /// Runs a job. With None, without the injector.
     async fn run(&self, ground: &Ground, job: Job, fault: Option<(Fault, usize)>, posts: bool) -> Ended {
-        let (sandbox, host, image) = (Arc::clone(&self.sandbox), self.registry.host(), ground.image);
+        let sandbox = Arc::clone(&self.sandbox);
+        let host = self.registry.host();
+        let image = ground.image;
         let through = fault
             .map_or_else(Vec::new, |(fault, at)| ground.injector.through(sandbox.dir.path(), fault, at, &self.report));
         let pid = Arc::new(AtomicI32::new(0));
@@ -123,7 +125,8 @@ async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>
     // without --force.
     let is_refused = is_right && second.code == Some(1) && second.stderr.contains("error: ztoc already exists\n");
     if second.code != Some(0) && !is_refused || result != *sound {
-        let (code, errors) = (second.code, second.stderr);
+        let code = second.code;
+        let errors = second.stderr;
         return Err(of(format!("the second run: {code:?}, {result:#?}\nnot {sound:#?}\n{errors}\nfirst:")));
     }
     site.whole().map_err(|e| of(format!("after the second run: {e}")))?;
@@ -137,9 +140,11 @@ async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>
 async fn try_all(harness: Harness, jobs: impl IntoIterator<Item = Job>, faults: &[Fault], sample: usize) {
     let Some(injector) = Injector::new() else { return };
     let [_, (_, settings)] = registry_settings();
-    let (templates, registries) = (Templates::new(), Registries::new(settings).await);
+    let templates = Templates::new();
+    let registries = Registries::new(settings).await;
     let ground = Ground { injector, templates, registries, image: image_digest() };
-    let (mut sounds, mut points) = (Vec::new(), Points::of(harness));
+    let mut sounds = Vec::new();
+    let mut points = Points::of(harness);
     for job in jobs {
         let mut counts = BTreeMap::new();
         for class in ["writes", "reads"] {
@@ -163,7 +168,8 @@ async fn try_all(harness: Harness, jobs: impl IntoIterator<Item = Job>, faults: 
         points.add(job.name, faults.iter().flat_map(at_each).map(|point| (point, sounds.len() - 1)));
     }
     let (points, mut score) = points.chosen(sample);
-    let (ground, sounds) = (&ground, &sounds);
+    let ground = &ground;
+    let sounds = &sounds;
     let outcomes: Vec<_> = stream::iter(points)
         .map(|(point, sound)| async move { (point, attempt(ground, point, &sounds[sound]).await) })
         .buffer_unordered(AT_ONCE)

@@ -110,7 +110,8 @@ impl Point<'_> {
     async fn works(&mut self) -> Result<BTreeMap<String, String>, String> {
         let ground = self.ground;
         let [fails, pauses] = [(); 2].map(|()| Arc::new(AtomicBool::new(true)));
-        let (failing, pausing) = (Arc::clone(&fails), Arc::clone(&pauses));
+        let failing = Arc::clone(&fails);
+        let pausing = Arc::clone(&pauses);
         let registry = ground.registries.before(&ground.job).copy(move |seen, _| {
             if failing.load(Ordering::SeqCst) {
                 // For longer than anybody waits, so that the try ends.
@@ -126,7 +127,8 @@ impl Point<'_> {
             None
         });
         let registry = registry.await;
-        let (host, own) = (registry.host(), ground.queue(&self.queue).await);
+        let host = registry.host();
+        let own = ground.queue(&self.queue).await;
         for job in [self.job(&host), self.job(STRANGER)] {
             assert_eq!(own.publish(&job).await.unwrap(), PublishOutcome::New);
         }
@@ -166,7 +168,8 @@ impl Point<'_> {
     async fn returns(&mut self) -> Result<BTreeMap<String, String>, String> {
         let ground = self.ground;
         let [is_silent, was_asked] = [true, false].map(|flag| Arc::new(AtomicBool::new(flag)));
-        let (silent, asked) = (Arc::clone(&is_silent), Arc::clone(&was_asked));
+        let silent = Arc::clone(&is_silent);
+        let asked = Arc::clone(&was_asked);
         let registry = ground.registries.before(&ground.job).copy(move |_, _| {
             asked.store(true, Ordering::SeqCst);
             silent.load(Ordering::SeqCst).then(no_response)
@@ -245,9 +248,11 @@ async fn attempt(
     harm: Option<(Sent, Harm)>,
     sound: Option<&Sound>,
 ) -> Result<(String, Sound), String> {
-    let (queue, is_harmed) = (format!("{run:?}{number}"), harm.is_some());
+    let queue = format!("{run:?}{number}");
+    let is_harmed = harm.is_some();
     let relay = NatsRelay::new(ground.port, &queue, harm).await;
-    let (sandbox, begun) = (Sandbox::new(), Instant::now());
+    let sandbox = Sandbox::new();
+    let begun = Instant::now();
     let mut point = Point { ground, queue, relay, sandbox, begun, failed_starts: 0, parked: 0 };
     let result = match run {
         Run::Works => point.works().await,
@@ -275,7 +280,9 @@ async fn no_job_is_lost_whichever_message_to_nats_fails() {
     let registries = Arc::new(Registries::new(settings).await);
     let job = JOBS.into_iter().find(|job| job.name == "hook serve").unwrap();
     let Some(ground) = Ground::new(&registries, job).await else { return };
-    let (mut sounds, mut points, mut kinds) = (Vec::new(), Points::of(MESSAGES), BTreeMap::<String, usize>::new());
+    let mut sounds = Vec::new();
+    let mut points = Points::of(MESSAGES);
+    let mut kinds = BTreeMap::<String, usize>::new();
     for (number, run) in [Run::Works, Run::Returns, Run::Serves].into_iter().enumerate() {
         let (end, sound) = attempt(&ground, 0, run, None, None).await.unwrap();
         assert_eq!(end, "done", "{run:?}");
@@ -294,7 +301,8 @@ async fn no_job_is_lost_whichever_message_to_nats_fails() {
         assert!(kinds.contains_key(kind), "{kind}");
     }
     let (points, mut score) = points.chosen(SAMPLE);
-    let (ground, sounds) = (&ground, &sounds);
+    let ground = &ground;
+    let sounds = &sounds;
     let outcomes: Vec<_> = stream::iter(points.into_iter().enumerate())
         .map(|(number, (at, run, sent, harm))| async move {
             let outcome = attempt(ground, number + 1, run, Some((sent.clone(), harm)), Some(&sounds[at])).await;

@@ -101,10 +101,13 @@ pub struct Ground {
 
 impl Ground {
     pub async fn new(registries: &Arc<Registries>, job: Job) -> Option<Ground> {
-        let (nats, image) = (Nats::start()?, image_digest());
-        let (port, nats) = (nats.port, Arc::new(Mutex::new(nats)));
+        let nats = Nats::start()?;
+        let image = image_digest();
+        let port = nats.port;
+        let nats = Arc::new(Mutex::new(nats));
         let client = async_nats::connect(format!("nats://127.0.0.1:{port}")).await.unwrap();
-        let (jetstream, registries) = (jetstream::new(client), Arc::clone(registries));
+        let jetstream = jetstream::new(client);
+        let registries = Arc::clone(registries);
         Some(Ground { nats, port, jetstream, registries, image, job })
     }
 
@@ -124,7 +127,8 @@ impl Ground {
     /// The records of the jobs that were parked.
     pub async fn parked(&self, queue: &str) -> Vec<Value> {
         let name = format!("{queue}-parked");
-        let (messages, mut records) = (self.messages(&name).await, Vec::new());
+        let messages = self.messages(&name).await;
+        let mut records = Vec::new();
         let stream = self.jetstream.get_stream(name).await.unwrap();
         for number in 1..=messages {
             let record = stream.get_raw_message(number).await.unwrap();
@@ -154,7 +158,8 @@ pub fn log(hook: &Hook) -> String {
 }
 
 pub fn worker(sandbox: &Sandbox, port: u16, queue: &str, registry: &str, more: &[&str]) -> Hook {
-    let (queue, allow) = (format!("--queue={}", url(port, queue)), format!("--allow={registry}"));
+    let queue = format!("--queue={}", url(port, queue));
+    let allow = format!("--allow={registry}");
     let args = ["hook", "worker", &queue, &allow, "--workers=1", "--retry-wait=1", "--silence=3"];
     Hook::spawn(sandbox.command(&[&args[..], &SMALL, more].concat()).envs(WAITS))
 }
@@ -170,10 +175,13 @@ async fn attempt(
     at: usize,
     sound: Option<&Sound>,
 ) -> Result<(String, Sound), String> {
-    let (queue, relay) = (format!("p{number}"), Arc::new(Relay::new(ground.port).await));
+    let queue = format!("p{number}");
+    let relay = Arc::new(Relay::new(ground.port).await);
     let fault = if let Trouble::Request(fault) = trouble { fault } else { Fault::None };
     let plan = Arc::new(Plan { fault, at, ..Plan::default() });
-    let (planned, way, nats) = (Arc::clone(&plan), Arc::clone(&relay), Arc::clone(&ground.nats));
+    let planned = Arc::clone(&plan);
+    let way = Arc::clone(&relay);
+    let nats = Arc::clone(&ground.nats);
     let registry = ground.registries.before(&ground.job).copy(move |seen, faulty| {
         let number = planned.asked.load(Ordering::SeqCst);
         if let (Trouble::Cut { away }, true) = (trouble, number == at) {
@@ -184,7 +192,8 @@ async fn attempt(
         }
         planned.answer(seen, faulty)
     });
-    let (registry, sandbox) = (registry.await, Sandbox::new());
+    let registry = registry.await;
+    let sandbox = Sandbox::new();
     let host = registry.host();
     let job = QueueJob { image: format!("{host}/a/b@{}", ground.image).parse().unwrap() };
     let own = ground.queue(&queue).await;
@@ -193,7 +202,8 @@ async fn attempt(
     let mut hook = worker(&sandbox, relay.port, &queue, &host, &[]);
     plan.pid.store(hook.child.id() as i32, Ordering::SeqCst);
     let begun = Instant::now();
-    let (mut killed, mut parked) = (false, false);
+    let mut killed = false;
+    let mut parked = false;
     loop {
         if begun.elapsed() > PATIENCE {
             return Err(format!("the job is still in the queue: {}", log(&hook)));
@@ -261,13 +271,16 @@ async fn a_queued_job_is_done_once_whatever_fails() {
     assert!(end == "done" && !sound.1.is_empty(), "{end}: {sound:?}");
     let faults = [&QUICK[..], &STALLS, &KILLS].concat().into_iter().map(Trouble::Request);
     let troubles: Vec<Trouble> = faults.chain([false, true].map(|away| Trouble::Cut { away })).collect();
-    let (mut points, mut restarts) = (Points::of(QUEUE), Points::of(QUEUE_RESTARTS));
+    let mut points = Points::of(QUEUE);
+    let mut restarts = Points::of(QUEUE_RESTARTS);
     points.add("a job", (0..sound.0).flat_map(|at| troubles.iter().map(move |&trouble| (at, trouble))));
     restarts.add("a job", (0..sound.0).map(|at| (at, Trouble::Restart)));
     let (points, mut score) = points.chosen(SAMPLE - RESTARTS);
     let (restarts, mut score_of_restarts) = restarts.chosen(RESTARTS);
     let points = [points, restarts].concat();
-    let (shared, sound, registries) = (&ground, &sound, &registries);
+    let shared = &ground;
+    let sound = &sound;
+    let registries = &registries;
     let outcomes: Vec<_> = stream::iter(points.into_iter().enumerate())
         .map(|(number, (at, trouble))| async move {
             // A restart would hit the others.

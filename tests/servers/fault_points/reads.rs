@@ -98,7 +98,8 @@ async fn image((_, how, listed): Kind) -> (Faulty, Vec<Vec<u8>>) {
         registry.add_blob(blob);
     });
     if how == LayerAccess::Index {
-        let (sandbox, name) = (Sandbox::new(), format!("{}/a/b:v1", registry.host()));
+        let sandbox = Sandbox::new();
+        let name = format!("{}/a/b:v1", registry.host());
         let listed: Vec<String> = listed.iter().map(|path| format!("--prefetch-file={path}")).collect();
         let mut args = vec!["index", "--no-cache", "--min-layer-size=0", "--span-size=32KiB", &name];
         args.extend(listed.iter().map(String::as_str));
@@ -168,7 +169,8 @@ async fn read_all(image: &RootFs, tars: &[Vec<u8>]) -> Result<usize, String> {
                 return Err(format!("{path}: {} bytes", extent.size));
             }
             for at in (0..size).step_by(PIECE) {
-                let (from, length) = (extent.offset.0 as usize + at, PIECE.min(size - at));
+                let from = extent.offset.0 as usize + at;
+                let length = PIECE.min(size - at);
                 let read = image.content.read(extent.layer, Uncompressed(from as u64), length);
                 let read = tokio::time::timeout(HANGS, read).await;
                 match read.map_err(|_| format!("{path}: a read at {at} hangs"))? {
@@ -186,7 +188,8 @@ async fn read_all(image: &RootFs, tars: &[Vec<u8>]) -> Result<usize, String> {
 /// Fetches the files that the index lists, in the background, as a mount does. It goes on while the
 /// registry fails.
 fn prefetch(image: &RootFs) -> JoinHandle<()> {
-    let (content, lists) = (image.content.clone(), image.prefetch.clone());
+    let content = image.content.clone();
+    let lists = image.prefetch.clone();
     tokio::spawn(async move { content.prefetch_artifacts(lists).await })
 }
 
@@ -284,7 +287,8 @@ async fn attempt(point: Point, sound: &Sound) -> Result<String, String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_request_returns_and_caches_no_wrong_bytes() {
-    let (mut sounds, mut points) = (Vec::new(), Points::of(READS));
+    let mut sounds = Vec::new();
+    let mut points = Points::of(READS);
     for (number, kind) in KINDS.into_iter().enumerate() {
         let sound = Sound::new(kind).await;
         println!("{}: {} requests, {} of them to open it", kind.0, sound.requests, sound.opening);

@@ -51,7 +51,9 @@ impl Planned {
     }
 
     async fn run(&self, job: Job, posts: bool) -> Ended {
-        let (sandbox, host, pid) = (Arc::clone(&self.sandbox), self.registry.host(), Arc::clone(&self.plan.pid));
+        let sandbox = Arc::clone(&self.sandbox);
+        let host = self.registry.host();
+        let pid = Arc::clone(&self.plan.pid);
         let image = self.image;
         let run = move || job.run(&Place { sandbox: &sandbox, host: &host, image, through: Vec::new() }, posts, &pid);
         tokio::task::spawn_blocking(run).await.unwrap()
@@ -105,7 +107,9 @@ async fn attempt(
     let second = planned.run(job, first.code.is_some() || !first.is_accepted).await;
     let result = job.result(&planned.registry, &planned.sandbox, &second);
     if second.code != Some(0) || result != sound.result {
-        let (code, first, second) = (second.code, first.stderr, second.stderr);
+        let code = second.code;
+        let first = first.stderr;
+        let second = second.stderr;
         return Err(format!(
             "the second run: {code:?}, {result:#?}\nnot {:#?}\n{first}\nsecond:\n{second}",
             sound.result
@@ -117,12 +121,14 @@ async fn attempt(
 
 /// Tries all jobs in both kinds of registry, with a fault of each kind at each request.
 async fn try_all(harness: Harness, faults: &[Fault], sample: usize) {
-    let (image, templates) = (image_digest(), Templates::new());
+    let image = image_digest();
+    let templates = Templates::new();
     let mut registries = Vec::new();
     for (_, settings) in registry_settings() {
         registries.push(Registries::new(settings).await);
     }
-    let (mut sounds, mut points) = (Vec::new(), Points::of(harness));
+    let mut sounds = Vec::new();
+    let mut points = Points::of(harness);
     for (settings, registry) in registries.iter().enumerate() {
         for job in JOBS {
             let point = Point { job, settings, fault: Fault::None, at: 0 };
@@ -133,7 +139,9 @@ async fn try_all(harness: Harness, faults: &[Fault], sample: usize) {
         }
     }
     let (points, mut score) = points.chosen(sample);
-    let (registries, templates, sounds) = (&registries, &templates, &sounds);
+    let registries = &registries;
+    let templates = &templates;
+    let sounds = &sounds;
     let outcomes: Vec<_> = stream::iter(points)
         .map(|(point, sound)| async move {
             let before = (&registries[point.settings], templates);

@@ -31,7 +31,8 @@ type Checked = Result<(), String>;
 impl Ground {
     pub async fn new(profile: &'static Profile) -> Ground {
         let registry = Registry::start(profile).await;
-        let (sandbox, host) = (Sandbox::new(), registry.host());
+        let sandbox = Sandbox::new();
+        let host = registry.host();
         std::fs::create_dir(sandbox.path(".docker")).unwrap();
         let ground = Ground { profile, registry, sandbox, host };
         ground.log_in(PASSWORD);

@@ -32,7 +32,8 @@ async fn documents_that_were_fetched_ahead_are_not_requested_again() {
     let image = Image::push(&registry, false, &start());
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));
-    let (pinned, options) = (reader.pinned(&registry), with_start(None));
+    let pinned = reader.pinned(&registry);
+    let options = with_start(None);
     let found = reader.coverage(&pinned, &options).await;
     assert_eq!(found.bytes, found.indexed);
     let sizes = [0, 1].map(|layer| image.fine.layers[layer].start_size);
@@ -100,7 +101,8 @@ async fn damaged_pages_that_were_fetched_ahead_change_no_byte() {
     let image = Image::push(&registry, false, &start());
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));
-    let (pinned, options) = (reader.pinned(&registry), with_start(None));
+    let pinned = reader.pinned(&registry);
+    let options = with_start(None);
     reader.coverage(&pinned, &options).await.documents.fetch(&reader.caches).await;
     let head = &image.fine.layers[0].head_digest;
     let mut pages = reader.caches.ztocs.take_start(head).unwrap();

@@ -32,7 +32,8 @@ async fn requests_for_all_spans(
     }
     let spans_in = |seen: ReceivedRequest| {
         let (from, last) = seen.header("range").unwrap().strip_prefix("bytes=").unwrap().split_once('-').unwrap();
-        let (from, last) = (Compressed(from.parse().unwrap()), Compressed(last.parse().unwrap()));
+        let from = Compressed(from.parse().unwrap());
+        let last = Compressed(last.parse().unwrap());
         let blobs = SpanId::each(SpanId(0)..SpanId(spans.count())).map(|span| spans.fetch_range(span));
         blobs.filter(|blob| from <= blob.start && blob.end <= last + 1).count()
     };

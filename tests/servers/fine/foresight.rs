@@ -91,7 +91,8 @@ async fn an_image_is_what_the_registry_says_whatever_it_was() {
 async fn an_image_that_stayed_the_same_is_decoded_once() {
     let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let image = Image::push(&registry, false, &[]);
-    let (sandbox, host) = (Sandbox::new(), registry.host());
+    let sandbox = Sandbox::new();
+    let host = registry.host();
     let cache = sandbox.path("cache");
     let reader = Reader::new(&registry, Some(&cache));
     let opened = reader.open(false, options()).await;

@@ -221,7 +221,8 @@ async fn every_byte_is_right_and_windows_are_fetched_in_pages() {
 async fn indexes_are_read_concurrently() {
     let waiting = Arc::new(AtomicUsize::new(0));
     let known = Arc::new(std::sync::OnceLock::<Vec<String>>::new());
-    let (indexes, count) = (Arc::clone(&known), Arc::clone(&waiting));
+    let indexes = Arc::clone(&known);
+    let count = Arc::clone(&waiting);
     // Each is answered after both were requested.
     let registry =
         Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
@@ -267,7 +268,8 @@ async fn unusable_fine_indexes_are_skipped_with_a_warning() {
         }),
         ("another document", "ignoring the fine document", |seen, truth, fine| {
             let mut other = seen.clone();
-            let (this, that) = (fine.layers[0].document.to_string(), fine.layers[1].document.to_string());
+            let this = fine.layers[0].document.to_string();
+            let that = fine.layers[1].document.to_string();
             other.path = other.path.replace(&this, &that);
             of_document(seen, fine).then(|| {
                 let (head, body) = truth.truth_now(&other).into_parts();
@@ -309,7 +311,8 @@ async fn wrong_pages_and_spans_are_fetched_again() {
     for lies in [1, usize::MAX] {
         for page in [false, true] {
             let target = Arc::new(std::sync::OnceLock::<String>::new());
-            let (wrong, left) = (Arc::clone(&target), AtomicUsize::new(lies));
+            let wrong = Arc::clone(&target);
+            let left = AtomicUsize::new(lies);
             let registry = Faulty::start(
                 RegistrySettings { referrers: true, ..RegistrySettings::default() },
                 move |seen, truth| {

@@ -105,7 +105,8 @@ async fn a_registry_that_redirects_is_asked_once_for_each_layer_of_the_start() {
         let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
         let store = Faulty::honest(settings.clone()).await;
         let image = Image::push(&store, false, &each(0..6));
-        let (to, fine) = (store.host(), image.fine.clone());
+        let to = store.host();
+        let fine = image.fine.clone();
         // The documents take a while.
         let settings = RegistrySettings { slow_blobs: Duration::from_millis(500), ..settings };
         let registry = Faulty::start(settings, move |seen, _| {
@@ -140,7 +141,8 @@ async fn requests_of_a_recorded_start_are_limited_by_number_and_bytes() {
     // Large ones have 0.9 MiB each. Layers take turns by bytes.
     for (starts, expected) in [([large(), Vec::new()], [2, 0]), ([large(), each(0..25)], [1, 11])] {
         let known = Arc::new(std::sync::OnceLock::<Vec<String>>::new());
-        let (blobs, released) = (Arc::clone(&known), Arc::new(AtomicBool::new(false)));
+        let blobs = Arc::clone(&known);
+        let released = Arc::new(AtomicBool::new(false));
         let on = Arc::clone(&released);
         let registry =
             Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
@@ -241,7 +243,8 @@ async fn reads_do_not_wait_for_a_stalled_start() {
 async fn faults_during_a_start_do_no_harm() {
     for fault in ["500", "429", "404", "206", "cut"] {
         let blob = Arc::new(std::sync::OnceLock::<String>::new());
-        let (digest, count) = (Arc::clone(&blob), AtomicUsize::new(0));
+        let digest = Arc::clone(&blob);
+        let count = AtomicUsize::new(0);
         let released = Arc::new(AtomicBool::new(false));
         let on = Arc::clone(&released);
         let registry =

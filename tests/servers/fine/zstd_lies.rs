@@ -55,7 +55,8 @@ async fn registry(blob: &[u8], document: FineLayer, start: Vec<Range<SpanId>>) -
     let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let diff_ids = [Digest::sha256(&tarball())];
     let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
-    let (config, layer) = (config.to_string(), Descriptor::of(ZSTD, blob));
+    let config = config.to_string();
+    let layer = Descriptor::of(ZSTD, blob);
     registry.add_blob(config.clone());
     registry.add_blob(blob.to_vec());
     let config = Descriptor::of(OCI_CONFIG, config.as_bytes());

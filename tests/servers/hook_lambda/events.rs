@@ -45,7 +45,8 @@ async fn pushes_are_indexed_once_and_our_own_are_ignored() {
 
     // Our own pushes cause events too: for the index by digest, and for the tag that lists it.
     let tag = digest.replace(':', "-");
-    let (own, listed) = (pushed("team/app", &index, ""), pushed("team/app", &digest, &tag));
+    let own = pushed("team/app", &index, "");
+    let listed = pushed("team/app", &digest, &tag);
     for event in [own, listed] {
         let skipped = api.invoke(event, LONG).await;
         assert_eq!((skipped.ok, &skipped.body["images"][0]["status"]), (true, &json!("skipped")), "{skipped:?}");

@@ -47,7 +47,8 @@ impl Ground {
             basic: Some(("AWS".into(), Moto::PASSWORD.into())),
             ..RegistrySettings::default()
         });
-        let (honest, ecr) = (honest.await, FakeEcr::start(Moto::PASSWORD).await);
+        let honest = honest.await;
+        let ecr = FakeEcr::start(Moto::PASSWORD).await;
         let digests = ["v1", "v2"].map(|tag| {
             honest.add_image(tag, &tar(u64::from(tag == "v1"), 1, 50_000));
             Digest::sha256(&honest.manifest(tag).unwrap()).to_string()
@@ -81,7 +82,9 @@ async fn three_events(ground: &Ground, fault: Option<(usize, &str, Failing)>) ->
         api.fail(at, failing).await;
     }
     let start = || Bootstrap::start(&address, &ground.environment(&host));
-    let (mut function, mut codes, mut failed) = (start(), Vec::new(), 0);
+    let mut function = start();
+    let mut codes = Vec::new();
+    let mut failed = 0;
     for (event, is_sound) in &ground.events {
         let mut invoked = api.begin(event.clone(), LONG);
         loop {
@@ -191,12 +194,14 @@ fn calls_that_may_fail(failing: EcrFailing) -> u32 {
 
 async fn calls_fail(ground: &Ground, failing: EcrFailing, times: u32) -> Result<String, String> {
     let (registry, (api, address)) = (ground.honest.copy(|_, _| None).await, RuntimeApi::start().await);
-    let (host, ecr) = (registry.host(), FakeEcr::start(Moto::PASSWORD).await);
+    let host = registry.host();
+    let ecr = FakeEcr::start(Moto::PASSWORD).await;
     ecr.fail(failing, times);
     let environment = [("AWS_ENDPOINT_URL_ECR", ecr.url.as_str()), ("OCISEEK_ECR_REGISTRY", &host)];
     let mut function = Bootstrap::start(&address, &environment);
     let first = api.invoke(ground.events[0].0.clone(), LONG).await;
-    let (calls, most) = (ecr.calls("GetAuthorizationToken").len() as u32, calls_that_may_fail(failing) + 1);
+    let calls = ecr.calls("GetAuthorizationToken").len() as u32;
+    let most = calls_that_may_fail(failing) + 1;
     if first.ok != (times < most) || calls != most.min(times + 1) {
         return Err(format!("{calls} calls: {first:?}"));
     }

@@ -23,8 +23,10 @@ const AT_ONCE: usize = 32;
 /// Handles an event whose request `at` to the registry is not answered, and the same event again.
 /// Returns the number of requests, and how long the first answer took.
 async fn handled(honest: &Faulty, ecr: &FakeEcr, digest: &str, at: usize) -> (usize, Duration) {
-    let (asked, is_silent) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(true)));
-    let (number, silent) = (Arc::clone(&asked), Arc::clone(&is_silent));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let is_silent = Arc::new(AtomicBool::new(true));
+    let number = Arc::clone(&asked);
+    let silent = Arc::clone(&is_silent);
     let registry = honest.copy(move |_, _| {
         let is_hit = number.fetch_add(1, Ordering::SeqCst) == at;
         (is_hit && silent.load(Ordering::SeqCst)).then(no_response)
@@ -55,12 +57,15 @@ async fn a_silent_registry_loses_no_event_and_does_not_end_the_function() {
         basic: Some(("AWS".into(), Moto::PASSWORD.into())),
         ..RegistrySettings::default()
     });
-    let (honest, ecr) = (honest.await, FakeEcr::start(Moto::PASSWORD).await);
+    let honest = honest.await;
+    let ecr = FakeEcr::start(Moto::PASSWORD).await;
     honest.add_image("v1", &tar(1, 2, 50_000));
     let digest = Digest::sha256(&honest.manifest("v1").unwrap()).to_string();
     let (requests, _) = handled(&honest, &ecr, &digest, usize::MAX).await;
     assert!(requests > 5, "{requests}");
-    let (ecr, honest, digest) = (&ecr, &honest, &digest);
+    let ecr = &ecr;
+    let honest = &honest;
+    let digest = &digest;
     let points = stream::iter(0..requests).map(|at| handled(honest, ecr, digest, at)).buffer_unordered(AT_ONCE);
     let took: Vec<Duration> = points.map(|(_, took)| took).collect().await;
     let late = took.iter().filter(|took| **took >= LIMIT).count();

@@ -90,7 +90,9 @@ fn indexes(sandbox: &Sandbox, image: &str) -> Vec<String> {
 
 /// The digest that a tag names.
 async fn digest_of(server: &Server, repository: &str, tag: &str) -> Option<String> {
-    let (registry, user, password) = (server.host.clone(), "AWS".to_owned(), Moto::PASSWORD.to_owned());
+    let registry = server.host.clone();
+    let user = "AWS".to_owned();
+    let password = Moto::PASSWORD.to_owned();
     let credentials = CredentialSource::Only { registry, user, password };
     let client = Client::new(ClientConfig { credentials, ..ClientConfig::default() }).unwrap();
     let repository = client.repository(&server.host, repository).unwrap();

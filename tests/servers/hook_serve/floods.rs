@@ -37,7 +37,8 @@ fn a_thousand_simultaneous_events_index_each_image_once() {
 
 #[test]
 fn a_full_queue_is_reported_and_one_repository_cannot_fill_it() {
-    let (sandbox, host) = (Sandbox::new(), stalling_registry().0);
+    let sandbox = Sandbox::new();
+    let host = stalling_registry().0;
     let args =
         [&*format!("--allow={host}"), "--queue-size=8", "--workers=1", "--drain-timeout=0", "--dead-letter=dead"];
     let mut hook = Hook::serve(&sandbox, &args);

@@ -15,7 +15,8 @@ use serde_json::json;
 /// A server that must not be called. Counts the connections.
 fn victim() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (port, calls) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
+    let port = listener.local_addr().unwrap().port();
+    let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
@@ -86,7 +87,8 @@ fn a_listed_registry_cannot_redirect_to_private_addresses() {
     let to = |host: &str| format!("http://{host}:{port}/token");
     let mut lying = Vec::new();
     for host in ["127.0.0.1", "localhost", "[::1]", "0.0.0.0", "169.254.169.254", "2130706433"] {
-        let (url, realm) = (to(host), to(host));
+        let url = to(host);
+        let realm = to(host);
         lying.push(misleading("307 Temporary Redirect", move |_| format!("Location: {url}")));
         lying.push(misleading("401 Unauthorized", move |_| {
             format!("WWW-Authenticate: Bearer realm=\"{realm}\",service=\"s\"")

@@ -27,7 +27,8 @@ fn a_push_is_indexed(program: &str, client: &str) {
     let host = format!("127.0.0.1:{}", free_port());
     let hook = Hook::serve(&sandbox, &[&format!("--allow={host}")]);
     let Some(_registry) = telling(program, &host, &hook.address()) else { return };
-    let (layout, image) = (sandbox.path("img"), format!("{host}/a/b:v1"));
+    let layout = sandbox.path("img");
+    let image = format!("{host}/a/b:v1");
     let pushed = Instant::now();
     match client {
         "skopeo" => {

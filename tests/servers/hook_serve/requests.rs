@@ -27,7 +27,8 @@ fn forged_replayed_and_malformed_requests_are_refused() {
     let body = |id: &str| pushed(id, "127.0.0.1:1", "a/b", &digest);
     let bearer = format!("Bearer {SECRET}");
     let one = body("one");
-    let (good, bad) = (signature(&one), signature("something else"));
+    let good = signature(&one);
+    let bad = signature("something else");
     for (path, headers, want) in [
         ("/", &[][..], 401),
         ("/", &[("Authorization", "Bearer wrong-wrong-wrong-wrong")], 401),

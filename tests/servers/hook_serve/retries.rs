@@ -109,7 +109,8 @@ fn serving(manifests: Vec<String>) -> String {
     let address = answering(move |request, stream| {
         let found = manifests.iter().find(|manifest| request.contains(&Digest::sha256(manifest.as_bytes()).hex()));
         let (status, body) = found.map_or(("404 Not Found", ""), |manifest| ("200 OK", manifest));
-        let (length, kind) = (body.len(), if body.contains(OCI_INDEX) { OCI_INDEX } else { OCI_MANIFEST });
+        let length = body.len();
+        let kind = if body.contains(OCI_INDEX) { OCI_INDEX } else { OCI_MANIFEST };
         let _ = write!(
             stream,
             "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: \

@@ -15,7 +15,8 @@ fn nothing_is_lost(signal: Signal, drain: &str, all_before_the_end: bool) {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     let images = images(&server, 4, 60);
-    let (allow, drain) = (format!("--allow={}", server.host), format!("--drain-timeout={drain}"));
+    let allow = format!("--allow={}", server.host);
+    let drain = format!("--drain-timeout={drain}");
     // On a busy disk, the events would take longer than the jobs.
     let memory = tempfile::tempdir_in(in_memory()).unwrap();
     let journal = format!("--journal={}", memory.path().join("journal").display());

@@ -144,7 +144,8 @@ fn doctor_judges_each_platform() {
         two_platforms(&sandbox.path("img"));
         let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
         sandbox.run(&index(&["--platform=linux/amd64", &image]));
-        let (amd64, arm64) = (diagnosis(&sandbox, 0, 0, &image), diagnosis(&sandbox, 0, 1, &image));
+        let amd64 = diagnosis(&sandbox, 0, 0, &image);
+        let arm64 = diagnosis(&sandbox, 0, 1, &image);
         assert_eq!((problems(&amd64), problems(&arm64)), (vec![], vec!["no-index"]));
         assert_eq!(sandbox.command(&["doctor", "--platform=linux/arm64", &image]).status().unwrap().code(), Some(3));
         sandbox.run(&index(&["--platform=linux/arm64", &image]));
@@ -161,7 +162,8 @@ fn doctor_finds_an_index_attached_to_the_image_index() {
     two_platforms(&sandbox.path("img"));
     let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
     let report = sandbox.json(0, &index(&["--format=json", "oci:img"]));
-    let (root, manifest) = (&report["images"][0]["digest"], &report["images"][0]["manifests"][0]);
+    let root = &report["images"][0]["digest"];
+    let manifest = &report["images"][0]["manifests"][0];
     let blob = |digest: &str| std::fs::read(sandbox.path("img/blobs/sha256").join(&digest["sha256:".len()..])).unwrap();
     sandbox.run(&index(&[&image]));
     // The same ztocs with the image index as their subject, without the index of the manifest.

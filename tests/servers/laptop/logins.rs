@@ -86,7 +86,8 @@ fn logins_of_a_credential_helper_are_used() {
     sandbox.script("docker-credential-ecr-login", r#"cat > "$0.asked"; echo '{"Username":"u","Secret":"s3cret"}'"#);
     let config = json!({"credHelpers": {server.host.clone(): "ecr-login"}}).to_string();
     std::fs::write(sandbox.path("config.json"), config).unwrap();
-    let (dir, path) = (sandbox.dir.path().to_str().unwrap(), std::env::var("PATH").unwrap());
+    let dir = sandbox.dir.path().to_str().unwrap();
+    let path = std::env::var("PATH").unwrap();
     let with_helper = [("DOCKER_CONFIG", dir), ("PATH", &*format!("{dir}:{path}"))];
     let text = indexed(&sandbox, &image, &with_helper);
     assert!(text.ends_with("--- status 0 ---"), "{text}");

@@ -12,7 +12,8 @@ use crate::support::servers::{Server, free_port};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn index_waits_for_a_registry_that_restarts_and_says_so() {
-    let (sandbox, host) = (Sandbox::new(), format!("127.0.0.1:{}", free_port()));
+    let sandbox = Sandbox::new();
+    let host = format!("127.0.0.1:{}", free_port());
     let mut command = sandbox.command(&index(&[&format!("{host}/a/b:v1")]));
     let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
     let mut stderr = child.stderr();
@@ -42,7 +43,8 @@ async fn index_waits_for_a_registry_that_restarts_and_says_so() {
 
 #[test]
 fn retry_for_sets_how_long_to_wait_for_a_registry() {
-    let (sandbox, host) = (Sandbox::new(), format!("127.0.0.1:{}", free_port()));
+    let sandbox = Sandbox::new();
+    let host = format!("127.0.0.1:{}", free_port());
     let text = sandbox.run(&["inspect", "--retry-for=1s", &format!("{host}/a/b:v1")]);
     assert!(text.contains("; trying again for 1 s\n"), "{text}");
     assert!(text.contains("error: ") && text.contains("cannot read the image: gave up after "), "{text}");
@@ -82,7 +84,8 @@ async fn a_rejected_login_is_reported_as_such() {
     for settings in [basic, RegistrySettings { bearer: Some(login), ..RegistrySettings::default() }] {
         let registry = Faulty::honest(settings).await;
         registry.add_image("v1", &tar(1, 4, 50_000));
-        let (host, sandbox) = (registry.host(), Sandbox::new());
+        let host = registry.host();
+        let sandbox = Sandbox::new();
         let image = format!("{host}/a/b:v1");
         let run = |arguments: &[&str]| tokio::task::block_in_place(|| sandbox.run(arguments));
         let text = run(&["inspect", "--creds=u:hunter2", &image]);
@@ -117,7 +120,8 @@ async fn a_read_only_registry_is_reported() {
 
 #[test]
 fn unreachable_and_invalid_proxies_are_reported() {
-    let (sandbox, proxy) = (Sandbox::new(), format!("127.0.0.1:{}", free_port()));
+    let sandbox = Sandbox::new();
+    let proxy = format!("127.0.0.1:{}", free_port());
     for (option, variable, scheme) in [
         ("--plain-http", "HTTP_PROXY", "http"),
         ("--plain-http=false", "https_proxy", "http"),

@@ -114,9 +114,11 @@ fn concurrent_commands_and_hooks_lose_nothing() {
         let Some(other) = super::pushed_from(&sandbox, "other", &server, "a/b:other") else { return };
         indexed_by(&sandbox, "AWS SOCI CLI v0.2", &other);
         indexed_by(&sandbox, "somebody", &other);
-        let (others, before) = (found(&sandbox, &other), digest_of(&server, "v1"));
+        let others = found(&sandbox, &other);
+        let before = digest_of(&server, "v1");
         let of_others = listed(&server, &subjects(&sandbox, &other));
-        let (by_v2, converted) = (format!("{place}:v1-soci"), format!("{place}:converted"));
+        let by_v2 = format!("{place}:v1-soci");
+        let converted = format!("{place}:converted");
         let allow = format!("--allow={}", server.host);
         let hooks = [(); 2].map(|()| Hook::serve(&sandbox, &[&*allow, "--fine", "--v2={tag}-soci", "--retry-wait=1"]));
 
@@ -156,7 +158,8 @@ fn concurrent_commands_and_hooks_lose_nothing() {
             let manifests = report["images"][0]["manifests"].as_array().unwrap();
             manifests.iter().map(|manifest| digests(&json!([of(manifest)["index"]]))).collect()
         };
-        let (ours, fine) = (made(|manifest| manifest), made(|manifest| &manifest["fine"]));
+        let ours = made(|manifest| manifest);
+        let fine = made(|manifest| &manifest["fine"]);
         assert_eq!(found(&sandbox, &image), ours, "one index for each platform, and no other");
         assert_eq!(fine_in(&inspected(&sandbox, &image)), fine, "and one fine index");
         assert_eq!(report["images"][0]["enabled"]["digest"].as_str(), digest_of(&server, "v1-soci").as_deref());

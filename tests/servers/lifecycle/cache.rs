@@ -34,7 +34,8 @@ fn on_disk(sandbox: &Sandbox, dir: &str) -> (u64, u64) {
 fn the_cache_is_listed_and_cleared() {
     let sandbox = Sandbox::new();
     image(&sandbox);
-    let (ztocs, spans) = (".cache/ociseek", ".cache/ociseek/spans");
+    let ztocs = ".cache/ociseek";
+    let spans = ".cache/ociseek/spans";
     let ls = |sandbox: &Sandbox| sandbox.json(0, &["cache", "ls", "--format=json"]);
     // Nothing exists yet, and nothing is created.
     assert_eq!(usage(&ls(&sandbox)["ztocs"], "bytes"), (0, 0));

@@ -30,7 +30,8 @@ fn with_referrers(sandbox: &Sandbox, server: &Server, image: &str) -> [String; 2
     config["mediaType"] = "application/vnd.example.signature".into();
     let signature = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [],
         "subject": subject, "annotations": {"who": "me"}});
-    let (bytes, digest) = (signature.to_string(), ociseek::digest::Digest::sha256(signature.to_string().as_bytes()));
+    let bytes = signature.to_string();
+    let digest = ociseek::digest::Digest::sha256(signature.to_string().as_bytes());
     server.put_manifest("a/b", &digest.to_string(), OCI_MANIFEST, bytes.as_bytes());
     if server.request("GET", &format!("/v2/a/b/referrers/{ours}")).0 == 404 {
         let entry = json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": bytes.len(),
@@ -62,7 +63,8 @@ fn images_are_copied_with_all_referrers() {
     for (from, to) in [(olareg, distribution), (distribution, olareg)] {
         let Some((sandbox, image)) = image(from) else { return };
         let referrers = with_referrers(&sandbox, from, &image);
-        let (subject, indexes) = (subjects(&sandbox, &image).remove(0), found(&sandbox, &image));
+        let subject = subjects(&sandbox, &image).remove(0);
+        let indexes = found(&sandbox, &image);
 
         // To another registry: everything is streamed.
         let there = format!("{}/copy/one:v1", to.host);
@@ -211,7 +213,8 @@ fn referrers_of(report: &Value) -> Vec<&str> {
 async fn referrers_with_other_blobs_than_they_say_are_left_out() {
     let faulty = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let layer = faulty.add_image("v1", &tar(1, 2, 40_000));
-    let (image, size) = (faulty.manifest("v1").unwrap(), faulty.blob(&layer).unwrap().len());
+    let image = faulty.manifest("v1").unwrap();
+    let size = faulty.blob(&layer).unwrap().len();
     let config = faulty.add_blob("{}");
     let missing = ociseek::digest::Digest::sha256(b"not there");
     let attach = |kind: &str, layers: Value| attached(&faulty, &image, kind, &layers);
@@ -248,7 +251,8 @@ async fn referrers_that_the_destination_refuses_are_left_out() {
     })
     .await;
     let sandbox = Sandbox::new();
-    let (source, copy) = (format!("{}/a/b:v1", from.host()), format!("{}/a/b:v1", to.host()));
+    let source = format!("{}/a/b:v1", from.host());
+    let copy = format!("{}/a/b:v1", to.host());
     let text = tokio::task::block_in_place(|| sandbox.run(&["copy", "--progress=none", &source, &copy]));
     assert!(text.contains("1 manifest, 1 referrer;") && text.ends_with("--- status 0 ---"), "{text}");
     for (digest, why) in [(&refused, "no such type here"), (&large, "too large")] {

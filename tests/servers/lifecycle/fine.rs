@@ -180,7 +180,8 @@ fn prune_removes_outdated_and_orphaned_fine_indexes() {
     let Some(server) = without_api() else { return };
     let Some((sandbox, image)) = image(&server) else { return };
     let [gone, stays] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
-    let (of_gone, of_stays) = (fine_by(&server, "ociseek v1", &gone), fine_by(&server, "ociseek v1", &stays));
+    let of_gone = fine_by(&server, "ociseek v1", &gone);
+    let of_stays = fine_by(&server, "ociseek v1", &stays);
     sandbox.json(0, &["rm", "--dry-run", "--format=json", &image]);
     for digest in [&request_digest(&server, "v1"), &gone] {
         assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{digest}")).0, 202);

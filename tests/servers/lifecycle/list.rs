@@ -122,7 +122,8 @@ fn layouts_of_other_tools_are_listed_and_kept() {
     small_image(&sandbox.path("img"));
     let path = sandbox.path("img/index.json");
     let own: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    let (digest, size) = (own["manifests"][0]["digest"].as_str().unwrap(), &own["manifests"][0]["size"]);
+    let digest = own["manifests"][0]["digest"].as_str().unwrap();
+    let size = &own["manifests"][0]["size"];
     let null = r#""annotations":{"y":null},"urls":null,"platform":null"#;
     let entry = format!(r#"{{"size":{size},"x":null,"digest":"{digest}",{null},"mediaType":"{OCI_MANIFEST}"}}"#);
     let text = format!(r#"{{"manifests":[{entry}],"other":{{"b":1,"a":[]}},"schemaVersion":2}}"#);

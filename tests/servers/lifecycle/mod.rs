@@ -28,7 +28,8 @@ fn without_api() -> Option<Server> {
 /// Copies the image `v1` of a layout in the sandbox to `name` in a registry.
 fn pushed_from(sandbox: &Sandbox, dir: &str, server: &Server, name: &str) -> Option<String> {
     let skopeo = tool("skopeo")?;
-    let (from, to) = (format!("oci:{}:v1", sandbox.path(dir).display()), format!("{}/{name}", server.host));
+    let from = format!("oci:{}:v1", sandbox.path(dir).display());
+    let to = format!("{}/{name}", server.host);
     run(&skopeo, &["copy", "--quiet", "--all", "--dest-tls-verify=false", &from, &format!("docker://{to}")]);
     Some(to)
 }

@@ -120,7 +120,8 @@ fn pruning_while_attaching_loses_nothing() {
     std::thread::scope(|scope| {
         let pruner = scope.spawn(|| pruned(&sandbox, &["--delete"], &server));
         for (place, _) in &others {
-            let (sandbox, image) = (&sandbox, &image);
+            let sandbox = &sandbox;
+            let image = &image;
             scope.spawn(move || copy(sandbox, &[place, image]));
         }
         assert_eq!(pruner.join().unwrap(), all("superseded", "removed", &old));

@@ -47,7 +47,8 @@ fn rm_removes_our_indexes_and_those_of_other_tools_only_on_request() {
         );
         assert_eq!(found(&sandbox, &image), [both[0].clone(), vec![theirs[1].clone()]]);
         let text = sandbox.run(&["rm", &image]);
-        let (first, name) = (&ours[0], format!("{image} linux/amd64"));
+        let first = &ours[0];
+        let name = format!("{image} linux/amd64");
         assert!(text.contains(&format!("{name}: removed {first} by \"ociseek v0.0.1\"\n")), "{text}");
         assert!(text.contains(&format!("{name}: kept {} by \"{SOCI}\": --all removes it too\n", theirs[0])), "{text}");
         assert!(text.ends_with("--- stderr ---\n--- status 0 ---"), "{text}");
@@ -140,7 +141,8 @@ fn removing_while_indexing_loses_nothing() {
             .collect();
         let indexers: Vec<_> = ["x3", "x4"]
             .map(|maker| {
-                let (sandbox, image) = (&sandbox, &image);
+                let sandbox = &sandbox;
+                let image = &image;
                 scope.spawn(move || indexed_by(sandbox, maker, image).remove(0))
             })
             .into_iter()
@@ -178,7 +180,8 @@ fn rm_removes_indexes_from_layouts() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let Some((sandbox, image)) = image(&server) else { return };
     let ours = indexed_by(&sandbox, "ociseek v0.0.1", &image);
-    let (registry, to) = (format!("reg={},tls=disabled", server.host), sandbox.path("copy"));
+    let registry = format!("reg={},tls=disabled", server.host);
+    let to = sandbox.path("copy");
     let to = format!("ocidir://{}:v1", to.display());
     run(&regctl, &["--host", &registry, "image", "copy", "--referrers", &image, &to]);
     assert_eq!(found(&sandbox, "oci:copy:v1"), [[ours[0].clone()], [ours[1].clone()]]);

@@ -45,7 +45,8 @@ fn in_a_network(addresses: &[&str], command: &Command) -> Command {
 async fn silent(address: SocketAddr) -> (TcpListener, Vec<TcpStream>) {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.unwrap();
     socket.bind(address).unwrap();
-    let (listener, mut full) = (socket.listen(1).unwrap(), Vec::new());
+    let listener = socket.listen(1).unwrap();
+    let mut full = Vec::new();
     while let Ok(connected) = tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
         full.push(connected.unwrap());
     }
@@ -168,12 +169,14 @@ fn a_hook_follows_a_name_to_another_address() {
     if !can_name() {
         return;
     }
-    let (one, two) = (Runtime::new().unwrap(), Runtime::new().unwrap());
+    let one = Runtime::new().unwrap();
+    let two = Runtime::new().unwrap();
     let settings = || RegistrySettings { referrers: true, ..RegistrySettings::default() };
     let first = one.block_on(Faulty::at("127.0.0.2:0", settings(), |_, _| None));
     let port = first.address.port();
     let second = two.block_on(Faulty::at(&format!("127.0.0.3:{port}"), settings(), |_, _| None));
-    let (sandbox, host) = (Sandbox::new(), format!("moving.example:{port}"));
+    let sandbox = Sandbox::new();
+    let host = format!("moving.example:{port}");
     let hosts = sandbox.path("hosts");
     std::fs::write(&hosts, "127.0.0.2 moving.example\n").unwrap();
     let allow = format!("--allow={host}");

@@ -70,7 +70,8 @@ fn an_https_proxy_forwards_https() {
     let (Some(proxy), Some(crane)) = (proxy, tool("crane")) else { return };
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
-    let (layout, image) = (sandbox.path("img"), format!("{}/a/b:v1", server.host));
+    let layout = sandbox.path("img");
+    let image = format!("{}/a/b:v1", server.host);
     run(&crane, &["push", "--insecure", layout.to_str().unwrap(), &image]);
     // Registries on this machine are spoken to without a proxy.
     let image = format!("registry.invalid:{}/a/b:v1", server.port());

@@ -16,10 +16,12 @@ use ociseek::digest::Digest;
 /// Runs `index` with a slow registry, and stops it twice while it waits for a blob, each time for
 /// longer than it waits for an answer. It succeeds.
 async fn stopped_twice(settings: RegistrySettings) -> Faulty {
-    let (slow, has_tokens) = (Duration::from_millis(500), settings.bearer.is_some());
+    let slow = Duration::from_millis(500);
+    let has_tokens = settings.bearer.is_some();
     let registry = Faulty::honest(RegistrySettings { referrers: true, slow_blobs: slow, ..settings }).await;
     registry.add_image("v1", &tar(1, 2, 60_000));
-    let (sandbox, image) = (Sandbox::new(), format!("{}/a/b:v1", registry.host()));
+    let sandbox = Sandbox::new();
+    let image = format!("{}/a/b:v1", registry.host());
     let mut command = sandbox.command(&index(&["--stall-timeout=2s", "--retry-for=5s", &image]));
     let mut child = ChildProcess::spawn(command.stdout(Stdio::null()).stderr(Stdio::piped()));
     // A request with a token that has expired does not wait for a blob: the process then renews its
@@ -66,8 +68,10 @@ fn a_hook_survives_clock_jumps() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let settings = RegistrySettings { referrers: true, bearer: Some(None), ..RegistrySettings::default() };
     let registry = runtime.block_on(Faulty::honest(settings));
-    let (sandbox, clock) = (Sandbox::new(), "clock");
-    let (allow, journal) = (format!("--allow={}", registry.host()), "--journal=journal");
+    let sandbox = Sandbox::new();
+    let clock = "clock";
+    let allow = format!("--allow={}", registry.host());
+    let journal = "--journal=journal";
     let args = ["hook", "serve", "--listen=127.0.0.1:0", "--min-layer-size=0", "--retry-wait=1", &allow, journal];
     let start = |fakes: bool| {
         let mut command = sandbox.command(&args);

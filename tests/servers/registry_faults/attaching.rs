@@ -224,7 +224,8 @@ async fn concurrent_attaching_loses_nothing() {
         let all: Vec<_> = names
             .iter()
             .map(|name| {
-                let (repository, name) = (repository(&faulty, config()), name.clone());
+                let repository = repository(&faulty, config());
+                let name = name.clone();
                 tokio::spawn(async move { attach(&repository, &name, &[]).await })
             })
             .collect();

@@ -10,7 +10,8 @@ async fn one_token_serves_all_waiting_requests() {
     let repository = repository(&faulty, config());
     let reads: Vec<_> = (0..16)
         .map(|_| {
-            let (repository, blob) = (repository.clone(), descriptor(&blob));
+            let repository = repository.clone();
+            let blob = descriptor(&blob);
             tokio::spawn(async move { repository.blob_bytes(&blob, 1000).await })
         })
         .collect();
@@ -51,7 +52,8 @@ async fn a_learned_challenge_serves_other_repositories_with_their_own_tokens() {
 #[tokio::test]
 async fn a_token_that_expires_during_a_transfer_is_renewed() {
     let blob = content(300_000);
-    let (whole, once) = (blob.clone(), first(1));
+    let whole = blob.clone();
+    let once = first(1);
     let faulty =
         Faulty::start(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() }, move |seen, truth| {
             let cut_off = seen.is("GET", "/blobs/") && seen.header("authorization").is_some() && once();
@@ -193,7 +195,8 @@ async fn a_login_is_used_where_only_the_root_asks_for_one() {
             move |seen, _| (seen.header("authorization").is_none() && seen.path != "/v2/").then(|| status(hidden)),
         )
         .await;
-        let (blob, target) = (Descriptor::of("x/y", b"x"), Target::Tag("t".into()));
+        let blob = Descriptor::of("x/y", b"x");
+        let target = Target::Tag("t".into());
         faulty.add_blob("x");
         faulty.add_manifest("t", OCI_MANIFEST, subject().0);
         let open = repository(&faulty, with_password(&faulty, "u", "p"));

@@ -37,11 +37,15 @@ impl Tls {
         let config = config.with_client_cert_verifier(verifier);
         let config = Arc::new(config.with_single_cert(certificates("cert.pem").collect(), key).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (port, log) = (listener.local_addr().unwrap().port(), Log::default());
-        let (kept, answer) = (Arc::clone(&log), Arc::new(answer));
+        let port = listener.local_addr().unwrap().port();
+        let log = Log::default();
+        let kept = Arc::clone(&log);
+        let answer = Arc::new(answer);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (config, log, answer) = (Arc::clone(&config), Arc::clone(&kept), Arc::clone(&answer));
+                let config = Arc::clone(&config);
+                let log = Arc::clone(&kept);
+                let answer = Arc::clone(&answer);
                 std::thread::spawn(move || {
                     let connection = ServerConnection::new(config).unwrap();
                     let mut stream = BufReader::new(StreamOwned::new(connection, stream));
@@ -119,14 +123,16 @@ async fn the_client_certificate_is_sent_only_to_its_registry() {
         registry.log.lock().unwrap().clear();
         other.log.lock().unwrap().clear();
         assert_eq!(get(&host, config).await.unwrap(), "x");
-        let (own, others) = (registry.requests(), other.requests());
+        let own = registry.requests();
+        let others = other.requests();
         assert!(own.len() == 2 && own.iter().all(|(_, shown)| *shown), "{own:?}");
         assert!(others.len() == 2 && others.iter().all(|(_, shown)| !*shown), "{others:?}");
         assert!(others[0].0.contains("/token") && others[1].0.contains("/blobs/"), "{others:?}");
     }
     let stranger = tempfile::tempdir().unwrap();
     let Some(()) = private_ca(stranger.path()) else { return };
-    let (cert, key) = (Some(at("cert.pem")), Some(stranger.path().join("key.pem")));
+    let cert = Some(at("cert.pem"));
+    let key = Some(stranger.path().join("key.pem"));
     let mixed = ClientConfig { client_cert: cert, client_key: key, ..trusting(at("ca.pem")) };
     assert!(matches!(Client::new(mixed), Err(RegistryError::ClientKey)));
 }
@@ -136,7 +142,10 @@ async fn the_client_certificate_is_sent_only_to_its_registry() {
 fn self_signed(dir: &Path, days: &str) -> Option<()> {
     let openssl = tool("openssl")?;
     let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
-    let (key, cert, request, extensions) = (at("key.pem"), at("cert.pem"), at("request.pem"), at("extensions"));
+    let key = at("key.pem");
+    let cert = at("cert.pem");
+    let request = at("request.pem");
+    let extensions = at("extensions");
     std::fs::write(&extensions, "subjectAltName=DNS:localhost\nbasicConstraints=critical,CA:TRUE\n").unwrap();
     let ask = ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-keyout", &key, "-out", &request];
     run(&openssl, &ask);
@@ -152,7 +161,8 @@ async fn a_self_signed_certificate_is_trusted_only_for_its_registry() {
     let Some(()) = self_signed(dir.path(), "30") else { return };
     let given = || trusting(dir.path().join("cert.pem"));
     let server = Tls::start(dir.path(), |_| ok("x"));
-    let (host, by_address) = (format!("localhost:{}", server.port), format!("127.0.0.1:{}", server.port));
+    let host = format!("localhost:{}", server.port);
+    let by_address = format!("127.0.0.1:{}", server.port);
     assert_eq!(get(&host, given()).await.unwrap(), "x");
     let error = get(&by_address, given()).await.unwrap_err();
     assert_eq!(error.untrusted(), Some(CertificateFault::Name), "{error:?}");
@@ -201,7 +211,8 @@ async fn an_expired_pinned_certificate_is_refused() {
 
 #[tokio::test]
 async fn a_wrong_authority_and_a_missing_one_have_different_errors() {
-    let (dir, another) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let another = tempfile::tempdir().unwrap();
     let (Some(()), Some(())) = (private_ca(dir.path()), private_ca(another.path())) else { return };
     let server = Tls::start(dir.path(), |_| ok("x"));
     let host = format!("localhost:{}", server.port);

@@ -5,7 +5,8 @@ use super::*;
 #[tokio::test]
 async fn an_interrupted_download_is_resumed() {
     let blob = content(300_000);
-    let (whole, once) = (blob.clone(), first(1));
+    let whole = blob.clone();
+    let once = first(1);
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         let answer = |seen| truth.get_blob(seen, &Digest::sha256(&whole).to_string());
         (seen.is("GET", "/blobs/") && once()).then(|| cut(answer(seen), &whole, 100_000))
@@ -24,7 +25,8 @@ async fn an_interrupted_download_is_resumed() {
 #[tokio::test]
 async fn a_server_without_ranges_is_read_up_to_the_break_and_remembered() {
     let blob = content(300_000);
-    let (whole, twice) = (blob.clone(), first(2));
+    let whole = blob.clone();
+    let twice = first(2);
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let answer = || Response::new(Body::from(whole.clone()));
         let cut_at = if seen.header("range").is_none() { 100_000 } else { 200_000 };
@@ -123,7 +125,8 @@ async fn a_blob_has_exactly_the_bytes_of_its_descriptor() {
 async fn content_with_a_label_of_its_encoding_is_the_blob_if_it_has_its_size() {
     for encoding in ["gzip", "x-gzip", "aws-chunked", "UTF-8", ""] {
         let blob = content(300_000);
-        let (whole, once) = (blob.clone(), first(1));
+        let whole = blob.clone();
+        let once = first(1);
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
             seen.is("GET", "/blobs/").then(|| {
                 let mut answer =
@@ -153,7 +156,8 @@ async fn parts_and_wholes_may_have_the_status_of_the_other() {
     for (of_part, with_range, of_whole, requests) in
         [(200, true, 200, 2), (200, false, 200, 3), (206, true, 206, 2), (200, true, 206, 2)]
     {
-        let (whole, once) = (blob.clone(), first(1));
+        let whole = blob.clone();
+        let once = first(1);
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             seen.is("GET", "/blobs/").then(|| match seen.header("range") {
                 None if once() => cut(Response::new(Body::empty()), &whole, 100_000),
@@ -225,7 +229,8 @@ async fn encoded_content_is_refused() {
 #[tokio::test]
 async fn silence_within_a_body_counts_as_a_broken_connection() {
     let blob = content(300_000);
-    let (whole, once) = (blob.clone(), first(1));
+    let whole = blob.clone();
+    let once = first(1);
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         (seen.is("GET", "/blobs/") && once()).then(|| stalls(&whole, 70_000))
     })

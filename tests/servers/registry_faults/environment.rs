@@ -124,7 +124,8 @@ async fn credentials_of_docker_login_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let auths = json!({"auths": {faulty.host(): entry}});
         std::fs::write(dir.path().join("config.json"), auths.to_string()).unwrap();
-        let (path, host) = (dir.path().to_str().unwrap().to_owned(), faulty.host());
+        let path = dir.path().to_str().unwrap().to_owned();
+        let host = faulty.host();
         let run = move || in_child("child_with_a_login", &[("DOCKER_CONFIG", &path), ("TEST_REGISTRY", &host)]);
         tokio::task::spawn_blocking(run).await.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
         let post = faulty.saw("POST", "/token");

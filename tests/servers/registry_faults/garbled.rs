@@ -77,7 +77,8 @@ async fn ask(name: &str, repository: &Repository) -> Result<(), RegistryError> {
             assert_eq!((document.digest, document.bytes), (subject().1.digest, subject().0));
         }
         "tags" | "second page of tags" => {
-            let (mut tags, mut found) = (repository.tags(None).await?, Vec::new());
+            let mut tags = repository.tags(None).await?;
+            let mut found = Vec::new();
             while let Some(page) = tags.next_page().await? {
                 found.extend(page.names);
             }

@@ -29,7 +29,8 @@ async fn until(recorder: &Recorder, part: &str) {
 
 #[tokio::test]
 async fn waiting_for_a_restarting_registry_is_reported_once() {
-    let (host, recorder) = (nobody(), Arc::new(Recorder::default()));
+    let host = nobody();
+    let recorder = Arc::new(Recorder::default());
     let client = Client::new(patient(Duration::from_secs(60), &recorder)).unwrap();
     let read = |blob: &'static [u8]| {
         let repository = client.repository(&host, "a/b").unwrap();
@@ -54,7 +55,8 @@ async fn waiting_for_a_restarting_registry_is_reported_once() {
 
 #[tokio::test]
 async fn a_long_outage_is_not_waited_for_by_every_request() {
-    let (host, recorder) = (nobody(), Arc::new(Recorder::default()));
+    let host = nobody();
+    let recorder = Arc::new(Recorder::default());
     let client = Client::new(patient(Duration::from_millis(300), &recorder)).unwrap();
     let get = || async { client.repository(&host, "a").unwrap().manifest(&Target::Tag("t".into())).await.unwrap_err() };
     let first = get().await;

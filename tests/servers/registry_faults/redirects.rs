@@ -54,7 +54,8 @@ async fn an_expired_signed_url_is_requested_again() {
 
 /// A registry that redirects every request to `store`, with another signature each time.
 async fn sends_to(store: &Faulty) -> Faulty {
-    let (host, signed) = (store.host(), AtomicUsize::new(0));
+    let host = store.host();
+    let signed = AtomicUsize::new(0);
     Faulty::start(RegistrySettings::default(), move |seen, _| {
         let number = signed.fetch_add(1, Ordering::SeqCst);
         Some(redirect(307, &format!("http://{host}{}?Signature={number}", seen.path)))

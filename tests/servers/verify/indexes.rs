@@ -24,12 +24,14 @@ fn the_index_document() {
     found(&image, &["media-type-annotation"], &["media-type-annotation"]);
 
     let image = Image::new();
-    let (layer, other) = (image.layers[0].to_string(), Digest::sha256(b"of another image").to_string());
+    let layer = image.layers[0].to_string();
+    let other = Digest::sha256(b"of another image").to_string();
     image.edit_index(&layer, &other);
     found(&image, &["layer-not-in-image"], &["layer-not-in-image"]);
 
     let image = Image::new();
-    let (first, second) = (image.layers[0].to_string(), image.layers[2].to_string());
+    let first = image.layers[0].to_string();
+    let second = image.layers[2].to_string();
     image.edit_index(&second, &first);
     found(&image, &["second-ztoc"], &["second-ztoc"]);
     // The last one is used, as by soci-snapshotter. Here it is another layer's.
@@ -64,7 +66,8 @@ fn the_first_of_two_indexes() {
     // soci's decoder rejects unknown fields.
     image.edit_index("{", "{\"unknown\":1,");
     found(&image, &["index-malformed"], &["index-malformed"]);
-    let (first, second) = (image.indexes()[0].to_string(), image.indexes()[1].to_string());
+    let first = image.indexes()[0].to_string();
+    let second = image.indexes()[1].to_string();
     let inspected = image.sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
     let indexes = inspected["manifests"][0]["indexes"].as_array().unwrap();
     assert_eq!((&indexes[0]["chosen"], &indexes[1]["chosen"]), (&false.into(), &true.into()));

@@ -117,7 +117,8 @@ fn readers_apply_keys_to_the_index_that_they_open() {
     let listed = index["manifests"].as_array().unwrap();
     let tagged = listed.iter().find(|entry| entry["annotations"]["org.opencontainers.image.ref.name"] == "v1");
     let by_digest = image(&format!("simple@{}", tagged.unwrap()["digest"].as_str().unwrap()));
-    let (untrusted, note) = ("breaks the policy", "note: this is the repository's word");
+    let untrusted = "breaks the policy";
+    let note = "note: this is the repository's word";
     for (options, image, is_lazy, said) in [
         (&[][..], image("attested:v1"), true, None),
         (&[&*by_key], image("simple:v1"), true, None),
@@ -282,7 +283,8 @@ fn keys_of_each_kind() {
 
 #[test]
 fn untrusted_signatures() {
-    let (key, other) = (Key::p256(), Key::p256());
+    let key = Key::p256();
+    let other = Key::p256();
     let right = |index: &Digest| payload(index);
     let elsewhere = payload(&Digest::sha256(b"another manifest"));
     type Layer<'a> = Box<dyn Fn(&Signed) -> Value + 'a>;
@@ -384,7 +386,8 @@ fn envelope(key: &Key, digest: &Digest, predicate: &str, kind: &str) -> Value {
 #[test]
 fn bundles() {
     const IN_TOTO: &str = "application/vnd.in-toto+json";
-    let (key, other) = (Key::p256(), Key::p256());
+    let key = Key::p256();
+    let other = Key::p256();
     let signed = Signed::new(&key);
     let right = envelope(&key, &signed.index, PREDICATE, IN_TOTO);
     let elsewhere = envelope(&key, &Digest::sha256(b"another"), PREDICATE, IN_TOTO);

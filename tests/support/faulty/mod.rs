@@ -191,9 +191,11 @@ impl Faulty {
         let config = json!({
             "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(layer)]},
         });
-        let (config, layer) = (config.to_string().into_bytes(), gzip(layer));
+        let config = config.to_string().into_bytes();
+        let layer = gzip(layer);
         let of = |media_type, content: &[u8]| {
-            let (digest, size) = (Digest::sha256(content), content.len());
+            let digest = Digest::sha256(content);
+            let size = content.len();
             json!({"mediaType": media_type, "digest": digest, "size": size})
         };
         let manifest = json!({

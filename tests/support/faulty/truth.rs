@@ -97,7 +97,8 @@ impl Faulty {
                 return None;
             }
             let actions = if matches!(request.method.as_str(), "GET" | "HEAD") { "pull" } else { "pull,push" };
-            let (host, scope) = (self.address, format!("repository:{name}:{actions}"));
+            let host = self.address;
+            let scope = format!("repository:{name}:{actions}");
             format!("Bearer realm=\"http://{host}/token\",service=\"faulty\",scope=\"{scope}\"")
         } else {
             let (user, password) = self.settings.basic.as_ref()?;
@@ -220,7 +221,8 @@ impl Faulty {
     /// A page of tags, in byte order.
     fn tags(&self, query: &str) -> Response<Body> {
         let asked = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
-        let (count, last) = (asked("n").map_or(usize::MAX, |n| n.parse().unwrap()), asked("last").unwrap_or_default());
+        let count = asked("n").map_or(usize::MAX, |n| n.parse().unwrap());
+        let last = asked("last").unwrap_or_default();
         let all = self.content.lock().unwrap();
         let mut names: Vec<&str> = all.manifests.keys().map(String::as_str).collect();
         names.retain(|name| !name.contains(':') && *name > last);

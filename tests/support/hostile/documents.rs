@@ -72,7 +72,8 @@ impl Document {
         let of_page = [page.stored.len(), page.plain].map(|size| (size as u32).to_le_bytes()).concat();
         let of_page = [&of_page[..], Digest::sha256(&page.stored).as_bytes()].concat();
         bytes.extend(of_page.repeat(pages));
-        let (head_size, head_digest) = (bytes.len() as u64, Digest::sha256(&bytes));
+        let head_size = bytes.len() as u64;
+        let head_digest = Digest::sha256(&bytes);
         bytes.extend(page.stored.repeat(pages));
         let size = bytes.len() as u64;
         let document = registry.add_blob(bytes);
@@ -103,7 +104,9 @@ fn large(size: u64) -> (usize, Frame) {
 
 /// Entries with the same name of 1 MiB, which is there once.
 fn same_names(count: usize) -> (usize, Frame) {
-    let (kinds, length, name) = (vec![0; count], number(1 << 20), vec![b'n'; 1 << 20]);
+    let kinds = vec![0; count];
+    let length = number(1 << 20);
+    let name = vec![b'n'; 1 << 20];
     let shared = [vec![0], length.repeat(count - 1)].concat();
     let own = [length, vec![0; count - 1]].concat();
     (count, Frame::of(&[kinds, shared, own, name, vec![0; count * (COLUMNS - 3)]].concat()))

@@ -68,11 +68,14 @@ pub fn run(sandbox: &Sandbox, args: &[&str]) -> Ended {
 /// Runs the program, limited. `is_done` looks at the file of its standard error from time to time;
 /// once it returns true, the program is asked to end.
 pub fn run_until(sandbox: &Sandbox, args: &[&str], mut is_done: impl FnMut(&Path) -> bool) -> Ended {
-    let (out, err) = (sandbox.path("out"), sandbox.path("err"));
+    let out = sandbox.path("out");
+    let err = sandbox.path("err");
     let file = |path| File::create(path).unwrap();
     let mut command = limited(sandbox, args);
     let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stdout(file(&out)).stderr(file(&err)));
-    let (mut peak, mut is_asked, begun) = (0, false, Instant::now());
+    let mut peak = 0;
+    let mut is_asked = false;
+    let begun = Instant::now();
     let status = loop {
         // Before that, the process is a copy of this one.
         let name = std::fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default();
@@ -139,7 +142,9 @@ pub struct HostileImage {
 /// All images.
 pub fn images(registry: &Faulty) -> Vec<HostileImage> {
     let of = |has_index| move |(what, name)| HostileImage { what, name, has_index };
-    let (layers, ztocs, documents) = (layers(registry), ztocs::images(registry), documents::images(registry));
+    let layers = layers(registry);
+    let ztocs = ztocs::images(registry);
+    let documents = documents::images(registry);
     layers.into_iter().map(of(false)).chain(ztocs.into_iter().chain(documents).map(of(true))).collect()
 }
 

@@ -127,7 +127,8 @@ fn image(registry: &Faulty, n: usize, layers: usize, size: usize, ztoc: &[u8]) -
 
 pub fn images(registry: &Faulty) -> Vec<(&'static str, String)> {
     let large = {
-        let (spans, span_size) = (100_000, 512);
+        let spans = 100_000;
+        let span_size = 512;
         let size = spans * span_size;
         encode(&Ztoc {
             version: VERSION.into(),

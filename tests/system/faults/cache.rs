@@ -93,7 +93,8 @@ fn attempt(injector: &Injector, &Point { fault, at, .. }: &Point, image: &Image)
         Err((code, stderr)) => return Err(format!("not mounted: {code:?}, {stderr}")),
         Ok(mut serving) if kills => {
             let (sender, receiver) = mpsc::channel();
-            let (mnt, files) = (site.mnt(), Arc::clone(&image.files));
+            let mnt = site.mnt();
+            let files = Arc::clone(&image.files);
             std::thread::spawn(move || sender.send(read_until_killed(&mnt, &files)));
             receiver.recv_timeout(HANGS).map_err(|_| "a read hangs".to_owned())??;
             // A dead mount stays, for the next one to replace.
@@ -161,7 +162,8 @@ fn try_all(harness: Harness, faults: &[Fault], sample: usize) {
         points.add(KINDS[kind], faults.iter().flat_map(at_each));
     }
     let (points, score) = points.chosen(sample);
-    let (next, score) = (AtomicUsize::new(0), Mutex::new(score));
+    let next = AtomicUsize::new(0);
+    let score = Mutex::new(score);
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {

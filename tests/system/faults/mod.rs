@@ -65,7 +65,8 @@ fn files(tar: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in tar::Archive::new(tar).entries().unwrap() {
         let mut entry = entry.unwrap();
-        let (path, mut content) = (entry.path().unwrap().display().to_string(), Vec::new());
+        let path = entry.path().unwrap().display().to_string();
+        let mut content = Vec::new();
         std::io::Read::read_to_end(&mut entry, &mut content).unwrap();
         if entry.header().entry_type().is_file() {
             files.push((path, content));

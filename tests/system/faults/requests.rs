@@ -97,7 +97,8 @@ fn reads_through_the_kernel_are_right_or_fail() {
         points.add(KINDS[kind], Point::all(kind, sound.requests).filter(is_tried));
     }
     let (points, score) = points.chosen(SAMPLE);
-    let (next, score) = (AtomicUsize::new(0), Mutex::new(score));
+    let next = AtomicUsize::new(0);
+    let score = Mutex::new(score);
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {

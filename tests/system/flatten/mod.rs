@@ -31,7 +31,8 @@ fn map(tar: &[u8]) -> LayerMap {
     let expected = (Digest::sha256(tar), tar.len() as u64);
     let mut batch = Some(vec![Bytes::copy_from_slice(tar)]);
     let next = || Ok::<_, std::convert::Infallible>(batch.take());
-    let (threads, memory) = (Threads { cores: 1, guide: None }, Budget::new(u64::MAX).open());
+    let threads = Threads { cores: 1, guide: None };
+    let memory = Budget::new(u64::MAX).open();
     let Ok(read) = read_chunks(ReadOptions::default(), expected, threads, memory, next) else {
         panic!("the stacks' tars are sound")
     };
@@ -48,7 +49,8 @@ fn ours(tree: &Tree, tars: &[Vec<u8>], counts: bool) -> BTreeMap<Vec<u8>, (Strin
             NodeKind::Directory(_) => "dir".to_owned(),
             kind @ (NodeKind::File(_) | NodeKind::Sparse(_)) => {
                 let stored = kind.stored_in(0..kind.size()).unwrap();
-                let (start, end) = (stored.range().start.0 as usize, stored.range().end.0 as usize);
+                let start = stored.range().start.0 as usize;
+                let end = stored.range().end.0 as usize;
                 let stored = &tars[stored.layer.0 as usize][start..end];
                 let content = kind.expand(0..kind.size(), stored).unwrap_or_else(|| stored.to_vec());
                 format!("reg {} {}", content.len(), Digest::sha256(&content).hex())
@@ -61,7 +63,9 @@ fn ours(tree: &Tree, tars: &[Vec<u8>], counts: bool) -> BTreeMap<Vec<u8>, (Strin
         let xattrs: Vec<String> =
             tree.xattrs(id).iter().map(|(name, value)| format!("{}={}", hex(name), hex(value))).collect();
         let nlink = if node.kind.is_directory() && !counts { 1 } else { node.nlink };
-        let (mode, uid, gid) = (node.mode, node.uid, node.gid);
+        let mode = node.mode;
+        let uid = node.uid;
+        let gid = node.gid;
         let line = format!("{what} mode {mode:o} owner {uid}:{gid} links {nlink} {xattrs:?}");
         for (name, child) in tree.children(id) {
             let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
@@ -85,7 +89,10 @@ fn theirs(entry: &Value) -> String {
         .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
         .collect();
     xattrs.sort();
-    let (mode, uid, gid, nlink) = (number("mode"), number("uid"), number("gid"), number("nlink"));
+    let mode = number("mode");
+    let uid = number("uid");
+    let gid = number("gid");
+    let nlink = number("nlink");
     format!("{what} mode {mode:o} owner {uid}:{gid} links {nlink} {xattrs:?}")
 }
 
@@ -114,7 +121,8 @@ fn compare(stack: &Stack, answer: &Value) -> Vec<String> {
     // Some file systems do not count a directory's links.
     let counts = answer["entries"][0]["nlink"] != 1;
     let mut ours = ours(&tree, &tars, counts);
-    let (mut to_inode, mut to_node) = (HashMap::new(), HashMap::new());
+    let mut to_inode = HashMap::new();
+    let mut to_node = HashMap::new();
     for entry in answer["entries"].as_array().expect("a list") {
         let path = unhex(entry["path"].as_str().expect("a path"));
         let shown = path.escape_ascii().to_string();
@@ -169,7 +177,8 @@ fn the_tree_matches_what_containerd_unpacks() {
         .expect("the oracle starts");
     let mut stdin = oracle.stdin.take().expect("piped");
     let mut stdout = BufReader::new(oracle.stdout.take().expect("piped"));
-    let (mut wrong, mut refused) = (Vec::new(), 0);
+    let mut wrong = Vec::new();
+    let mut refused = 0;
     for stack in &stacks {
         let files: Vec<_> = (0..stack.layers.len()).map(|n| scratch.path().join(format!("layer-{n}"))).collect();
         for (layer, file) in stack.layers.iter().zip(&files) {

@@ -128,7 +128,9 @@ fn differs(lower: &Tree, layer: &Tree, entries: &LayerEntries<'_>) -> bool {
 fn layers_under_an_overlay_are_the_flattened_tree() {
     let mut all = stacks::named();
     all.extend(stacks::random(2, 600));
-    let (mut compared, mut hiding, mut wrong) = (0, 0, Vec::new());
+    let mut compared = 0;
+    let mut hiding = 0;
+    let mut wrong = Vec::new();
     for stack in &all {
         let maps: Vec<LayerMap> = stack.layers.iter().map(|layer| map(&entry::tar(layer))).collect();
         let layers: Vec<_> = maps.iter().map(LayerMap::entries).collect();
@@ -149,7 +151,8 @@ fn layers_under_an_overlay_are_the_flattened_tree() {
                 .any(|id| is_opaque(tree, id) || tree.node(id).kind == (NodeKind::CharDevice { major: 0, minor: 0 }))
         };
         hiding += usize::from(alone.iter().any(hides));
-        let (overlay, mut flat) = (merged(&alone), flattened(&tree));
+        let overlay = merged(&alone);
+        let mut flat = flattened(&tree);
         for (path, line) in &overlay {
             if line == "dir" {
                 flat.entry(path.clone()).and_modify(|of_flat| of_flat.truncate(3));
@@ -160,7 +163,8 @@ fn layers_under_an_overlay_are_the_flattened_tree() {
                 let only = lines.iter().filter(|(path, line)| other.get(*path) != Some(line));
                 only.map(|(path, line)| format!("{} {line}", path.escape_ascii())).collect::<Vec<_>>().join("\n    ")
             };
-            let (here, there) = (shown(&overlay, &flat), shown(&flat, &overlay));
+            let here = shown(&overlay, &flat);
+            let there = shown(&flat, &overlay);
             wrong.push(format!("{}\n  overlay:\n    {here}\n  flattened:\n    {there}", stack.name));
         }
     }
@@ -237,7 +241,8 @@ fn overlayfs_over_mounted_layers_shows_the_image() {
     let _flat = mount("flat", &[]);
     let _layers = ["0", "1", "2"].map(|layer| mount(layer, &["--layer", layer]));
     let layer = seen(&sandbox.path("1"), false);
-    let (gone, sub) = (&layer[Path::new("gone")], &layer[Path::new("d/sub")]);
+    let gone = &layer[Path::new("gone")];
+    let sub = &layer[Path::new("d/sub")];
     assert!(!layer.contains_key(Path::new("d/sub/none/none")));
     assert_eq!((gone.mode, gone.device, gone.owner), (0o020_000, 0, (0, 0)));
     assert!(sub.xattrs.contains(&(b"trusted.overlay.opaque".to_vec(), b"y".to_vec())), "{sub:?}");
@@ -246,7 +251,8 @@ fn overlayfs_over_mounted_layers_shows_the_image() {
     let options = OsString::from(format!("lowerdir={lower}"));
     let merged = sandbox.path("merged");
     system("mount", &["-t".as_ref(), "overlay".as_ref(), "none".as_ref(), "-o".as_ref(), &options, merged.as_ref()]);
-    let (overlay, flat) = (without_counts(&merged), without_counts(&sandbox.path("flat")));
+    let overlay = without_counts(&merged);
+    let flat = without_counts(&sandbox.path("flat"));
     unmount(&merged);
     assert_same(&overlay, &flat);
     assert!(!flat.contains_key(Path::new("again/old")) && flat.contains_key(Path::new("turned/y")));

@@ -70,7 +70,8 @@ fn the_demo_image_matches_tar() {
     let sandbox = Sandbox::new();
     let _unmount = UnmountOnDrop(&sandbox);
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/demo");
-    let (unpacked, mnt) = (sandbox.path("unpacked"), sandbox.path("mnt"));
+    let unpacked = sandbox.path("unpacked");
+    let mnt = sandbox.path("mnt");
     std::fs::create_dir(&unpacked).unwrap();
     std::fs::create_dir(&mnt).unwrap();
     let read = |digest: &Value| {

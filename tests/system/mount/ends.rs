@@ -21,7 +21,8 @@ fn a_mount_ends_on_signals_and_unmounting() {
     for end in ["SIGINT", "SIGTERM", "SIGHUP", "umount"].into_iter().chain(busy) {
         let mut serving = MountProcess::start(&sandbox, &mount_with(&["--stats", "stats"]));
         let mnt = sandbox.path("mnt");
-        let (shown, said) = (mnt.canonicalize().unwrap(), serving.stderr());
+        let shown = mnt.canonicalize().unwrap();
+        let said = serving.stderr();
         let ready = format!("mounted at {0} (Ctrl-C or umount {0} to unmount): ", shown.display());
         assert!(said.contains(&ready) && said.contains(" files, the repository's word; "), "{said}");
         // Another process reads it: a child of another test could inherit the open file from this

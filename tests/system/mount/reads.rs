@@ -51,7 +51,8 @@ fn the_kernel_reads_little_ahead() {
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
     let _serving = MountProcess::start(&sandbox, &mount_with(&[]));
     let device = std::fs::metadata(sandbox.path("mnt")).unwrap().dev();
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let major = rustix::fs::major(device);
+    let minor = rustix::fs::minor(device);
     let ahead = std::fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).unwrap();
     assert_eq!(ahead.trim(), "128");
 }
@@ -72,7 +73,8 @@ fn many_readers_at_once() {
     let file = std::fs::File::open(sandbox.path("mnt/large")).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..50_usize {
-            let (file, content) = (&file, &content);
+            let file = &file;
+            let content = &content;
             scope.spawn(move || {
                 for step in 0..20 {
                     let at = (thread * 7919 + step * 104_729 * 3) % (content.len() - 50_000);
@@ -95,7 +97,8 @@ fn many_readers_at_once() {
     assert_eq!(serving.end().code(), Some(0));
     // Nothing was fetched twice.
     let stats: Value = serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
-    let (fetched, all) = (&stats["content"]["bytes_fetched"], &stats["content"]["image_bytes"]);
+    let fetched = &stats["content"]["bytes_fetched"];
+    let all = &stats["content"]["image_bytes"];
     assert!(fetched.as_u64().unwrap() <= all.as_u64().unwrap() * 11 / 10, "{stats}");
 }
 

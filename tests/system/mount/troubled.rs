@@ -62,7 +62,8 @@ async fn registry((layer, config): &(Vec<u8>, Vec<u8>), at: &str, mood: &Arc<Ato
         let digest = registry.add_blob(content.to_vec());
         json!({"mediaType": media_type, "digest": digest, "size": content.len()})
     };
-    let (config, layer) = (blob(sandbox::OCI_CONFIG, config), blob(sandbox::GZIP, layer));
+    let config = blob(sandbox::OCI_CONFIG, config);
+    let layer = blob(sandbox::GZIP, layer);
     let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
     registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
     registry

@@ -83,7 +83,8 @@ fn in_pod(node: &Node, image: &str, handler: &str) -> Result<String, String> {
         r#"{{"metadata": {{"name": "app"}}, "image": {{"image": "{image}"}}, "log_path": "{name}.log",
         "command": ["/bin/sh", "-c", "cat /etc/debian_version >/dev/null && echo READY && sleep infinity"]}}"#
     );
-    let (pod_file, container_file) = (node.at("pod.json"), node.at("container.json"));
+    let pod_file = node.at("pod.json");
+    let container_file = node.at("container.json");
     fs::write(&pod_file, pod).unwrap();
     fs::write(&container_file, container).unwrap();
     // kubelet does not pull an image that is there.
@@ -112,7 +113,8 @@ fn pods_of_the_runtime_class_start_lazily_beside_others() {
     let debian = layers.join("debian-rootfs.go.tar.gz");
     let base = push(&crane, &registry.host, "app", &[&debian]);
     // The sandboxes share no layer with it.
-    let (bottom, other) = (layers.join("../small/pax-binary-xattr.tar.gz"), layers.join("debian-rootfs.go1.tar.gz"));
+    let bottom = layers.join("../small/pax-binary-xattr.tar.gz");
+    let other = layers.join("debian-rootfs.go1.tar.gz");
     let pause = push(&crane, &registry.host, "pause", &[&bottom, &other]);
     run(&crane, &["mutate", "--insecure", "--entrypoint", "/bin/sleep,infinity", "-t", &pause, &pause]);
     index(&base);

@@ -133,7 +133,8 @@ fn a_pod_starts_lazily(node: &Node, image: &str) {
         "linux": {"security_context": {"namespace_options": {"network": 2}}}}"#;
     let container = r#"{"metadata": {"name": "app"}, "image": {"image": "IMAGE"}, "log_path": "app.log",
         "command": ["/bin/sh", "-c", "cat /f010 >/dev/null && echo READY && sleep infinity"]}"#;
-    let (pod_file, container_file) = (node.at("pod.json"), node.at("container.json"));
+    let pod_file = node.at("pod.json");
+    let container_file = node.at("container.json");
     fs::write(&pod_file, pod.replace("LOGS", &node.at("logs"))).unwrap();
     fs::write(&container_file, container.replace("IMAGE", image)).unwrap();
     node.crictl(&["pull", image]);
@@ -153,7 +154,8 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     let Some(programs) = programs() else { return };
     let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc")) else { return };
     let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
-    let (debian, files) = (layers.join("debian-rootfs.go.tar.gz"), layers.join("../small/plain-6MB.tar.gz"));
+    let debian = layers.join("debian-rootfs.go.tar.gz");
+    let files = layers.join("../small/plain-6MB.tar.gz");
     let (link, passed) = throttled_and_counted(&registry.host, FAST);
     let push = |name: &str, layers: &[&Path]| (push(&crane, &registry.host, name, layers), format!("{link}/{name}:v1"));
     let (two_pushed, two) = push("two", &[&debian, &files]);
@@ -162,7 +164,8 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     index(&two_pushed);
     let size = fs::metadata(&debian).unwrap().len();
 
-    let (pushed, pause) = (format!("{}/two:pause", registry.host), format!("{link}/two:pause"));
+    let pushed = format!("{}/two:pause", registry.host);
+    let pause = format!("{link}/two:pause");
     run(&crane, &["mutate", "--insecure", "--entrypoint", "/bin/sleep,infinity", "-t", &pushed, &two_pushed]);
     index(&pushed);
 
@@ -291,7 +294,8 @@ fn layers_of_zstd_are_started_lazily() {
     let (Some(layers), Some(_)) = (debian_layers(), tool("runc")) else { return };
     let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
     let layer = layers.join("debian-rootfs.zstd.tar.gz");
-    let (image, size) = (Image::of(&layer), fs::metadata(&layer).unwrap().len());
+    let image = Image::of(&layer);
+    let size = fs::metadata(&layer).unwrap().len();
     let ociseek = |args: &[&str]| run(Path::new(program()), args);
     ociseek(&["index", "--kind=fine", "--quiet", "--no-cache", &image.name()]);
     ociseek(&["copy", "--quiet", &image.name(), &format!("{}/zstd:v1", registry.host)]);

@@ -27,7 +27,8 @@ const OF_UNREAD: &str = "GNU GENERAL PUBLIC LICENSE";
 /// something is missing.
 fn registry(others: &[&str]) -> Option<(Server, String)> {
     let layers = debian_layers()?;
-    let (crane, registry) = (tool("crane")?, Server::distribution_on_disk("docker-registry")?);
+    let crane = tool("crane")?;
+    let registry = Server::distribution_on_disk("docker-registry")?;
     let paths: Vec<PathBuf> =
         ["debian-rootfs.go.tar.gz"].iter().chain(others).map(|layer| layers.join(layer)).collect();
     let image = push(&crane, &registry.host, "debian", &paths.iter().map(PathBuf::as_path).collect::<Vec<_>>());

@@ -104,7 +104,8 @@ impl HeaderParser {
             Field::Comment(length) => Field::Comment(longer(length)?),
             Field::Crc(None) => Field::Crc(Some(byte)),
             Field::Crc(Some(low)) => {
-                let (stored, actual) = (u16::from_le_bytes([low, byte]), self.crc.clone().finalize() as u16);
+                let stored = u16::from_le_bytes([low, byte]);
+                let actual = self.crc.clone().finalize() as u16;
                 if stored != actual {
                     return Err(HeaderError::Crc(stored, actual));
                 }

@@ -267,7 +267,8 @@ mod tests {
     /// Reads `blob` up to `at` and decodes the rest as a stretch. Returns how many bytes of the
     /// stretch were accepted, and the output.
     fn read(blob: &[u8], at: usize, begin: StretchStart) -> (usize, Output) {
-        let (mut reader, mut decoded) = (GzipReader::new(), Output::default());
+        let mut reader = GzipReader::new();
+        let mut decoded = Output::default();
         reader.push(&blob[..at], &mut decoded).unwrap();
         let stretch = Stretch::decode(Compressed(at as u64), begin, &[&blob[at..]], Vec::new(), usize::MAX, false);
         let taken = stretch.hand_over(&mut reader, &mut decoded).taken;
@@ -340,7 +341,8 @@ mod tests {
     fn a_stretch_stops_at_its_output_limit() {
         let (blob, border) = blob();
         let stretch = Stretch::decode(Compressed(0), StretchStart::Member, &[&blob[..]], Vec::new(), 50_000, false);
-        let (mut reader, mut decoded) = (GzipReader::new(), Output::default());
+        let mut reader = GzipReader::new();
+        let mut decoded = Output::default();
         let taken = stretch.hand_over(&mut reader, &mut decoded).taken;
         assert!(taken > 20_000 && taken < border && (50_000..60_000).contains(&decoded.plain.len()));
         reader.push(&blob[taken..], &mut decoded).unwrap();

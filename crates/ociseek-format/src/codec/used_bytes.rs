@@ -27,9 +27,11 @@ impl UsedBytes {
     /// Adds the bytes of `range` that lie inside the window.
     #[inline]
     pub fn mark(&mut self, range: Range<usize>) {
-        let (mut from, end) = (range.start, range.end.min(WINDOW));
+        let mut from = range.start;
+        let end = range.end.min(WINDOW);
         while from < end {
-            let (word, bit) = (from / 64, from % 64);
+            let word = from / 64;
+            let bit = from % 64;
             let count = (end - from).min(64 - bit);
             self.words[word] |= (u64::MAX >> (64 - count)) << bit;
             from += count;
@@ -77,7 +79,8 @@ mod tests {
     proptest! {
         #[test]
         fn ranges_match_the_marked_bytes(marks in prop::collection::vec((0..WINDOW + 10, 0usize..300), 0..50)) {
-            let (mut used, mut expected) = (UsedBytes::default(), vec![false; WINDOW]);
+            let mut used = UsedBytes::default();
+            let mut expected = vec![false; WINDOW];
             for (from, length) in marks {
                 used.mark(from..from + length);
                 (from..from + length).filter(|at| *at < WINDOW).for_each(|at| expected[at] = true);

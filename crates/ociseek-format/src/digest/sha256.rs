@@ -174,7 +174,8 @@ mod tests {
             chunks in prop::collection::vec((1usize..400, any::<bool>()), 0..20),
         ) {
             let lead = lead.min(data.len());
-            let (mut a, mut b) = (Sha256::new(), Sha256::new());
+            let mut a = Sha256::new();
+            let mut b = Sha256::new();
             a.update(&data[..lead]);
             let mut rest = &data[lead..];
             for (size, together) in chunks {

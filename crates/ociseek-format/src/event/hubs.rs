@@ -24,7 +24,8 @@ struct DockerHubRepository {
 /// Docker Hub (Docker docs, "Webhooks"). Its events have neither a digest nor an id.
 pub(super) fn docker_hub(body: &[u8]) -> serde_json::Result<Vec<Item>> {
     let event: DockerHubEvent = serde_json::from_slice(body)?;
-    let (registry, repository) = (Some(DOCKER_HUB), event.repository.repo_name.as_str());
+    let registry = Some(DOCKER_HUB);
+    let repository = event.repository.repo_name.as_str();
     Ok(vec![PushFields { registry, repository, tag: event.push_data.tag.as_deref(), ..PushFields::default() }.push()])
 }
 

@@ -162,7 +162,8 @@ impl PushEvent {
     /// none.
     pub fn image(&self, registry: Option<&str>) -> Result<Reference, IgnoreReason> {
         let registry = registry.or(self.registry.as_deref()).ok_or(IgnoreReason::NoRegistry)?.to_owned();
-        let (repository, tag) = (self.repository.clone(), self.tag.clone());
+        let repository = self.repository.clone();
+        let tag = self.tag.clone();
         let image = Reference { registry, repository, tag, digest: self.digest };
         if image.is_canonical() {
             Ok(image)
@@ -328,7 +329,9 @@ fn check(body: &[u8]) -> Result<(), EventError> {
     if body.len() > MAX_BODY {
         return Err(EventError::TooLarge);
     }
-    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    let mut depth = 0usize;
+    let mut in_string = false;
+    let mut escaped = false;
     for byte in body {
         match (in_string, byte) {
             (true, _) if escaped => escaped = false,
@@ -362,7 +365,9 @@ fn direct_push(image: &str) -> Item {
     let reference: Reference = image.parse().map_err(|_| IgnoreReason::Malformed(cut(image), "image name"))?;
     let Reference { registry, repository, tag, digest } = &reference;
     let digest = digest.map(|digest| digest.to_string());
-    let (registry, tag, digest) = (Some(registry.as_str()), tag.as_deref(), digest.as_deref());
+    let registry = Some(registry.as_str());
+    let tag = tag.as_deref();
+    let digest = digest.as_deref();
     PushFields { id: None, registry, repository, tag, digest }.push()
 }
 

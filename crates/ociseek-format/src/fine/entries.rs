@@ -143,7 +143,8 @@ fn charge(memory: &mut Charge, bytes: usize) -> Result<(), FineError> {
 }
 
 fn names(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charge) -> Result<(), FineError> {
-    let (mut shared, mut own) = (reader.column(files.len())?, reader.column(files.len())?);
+    let mut shared = reader.column(files.len())?;
+    let mut own = reader.column(files.len())?;
     let mut all = 0usize;
     let mut before: &[u8] = b"";
     for (number, file) in files.iter_mut().enumerate() {
@@ -172,7 +173,8 @@ fn read_texts<'a, T: for<'b> From<&'b [u8]> + 'a>(
     texts: &mut dyn Iterator<Item = &'a mut T>,
 ) -> Result<(), FineError> {
     let mut lengths = reader.clone();
-    let (mut all, mut needed) = (0usize, 0usize);
+    let mut all = 0usize;
+    let mut needed = 0usize;
     for _ in 0..count {
         let length = reader.length()?;
         all = all.saturating_add(length);

@@ -118,10 +118,16 @@ impl FineHeader {
         }
         let layer = Digest::from_sha256(array(reader.bytes(32)?));
         let mut long = || Ok::<_, FineError>(u64::from_le_bytes(array(reader.bytes(8)?)));
-        let (blob_size, tar_end, span_size) = (long()?, long()?, long()?);
+        let blob_size = long()?;
+        let tar_end = long()?;
+        let span_size = long()?;
         let mut word = || Ok::<_, FineError>(u32::from_le_bytes(array(reader.bytes(4)?)));
-        let (spans, entries, pages, start) = (word()?, word()?, word()?, word()?);
-        let (spans_size, entries_size) = ([word()?, word()?], [word()?, word()?]);
+        let spans = word()?;
+        let entries = word()?;
+        let pages = word()?;
+        let start = word()?;
+        let spans_size = [word()?, word()?];
+        let entries_size = [word()?, word()?];
         let header = FineHeader {
             codec,
             layer,
@@ -246,7 +252,8 @@ impl PageOrder {
 /// Encodes the spans, column by column, as distances from one to the next, followed by the recorded
 /// start.
 pub(super) fn encode_spans(spans: &FineSpans, start: &[Range<SpanId>]) -> Vec<u8> {
-    let (mut out, starts) = (Vec::new(), spans.starts());
+    let mut out = Vec::new();
+    let starts = spans.starts();
     if spans.codec() != Codec::Plain {
         wire::put(&mut out, starts[0].input.0);
         starts.windows(2).for_each(|two| wire::put(&mut out, two[1].input - two[0].input));
@@ -308,7 +315,8 @@ fn decode_start(header: &FineHeader, reader: &mut Reader<'_>) -> Result<Vec<Rang
     let mut is_named = vec![false; header.spans as usize];
     let mut ranges = Vec::with_capacity(header.start as usize);
     for _ in 0..header.start {
-        let (first, count) = (reader.number()?, reader.number()?);
+        let first = reader.number()?;
+        let count = reader.number()?;
         let end = first.checked_add(count).filter(|end| count > 0 && *end <= header.spans.into());
         let end = end.ok_or(FineError::Start(first))?;
         for span in first..end {
@@ -395,7 +403,8 @@ fn decode_parts<'a>(
     /// A span while it is decoded and afterwards, and its place in a page.
     const SPAN: u64 = 2 * size_of::<FineStart>() as u64 + 8 + PageOrder::PER_SPAN;
     let header = FineHeader::parse(head)?;
-    let (expected, actual) = (header.head_size(), head.len() as u64);
+    let expected = header.head_size();
+    let actual = head.len() as u64;
     if expected != actual {
         return Err(FineError::HeadSize { expected, actual });
     }
@@ -429,7 +438,9 @@ fn decode_parts<'a>(
     let start_size = places.start_pages().checked_sub(1).and_then(|last| pages.get(last)).map(|page| page.range.end);
     let start_size = start_size.unwrap_or(actual);
 
-    let (frame, plain, end) = (stored_entries, header.entries_size[1], spans.plain_end());
+    let frame = stored_entries;
+    let plain = header.entries_size[1];
+    let end = spans.plain_end();
     let entries = StoredEntries { frame, plain, count: header.entries, end };
     let head = FineHead { spans, files: Vec::new(), start, places, pages, size: actual, start_size, document_size };
     Ok((head, entries))
@@ -441,9 +452,11 @@ fn decode_pages(header: &FineHeader, places: &PageOrder, stored: &[u8]) -> Resul
     if u64::from(header.pages) != expected {
         return Err(FineError::PageCount { expected, actual: header.pages.into() });
     }
-    let (mut pages, mut end) = (Vec::with_capacity(header.pages as usize), header.head_size());
+    let mut pages = Vec::with_capacity(header.pages as usize);
+    let mut end = header.head_size();
     for (page, entry) in places.pages().zip(stored.chunks_exact(PAGE)) {
-        let (stored, plain) = (u32::from_le_bytes(array(&entry[..4])), u32::from_le_bytes(array(&entry[4..8])));
+        let stored = u32::from_le_bytes(array(&entry[..4]));
+        let plain = u32::from_le_bytes(array(&entry[4..8]));
         if [stored, plain].iter().any(|size| *size == 0 || *size as usize > header.codec.max_page()) {
             return Err(FineError::PageSize(page));
         }
@@ -546,7 +559,8 @@ impl FineHead {
     /// fetched. Two documents of one layer may give the same bytes different identities. `span`
     /// must be below the count.
     pub fn identity(&self, span: SpanId) -> Digest {
-        let (blob, plain) = (self.spans.fetch_range(span), self.spans.plain_range(span));
+        let blob = self.spans.fetch_range(span);
+        let plain = self.spans.plain_range(span);
         let start = &self.spans.starts()[span.0 as usize];
         let mut text = self.layer().as_bytes().to_vec();
         for number in [blob.start.0, blob.end.0, plain.start.0, plain.end.0, start.input.0, start.bits.into()] {

@@ -39,7 +39,8 @@ impl FineLayer {
         spans: FineSpans,
         windows: impl IntoIterator<Item = SpanWindow>,
     ) -> Result<FineLayer, FineError> {
-        let (mut groups, mut number) = (Groups::default(), 0);
+        let mut groups = Groups::default();
+        let mut number = 0;
         for window in windows {
             number += 1;
             if window.lead().len() != spans.lead(SpanId(number)) {
@@ -129,7 +130,8 @@ fn members(spans: &FineSpans, group: usize) -> Vec<SpanId> {
 pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineError> {
     let what = || format!("a fine document of {} bytes", document.len());
     let size = FineHeader::parse(document)?.head_size();
-    let (expected, actual) = (size, document.len() as u64);
+    let expected = size;
+    let actual = document.len() as u64;
     let head = usize::try_from(size).ok().and_then(|size| document.get(..size));
     let head = decode_head(head.ok_or(FineError::HeadSize { expected, actual })?, actual, memory)?;
     memory.grow(actual, what)?;
@@ -326,9 +328,11 @@ impl FineLayer {
         let start = normal(start, &self.spans);
         let places = PageOrder::new(&self.spans, &start);
         let pages = self.pages(&places)?;
-        let (spans, files) = (head::encode_spans(&self.spans, &start), entries::encode(&self.files));
+        let spans = head::encode_spans(&self.spans, &start);
+        let files = entries::encode(&self.files);
         let mut compressor = Compressor::new(LEVEL);
-        let (stored_spans, stored_files) = (compressor.compress(&spans)?, compressor.compress(&files)?);
+        let stored_spans = compressor.compress(&spans)?;
+        let stored_files = compressor.compress(&files)?;
         let size = |bytes: &[u8]| u32::try_from(bytes.len()).ok().filter(|size| *size as usize <= MAX_HEAD);
         let sizes = |stored: &[u8], plain: &[u8]| Some([size(stored)?, size(plain)?]);
         let header = FineHeader {
@@ -351,7 +355,8 @@ impl FineLayer {
         bytes.extend_from_slice(&stored_files);
         head::encode_proofs(&self.spans, &mut bytes);
         pages.iter().for_each(|page| head::encode_page(&page.bytes, page.plain, &mut bytes));
-        let (head_size, head_digest) = (bytes.len() as u64, Digest::sha256(&bytes));
+        let head_size = bytes.len() as u64;
+        let head_digest = Digest::sha256(&bytes);
         let mut start_size = head_size;
         for (number, page) in pages.iter().enumerate() {
             bytes.extend_from_slice(&page.bytes);
@@ -365,7 +370,8 @@ impl FineLayer {
     fn pages(&self, places: &PageOrder) -> Result<Vec<StoredPage>, FineError> {
         let mut decoded: BTreeMap<usize, Windows> = BTreeMap::new();
         let mut pages = Vec::with_capacity(places.pages().len());
-        let (mut writer, mut start_writer) = (PageWriter::default(), PageWriter::of_start());
+        let mut writer = PageWriter::default();
+        let mut start_writer = PageWriter::of_start();
         for page in places.pages() {
             let spans = places.spans(page);
             let group_of = |span| group_of(self.spans.codec(), span);

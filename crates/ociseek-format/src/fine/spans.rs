@@ -141,7 +141,8 @@ impl FineSpans {
 
     /// Whether a span of zstd is not too large to be kept in memory.
     fn fits(&self, span: SpanId) -> bool {
-        let (plain, blob) = (self.plain_range(span), self.fetch_range(span));
+        let plain = self.plain_range(span);
+        let blob = self.fetch_range(span);
         plain.end - plain.start <= MAX_ZSTD_SPAN && blob.end - blob.start <= 2 * MAX_ZSTD_SPAN
     }
 

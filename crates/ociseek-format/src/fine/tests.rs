@@ -53,7 +53,8 @@ pub(super) fn spans(count: u32, codec: Codec) -> (FineSpans, Vec<u8>) {
     let stride = if codec == Codec::Plain { SPAN } else { 1001 };
     let blob = noise((u64::from(count) * stride) as usize - 100, count);
     let starts = (0..count).map(|number| {
-        let (input, output) = (u64::from(number) * stride, u64::from(number) * SPAN);
+        let input = u64::from(number) * stride;
+        let output = u64::from(number) * SPAN;
         let start =
             FineStart { input: Compressed(input), output: Uncompressed(output), bits: 0, state: ChainState::INITIAL };
         match codec {
@@ -83,7 +84,8 @@ pub(super) fn spans(count: u32, codec: Codec) -> (FineSpans, Vec<u8>) {
 fn window(spans: &FineSpans, span: SpanId, blob: &[u8]) -> SpanWindow {
     let bytes: [u8; WINDOW] = noise(WINDOW, span.0).try_into().unwrap();
     let mut used = UsedBytes::default();
-    let (start, number) = (&spans.starts()[span.0 as usize], span.0 as usize);
+    let start = &spans.starts()[span.0 as usize];
+    let number = span.0 as usize;
     (0..WINDOW).step_by(100 + number).for_each(|at| used.mark(at..at + number));
     if spans.codec() == Codec::Zstd {
         let lead = &blob[start.first() as usize..start.border() as usize];
@@ -251,7 +253,8 @@ fn documents_with_different_spans_have_different_identities() {
         let head = &encoded.bytes[..encoded.head_size as usize];
         decode_head(head, encoded.bytes.len() as u64, &mut unlimited()).unwrap()
     };
-    let (without, with) = (head(&[]), head(&[(3, 9)]));
+    let without = head(&[]);
+    let with = head(&[(3, 9)]);
     let mut all: Vec<_> = SpanId::each(SpanId(0)..SpanId(30)).map(|span| without.identity(span)).collect();
     assert_eq!(with.identity(SpanId(20)), all[20], "its window is in the same page");
     all.sort();

@@ -73,12 +73,14 @@ impl SpanWindow {
         const COPY: usize = 32;
         // Counted first, so that little grows.
         let (count, size) = used.ranges().fold((0, 0), |(count, size), range| (count + 1, size + range.len()));
-        let (mut parts, mut bytes) = (WindowParts::default(), vec![0; size + COPY]);
+        let mut parts = WindowParts::default();
+        let mut bytes = vec![0; size + COPY];
         parts.encoded.reserve(count * 3);
         let mut end = 0;
         for range in used.ranges() {
             parts.add(range.start, range.end);
-            let (from, to) = (&window[range.start..], &mut bytes[end..]);
+            let from = &window[range.start..];
+            let to = &mut bytes[end..];
             match (from.first_chunk::<COPY>(), to.first_chunk_mut::<COPY>()) {
                 // The next range overwrites what follows this one.
                 (Some(from), Some(to)) if range.len() <= COPY => *to = *from,
@@ -103,7 +105,8 @@ impl SpanWindow {
         let mut encoded = WindowParts::default();
         parts.into_iter().for_each(|(from, size)| encoded.add(from, from + size));
         let start = Start::Block(Box::new(ZstdStart { state, length }));
-        let (lead, count) = (Box::default(), encoded.count);
+        let lead = Box::default();
+        let count = encoded.count;
         SpanWindow { lead, start, parts: encoded.encoded.into(), count, bytes: bytes.into() }
     }
 
@@ -182,11 +185,14 @@ impl SpanWindow {
 
     /// The parts, each with where it begins in the window.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
-        let (mut at, mut bytes) = (0, &self.bytes[..]);
+        let mut at = 0;
+        let mut bytes = &self.bytes[..];
         let mut encoded = Reader::new(&self.parts, "window");
         (0..self.count).map_while(move |_| {
-            let (gap, more) = (encoded.number().ok()? as usize, encoded.number().ok()? as usize);
-            let (from, length) = (at + gap, more + 1);
+            let gap = encoded.number().ok()? as usize;
+            let more = encoded.number().ok()? as usize;
+            let from = at + gap;
+            let length = more + 1;
             let (part, rest) = bytes.split_at(length);
             (at, bytes) = (from + length, rest);
             Some((from, part))
@@ -261,9 +267,11 @@ impl SpanWindow {
         }
         let count = reader.length()?;
         let mut parts = WindowParts::default();
-        let (mut end, mut size) = (0u64, 0);
+        let mut end = 0u64;
+        let mut size = 0;
         for number in 0..count {
-            let (gap, more) = (reader.number()?, reader.number()?);
+            let gap = reader.number()?;
+            let more = reader.number()?;
             if gap >= limit || more >= limit || (gap == 0 && number > 0) {
                 return Err(reader.out_of_range());
             }
@@ -275,7 +283,8 @@ impl SpanWindow {
             parts.add(from as usize, end as usize);
             size += more as usize + 1;
         }
-        let (count, parts) = (parts.count, parts.encoded.into());
+        let count = parts.count;
+        let parts = parts.encoded.into();
         Ok(SpanWindow { lead, start, parts, count, bytes: reader.bytes(size)?.into() })
     }
 }

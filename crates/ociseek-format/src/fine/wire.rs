@@ -154,7 +154,8 @@ impl Compressor {
         let mut compressed = || {
             context.reset(ResetDirective::SessionOnly)?;
             context.set_pledged_src_size(Some(size as u64))?;
-            let (mut one, mut other) = (InBuffer::around(first), InBuffer::around(second));
+            let mut one = InBuffer::around(first);
+            let mut other = InBuffer::around(second);
             context.compress_stream(&mut stored, &mut one)?;
             let left = context.flush_stream(&mut stored)?;
             context.compress_stream(&mut stored, &mut other)?;
@@ -206,7 +207,8 @@ mod tests {
     #[test]
     fn numbers_round_trip() {
         let mut bytes = Vec::new();
-        let (unsigned, signed) = ([0, 1, 127, 128, 300, u64::MAX], [0, -1, 1, 63, -64, 64, i64::MIN, i64::MAX]);
+        let unsigned = [0, 1, 127, 128, 300, u64::MAX];
+        let signed = [0, -1, 1, 63, -64, 64, i64::MIN, i64::MAX];
         unsigned.iter().for_each(|value| put(&mut bytes, *value));
         signed.iter().for_each(|value| put_signed(&mut bytes, *value));
         let mut reader = Reader::new(&bytes, "numbers");

@@ -354,7 +354,8 @@ mod tests {
             named: IndexLookup::Empty,
             listed: IndexLookup::Empty,
         };
-        let (v1, v2) = (Facts { listed: index(1), ..none.clone() }, Facts { named: index(2), ..none.clone() });
+        let v1 = Facts { listed: index(1), ..none.clone() };
+        let v2 = Facts { named: index(2), ..none.clone() };
         let both = Facts { named: index(2), ..v1.clone() };
         let windows: Platform = "windows/amd64".parse().unwrap();
         let uncovered = IndexLookup::Index(Digest::sha256(&[1]), Ok(Coverage { layers: 0, ..covered }));

@@ -38,7 +38,8 @@ impl Coverage {
     /// The share of the bytes that is covered, or 100% if there are no bytes. Rounded down, so only
     /// full coverage is 100%.
     pub fn share(&self) -> Share {
-        let (bytes, all) = (u128::from(self.bytes), u128::from(self.of_bytes));
+        let bytes = u128::from(self.bytes);
+        let all = u128::from(self.of_bytes);
         let cut = (bytes * u128::from(Share::ALL)).checked_div(all).and_then(|share| u32::try_from(share).ok());
         Share(cut.unwrap_or(Share::ALL).min(Share::ALL))
     }

@@ -71,7 +71,8 @@ impl EcrRegistry {
     /// valid.
     pub fn private(account: &str, region: &str) -> Option<EcrRegistry> {
         let sound = is_account(account) && is_region(region);
-        let (account, region) = (account.to_owned(), region.to_owned());
+        let account = account.to_owned();
+        let region = region.to_owned();
         sound.then(|| EcrRegistry::Private { account, region, endpoint: Endpoint::default() })
     }
 

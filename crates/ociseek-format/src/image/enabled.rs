@@ -177,7 +177,9 @@ impl Original {
             })
             .collect();
         let mut seen = BTreeSet::new();
-        let (mut targets, mut shadowed, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+        let mut targets = Vec::new();
+        let mut shadowed = Vec::new();
+        let mut missing = Vec::new();
         if requested.is_empty() {
             for (entry, platform) in images {
                 if seen.insert(Key::of(platform)) {
@@ -223,7 +225,9 @@ impl Original {
         let mut indexes: Vec<(usize, EncodedIndex)> = (indexed.iter().enumerate())
             .filter(|(_, parts)| !parts.ztocs.is_empty())
             .map(|(place, SociIndexParts { ztocs, prefetch, .. })| {
-                let (layers, prefetch, build_tool_identifier) = (ztocs.clone(), prefetch.clone(), tool.to_owned());
+                let layers = ztocs.clone();
+                let prefetch = prefetch.clone();
+                let build_tool_identifier = tool.to_owned();
                 (place, SociIndex { layers, subject: None, build_tool_identifier, prefetch }.encode())
             })
             .collect();
@@ -231,7 +235,8 @@ impl Original {
             (indexed.iter().enumerate()).filter_map(|(place, parts)| Some((place, parts.fine.clone()?))).collect();
 
         let mut manifests = Vec::new();
-        let (mut renamed, mut named) = (BTreeMap::new(), BTreeSet::new());
+        let mut renamed = BTreeMap::new();
+        let mut named = BTreeSet::new();
         for (entry, content) in contents.into_iter().enumerate() {
             let (EntryContent::Image(manifest), Some(descriptor)) = (content, index.manifests.get_mut(entry)) else {
                 continue;

@@ -234,7 +234,8 @@ fn fine_ref(descriptor: &Descriptor) -> Result<FineRef, FineIndexError> {
         let found = descriptor.media_type.chars().take(150).collect();
         return Err(FineIndexError::MediaType { expected: FINE_DOCUMENT, found });
     }
-    let (document, size) = (descriptor.digest, descriptor.size);
+    let document = descriptor.digest;
+    let size = descriptor.size;
     let annotation = |name: &'static str| descriptor.annotations.get(name).map(String::as_str);
     let digest = |name| {
         let digest = annotation(name).and_then(|digest| digest.parse().ok());
@@ -243,8 +244,10 @@ fn fine_ref(descriptor: &Descriptor) -> Result<FineRef, FineIndexError> {
         digest.ok_or(FineIndexError::Annotation { document, name })
     };
     let number = |name| annotation(name).and_then(decimal).ok_or(FineIndexError::Annotation { document, name });
-    let (layer, head_digest) = (digest(LAYER_DIGEST)?, digest(HEAD_DIGEST)?);
-    let (head_size, start_size) = (number(HEAD_SIZE)?, number(START_SIZE)?);
+    let layer = digest(LAYER_DIGEST)?;
+    let head_digest = digest(HEAD_DIGEST)?;
+    let head_size = number(HEAD_SIZE)?;
+    let start_size = number(START_SIZE)?;
     // Sizes are int64 in the OCI specification.
     if head_size == 0 || head_size > start_size || start_size > size || i64::try_from(size).is_err() {
         return Err(FineIndexError::Sizes { document, size, head: head_size, start: start_size });

@@ -213,7 +213,8 @@ mod tests {
         let annotations = full(OCI_CONFIG).annotations;
         let subject = Some(full(OCI_MANIFEST));
         for media_type in [OCI_MANIFEST, DOCKER_MANIFEST] {
-            let (config, layers) = (full(OCI_CONFIG), vec![full(OCI_LAYER), full(OCI_LAYER)]);
+            let config = full(OCI_CONFIG);
+            let layers = vec![full(OCI_LAYER), full(OCI_LAYER)];
             let ours = ImageManifest {
                 media_type,
                 config,

@@ -31,7 +31,8 @@ impl FromStr for Platform {
             [os, architecture, variant] => (os, architecture, Some(variant.to_owned())),
             _ => return Err(malformed()),
         };
-        let (os, architecture) = (os.to_owned(), architecture.to_owned());
+        let os = os.to_owned();
+        let architecture = architecture.to_owned();
         Ok(Platform { architecture, os, variant, ..Platform::default() }.normalized())
     }
 }
@@ -93,7 +94,8 @@ impl Platform {
     /// architecture and variant agree. The OS version and features only matter if `wanted` states
     /// them.
     pub fn matches(&self, wanted: &Platform) -> bool {
-        let (have, want) = (self.normalized(), wanted.normalized());
+        let have = self.normalized();
+        let want = wanted.normalized();
         have.os == want.os
             && have.architecture == want.architecture
             && have.variant == want.variant

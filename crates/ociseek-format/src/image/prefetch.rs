@@ -92,7 +92,8 @@ pub fn parse_unmerged(bytes: &[u8]) -> Result<Vec<SpanRange>, PrefetchError> {
     }
     let mut ranges = Vec::with_capacity(document.prefetch_spans.len());
     for Entry { start_span, end_span } in document.prefetch_spans {
-        let (first, last) = (SpanId(start_span), SpanId(end_span));
+        let first = SpanId(start_span);
+        let last = SpanId(end_span);
         if last < first {
             return Err(PrefetchError::Reversed { first, last });
         }

@@ -204,7 +204,9 @@ pub const CANONICAL_REGISTRY: &str =
 /// Whether [canonical](Reference::is_canonical) names of images can begin with `s`, which is in
 /// lower case: a registry's host with a port or a dot, or `localhost`.
 pub fn is_canonical_registry(s: &str) -> bool {
-    let (registry, repository, tag) = (s.to_owned(), "a/a".to_owned(), Some(DEFAULT_TAG.to_owned()));
+    let registry = s.to_owned();
+    let repository = "a/a".to_owned();
+    let tag = Some(DEFAULT_TAG.to_owned());
     Reference { registry, repository, tag, digest: None }.is_canonical()
 }
 

@@ -113,7 +113,8 @@ impl LayerBody {
                 LayerBody::plain(policy, span_size, None, slices, memory)
             }
             Format::Zstd => {
-                let (contents, slices) = (Contents::new(policy, memory), Slices::new(whole_span_size.get(), keeper));
+                let contents = Contents::new(policy, memory);
+                let slices = Slices::new(whole_span_size.get(), keeper);
                 let body = WholeBody { contents, span_size: whole_span_size, slices };
                 match ZstdReader::new() {
                     Ok(reader) => LayerBody::Zstd(Box::new(reader), Box::new(body)),
@@ -131,7 +132,8 @@ impl LayerBody {
         slices: Option<GzipSlices>,
         memory: Charge,
     ) -> LayerBody {
-        let (contents, spans) = (Contents::new(policy, memory), GzipSpans::new(span_size));
+        let contents = Contents::new(policy, memory);
+        let spans = GzipSpans::new(span_size);
         let sink = GzipSink { contents, spans, fine, slices };
         LayerBody::Gzip(Box::new(GzipBody { reader: GzipReader::new(), sink }))
     }
@@ -143,7 +145,8 @@ impl LayerBody {
         slices: Option<Slices>,
         memory: Charge,
     ) -> LayerBody {
-        let (contents, spans) = (Contents::new(policy, memory), PlainSpans::new(span_size));
+        let contents = Contents::new(policy, memory);
+        let spans = PlainSpans::new(span_size);
         LayerBody::Plain(Box::new(PlainBody { contents, spans, fine, slices }))
     }
 
@@ -250,12 +253,14 @@ impl LayerBody {
             LayerBody::Zstd(reader, body) => {
                 reader.finish()?;
                 let WholeBody { contents, span_size, slices } = *body;
-                let (listed, starts) = (contents.finish()?, Starts::Unpacked { span_size });
+                let listed = contents.finish()?;
+                let starts = Starts::Unpacked { span_size };
                 Ok(ValidLayer { listed, starts, span_digests: slices.finish(), size, gzip_members: 0, fine })
             }
             LayerBody::FineZstd(body) => {
                 body.reader.finish()?;
-                let (listed, starts) = (body.output.contents.finish()?, Starts::Unpacked { span_size });
+                let listed = body.output.contents.finish()?;
+                let starts = Starts::Unpacked { span_size };
                 Ok(ValidLayer { listed, starts, span_digests, size, gzip_members: 0, fine })
             }
         }

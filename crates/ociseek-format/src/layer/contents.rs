@@ -263,7 +263,8 @@ pub(super) struct AdaptedEntry {
 fn whiteout(name: &[u8]) -> Option<Box<[u8]>> {
     let end = name.iter().rposition(|&byte| byte != b'/')? + 1;
     let start = name[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
-    let (parent, last) = (&name[..start], &name[start..end]);
+    let parent = &name[..start];
+    let last = &name[start..end];
     match last {
         b"." | b".." => None,
         _ if last.starts_with(WHITEOUT) => Some(name[..end].into()),
@@ -287,7 +288,8 @@ pub(super) fn adapted(entry: Entry, notes: &mut Notes) -> Option<AdaptedEntry> {
             return None;
         }
     };
-    let (uid, gid) = (entry.uid as u32, entry.gid as u32);
+    let uid = entry.uid as u32;
+    let gid = entry.gid as u32;
     if i64::from(uid) != entry.uid || i64::from(gid) != entry.gid {
         // CVE-2024-40635: such a number used to become root without notice.
         let what = format!("belongs to {}:{}; shown as {uid}:{gid}", entry.uid, entry.gid);

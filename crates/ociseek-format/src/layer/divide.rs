@@ -151,8 +151,8 @@ fn cuts(
     reads: &[Range<Uncompressed>],
 ) -> io::Result<Vec<Compressed>> {
     let Some(first) = spans.starts().get(span.0 as usize) else { return Ok(Vec::new()) };
-    let (limits, size) =
-        (StartLimits::inside(spans, span, u64::MAX), chunks.iter().map(|chunk| chunk.len()).sum::<usize>());
+    let limits = StartLimits::inside(spans, span, u64::MAX);
+    let size = chunks.iter().map(|chunk| chunk.len()).sum::<usize>();
     let mut parts = Parts { starts: vec![start(first.input, first.output, 0)], limits };
     chunks.iter().try_for_each(|chunk| blocks.push(chunk, &mut parts))?;
     let end = start(Compressed(first.input.0.saturating_add(size as u64)), spans.plain_range(span).end, 0);
@@ -190,11 +190,13 @@ impl ZstdSink for Parts {
 fn choose(starts: &[FineStart], end: FineStart, reads: &[Range<Uncompressed>]) -> Vec<Compressed> {
     let start_of = |part: usize| starts.get(part).unwrap_or(&end);
     let is_read = |part: &usize| {
-        let (from, to) = (start_of(*part).output, start_of(*part + 1).output);
+        let from = start_of(*part).output;
+        let to = start_of(*part + 1).output;
         reads.iter().any(|read| read.start.max(from) < read.end.min(to))
     };
     let pays = |unread: &Range<usize>| start_of(unread.end).input - start_of(unread.start).input >= LEAST;
-    let (mut cuts, mut read_end) = (Vec::new(), 0);
+    let mut cuts = Vec::new();
+    let mut read_end = 0;
     for part in (0..starts.len()).filter(is_read) {
         let unread = std::mem::replace(&mut read_end, part + 1)..part;
         if !unread.is_empty() && pays(&unread) {
@@ -229,7 +231,8 @@ mod tests {
         };
         let mut text: Vec<u8> = (0..4096).map(|_| next() as u8).collect();
         while text.len() < size {
-            let (back, length) = (1 + next() % text.len().min(32_000), 3 + next() % 40);
+            let back = 1 + next() % text.len().min(32_000);
+            let length = 3 + next() % 40;
             let from = text.len() - back;
             text.extend_from_within(from..from + length.min(back));
             text.push(next() as u8);

@@ -165,7 +165,8 @@ impl PackedFiles {
         if !is_ordered || !files.iter().all(is_packable) {
             return None;
         }
-        let (mut bytes, mut groups) = (Vec::new(), Vec::with_capacity(files.len().div_ceil(GROUP)));
+        let mut bytes = Vec::new();
+        let mut groups = Vec::with_capacity(files.len().div_ceil(GROUP));
         for group in files.chunks(GROUP) {
             bytes.extend_from_slice(&encode_entries(group));
             groups.push(Group { first: group[0].offset, end: bytes.len() });
@@ -261,7 +262,8 @@ mod tests {
     #[test]
     fn entries_are_found_by_their_place() {
         let files = files(200);
-        let (list, end) = (packed(&files), files.last().unwrap().data_end().0 + 3 * BLOCK as u64);
+        let list = packed(&files);
+        let end = files.last().unwrap().data_end().0 + 3 * BLOCK as u64;
         let borders = || (0..=end).step_by(5 * BLOCK);
         for start in borders() {
             for end in borders().filter(|end| *end > start) {
@@ -299,7 +301,8 @@ mod tests {
         }
         files.insert(95, FileMetadata { size: 0, ..files[95].clone() });
         let list = packed(&files);
-        let (mut told, ends) = (0, || (0..=tar.len()).step_by(9 * BLOCK));
+        let mut told = 0;
+        let ends = || (0..=tar.len()).step_by(9 * BLOCK);
         for start in ends() {
             for end in ends().filter(|end| *end > start) {
                 let range = Uncompressed(start as u64)..Uncompressed(end as u64);

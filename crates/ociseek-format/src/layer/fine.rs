@@ -63,7 +63,8 @@ impl StartLimits {
     /// To divide a span. All new checkpoints are at most `most` bytes after its start.
     pub(super) fn inside(spans: &FineSpans, span: SpanId, most: u64) -> StartLimits {
         let starts = spans.starts();
-        let (this, next) = (starts.get(span.0 as usize), starts.get(span.0 as usize + 1));
+        let this = starts.get(span.0 as usize);
+        let next = starts.get(span.0 as usize + 1);
         let end = next.map_or(spans.tar_end(), |next| next.output);
         StartLimits {
             border: next.map_or(spans.blob_size(), FineStart::border).saturating_sub(1),

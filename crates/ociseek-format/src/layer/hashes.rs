@@ -52,7 +52,8 @@ pub(super) struct BlobDigests {
 
 impl LayerHashes {
     pub(super) fn new(algorithm: Algorithm) -> LayerHashes {
-        let (blob, spans) = (Hasher::new(algorithm), Some(SpanHashes::default()));
+        let blob = Hasher::new(algorithm);
+        let spans = Some(SpanHashes::default());
         LayerHashes { blob, spans, undecided: Vec::new(), fine: None, listener: None }
     }
 

@@ -88,7 +88,8 @@ impl<C: AsRef<[u8]>> LayerPlanner<C> {
             return vec![(held, None)];
         }
         let budget = memory.budget().clone();
-        let (planner, waiting) = (ZstdPlanner::new(memory), VecDeque::new());
+        let planner = ZstdPlanner::new(memory);
+        let waiting = VecDeque::new();
         let mut ahead = ReadAhead { planner, budget, waiting, starts: Vec::new(), windows: Vec::new() };
         let ready = ahead.plan(held, is_end);
         *self = LayerPlanner::Zstd(Box::new(ahead));
@@ -178,7 +179,8 @@ impl LayerScan {
         memory: Charge,
     ) -> (LayerPlanner<C>, LayerScan, LayerHashes) {
         let LayerOptions { span_size, fine, .. } = *options;
-        let (for_fine, for_plan) = (memory.budget().open(), memory.budget().open());
+        let for_fine = memory.budget().open();
+        let for_plan = memory.budget().open();
         let (scan, hashes) = LayerScan::new(span_size, expected, Start { purpose: Purpose::Publish { fine }, memory });
         if fine {
             (LayerPlanner::of_fine(for_plan), scan, hashes.with_fine(for_fine))
@@ -195,7 +197,8 @@ impl LayerScan {
     /// Both halves, for a blob that is only read locally.
     pub(super) fn to_read(options: ReadOptions, expected: (Digest, u64), memory: Charge) -> (LayerScan, LayerHashes) {
         let (listener, hashed) = channel();
-        let (span_size, has_keeper) = (options.span_size, options.keeper.is_some());
+        let span_size = options.span_size;
+        let has_keeper = options.keeper.is_some();
         let start = Start { purpose: Purpose::Read { options, hashed }, memory };
         let (scan, hashes) = LayerScan::new(span_size, Some(expected), start);
         (scan, if has_keeper { hashes.sending_to(listener) } else { hashes })
@@ -203,7 +206,8 @@ impl LayerScan {
 
     fn new(span_size: SpanSize, expected: Option<(Digest, u64)>, start: Start) -> (LayerScan, LayerHashes) {
         let algorithm = expected.map_or(Algorithm::Sha256, |(digest, _)| digest.algorithm());
-        let (body, start) = (LayerBody::Unknown(Vec::new()), Some(start));
+        let body = LayerBody::Unknown(Vec::new());
+        let start = Some(start);
         let scan =
             LayerScan { span_size, expected, size: 0, body, start, plan: None, failed: None, failed_at_end: None };
         (scan, LayerHashes::new(algorithm))

@@ -80,7 +80,8 @@ impl ScanResult {
             Starts::InBlob(_) | Starts::Fine(_) => size,
             Starts::Unpacked { .. } => tar_size,
         };
-        let (size, tar_end) = (Compressed(size), Uncompressed(tar_size));
+        let size = Compressed(size);
+        let tar_end = Uncompressed(tar_size);
         let map = LayerMap { files: files.into(), sparse, tar_end, size, starts, span_digests };
         if record::encoded_size_bound(&map) > MAX_ENCODED {
             return Err(LayerError::TooLarge);
@@ -143,7 +144,8 @@ impl ValidLayer {
             span_digests,
         };
         let judge = || consumer::layer(&ztoc.files, &ztoc.checkpoints, compressed_size, uncompressed_size);
-        let (spans, entries) = (ztoc.checkpoints.spans() as u32, ztoc.files.len());
+        let spans = ztoc.checkpoints.spans() as u32;
+        let entries = ztoc.files.len();
         let mut files = Vec::new();
         let (bytes, digest) = if entries < MANY_FILES {
             judge()?;
@@ -164,7 +166,8 @@ impl ValidLayer {
             (bytes, digest)
         };
         let fine = document(fine, codec(form), files)?;
-        let (entries, uncompressed_size) = (entries as u64, uncompressed_size.0);
+        let entries = entries as u64;
+        let uncompressed_size = uncompressed_size.0;
         Ok((Outcome::Ztoc(BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, form }), fine))
     }
 }

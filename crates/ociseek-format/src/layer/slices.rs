@@ -186,7 +186,8 @@ impl GzipSlices {
             let from = checkpoint.output.0;
             let to = checkpoints.get(self.next).map_or(self.end, |next| next.output.0);
             let Some(skipped) = from.checked_sub(self.start) else { continue };
-            let (skipped, length) = (skipped as usize, (to - from) as usize);
+            let skipped = skipped as usize;
+            let length = (to - from) as usize;
             if let Some(span) = self.plain.get(skipped..skipped + length) {
                 if !keeper.keep(digest, Some(checkpoint), span) {
                     (self.keeper, self.plain) = (None, Vec::new());

@@ -272,7 +272,8 @@ impl<T: HasSpans> SpanTable<T> {
 
     pub(super) fn check_length(&self, span: SpanId, blob: &[u8]) -> Result<(), SpanError> {
         let range = self.blob_range(span);
-        let (expected, found) = (range.end - range.start, blob.len() as u64);
+        let expected = range.end - range.start;
+        let found = blob.len() as u64;
         if expected == found { Ok(()) } else { Err(SpanError::Length { span, expected, found }) }
     }
 
@@ -334,7 +335,9 @@ pub(super) fn decode_fine(
             return Ok(());
         }
     };
-    let (input, output, bits) = (start.input, start.output, start.bits);
+    let input = start.input;
+    let output = start.output;
+    let bits = start.bits;
     if !spans.has_window(span) {
         let body = blob.get(input.0 as usize..).unwrap_or_default();
         let at = BlockStart { input, output, bits, window: &[0; WINDOW] };

@@ -40,7 +40,8 @@ pub fn has_valid_checksum(block: &[u8; BLOCK]) -> bool {
     let Some(stored) = octal(&block[148..156]) else { return false };
     let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
     // The checksum field itself counts as spaces.
-    let (before, after) = (&block[..148], &block[156..]);
+    let before = &block[..148];
+    let after = &block[156..];
     let unsigned = i64::from(sum(before) + sum(after) + 8 * u32::from(b' '));
     if stored == unsigned {
         return true;

@@ -232,7 +232,9 @@ impl SparseMap {
         if size > i64::MAX as u64 {
             return None;
         }
-        let (mut all, mut after, mut stored) = (Vec::new(), 0, 0);
+        let mut all = Vec::new();
+        let mut after = 0;
+        let mut stored = 0;
         for (start, length) in parts {
             let end = start.checked_add(length).filter(|end| start >= after && *end <= size)?;
             after = end;

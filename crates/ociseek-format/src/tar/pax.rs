@@ -49,10 +49,12 @@ fn record(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     if length < 5 || length > data.len() || length <= space + 1 {
         return None;
     }
-    let (body, rest) = (&data[space + 1..length], &data[length..]);
+    let body = &data[space + 1..length];
+    let rest = &data[length..];
     let body = body.strip_suffix(b"\n")?;
     let equals = body.iter().position(|&b| b == b'=')?;
-    let (key, value) = (&body[..equals], &body[equals + 1..]);
+    let key = &body[..equals];
+    let value = &body[equals + 1..];
     // NULs are errors where they would end a C string: in keys and in values that are names.
     let must_not_hold_nul = match key {
         b"" => return None,
@@ -167,7 +169,8 @@ impl UnfinishedMap {
         let map = match get(b"GNU.sparse.major") {
             b"1" => Reading::Text { text: Vec::new(), lines: 0, needed: 1 },
             _ => {
-                let (count, list) = (decimal(get(b"GNU.sparse.numblocks"))?, get(b"GNU.sparse.map"));
+                let count = decimal(get(b"GNU.sparse.numblocks"))?;
+                let list = get(b"GNU.sparse.map");
                 let numbers = || list.split(|&byte| byte == b',').filter(|_| !list.is_empty());
                 if usize::try_from(count).ok()?.checked_mul(2)? != numbers().count() {
                     return None;

@@ -183,7 +183,8 @@ impl Walker {
                     self.extension_data.extend_from_slice(&bytes[..taken]);
                     *left -= taken as u64;
                     if *left == 0 {
-                        let (kind, mut data) = (*kind, std::mem::take(&mut self.extension_data));
+                        let kind = *kind;
+                        let mut data = std::mem::take(&mut self.extension_data);
                         self.extension(kind, &data, found)?;
                         data.clear();
                         data.shrink_to(KEPT_EXTENSION);
@@ -468,7 +469,8 @@ mod tests {
     }
 
     fn entries(tar: &[u8], piece: usize) -> Vec<Entry> {
-        let (mut walker, mut found) = (Walker::new(), Vec::new());
+        let mut walker = Walker::new();
+        let mut found = Vec::new();
         for piece in tar.chunks(piece) {
             walker.push(piece, &mut |entry| found.push(entry)).unwrap();
         }

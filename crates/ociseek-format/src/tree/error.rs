@@ -89,7 +89,8 @@ impl TreeWarnings {
 
     pub(super) fn link_left_out(&mut self, file: &FileMetadata, target: &[u8]) {
         self.add(|| {
-            let (name, target) = (shown(&file.name), shown(target));
+            let name = shown(&file.name);
+            let target = shown(target);
             format!("skipping {name}: it is a hard link to {target}, which is not in this layer")
         });
     }

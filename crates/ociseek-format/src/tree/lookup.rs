@@ -139,7 +139,8 @@ impl<'t, 'a, F: Fn(u32) -> InodeKind<'a>> Lookup<'t, 'a, F> {
     }
 
     fn without_links(&mut self, path: TarPath<'a>) -> Result<Vec<&'a [u8]>, TreeFault> {
-        let (mut path, mut links) = (path, 0);
+        let mut path = path;
+        let mut links = 0;
         loop {
             let before = links;
             path = self.walk(&path, &mut links)?;

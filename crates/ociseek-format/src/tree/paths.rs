@@ -241,7 +241,9 @@ impl<'a> Paths<'a> {
         let parent = PathId(self.at(path).parent);
         self.hash(parent);
         let here = self.at_mut(path);
-        let (inode, next, previous) = (here.inode, here.next, here.previous);
+        let inode = here.inode;
+        let next = here.next;
+        let previous = here.previous;
         (here.inode, here.next, here.previous) = (NONE, NONE, NONE);
         if self.at(parent).first == path.0 {
             self.at_mut(parent).first = next;
@@ -306,7 +308,8 @@ mod tests {
                 steps.sort_by_key(|(_, at, length, _)| &NAMES[*at..at + length]);
             }
             for (number, (directory, at, length, action)) in (1..).zip(steps) {
-                let (parent, name) = (directories[directory], &NAMES[at..at + length]);
+                let parent = directories[directory];
+                let name = &NAMES[at..at + length];
                 let before = known.get(&(directory, name)).copied();
                 let occupied = before.filter(|(_, is_occupied)| *is_occupied).map(|(path, _)| path.0);
                 if action < 2 {

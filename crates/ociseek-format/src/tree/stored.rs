@@ -81,8 +81,10 @@ impl Tree {
         let nodes = reader.take((nodes as usize).checked_mul(NODE)?)?;
         let names = reader.take((names as usize).checked_mul(NAME)?)?;
         let text = reader.take(text as usize)?;
-        let (nodes, names) = (nodes.as_chunks::<NODE>().0, names.as_chunks::<NAME>().0);
-        let (count, all_names) = (nodes.len() as u32, names.len() as u32);
+        let nodes = nodes.as_chunks::<NODE>().0;
+        let names = names.as_chunks::<NAME>().0;
+        let count = nodes.len() as u32;
+        let all_names = names.len() as u32;
         let mut targets = reader;
         let mut list = Vec::with_capacity(nodes.len());
         // The directory of each name.
@@ -104,7 +106,8 @@ impl Tree {
         }
         let mut named_by = vec![NONE; nodes.len()];
         *named_by.first_mut()? = 0;
-        let (mut all, mut start) = (Vec::with_capacity(names.len()), 0u32);
+        let mut all = Vec::with_capacity(names.len());
+        let mut start = 0u32;
         for (number, ([length, node @ ..], directory)) in (0..).zip(names.iter().zip(directories)) {
             let node = u32::from_le_bytes(*node);
             let first = named_by.get_mut(node as usize)?;
@@ -141,9 +144,17 @@ impl Tree {
 fn node(bytes: &[u8; NODE], targets: &mut Reader<'_>) -> Option<Node> {
     let mut reader = Reader(bytes);
     let mut word = || reader.u32();
-    let (kind, mode, uid, gid, nlink, origin, c) = (word()?, word()?, word()?, word()?, word()?, word()?, word()?);
+    let kind = word()?;
+    let mode = word()?;
+    let uid = word()?;
+    let gid = word()?;
+    let nlink = word()?;
+    let origin = word()?;
+    let c = word()?;
     let mut long = || reader.u64();
-    let (mtime, a, b) = (long()?, long()?, long()?);
+    let mtime = long()?;
+    let a = long()?;
+    let b = long()?;
     let kind = match kind {
         FILE => {
             a.checked_add(b).filter(|end| *end <= i64::MAX as u64)?;
@@ -165,7 +176,8 @@ fn node(bytes: &[u8; NODE], targets: &mut Reader<'_>) -> Option<Node> {
 fn xattrs(reader: &mut Reader<'_>, nodes: u32) -> Option<Vec<(NodeId, Box<[Xattr]>)>> {
     let mut all: Vec<(NodeId, Box<[Xattr]>)> = Vec::new();
     for _ in 0..reader.u32()? {
-        let (node, count) = (reader.u32()?, reader.u32()?);
+        let node = reader.u32()?;
+        let count = reader.u32()?;
         if node >= nodes || all.last().is_some_and(|(last, _)| last.0 >= node) {
             return None;
         }

@@ -126,7 +126,9 @@ pub(super) fn decode_gzip(bytes: &[u8], size: Compressed) -> Result<Checkpoints,
             let value = i64::from_le_bytes(record[at..at + 8].try_into().unwrap_or_default());
             u64::try_from(value).map_err(|_| CheckpointsError::Negative(span))
         };
-        let (input, output, bits) = (Compressed(offset(0)?), Uncompressed(offset(8)?), record[16]);
+        let input = Compressed(offset(0)?);
+        let output = Uncompressed(offset(8)?);
+        let bits = record[16];
         if bits > 7 {
             return Err(CheckpointsError::Bits(span, bits));
         }

@@ -99,8 +99,10 @@ pub fn decode_within(bytes: &[u8], charge: &mut Charge) -> Result<Ztoc, ZtocErro
 }
 
 fn decode_file(number: usize, table: TableView<'_>, budget: &mut Budget<'_>) -> Result<FileMetadata, ZtocError> {
-    let (name, linkname) = (budget.text(table, file::NAME)?, budget.text(table, file::LINKNAME)?);
-    let (uname, gname) = (budget.short(table, file::UNAME)?, budget.short(table, file::GNAME)?);
+    let name = budget.text(table, file::NAME)?;
+    let linkname = budget.text(table, file::LINKNAME)?;
+    let uname = budget.short(table, file::UNAME)?;
+    let gname = budget.short(table, file::GNAME)?;
     let mut pax = Vec::new();
     for record in table.offsets(file::PAX)?.tables() {
         let record = record?;
@@ -109,7 +111,8 @@ fn decode_file(number: usize, table: TableView<'_>, budget: &mut Budget<'_>) -> 
         pax.push(PaxRecord { key: budget.short(record, record::KEY)?, value: budget.short(record, record::VALUE)? });
     }
     let range = |value: i64| u64::try_from(value).map_err(|_| ZtocError::EntryRange(number));
-    let (offset, size) = (range(table.i64(file::OFFSET)?)?, range(table.i64(file::SIZE)?)?);
+    let offset = range(table.i64(file::OFFSET)?)?;
+    let size = range(table.i64(file::SIZE)?)?;
     if offset.checked_add(size).is_none_or(|end| end > i64::MAX as u64) {
         return Err(ZtocError::EntryRange(number));
     }
@@ -217,7 +220,8 @@ pub fn head(bytes: &[u8]) -> Result<Head<'_>, ZtocError> {
         }
         other => return Err(ZtocError::Algorithm(other)),
     };
-    let (version, build_tool_identifier) = (root.bytes(root::VERSION)?, root.bytes(root::BUILD_TOOL_IDENTIFIER)?);
+    let version = root.bytes(root::VERSION)?;
+    let build_tool_identifier = root.bytes(root::BUILD_TOOL_IDENTIFIER)?;
     Ok(Head { version, build_tool_identifier, compressed_size, uncompressed_size, span_size, spans })
 }
 

@@ -287,7 +287,8 @@ pub fn check_extents<'a>(
     entries: impl IntoIterator<Item = (usize, &'a FileMetadata)>,
     end: Uncompressed,
 ) -> Result<(), ExtentFault> {
-    let (mut previous, mut previous_end) = (0, 0);
+    let mut previous = 0;
+    let mut previous_end = 0;
     for (entry, file) in entries {
         if file.kind != FileKind::Regular || file.size == 0 {
             continue;
@@ -333,7 +334,8 @@ mod tests {
     }
 
     fn file(offset: u64, size: u64) -> FileMetadata {
-        let (name, offset) = (b"file"[..].into(), Uncompressed(offset));
+        let name = b"file"[..].into();
+        let offset = Uncompressed(offset);
         FileMetadata { name, offset, size, ..FileMetadata::default() }
     }
 

@@ -144,7 +144,8 @@ impl Ecr {
             None => parse_endpoint(&format!("https://{}", registry.api_host()))?,
         };
         let http = http_client(&ClientConfig::default(), &url)?;
-        let (mut tries, mut unusable) = (1, 0);
+        let mut tries = 1;
+        let mut unusable = 0;
         loop {
             let error = match self.once(&http, &url, registry).await.and_then(|answer| token_in(&answer, &url)) {
                 Ok(token) => return Ok(token),

@@ -69,7 +69,8 @@ impl BackfillState {
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
         let head = header(options, versions);
         let mut lines = Lines(BufReader::new(&file));
-        let (mut done, mut ends_well) = (FinishedWork::default(), true);
+        let mut done = FinishedWork::default();
+        let mut ends_well = true;
         match lines.next().map_err(failed)? {
             None => begin(&mut file, &head, path).map_err(failed)?,
             Some((first, false)) if is_unfinished(&first, &head) => begin(&mut file, &head, path).map_err(failed)?,

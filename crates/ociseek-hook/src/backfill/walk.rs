@@ -47,7 +47,8 @@ struct Tags {
 impl Tags {
     /// The image of a tag. None for tags of lists of referrers.
     fn image(&self, tag: String, versions: &Versions) -> Option<WalkItem> {
-        let (registry, repository) = (self.registry.clone(), self.repository.clone());
+        let registry = self.registry.clone();
+        let repository = self.repository.clone();
         let job = Job { image: Reference { registry, repository, tag: Some(tag), digest: None } };
         match job.skipped_by_name(versions) {
             Some(SkipReason::ReferrersTag(_)) => None,

@@ -173,7 +173,8 @@ impl Entry {
 
 impl CallOutcome {
     fn add(&mut self, entry: &Entry) {
-        let (image, took) = (entry.image.as_deref(), entry.took);
+        let image = entry.image.as_deref();
+        let took = entry.took;
         match &entry.result {
             EntryResult::Failed { error, may_pass } => {
                 let name = entry.image.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
@@ -349,7 +350,8 @@ impl Function {
         }
         let Token { user, password, .. } = token.clone();
         let credentials = CredentialSource::Only { registry: host.to_owned(), user, password };
-        let (progress, max_memory) = (Arc::clone(&self.progress), self.settings.max_memory);
+        let progress = Arc::clone(&self.progress);
+        let max_memory = self.settings.max_memory;
         let config = ClientConfig { credentials, progress, max_memory, ..ClientConfig::default() };
         let client = Client::new(config)?;
         clients.insert(registry.clone(), (token, client.clone()));

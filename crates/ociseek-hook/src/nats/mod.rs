@@ -111,7 +111,8 @@ impl NatsQueue {
         on_change: impl Fn(ConnectionChange) + Send + Sync + 'static,
     ) -> Result<NatsQueue, NatsError> {
         let losses = Arc::new(AtomicU64::new(0));
-        let (counted, is_lost) = (Arc::clone(&losses), AtomicBool::new(false));
+        let counted = Arc::clone(&losses);
+        let is_lost = AtomicBool::new(false);
         let changed = move |event| {
             match event {
                 Event::Disconnected if !is_lost.swap(true, Ordering::SeqCst) => {

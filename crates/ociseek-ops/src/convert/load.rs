@@ -226,7 +226,8 @@ impl Loader<'_> {
         // The entries to examine; the next one is last.
         let mut todo = vec![(entry.clone(), 1)];
         let mut seen = BTreeSet::from_iter(self.root);
-        let (mut first, mut others) = (None, 0);
+        let mut first = None;
+        let mut others = 0;
         while let Some((next, depth)) = todo.pop() {
             let digest = next.digest;
             if is_manifest(&next.media_type) {

@@ -143,7 +143,8 @@ pub(super) struct OldIndex {
 impl OldIndex {
     fn of(store: &Source, listed: &Descriptor, index: FoundIndex) -> OldIndex {
         let lists = old_lists(store, &index.ztocs, &index.others);
-        let (platform, tool) = (listed.platform.clone(), index.build_tool_identifier);
+        let platform = listed.platform.clone();
+        let tool = index.build_tool_identifier;
         OldIndex { store: store.clone(), platform, tool, ztocs: index.ztocs, lists }
     }
 
@@ -256,7 +257,8 @@ async fn compare(
         }
         _ => Vec::new(),
     };
-    let (mut indexed, mut reasons) = (Vec::with_capacity(targets.len()), Vec::new());
+    let mut indexed = Vec::with_capacity(targets.len());
+    let mut reasons = Vec::new();
     let mut fine_documents = Vec::new();
     for (target, layers) in targets.into_iter().zip(planned) {
         let mut ztocs = Vec::new();

@@ -114,7 +114,8 @@ impl Publication<'_> {
         if let Destination::Layout(layout) = destination {
             let layout = Arc::clone(layout);
             let image = Descriptor::new(OCI_INDEX, enabled.digest, enabled.bytes.len() as u64);
-            let (tag, keep) = (to.tag.clone(), loaded.root);
+            let tag = to.tag.clone();
+            let keep = loaded.root;
             let named = blocking(move || layout.name(&image, tag.as_deref(), Some(&keep))).await;
             named.map_err(|source| ConvertError::Push { what: "image index", digest: enabled.digest, source })?;
         }

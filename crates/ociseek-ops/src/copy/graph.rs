@@ -230,7 +230,8 @@ impl Reading<'_> {
             next.extend(node.children.iter().map(|child| (child.clone(), part)));
         }
         if referrers {
-            let (from, jobs) = (self.from, self.jobs);
+            let from = self.from;
+            let jobs = self.jobs;
             let listed: Vec<_> = stream::iter(level.to_vec())
                 .map(|subject| async move {
                     // Only digests and types are kept of the list.

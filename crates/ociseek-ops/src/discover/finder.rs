@@ -87,7 +87,8 @@ pub(super) async fn indexes_of(
     let odd_annotation = odd_annotation.or(odd_fine);
     let (listed, named, named_fine) =
         tokio::join!(finder.listed(), finder.named(named, artifacts), finder.named_fine(named_fine, artifacts));
-    let (mut indexes, mut fine) = (Vec::from_iter(named), Vec::from_iter(named_fine));
+    let mut indexes = Vec::from_iter(named);
+    let mut fine = Vec::from_iter(named_fine);
     let listing = listed.map(|Listed { via, soci, fine: listed }| {
         indexes.extend(soci);
         fine.extend(listed);
@@ -195,9 +196,11 @@ impl Finder<'_> {
             (descriptor, document)
         };
         let mut read = stream::iter(to_read(listed.descriptors)).map(fetch).buffered(SIDE_BY_SIDE);
-        let (mut soci, mut fine) = (Vec::new(), Vec::new());
+        let mut soci = Vec::new();
+        let mut fine = Vec::new();
         while let Some((descriptor, document)) = read.next().await {
-            let (digest, size) = (descriptor.digest, Some(descriptor.size));
+            let digest = descriptor.digest;
+            let size = Some(descriptor.size);
             match IndexKind::listed(&descriptor) {
                 IndexKind::Soci => soci.push(self.soci(digest, size, Version::V1, via, document)),
                 IndexKind::Fine => fine.push(self.fine(digest, size, via, document)),

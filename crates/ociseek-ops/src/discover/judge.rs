@@ -79,7 +79,8 @@ impl Referring {
             IndexKind::Soci => {
                 let index = parse(bytes, Some(Version::V1), subject)?;
                 let layers = index.ztocs.iter().map(|ztoc| ztoc.layer).collect();
-                let (tool, canonical) = (index.build_tool_identifier, index.canonical);
+                let tool = index.build_tool_identifier;
+                let canonical = index.canonical;
                 Referring { kind, tool, layers, ztocs: index.ztocs, documents: Vec::new(), canonical }
             }
             IndexKind::Fine => {
@@ -321,7 +322,8 @@ pub(super) fn judge(
         }
         // A layer that occurs twice in the image is listed twice.
         if ztocs.insert(layer, reference.clone()).is_none() && reference.layer_media_type != found.media_type {
-            let (stated, found) = (shown(&reference.layer_media_type), shown(&found.media_type));
+            let stated = shown(&reference.layer_media_type);
+            let found = shown(&found.media_type);
             notes.push(Note::MediaType { ztoc, layer, stated, found });
         }
     }
@@ -422,12 +424,15 @@ mod tests {
                 head_digest: layer.digest,
                 start_size: 2,
             };
-            let (layers, profile) = (of.iter().map(document).collect(), profile.map(Digest::sha256));
+            let layers = of.iter().map(document).collect();
+            let profile = profile.map(Digest::sha256);
             FineIndex { layers, subject: Some(Descriptor::of("image", b"image")), build_tool: None, profile }
         };
         let preferred = |found: &[Option<&FineIndex>]| super::preferred(found.iter().copied(), &layers);
-        let (all, some) = (fine(&layers, None), fine(&layers[..1], None));
-        let (recorded, again) = (fine(&layers[..1], Some(b"a")), fine(&layers[..1], Some(b"b")));
+        let all = fine(&layers, None);
+        let some = fine(&layers[..1], None);
+        let recorded = fine(&layers[..1], Some(b"a"));
+        let again = fine(&layers[..1], Some(b"b"));
         assert_eq!(preferred(&[]), None);
         assert_eq!(preferred(&[None, None]), None);
         assert_eq!(preferred(&[None, Some(&some), None]), Some(1));

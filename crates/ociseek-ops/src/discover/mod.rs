@@ -233,7 +233,8 @@ impl PlatformImage {
             manifest @ Manifest::Index(_) => {
                 let wanted = PlatformChoice::of(platform);
                 let mut image = resolve::resolve_document(source, &document, manifest, wanted, progress).await?;
-                let (manifest, artifacts) = (image.manifests.swap_remove(0), image.artifacts);
+                let manifest = image.manifests.swap_remove(0);
+                let artifacts = image.artifacts;
                 Ok(PlatformImage { root, manifest, artifacts, is_alone: false })
             }
         }

@@ -140,7 +140,8 @@ async fn look_for_pieces(
 /// The documents of the fine index that a reader takes by which it cannot read their layers, as far
 /// as the heads tell.
 async fn broken_documents(source: &Source, image: &DiscoveredImage) -> Vec<BrokenDocument> {
-    let (mut seen, mut broken) = (BTreeSet::new(), Vec::new());
+    let mut seen = BTreeSet::new();
+    let mut broken = Vec::new();
     for layer in &image.layers {
         let Some(document) = image.document_for(&layer.digest).filter(|_| seen.insert(layer.digest)) else { continue };
         if let Err(error) = fetch_head(source, layer, document, &mut source.budget().open()).await {

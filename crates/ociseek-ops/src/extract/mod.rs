@@ -156,7 +156,8 @@ fn stop(go_on: &dyn Fn() -> bool) -> Result<(), ExtractError> {
 
 /// All names of regular files, and the number of other nodes that are not directories.
 fn regular_files(tree: &Tree) -> (Vec<Name>, u64) {
-    let (mut names, mut left_out) = (Vec::new(), 0);
+    let mut names = Vec::new();
+    let mut left_out = 0;
     let mut directories = vec![Tree::ROOT];
     while let Some(directory) = directories.pop() {
         for (number, (_, node)) in tree.children(directory).enumerate() {
@@ -225,7 +226,8 @@ impl Extraction<'_> {
             blob.resize(size as usize, 0);
             self.blob.read_exact_at(&mut blob, range.start.0).map_err(ExtractError::Read)?;
             let mut position = self.table.plain_range(span).start.0;
-            let (mut failed, before) = (None, (self.done, at));
+            let mut failed = None;
+            let before = (self.done, at);
             let decoded = self.table.decode(span, &blob, &mut |piece| match self.take(position, piece) {
                 Ok(flow) => {
                     position += piece.len() as u64;

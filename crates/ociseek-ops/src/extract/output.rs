@@ -163,7 +163,9 @@ impl UnfinishedFile {
         let time = Timespec { tv_sec: seconds, tv_nsec: nanos.into() };
         rustix::fs::futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
         drop(file);
-        let (directory, temporary, name) = (&*self.directory, self.temporary.as_str(), &self.name[..]);
+        let directory = &*self.directory;
+        let temporary = self.temporary.as_str();
+        let name = &self.name[..];
         if output.replaces {
             rustix::fs::renameat(directory, temporary, directory, name)?;
             return Ok(());

@@ -43,7 +43,8 @@ pub(crate) async fn ztocs(
     announce: impl FnOnce(&[Descriptor]),
 ) -> Result<Layers, IndexError> {
     let options = supply.work.options;
-    let (ztocs, mut documents) = (wanted.ztocs.clone(), wanted.documents.clone());
+    let ztocs = wanted.ztocs.clone();
+    let mut documents = wanted.documents.clone();
     let (mut layers, unread) = look_up(wanted, built, supply).await?;
     let lacks_document = |layers: &Layers, layer: &Descriptor| {
         documents.contains(&(layer.digest, layer.size)) && layers.document(layer).is_none()

@@ -366,7 +366,8 @@ mod tests {
         let candidate = |built| [CandidateLayer { layer: layer(1), unservable: false, built }];
         let same = index(1, Some(TOOL), SPANS, &[1]);
         let decided = |found: &[DestinationIndex], layers: &[CandidateLayer]| {
-            let (rule, tool) = (Existing::Skip, TOOL);
+            let rule = Existing::Skip;
+            let tool = TOOL;
             decide(found, &RequestedIndex { rule, tool, span_size: SPANS, prefetch: false, layers })
         };
         let found = std::slice::from_ref(&same);

@@ -139,7 +139,8 @@ pub enum Preview {
 /// # Errors
 /// If the attached indexes cannot be looked up.
 pub async fn preview(image: ResolvedImage, destination: &Destination, work: Work<'_>) -> Result<Preview, IndexError> {
-    let (mut has_index, mut reasons) = (false, Vec::new());
+    let mut has_index = false;
+    let mut reasons = Vec::new();
     for manifest in image.manifests {
         let plan = IndexPlan::make(manifest, Some(destination), work).await?;
         let mut decisions = vec![&plan.decision];

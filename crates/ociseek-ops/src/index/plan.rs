@@ -192,7 +192,8 @@ impl IndexPlan {
         let candidates = candidates(&self.found, self.servable(), work).await;
         let decided = |layers: &[CandidateLayer]| {
             let tool = &options.layer.build_tool_identifier;
-            let (span_size, prefetch) = (options.layer.span_size, options.prefetch.is_some());
+            let span_size = options.layer.span_size;
+            let prefetch = options.prefetch.is_some();
             decide(&self.found, &RequestedIndex { rule: options.existing, tool, span_size, prefetch, layers })
         };
         self.decision = decide_examined(&self.found, &candidates, destination, decided).await?;

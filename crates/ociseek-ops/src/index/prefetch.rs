@@ -71,7 +71,9 @@ pub(crate) async fn prefetch_artifacts(
     };
     let PrefetchSpans { spans, bytes, missing } = resolved;
     missing.iter().for_each(|missing| progress.report(ProgressEvent::Warning(missing.to_string())));
-    let (mut artifacts, mut layers, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
+    let mut artifacts = Vec::new();
+    let mut layers = Vec::new();
+    let mut seen = BTreeSet::new();
     for ((ztoc, spans), bytes) in ztocs.iter().zip(spans).zip(bytes).filter(|((_, spans), _)| !spans.is_empty()) {
         let layer = ztoc.layer.digest;
         let artifact = artifact(layer, encode(&spans).into());

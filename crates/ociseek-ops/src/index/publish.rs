@@ -335,7 +335,8 @@ impl WriteBlob {
 /// Writes a blob, if `write` says so. Returns the number of bytes written.
 pub(crate) async fn push_blob(destination: &Destination, blob: &NewBlob, write: WriteBlob) -> Result<u64, IndexError> {
     let NewBlob { what, descriptor: blob, content } = blob;
-    let (what, digest) = (*what, blob.digest);
+    let what = *what;
+    let digest = blob.digest;
     let failed = |source| IndexError::Push { what, digest, source };
     let damage = match write {
         WriteBlob::IfDamaged => match BlobCheck::Content.damage(destination, blob).await.map_err(failed)? {

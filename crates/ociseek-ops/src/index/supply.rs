@@ -98,7 +98,9 @@ pub(crate) struct BuiltLayer {
 impl Layers {
     /// Starts without layers. Their ztocs will be charged to `budget`.
     pub(super) fn new(budget: &Budget) -> Layers {
-        let (by_blob, documents, memory) = (BTreeMap::new(), BTreeMap::new(), budget.open());
+        let by_blob = BTreeMap::new();
+        let documents = BTreeMap::new();
+        let memory = budget.open();
         Layers { by_blob, documents, bytes_read: 0, bytes_compared: 0, stuck: false, memory }
     }
 
@@ -168,7 +170,9 @@ pub(super) async fn cached_document(
     layer: &Descriptor,
     budget: &Budget,
 ) -> Option<Arc<EncodedFine>> {
-    let (cache, layer, mut memory) = (cache?.clone(), layer.clone(), budget.open());
+    let cache = cache?.clone();
+    let layer = layer.clone();
+    let mut memory = budget.open();
     let found = tokio::task::spawn_blocking(move || {
         let document = fine::decode(&cache.get_fine(&layer.digest)?, &mut memory).ok()?;
         let is_its = document.spans().layer() == layer.digest && document.spans().blob_size() == layer.size;
@@ -181,7 +185,8 @@ pub(super) async fn cached_document(
 /// Caches a document that was made from the layer, and marks it as proven.
 pub(super) async fn keep_document(cache: Option<&ZtocCache>, layer: &Descriptor, document: &Arc<EncodedFine>) {
     let Some(cache) = cache.cloned() else { return };
-    let (layer, document) = (layer.digest, Arc::clone(document));
+    let layer = layer.digest;
+    let document = Arc::clone(document);
     let kept = tokio::task::spawn_blocking(move || {
         cache.put_proven(&layer, &document.head_digest);
         cache.put_fine(&layer, &document.bytes);

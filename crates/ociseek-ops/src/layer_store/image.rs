@@ -140,7 +140,8 @@ impl StoredImage {
         let content =
             Content::new(source.clone(), opened, caches.spans.clone(), open.content.clone(), Arc::clone(progress))
                 .with_reopen(reopen(source, &found, caches));
-        let (start, all) = (open.documents.start, *prefetch_all);
+        let start = open.documents.start;
+        let all = *prefetch_all;
         let ahead = content.clone();
         let task = BackgroundTask::spawn(async move {
             if start {
@@ -152,7 +153,9 @@ impl StoredImage {
             }
         });
         let manifest = found.manifest.digest;
-        let (opaque, claims, source) = (*opaque, *claims, source.clone());
+        let opaque = *opaque;
+        let claims = *claims;
+        let source = source.clone();
         Ok(StoredImage { manifest, source, content, layers, opaque, claims, _tasks: vec![task] })
     }
 
@@ -184,7 +187,9 @@ impl StoredImage {
         let make = || async {
             let files = layer.map.files.all();
             let charge = charge_tree(self.source.budget(), std::iter::once(&files[..]))?;
-            let (map, number, opaque) = (Arc::clone(&layer.map), layer.number, self.opaque);
+            let map = Arc::clone(&layer.map);
+            let number = layer.number;
+            let opaque = self.opaque;
             let made = spawn_blocking(move || Tree::for_overlay(&map.entries(), number, opaque));
             let tree = made.await.map_err(|_| OpenImageError::Ending)??;
             Ok::<_, OpenImageError>((Arc::new(tree), charge))
@@ -290,7 +295,8 @@ impl LayerBlob for FetchedBlob {
                 let what = format!("cannot fetch layer {}: {why}", self.descriptor.digest);
                 self.progress.report(ProgressEvent::Warning(what));
             });
-            let (file, left) = (Arc::clone(file.ok()?), self.descriptor.size.saturating_sub(offset));
+            let file = Arc::clone(file.ok()?);
+            let left = self.descriptor.size.saturating_sub(offset);
             let size = size.min(usize::try_from(left).unwrap_or(usize::MAX));
             let read = move || {
                 let mut bytes = vec![0; size];

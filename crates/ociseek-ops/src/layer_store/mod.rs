@@ -110,8 +110,10 @@ impl LayerStore {
     /// # Errors
     /// If the state cannot be read, or another process uses it.
     pub fn open(dir: &Path, options: StoreOptions, progress: Arc<dyn Progress>) -> io::Result<LayerStore> {
-        let (recent, open) = (Mutex::default(), Mutex::default());
-        let (used, served) = (UsedLayers::open(dir)?, Mutex::new(Some(ServedNames::default())));
+        let recent = Mutex::default();
+        let open = Mutex::default();
+        let used = UsedLayers::open(dir)?;
+        let served = Mutex::new(Some(ServedNames::default()));
         let answers = AnswerFiles::open(dir, |manifest| used.has(manifest));
         Ok(LayerStore { options, dir: dir.to_owned(), used, recent, open, answers, served, progress })
     }
@@ -184,7 +186,9 @@ impl LayerStore {
         let answers = manifest.and_then(|manifest| self.answers.read(&repository, &manifest)).unwrap_or_default();
         let source = source.with_documents_in(&self.options.caches.ztocs).recalling(&answers);
         let StoreOptions { opaque, prefetch_all, claims, caches, .. } = &self.options;
-        let (opaque, prefetch_all, claims) = (*opaque, *prefetch_all, *claims);
+        let opaque = *opaque;
+        let prefetch_all = *prefetch_all;
+        let claims = *claims;
         let options = StoredOptions { open, opaque, prefetch_all, claims };
         let found = StoredImage::find(&source, &root, &options, &self.progress).await;
         let found = found.map_err(|error| causes(&error))?;

@@ -163,7 +163,9 @@ mod tests {
     #[test]
     fn uses_survive_and_end() {
         let dir = tempfile::tempdir().unwrap();
-        let (layer, one, other) = (Digest::sha256(b"layer"), Digest::sha256(b"one"), Digest::sha256(b"other"));
+        let layer = Digest::sha256(b"layer");
+        let one = Digest::sha256(b"one");
+        let other = Digest::sha256(b"other");
         let layers = UsedLayers::open(dir.path()).unwrap();
         assert!(UsedLayers::open(dir.path()).unwrap_err().to_string().contains("another layer store"));
         layers.begin("a", &layer, None).unwrap();
@@ -191,7 +193,8 @@ mod tests {
     #[test]
     fn answers_stay_as_long_as_their_image_is_used() {
         let dir = tempfile::tempdir().unwrap();
-        let (one, other) = (Digest::of(Algorithm::Sha512, b"one"), Digest::sha256(b"two"));
+        let one = Digest::of(Algorithm::Sha512, b"one");
+        let other = Digest::sha256(b"two");
         let files = AnswerFiles::open(dir.path(), |_| false);
         for (repository, manifest) in [("a/b", one), ("c/d", one), ("a/b", other)] {
             assert!(files.read(repository, &manifest).is_none());

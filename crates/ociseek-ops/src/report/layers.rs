@@ -240,7 +240,8 @@ fn groups(
     let mut first = 0;
     while first < count {
         let end = first.saturating_add(each).min(count);
-        let (spans, last) = (SpanId(first)..SpanId(end), SpanId(end - 1));
+        let spans = SpanId(first)..SpanId(end);
+        let last = SpanId(end - 1);
         let blob = table.blob_range(spans.start).start.0..table.blob_range(last).end.0;
         let plain = table.plain_range(spans.start).start.0..table.plain_range(last).end.0;
         groups.push(Group {

@@ -89,7 +89,8 @@ struct ReadPlan<'a> {
 
 fn fetch(layers: &[ReadPlan<'_>], span_size: Option<u64>, reads: &Reads) -> Fetch {
     let mut sum = Fetch { span_size, ..Fetch::default() };
-    let (mut at_most, mut is_cut) = (0u64, false);
+    let mut at_most = 0u64;
+    let mut is_cut = false;
     for ReadPlan { number, now, by, size } in layers {
         let Some(table) = by else {
             sum.whole = sum.whole.saturating_add(*size);
@@ -166,7 +167,8 @@ fn touched(table: &SpanTable<LayerMap>, span_size: Option<u64>, ranges: &[Range<
     let mut ahead = ranges;
     let mut open: Option<Piece> = None;
     for span in (0..table.count()).map(SpanId) {
-        let (plain, blob) = (table.plain_range(span), table.blob_range(span));
+        let plain = table.plain_range(span);
+        let blob = table.blob_range(span);
         let piece =
             Piece { plain: plain.start.0..plain.end.0, bytes: blob.end.0.saturating_sub(blob.start.0), parts: 1 };
         let Some(size) = span_size else {

@@ -55,7 +55,8 @@ impl Reads {
     pub(super) fn of(image: &RootFs, reads: &[RecordedRead]) -> Result<Reads, StartError> {
         let same = same(image);
         let (mut recorded, mut whole): (BTreeMap<_, Vec<_>>, BTreeMap<_, Vec<_>>) = Default::default();
-        let (mut places, mut missing) = (BTreeSet::new(), BTreeSet::new());
+        let mut places = BTreeSet::new();
+        let mut missing = BTreeSet::new();
         // Most files are read several times.
         let mut known = BTreeMap::new();
         for read in reads {

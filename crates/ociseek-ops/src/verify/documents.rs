@@ -115,7 +115,8 @@ pub(super) fn warnings(image: &DiscoveredImage) -> Vec<String> {
 
 /// Compares the annotations of a ztoc in the index with the ztoc.
 pub(super) fn of_annotations(ztoc: &Ztoc, reference: &ZtocRef) -> Option<Problem> {
-    let (stated, found) = (reference.span_size, ztoc.checkpoints.span_size());
+    let stated = reference.span_size;
+    let found = ztoc.checkpoints.span_size();
     let text = || format!("the index says that spans have {stated} bytes, but the ztoc says {found}");
     (stated != found).then(|| Problem::new(Code::SpanSizeAnnotation, text()))
 }

@@ -66,11 +66,13 @@ pub(super) fn joined(
     let mut jobs = Vec::new();
     for claim in ztocs.into_values() {
         let fine = free.get_mut(&(claim.layer.digest, claim.layer.size)).and_then(Vec::pop);
-        let (layer, diff_id) = (claim.layer.clone(), claim.diff_id);
+        let layer = claim.layer.clone();
+        let diff_id = claim.diff_id;
         jobs.push(LayerJob { ztoc: Some(claim), fine, layer, diff_id });
     }
     for job in free.into_values().flatten() {
-        let (layer, diff_id) = (job.layer.clone(), job.diff_id);
+        let layer = job.layer.clone();
+        let diff_id = job.diff_id;
         jobs.push(LayerJob { ztoc: None, fine: Some(job), layer, diff_id });
     }
     jobs
@@ -96,9 +98,12 @@ impl LayerJob {
 
     async fn run(self, context: VerifyContext<'_>) -> Result<LayerResult, VerifyError> {
         let LayerJob { ztoc: claim, fine: job, layer, diff_id } = self;
-        let (mut of_ztoc, mut of_document, mut bytes_read) = (LayerCheck::default(), LayerCheck::default(), 0);
+        let mut of_ztoc = LayerCheck::default();
+        let mut of_document = LayerCheck::default();
+        let mut bytes_read = 0;
         let budget = context.source.budget();
-        let (mut for_ztoc, mut for_document) = (budget.open(), budget.open());
+        let mut for_ztoc = budget.open();
+        let mut for_document = budget.open();
         let ztoc = match &claim {
             Some(claim) => claim.open(context, &mut of_ztoc, &mut for_ztoc).await?,
             None => None,
@@ -175,7 +180,8 @@ async fn prove(
     to_verify: LayerToVerify<'_>,
     bytes_read: &mut u64,
 ) -> Result<Faults, VerifyError> {
-    let (layer, diff_id) = (to_verify.layer.digest, to_verify.diff_id);
+    let layer = to_verify.layer.digest;
+    let diff_id = to_verify.diff_id;
     let mut reads = 1;
     let mut read = read_layer(source, &to_verify, side_by_side, progress, false, bytes_read).await;
     if read.as_ref().is_ok_and(|proof| proof.digest != layer) && source.is_remote() {
@@ -194,7 +200,8 @@ async fn prove(
     };
     let mut of_layer = Vec::new();
     if proof.digest != layer {
-        let (found, times) = (proof.digest, read_times(reads));
+        let found = proof.digest;
+        let times = read_times(reads);
         let text = format!("the blob's digest is {found}, but the manifest says {layer}{times}");
         of_layer.push(Problem::new(Code::LayerDigest, text));
     }

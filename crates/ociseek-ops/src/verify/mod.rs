@@ -127,7 +127,8 @@ pub async fn verify(
         };
     }
     if let Some(first) = images.first().filter(|_| images.iter().all(is_bare)) {
-        let (manifest, why_not) = (first.manifest.digest, NoIndex::of(&first.layers));
+        let manifest = first.manifest.digest;
+        let why_not = NoIndex::of(&first.layers);
         return Err(match images.into_iter().find_map(|image| image.listing.err()) {
             Some(source) => VerifyError::Listing { manifest, source },
             None => VerifyError::NoIndex(manifest, why_not),
@@ -205,12 +206,16 @@ impl VerifyPlan {
         if let Err(source) = image.listing {
             return Err(VerifyError::Listing { manifest, source });
         }
-        let (mut indexes, mut contents, mut signed, mut all_lists) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut indexes = Vec::new();
+        let mut contents = Vec::new();
+        let mut signed = Vec::new();
+        let mut all_lists = Vec::new();
         let of_fine: Vec<_> = image.fine.iter().map(|found| image.signed_for(found.digest, found.via)).collect();
         let subjects: Vec<_> = image.indexes.iter().map(|found| image.signed_for(found.digest, found.via)).collect();
         for (found, of_index) in image.indexes.into_iter().zip(subjects) {
             signed.push(of_index);
-            let (digest, version) = (found.digest, found.version);
+            let digest = found.digest;
+            let version = found.version;
             let (mut differences, content) = documents::of_index(found)?;
             let mut lists = PrefetchLists::default();
             if let Some(content) = &content {
@@ -274,12 +279,15 @@ impl VerifyPlan {
         policy: &Policy,
         signatures: &[Option<Signatures>],
     ) -> VerifiedManifest {
-        let (mut all, mut rulings) = (Vec::new(), Vec::new());
+        let mut all = Vec::new();
+        let mut rulings = Vec::new();
         for ((content, signatures), lists) in self.contents.iter().zip(signatures).zip(&self.lists) {
             let covered = content.iter().flat_map(|content| self.covered(content));
             let layers = covered.filter_map(|(layer, ztoc, _)| {
                 let done = results.get(&(layer.digest, ztoc.ztoc))?;
-                let (compared, tool, mut differences) = (done.compared, done.tool.clone(), done.differences.clone());
+                let compared = done.compared;
+                let tool = done.tool.clone();
+                let mut differences = done.differences.clone();
                 // The spans of an unusable ztoc are not known.
                 if compared.of_spans > 0 {
                     differences.extend(lists.of_layer(&layer.digest, compared.of_spans));
@@ -330,6 +338,7 @@ fn is_bare(image: &DiscoveredImage) -> bool {
 fn announce(plans: &[VerifyPlan], sizes: &[u64], options: &VerifyOptions, progress: &Arc<dyn Progress>) {
     let Some(plan) = plans.first().filter(|_| options.depth == Depth::Full) else { return };
     let platform = plan.verified.platform.as_ref().map_or_else(String::new, ToString::to_string);
-    let (layers, bytes) = (sizes.len(), sizes.iter().sum());
+    let layers = sizes.len();
+    let bytes = sizes.iter().sum();
     progress.report(ProgressEvent::Image { manifest: plan.verified.manifest.digest, platform, layers, bytes });
 }

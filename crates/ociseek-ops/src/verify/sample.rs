@@ -196,7 +196,8 @@ async fn read<T: HasSpans + Send + Sync + 'static>(
 ) -> Result<(), VerifyError> {
     for span in numbers {
         let range = spans.blob_range(span);
-        let (start, end) = (range.start.0, range.end.0);
+        let start = range.start.0;
+        let end = range.end.0;
         if end - start > MAX_SAMPLE {
             done.compared.too_large += 1;
             continue;
@@ -219,7 +220,8 @@ async fn read<T: HasSpans + Send + Sync + 'static>(
                 }
             };
             done.bytes_read += bytes.len() as u64;
-            let (table, check) = (spans.clone(), check.clone());
+            let table = spans.clone();
+            let check = check.clone();
             let wrong = tokio::task::spawn_blocking(move || check(&table, span, &bytes)).await;
             let wrong = wrong.map_err(|_| VerifyError::Thread { layer: layer.digest })?;
             // The bytes may have been damaged on the way, or by a cache.

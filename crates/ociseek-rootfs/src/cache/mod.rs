@@ -156,7 +156,8 @@ impl SpanCache {
 
     /// Starts to store a span of `size` bytes. None if it should not be stored.
     pub fn writer(&self, key: &SpanKey, size: u64) -> Option<SpanWriter> {
-        let (dir, path) = (self.inner.dir.as_ref()?, self.path(key)?);
+        let dir = self.inner.dir.as_ref()?;
+        let path = self.path(key)?;
         let layout = self.layout_to_store(size)?;
         let entry = temporary(dir).map(|file| entry::EntryWriter::new(file, *key, layout));
         match entry {

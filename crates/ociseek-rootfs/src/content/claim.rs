@@ -81,10 +81,13 @@ impl LayerHandle {
     /// Waits until others have stored these spans. Fetches those that they gave up, and all that is
     /// left if nothing arrives for as long as a connection may be silent.
     pub(super) async fn await_others(self, mut spans: Vec<SpanRequest>, cause: FetchCause) {
-        let (layer, asked, begun) = (self.layer.digest(), spans.len(), Instant::now());
+        let layer = self.layer.digest();
+        let asked = spans.len();
+        let begun = Instant::now();
         let stall = stall(self.inner.options.deadline);
         let [mut pause, longest] = PAUSES;
-        let (mut progress, mut fetched) = (begun, 0);
+        let mut progress = begun;
+        let mut fetched = 0;
         while !spans.is_empty() {
             sleep(pause).await;
             let before = spans.len();

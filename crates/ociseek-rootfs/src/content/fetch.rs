@@ -75,8 +75,11 @@ impl LayerHandle {
     }
 
     async fn fetch(&self, mut group: VecDeque<SpanRequest>) {
-        let (layer, deadline) = (self.layer.digest(), self.inner.options.deadline);
-        let (begun, asked, first) = (Instant::now(), group.len(), group.front().map(|wanted| wanted.promise.span().0));
+        let layer = self.layer.digest();
+        let deadline = self.inner.options.deadline;
+        let begun = Instant::now();
+        let asked = group.len();
+        let first = group.front().map(|wanted| wanted.promise.span().0);
         let spans: Vec<SpanId> = group.iter().map(|wanted| wanted.promise.span()).collect();
         let purpose = if self.inner.start.covers(spans.iter().map(|span| self.span(*span))) {
             Purpose::Start
@@ -148,7 +151,8 @@ impl LayerHandle {
         purpose: Purpose,
         permit: Arc<Option<OwnedSemaphorePermit>>,
     ) {
-        let (span, layer) = (wanted.promise.span(), self.layer.digest());
+        let span = wanted.promise.span();
+        let layer = self.layer.digest();
         let broken = |source| ReadError::Span { layer, source };
         let windows = match self.windows(span, purpose).await {
             Ok(windows) => windows,
@@ -209,7 +213,8 @@ impl LayerHandle {
         blob: Vec<u8>,
     ) -> Option<Result<Run, SpanError>> {
         let slot = Arc::clone(&self.inner.decoders).acquire_owned().await.ok()?;
-        let (on, wanted) = (self.clone(), wanted.clone());
+        let on = self.clone();
+        let wanted = wanted.clone();
         let decoded = spawn_blocking(move || {
             let _slot = slot;
             on.decode(span, wanted.as_ref(), windows.as_deref(), &blob)
@@ -316,7 +321,8 @@ impl LayerHandle {
     /// recorded start does not need this while its reads are within that start. `missed` are the
     /// spans that the read waits for.
     pub(super) fn next_spans(&self, last: SpanId, missed: &[SpanRequest]) -> Vec<SpanRequest> {
-        let (inner, layer) = (&self.inner, &self.layer);
+        let inner = &self.inner;
+        let layer = &self.layer;
         let most = inner.pace.bytes_per_wait().min(MOST_AFTER);
         let Some(head) = layer.open.map().fine() else { return Vec::new() };
         let missed = missed.iter().map(|wanted| self.span(wanted.promise.span()));

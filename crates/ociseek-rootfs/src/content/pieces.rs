@@ -228,8 +228,8 @@ impl LayerHandle {
         let next = next_page.as_ref().and_then(|page| page.get(after));
         let plain = spans.plain_range(span);
         let near = spans.map().files.near(&plain);
-        let (mut headers, mut ends) =
-            (SpanHeaders::among(near.first, &near.files, &plain), SpanEnds::new(&near, &plain));
+        let mut headers = SpanHeaders::among(near.first, &near.files, &plain);
+        let mut ends = SpanEnds::new(&near, &plain);
         let tail = spans.decode_to_next(span, [window, next], blob, &mut |bytes| {
             headers.push(bytes);
             ends.push(bytes);
@@ -320,10 +320,12 @@ impl<'a> SpanEnds<'a> {
 
     /// Takes the next bytes of the span.
     pub(super) fn push(&mut self, piece: &[u8]) {
-        let (start, end) = (self.position, self.position + piece.len() as u64);
+        let start = self.position;
+        let end = self.position + piece.len() as u64;
         for one in &mut self.ends {
             let wanted = one.wanted();
-            let (from, to) = (wanted.start.max(start), wanted.end.min(end));
+            let from = wanted.start.max(start);
+            let to = wanted.end.min(end);
             if from < to {
                 one.bytes.extend_from_slice(&piece[(from - start) as usize..(to - start) as usize]);
             }
@@ -379,7 +381,8 @@ mod tests {
     #[test]
     fn pieces_take_no_more_memory_than_their_bytes() {
         for size in [0, 1, 100, PIECE, PIECE + 1, 2 * PIECE - 1, 3 * PIECE] {
-            let (mut cutter, mut total) = (PieceCutter::new(size as u64), 0);
+            let mut cutter = PieceCutter::new(size as u64);
+            let mut total = 0;
             let mut take = |_, piece: Bytes| total += piece.try_into_mut().unwrap().capacity();
             for bytes in vec![1; size].chunks(1000) {
                 cutter.push(bytes, &mut take);

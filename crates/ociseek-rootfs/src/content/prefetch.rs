@@ -135,7 +135,8 @@ impl LayerHandle {
             let is_missing = |span: &SpanId| on.layer.size(*span) > 0 && !on.is_on_disk(*span);
             SpanId::each(spans).filter(is_missing).collect::<Vec<SpanId>>()
         });
-        let (mut wanted, mut waiters) = (Vec::new(), Vec::new());
+        let mut wanted = Vec::new();
+        let mut waiters = Vec::new();
         for span in missing.await.unwrap_or_default() {
             match self.inner.in_flight.join(self.span(span), FetchCause::Readahead) {
                 FetchRole::Wait(waiter) => waiters.push(waiter),

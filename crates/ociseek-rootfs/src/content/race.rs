@@ -128,7 +128,8 @@ pub(super) struct Race<'a> {
 
 impl<'a> Race<'a> {
     pub(super) fn new(on: &'a LayerHandle, range: Range<u64>, purpose: Purpose) -> Race<'a> {
-        let (now, stall) = (Instant::now(), stall(on.inner.options.deadline));
+        let now = Instant::now();
+        let stall = stall(on.inner.options.deadline);
         let slow = now + on.inner.pace.patience(range.end - range.start, stall);
         let mut race = Race {
             on,
@@ -203,7 +204,8 @@ impl<'a> Race<'a> {
         let now = Instant::now();
         let counts = &self.on.inner.counts;
         if self.slow.take().is_some() {
-            let (doubled, requests) = (counts.doubled.get(), counts.requests.get());
+            let doubled = counts.doubled.get();
+            let requests = counts.requests.get();
             if self.lanes.len() == 1 && doubled < FREE + requests / ONE_IN {
                 counts.doubled.add(1);
                 counts.retries.add(1);
@@ -222,7 +224,9 @@ impl<'a> Race<'a> {
 
     /// Requests the missing bytes over another connection.
     fn add_lane(&mut self) {
-        let (on, purpose, range) = (self.on, self.purpose, self.range.clone());
+        let on = self.on;
+        let purpose = self.purpose;
+        let range = self.range.clone();
         let position = range.start;
         let open = async move {
             let part = on.inner.source.blob_part(&on.layer.open.descriptor, range, false).await?;
@@ -250,7 +254,8 @@ mod tests {
 
     #[test]
     fn a_request_is_slow_after_a_multiple_of_the_usual_time() {
-        let (pace, most) = (Pace::default(), Duration::from_secs(15));
+        let pace = Pace::default();
+        let most = Duration::from_secs(15);
         // 4 × (0.5 + 1) s.
         assert_eq!(pace.patience(256 << 10, most), Duration::from_secs(6));
         assert_eq!(pace.patience(1 << 30, most), most);

@@ -109,7 +109,8 @@ impl LayerHandle {
 
     /// Finds or fetches all parts.
     async fn gather(&self, parts: &mut [Part], mut ahead: Option<Range<u64>>) -> Result<(), ReadError> {
-        let (inner, layer) = (&self.inner, self.layer.digest());
+        let inner = &self.inner;
+        let layer = self.layer.digest();
         for look in 0..LOOKS {
             self.look_in_memory(parts);
             self.look_on_disk(parts).await;
@@ -193,10 +194,12 @@ impl LayerHandle {
         ends: KnownEnds,
         pieces: Vec<Bytes>,
     ) -> Option<Vec<Bytes>> {
-        let (inner, of) = (&self.inner, self.layer.digest());
+        let inner = &self.inner;
+        let of = self.layer.digest();
         trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = true);
         for (number, bytes) in ends.missing.zip(&pieces) {
-            let (start, size) = (start_of(number), bytes.len() as u64);
+            let start = start_of(number);
+            let size = bytes.len() as u64;
             if start < range.start || start + size > range.end {
                 inner.memory.put(self.piece(span, number), bytes.clone(), size);
             }
@@ -240,7 +243,8 @@ impl LayerHandle {
     /// together with the spans to read ahead. Returns a waiter for each part that is still missing.
     fn join(&self, parts: &mut [Part], ahead: Option<Range<u64>>, disk: Disk) -> Vec<Waiter> {
         let inner = &self.inner;
-        let (mut waiters, mut wanted) = (Vec::new(), Vec::new());
+        let mut waiters = Vec::new();
+        let mut wanted = Vec::new();
         for part in parts.iter_mut().filter(|part| part.found.is_none()) {
             match inner.in_flight.join(self.span(part.span), FetchCause::Read) {
                 FetchRole::Wait(waiter) => waiters.push(waiter),

@@ -53,7 +53,8 @@ impl Readers {
             if self.streams.len() == STREAMS {
                 self.streams.remove(0);
             }
-            let (next, fetched) = (read.end, read.end);
+            let next = read.end;
+            let fetched = read.end;
             self.streams.push(Stream { next, in_order: 0, window: 0, fetched, file: 0..0 });
             return None;
         };
@@ -104,7 +105,8 @@ mod tests {
     #[test]
     fn sequential_reads_are_fetched_ahead_up_to_the_end_of_the_file() {
         let mut readers = readers(std::iter::once(512..100 * M).collect(), 16 * M);
-        let (mut fetched, mut asked) = (0, 0);
+        let mut fetched = 0;
+        let mut asked = 0;
         for at in (512..100 * M).step_by(128 << 10) {
             let end = (100 * M).min(at + 128 * K);
             if let Some(range) = readers.note(at..end) {

@@ -209,7 +209,8 @@ fn steps(inner: &Arc<Inner>) -> Vec<(LayerHandle, Range<SpanId>)> {
 fn requests(on: &LayerHandle) -> VecDeque<Range<SpanId>> {
     let mut requests = VecDeque::new();
     let Some(head) = on.layer.open.map().fine() else { return requests };
-    let (mut batch, mut bytes) = (Vec::new(), 0);
+    let mut batch = Vec::new();
+    let mut bytes = 0;
     for span in head.start().iter().cloned().flat_map(SpanId::each) {
         let blob = on.layer.blob_range(span);
         batch.push(span);
@@ -270,7 +271,8 @@ impl LayerHandle {
         let on = self.clone();
         let missing =
             spawn_blocking(move || SpanId::each(spans).filter(|span| on.is_missing(*span)).collect::<Vec<SpanId>>());
-        let (mut wanted, mut waiters) = (Vec::new(), Vec::new());
+        let mut wanted = Vec::new();
+        let mut waiters = Vec::new();
         for span in missing.await.unwrap_or_default() {
             let size = self.layer.size(span);
             let pieces = start.has_room(&self.inner, size).then(|| 0..pieces(size));

@@ -73,7 +73,8 @@ impl LayerHandle {
         let counts = &self.inner.counts;
         counts.requests.add(1);
         let blob = self.inner.source.blob(&self.layer.open.descriptor, reads > 1).await?;
-        let (on, queue) = (self.clone(), Arc::clone(queue));
+        let on = self.clone();
+        let queue = Arc::clone(queue);
         let on_chunk = |bytes| counts.bytes_fetched.add(bytes);
         feed(blob, 1, on_chunk, move |batches| run(&on, &queue, batches, reads)).await
     }
@@ -82,7 +83,8 @@ impl LayerHandle {
     fn fills_cache(&self) -> bool {
         let fits = self.keeps_whole();
         if !fits && self.inner.cache.is_enabled() {
-            let (digest, size) = (self.layer.digest(), self.layer.end());
+            let digest = self.layer.digest();
+            let size = self.layer.end();
             self.inner.warn(format!(
                 "layer {digest} is zstd and has {size} bytes when decoded, more than the cache keeps of it: \
                  it is fetched again, from its start, for what the cache lacks"
@@ -166,7 +168,8 @@ impl<'a> Spans<'a> {
     }
 
     fn begin(&mut self) -> Result<CurrentSpan<'a>, Stop> {
-        let (on, span) = (self.on, self.next);
+        let on = self.on;
+        let span = self.next;
         let left = on.layer.size(span);
         if span.0 >= on.layer.open.spans.count() || left == 0 {
             return Err(Stop::Enough);
@@ -191,7 +194,8 @@ impl<'a> Spans<'a> {
 
     fn end(&mut self, current: CurrentSpan<'a>) -> Result<(), Stop> {
         let CurrentSpan { span, sink: Some((sink, hasher)), .. } = current else { return Ok(()) };
-        let (expected, actual) = (self.on.layer.open.spans.digest(span), hasher.finish());
+        let expected = self.on.layer.open.spans.digest(span);
+        let actual = hasher.finish();
         if actual != expected {
             return Err(Stop::Span(SpanError::Digest { span, expected, actual }));
         }
@@ -258,12 +262,14 @@ impl LayerHandle {
     /// deadline of a read.
     async fn replace(&self, error: &ReadError) {
         let Some(open) = self.inner.reopen.get().cloned() else { return };
-        let (on, why) = (self.clone(), causes(error));
+        let on = self.clone();
+        let why = causes(error);
         // Opening may read the whole layer. If that takes longer than a read may wait, only later
         // reads benefit.
         let opening = tokio::spawn(async move {
             let opened = on.layer.replacement.get_or_try_init(|| async {
-                let (inner, digest) = (&on.inner, on.layer.digest());
+                let inner = &on.inner;
+                let digest = on.layer.digest();
                 inner.warn(format!("reading layer {digest} without its fine document: {why}"));
                 match open(on.layer.open.descriptor.clone()).await {
                     // The tree was made from the document's entries.

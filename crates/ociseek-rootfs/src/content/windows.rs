@@ -70,7 +70,8 @@ impl LayerHandle {
         if self.missing(spans.clone()).is_empty() {
             return;
         }
-        let (on, spans) = (self.clone(), spans.collect::<Vec<SpanId>>());
+        let on = self.clone();
+        let spans = spans.collect::<Vec<SpanId>>();
         // The task that decodes one of the spans retries whatever fails here, and reports it.
         tokio::spawn(async move { on.load(spans.into_iter(), purpose).await.map(drop) });
     }
@@ -152,7 +153,8 @@ fn runs(head: &FineHead, pages: BTreeSet<PageId>) -> Vec<Vec<PageId>> {
     for page in pages {
         let range = head.page_range(page);
         let fits = |run: &&mut Vec<PageId>| {
-            let (first, last) = (run.first().copied(), run.last().copied());
+            let first = run.first().copied();
+            let last = run.last().copied();
             let start = first.map_or(range.start, |first| head.page_range(first).start);
             last.is_some_and(|last| last.0 + 1 == page.0) && range.end - start <= REQUEST
         };
@@ -302,7 +304,8 @@ mod tests {
 
     #[test]
     fn a_window_is_compared_once_wherever_it_is_used() {
-        let (checks, span) = (WindowChecks::default(), SpanId(7));
+        let checks = WindowChecks::default();
+        let span = SpanId(7);
         let tail = SpanTail::of(&SpanWindow::default());
         // Used first: it is wanted again when the span before it is decoded.
         assert!(checks.used(span).is_none());

@@ -138,7 +138,9 @@ impl Drop for CacheFiller {
 impl Shared {
     fn read_ahead(&self, plan: &FillPlan) -> io::Result<()> {
         let root = open_tree(CWD, &plan.point, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
-        let (mut left, mut requested, mut list) = (MOST, None, Vec::with_capacity(LIST));
+        let mut left = MOST;
+        let mut requested = None;
+        let mut list = Vec::with_capacity(LIST);
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         for step in &plan.steps {
             let (path, ranges) = match step {
@@ -268,7 +270,8 @@ impl RecordedStart {
 
     /// The ranges that overlap a file, each with its index and as bytes of the file.
     fn overlapping(&self, extent: &Extent) -> impl Iterator<Item = (u64, Range<u64>)> {
-        let (layer, from) = (u64::from(extent.layer.0), extent.offset.0);
+        let layer = u64::from(extent.layer.0);
+        let from = extent.offset.0;
         let to = from.saturating_add(extent.size);
         let end = |index: u64| self.ranges.get(index as usize).map_or(0, |(_, range)| range.end.0);
         let first = self.places.partition_point(|place| (place.0, end(place.2)) <= (layer, from));

@@ -351,7 +351,8 @@ fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, 
             _ => MountError::NoDevice(error),
         })?,
     };
-    let (user, group) = (getuid().as_raw(), getgid().as_raw());
+    let user = getuid().as_raw();
+    let group = getgid().as_raw();
     let others = if options.allow_other { ",allow_other,default_permissions" } else { "" };
     let data = format!("fd={},rootmode=40000,user_id={user},group_id={group}{others}", device.as_raw_fd());
     let data = CString::new(data).map_err(|error| refused(error.into()))?;

@@ -165,7 +165,8 @@ pub(super) fn open_for(
     let FetchedDocument { reference, bytes } = fetched;
     let head = usize::try_from(reference.head_size).ok().and_then(|size| bytes.get(..size));
     let head = head.ok_or(UnfitDocument::Short(bytes.len()))?;
-    let (expected, actual) = (reference.head_digest, Digest::sha256(head));
+    let expected = reference.head_digest;
+    let actual = Digest::sha256(head);
     if expected != actual {
         return Err(UnfitDocument::Head { expected, actual });
     }
@@ -293,7 +294,8 @@ mod tests {
     #[test]
     fn what_a_mount_notes_of_windows_is_charged() {
         const SPANS: u64 = 1000;
-        let (digest, size) = (Digest::sha256(b"layer"), SPANS * SPAN_SIZE);
+        let digest = Digest::sha256(b"layer");
+        let size = SPANS * SPAN_SIZE;
         let start = |number: u64| FineStart {
             input: Compressed(number * SPAN_SIZE),
             output: Uncompressed(number * SPAN_SIZE),

@@ -175,7 +175,8 @@ pub async fn open_document(
     progress: &Arc<dyn Progress>,
 ) -> Result<Option<OpenLayer>, OpenError> {
     let digest = layer.digest;
-    let (wanted, mut memory) = (layer.clone(), source.budget().open());
+    let wanted = layer.clone();
+    let mut memory = source.budget().open();
     let decoded = spawn_blocking(move || {
         let opened = indexes::open_for(&wanted, &fetched, list, &mut memory);
         opened.map(|(spans, document)| (spans, document, memory))
@@ -233,7 +234,8 @@ async fn open_one_of(
 ) -> Result<OpenLayer, OpenError> {
     let digest = layer.digest;
     if let Some(bytes) = ztoc {
-        let (wanted, mut memory) = (layer.clone(), source.budget().open());
+        let wanted = layer.clone();
+        let mut memory = source.budget().open();
         let decoded =
             spawn_blocking(move || indexes::ztoc_spans(&wanted, &bytes, &mut memory).map(|spans| (spans, memory)));
         match decoded.await {
@@ -256,7 +258,9 @@ async fn open_one_of(
         }
         _ => {}
     }
-    let (span_size, ztocs, wanted) = (span_size(layer.size), caches.ztocs.clone(), layer.clone());
+    let span_size = span_size(layer.size);
+    let ztocs = caches.ztocs.clone();
+    let wanted = layer.clone();
     let memory = source.budget().open();
     let kept = spawn_blocking(move || from_cache(&ztocs, &wanted, span_size, memory)).await.unwrap_or(Ok(None));
     let kept = kept.map_err(|source| OpenError::Memory { layer: digest, source })?;
@@ -366,10 +370,12 @@ async fn read_through(
     let digest = layer.digest;
     let mut read = 0;
     let blob = source.blob(layer, reads > 1).await.map_err(|source| OpenError::Read { layer: digest, read, source })?;
-    let (spans, memory) = (caches.spans.clone(), source.budget().open());
+    let spans = caches.spans.clone();
+    let memory = source.budget().open();
     // Plain tars in local stores are read in place.
     let keeps_plain = matches!(source, Source::Registry(_));
-    let (ztocs, wanted) = (caches.ztocs.clone(), layer.clone());
+    let ztocs = caches.ztocs.clone();
+    let wanted = layer.clone();
     let work = move |mut batches: Batches| {
         let keeper = spans.is_enabled().then(|| Box::new(CacheKeeper::new(&spans, wanted.size)) as _);
         let options = ReadOptions { span_size, keeper, keeps_plain, ..ReadOptions::default() };

@@ -100,7 +100,8 @@ impl Archive {
         if !members.has(INDEX_JSON) {
             return Err(not("it has no index.json"));
         }
-        let (marker, index) = (members.find(path, MARKER)?, members.find(path, INDEX_JSON)?);
+        let marker = members.find(path, MARKER)?;
+        let index = members.find(path, INDEX_JSON)?;
         let marker = archive_file.whole(marker, MAX_MARKER)?;
         let index_json = Arc::new(archive_file.whole(index, MAX_INDEX_JSON)?);
         let archive = archive_file.archive(Documents::Layout { index_json, members: Arc::new(members) });

@@ -67,7 +67,8 @@ pub(super) fn open(
         source,
     })?;
     if diff_ids.len() != image.layers.len() {
-        let (layers, diff_ids) = (image.layers.len(), diff_ids.len());
+        let layers = image.layers.len();
+        let diff_ids = diff_ids.len();
         return Err(not_saved(path, format!("{MANIFEST_JSON} lists {layers} layers, but the config lists {diff_ids}")));
     }
     if diff_ids.len() > MAX_DESCRIPTORS {
@@ -76,7 +77,8 @@ pub(super) fn open(
 
     let config = Descriptor::of(OCI_CONFIG, &config);
     let mut blobs = HashMap::from([(config.digest, config_place)]);
-    let (mut seen, mut found) = (HashSet::new(), Vec::new());
+    let mut seen = HashSet::new();
+    let mut found = Vec::new();
     for (name, diff_id) in image.layers.iter().zip(&diff_ids) {
         if seen.insert(*diff_id) {
             found.push(Layer::find(file, name, members.find(path, name)?, *diff_id)?);

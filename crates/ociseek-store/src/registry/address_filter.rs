@@ -161,7 +161,8 @@ async fn first_to_answer(addresses: &[SocketAddr], port: u16) -> Option<usize> {
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let (public_only, known_addresses) = (self.public_only, Arc::clone(&self.known_addresses));
+        let public_only = self.public_only;
+        let known_addresses = Arc::clone(&self.known_addresses);
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await;
             let unresolved = |source| UnresolvedName { name: name.as_str().to_owned(), source };
@@ -339,13 +340,15 @@ mod tests {
         let silent = tokio::net::TcpSocket::new_v4().unwrap();
         silent.bind(format!("127.0.0.2:{port}").parse().unwrap()).unwrap();
         let silent = silent.listen(1).unwrap();
-        let (address, mut full) = (silent.local_addr().unwrap(), Vec::new());
+        let address = silent.local_addr().unwrap();
+        let mut full = Vec::new();
         while let Ok(connected) = timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
             full.push(connected.unwrap());
         }
         let parse = |list: [&str; 2]| list.map(|address| address.parse::<SocketAddr>().unwrap());
         let [no, answers] = ["[::ffff:127.0.0.2]:0", "[::ffff:127.0.0.3]:0"];
-        let (mixed, known_addresses) = (["127.0.0.2:0", answers], KnownAddresses::default());
+        let mixed = ["127.0.0.2:0", answers];
+        let known_addresses = KnownAddresses::default();
         for (name, found, sorted, connected) in [
             ("unknown.example", [no, answers], [no, answers], 0),
             ("mixed.example", mixed, mixed, 0),

@@ -368,7 +368,9 @@ impl BlobStream {
                 Sent::Whole
             }
             _ if status == 206 => {
-                let (from, end, size) = (self.position, self.end, self.size);
+                let from = self.position;
+                let end = self.end;
+                let size = self.size;
                 Sent::Other(protocol(format!("requested bytes {from} to {end} of {size}, but it sent {range:?}")))
             }
             _ => match length.filter(|length| *length != self.size) {
@@ -432,7 +434,8 @@ fn with_range(request: Request, range: Range<u64>) -> Request {
 fn continues(range: &str, from: u64, end: u64, size: u64) -> Option<u64> {
     let (range, total) = range.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.trim().split_once('-')?;
-    let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
+    let first = first.parse::<u64>().ok()?;
+    let last = last.parse::<u64>().ok()?;
     let total = total.trim();
     let right = first == from && last >= first && last < end && (total == "*" || total.parse() == Ok(size));
     right.then(|| last + 1)

@@ -167,7 +167,9 @@ impl Repository {
         // A registry may reject our condition although nothing has changed. Such a rejection is
         // ignored.
         let mut refused: Option<Option<Digest>> = None;
-        let (mut writes, mut agreed, mut incomplete) = (0, 0, 0);
+        let mut writes = 0;
+        let mut agreed = 0;
+        let mut incomplete = 0;
         let mut missing = Vec::new();
         loop {
             let begun = Instant::now();

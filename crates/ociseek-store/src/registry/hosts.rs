@@ -315,7 +315,9 @@ mod tests {
     #[test]
     fn the_folder_of_a_registry_is_found_by_its_names() {
         let server = |name: &str| format!("server = \"https://{name}\"\n");
-        let (with_port, plain, rest) = (server("port.example"), server("plain.example"), server("rest.example"));
+        let with_port = server("port.example");
+        let plain = server("plain.example");
+        let rest = server("rest.example");
         let dir = folder(&[
             ("r.io_5000_/hosts.toml", &with_port),
             ("r.io:5000/hosts.toml", &plain),
@@ -419,7 +421,8 @@ mod tests {
     #[test]
     fn folders_hold_authorities_and_client_certificates() {
         let dir = tempfile::tempdir().unwrap();
-        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        let one = dir.path().join("one");
+        let two = dir.path().join("two");
         let put = |path: PathBuf| {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(&path, "").unwrap();

@@ -111,7 +111,9 @@ pub fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::Client,
 
 impl Common {
     pub(super) fn new(config: &ClientConfig) -> Result<Common, RegistryError> {
-        let (tls, proxies, known_addresses) = (Tls::new(config)?, Proxies::of_environment(), Arc::default());
+        let tls = Tls::new(config)?;
+        let proxies = Proxies::of_environment();
+        let known_addresses = Arc::default();
         Ok(Common {
             connections: Connections::new(
                 &config.limits,
@@ -166,7 +168,8 @@ impl Http {
             Some(own) => (connections(own.home)?, connections(own.away)?, own.own_authorities),
             None => (common.connections.clone(), common.connections.clone(), common.tls.has_own_authorities()),
         };
-        let (common, origin) = (Arc::clone(common), base_url("https", name)?);
+        let common = Arc::clone(common);
+        let origin = base_url("https", name)?;
         Ok(Http { limits: common.limits.clone(), common, origin, home, away, own_authorities })
     }
 
@@ -291,7 +294,9 @@ impl Http {
         }
 
         let mut sending = std::pin::pin!(builder.send());
-        let (mut taken, mut since, mut is_reported) = (0, Instant::now(), false);
+        let mut taken = 0;
+        let mut since = Instant::now();
+        let mut is_reported = false;
         let inner = loop {
             let wait = if taken < length { self.limits.idle } else { self.limits.header };
             let next = since + if is_reported { wait } else { wait.min(STALL) };
@@ -310,7 +315,8 @@ impl Http {
                 return Err(RegistryError::Timeout { line, awaited, within: wait });
             }
             is_reported = true;
-            let (waited, registry) = (STALL.as_secs(), line.registry());
+            let waited = STALL.as_secs();
+            let registry = line.registry();
             let what = format!("{line}: {registry} has not sent {awaited} for {waited} s");
             self.report_trouble(registry, &format!("{what}; waiting up to {} s", wait.as_secs_f32()));
         };

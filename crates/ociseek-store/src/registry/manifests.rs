@@ -111,7 +111,8 @@ impl Repository {
             Some(expected) => {
                 let found = Digest::of(expected.algorithm(), &bytes);
                 if found != expected {
-                    let (expected, found) = (expected.into(), found.into());
+                    let expected = expected.into();
+                    let found = found.into();
                     return Err(RegistryError::Digest { line, expected, found, reads });
                 }
                 found
@@ -201,7 +202,8 @@ impl Repository {
         media_type: &str,
         bytes: Bytes,
     ) -> Result<Option<Response>, RegistryError> {
-        let (mut tries, mut pause) = (0, self.registry.http.limits.first_wait);
+        let mut tries = 0;
+        let mut pause = self.registry.http.limits.first_wait;
         loop {
             match self.put_manifest(target, media_type, bytes.clone(), None).await {
                 Err(error) if error.is_blob_unknown() && tries < LATE_BLOBS => sleep(jitter(pause)).await,

@@ -153,7 +153,8 @@ impl<H: AskedHost> Mirrors<H> {
             match mirror.follow(request, scope).await? {
                 Ok(response) if response.status().is_success() => return Some(Ok(response)),
                 Ok(response) => {
-                    let (mirror, status) = (mirror.host.name(), response.status().as_u16());
+                    let mirror = mirror.host.name();
+                    let status = response.status().as_u16();
                     debug!(name: "mirror", target: TARGET, mirror, status);
                 }
                 Err(error) => debug!(name: "mirror", target: TARGET, mirror = mirror.host.name(), %error),
@@ -166,7 +167,8 @@ impl<H: AskedHost> Mirrors<H> {
 /// Whether the path names content by its digest.
 fn is_immutable(path: &str) -> bool {
     let mut parts = path.rsplit('/');
-    let (last, kind) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let last = parts.next().unwrap_or_default();
+    let kind = parts.next().unwrap_or_default();
     matches!(kind, "blobs" | "manifests") && last.contains(':')
 }
 
@@ -199,7 +201,8 @@ mod tests {
     /// A server that answers the header of a request with a status, headers and a body.
     async fn host(answer: impl Fn(&str) -> (u16, &'static str, String) + Send + Sync + 'static) -> Host {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, seen) = (listener.local_addr().unwrap().to_string(), Arc::<Mutex<Vec<String>>>::default());
+        let address = listener.local_addr().unwrap().to_string();
+        let seen = Arc::<Mutex<Vec<String>>>::default();
         let noted = Arc::clone(&seen);
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
@@ -210,7 +213,8 @@ mod tests {
                 let header = String::from_utf8(header).unwrap();
                 let (status, headers, body) = answer(&header);
                 noted.hold().push(header);
-                let (length, kind) = (body.len(), if body.contains("\"manifests\"") { "index" } else { "manifest" });
+                let length = body.len();
+                let kind = if body.contains("\"manifests\"") { "index" } else { "manifest" };
                 let text = format!(
                     "HTTP/1.1 {status} S\r\nContent-Type: application/vnd.oci.image.{kind}.v1+json\r\n{headers}\
                      Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
@@ -245,7 +249,8 @@ mod tests {
         let folder = dir.join(registry.replace(':', "_") + "_");
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("hosts.toml"), text).unwrap();
-        let (user, password) = ("user".to_owned(), "password".to_owned());
+        let user = "user".to_owned();
+        let password = "password".to_owned();
         let credentials = CredentialSource::Only { registry: registry.to_owned(), user, password };
         let config = ClientConfig { hosts_dir: Some(dir.to_owned()), credentials, ..ClientConfig::default() };
         Client::new(config).unwrap().repository(registry, "a").unwrap()
@@ -261,8 +266,11 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_mirror_with_the_content_answers() {
-        let (dir, own) = (tempfile::tempdir().unwrap(), with(CONTENT).await);
-        let (empty, full, last) = (host(|_| (404, "", String::new())).await, with(CONTENT).await, with(CONTENT).await);
+        let dir = tempfile::tempdir().unwrap();
+        let own = with(CONTENT).await;
+        let empty = host(|_| (404, "", String::new())).await;
+        let full = with(CONTENT).await;
+        let last = with(CONTENT).await;
         let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
         let header = "[host.\"http://FULL\".header]\nx-key = \"secret\"\n".replace("FULL", &full.address);
         let text = [&gone, &empty.address, &full.address].map(|host| table(host, "")).concat()
@@ -281,8 +289,10 @@ mod tests {
 
     #[tokio::test]
     async fn the_registry_is_asked_in_the_end() {
-        let (dir, own) = (tempfile::tempdir().unwrap(), with(CONTENT).await);
-        let (lying, broken) = (with(OTHER).await, host(|_| (500, "", String::new())).await);
+        let dir = tempfile::tempdir().unwrap();
+        let own = with(CONTENT).await;
+        let lying = with(OTHER).await;
+        let broken = host(|_| (500, "", String::new())).await;
         let text = [&broken, &lying].map(|host| table(&host.address, "capabilities = [\"pull\"]")).concat();
         let repository = repository(dir.path(), &own.address, &text);
         assert_eq!(content(&repository).await, CONTENT, "not what a mirror has in place of it");
@@ -297,7 +307,8 @@ mod tests {
     async fn logins_are_for_their_own_host() {
         let dir = tempfile::tempdir().unwrap();
         let closed = |_: &str| (401, ASK, String::new());
-        let (mirror, server) = (host(closed).await, host(closed).await);
+        let mirror = host(closed).await;
+        let server = host(closed).await;
         let own = host(|header| {
             if header.to_ascii_lowercase().contains("\nauthorization: basic ") {
                 (200, "", CONTENT.to_owned())
@@ -328,7 +339,8 @@ mod tests {
                 Digest::sha256(b"x")
             ),
         );
-        let (dir, mirror) = (tempfile::tempdir().unwrap(), with(EMPTY_LIST).await);
+        let dir = tempfile::tempdir().unwrap();
+        let mirror = with(EMPTY_LIST).await;
         let own = host(
             move |header| {
                 if header.contains("/referrers/") { (200, "", list.clone()) } else { (404, "", String::new()) }
@@ -344,7 +356,8 @@ mod tests {
 
     #[test]
     fn a_mirror_that_keeps_silent_is_asked_less_and_less() {
-        let (mut failures, mut now) = (Failures::default(), Instant::now());
+        let mut failures = Failures::default();
+        let mut now = Instant::now();
         let mut rests = Vec::new();
         for _ in 0..7 {
             for _ in 0..3 {

@@ -185,7 +185,9 @@ impl BlobParts {
         let (batches, received) = channel(self.part as usize / BATCH + 2);
         self.next = range.end;
         self.ahead.push_back(Part { batches: received, left: range.end - range.start, _permit: permit });
-        let (repository, blob, bypass_caches) = (self.repository.clone(), self.blob.clone(), self.bypass_caches);
+        let repository = self.repository.clone();
+        let blob = self.blob.clone();
+        let bypass_caches = self.bypass_caches;
         self.tasks.spawn(async move {
             let stream = match opened {
                 Some(stream) => Ok(stream),
@@ -212,7 +214,8 @@ async fn fetch(
     batches: &Sender<Result<Vec<Bytes>, RegistryError>>,
 ) -> Result<(), RegistryError> {
     let mut stream = stream?;
-    let (mut batch, mut size) = (Vec::new(), 0);
+    let mut batch = Vec::new();
+    let mut size = 0;
     loop {
         let chunk = stream.next().await?;
         let last = chunk.is_none();

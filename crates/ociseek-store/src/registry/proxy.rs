@@ -144,7 +144,8 @@ fn rule(entry: &str) -> Option<Rule> {
         return Some(Rule { hosts: Hosts::All, port: None });
     }
     if let Some((address, bits)) = entry.split_once('/') {
-        let (address, bits) = (inner(address).parse::<IpAddr>().ok()?, bits.parse().ok()?);
+        let address = inner(address).parse::<IpAddr>().ok()?;
+        let bits = bits.parse().ok()?;
         return (bits <= width(address)).then_some(Rule { hosts: Hosts::Network { address, bits }, port: None });
     }
     if let Ok(address) = inner(entry).parse() {

@@ -44,7 +44,9 @@ pub(super) struct Authorization {
 
 impl Request {
     pub(super) fn new(method: Method, url: Url) -> Request {
-        let (headers, body, tries) = (HeaderMap::new(), Bytes::new(), Arc::default());
+        let headers = HeaderMap::new();
+        let body = Bytes::new();
+        let tries = Arc::default();
         Request { method, url, headers, skips_mirrors: false, body, stream: None, tries }
     }
 
@@ -172,7 +174,8 @@ impl Trail {
     pub(super) fn new(request: &Request, authorization: Option<&Authorization>, line: &RequestLine) -> Trail {
         let value = authorization.map(|shown| &shown.value).or(request.headers.get(header::AUTHORIZATION));
         let auth = value.map(|value| if value.as_bytes().starts_with(b"Bearer ") { "bearer" } else { "basic" });
-        let (line, reused) = (line.clone(), authorization.map(|shown| !shown.is_new));
+        let line = line.clone();
+        let reused = authorization.map(|shown| !shown.is_new);
         Trail { line, begun: Instant::now(), auth, reused, status: None, sent: 0, received: 0, error: None }
     }
 

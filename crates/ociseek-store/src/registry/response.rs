@@ -48,7 +48,8 @@ impl Response {
         limits: &Limits,
         received: Arc<AtomicU64>,
     ) -> Response {
-        let (pace, idle) = (Pace::new(limits), limits.idle);
+        let pace = Pace::new(limits);
+        let idle = limits.idle;
         Response { url, line, shown: None, is_renewed: false, inner, pace, idle, context, trail, received }
     }
 
@@ -168,7 +169,9 @@ impl Response {
     pub(super) async fn refusal(self) -> RegistryError {
         let date = self.text(header::DATE);
         let retry_after = self.text(header::RETRY_AFTER).and_then(|value| parse_retry_after(value, date));
-        let (line, status, shown) = (self.line.clone(), self.status(), self.shown.clone());
+        let line = self.line.clone();
+        let status = self.status();
+        let shown = self.shown.clone();
         let body = self.start_of_body().await;
         let (codes, message) = explain(&body);
         RegistryError::Answer(Box::new(Answer { line, status, codes, message, retry_after, shown }))

@@ -43,7 +43,8 @@ pub(super) struct Retry {
 
 impl Retry {
     pub(super) fn new(http: &Arc<Http>) -> Retry {
-        let (waited, requested) = (Duration::ZERO, Duration::ZERO);
+        let waited = Duration::ZERO;
+        let requested = Duration::ZERO;
         Retry { http: Arc::clone(http), tries: 0, waited, requested, since: None, reads: 1 }
     }
 
@@ -254,7 +255,9 @@ mod tests {
     }
 
     fn busy(retry_after: Option<Duration>) -> RegistryError {
-        let (codes, message, status) = (Vec::new(), String::new(), StatusCode::SERVICE_UNAVAILABLE);
+        let codes = Vec::new();
+        let message = String::new();
+        let status = StatusCode::SERVICE_UNAVAILABLE;
         RegistryError::Answer(Box::new(Answer { line: line(), status, codes, message, retry_after, shown: None }))
     }
 

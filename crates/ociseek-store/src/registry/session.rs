@@ -109,7 +109,8 @@ impl Registry {
         };
         let name: Arc<str> = name.into();
         let auth = Authorizer::new(Arc::clone(&name), config.credentials.clone());
-        let (base, is_tls_after_all) = (OnceCell::new(), OnceCell::new());
+        let base = OnceCell::new();
+        let is_tls_after_all = OnceCell::new();
         Ok(Registry {
             http,
             name,
@@ -238,7 +239,8 @@ impl Registry {
             hop.url = place.clone();
             hops = 1;
         }
-        let (mut renewed, mut restarted) = (false, false);
+        let mut renewed = false;
+        let mut restarted = false;
         loop {
             let at_home = same_origin(base, &hop.url);
             let (authorization, used) = if at_home {
@@ -295,7 +297,8 @@ impl Registry {
                     if !same_origin(base, &hop.url) {
                         self.places.note_redirect(request);
                     }
-                    let (from, to) = (shown(&response.url), shown(&hop.url));
+                    let from = shown(&response.url);
+                    let to = shown(&hop.url);
                     debug!(name: "redirect", target: TARGET, status = status.as_u16(), from, to);
                 }
                 (status, used) => {

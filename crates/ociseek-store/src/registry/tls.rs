@@ -56,7 +56,8 @@ impl Tls {
         };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let folders = config.certs_d.clone().unwrap_or_else(hosts::certificate_folders);
-        let (anyone, system) = (config.insecure_skip_tls_verify, Arc::default());
+        let anyone = config.insecure_skip_tls_verify;
+        let system = Arc::default();
         let tls = Tls { provider, anyone, system, given, identity, folders };
         // Reports a certificate and key that do not match before anything is sent.
         tls.build(&tls.given, tls.identity.as_ref(), false)?;
@@ -94,7 +95,8 @@ impl Tls {
     }
 
     fn verifier(&self, given: &[CertificateDer<'static>], anyone: bool) -> CertificateVerifier {
-        let (provider, system) = (Arc::clone(&self.provider), Arc::clone(&self.system));
+        let provider = Arc::clone(&self.provider);
+        let system = Arc::clone(&self.system);
         CertificateVerifier {
             provider,
             anyone: self.anyone || anyone,
@@ -274,7 +276,8 @@ mod tests {
         tls.common().unwrap();
         assert!(tls.own("r.example", &HostTls::default()).unwrap().is_none());
         assert!(tls.system.0.get().is_none());
-        let (verifier, name) = (tls.verifier(&[], false), "r.example".try_into().unwrap());
+        let verifier = tls.verifier(&[], false);
+        let name = "r.example".try_into().unwrap();
         let judged = verifier.verify_server_cert(&CertificateDer::from(vec![0]), &[], &name, &[], UnixTime::now());
         assert!(judged.is_err());
         assert!(tls.system.0.get().is_some());

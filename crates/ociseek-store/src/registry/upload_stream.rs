@@ -49,7 +49,8 @@ enum UploadWay {
 impl UploadAttempts {
     /// Starts the next attempt to upload the blob.
     pub(crate) async fn upload(&mut self) -> Result<Upload, UploadFailure> {
-        let (blob, chunk) = (self.blob.clone(), self.repository.registry.http.limits.chunk);
+        let blob = self.blob.clone();
+        let chunk = self.repository.registry.http.limits.chunk;
         let way = match self.begin().await? {
             BegunUpload::Present => UploadWay::Nowhere,
             BegunUpload::Session(session, UploadMode::Whole) if blob.size > chunk => stream(session, &blob),
@@ -86,7 +87,8 @@ impl Upload {
         let total = self.blob.size;
         self.taken += chunk.len() as u64;
         if self.taken > total {
-            let (digest, found) = (self.blob.digest, self.taken);
+            let digest = self.blob.digest;
+            let found = self.taken;
             return Err(RegistryError::Content { digest, expected: total, found }.into());
         }
         self.hasher.update(&chunk);

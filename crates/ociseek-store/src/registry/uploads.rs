@@ -206,7 +206,8 @@ impl UploadAttempts {
         let limit = |name: &str| {
             response.text(name).and_then(|length| length.trim().parse::<u64>().ok()).filter(|length| *length > 0)
         };
-        let (least, most) = (limit("oci-chunk-min-length"), limit("oci-chunk-max-length"));
+        let least = limit("oci-chunk-min-length");
+        let most = limit("oci-chunk-max-length");
         let mut size = match self.mode {
             UploadMode::Chunks(size) => size,
             UploadMode::Whole => repository.registry.http.limits.chunk,
@@ -328,7 +329,8 @@ impl UploadSession {
     /// Sends a piece that begins at `from` in a blob of `total` bytes, chunk by chunk.
     pub(super) async fn piece(&mut self, piece: &Bytes, from: u64, total: u64, size: u64) -> Result<(), UploadFailure> {
         let until = from + piece.len() as u64;
-        let (mut sent, mut stalls) = (from, 0);
+        let mut sent = from;
+        let mut stalls = 0;
         let mut retry = Retry::new(&self.repository.registry.http);
         while sent < until {
             let end = until.min(sent.saturating_add(size));
@@ -425,7 +427,8 @@ impl Drop for UploadSession {
         if self.open
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let (repository, at) = (self.repository.clone(), self.at.clone());
+            let repository = self.repository.clone();
+            let at = self.at.clone();
             // The caller that drops it decides how long to wait for this.
             drop(runtime.spawn(async move { cancel(&repository, at).await }));
         }
@@ -447,7 +450,8 @@ async fn finished(response: Response) -> Result<(), UploadFailure> {
 
 /// Handles an unexpected response during an upload.
 async fn classify_refusal(response: Response) -> UploadFailure {
-    let (status, is_renewed) = (response.status().as_u16(), response.is_renewed);
+    let status = response.status().as_u16();
+    let is_renewed = response.is_renewed;
     let refusal = response.refusal().await;
     match status {
         _ if is_renewed => UploadFailure::Expired(refusal),

@@ -71,7 +71,8 @@ impl Page<'_> {
         match index {
             Ok(index) => {
                 let tool = index.tool.as_deref().map_or("an unknown tool", |tool| tool);
-                let (digest, version) = (index.digest, index.version);
+                let digest = index.digest;
+                let version = index.version;
                 writeln!(
                     f,
                     "<div><dt>SOCI index</dt><dd><code>{digest}</code> version {version}, made by \

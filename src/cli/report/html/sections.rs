@@ -57,7 +57,8 @@ fn stacked(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     let mut at = 0u64;
     for layer in layers() {
         let size = layer.descriptor.size;
-        let (x, width) = (parts(at, all), parts(size, all));
+        let x = parts(at, all);
+        let width = parts(size, all);
         let class = shade_of(layer).class();
         write!(f, "<rect class=\"{class}\" x=\"{x}\" width=\"{width}\" height=\"28\">")?;
         writeln!(f, "<title>Layer {}: {}</title></rect>", layer.number, human(size))?;
@@ -146,7 +147,8 @@ fn bar(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown) -> fmt::Result {
     writeln!(f, "<svg class=\"bar\" viewBox=\"0 0 1000 28\" preserveAspectRatio=\"none\" aria-hidden=\"true\">")?;
     let mut at = 0u64;
     for group in &layer.groups {
-        let (x, width) = (parts(at, all), parts(group.bytes, all));
+        let x = parts(at, all);
+        let width = parts(group.bytes, all);
         write!(f, "<rect class=\"{}\" x=\"{x}\" width=\"{width}\" height=\"28\"><title>", shade(layer, group).class())?;
         tooltip(f, layer, group)?;
         writeln!(f, "</title></rect>")?;
@@ -250,7 +252,8 @@ fn overview(f: &mut fmt::Formatter<'_>, bar: &[(Shade, u64, &str)]) -> fmt::Resu
     writeln!(f, "<svg class=\"bar\" viewBox=\"0 0 1000 28\" preserveAspectRatio=\"none\" aria-hidden=\"true\">")?;
     let mut at = 0;
     for (shade, bytes, _) in bar {
-        let (x, width) = (parts(at, all), parts(*bytes, all));
+        let x = parts(at, all);
+        let width = parts(*bytes, all);
         writeln!(f, "<rect class=\"{}\" x=\"{x}\" width=\"{width}\" height=\"28\"/>", shade.class())?;
         at += bytes;
     }
@@ -345,9 +348,11 @@ fn sizes(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
 fn chart(fetch: &Fetch, most: u64) -> String {
     let more = fetch.at_most.unwrap_or(fetch.bytes).saturating_sub(fetch.bytes);
     let bars = [("w", fetch.whole), ("c", fetch.checkpoints), ("r", fetch.bytes), ("p", more)];
-    let (mut svg, mut at) = (String::new(), 0u64);
+    let mut svg = String::new();
+    let mut at = 0u64;
     for (class, bytes) in bars.into_iter().filter(|(_, bytes)| *bytes > 0) {
-        let (x, width) = (parts(at, most), parts(bytes, most));
+        let x = parts(at, most);
+        let width = parts(bytes, most);
         svg += &format!("<rect class=\"{class}\" x=\"{x}\" width=\"{width}\" height=\"14\"/>");
         at = at.saturating_add(bytes);
     }

@@ -199,7 +199,8 @@ pub fn nothing_is_lost_at_the_end() {
         let journal = journal(&app).entries();
         assert_eq!(journal, before, "a job was accepted after the end");
         assert_eq!(journal.values().map(|entry| entry.accepted).sum::<u32>(), count(&answers, Offer::Accepted));
-        let (mut least, mut most) = (0, 0);
+        let mut least = 0;
+        let mut most = 0;
         for (job, entry) in &journal {
             assert!(entry.done + entry.released <= entry.accepted, "{job:?}: {entry:?}");
             // The same tag may be accepted again while its job runs. Of those two, only the newer

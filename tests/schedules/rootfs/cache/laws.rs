@@ -21,7 +21,9 @@ pub fn claims_exclude_each_other() {
     let holders = Arc::new([0; 2].map(Mutex::new));
     let threads: Vec<_> = (0..4)
         .map(|number| {
-            let (claims, path, holders) = (Arc::clone(&caches[number % 2]), Arc::clone(&path), Arc::clone(&holders));
+            let claims = Arc::clone(&caches[number % 2]);
+            let path = Arc::clone(&path);
+            let holders = Arc::clone(&holders);
             thread::spawn(move || {
                 let key = SpanKey([number as u8 / 3; 32]);
                 let claim = loop {

@@ -154,10 +154,12 @@ pub fn readers_need_no_memory() {
 /// or that there is none.
 pub fn one_promise_at_a_time() {
     block_on(async {
-        let (in_flight, promises) = (SpansInFlight::default(), Arc::new(AtomicUsize::new(0)));
+        let in_flight = SpansInFlight::default();
+        let promises = Arc::new(AtomicUsize::new(0));
         let of = layer(0, 0, Tally::default()).span(SpanId(0));
         let tasks = [true, false, true].map(|keeps| {
-            let (in_flight, promises) = (in_flight.clone(), Arc::clone(&promises));
+            let in_flight = in_flight.clone();
+            let promises = Arc::clone(&promises);
             tokio::spawn(async move {
                 match in_flight.join(of, FetchCause::Read) {
                     FetchRole::Wait(waiter) => waiter.result().await,

@@ -34,7 +34,9 @@ pub(super) mod fetch {
         }
 
         async fn fetch(self, wanted: SpanRequest) {
-            let (inner, span, layer) = (&self.inner, wanted.promise.span(), self.layer.digest());
+            let inner = &self.inner;
+            let span = wanted.promise.span();
+            let layer = self.layer.digest();
             inner.tally.fetches.lock().unwrap().push(span);
             yield_now().await;
             let coin = |left: &std::sync::atomic::AtomicU32| {

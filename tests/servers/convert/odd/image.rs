@@ -21,7 +21,8 @@ impl Odds<'_> {
     pub(super) fn odd_layer(&mut self) -> String {
         let number = self.number();
         let m = self.m;
-        let (gzip, plain) = (layers::gzip(&tar(number), 6), tar(number));
+        let gzip = layers::gzip(&tar(number), 6);
+        let plain = tar(number);
         let choice = self.dice.below(24);
         let what = match choice {
             0 => ("zstd", m.blob(ZSTD, b"unread")),
@@ -106,7 +107,8 @@ impl Odds<'_> {
             }
             _ => {
                 self.because(cases::UNCHECKED);
-                let (layer, other) = (m.layer(2000 + number), layers::gzip(&tar(3000 + number), 6));
+                let layer = m.layer(2000 + number);
+                let other = layers::gzip(&tar(3000 + number), 6);
                 std::fs::write(m.path(&layer), &other).unwrap();
                 let size = layer.rsplit_once(':').unwrap().0;
                 ("another digest", format!("{size}:{}}}", other.len()))

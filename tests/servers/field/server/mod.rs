@@ -87,7 +87,8 @@ impl Asked {
     async fn of(request: Request<Body>) -> Asked {
         let (head, body) = request.into_parts();
         let body = axum::body::to_bytes(body, usize::MAX).await.unwrap_or_default();
-        let (path, query) = (head.uri.path().to_owned(), head.uri.query().unwrap_or_default().to_owned());
+        let path = head.uri.path().to_owned();
+        let query = head.uri.query().unwrap_or_default().to_owned();
         Asked { method: head.method, path, query, headers: head.headers, body }
     }
 
@@ -104,8 +105,8 @@ impl Asked {
 
 impl Registry {
     pub async fn start(profile: &'static Profile) -> Registry {
-        let (front, storage) =
-            (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let front = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let storage = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let registry = Registry {
             address: front.local_addr().unwrap(),
             profile,

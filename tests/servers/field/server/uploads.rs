@@ -72,7 +72,8 @@ impl Registry {
                     return problem(status, "BLOB_UNKNOWN", "blob unknown to registry");
                 }
                 upload.content.extend_from_slice(&asked.body);
-                let (name, blob) = (upload.repository.clone(), Bytes::from(std::mem::take(&mut upload.content)));
+                let name = upload.repository.clone();
+                let blob = Bytes::from(std::mem::take(&mut upload.content));
                 content.uploads.remove(id);
                 let digest = asked.parameter("digest").unwrap_or_default();
                 if digest_of(&blob) != digest {
@@ -142,7 +143,8 @@ impl Registry {
 
     /// What an upload has, after a chunk of `chunk` bytes.
     fn taken(&self, id: &str, upload: &Upload, chunk: usize, status: u16) -> Response<Body> {
-        let (name, has) = (&upload.repository, upload.content.len());
+        let name = &upload.repository;
+        let has = upload.content.len();
         let end = match self.patch_range() {
             Some(PatchRange::FirstChunk) if upload.patches > 0 => upload.first,
             Some(PatchRange::ThisChunk) if chunk > 0 => chunk,

@@ -87,7 +87,8 @@ impl Inflate {
         if input.at + FIRST_FILL > last_in || self.end > last_out {
             return Ok(false);
         }
-        let (mut bits, mut count) = (self.bits, self.count);
+        let mut bits = self.bits;
+        let mut count = self.count;
         // SAFETY: `at` and `last_in` are at most the input's length; `end`, `last_out` and `floor`
         // are at most the buffer's length.
         let (mut next_in, last_in) = unsafe { (range.start.add(input.at), range.start.add(last_in)) };

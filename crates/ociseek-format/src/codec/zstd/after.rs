@@ -91,7 +91,8 @@ impl Skim<'_> {
             }
             let head = FrameHead::read(bytes)?;
             self.at += head.length;
-            let (window, has_checksum) = (window_descriptor(head.window), head.has_checksum);
+            let window = window_descriptor(head.window);
+            let has_checksum = head.has_checksum;
             self.frame = Some(Frame { window, has_checksum, tables: Tables::default() });
             (self.blocks, self.number) = (VecDeque::new(), 0);
             return Some(());
@@ -155,7 +156,8 @@ fn read_all(state: Option<&ZstdState>, parts: [&[u8]; 2]) -> Option<ZstdState> {
 
         fn references(&mut self, _references: &[ZstdReference]) {}
     }
-    let (input, output) = (Compressed(0), Uncompressed(0));
+    let input = Compressed(0);
+    let output = Uncompressed(0);
     let mut blocks = match state {
         Some(state) => ZstdBlocks::resume(state, input, output)?,
         None => ZstdBlocks::new(input, output),

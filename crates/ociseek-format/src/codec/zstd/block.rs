@@ -50,7 +50,8 @@ impl<'a> BlockLayout<'a> {
         let size = content.len().min(5);
         word[..size].copy_from_slice(&content[..size]);
         let word = u64::from_le_bytes(word);
-        let (kind, format) = (word & 3, word >> 2 & 3);
+        let kind = word & 3;
+        let format = word >> 2 & 3;
         let low = |from: u32, count: u32| (word >> from & ((1 << count) - 1)) as u32;
         let (literals, huffman, rest) = if kind < 2 {
             let (header, literals) = match format {
@@ -62,7 +63,8 @@ impl<'a> BlockLayout<'a> {
             (literals, Literals::Plain, content.get(header..)?.get(stored..)?)
         } else {
             let (header, count) = [(3, 10), (3, 10), (4, 14), (5, 18)][format as usize];
-            let (literals, stored) = (low(4, count), low(4 + count, count) as usize);
+            let literals = low(4, count);
+            let stored = low(4 + count, count) as usize;
             let (stored, rest) = content.get(header..)?.split_at_checked(stored)?;
             let huffman = match kind {
                 2 => Literals::Described(stored.get(..huffman_size(stored)?)?),

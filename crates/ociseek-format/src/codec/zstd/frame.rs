@@ -106,7 +106,8 @@ impl FrameHead {
             _ => Some(number),
         };
         // The window of a single segment is as large as the content.
-        let (length, has_checksum) = (head.len() - rest.len(), descriptor & 4 != 0);
+        let length = head.len() - rest.len();
+        let has_checksum = descriptor & 4 != 0;
         Some(FrameHead { window: window.or(content)?, content, length, has_checksum })
     }
 }
@@ -132,7 +133,9 @@ impl Blocks {
             self.header.push(byte);
             if let [low, middle, high] = self.header[..] {
                 let header = u32::from_le_bytes([low, middle, high, 0]);
-                let (is_last, kind, size) = (header & 1 == 1, header >> 1 & 3, u64::from(header >> 3));
+                let is_last = header & 1 == 1;
+                let kind = header >> 1 & 3;
+                let size = u64::from(header >> 3);
                 self.left = match (kind, size) {
                     (2, 0) => return Err(io::Error::other("a compressed block of a zstd frame is empty")),
                     (1, _) => 1,

@@ -231,7 +231,8 @@ impl Table {
                 next[symbol] = 1;
             }
         }
-        let (step, mask) = ((total >> 1) + (total >> 3) + 3, total - 1);
+        let step = (total >> 1) + (total >> 3) + 3;
+        let mask = total - 1;
         let mut at = 0;
         for (symbol, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
             next[symbol] = *count as u16;
@@ -280,7 +281,8 @@ impl Distribution {
         if log > 9 {
             return None;
         }
-        let (mut counts, mut symbols) = ([0; SYMBOLS], 0);
+        let mut counts = [0; SYMBOLS];
+        let mut symbols = 0;
         let mut left = 1u32 << log;
         while left > 0 {
             if symbols >= SYMBOLS {

@@ -114,7 +114,9 @@ impl SequenceDecoder {
         let mut length = bits.take(lengths.log.into())? as usize;
         let mut offset = bits.take(offsets.log.into())? as usize;
         let mut matched = bits.take(matches.log.into())? as usize;
-        let (lengths, offsets, matches) = (&lengths.states, &offsets.states, &matches.states);
+        let lengths = &lengths.states;
+        let offsets = &offsets.states;
+        let matches = &matches.states;
         let mut left = sequences.count;
         if self.references.len() < left as usize {
             self.references.resize(left as usize, ZstdReference { back: 0, length: 0 });
@@ -151,7 +153,9 @@ impl SequenceDecoder {
                 bits.end -= usize::from(all);
                 left -= 1;
             }
-            let (l, o, m) = (lengths[length & MASK], offsets[offset & MASK], matches[matched & MASK]);
+            let l = lengths[length & MASK];
+            let o = offsets[offset & MASK];
+            let m = matches[matched & MASK];
             let value = o.base().wrapping_add(bits.take(o.extra())?);
             let match_length = u64::from(m.base()) + u64::from(bits.take(m.extra())?);
             let literal_length = u64::from(l.base()) + u64::from(bits.take(l.extra())?);
@@ -286,7 +290,9 @@ mod tests {
         for level in [1, 3, 12] {
             let frame = zstd::stream::encode_all(&plain[..], level).unwrap();
             let mut rest = &frame[FrameHead::read(&frame).unwrap().length..];
-            let (mut decoder, mut tables, mut before) = (SequenceDecoder::new(), Tables::default(), 0u64);
+            let mut decoder = SequenceDecoder::new();
+            let mut tables = Tables::default();
+            let mut before = 0u64;
             while let Some(block) = Block::read(rest) {
                 let (content, after) = rest[Block::HEADER..].split_at(block.stored());
                 rest = after;

@@ -87,9 +87,11 @@ struct Checkpoints {
 
 impl ZstdSink for Checkpoints {
     fn block_start(&mut self, at: ZstdBorder<'_>) {
-        let (input, output) = (at.input.0 as usize, at.output.0 as usize);
+        let input = at.input.0 as usize;
+        let output = at.output.0 as usize;
         if self.list.last().is_none_or(|last| output - last.output >= self.distance) {
-            let (state, reach) = (at.state(), at.reach() as usize);
+            let state = at.state();
+            let reach = at.reach() as usize;
             self.list.push(Checkpoint { input, output, state, reach, references: Vec::new() });
         }
     }
@@ -105,7 +107,8 @@ impl ZstdSink for Checkpoints {
 
 fn scan(blob: &[u8], steps: &[usize], distance: usize) -> io::Result<Checkpoints> {
     let mut sink = Checkpoints { distance, plain: decode(blob, blob.len())?, ..Checkpoints::default() };
-    let (mut blocks, mut rest) = (ZstdBlocks::new(Compressed(0), Uncompressed(0)), blob);
+    let mut blocks = ZstdBlocks::new(Compressed(0), Uncompressed(0));
+    let mut rest = blob;
     for step in steps.iter().cycle() {
         let (chunk, after) = rest.split_at((*step).min(rest.len()));
         blocks.push(chunk, &mut sink)?;
@@ -138,7 +141,8 @@ fn resumed(blob: &[u8], found: &Checkpoints, number: usize, fill: u8) -> io::Res
             let length = at.reach.max(far.unwrap_or(0));
             let (mut bytes, start) = state.dictionary(length, fill);
             for ZstdReference { back, length: size } in &at.references {
-                let (from, to) = (at.output - *back as usize, start + length - *back as usize);
+                let from = at.output - *back as usize;
+                let to = start + length - *back as usize;
                 bytes[to..to + *size as usize].copy_from_slice(&found.plain[from..from + *size as usize]);
             }
             let dictionary = ZstdDictionary::new(&bytes)?;
@@ -183,7 +187,8 @@ pub(super) fn text(size: usize, seed: u64) -> Vec<u8> {
             1 => text.resize(text.len() + next() % 300_000, next() as u8),
             kind => {
                 let far = if kind < 30 { text.len() } else { text.len().min(60_000) };
-                let (back, length) = (1 + next() % far, 3 + next() % if kind < 60 { 3000 } else { 40 });
+                let back = 1 + next() % far;
+                let length = 3 + next() % if kind < 60 { 3000 } else { 40 };
                 let from = text.len() - back;
                 text.extend_from_within(from..from + length.min(back));
                 text.extend((0..next() % 6).map(|_| (next() % 64) as u8));

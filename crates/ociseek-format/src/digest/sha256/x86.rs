@@ -57,9 +57,11 @@ struct State {
 
 #[target_feature(enable = "sha,sse2,ssse3,sse4.1")]
 fn compress(state_a: &mut [u32; 8], blocks_a: &[[u8; BLOCK]], state_b: &mut [u32; 8], blocks_b: &[[u8; BLOCK]]) {
-    let (mut one, mut two) = (load(state_a), load(state_b));
+    let mut one = load(state_a);
+    let mut two = load(state_b);
     for (block_a, block_b) in blocks_a.iter().zip(blocks_b) {
-        let (before_one, before_two) = (one, two);
+        let before_one = one;
+        let before_two = two;
         let [mut a, mut b, mut c, mut d] = words(block_a);
         let [mut e, mut f, mut g, mut h] = words(block_b);
         /// Four rounds of both hashes, with the words `$m` and `$n`. Written as a macro because in
@@ -67,7 +69,8 @@ fn compress(state_a: &mut [u32; 8], blocks_a: &[[u8; BLOCK]], state_b: &mut [u32
         macro_rules! rounds {
             ($row:literal, $m:ident, $n:ident) => {
                 let k = vector(K[$row]);
-                let (w, v) = (_mm_add_epi32($m, k), _mm_add_epi32($n, k));
+                let w = _mm_add_epi32($m, k);
+                let v = _mm_add_epi32($n, k);
                 one.cdgh = _mm_sha256rnds2_epu32(one.cdgh, one.abef, w);
                 two.cdgh = _mm_sha256rnds2_epu32(two.cdgh, two.abef, v);
                 one.abef = _mm_sha256rnds2_epu32(one.abef, one.cdgh, _mm_shuffle_epi32(w, 0x0e));

@@ -22,7 +22,10 @@ fn manifest(content: &str) -> GoManifest {
 fn platform(text: &str) -> Platform {
     let mut parts = text.split('/');
     let mut part = || parts.next().unwrap_or_default().to_owned();
-    let (os, architecture, variant, version) = (part(), part(), part(), part());
+    let os = part();
+    let architecture = part();
+    let variant = part();
+    let version = part();
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
     Platform { os, architecture, variant: some(variant), os_version: some(version), os_features: Vec::new() }
 }

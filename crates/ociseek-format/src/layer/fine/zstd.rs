@@ -123,7 +123,8 @@ impl ZstdPlanner {
     pub(in crate::layer) fn plan<C: AsRef<[u8]>>(&mut self, chunks: &[C], is_end: bool) -> Option<ZstdPlan> {
         let blocks = self.blocks.as_mut()?;
         let checkpoints = &mut self.checkpoints;
-        let (memory, charged) = (&mut self.memory, &mut self.charged);
+        let memory = &mut self.memory;
+        let charged = &mut self.charged;
         let read = chunks.iter().try_for_each(|chunk| {
             blocks.push(chunk.as_ref(), checkpoints)?;
             // So that a long skippable frame does not wait for what follows it.
@@ -229,7 +230,8 @@ impl Checkpoints {
         let Choice::Own(parts) = &mut self.choice else { return };
         parts.following(count).for_each(|(distance, part)| mark(&mut self.used, distance, &part.references));
         let Some(first) = parts.advance(count) else { return };
-        let (next, window) = (first.start, std::mem::replace(&mut first.window, OpenWindow::Frame));
+        let next = first.start;
+        let window = std::mem::replace(&mut first.window, OpenWindow::Frame);
         let own = std::mem::take(&mut first.references);
         self.take(next, window);
         mark(&mut self.used, 0, &own);
@@ -368,14 +370,16 @@ impl UsedOutput {
 
     fn mark(&mut self, ZstdReference { back, length }: ZstdReference) {
         // From the last byte of the reference to its first.
-        let (mut from, end) = ((back - length) as usize, back as usize);
+        let mut from = (back - length) as usize;
+        let end = back as usize;
         if end > self.words.len() * 64 {
             let groups = end.div_ceil(64 * GROUP);
             self.words.resize(groups * GROUP, 0);
             self.groups.resize(groups.div_ceil(64), 0);
         }
         while from < end {
-            let (word, bit) = (from / 64, from % 64);
+            let word = from / 64;
+            let bit = from % 64;
             let count = (end - from).min(64 - bit);
             let bits = (u64::MAX >> (64 - count)) << bit;
             self.words[word] |= bits;
@@ -389,7 +393,8 @@ impl UsedOutput {
     fn take(&mut self) -> Option<Vec<(u32, u32)>> {
         /// Each range takes at least three bytes of the window.
         const RANGES: usize = MAX_ZSTD_WINDOW / 3;
-        let (mut ranges, mut used) = (Vec::<(u32, u32)>::new(), 0);
+        let mut ranges = Vec::<(u32, u32)>::new();
+        let mut used = 0;
         for (number, groups) in self.groups.iter_mut().enumerate() {
             let mut left = std::mem::take(groups);
             while left != 0 {

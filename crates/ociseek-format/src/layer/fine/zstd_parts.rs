@@ -75,7 +75,8 @@ pub(super) struct BlobPart {
 
 impl BlobParts {
     pub(super) fn new() -> BlobParts {
-        let (users, ages) = (vec![0; PIECES].into(), vec![0; OLD + 1].into());
+        let users = vec![0; PIECES].into();
+        let ages = vec![0; OLD + 1].into();
         BlobParts { list: VecDeque::new(), number: 0, users, ages, divisions: [READ, 2 * READ].map(SpanDivisions::new) }
     }
 
@@ -100,7 +101,8 @@ impl BlobParts {
     pub(super) fn begin(&mut self, start: FineStart, window: OpenWindow) {
         self.count();
         if let Some(last) = self.last() {
-            let (from, end) = (last.output.0 / PIECE, start.output.0 / PIECE);
+            let from = last.output.0 / PIECE;
+            let end = start.output.0 / PIECE;
             for piece in from.max(end.saturating_sub(PIECES as u64))..end {
                 self.users[piece as usize % PIECES] = self.number;
             }
@@ -108,7 +110,8 @@ impl BlobParts {
         }
         self.ages.fill(0);
         let is_frame = matches!(window, OpenWindow::Frame);
-        let (references, adds) = (Vec::new(), Vec::new());
+        let references = Vec::new();
+        let adds = Vec::new();
         self.list.push_back(BlobPart { start, window, is_frame, is_passed: false, references, adds });
     }
 
@@ -122,7 +125,9 @@ impl BlobParts {
         }
         for ZstdReference { back, length } in references {
             let from = last.start.output.0.saturating_sub((*back).into());
-            let (mut at, end, mut place) = (from, from + u64::from(*length), PLACE);
+            let mut at = from;
+            let end = from + u64::from(*length);
+            let mut place = PLACE;
             if u64::from(*back) > LONGEST {
                 self.ages[OLD] += u64::from(*length) + place;
                 continue;
@@ -154,7 +159,8 @@ impl BlobParts {
     /// How many parts the first span has, if enough was read to choose. The first part begins with
     /// a checkpoint.
     pub(super) fn choose(&mut self) -> Option<usize> {
-        let (first, last) = (self.list.front()?.start, self.last()?);
+        let first = self.list.front()?.start;
+        let last = self.last()?;
         (last.output - first.output >= AHEAD).then(|| self.cheapest(last, self.list.len() - 1)).flatten()
     }
 
@@ -278,13 +284,15 @@ impl SpanDivisions {
             let best = ending_at(part.start, least, self.read, list, &self.best, &mut self.spans);
             self.best.push(best);
         }
-        let (mut best, mut spans) = (self.best.clone(), self.spans.clone());
+        let mut best = self.best.clone();
+        let mut spans = self.spans.clone();
         while best.len() < count {
             let next = list.get(best.len()).map_or(end, |part| part.start);
             best.push(ending_at(next, u64::MAX, self.read, list, &best, &mut spans));
         }
         let whole = ending_at(end, 0, self.read, list, &best, &mut spans);
-        let (mut first, mut before) = (count, whole.last);
+        let mut first = count;
+        let mut before = whole.last;
         while before > 0 {
             (first, before) = (before, best[before].last);
         }
@@ -384,7 +392,9 @@ mod tests {
         };
         let mut firsts = Vec::new();
         for _ in 0..200 {
-            let (mut parts, mut input, mut output) = (BlobParts::new(), 0, 0);
+            let mut parts = BlobParts::new();
+            let mut input = 0;
+            let mut output = 0;
             for number in 0..10 {
                 let state = crate::codec::zstd::ZstdState::initial();
                 let block = OpenWindow::Block { state, reach: 8, from: Uncompressed(0) };
@@ -438,7 +448,9 @@ mod tests {
         };
         let mut found = Vec::new();
         for layer in 0..40 {
-            let (mut parts, mut input, mut output) = (BlobParts::new(), 0, 0);
+            let mut parts = BlobParts::new();
+            let mut input = 0;
+            let mut output = 0;
             for _ in 0..40 {
                 let state = crate::codec::zstd::ZstdState::initial();
                 parts.begin(at(input, output), OpenWindow::Block { state, reach: 8, from: Uncompressed(0) });
@@ -454,7 +466,8 @@ mod tests {
                     parts.choose_at_end(at(input, output));
                     parts.pass();
                 }
-                let (last, count) = (parts.last().unwrap(), parts.list.len() - 1);
+                let last = parts.last().unwrap();
+                let count = parts.list.len() - 1;
                 if count > 0 {
                     let anew = SpanDivisions::new(READ).divide(&parts.list, last, count);
                     assert_eq!(parts.divisions[0].divide(&parts.list, last, count), anew);

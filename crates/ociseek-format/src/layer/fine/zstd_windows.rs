@@ -91,7 +91,8 @@ impl FineZstd {
     }
 
     fn after(last: Option<Uncompressed>, end: Uncompressed) -> FineZstd {
-        let (starts, windows) = (VecDeque::new(), VecDeque::new());
+        let starts = VecDeque::new();
+        let windows = VecDeque::new();
         FineZstd { room: vec![0; ROOM].into(), end, starts, last, windows, is_over: false, notes: Vec::new() }
     }
 

@@ -120,7 +120,8 @@ fn scan_chunks<E>(
     let is_fine = scan.is_fine();
     let work = SharedWork::new(hashes);
     let scanned = thread::scope(|scope| {
-        let (reader, scanner) = (work.reader(), work.scanner());
+        let reader = work.reader();
+        let scanner = work.scanner();
         let mut pool = DecoderPool::new(scope, decoders, is_fine);
         let shared = pool.shared();
         let scanning = scope.spawn(move || {

@@ -238,7 +238,8 @@ fn start<'scope>(
     let (jobs, queue) = channel::<Job>();
     let queue = Arc::new(Mutex::new(queue));
     for _ in 0..threads {
-        let (queue, shared) = (Arc::clone(&queue), Arc::clone(shared));
+        let queue = Arc::clone(&queue);
+        let shared = Arc::clone(shared);
         scope.spawn(move || {
             loop {
                 let next = locked(&queue).recv();
@@ -286,7 +287,9 @@ mod tests {
     /// The pieces of a blob that is pushed in chunks: their offsets, their sizes, and whether they
     /// are stretches.
     fn cut(blob: &Bytes, chunk: usize) -> Vec<(usize, usize, bool)> {
-        let (mut cutter, mut pieces, mut joined) = (BlobCutter::new(None), Vec::new(), Vec::new());
+        let mut cutter = BlobCutter::new(None);
+        let mut pieces = Vec::new();
+        let mut joined = Vec::new();
         let mut out = |piece: Piece| {
             let (chunks, stretch) = match piece {
                 Piece::Chunk(chunk) => (vec![chunk], None),

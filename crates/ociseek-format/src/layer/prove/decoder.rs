@@ -86,7 +86,8 @@ impl LayerDecoder {
     /// Chooses the decoder from the first bytes and passes them to it.
     fn decide(&mut self) {
         let State::Unknown { head, plain } = &mut self.state else { return };
-        let (head, plain) = (std::mem::take(head), plain.take());
+        let head = std::mem::take(head);
+        let plain = plain.take();
         self.state = match format(&head) {
             Format::Gzip => State::Gzip(Box::new(MultiGzDecoder::new(CheckWriter(Some(plain))))),
             Format::Zstd => match ZstdDecoder::new(CheckWriter(None)) {

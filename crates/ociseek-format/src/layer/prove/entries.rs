@@ -159,7 +159,8 @@ pub fn differing(stated: &FileMetadata, actual: &FileMetadata) -> Vec<(&'static 
         found.extend(pair.map(|(says, is)| (field, says, is)));
     };
     let number = |of: fn(&FileMetadata) -> i128| {
-        let (stated, actual) = (of(stated), of(actual));
+        let stated = of(stated);
+        let actual = of(actual);
         (stated != actual).then(|| (stated.to_string(), actual.to_string()))
     };
     let time = |file: &FileMetadata| file.mtime.and_then(|time| time.to_rfc3339()).unwrap_or_else(|| "nothing".into());
@@ -188,7 +189,8 @@ fn records(stated: &FileMetadata, actual: &FileMetadata) -> Option<(String, Stri
         records.sort_unstable();
         records
     };
-    let (stated, actual) = (sorted(stated), sorted(actual));
+    let stated = sorted(stated);
+    let actual = sorted(actual);
     let at = (0..stated.len().max(actual.len())).find(|&at| stated.get(at) != actual.get(at))?;
     let shown = |records: &[PaxRecord]| {
         records.get(at).map_or_else(Vec::new, |record| [&record.key[..], b"=", &record.value].concat())
@@ -253,7 +255,9 @@ impl<'a> SpanHeaders<'a> {
         // If no earlier entry reaches into the span, it only holds the end of the tar.
         let begin = before.map_or(Uncompressed(0), |before| before.map_or(span.end, FileMetadata::data_end));
         let differences = Differences::default();
-        let (position, end, walker) = (span.start, span.end, Walker::new());
+        let position = span.start;
+        let end = span.end;
+        let walker = Walker::new();
         SpanHeaders { files, first, next, begin, position, end, walker, error: None, differences }
     }
 
@@ -267,7 +271,8 @@ impl<'a> SpanHeaders<'a> {
         let SpanHeaders { files, first, next, begin, walker, differences, .. } = self;
         let walked = walker.push(&piece[skipped as usize..], &mut |mut entry| {
             entry.data = *begin + entry.data.0;
-            let (name, offset) = (entry.name.clone(), entry.data);
+            let name = entry.name.clone();
+            let offset = entry.data;
             match (stated(entry), files.get(*next)) {
                 (Err(unservable), _) => differences.add(Difference::Unservable(unservable)),
                 (Ok(_), None) => differences.add(Difference::EntryMissing { name, offset }),

@@ -96,7 +96,8 @@ impl FineBlob {
     }
 
     pub(super) fn push(&mut self, chunk: &[u8], differences: &mut Differences) {
-        let (start, end) = (self.position, self.position + chunk.len() as u64);
+        let start = self.position;
+        let end = self.position + chunk.len() as u64;
         self.position = end;
         let layer = Arc::clone(&self.layer);
         while self.current.0 < layer.spans().count() {
@@ -108,7 +109,8 @@ impl FineBlob {
                 Some(open) => open,
                 None => self.open(),
             };
-            let (from, to) = (range.start.0.max(start) - start, range.end.0.min(end) - start);
+            let from = range.start.0.max(start) - start;
+            let to = range.end.0.min(end) - start;
             open.take(chunk.get(from as usize..to as usize).unwrap_or_default());
             if range.end.0 > end {
                 self.open = Some(open);
@@ -120,8 +122,10 @@ impl FineBlob {
 
     fn open(&mut self) -> OpenSpan {
         let layer = Arc::clone(&self.layer);
-        let (spans, span) = (layer.spans(), self.current);
-        let (start, plain) = (spans.starts()[span.0 as usize], spans.plain_range(span));
+        let spans = layer.spans();
+        let span = self.current;
+        let start = spans.starts()[span.0 as usize];
+        let plain = spans.plain_range(span);
         let size = plain.end - plain.start;
         let proof = Hasher::resume(start.state, spans.fetch_range(span).start.0);
         let read = |window: &[u8; WINDOW], before: u8, lead: &[u8]| {
@@ -149,7 +153,8 @@ impl FineBlob {
 
     /// The window of the current span, if it has one.
     fn window(&mut self) -> Option<SpanWindow> {
-        let (layer, span) = (&self.layer, self.current);
+        let layer = &self.layer;
+        let span = self.current;
         let number = layer.group_of(span).filter(|_| layer.spans().has_window(span))?;
         if self.group.as_ref().is_none_or(|(known, _)| *known != number) {
             // A group that cannot be decoded was already refused with the document.
@@ -200,7 +205,8 @@ impl FineBlob {
                 decode_zstd(span, self.layer.spans(), window, fill, blob, &mut SpanFilter::new(size, &mut take));
             decoded.map(|()| hasher.finish()).map_err(|error| error.to_string())
         };
-        let (zeros, ones) = (decoded(0)?, decoded(0xff)?);
+        let zeros = decoded(0)?;
+        let ones = decoded(0xff)?;
         if zeros == ones { Ok(zeros) } else { Err("it refers to bytes of its window that are left out".to_owned()) }
     }
 

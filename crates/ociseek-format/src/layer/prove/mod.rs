@@ -201,7 +201,9 @@ impl LayerProof {
                 of_document.add(Difference::Broken(reason.clone()));
             }
         }
-        let (mut compared, mut matching, mut is_fine) = (0, 0, false);
+        let mut compared = 0;
+        let mut matching = 0;
+        let mut is_fine = false;
         if let (Some(spans), Some(plain_spans)) = (spans, plain.spans.take()) {
             let hashes = plain_spans.finish(&mut plain.differences);
             (compared, matching) = spans.finish(&hashes, &mut differences);
@@ -212,7 +214,8 @@ impl LayerProof {
         }
         differences.add_all(plain.differences);
         let finished = |entries: EntryCheck| entries.finish(decoder.broken.is_some());
-        let (entries, fine_entries) = (plain.entries.map(finished), plain.fine_entries.map(finished));
+        let entries = plain.entries.map(finished);
+        let fine_entries = plain.fine_entries.map(finished);
         if is_fine {
             of_document.add_all(fine_entries.or_else(|| entries.clone()).unwrap_or_default());
         }

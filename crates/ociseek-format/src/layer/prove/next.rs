@@ -89,7 +89,8 @@ fn lead_after(spans: &FineSpans, span: SpanId, window: Option<&SpanWindow>, blob
     let size = spans.lead(SpanId(span.0 + 1));
     let own_lead = window.map_or(&[][..], SpanWindow::lead);
     let missing = size.saturating_sub(blob.len()).min(own_lead.len());
-    let (first, rest) = (&own_lead[own_lead.len() - missing..], &blob[blob.len().saturating_sub(size)..]);
+    let first = &own_lead[own_lead.len() - missing..];
+    let rest = &blob[blob.len().saturating_sub(size)..];
     [first, rest].concat()
 }
 
@@ -111,7 +112,8 @@ impl<'a, I: Iterator<Item = (i64, &'a [u8])>> PartsBefore<I> {
         let mut agree = true;
         while let Some((from, part)) = self.0.peek().filter(|(from, _)| *from < end) {
             let part_end = from + part.len() as i64;
-            let (first, last) = ((*from).max(at), part_end.min(end));
+            let first = (*from).max(at);
+            let last = part_end.min(end);
             if first < last {
                 let range = |start: i64| (first - start) as usize..(last - start) as usize;
                 agree &= part[range(*from)] == bytes[range(at)];

@@ -89,11 +89,13 @@ impl BlobSpans {
 
     pub(super) fn push(&mut self, chunk: &[u8], differences: &mut Differences) {
         self.look_for_header_end(chunk);
-        let (start, end) = (self.position, self.position + chunk.len() as u64);
+        let start = self.position;
+        let end = self.position + chunk.len() as u64;
         while self.current < self.table.count() {
             let span = SpanId(self.current);
             let range = self.table.blob_range(span);
-            let (from, to) = (range.start.0, range.end.0);
+            let from = range.start.0;
+            let to = range.end.0;
             if from >= end {
                 break;
             }
@@ -155,7 +157,8 @@ impl BlobSpans {
         if let (HeaderEnd::Known(Some(header)), Some(first)) = (&self.header, list.first())
             && *header != first.input
         {
-            let (stated, actual) = (first.input.0, header.0);
+            let stated = first.input.0;
+            let actual = header.0;
             differences.add(Difference::Size { what: "the end of the first gzip header", stated, actual });
         }
         let mut compared = 0;

@@ -70,7 +70,8 @@ impl Publisher<'_> {
         is_partial: bool,
     ) -> Result<FineResult, IndexError> {
         let IndexOptions { prefetch, layer, .. } = self.work.options;
-        let (tool, list) = (&layer.build_tool_identifier, prefetch.as_ref());
+        let tool = &layer.build_tool_identifier;
+        let list = prefetch.as_ref();
         let profile = list.map(|list| list.digest());
         if is_partial {
             let covered: BTreeSet<Digest> = documents.iter().map(|(layer, _)| layer.digest).collect();
@@ -152,7 +153,8 @@ pub(crate) async fn bound_fine(
     if documents.is_empty() {
         return Ok(None);
     }
-    let (bytes_read, mut charge) = (AtomicU64::new(0), None);
+    let bytes_read = AtomicU64::new(0);
+    let mut charge = None;
     if let Some(list) = &work.options.prefetch {
         let writer = StartWriter { source, work, bytes_read: &bytes_read };
         // Entries that match no file were reported for the SOCI index's list.

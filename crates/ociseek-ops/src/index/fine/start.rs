@@ -67,7 +67,8 @@ impl StartWriter<'_> {
         list: &Arc<PrefetchList>,
         documents: Vec<LayerDocument>,
     ) -> Result<(EncodedDocuments, Vec<MissingPath>), IndexError> {
-        let (list, budget) = (Arc::clone(list), self.source.budget().clone());
+        let list = Arc::clone(list);
+        let budget = self.source.budget().clone();
         let found = blocking(move || {
             let mut memory = budget.open();
             let layers = decoded(documents, &mut memory)?;
@@ -91,7 +92,8 @@ impl StartWriter<'_> {
         documents: Vec<LayerDocument>,
     ) -> Result<(EncodedDocuments, bool), IndexError> {
         let budget = there.as_source().budget().clone();
-        let (mut reads, mut is_whole) = (LayerReads::new(), true);
+        let mut reads = LayerReads::new();
+        let mut is_whole = true;
         for document in old.content.iter().flat_map(|old| &old.layers) {
             match start_of(there, document).await {
                 Ok(start) => drop(reads.insert(document.layer, start)),
@@ -301,7 +303,8 @@ fn batches(spans: &FineSpans, reads: &[Range<Uncompressed>]) -> Vec<Vec<SpanId>>
     };
     let mut batches: Vec<Vec<SpanId>> = Vec::new();
     for span in touched {
-        let (plain, blob) = (spans.plain_range(span), spans.fetch_range(span));
+        let plain = spans.plain_range(span);
+        let blob = spans.fetch_range(span);
         let is_large = match spans.codec() {
             Codec::Plain | Codec::Gzip => plain.end - plain.start > MAX_PLAIN || blob.end - blob.start > REQUEST,
             // These are meant to be divided, whatever their size is.
@@ -312,7 +315,8 @@ fn batches(spans: &FineSpans, reads: &[Range<Uncompressed>]) -> Vec<Vec<SpanId>>
         }
         let fits = |batch: &&mut Vec<SpanId>| {
             let (Some(first), Some(last)) = (batch.first(), batch.last()) else { return false };
-            let (first, last) = (spans.fetch_range(*first), spans.fetch_range(*last));
+            let first = spans.fetch_range(*first);
+            let last = spans.fetch_range(*last);
             blob.start - last.end <= GAP && blob.end - first.start <= REQUEST
         };
         match batches.last_mut().filter(fits) {
@@ -344,7 +348,10 @@ async fn divide_batch(
         let read = writer.source.blob_range_bypassing(layer, range.clone(), bypass_caches).await;
         let bytes = read.map_err(|source| IndexError::ReadSpans { layer: layer.digest, source })?;
         writer.bytes_read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        let (spans, reads, whole, start) = (Arc::clone(spans), Arc::clone(reads), whole.clone(), range.start);
+        let spans = Arc::clone(spans);
+        let reads = Arc::clone(reads);
+        let whole = whole.clone();
+        let start = range.start;
         let dividing = spawn_blocking(move || divide_all(&spans, whole, &reads, &bytes, start));
         let divided = dividing.await.map_err(|_| IndexError::PrefetchThread)?;
         // The bytes may have been damaged on the way, or by a cache.

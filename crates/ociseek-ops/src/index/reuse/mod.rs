@@ -206,7 +206,8 @@ impl ReuseContext<'_> {
         let mut memory = charged.map_err(|error| NotReusable::Wrong(causes(&error)))?;
         let bytes =
             offer.store.blob_bytes(&ztoc.blob(), MAX_ZTOC).await.map_err(|error| NotReusable::Wrong(causes(&error)))?;
-        let (layer_size, options) = (layer.size, self.supply.work.options.layer.clone());
+        let layer_size = layer.size;
+        let options = self.supply.work.options.layer.clone();
         let decode = move || decoded(&bytes, layer_size, &options, &mut memory).map(|spans| (spans, memory));
         let (spans, _memory) = spawn_blocking(decode).await.map_err(|_| NotReusable::Other)??;
 
@@ -281,7 +282,8 @@ fn decoded(
         )));
     }
     if head.span_size != options.span_size {
-        let (found, expected) = (head.span_size, options.span_size);
+        let found = head.span_size;
+        let expected = options.span_size;
         return Err(NotReusable::Wrong(format!("it has spans of {found} bytes, but its index says {expected}")));
     }
     let mut ztoc = ztoc::decode_within(bytes, memory).map_err(|error| wrong(&error))?;

@@ -108,7 +108,8 @@ impl<'a> ReuseSearch<'a> {
     /// The indexes of other tags of the repository. Failures are not reported.
     pub(super) async fn tags(&mut self, missing: &[Descriptor]) -> Vec<ZtocOffer> {
         let bytes = missing.iter().fold(0u64, |sum, layer| sum.saturating_add(layer.size));
-        let (most, own) = (self.supply.work.options.reuse.tags, self.supply.work.options.reuse.tag.as_deref());
+        let most = self.supply.work.options.reuse.tags;
+        let own = self.supply.work.options.reuse.tag.as_deref();
         let Source::Registry(repository) = self.supply.source else { return Vec::new() };
         if most == 0 || bytes < WORTH_A_SEARCH {
             return Vec::new();
@@ -272,7 +273,8 @@ enum Part {
 type Rank = (u8, Vec<u64>, bool, Reverse<usize>, Reverse<Vec<Part>>);
 
 fn rank(own: &str, name: &str) -> Rank {
-    let (mine, other) = (parts(own), parts(name));
+    let mine = parts(own);
+    let other = parts(name);
     let common = own.bytes().zip(name.bytes()).take_while(|(one, other)| one == other).count();
     let tier = match distances(&mine, &other) {
         // Most repositories keep it on their newest image.

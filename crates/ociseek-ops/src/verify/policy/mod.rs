@@ -168,7 +168,8 @@ fn once(layers: &[Descriptor]) -> impl Iterator<Item = &Descriptor> {
 pub(crate) fn judge(policy: &Policy, subject: &JudgedIndex<'_>) -> Vec<Ruling> {
     if subject.is_fine && policy.fine == FineRule::None {
         let violation = Problem::new(Code::FineIndex, "the policy allows no fine index");
-        let (wanted, found) = ("no fine index".to_owned(), "a fine index".to_owned());
+        let wanted = "no fine index".to_owned();
+        let found = "a fine index".to_owned();
         return vec![Ruling { rule: Rule::FineIndex, wanted, found, violations: vec![violation] }];
     }
     let mut rulings = Vec::new();

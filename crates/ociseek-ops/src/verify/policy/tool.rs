@@ -158,7 +158,8 @@ impl Version {
 /// Compares pre-releases (semantic versioning 2.0.0, section 11.4).
 fn pre_releases(a: &str, b: &str) -> Ordering {
     let of = |text: &str| text.split('.').map(|part| (part.parse::<u64>().ok(), part.to_owned())).collect::<Vec<_>>();
-    let (a, b) = (of(a), of(b));
+    let a = of(a);
+    let b = of(b);
     let differing = a.iter().zip(&b).map(|(a, b)| match (a.0, b.0) {
         (Some(a), Some(b)) => a.cmp(&b),
         (Some(_), None) => Ordering::Less,

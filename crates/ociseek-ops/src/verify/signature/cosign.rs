@@ -111,7 +111,8 @@ impl Envelope {
         if said.predicate_type != PREDICATE {
             return Err(Rejection::Purpose(cut(&said.predicate_type)));
         }
-        let (algorithm, hex) = (subject.algorithm().name(), subject.hex());
+        let algorithm = subject.algorithm().name();
+        let hex = subject.hex();
         let names = |of: &SubjectDigests| of.digest.get(algorithm).is_some_and(|digest| *digest == hex);
         if said.subject.iter().any(names) {
             Ok(key)

@@ -232,7 +232,8 @@ impl Search<'_> {
             Ok(bytes) => bytes,
             Err(error) => return self.lost(error),
         };
-        let (keys, certificates) = (&self.trust.keys, &self.trust.certificates);
+        let keys = &self.trust.keys;
+        let certificates = &self.trust.certificates;
         let key = if media_type == notation::JWS {
             match notation::verify(&bytes, self.subject, certificates, UnixTime::now()) {
                 Ok(certificate) => return Ok(Some((format!("certificate {}", certificate.name), "notation"))),

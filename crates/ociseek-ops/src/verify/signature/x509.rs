@@ -79,7 +79,8 @@ impl<'a> X509<'a> {
         fields.take(SEQUENCE)?;
         let issuer = fields.take(SEQUENCE)?;
         let mut validity = Der(fields.take(SEQUENCE)?);
-        let (not_before, not_after) = (validity.time()?, validity.time()?);
+        let not_before = validity.time()?;
+        let not_after = validity.time()?;
         validity.end()?;
         let subject = fields.take(SEQUENCE)?;
         let rsa_bits = rsa_bits(fields.take(SEQUENCE)?)?;
@@ -248,7 +249,8 @@ impl<'a> Der<'a> {
             return None;
         }
         let part = |range: std::ops::Range<usize>| &text[range];
-        let (date, time) = ((part(0..4), part(4..6), part(6..8)), (part(8..10), part(10..12), part(12..15)));
+        let date = (part(0..4), part(4..6), part(6..8));
+        let time = (part(8..10), part(10..12), part(12..15));
         let text = format!("{}-{}-{}T{}:{}:{}", date.0, date.1, date.2, time.0, time.1, time.2);
         Time::from_rfc3339(&text).map(|time| time.seconds)
     }
@@ -273,8 +275,10 @@ mod tests {
 
     #[test]
     fn fields_of_certificates() {
-        let (signer, authority) = (der(SIGNER), der(AUTHORITY));
-        let (signer, authority) = (X509::parse(&signer).unwrap(), X509::parse(&authority).unwrap());
+        let signer = der(SIGNER);
+        let authority = der(AUTHORITY);
+        let signer = X509::parse(&signer).unwrap();
+        let authority = X509::parse(&authority).unwrap();
         assert_eq!((signer.issuer, authority.issuer), (authority.subject, authority.subject));
         assert_ne!(signer.subject, authority.subject);
         assert_eq!((signer.is_authority, signer.path_length), (false, None));

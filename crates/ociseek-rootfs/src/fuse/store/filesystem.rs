@@ -62,7 +62,8 @@ impl StoreFs {
         alive: oneshot::Sender<()>,
     ) -> StoreFs {
         let owner = (geteuid().as_raw(), getegid().as_raw());
-        let (nodes, no_open) = (Mutex::new(known.map_or_else(Nodes::default, Nodes::restored)), OnceLock::new());
+        let nodes = Mutex::new(known.map_or_else(Nodes::default, Nodes::restored));
+        let no_open = OnceLock::new();
         StoreFs { shared: Arc::new(Shared { source, nodes, runtime, no_open, owner }), _alive: alive }
     }
 
@@ -247,7 +248,8 @@ impl Shared {
     fn noted(self: &Arc<Self>, slot: Arc<Slot>, ends: bool, reply: impl FnOnce() + Send + 'static) {
         let shared = Arc::clone(self);
         self.runtime.spawn_blocking(move || {
-            let (reference, layer) = (&*slot.reference, &slot.layer);
+            let reference = &*slot.reference;
+            let layer = &slot.layer;
             if ends {
                 shared.source.end_use(reference, layer)
             } else {

@@ -45,7 +45,8 @@ pub(super) enum StoreNode {
 
 impl StoreNode {
     pub(super) fn of(inode: INodeNo) -> StoreNode {
-        let (slot, low) = ((inode.0 >> 32) as u32, inode.0 as u32);
+        let slot = (inode.0 >> 32) as u32;
+        let low = inode.0 as u32;
         match (slot, low) {
             (0, 1) => StoreNode::Root,
             (0, _) => StoreNode::Reference(inode.0),
@@ -162,13 +163,15 @@ impl Nodes {
         let mut nodes = Nodes { last_reference, last_slot, ..Nodes::default() };
         for KnownReference { number, name, reference } in &known.references {
             nodes.by_name.insert(name.clone(), *number);
-            let (name, reference) = (name.clone(), reference.as_str().into());
+            let name = name.clone();
+            let reference = reference.as_str().into();
             nodes.references.insert(*number, NamedImage { name, reference, lookups: UNKNOWN_LOOKUPS });
         }
         for KnownLayer { slot, parent, layer, tree } in &known.layers {
             let Some(reference) = nodes.reference_at(*parent) else { continue };
             let identity = tree.map_or_else(OnceLock::new, OnceLock::from);
-            let (open, lookups) = (OnceCell::new(), AtomicU64::new(UNKNOWN_LOOKUPS));
+            let open = OnceCell::new();
+            let lookups = AtomicU64::new(UNKNOWN_LOOKUPS);
             let restored = Slot { number: *slot, parent: *parent, reference, layer: *layer, open, identity, lookups };
             nodes.slots.insert(*slot, Arc::new(restored));
             nodes.by_layer.insert((*parent, *layer), *slot);
@@ -251,7 +254,9 @@ impl Nodes {
         let reference = self.reference_at(parent)?;
         let number = self.last_slot.checked_add(1)?;
         self.last_slot = number;
-        let (open, identity, lookups) = (OnceCell::new(), OnceLock::new(), AtomicU64::new(0));
+        let open = OnceCell::new();
+        let identity = OnceLock::new();
+        let lookups = AtomicU64::new(0);
         let slot = Arc::new(Slot { number, parent, reference, layer, open, identity, lookups });
         self.slots.insert(number, Arc::clone(&slot));
         self.by_layer.insert((parent, layer), number);
@@ -361,7 +366,9 @@ mod tests {
     #[test]
     fn another_server_has_the_same_numbers() {
         let mut nodes = Nodes::default();
-        let (layer, other, tree) = (Digest::sha256(b"layer"), Digest::sha256(b"other"), Digest::sha256(b"tree"));
+        let layer = Digest::sha256(b"layer");
+        let other = Digest::sha256(b"other");
+        let tree = Digest::sha256(b"tree");
         let StoreNode::Reference(parent) = nodes.reference("YQ==", "a") else { panic!("a reference") };
         let first = nodes.add(parent, layer).unwrap();
         first.identity.set(tree).unwrap();

@@ -398,7 +398,8 @@ mod tests {
             let config = ClientConfig { limits, ..ClientConfig::default() };
             let http =
                 Arc::new(Http::new(&Arc::new(Common::new(&config).unwrap()), registry, &HostTls::default()).unwrap());
-            let (user, password) = ("AWS".to_owned(), "p".to_owned());
+            let user = "AWS".to_owned();
+            let password = "p".to_owned();
             let source = CredentialSource::Only { registry: registry.to_owned(), user, password };
             let auth = Authorizer::new(registry.into(), source);
             *auth.last() = Some(Challenge::Basic);

@@ -310,7 +310,8 @@ pub(super) mod tests {
     /// Writes a helper: a shell script.
     pub(crate) fn script(dir: &Path, name: &str, body: &str) {
         use std::os::unix::fs::PermissionsExt;
-        let (text, file) = (dir.join(format!("{name}.sh")), dir.join(format!("docker-credential-{name}")));
+        let text = dir.join(format!("{name}.sh"));
+        let file = dir.join(format!("docker-credential-{name}"));
         std::fs::write(&text, format!("#!/bin/sh\n{body}\n")).unwrap();
         // Copied by another process: if this process had the file open for writing, a child of
         // another test could inherit the descriptor, and running the file would fail as "busy".

@@ -248,7 +248,8 @@ impl ImagePattern {
         }
         let (host, port) = split_port(registry);
         let host = host.to_ascii_lowercase();
-        let (patterns, parts) = (self.host.split('.'), host.split('.'));
+        let patterns = self.host.split('.');
+        let parts = host.split('.');
         port == self.port.as_deref()
             && repository.starts_with(&self.path)
             && patterns.clone().count() == parts.clone().count()
@@ -309,7 +310,8 @@ mod tests {
 
     /// Providers with one program, a shell script.
     fn providers(dir: &Path, script: &str) -> CredentialProviders {
-        let (source, program) = (dir.join("source"), dir.join("cloud"));
+        let source = dir.join("source");
+        let program = dir.join("cloud");
         fs::write(&source, format!("#!/bin/sh\n{script}\n")).unwrap();
         // Copied by another process, as in the tests of helpers.
         assert!(std::process::Command::new("cp").args([&source, &program]).status().unwrap().success());

@@ -35,7 +35,8 @@ fn text(size: usize, seed: u64) -> Vec<u8> {
     let places = noise(size, seed + 1);
     let mut text = Vec::with_capacity(size + 32);
     for place in places.chunks_exact(3) {
-        let (at, length) = (usize::from(place[0]) * 15 + usize::from(place[1] & 15), usize::from(place[2] & 15) + 2);
+        let at = usize::from(place[0]) * 15 + usize::from(place[1] & 15);
+        let length = usize::from(place[2] & 15) + 2;
         text.extend_from_slice(&words[at..at + length]);
         text.extend((place[2] == 0).then_some(place[0]));
         if text.len() >= size {

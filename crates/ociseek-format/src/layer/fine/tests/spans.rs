@@ -38,7 +38,8 @@ fn by_window(
     fill: u8,
     damaged: Option<usize>,
 ) -> Vec<u8> {
-    let (start, range) = (layer.spans().starts()[span.0 as usize], layer.spans().fetch_range(span));
+    let start = layer.spans().starts()[span.0 as usize];
+    let range = layer.spans().fetch_range(span);
     let fetched = &blob[range.start.0 as usize..range.end.0 as usize];
     let mut bytes = window.expand(fill);
     if let Some(at) = damaged {
@@ -66,8 +67,10 @@ fn every_span_decodes_to_its_part_of_the_layer() {
         let (map, document) = encoded(layer);
         let head = Arc::clone(map.fine().unwrap());
         let table = SpanTable::new(Arc::new(map)).unwrap();
-        let (straight, mut read) = (plain(&blob), Vec::new());
-        let (mut fetched, mut used) = (0, 0);
+        let straight = plain(&blob);
+        let mut read = Vec::new();
+        let mut fetched = 0;
+        let mut used = 0;
         for span in table.each() {
             let windows = head.page_of(span).map(|page| {
                 let range = head.page_range(page);
@@ -97,7 +100,8 @@ fn every_span_decodes_to_its_part_of_the_layer() {
                     by_window(layer, span, window, &blob, 0xaa, None) == part,
                     "{name} {span}: a byte left out is read"
                 );
-                let (zeros, ones) = (window.expand(0), window.expand(0xff));
+                let zeros = window.expand(0);
+                let ones = window.expand(0xff);
                 let known = |at: &usize| zeros[*at] == ones[*at];
                 for at in (0..zeros.len()).filter(known).step_by(1000) {
                     let other = by_window(layer, span, window, &blob, 0, Some(at));
@@ -240,8 +244,10 @@ fn a_span_that_does_not_lead_to_the_next_is_found() {
         window.used() > 10 && (1..7).contains(&bits) && window.lead().len() > 2
     });
     let span = fit.next().unwrap().0;
-    let (at, window) = (span.0 as usize, |windows: &[(SpanId, SpanWindow)]| windows[span.0 as usize - 1].1.clone());
-    let (no_block, wrong) = (Err(SpanError::NoBlock { span }), Err(SpanError::Window { span }));
+    let at = span.0 as usize;
+    let window = |windows: &[(SpanId, SpanWindow)]| windows[span.0 as usize - 1].1.clone();
+    let no_block = Err(SpanError::NoBlock { span });
+    let wrong = Err(SpanError::Window { span });
     let changes: [(&str, Change<'_>, &Result<(), SpanError>); 5] = [
         ("bits", &|parts, _| parts.starts[at].bits += 1, &no_block),
         ("output", &|parts, _| parts.starts[at].output = Uncompressed(parts.starts[at].output.0 - 1), &no_block),
@@ -266,7 +272,8 @@ fn a_span_that_does_not_lead_to_the_next_is_found() {
         (
             "window",
             &|_, windows| {
-                let (used, mut bytes) = (used(&window(windows)), window(windows).expand(0));
+                let used = used(&window(windows));
+                let mut bytes = window(windows).expand(0);
                 bytes[used.ranges().last().unwrap().start] ^= 1;
                 windows[at - 1].1 = SpanWindow::new(window(windows).lead(), &bytes, &used);
             },
@@ -324,7 +331,8 @@ fn changed(
 /// The bytes that a window has.
 fn used(window: &SpanWindow) -> UsedBytes {
     let mut used = UsedBytes::default();
-    let (zeros, ones) = (window.expand(0), window.expand(0xff));
+    let zeros = window.expand(0);
+    let ones = window.expand(0xff);
     (0..zeros.len()).filter(|at| zeros[*at] == ones[*at]).for_each(|at| used.mark(at..at + 1));
     used
 }
@@ -334,7 +342,8 @@ fn differences_are_found() {
     let blob = gzip(&tar(), 6, 1);
     let indexed = index(&blob, 1 << 16);
     let Outcome::Ztoc(built) = &indexed.outcome else { panic!() };
-    let (layer, ztoc) = (indexed.fine.unwrap(), Some(&built.bytes[..]));
+    let layer = indexed.fine.unwrap();
+    let ztoc = Some(&built.bytes[..]);
     let at = (0..).zip(layer.windows().flat_map(|group| group.unwrap().into_windows()));
     let (at, span) = at.filter(|(_, (_, window))| window.used() > 10).map(|(at, (span, _))| (at, span)).next().unwrap();
     let content = |differences: &[Difference]| match differences {
@@ -344,7 +353,8 @@ fn differences_are_found() {
 
     let wrong_byte = changed(&layer, |_, _, windows| {
         let window = &mut windows[at].1;
-        let (used, mut bytes) = (used(window), window.expand(0));
+        let used = used(window);
+        let mut bytes = window.expand(0);
         bytes[used.ranges().next().unwrap().start] ^= 1;
         *window = SpanWindow::new(window.lead(), &bytes, &used);
     });
@@ -352,7 +362,8 @@ fn differences_are_found() {
 
     let left_out = changed(&layer, |_, _, windows| {
         let window = &mut windows[at].1;
-        let (ranges, bytes) = (used(window), window.expand(0));
+        let ranges = used(window);
+        let bytes = window.expand(0);
         let mut fewer = UsedBytes::default();
         ranges.ranges().skip(1).for_each(|range| fewer.mark(range));
         *window = SpanWindow::new(window.lead(), &bytes, &fewer);

@@ -213,7 +213,8 @@ fn spans_are_divided_where_reads_begin_and_end() {
     let tar = one_file(&text(3 << 20, 9));
     let blob = zstd::stream::encode_all(&tar[..], 1).unwrap();
     let layer = document(&blob, blob.len());
-    let (first, end) = (Uncompressed(1_500_000), Uncompressed(1_700_000));
+    let first = Uncompressed(1_500_000);
+    let end = Uncompressed(1_700_000);
     let divisions = divisions(&layer, &blob, std::slice::from_ref(&(first..end)));
     let starts: Vec<FineStart> = divisions.values().flat_map(|division| division.starts.clone()).collect();
     assert!(starts.iter().all(|start| start.bits == FineStart::DIVIDED));
@@ -230,7 +231,8 @@ fn spans_are_divided_where_reads_begin_and_end() {
 #[test]
 fn spans_that_begin_in_one_piece_of_the_output_have_their_own_leads() {
     let tar = tar(2_136_577, 3_076_543_123);
-    let (parameters, is_sized) = (vec![CParameter::ChecksumFlag(false)], false);
+    let parameters = vec![CParameter::ChecksumFlag(false)];
+    let is_sized = false;
     let encoding = Encoding { level: 0, parameters, frames: 3, flushes: 8, is_sized, has_skippable: false };
     let blob = encode(&tar, &encoding);
     let layer = document(&blob, blob.len());
@@ -253,7 +255,8 @@ fn windows_of_a_start_are_compressed_more() {
     let blob = zstd::stream::encode_all(&tar(20_000_000, 3)[..], 1).unwrap();
     let layer = document(&blob, blob.len());
     let all = SpanId(0)..SpanId(layer.spans().count());
-    let (plain, start) = (layer.encode(&[]).unwrap(), layer.encode(std::slice::from_ref(&all)).unwrap());
+    let plain = layer.encode(&[]).unwrap();
+    let start = layer.encode(std::slice::from_ref(&all)).unwrap();
     let [of_plain, of_start] = [&plain, &start].map(|one| one.bytes.len() as u64 - one.head_size);
     assert_eq!(start.start_size, start.bytes.len() as u64);
     assert!(of_start * 100 < of_plain * 99, "{of_start} of {of_plain}");
@@ -489,7 +492,8 @@ fn layers_without_a_place_for_spans_have_no_document() {
     // The tables of these blocks have one symbol each, so decoding cannot resume after them.
     let block = [&(10u32 << 3 | 2 << 1).to_le_bytes()[..3], b"\x08a", b"\x01\x54\x01\0\x34\xfc\xff\x01"].concat();
     let blocks = 520;
-    let (header, size) = (&mut tar::Header::new_gnu(), blocks << 17);
+    let header = &mut tar::Header::new_gnu();
+    let size = blocks << 17;
     header.set_path("letters").unwrap();
     header.set_size(size as u64);
     header.set_cksum();
